@@ -38,7 +38,7 @@ use toolbus_core::registry::RegistryError;
 use toolbus_core::store::Store;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{AllArrived, Dispatcher, Drained, Gates, PendingTools, Service, lifecycle};
+use toolbus_core::{AllArrived, Clock, Dispatcher, Drained, Gates, PendingTools, Service, lifecycle};
 use toolbus_mcp_client::model_tools::Registrar;
 use toolbus_mcp_client::servers::PlacedServer;
 use toolbus_store::Memory;
@@ -51,10 +51,11 @@ use tracing::Instrument as _;
 use self::parts::shown;
 use self::watch::FileWatch;
 use crate::audit::{AuditError, AuditLog};
+use crate::config::daemon::Role;
 use crate::config::store::StoreOpenError;
 use crate::config::{Config, PolicyError, Sources, ToolsError};
 use crate::http::admin::{self, Admin, DaemonAdmin, LoadError, ReloadRequest, Switches};
-use crate::http::{Health, HttpAuth, HttpState, Listeners, ListenersError, McpAdmin};
+use crate::http::{Build, Health, HealthSources, HttpAuth, HttpState, Listeners, ListenersError, McpAdmin};
 use crate::signals::{SignalRequest, Signals};
 
 /// Time for the last audit records, metrics, spans and log records to leave.
@@ -223,7 +224,20 @@ impl App {
         let sessions = SessionSets::new(sets);
         let load = Arc::<Load>::default();
         let recorder = telemetry::of_calls(config, exporters, &load, &bus.state());
-        let health = parts::health(config, bus.state(), &policy, shown(servers.as_ref()), &scripts, Arc::clone(&load));
+        let of_scripts = scripts.clone();
+        // Without the role `mcp`, the servers are those of another process.
+        let has_servers = config.roles().contains(&Role::Mcp);
+        let health = Arc::new(Health::new(HealthSources {
+            bus: bus.state(),
+            policy: policy.clone(),
+            load: Arc::clone(&load),
+            servers: shown(servers.as_ref()),
+            scripts: Box::new(move || of_scripts.status()),
+            required_tools: config.tools.required.clone(),
+            required_servers: if has_servers { config.mcp.required.clone() } else { Vec::new() },
+            build: Build { version: env!("CARGO_PKG_VERSION").into(), commit: env!("TOOLBUS_COMMIT").into() },
+            clock: Clock::SYSTEM,
+        }));
         let audit: Arc<dyn Audit> = match &daemon {
             Some(daemon) => Arc::clone(&daemon.audit) as Arc<dyn Audit>,
             None => Arc::new(audit::Silent),
@@ -294,18 +308,22 @@ impl App {
         let Some((listeners, switches)) = daemon.listeners.take() else { return };
         let Some(daemon) = &self.daemon else { return };
         let mcp = self.mcp_server(&daemon.exporters);
-        let shown = self.servers();
-        let admin = Admin::new(Arc::clone(&self.gates), switches).with_pins(self.pins.clone());
-        let admin = Arc::new(admin.with_daemon(self.admin.clone()));
+        let admin = Arc::new(Admin {
+            gates: Arc::clone(&self.gates),
+            switches,
+            pins: Some(self.pins.clone()),
+            servers: self.servers(),
+            daemon: Some(self.admin.clone()),
+        });
         let token = self.config.http.admin_token.as_ref();
         let state = HttpState {
             health: Arc::clone(&self.health),
-            admin: token.map(|token| admin::guarded(Arc::clone(&admin), Arc::clone(&shown), token.expose())),
+            admin: token.map(|token| admin::guarded(Arc::clone(&admin), token.expose())),
             auth: Arc::clone(&self.http_auth),
             mcp: toolbus_mcp_server::router(mcp.clone()),
             redactor: self.redactor.clone(),
         };
-        self.serving = listeners.serve(state, admin::open(admin, shown), &self.stop_serving);
+        self.serving = listeners.serve(state, admin::open(admin), &self.stop_serving);
         self.serving.spawn(mcp.run());
     }
 

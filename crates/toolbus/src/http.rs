@@ -12,8 +12,8 @@ mod slots;
 
 pub use auth::HttpAuth;
 pub use health::{
-    Blocker, BrokerStatus, Build, ConsumerStatus, Counts, Health, LastReload, McpAdmin, McpServerSummary, NoServers,
-    Readiness, ReloadCounts, ReloadReport, ScriptState, ScriptStatus, Status,
+    Blocker, BrokerStatus, Build, ConsumerStatus, Counts, Health, HealthSources, LastReload, McpAdmin,
+    McpServerSummary, NoServers, Readiness, ReloadCounts, ReloadReport, ScriptStatus, Status,
 };
 pub use listeners::{AdminSocket, HttpError, HttpServer, HttpState, Listeners, ListenersError, SocketError};
 

@@ -2,22 +2,19 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
 use toolbus_broker::embedded::Embedded;
 use toolbus_broker::rabbitmq::{self, RabbitMq};
 use toolbus_core::Clock;
-use toolbus_core::bus::{Bus, BusState};
+use toolbus_core::bus::Bus;
 use toolbus_core::policy::{Capacity, PolicyHandle};
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Registry;
-use toolbus_core::telemetry::Load;
 use toolbus_core::toolsets::SessionSet;
 
 use super::toolsets::in_sessions;
-use super::{AppError, Scripts, Servers, scripts};
-use crate::config::daemon::Role;
+use super::{AppError, Servers, scripts};
 use crate::config::{BusUrl, Config, secrets};
-use crate::http::{Build, Health, McpAdmin, NoServers};
+use crate::http::{McpAdmin, NoServers};
 
 /// The bus of the configuration. It connects in the background, however long that takes.
 ///
@@ -89,23 +86,6 @@ pub fn redactor(config: &Config) -> Redactor {
 pub(crate) fn hide(config: &Config, redactor: &Redactor) {
     let of_exporter = secrets::of_exporter(|name| std::env::var(name).ok());
     redactor.configure(config.secrets().into_iter().map(|given| given.secret).chain(of_exporter));
-}
-
-/// Health and status of the process.
-pub(super) fn health(
-    config: &Config,
-    bus: watch::Receiver<BusState>,
-    policy: &PolicyHandle,
-    servers: Arc<dyn McpAdmin>,
-    scripts: &Scripts,
-    load: Arc<Load>,
-) -> Arc<Health> {
-    let build = Build { version: env!("CARGO_PKG_VERSION").into(), commit: env!("TOOLBUS_COMMIT").into() };
-    let health = Health::new(bus, policy.registry().clone(), config.tools.required.clone(), servers, load, build);
-    // Without the role `mcp`, the servers are those of another process.
-    let required = if config.roles().contains(&Role::Mcp) { config.mcp.required.clone() } else { Vec::new() };
-    let health = health.with_scripts(Arc::new(scripts.clone())).with_access(policy.clone());
-    Arc::new(health.with_required_servers(required))
 }
 
 /// The MCP servers of a process, which may have none.

@@ -20,7 +20,7 @@ use toolbus_telemetry::Exporters;
 use super::telemetry;
 use crate::config::script::{self, ScriptConfig};
 use crate::config::{Config, Role};
-use crate::http::{ScriptState, ScriptStatus};
+use crate::http::ScriptStatus;
 
 /// What runs the scripts and commands of this process. Cheap to clone.
 #[derive(Clone, Default)]
@@ -107,6 +107,13 @@ impl Scripts {
         }
     }
 
+    /// The state of the runner; `None` where this process runs no scripts.
+    #[must_use]
+    pub fn status(&self) -> Option<ScriptStatus> {
+        let ScriptRuns { runner, queue, .. } = self.shared.scripts.as_ref()?;
+        Some(ScriptStatus { runner: runner.status(), running: queue.running(), waiting: queue.waiting() })
+    }
+
     /// Ends what is kept ready.
     pub async fn shutdown(&self) {
         if let Some(scripts) = &self.shared.scripts {
@@ -117,13 +124,6 @@ impl Scripts {
     async fn sandbox(&self, config: &Config) -> Result<&Sandbox, StartError> {
         let require = config.script.as_ref().map(|script| script.sandbox).unwrap_or_default().require;
         self.shared.sandbox.get_or_try_init(|| commands::sandbox(require)).await
-    }
-}
-
-impl ScriptState for Scripts {
-    fn status(&self) -> Option<ScriptStatus> {
-        let ScriptRuns { runner, queue, .. } = self.shared.scripts.as_ref()?;
-        Some(ScriptStatus { runner: runner.status(), running: queue.running(), waiting: queue.waiting() })
     }
 }
 

@@ -16,6 +16,7 @@ use super::{MISTAKE, complain, note, told, warn};
 use crate::app::{self, AppError};
 use crate::cli::Output;
 use crate::config::{Config, Problems, Secret, Sources};
+use crate::http::NoServers;
 use crate::http::admin::client::{AdminClient, AdminClientError};
 use crate::http::admin::view::{
     AgentTools, Agents, ApiError, DaemonStatus, Explained, Question, Role, Tools, ToolsQuery,
@@ -289,7 +290,13 @@ pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppE
     let policy = app::policy(config, app::registry(config)?)?;
     let pins = Pins::open(config.pin_file(sources), config.pin_levels(), Clock::SYSTEM).map_err(AppError::from)?;
     policy.vet(Arc::new(pins.clone()));
-    Ok(Admin::new(Arc::new(Gates::new(policy)), Switches::unkept()).with_pins(pins))
+    Ok(Admin {
+        gates: Arc::new(Gates::new(policy)),
+        switches: Switches::unkept(),
+        pins: Some(pins),
+        servers: Arc::new(NoServers),
+        daemon: None,
+    })
 }
 
 impl RoleArgs {

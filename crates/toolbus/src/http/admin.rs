@@ -30,7 +30,7 @@ use view::{
     Switching, ToolDetails, Tools, ToolsQuery, Verdict,
 };
 
-use crate::http::{Health, ReloadReport};
+use crate::http::{Health, McpAdmin, ReloadReport};
 
 /// Where switches are kept, by `kind/name`.
 const NAMESPACE: &str = "disabled";
@@ -48,26 +48,19 @@ pub type ReloadRequest = oneshot::Sender<ReloadReport>;
 
 /// What operators can ask and change.
 pub struct Admin {
-    gates: Arc<Gates>,
-    switches: Switches,
-    pins: Option<Pins>,
-    daemon: Option<DaemonAdmin>,
+    /// The gates that calls pass.
+    pub gates: Arc<Gates>,
+    /// Keeps what is switched off.
+    pub switches: Switches,
+    /// What is pinned.
+    pub pins: Option<Pins>,
+    /// The MCP servers.
+    pub servers: Arc<dyn McpAdmin>,
+    /// The daemon as a whole; `None` where only a configuration is asked.
+    pub daemon: Option<DaemonAdmin>,
 }
 
 impl Admin {
-    /// Asks the gates that calls pass, and keeps what is switched off in `switches`.
-    #[must_use]
-    pub const fn new(gates: Arc<Gates>, switches: Switches) -> Self {
-        Self { gates, switches, pins: None, daemon: None }
-    }
-
-    /// The same, which tells of the daemon as a whole, too.
-    #[must_use]
-    pub fn with_daemon(mut self, daemon: DaemonAdmin) -> Self {
-        self.daemon = Some(daemon);
-        self
-    }
-
     /// Every agent that has a section, and everybody else.
     #[must_use]
     pub fn agents(&self) -> Agents {
@@ -268,7 +261,7 @@ impl Admin {
 }
 
 /// The daemon as a whole: its status, and reloads of its configuration.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct DaemonAdmin {
     health: Arc<Health>,
     files: Arc<[PathBuf]>,

@@ -11,7 +11,6 @@ use tokio::sync::watch;
 use toolbus_core::Clock;
 use toolbus_core::bus::BusState;
 use toolbus_core::policy::PolicyHandle;
-use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_scripts::runner::RunnerStatus;
@@ -28,15 +27,32 @@ pub struct Build {
     pub commit: Cow<'static, str>,
 }
 
-/// What is known of the daemon's health, fed by its parts.
-#[derive(Debug)]
+/// The parts that health and status are read from.
+pub struct HealthSources {
+    /// The state of the connection to the broker.
+    pub bus: watch::Receiver<BusState>,
+    /// Knows the tools, and which of them are quarantined.
+    pub policy: PolicyHandle,
+    /// Calls in progress.
+    pub load: Arc<Load>,
+    /// The MCP servers.
+    pub servers: Arc<dyn McpAdmin>,
+    /// The state of the runner of scripts; `None` where this process runs none.
+    pub scripts: Box<dyn Fn() -> Option<ScriptStatus> + Send + Sync>,
+    /// Tools without which the daemon is not ready.
+    pub required_tools: Vec<String>,
+    /// MCP servers without which the daemon is not ready. ASCII case does not count.
+    pub required_servers: Vec<String>,
+    /// What this program was built from.
+    pub build: Build,
+    /// Measures uptime and the age of reloads.
+    pub clock: Clock,
+}
+
+/// What is known of the daemon's health.
 pub struct Health {
-    bus: watch::Receiver<BusState>,
-    tools: ToolState,
-    load: Arc<Load>,
+    sources: HealthSources,
     draining: AtomicBool,
-    build: Build,
-    clock: Clock,
     started: Instant,
     reloads: Mutex<Reloads>,
 }
@@ -116,22 +132,6 @@ impl McpAdmin for NoServers {
 
     fn restart(&self, _: &str) -> bool {
         false
-    }
-}
-
-struct ToolState {
-    registry: Registry,
-    required: Vec<String>,
-    servers: Arc<dyn McpAdmin>,
-    required_servers: Vec<String>,
-    scripts: Option<Arc<dyn ScriptState>>,
-    /// Knows what is quarantined, where something can be.
-    access: Option<PolicyHandle>,
-}
-
-impl std::fmt::Debug for ToolState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ToolState").field("required", &self.required).finish_non_exhaustive()
     }
 }
 
@@ -297,12 +297,6 @@ pub struct Counts {
     pub waiting: usize,
 }
 
-/// The runner of scripts, as `/status` shows it.
-pub trait ScriptState: Send + Sync + 'static {
-    /// Its present state; `None` if no scripts are run.
-    fn status(&self) -> Option<ScriptStatus>;
-}
-
 /// The state of the runner of scripts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -317,49 +311,11 @@ pub struct ScriptStatus {
 }
 
 impl Health {
-    /// Puts the sources together; uptime counts from now.
+    /// Reads from `sources`; uptime counts from now.
     #[must_use]
-    pub fn new(
-        bus: watch::Receiver<BusState>,
-        registry: Registry,
-        required: Vec<String>,
-        servers: Arc<dyn McpAdmin>,
-        load: Arc<Load>,
-        build: Build,
-    ) -> Self {
-        let tools =
-            ToolState { registry, required, servers, required_servers: Vec::new(), scripts: None, access: None };
-        Self {
-            bus,
-            tools,
-            load,
-            draining: AtomicBool::new(false),
-            build,
-            started: Clock::SYSTEM.now(),
-            clock: Clock::SYSTEM,
-            reloads: Mutex::default(),
-        }
-    }
-
-    /// The same, which tells of scripts, too.
-    #[must_use]
-    pub fn with_scripts(mut self, scripts: Arc<dyn ScriptState>) -> Self {
-        self.tools.scripts = Some(scripts);
-        self
-    }
-
-    /// The same, which is not ready without these MCP servers. ASCII case does not count.
-    #[must_use]
-    pub fn with_required_servers(mut self, names: Vec<String>) -> Self {
-        self.tools.required_servers = names;
-        self
-    }
-
-    /// The same, which tells of tools that are quarantined, too.
-    #[must_use]
-    pub fn with_access(mut self, access: PolicyHandle) -> Self {
-        self.tools.access = Some(access);
-        self
+    pub fn new(sources: HealthSources) -> Self {
+        let started = sources.clock.now();
+        Self { sources, draining: AtomicBool::new(false), started, reloads: Mutex::default() }
     }
 
     /// Not ready from now on.
@@ -380,23 +336,19 @@ impl Health {
         if self.is_draining() {
             blocked_by.push(Blocker::Draining);
         }
+        let HealthSources { bus, policy, required_tools, .. } = &self.sources;
         // Without a sender the state is the last one there was, and would stay green.
-        if self.bus.has_changed().is_err() {
+        if bus.has_changed().is_err() {
             blocked_by.push(Blocker::BusClosed);
         }
-        blocked_by.extend(bus_blockers(&self.bus.borrow()));
-        let tools = self.tools.registry.snapshot();
-        let missing = self.tools.required.iter().filter(|name| tools.get(name).is_none());
-        blocked_by.extend(missing.map(|name| Blocker::ToolMissing { tool: name.clone() }));
-        if let Some(current) = self.tools.access.as_ref().map(PolicyHandle::current) {
-            let held = self
-                .tools
-                .required
-                .iter()
-                .filter(|name| tools.get(name).is_some() && current.held_back(name).is_some());
-            blocked_by.extend(held.map(|name| Blocker::ToolHeldBack { tool: name.clone() }));
-        }
-        blocked_by.extend(self.tools.server_blockers());
+        blocked_by.extend(bus_blockers(&bus.borrow()));
+        let (tools, current) = (policy.registry().snapshot(), policy.current());
+        let (there, missing): (Vec<&String>, Vec<_>) =
+            required_tools.iter().partition(|name| tools.get(name).is_some());
+        blocked_by.extend(missing.into_iter().map(|name| Blocker::ToolMissing { tool: name.clone() }));
+        let held = there.into_iter().filter(|name| current.held_back(name).is_some());
+        blocked_by.extend(held.map(|name| Blocker::ToolHeldBack { tool: name.clone() }));
+        blocked_by.extend(self.server_blockers());
         Readiness { ready: blocked_by.is_empty(), blocked_by }
     }
 
@@ -404,10 +356,11 @@ impl Health {
     #[must_use]
     pub fn status(&self) -> Status {
         let ready = self.readiness().ready;
-        let bus = self.bus.borrow().clone();
+        let HealthSources { bus, policy, load, servers, scripts, build, clock, .. } = &self.sources;
+        let bus = bus.borrow().clone();
         Status {
-            build: self.build.clone(),
-            uptime_seconds: self.clock.since(self.started).as_secs(),
+            build: build.clone(),
+            uptime_seconds: clock.since(self.started).as_secs(),
             ready,
             draining: self.is_draining(),
             broker: BrokerStatus {
@@ -422,16 +375,37 @@ impl Health {
                     .collect(),
             },
             counts: Counts {
-                tools: self.tools.registry.snapshot().len(),
-                held_back: self.tools.access.as_ref().map_or(0, |access| access.current().held()),
-                in_flight: self.load.in_flight(),
-                waiting: self.load.waiting(),
+                tools: policy.registry().snapshot().len(),
+                held_back: policy.current().held(),
+                in_flight: load.in_flight(),
+                waiting: load.waiting(),
             },
-            mcp: self.tools.servers.status().into_iter().map(in_short).collect(),
-            mcp_problems: self.tools.servers.problems().iter().map(|problem| shown(problem)).collect(),
-            script: self.tools.scripts.as_ref().and_then(|scripts| scripts.status()),
+            mcp: servers.status().into_iter().map(in_short).collect(),
+            mcp_problems: servers.problems().iter().map(|problem| shown(problem)).collect(),
+            script: scripts(),
             reload: self.last_reload(),
         }
+    }
+
+    /// The MCP servers that are required and do not take calls.
+    fn server_blockers(&self) -> Vec<Blocker> {
+        let HealthSources { servers, required_servers, .. } = &self.sources;
+        if required_servers.is_empty() {
+            return Vec::new();
+        }
+        let servers = servers.status();
+        let blocker = |name: &String| {
+            let server = servers.iter().find(|server| server.name.eq_ignore_ascii_case(name));
+            let Some(server) = server else { return Some(Blocker::McpServerMissing { server: name.clone() }) };
+            // A server that is started by its first call, or for each session, is ready for one.
+            let takes_calls = matches!(server.phase, PhaseName::Ready | PhaseName::Idle);
+            (!takes_calls).then(|| Blocker::McpServerNotReady {
+                server: name.clone(),
+                phase: server.phase,
+                detail: server.last_error.as_deref().map(shown),
+            })
+        };
+        required_servers.iter().filter_map(blocker).collect()
     }
 
     /// Remembers what came of a reload that has just ended.
@@ -440,7 +414,7 @@ impl Health {
         let counts = &mut reloads.counts;
         let count = if report.applied { &mut counts.applied } else { &mut counts.refused };
         *count += 1;
-        reloads.last = Some((self.clock.now(), report));
+        reloads.last = Some((self.sources.clock.now(), report));
     }
 
     /// How many reloads there were since the start.
@@ -452,7 +426,7 @@ impl Health {
     fn last_reload(&self) -> Option<LastReload> {
         let reloads = self.reloads.lock();
         let (ended, report) = reloads.last.as_ref()?;
-        Some(LastReload { seconds_ago: self.clock.since(*ended).as_secs(), report: report.clone() })
+        Some(LastReload { seconds_ago: self.sources.clock.since(*ended).as_secs(), report: report.clone() })
     }
 }
 
@@ -466,28 +440,6 @@ impl Status {
         let public = |last: LastReload| LastReload { report: last.report.public(), ..last };
         let mcp_problems = self.mcp_problems.iter().map(|_| NOT_PUBLIC.to_owned()).collect();
         Self { reload: self.reload.map(public), mcp_problems, ..self }
-    }
-}
-
-impl ToolState {
-    /// The MCP servers that are required and do not take calls.
-    fn server_blockers(&self) -> Vec<Blocker> {
-        if self.required_servers.is_empty() {
-            return Vec::new();
-        }
-        let servers = self.servers.status();
-        let blocker = |name: &String| {
-            let server = servers.iter().find(|server| server.name.eq_ignore_ascii_case(name));
-            let Some(server) = server else { return Some(Blocker::McpServerMissing { server: name.clone() }) };
-            // A server that is started by its first call, or for each session, is ready for one.
-            let takes_calls = matches!(server.phase, PhaseName::Ready | PhaseName::Idle);
-            (!takes_calls).then(|| Blocker::McpServerNotReady {
-                server: name.clone(),
-                phase: server.phase,
-                detail: server.last_error.as_deref().map(shown),
-            })
-        };
-        self.required_servers.iter().filter_map(blocker).collect()
     }
 }
 

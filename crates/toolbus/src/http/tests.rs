@@ -16,11 +16,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::audit::Silent;
 use toolbus_core::bus::BusState;
+use toolbus_core::caller::Identity;
 use toolbus_core::failure::ToolFailure;
+use toolbus_core::policy::{Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
-use toolbus_core::telemetry::Load;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_mcp_client::status::{HiddenTool, PhaseName, ServerStatus};
 use toolbus_sandbox::Level;
@@ -28,7 +30,9 @@ use toolbus_scripts::runner::RunnerStatus;
 
 use super::admin::client::{ProbeError, probe};
 use super::slots::{HEAD_TIME, MAX_ANONYMOUS};
-use super::{Build, Health, HttpAuth, HttpError, HttpServer, HttpState, McpAdmin, ScriptState, ScriptStatus};
+use super::{
+    Build, Health, HealthSources, HttpAuth, HttpError, HttpServer, HttpState, McpAdmin, NoServers, ScriptStatus,
+};
 use crate::config::Config;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -88,6 +92,22 @@ pub(crate) fn example(name: &str) -> ServerStatus {
     }
 }
 
+/// A daemon with these tools and nothing else.
+pub(super) fn sources(bus: watch::Receiver<BusState>, registry: Registry) -> HealthSources {
+    let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
+    HealthSources {
+        bus,
+        policy: PolicyHandle::new(registry, Identity::default(), Policy::default(), capacity),
+        load: Arc::default(),
+        servers: Arc::new(NoServers),
+        scripts: Box::new(|| None),
+        required_tools: Vec::new(),
+        required_servers: Vec::new(),
+        build: Build { version: "1.2.3".into(), commit: "abc1234".into() },
+        clock: Clock::SYSTEM,
+    }
+}
+
 /// A state with neither admin API nor MCP server.
 pub(super) fn http_state(health: Arc<Health>) -> HttpState {
     let auth = HttpAuth::new(&Config::default(), Arc::new(Silent), CancellationToken::new());
@@ -108,16 +128,9 @@ impl Fixture {
     async fn new(required: &[&str]) -> Self {
         let (bus, state) = watch::channel(good());
         let registry = Registry::new();
-        let required = required.iter().map(|name| (*name).to_owned()).collect();
-        let build = Build { version: "1.2.3".into(), commit: "abc1234".into() };
-        let health = Arc::new(Health::new(
-            state,
-            registry.clone(),
-            required,
-            Arc::new(Servers),
-            Arc::new(Load::default()),
-            build,
-        ));
+        let required_tools = required.iter().map(|name| (*name).to_owned()).collect();
+        let sources = HealthSources { required_tools, servers: Arc::new(Servers), ..sources(state, registry.clone()) };
+        let health = Arc::new(Health::new(sources));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let (address, stop) = (server.address(), CancellationToken::new());
         let server = tokio::spawn(server.run(http_state(Arc::clone(&health)), stop.clone()));
@@ -268,11 +281,11 @@ async fn the_status_tells_build_broker_and_counts() {
     assert_eq!(body, expected);
 }
 
-/// Two scripts wait, and one runs.
-struct Scripts;
-
-impl ScriptState for Scripts {
-    fn status(&self) -> Option<ScriptStatus> {
+#[tokio::test]
+async fn the_status_tells_how_scripts_are_run() {
+    let (_bus, state) = watch::channel(good());
+    // Two scripts wait, and one runs.
+    let scripts = || {
         let python = Some("3.13.1".to_owned());
         let runner = RunnerStatus {
             runner: "sandbox",
@@ -282,16 +295,9 @@ impl ScriptState for Scripts {
             warm: 4,
         };
         Some(ScriptStatus { runner, running: 1, waiting: 2 })
-    }
-}
-
-#[tokio::test]
-async fn the_status_tells_how_scripts_are_run() {
-    let (_bus, state) = watch::channel(good());
-    let build = Build { version: "1.2.3".into(), commit: "abc1234".into() };
-    let (servers, load) = (Arc::new(Servers), Arc::new(Load::default()));
-    let health = Health::new(state, Registry::new(), Vec::new(), servers, load, build);
-    let status = serde_json::to_value(health.with_scripts(Arc::new(Scripts)).status()).unwrap();
+    };
+    let health = Health::new(HealthSources { scripts: Box::new(scripts), ..sources(state, Registry::new()) });
+    let status = serde_json::to_value(health.status()).unwrap();
     let expected = json!({
         "runner": "sandbox", "level": "no-namespaces", "layers": ["landlock", "seccomp"], "python": "3.13.1", "warm": 4,
         "running": 1, "waiting": 2

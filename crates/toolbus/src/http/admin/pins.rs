@@ -18,13 +18,6 @@ const MAX_SHOWN: usize = 4 << 20;
 const SERVERS: &str = "mcp:";
 
 impl Admin {
-    /// The same, which tells of pins, too.
-    #[must_use]
-    pub fn with_pins(mut self, pins: Pins) -> Self {
-        self.pins = Some(pins);
-        self
-    }
-
     /// Every tool that is pinned or there, of one source or of all. A source has its own name, or that of its MCP server.
     ///
     /// # Errors

@@ -54,24 +54,19 @@ fn parsed<T: DeserializeOwned>(body: BodyBytes) -> Result<T, ApiError> {
 }
 
 /// The routes without a token, for the Unix socket.
-pub fn open(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>) -> Router {
-    Router::new().nest("/v1", routes(admin, servers)).fallback(unknown)
+pub fn open(admin: Arc<Admin>) -> Router {
+    Router::new().nest("/v1", routes(admin)).fallback(unknown)
 }
 
 /// The routes below `/v1`, for requests with `token`.
-pub fn guarded(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>, token: &str) -> Router {
-    routes(admin, servers).layer(from_fn_with_state(Arc::new(AdminToken::new(token)), check))
+pub fn guarded(admin: Arc<Admin>, token: &str) -> Router {
+    routes(admin).layer(from_fn_with_state(Arc::new(AdminToken::new(token)), check))
 }
 
-fn routes(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>) -> Router {
+fn routes(admin: Arc<Admin>) -> Router {
     let of_daemon =
         |daemon| Router::new().route("/status", get(status)).route("/reload", post(reload)).with_state::<()>(daemon);
     let daemon = admin.daemon.clone().map(of_daemon).unwrap_or_default();
-    let of_servers = Router::new()
-        .route("/mcp", get(self::servers))
-        .route("/mcp/{name}", get(server))
-        .route("/mcp/{name}/restart", post(restart))
-        .with_state(servers);
     Router::new()
         .route("/agents", get(agents))
         .route("/agents/{name}", get(agent))
@@ -82,9 +77,11 @@ fn routes(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>) -> Router {
         .route("/pins", get(pins))
         .route("/pins/{name}", get(pin_changes))
         .route("/pins/{name}/approve", post(approve))
+        .route("/mcp", get(servers))
+        .route("/mcp/{name}", get(server))
+        .route("/mcp/{name}/restart", post(restart))
         .with_state(admin)
         .merge(daemon)
-        .merge(of_servers)
         .fallback(unknown)
         .method_not_allowed_fallback(async || {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "the method is not one of this path")
@@ -159,26 +156,24 @@ async fn approve(State(admin): AdminState, name: NameInPath, body: BodyBytes) ->
     Ok(Json(admin.approve_pin(&name, parsed(body)?).await?))
 }
 
-type ServersState = State<Arc<dyn McpAdmin>>;
-
-async fn servers(State(servers): ServersState) -> Json<McpServers> {
-    Json(McpServers { servers: servers.status(), problems: servers.problems() })
+async fn servers(State(admin): AdminState) -> Json<McpServers> {
+    Json(McpServers { servers: admin.servers.status(), problems: admin.servers.problems() })
 }
 
-async fn server(State(servers): ServersState, name: NameInPath) -> ApiResult<ServerStatus> {
-    Ok(Json(find_server(&*servers, name)?))
+async fn server(State(admin): AdminState, name: NameInPath) -> ApiResult<ServerStatus> {
+    Ok(Json(find_server(&*admin.servers, name)?))
 }
 
-async fn restart(State(servers): ServersState, name: NameInPath) -> Result<(StatusCode, Json<McpRestart>), ApiError> {
-    let server = find_server(&*servers, name)?;
+async fn restart(State(admin): AdminState, name: NameInPath) -> Result<(StatusCode, Json<McpRestart>), ApiError> {
+    let server = find_server(&*admin.servers, name)?;
     if server.phase == PhaseName::Disabled {
         let name = &server.name;
         return Err(ApiError::conflict(format!(
             "the MCP server `{name}` is disabled in the configuration, so it is not started"
         )));
     }
-    if !servers.restart(&server.name) {
-        return Err(no_server(&server.name, &servers.status(), &*servers));
+    if !admin.servers.restart(&server.name) {
+        return Err(no_server(&server.name, &admin.servers.status(), &*admin.servers));
     }
     tracing::info!(server = server.name, "admin: an MCP server is restarted");
     Ok((StatusCode::ACCEPTED, Json(McpRestart { restarting: server.name })))

@@ -17,14 +17,13 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed, BindingPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
-use toolbus_core::telemetry::Load;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 use super::*;
 use crate::config::Secret;
 use crate::http::admin::client::{AdminClient, AdminClientError};
-use crate::http::tests::{example, http_state};
-use crate::http::{AdminSocket, Build, Health, HttpServer, HttpState, McpAdmin, NoServers};
+use crate::http::tests::{example, http_state, sources};
+use crate::http::{AdminSocket, HttpServer, HttpState, NoServers};
 
 mod over_http;
 mod pins;
@@ -95,24 +94,20 @@ impl Fixture {
 
     async fn with(servers: Arc<dyn McpAdmin>) -> Self {
         let (access, folder, stop) = (access(), tempfile::tempdir().unwrap(), CancellationToken::new());
-        let admin = Arc::new(Admin::new(Arc::new(Gates::new(access.clone())), Switches::unkept()));
+        let admin = Arc::new(Admin {
+            gates: Arc::new(Gates::new(access.clone())),
+            switches: Switches::unkept(),
+            pins: None,
+            servers,
+            daemon: None,
+        });
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
-        tokio::spawn(socket.run(open(Arc::clone(&admin), Arc::clone(&servers)), stop.clone()));
+        tokio::spawn(socket.run(open(Arc::clone(&admin)), stop.clone()));
         let (bus, state) = watch::channel(BusState::default());
-        let build = Build { version: "1.2.3".into(), commit: "abc1234".into() };
-        let health = Arc::new(Health::new(
-            state,
-            Registry::new(),
-            Vec::new(),
-            Arc::new(NoServers),
-            Arc::<Load>::default(),
-            build,
-        ));
+        let health = Arc::new(Health::new(sources(state, Registry::new())));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = server.address();
-        tokio::spawn(
-            server.run(HttpState { admin: Some(guarded(admin, servers, TOKEN)), ..http_state(health) }, stop.clone()),
-        );
+        tokio::spawn(server.run(HttpState { admin: Some(guarded(admin, TOKEN)), ..http_state(health) }, stop.clone()));
         Self { access, folder, address, stop, _bus: bus }
     }
 

@@ -16,7 +16,6 @@ use toolbus_core::audit::{ArgumentsHash, Audit, Event, Record};
 use toolbus_core::bus::BusState;
 use toolbus_core::caller::AgentName;
 use toolbus_core::registry::Registry;
-use toolbus_core::telemetry::Load;
 use toolbus_mcp_server::Principal;
 
 use super::harness::{Answer, Client, Server};
@@ -26,7 +25,7 @@ use crate::config::{HttpConfig, Secret};
 use crate::http::refusal::PENALTY;
 use crate::http::slots::{GRACE, MAX_ANONYMOUS, MAX_GUESTS, MAX_SLOWED};
 use crate::http::tests::http_state;
-use crate::http::{Build, Health, HttpState, NoServers, listeners};
+use crate::http::{Health, HttpState, listeners};
 
 const TOKEN: &str = "s3cret-of-ana-1234";
 
@@ -77,9 +76,7 @@ impl Fixture {
             format!("{who} {}", body.len())
         };
         let (_, state) = watch::channel(BusState::default());
-        let build = Build { version: "1.2.3".into(), commit: "abc1234".into() };
-        let health =
-            Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build);
+        let health = Health::new(sources(state, Registry::new()));
         let first = || futures_util::stream::iter([Ok::<_, Infallible>("x")]);
         let quiet = async move || Body::from_stream(first().chain(futures_util::stream::pending()));
         let mcp = Router::new().route("/", any(say)).route("/stream", any(quiet));

@@ -1,7 +1,6 @@
 //! Tools that are there, and held back.
 
-use toolbus_core::caller::Identity;
-use toolbus_core::policy::{Capacity, DefinitionCheck, Policy, PolicyHandle, Quarantine};
+use toolbus_core::policy::{DefinitionCheck, Quarantine};
 
 use super::*;
 
@@ -26,13 +25,11 @@ async fn a_required_tool_that_is_held_back_is_not_missing_and_blocks_all_the_sam
     for name in ["get_weather", "echo", "other"] {
         registry.register(Tool::new(ToolDescriptor::new(name, "test", "local"), Nothing)).unwrap();
     }
-    let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
-    let access = PolicyHandle::new(registry.clone(), Identity::default(), Policy::default(), capacity);
-    access.vet(Arc::new(Holds(&["get_weather", "other"])));
     let (_bus, state) = watch::channel(good());
-    let required = ["get_weather", "echo"].map(str::to_owned).to_vec();
-    let (load, build) = (Arc::<Load>::default(), Build { version: "1.2.3".into(), commit: "abc1234".into() });
-    let health = Health::new(state, registry, required, Arc::new(Servers), load, build).with_access(access);
+    let required_tools = ["get_weather", "echo"].map(str::to_owned).to_vec();
+    let sources = HealthSources { required_tools, servers: Arc::new(Servers), ..sources(state, registry) };
+    sources.policy.vet(Arc::new(Holds(&["get_weather", "other"])));
+    let health = Health::new(sources);
     let readiness = serde_json::to_value(health.readiness()).unwrap();
     let blocked_by = json!([{"reason": "tool_held_back", "tool": "get_weather"}]);
     assert_eq!(readiness, json!({"ready": false, "blockedBy": blocked_by}));
@@ -68,11 +65,13 @@ impl McpAdmin for Several {
 #[tokio::test]
 async fn a_required_server_that_takes_no_calls_blocks_and_what_was_left_out_is_told() {
     let (_bus, state) = watch::channel(good());
-    let (load, build) = (Arc::<Load>::default(), Build { version: "1.2.3".into(), commit: "abc1234".into() });
-    let health = Health::new(state, Registry::new(), Vec::new(), Arc::new(Several), load, build);
-    assert!(health.readiness().ready, "no server is required");
-    let required = ["files", "lazy", "gone", "bad"].map(str::to_owned).to_vec();
-    let health = health.with_required_servers(required);
+    let several = |required: &[&str]| {
+        let required_servers = required.iter().map(|name| (*name).to_owned()).collect();
+        let sources = sources(state.clone(), Registry::new());
+        Health::new(HealthSources { required_servers, servers: Arc::new(Several), ..sources })
+    };
+    assert!(several(&[]).readiness().ready, "no server is required");
+    let health = several(&["files", "lazy", "gone", "bad"]);
     let blocked_by = json!([
         {"reason": "mcp_server_not_ready", "server": "gone", "phase": "waiting", "detail": "program 'gone' was not found"},
         {"reason": "mcp_server_missing", "server": "bad"},

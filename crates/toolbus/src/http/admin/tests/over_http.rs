@@ -48,10 +48,8 @@ async fn a_wrong_token_waits_for_its_refusal_and_holds_up_no_right_one() {
 async fn a_daemon_without_a_token_says_so_and_one_that_is_gone_too() {
     let fixture = Fixture::new().await;
     let closed = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
-    let build = Build { version: "1.2.3".into(), commit: "abc1234".into() };
     let (_bus, state) = watch::channel(BusState::default());
-    let health =
-        Arc::new(Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build));
+    let health = Arc::new(Health::new(sources(state, Registry::new())));
     let url = format!("http://{}", closed.address()).parse().unwrap();
     tokio::spawn(closed.run(http_state(health), fixture.stop.clone()));
     let client = AdminClient::Http { url, token: Secret::new(TOKEN) };

@@ -25,9 +25,15 @@ impl Pinned {
         let (access, folder, stop) = (access(), tempfile::tempdir().unwrap(), CancellationToken::new());
         let levels = Levels::new([("mcp:files".to_owned(), Level::Hold)], []);
         let pins = Pins::open(Some(folder.path().join("pins.json")), levels, Clock::SYSTEM).unwrap();
-        let admin = Admin::new(Arc::new(Gates::new(access.clone())), Switches::unkept()).with_pins(pins.clone());
+        let admin = Admin {
+            gates: Arc::new(Gates::new(access.clone())),
+            switches: Switches::unkept(),
+            pins: Some(pins.clone()),
+            servers: Arc::new(NoServers),
+            daemon: None,
+        };
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
-        tokio::spawn(socket.run(open(Arc::new(admin), Arc::new(NoServers)), stop.clone()));
+        tokio::spawn(socket.run(open(Arc::new(admin)), stop.clone()));
         let this = Self { access, folder, stop };
         this.say("Reads.");
         this.access.vet(Arc::new(pins));
