@@ -3,9 +3,7 @@
 //! `toolbus serve` uses all of it. Commands that need a bus without another process use the same parts with nothing that
 //! listens, records or writes.
 
-mod consume;
-mod log;
-mod mcp_server;
+mod listen;
 mod parts;
 mod pins;
 mod reload;
@@ -15,10 +13,10 @@ mod telemetry;
 mod toolsets;
 mod watch;
 
-pub use self::log::{Recording, logging};
 pub use self::parts::{bus, policy, redactor, registry};
 pub use self::scripts::{Scripts, ScriptsError};
 pub use self::servers::Servers;
+pub use self::telemetry::{Recording, logging};
 
 use std::mem;
 use std::path::PathBuf;
@@ -54,8 +52,8 @@ use crate::audit::{AuditError, AuditLog};
 use crate::config::daemon::Role;
 use crate::config::store::StoreOpenError;
 use crate::config::{Config, PolicyError, Sources, ToolsError};
-use crate::http::admin::{self, Admin, DaemonAdmin, LoadError, ReloadRequest, Switches};
-use crate::http::{Build, Health, HealthSources, HttpAuth, HttpState, Listeners, ListenersError, McpAdmin};
+use crate::http::admin::{DaemonAdmin, LoadError, ReloadRequest, Switches};
+use crate::http::{Build, Health, HealthSources, HttpAuth, Listeners, ListenersError, McpAdmin};
 use crate::signals::{SignalRequest, Signals};
 
 /// Time for the last audit records, metrics, spans and log records to leave.
@@ -248,7 +246,7 @@ impl App {
             None => Arc::new(AllArrived),
         };
         let dispatcher = Dispatcher::new(
-            consume::settings(config, redactor.clone()),
+            listen::settings(config, redactor.clone()),
             Arc::clone(&gates),
             Arc::clone(&bus),
             Arc::clone(&recorder),
@@ -298,33 +296,6 @@ impl App {
         if let Some(registrar) = &self.registrar {
             servers.bridge().restore(registrar.restore().await);
         }
-    }
-
-    /// Takes calls from the bus; a daemon answers HTTP requests, too.
-    pub fn listen(&mut self) {
-        self.consume();
-        let Some(daemon) = &mut self.daemon else { return };
-        daemon.exporters.export_now();
-        let Some((listeners, switches)) = daemon.listeners.take() else { return };
-        let Some(daemon) = &self.daemon else { return };
-        let mcp = self.mcp_server(&daemon.exporters);
-        let admin = Arc::new(Admin {
-            gates: Arc::clone(&self.gates),
-            switches,
-            pins: Some(self.pins.clone()),
-            servers: self.servers(),
-            daemon: Some(self.admin.clone()),
-        });
-        let token = self.config.http.admin_token.as_ref();
-        let state = HttpState {
-            health: Arc::clone(&self.health),
-            admin: token.map(|token| admin::guarded(Arc::clone(&admin), token.expose())),
-            auth: Arc::clone(&self.http_auth),
-            mcp: toolbus_mcp_server::router(mcp.clone()),
-            redactor: self.redactor.clone(),
-        };
-        self.serving = listeners.serve(state, admin::open(admin), &self.stop_serving);
-        self.serving.spawn(mcp.run());
     }
 
     /// Reloads what changes until a signal or a fatal error ends the daemon.

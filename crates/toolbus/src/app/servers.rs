@@ -1,11 +1,13 @@
-//! MCP servers: what the configuration says of them, kept running by the bridge.
+//! MCP servers: what the configuration says of them, kept running by the bridge, and their instructions as resources.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use toolbus_core::Clock;
 use toolbus_core::events::McpClientEvents;
+use toolbus_core::policy::EffectiveTools;
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Registry;
 use toolbus_core::store::Store;
@@ -13,9 +15,10 @@ use toolbus_core::toolsets::SessionSet;
 use toolbus_mcp_client::model_tools::Registrar;
 use toolbus_mcp_client::process::Launcher;
 use toolbus_mcp_client::servers::sessions::ServerSessions;
-use toolbus_mcp_client::servers::{self as mcp, Limits, PlacedServer, SetPlace};
+use toolbus_mcp_client::servers::{self as mcp, Limits, PlacedServer, ServerControl as _, SetPlace};
 use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 use toolbus_mcp_client::status::ServerStatus;
+use toolbus_mcp_server::{Document, Resources};
 use toolbus_trust::scan::Scanner;
 
 use super::AppError;
@@ -145,6 +148,36 @@ impl McpAdmin for Servers {
 
     fn restart(&self, name: &str) -> bool {
         self.bridge.restart(name)
+    }
+}
+
+/// The instructions of MCP servers, for callers that may use a tool of theirs.
+pub(super) struct Instructions(pub(super) Servers);
+
+impl Resources for Instructions {
+    fn documents(&self, effective: &EffectiveTools) -> Vec<Document> {
+        let mut names: Vec<Arc<str>> =
+            effective.of_servers().into_iter().filter_map(|allowed| allowed.tool.descriptor.server.clone()).collect();
+        // Sorted by server already.
+        names.dedup();
+        let mut documents: Vec<Document> = names.iter().filter_map(|name| self.document(name)).collect();
+        documents.sort_by(|a, b| a.uri.cmp(&b.uri));
+        documents
+    }
+}
+
+impl Instructions {
+    fn document(&self, server: &str) -> Option<Document> {
+        let about = self.0.bridge().describe(server)?;
+        let text = about.instructions.filter(|text| !text.trim().is_empty())?;
+        Some(Document {
+            uri: format!("toolbus://servers/{}/instructions", utf8_percent_encode(&about.name, NON_ALPHANUMERIC)),
+            name: format!("{}-instructions", about.name),
+            title: format!("Instructions of {}", about.name),
+            description: format!("What the MCP server {} says about the use of its tools.", about.name),
+            mime_type: "text/plain",
+            text: text.into(),
+        })
     }
 }
 

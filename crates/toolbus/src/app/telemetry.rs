@@ -1,5 +1,7 @@
-//! Metrics and spans: the exporters, and what the parts record through them.
+//! The log, panics included; the exporters of telemetry; and what the parts record through them.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::Write as _;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -13,18 +15,71 @@ use toolbus_mcp_server::McpServer;
 use toolbus_protocol::new_message_id;
 use toolbus_scripts::queue::FairQueue;
 use toolbus_scripts::runner::Runner;
-use toolbus_telemetry::{Exporters, HeldTools, Identity, McpServers, ScriptLoad};
+use toolbus_telemetry::{Exporters, HeldTools, Identity, McpServers, ScriptLoad, logging};
 use toolbus_trust::pins::{Count, Pins};
 
+use super::parts::redactor;
 use super::{App, AppError};
 use crate::config::{BusUrl, Config};
+
+/// What a daemon starts before everything else: its log, and the exporters of telemetry.
+pub struct Recording {
+    /// Removes the secrets of the configuration, from the log too.
+    pub(super) redactor: Redactor,
+    /// The exporters of metrics, traces and logs.
+    pub(super) exporters: Exporters,
+}
+
+impl Recording {
+    /// Starts the log and the exporters.
+    ///
+    /// # Errors
+    ///
+    /// If a setting cannot be honoured, or the process has a log already.
+    pub fn start(config: &Config) -> Result<Self, AppError> {
+        let redactor = redactor(config);
+        // Before the log, which they export too. A problem with them is logged all the same.
+        let exporters = exporters(config, &redactor);
+        logging(config, &redactor, exporters.as_ref().ok())?;
+        Ok(Self { redactor, exporters: exporters? })
+    }
+}
+
+/// Starts the log without the secrets that `redactor` knows. `exporters` export it, too.
+///
+/// # Errors
+///
+/// If the filter cannot be parsed, or this process has a log already.
+pub fn logging(config: &Config, redactor: &Redactor, exporters: Option<&Exporters>) -> Result<(), AppError> {
+    let format = config.telemetry.log_format;
+    log_panics(redactor.clone(), format);
+    let coloured = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
+    let settings = logging::Settings { filter: config.telemetry.log.clone(), format, coloured };
+    Ok(logging::init(&settings, redactor.clone(), exporters)?)
+}
+
+/// Writes panics to standard error in the usual form, but without secrets: their texts may quote anything. With JSON they
+/// are lines of the log.
+fn log_panics(redactor: Redactor, format: logging::Format) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let text = format!("thread '{}' {panic}", thread.name().unwrap_or("<unnamed>"));
+        let trace = Backtrace::capture();
+        let trace = if trace.status() == BacktraceStatus::Captured { format!("\n{trace}") } else { String::new() };
+        if format == logging::Format::Json {
+            return tracing::error!(panic = format!("{text}{trace}"), "a panic");
+        }
+        // Standard error is the last resort.
+        let _ = writeln!(std::io::stderr(), "{}{trace}", redactor.text(&text));
+    }));
+}
 
 /// The exporters of metrics and traces.
 ///
 /// # Errors
 ///
 /// If a setting or a variable of the environment cannot be honoured.
-pub(super) fn exporters(config: &Config, redactor: &Redactor) -> Result<Exporters, AppError> {
+fn exporters(config: &Config, redactor: &Redactor) -> Result<Exporters, AppError> {
     let settings = toolbus_telemetry::Settings {
         otlp_endpoint: config.telemetry.otlp_endpoint.clone(),
         protocol: config.telemetry.protocol,

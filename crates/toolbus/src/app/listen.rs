@@ -1,4 +1,4 @@
-//! What an app consumes: calls and control requests from the bus, each queue in a task.
+//! What an app listens to: calls and control requests from the bus, each queue in a task; and HTTP requests.
 
 use std::sync::Arc;
 
@@ -11,19 +11,52 @@ use toolbus_core::{About, Budgets, Clock, ControlService, Invoker, ReplyRules, S
 use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
 use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl;
+use toolbus_mcp_server::{Local, McpServer, Resources};
 use toolbus_protocol::{Random, new_message_id, topic};
+use toolbus_telemetry::Exporters;
 
+use super::servers::Instructions;
+use super::telemetry::watch_mcp_server;
 use super::{App, Servers, pins};
 use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::mcp::UnknownServer;
+use crate::http::HttpState;
+use crate::http::admin::{self, Admin};
 
 /// Prefetch of queues of control requests.
 const CONTROL_PREFETCH: u16 = 64;
 
 impl App {
+    /// Takes calls from the bus; a daemon answers HTTP requests, too.
+    pub fn listen(&mut self) {
+        self.consume();
+        let Some(daemon) = &mut self.daemon else { return };
+        daemon.exporters.export_now();
+        let Some((listeners, switches)) = daemon.listeners.take() else { return };
+        let Some(daemon) = &self.daemon else { return };
+        let mcp = self.mcp_server(&daemon.exporters);
+        let admin = Arc::new(Admin {
+            gates: Arc::clone(&self.gates),
+            switches,
+            pins: Some(self.pins.clone()),
+            servers: self.servers(),
+            daemon: Some(self.admin.clone()),
+        });
+        let token = self.config.http.admin_token.as_ref();
+        let state = HttpState {
+            health: Arc::clone(&self.health),
+            admin: token.map(|token| admin::guarded(Arc::clone(&admin), token.expose())),
+            auth: Arc::clone(&self.http_auth),
+            mcp: toolbus_mcp_server::router(mcp.clone()),
+            redactor: self.redactor.clone(),
+        };
+        self.serving = listeners.serve(state, admin::open(admin), &self.stop_serving);
+        self.serving.spawn(mcp.run());
+    }
+
     /// Starts the consumers, and the tasks beside them.
-    pub(super) fn consume(&mut self) {
+    fn consume(&mut self) {
         self.background.spawn(self.dispatcher.notifier(self.bus()).run());
         let about = about(&self.config, self.digest.subscribe());
         let (dispatcher, sessions) = (self.dispatcher.clone(), self.sessions.clone());
@@ -52,6 +85,24 @@ impl App {
                 }
             });
         }
+    }
+
+    /// The MCP server for the tools of this process. It ends when the app stops serving HTTP.
+    fn mcp_server(&self, exporters: &Exporters) -> McpServer {
+        let settings = toolbus_mcp_server::Settings {
+            name: self.config.bus.name.clone(),
+            version: crate::VERSION.to_owned(),
+            max_body: self.config.max_mcp_body(),
+            clock: Clock::SYSTEM,
+        };
+        let resources =
+            self.servers.as_ref().map(|servers| Arc::new(Instructions(servers.clone())) as Arc<dyn Resources>);
+        let invoker: Arc<dyn Invoker> = Arc::new(self.dispatcher.clone());
+        let backend = Arc::new(Local::new(self.policy.clone(), invoker, self.sessions.clone(), resources));
+        let observer = Arc::new(exporters.mcp_server());
+        let server = McpServer::new(settings, backend, observer, self.stop_serving.clone());
+        watch_mcp_server(exporters, server.clone());
+        server
     }
 
     /// Registers the tools that manage MCP servers, and has `control` answer requests about servers.
