@@ -18,7 +18,6 @@ pub use self::scripts::{Scripts, ScriptsError};
 pub use self::servers::Servers;
 pub use self::telemetry::{Recording, logging};
 
-use std::mem;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -36,17 +35,16 @@ use toolbus_core::registry::RegistryError;
 use toolbus_core::store::Store;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{AllArrived, Clock, Dispatcher, Drained, Gates, PendingTools, Service, lifecycle};
+use toolbus_core::{AllArrived, Clock, Dispatcher, Drained, Gates, PendingTools, Service};
 use toolbus_mcp_client::model_tools::Registrar;
-use toolbus_mcp_client::servers::PlacedServer;
 use toolbus_store::Memory;
 use toolbus_telemetry::logging::LoggingError;
 use toolbus_telemetry::{Exporters, TelemetryError};
 use toolbus_trust::pins::{PinFileError, Pins};
 use toolbus_trust::scan::RulesError;
-use tracing::Instrument as _;
 
 use self::parts::shown;
+use self::reload::Change;
 use self::watch::FileWatch;
 use crate::audit::{AuditError, AuditLog};
 use crate::config::daemon::Role;
@@ -89,8 +87,6 @@ pub struct App {
     scripts: Scripts,
     pins: Pins,
     servers: Option<Servers>,
-    /// The servers of the configuration, until they are started.
-    placed: Vec<PlacedServer>,
     registrar: Option<Arc<Registrar>>,
     telemetry: Arc<dyn Telemetry>,
     gates: Arc<Gates>,
@@ -175,14 +171,6 @@ pub enum Shutdown {
     Fatal(String),
 }
 
-/// What may have changed.
-enum Change {
-    /// The configuration; by a request of an operator who waits for the report, or by a signal.
-    Configuration(Option<ReloadRequest>),
-    /// The file of MCP servers.
-    ServersFile,
-}
-
 impl App {
     /// Opens and makes everything that the configuration asks for. Nothing is taken from the bus, no MCP server is
     /// started and no request is answered before [`Self::start_servers`] and [`Self::listen`].
@@ -217,7 +205,7 @@ impl App {
         let servers = Servers::new(config, registry.clone(), telemetry::of_servers(exporters), &redactor)?;
         let registrar =
             servers.as_ref().filter(|_| is_daemon).and_then(|servers| servers.registrar(config, Arc::clone(&store)));
-        let (placed, of_servers) = servers.as_ref().map(|servers| servers.plan(config, |_| None)).unwrap_or_default();
+        let (_, of_servers) = servers.as_ref().map(|servers| servers.plan(config, |_| None)).unwrap_or_default();
         sets.extend(of_servers);
         let sessions = SessionSets::new(sets);
         let load = Arc::<Load>::default();
@@ -267,7 +255,6 @@ impl App {
             scripts,
             pins,
             servers,
-            placed,
             registrar,
             telemetry: recorder,
             gates,
@@ -284,15 +271,18 @@ impl App {
             serving: JoinSet::new(),
             stop_serving,
         };
-        app.watch();
+        if let Some(DaemonParts { exporters, .. }) = &app.daemon {
+            let (servers, health) = (app.servers(), Arc::clone(&app.health));
+            telemetry::watch(exporters, app.scripts.clone(), app.pins.clone(), servers, health);
+        }
         Ok(app)
     }
 
     /// Starts the MCP servers of the configuration, and those that callers have registered. Comes before
     /// [`Self::listen`], so that each call finds the servers that there are to be.
-    pub async fn start_servers(&mut self) {
+    pub async fn start_servers(&self) {
         let Some(servers) = &self.servers else { return };
-        servers.apply(&self.config, mem::take(&mut self.placed));
+        servers.apply(&self.config, self.plan(&self.config).0);
         if let Some(registrar) = &self.registrar {
             servers.bridge().restore(registrar.restore().await);
         }
@@ -323,33 +313,6 @@ impl App {
                 reason = &mut fatal => return Shutdown::Fatal(reason),
             }
         }
-    }
-
-    async fn take_over(&mut self, change: Change) {
-        match change {
-            Change::ServersFile => {
-                let source = "servers_file";
-                let span = tracing::info_span!(target: lifecycle::TARGET, "reload", toolbus.reload.source = source);
-                self.reload_servers().instrument(span).await;
-            }
-            Change::Configuration(request) => {
-                let report = self.reload_and_log().await;
-                if let Some(daemon) = &self.daemon {
-                    daemon.audit.reopen();
-                }
-                self.health.reloaded(report.clone());
-                // An operator who no longer waits finds it in the status.
-                if let Some(request) = request {
-                    let _ = request.send(report);
-                }
-            }
-        }
-    }
-
-    /// How long calls in progress may take to finish once the daemon drains.
-    #[must_use]
-    pub const fn drain_timeout(&self) -> Duration {
-        self.config.invoke.drain_timeout.get()
     }
 
     /// Stops taking calls, waits at most `patience` for those in progress, ends the rest, stops MCP servers and closes the

@@ -16,7 +16,6 @@ use toolbus_protocol::{Random, new_message_id, topic};
 use toolbus_telemetry::Exporters;
 
 use super::servers::Instructions;
-use super::telemetry::watch_mcp_server;
 use super::{App, Servers, pins};
 use crate::config::Config;
 use crate::config::daemon::Role;
@@ -101,7 +100,8 @@ impl App {
         let backend = Arc::new(Local::new(self.policy.clone(), invoker, self.sessions.clone(), resources));
         let observer = Arc::new(exporters.mcp_server());
         let server = McpServer::new(settings, backend, observer, self.stop_serving.clone());
-        watch_mcp_server(exporters, server.clone());
+        let watched = server.clone();
+        exporters.watch_mcp_server(move || u64::try_from(watched.sessions()).unwrap_or(u64::MAX));
         server
     }
 

@@ -1,6 +1,7 @@
 //! Reloads: policy, limits, endpoints, commands and MCP servers change in a running daemon; the rest waits for a restart.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tokio::task::{JoinError, spawn_blocking};
 use toolbus_core::caller::AgentName;
@@ -8,16 +9,19 @@ use toolbus_core::caller::IdentitySource;
 use toolbus_core::lifecycle;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::registry::RegistryError;
+use toolbus_core::toolsets::SessionSet;
+use toolbus_mcp_client::servers::PlacedServer;
+use toolbus_mcp_client::spec::ServerName;
 use tracing::Instrument as _;
 use tracing::field::Empty;
 
 use super::parts::hide;
-use super::servers::is_same_server;
 use super::toolsets::in_sessions;
 use super::{App, ScriptsError};
 use crate::config::toolsets::Kind;
 use crate::config::{Config, McpConfig, PinsConfig, PolicyError, Problems, ToolsConfig, ToolsError};
 use crate::http::ReloadReport;
+use crate::http::admin::ReloadRequest;
 
 /// Why a reload is refused.
 #[derive(Debug, thiserror::Error)]
@@ -48,9 +52,25 @@ pub(super) enum ReloadError {
     Reading(#[from] JoinError),
 }
 
+/// What may have changed.
+pub(super) enum Change {
+    /// The configuration; by a request of an operator who waits for the report, or by a signal.
+    Configuration(Option<ReloadRequest>),
+    /// The file of MCP servers.
+    ServersFile,
+}
+
 impl App {
-    /// Reloads the configuration, and logs what came of it.
-    pub(super) async fn reload_and_log(&mut self) -> ReloadReport {
+    /// Takes over what may have changed, and logs what came of it.
+    pub(super) async fn take_over(&mut self, change: Change) {
+        let request = match change {
+            Change::ServersFile => {
+                let source = "servers_file";
+                let span = tracing::info_span!(target: lifecycle::TARGET, "reload", toolbus.reload.source = source);
+                return self.reload_servers().instrument(span).await;
+            }
+            Change::Configuration(request) => request,
+        };
         let span = tracing::info_span!(
             target: lifecycle::TARGET,
             "reload",
@@ -58,7 +78,15 @@ impl App {
             otel.status_description = Empty
         );
         let reloading = async { logged(lifecycle::checked(&span, self.reload().await)) };
-        reloading.instrument(span.clone()).await
+        let report = reloading.instrument(span.clone()).await;
+        if let Some(daemon) = &self.daemon {
+            daemon.audit.reopen();
+        }
+        self.health.reloaded(report.clone());
+        // An operator who no longer waits finds it in the status.
+        if let Some(request) = request {
+            let _ = request.send(report);
+        }
     }
 
     /// Reads the configuration again, and applies what can change while running. Calls in progress keep what they began
@@ -74,45 +102,30 @@ impl App {
         if identity(&self.config) != identity(&next) {
             return Err(ReloadError::Identity);
         }
-        let Self {
-            ref policy,
-            ref sessions,
-            ref servers,
-            ref scripts,
-            ref pins,
-            ref http_auth,
-            ref digest,
-            ref redactor,
-            ..
-        } = *self;
-        let agents = policy.agents();
+        let agents = self.policy.agents();
         let agents: Vec<&str> = agents.iter().map(AgentName::as_str).collect();
-        if let Some(widening) = next.widening(policy.unknown_callers(), &agents) {
+        if let Some(widening) = next.widening(self.policy.unknown_callers(), &agents) {
             return Err(ReloadError::Widening(widening));
         }
         // First: what is refused below may have got as far as the log.
-        hide(&next, redactor);
-        let of_scripts = scripts.tools(&next).await?;
-        let waiting = waiting(&self.config, &next, servers.is_some());
+        hide(&next, &self.redactor);
+        let of_scripts = self.scripts.tools(&next).await?;
+        let waiting = waiting(&self.config, &next, self.servers.is_some());
         let changed = changed(&self.config, &next, &waiting);
-        let before = names(policy);
-        let unchanged = |name: &str| is_unchanged(name, &self.config, &next).then(|| sessions.get(name)).flatten();
-        let (mut tools, mut sets) = in_sessions(&next, next.tools()?, unchanged);
+        let before = names(&self.policy);
+        let (mut tools, mut sets) = in_sessions(&next, next.tools()?, self.kept(&next));
         tools.extend(of_scripts);
         let (identity, rules) = (next.identity(), next.policy()?);
-        let planned = servers.as_ref().map(|servers| (servers, servers.plan(&next, unchanged)));
-        policy.replace(identity, rules, |registry| {
+        let (placed, of_servers) = self.plan(&next);
+        sets.extend(of_servers);
+        self.policy.replace(identity, rules, |registry| {
             registry.replace_all(tools)?;
-            pins.set_levels(next.pin_levels());
+            self.pins.set_levels(next.pin_levels());
             Ok::<_, RegistryError>(())
         })?;
-        let placed = planned.map(|(servers, (placed, of_servers))| {
-            sets.extend(of_servers);
-            (servers, placed)
-        });
-        sessions.replace(sets);
-        http_auth.replace(&next.http);
-        if let Some((servers, placed)) = placed {
+        self.sessions.replace(sets);
+        self.http_auth.replace(&next.http);
+        if let Some(servers) = &self.servers {
             servers.apply(&next, placed);
         }
         self.config = Config {
@@ -135,14 +148,14 @@ impl App {
             },
             ..self.config.clone()
         };
-        digest.send_replace(self.config.digest());
-        let now = names(policy);
+        self.digest.send_replace(self.config.digest());
+        let now = names(&self.policy);
         let beyond = |these: &BTreeSet<String>, those: &BTreeSet<String>| these.difference(those).cloned().collect();
         Ok(ReloadReport {
             applied: true,
             changed,
             waiting: waiting.into_iter().map(str::to_owned).collect(),
-            tools: policy.current().len(),
+            tools: self.policy.current().len(),
             added: beyond(&now, &before),
             removed: beyond(&before, &now),
             warnings: loaded.warnings,
@@ -166,30 +179,35 @@ impl App {
         }
     }
 
+    /// The servers of `next` with their places, and their tool sets that are built for each session.
+    pub(super) fn plan(&self, next: &Config) -> (Vec<PlacedServer>, Vec<Arc<SessionSet>>) {
+        self.servers.as_ref().map(|servers| servers.plan(next, self.kept(next))).unwrap_or_default()
+    }
+
+    /// The tool sets whose sessions go on under `next`, because their parts are the same.
+    fn kept(&self, next: &Config) -> impl Fn(&str) -> Option<Arc<SessionSet>> {
+        move |name: &str| is_unchanged(name, &self.config, next).then(|| self.sessions.get(name)).flatten()
+    }
+
     /// Replaces the servers by those of `next`, which differs in its file of servers alone.
     fn take_servers(&mut self, next: Config) {
-        let Self { ref policy, ref sessions, servers: Some(ref servers), ref pins, ref digest, ref redactor, .. } =
-            *self
-        else {
-            return;
-        };
+        let Some(servers) = &self.servers else { return };
         if next.mcp.file == self.config.mcp.file {
             return;
         }
-        hide(&next, redactor);
+        hide(&next, &self.redactor);
         log_differences(&self.config, &next);
-        let unchanged = |name: &str| is_unchanged(name, &self.config, &next).then(|| sessions.get(name)).flatten();
-        let (placed, mut sets) = servers.plan(&next, unchanged);
+        let (placed, mut sets) = servers.plan(&next, self.kept(&next));
         let of_endpoints = next.toolsets.iter().filter(|(_, set)| set.kind == Kind::Rest);
-        sets.extend(of_endpoints.filter_map(|(name, _)| sessions.get(name)));
+        sets.extend(of_endpoints.filter_map(|(name, _)| self.sessions.get(name)));
         let count = placed.len();
-        sessions.replace(sets);
+        self.sessions.replace(sets);
         // Before what is new is there, and for what stays at once.
-        pins.set_levels(next.pin_levels());
-        policy.refresh();
+        self.pins.set_levels(next.pin_levels());
+        self.policy.refresh();
         servers.apply(&next, placed);
         self.config = next;
-        digest.send_replace(self.config.digest());
+        self.digest.send_replace(self.config.digest());
         if self.config.mcp.file.is_unread() {
             tracing::warn!(servers = count, "the file of MCP servers cannot be read: its servers stay as they are");
         } else {
@@ -234,15 +252,17 @@ fn identity(config: &Config) -> (IdentitySource, Option<&AgentName>) {
     (config.identity.source, config.identity.agent.as_ref())
 }
 
-/// Whether a tool set has the same parts in both configurations.
+/// Whether a tool set has the same parts in both configurations: its endpoints, or its server with its place.
 fn is_unchanged(name: &str, running: &Config, next: &Config) -> bool {
     let parts = |config: &Config| {
         let set = config.toolsets.get(name)?.clone();
         let endpoints = config.rest.endpoints.iter().filter(|endpoint| set.endpoints.contains(&endpoint.name));
         let endpoints: Vec<_> = endpoints.cloned().collect();
-        Some((set, endpoints))
+        let server = set.server.as_deref().and_then(|server| ServerName::parse(server).ok());
+        let server = server.and_then(|name| config.mcp_servers().specs.into_iter().find(|spec| spec.name == name));
+        Some((set, endpoints, server))
     };
-    parts(running) == parts(next) && is_same_server(name, running, next)
+    parts(running) == parts(next)
 }
 
 /// The names of all tools.
@@ -294,7 +314,7 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
 mod tests {
     use std::path::Path;
     use std::process::Command;
-    use std::sync::{Arc, mpsc};
+    use std::sync::mpsc;
     use std::time::Duration;
 
     use toolbus_core::caller::Caller;

@@ -15,9 +15,7 @@ use toolbus_scripts::runner::local::LocalRunner;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings, StartError};
 use toolbus_scripts::runner::{Finished, RunFailure, Runner, RunnerStatus, Script};
 use toolbus_scripts::tool::ScriptTool;
-use toolbus_telemetry::Exporters;
 
-use super::telemetry;
 use crate::config::script::{self, ScriptConfig};
 use crate::config::{Config, Role};
 use crate::http::ScriptStatus;
@@ -98,13 +96,6 @@ impl Scripts {
         }
         tools.iter_mut().for_each(|tool| config.limit(tool));
         Ok(tools)
-    }
-
-    /// Has how many scripts there are told at each export. To be called once.
-    pub fn watch(&self, exporters: &Exporters) {
-        if let Some(ScriptRuns { runner, queue, .. }) = &self.shared.scripts {
-            telemetry::watch_scripts(exporters, queue.clone(), Arc::clone(runner));
-        }
     }
 
     /// The state of the runner; `None` where this process runs no scripts.

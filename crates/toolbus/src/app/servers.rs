@@ -1,6 +1,5 @@
 //! MCP servers: what the configuration says of them, kept running by the bridge, and their instructions as resources.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -16,17 +15,17 @@ use toolbus_mcp_client::model_tools::Registrar;
 use toolbus_mcp_client::process::Launcher;
 use toolbus_mcp_client::servers::sessions::ServerSessions;
 use toolbus_mcp_client::servers::{self as mcp, Limits, PlacedServer, ServerControl as _, SetPlace};
-use toolbus_mcp_client::spec::{ServerName, ServerSpec};
+use toolbus_mcp_client::spec::ServerName;
 use toolbus_mcp_client::status::ServerStatus;
 use toolbus_mcp_server::{Document, Resources};
 use toolbus_trust::scan::Scanner;
 
 use super::AppError;
 use super::toolsets::limits;
-use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::store::StoreUrl;
 use crate::config::toolsets::Scope;
+use crate::config::{Config, McpServers};
 use crate::http::McpAdmin;
 
 /// The MCP servers of this process. Cheap to clone.
@@ -35,17 +34,8 @@ pub struct Servers {
     bridge: mcp::Servers,
     launcher: Launcher,
     observer: Arc<dyn McpClientEvents>,
-    /// What is wrong with servers as they are configured.
-    mistakes: Arc<RwLock<Mistakes>>,
-}
-
-/// What is wrong with servers as they are configured.
-#[derive(Debug, Default)]
-struct Mistakes {
-    /// Of each server that goes on as it was.
-    outdated: BTreeMap<ServerName, String>,
-    /// Everything, a line each.
-    problems: Vec<String>,
+    /// The servers as they are configured, with what is wrong with them.
+    configured: Arc<RwLock<McpServers>>,
 }
 
 impl Servers {
@@ -67,7 +57,7 @@ impl Servers {
         let launcher = Launcher::new().map_err(AppError::Servers)?.redacting(redactor.clone());
         let scanner = Scanner::new().map_err(AppError::Scan)?;
         let bridge = mcp::Servers::new(registry, launcher.clone(), Arc::clone(&observer), scanner);
-        Ok(Some(Self { bridge, launcher, observer, mistakes: Arc::default() }))
+        Ok(Some(Self { bridge, launcher, observer, configured: Arc::default() }))
     }
 
     /// What keeps them.
@@ -103,15 +93,9 @@ impl Servers {
 
     /// Has these servers and no others, from now on.
     pub(crate) fn apply(&self, config: &Config, placed: Vec<PlacedServer>) {
-        let crate::config::McpServers { outdated, problems, .. } = config.mcp_servers();
-        *self.mistakes.write() = Mistakes { outdated, problems };
+        *self.configured.write() = config.mcp_servers();
         let tools = config.tools.clone();
-        let limits: Limits = Arc::new(move |descriptor| {
-            let limits = tools.limits_of(&descriptor.name);
-            let timeout = limits.timeout.map(crate::config::HumanDuration::get);
-            descriptor.timeout = [descriptor.timeout, timeout].into_iter().flatten().min();
-            descriptor.max_in_flight = [descriptor.max_in_flight, limits.max_in_flight].into_iter().flatten().min();
-        });
+        let limits: Limits = Arc::new(move |descriptor| tools.limit(descriptor));
         self.bridge.apply(placed, limits);
     }
 
@@ -120,20 +104,17 @@ impl Servers {
     pub fn registrar(&self, config: &Config, store: Arc<dyn Store>) -> Option<Arc<Registrar>> {
         let fleet = Arc::new(self.bridge.clone());
         let is_lasting = config.store.url != StoreUrl::Memory;
-        config
-            .mcp
-            .register
-            .rules()
-            .map(|rules| Arc::new(Registrar::new(rules, store, is_lasting, fleet, Clock::SYSTEM)))
+        let rules = config.mcp.register.rules()?;
+        Some(Arc::new(Registrar::new(rules, store, is_lasting, fleet, Clock::SYSTEM)))
     }
 }
 
 impl McpAdmin for Servers {
     fn status(&self) -> Vec<ServerStatus> {
-        let mistakes = self.mistakes.read();
+        let configured = self.configured.read();
         let mut all = self.bridge.status();
         for status in &mut all {
-            let mistake = ServerName::parse(&status.name).ok().and_then(|name| mistakes.outdated.get(&name));
+            let mistake = ServerName::parse(&status.name).ok().and_then(|name| configured.outdated.get(&name));
             if let Some(mistake) = mistake {
                 let before = status.last_error.take().map(|error| format!("; {error}")).unwrap_or_default();
                 status.last_error = Some(format!("goes on as it was configured before: {mistake}{before}"));
@@ -143,7 +124,7 @@ impl McpAdmin for Servers {
     }
 
     fn problems(&self) -> Vec<String> {
-        self.mistakes.read().problems.clone()
+        self.configured.read().problems.clone()
     }
 
     fn restart(&self, name: &str) -> bool {
@@ -179,13 +160,4 @@ impl Instructions {
             text: text.into(),
         })
     }
-}
-
-/// Whether a server is the same under both configurations, its place included.
-pub(crate) fn is_same_server(name: &str, running: &Config, next: &Config) -> bool {
-    let spec = |config: &Config| -> Option<ServerSpec> {
-        let name = ServerName::parse(config.toolsets.get(name)?.server.as_deref()?).ok()?;
-        config.mcp_servers().specs.into_iter().find(|spec| spec.name == name)
-    };
-    spec(running) == spec(next)
 }

@@ -11,16 +11,14 @@ use toolbus_core::events::{Discard, McpClientEvents, ScriptEvents};
 use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
-use toolbus_mcp_server::McpServer;
 use toolbus_protocol::new_message_id;
-use toolbus_scripts::queue::FairQueue;
-use toolbus_scripts::runner::Runner;
 use toolbus_telemetry::{Exporters, HeldTools, Identity, McpServers, ScriptLoad, logging};
 use toolbus_trust::pins::{Count, Pins};
 
 use super::parts::redactor;
-use super::{App, AppError};
+use super::{AppError, Scripts};
 use crate::config::{BusUrl, Config};
+use crate::http::{Health, McpAdmin, ScriptStatus};
 
 /// What a daemon starts before everything else: its log, and the exporters of telemetry.
 pub struct Recording {
@@ -130,53 +128,42 @@ pub(super) fn of_scripts(exporters: Option<&Exporters>) -> Arc<dyn ScriptEvents>
     }
 }
 
-impl App {
-    /// Has the exporters ask for what is measured at each export: scripts, pins, MCP servers and reloads.
-    pub(super) fn watch(&self) {
-        let Some(daemon) = &self.daemon else { return };
-        let exporters = &daemon.exporters;
-        self.scripts.watch(exporters);
-        watch_pins(exporters, self.pins.clone());
-        let servers = self.servers();
-        exporters.watch_mcp_client(move || counted(servers.status()));
-        let health = Arc::clone(&self.health);
-        exporters.watch_reloads(move || {
-            let counts = health.reloads();
-            [("applied", counts.applied), ("refused", counts.refused)]
-        });
+/// Has the exporters ask for what is measured at each export: scripts, pins, MCP servers and reloads.
+pub(super) fn watch(
+    exporters: &Exporters,
+    scripts: Scripts,
+    pins: Pins,
+    servers: Arc<dyn McpAdmin>,
+    health: Arc<Health>,
+) {
+    if scripts.status().is_some() {
+        let load = |ScriptStatus { runner, running, waiting }| ScriptLoad {
+            waiting: number(waiting),
+            running: number(running),
+            warm: number(runner.warm),
+        };
+        exporters.watch_scripts(move || scripts.status().map(load).unwrap_or_default());
     }
-}
-
-/// Counts sessions of MCP clients at each export. To be called once.
-pub(super) fn watch_mcp_server(exporters: &Exporters, server: McpServer) {
-    exporters.watch_mcp_server(move || u64::try_from(server.sessions()).unwrap_or(u64::MAX));
-}
-
-/// Counts scripts at each export. To be called once.
-pub(super) fn watch_scripts(exporters: &Exporters, queue: FairQueue, runner: Arc<dyn Runner>) {
-    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    exporters.watch_scripts(move || ScriptLoad {
-        waiting: number(queue.waiting()),
-        running: number(queue.running()),
-        warm: number(runner.status().warm),
-    });
-}
-
-/// Counts quarantined tools at each export. To be called once.
-fn watch_pins(exporters: &Exporters, pins: Pins) {
-    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     exporters.watch_pins(move || {
         let of_source =
             |count: Count| HeldTools { source: count.source, held: number(count.held), changes: count.changes };
         pins.counts().into_iter().map(of_source).collect()
     });
+    exporters.watch_mcp_client(move || counted(servers.status()));
+    exporters.watch_reloads(move || {
+        let counts = health.reloads();
+        [("applied", counts.applied), ("refused", counts.refused)]
+    });
+}
+
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// Every phase with its number of servers, also those that no server is in: so that a graph falls to zero.
 fn counted(servers: Vec<ServerStatus>) -> McpServers {
     let in_phase = |phase: PhaseName| servers.iter().filter(|server| server.phase == phase).count();
-    let phases = PhaseName::ALL.map(|phase| (phase.as_str(), u64::try_from(in_phase(phase)).unwrap_or(u64::MAX)));
-    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let phases = PhaseName::ALL.map(|phase| (phase.as_str(), number(in_phase(phase))));
     let suspect = |server: &ServerStatus| (server.name.clone(), number(server.suspect_total));
     let shadowed = |server: &ServerStatus| (server.name.clone(), number(server.shadowed_total));
     McpServers {

@@ -52,7 +52,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     app.listen();
     let ending = app.run(&mut signals).await;
     tokio::select! {
-        result = end(app, ending) => result,
+        result = end(app, ending, context.config.invoke.drain_timeout.get()) => result,
         signal = signals.stop() => {
             tracing::warn!(signal, "stopping at once: another signal came");
             Ok(ExitCode::from(130))
@@ -61,7 +61,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
 }
 
 /// Drains the app, in order after a signal and at once after a fatal error, and closes it.
-async fn end(mut app: App, ending: Shutdown) -> Result<ExitCode, ServeError> {
+async fn end(mut app: App, ending: Shutdown, drain_timeout: Duration) -> Result<ExitCode, ServeError> {
     let span = tracing::info_span!(
         target: lifecycle::TARGET,
         "drain",
@@ -70,10 +70,9 @@ async fn end(mut app: App, ending: Shutdown) -> Result<ExitCode, ServeError> {
     );
     let patience = match &ending {
         Shutdown::Signal(signal) => {
-            let patience = app.drain_timeout();
-            let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+            let timeout_ms = u64::try_from(drain_timeout.as_millis()).unwrap_or(u64::MAX);
             span.in_scope(|| tracing::info!(signal, timeout_ms, "draining"));
-            patience
+            drain_timeout
         }
         Shutdown::Fatal(reason) => {
             lifecycle::fail(&span, reason);

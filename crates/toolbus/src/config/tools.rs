@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
-use toolbus_core::tool::{Membership, Tool};
+use toolbus_core::tool::{Membership, Tool, ToolDescriptor};
 use toolbus_tools::rest::{Endpoint, EndpointError, HttpClient, HttpClientError};
 use toolbus_tools::{echo, rest, time};
 
@@ -61,6 +61,14 @@ impl ToolsConfig {
             max_in_flight: limits.max_in_flight.or(next.max_in_flight),
         })
     }
+
+    /// Applies the limits to a tool that may have stricter ones.
+    pub(crate) fn limit(&self, tool: &mut ToolDescriptor) {
+        let limits = self.limits_of(&tool.name);
+        let timeout = limits.timeout.map(HumanDuration::get);
+        tool.timeout = [tool.timeout, timeout].into_iter().flatten().min();
+        tool.max_in_flight = [tool.max_in_flight, limits.max_in_flight].into_iter().flatten().min();
+    }
 }
 
 /// Why the configured tools cannot be made.
@@ -110,11 +118,7 @@ impl Config {
 
     /// Narrows what a tool may do; a limit of its own that is narrower stays.
     pub(crate) fn limit(&self, tool: &mut Tool) {
-        let limits = self.tools.limits_of(&tool.descriptor.name);
-        let descriptor = Arc::make_mut(&mut tool.descriptor);
-        let timeout = limits.timeout.map(super::HumanDuration::get);
-        descriptor.timeout = [descriptor.timeout, timeout].into_iter().flatten().min();
-        descriptor.max_in_flight = [descriptor.max_in_flight, limits.max_in_flight].into_iter().flatten().min();
+        self.tools.limit(Arc::make_mut(&mut tool.descriptor));
     }
 
     /// Name of every tool that this configuration asks for.
