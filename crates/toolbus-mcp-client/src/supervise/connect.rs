@@ -142,7 +142,7 @@ impl Connector {
             TransportSpec::Stdio(program) => (Way::Stdio(launcher.clone(), program.clone()), program.roots.clone()),
             TransportSpec::Http(endpoint) => {
                 let credential = credential.cloned().or_else(|| shared(endpoint));
-                (Way::Http(Opener::new(endpoint, credential, launcher.redactor())), Vec::new())
+                (Way::Http(Opener::new(endpoint, credential, launcher.redactor(), launcher.clock())), Vec::new())
             }
         };
         let (server, observer) = (spec.name.clone(), Arc::clone(observer));

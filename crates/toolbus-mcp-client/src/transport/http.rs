@@ -23,6 +23,7 @@ use rmcp::transport::common::client_side_sse::ExponentialBackoff;
 use rmcp::transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig};
 use serde_json::Value;
 use tokio_util::sync::DropGuard;
+use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
 
 use self::client::{MAX_REFUSAL, Requester};
@@ -146,7 +147,8 @@ pub(crate) enum OpenError {
 }
 
 impl Opener {
-    /// Prepares connections. Nothing is sent. `redactor` learns the tokens that are fetched.
+    /// Prepares connections. Nothing is sent. `redactor` learns the tokens that are fetched, and `clock` measures how long
+    /// they last.
     ///
     /// # Errors
     ///
@@ -155,8 +157,9 @@ impl Opener {
         endpoint: &Endpoint,
         credential: Option<Credential>,
         redactor: &Redactor,
+        clock: Clock,
     ) -> Result<Self, OpenError> {
-        let requester = Arc::new(Requester::new(endpoint, credential, redactor)?);
+        let requester = Arc::new(Requester::new(endpoint, credential, redactor, clock)?);
         Ok(Self { requester, configured: endpoint.kind, found: Mutex::new(endpoint.kind) })
     }
 

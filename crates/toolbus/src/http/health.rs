@@ -485,7 +485,27 @@ fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_TEXT, shown};
+    use std::time::Duration;
+
+    use tokio::sync::watch;
+    use toolbus_core::Clock;
+    use toolbus_core::bus::BusState;
+    use toolbus_core::registry::Registry;
+
+    use super::{Health, HealthSources, MAX_TEXT, ReloadReport, shown};
+    use crate::http::tests::sources;
+
+    #[test]
+    fn uptime_and_the_age_of_a_reload_are_told_in_seconds() {
+        let clock = Clock::manual();
+        let (_bus, state) = watch::channel(BusState::default());
+        let health = Health::new(HealthSources { clock, ..sources(state, Registry::new()) });
+        clock.advance(Duration::from_secs(60));
+        health.reloaded(ReloadReport::default());
+        clock.advance(Duration::from_secs(5));
+        let status = health.status();
+        assert_eq!((status.uptime_seconds, status.reload.unwrap().seconds_ago), (65, 5));
+    }
 
     #[test]
     fn a_login_in_an_address_is_not_shown() {

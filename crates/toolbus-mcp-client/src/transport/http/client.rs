@@ -46,6 +46,7 @@ impl Requester {
         endpoint: &Endpoint,
         credential: Option<Credential>,
         redactor: &Redactor,
+        clock: Clock,
     ) -> Result<Self, OpenError> {
         let http = http_client(CONNECT_TIMEOUT, IDLE_TIMEOUT)
             .map_err(|_| OpenError::Other("the HTTP client cannot be set up: can the certificates be read?".into()))?;
@@ -61,8 +62,8 @@ impl Requester {
         let _ = url.set_username("");
         let _ = url.set_password(None);
         let origin = url.origin().ascii_serialization();
-        let authorizer = Authorizer::new(credential, &http, redactor, Clock::SYSTEM)
-            .map_err(|error| OpenError::Other(error.to_string()))?;
+        let authorizer =
+            Authorizer::new(credential, &http, redactor, clock).map_err(|error| OpenError::Other(error.to_string()))?;
         Ok(Self { http, url, origin, headers, authorizer })
     }
 

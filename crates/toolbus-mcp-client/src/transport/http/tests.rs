@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::Transport as _;
 use serde_json::{Value, json};
+use toolbus_core::Clock;
 use url::Url;
 
 use super::{HttpError, HttpTransport, OpenError, Opener};
@@ -27,7 +28,7 @@ fn endpoint(url: &Url, kind: HttpKind) -> Endpoint {
 }
 
 fn opener(url: &Url, kind: HttpKind, credential: Option<Credential>) -> Opener {
-    Opener::new(&endpoint(url, kind), credential, &Default::default()).unwrap()
+    Opener::new(&endpoint(url, kind), credential, &Default::default(), Clock::SYSTEM).unwrap()
 }
 
 async fn open(url: &Url, kind: HttpKind) -> Result<HttpTransport, OpenError> {

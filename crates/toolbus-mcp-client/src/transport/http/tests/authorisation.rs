@@ -2,6 +2,7 @@
 
 use axum::response::Response;
 use rmcp::transport::Transport as _;
+use toolbus_core::Clock;
 use toolbus_core::failure::Cause;
 
 use super::server::{Asked, Server, orderly, status};
@@ -47,7 +48,8 @@ async fn headers_and_the_user_of_the_url_are_sent_and_give_way_to_the_credential
     let mut endpoint = endpoint(&url, HttpKind::Streamable);
     endpoint.headers.insert("X-Team".to_owned(), "blue".into());
     for (credential, expected) in [(None, "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="), (bearer(), "Bearer t0ken")] {
-        let mut transport = Opener::new(&endpoint, credential, &Default::default()).unwrap().open().await.unwrap();
+        let mut transport =
+            Opener::new(&endpoint, credential, &Default::default(), Clock::SYSTEM).unwrap().open().await.unwrap();
         begin(&mut transport).await.unwrap();
         let asked = server.asked().pop().unwrap();
         assert_eq!(asked.headers.get_all("authorization").iter().collect::<Vec<_>>(), [expected]);
@@ -93,7 +95,8 @@ async fn a_refusal_says_what_to_configure_and_nothing_that_the_server_wrote() {
 async fn a_credential_that_cannot_be_sent_is_refused_before_anything_is() {
     let server = Server::start(orderly).await;
     let endpoint = endpoint(&server.url, HttpKind::Detect);
-    let text = |credential| Opener::new(&endpoint, credential, &Default::default()).err().unwrap().to_string();
+    let text =
+        |credential| Opener::new(&endpoint, credential, &Default::default(), Clock::SYSTEM).err().unwrap().to_string();
     insta::assert_snapshot!(text(Some(Credential::Bearer(" ".into()))), @"the credential is empty: is the variable or file that it comes from set?");
     insta::assert_snapshot!(text(Some(Credential::Bearer("hunter2\n".into()))), @"the value of header `authorization` has characters that a header cannot carry (a line break at its end?)");
     insta::assert_snapshot!(text(header("a b", "x")), @"`a b` is not a valid header name");

@@ -2,6 +2,7 @@
 
 use rmcp::transport::Transport as _;
 use serde_json::json;
+use toolbus_core::Clock;
 use toolbus_testing::log::LogCapture;
 
 use super::server::{Server, json_of, orderly, status};
@@ -38,7 +39,11 @@ async fn a_credential_is_in_no_log_line_and_no_error() {
             for kind in [HttpKind::Detect, HttpKind::Streamable, HttpKind::Sse] {
                 let mut endpoint = endpoint(&url, kind);
                 endpoint.headers.insert("X-Other".to_owned(), "hunter2-header".into());
-                match Opener::new(&endpoint, Some(credential.clone()), &Default::default()).unwrap().open().await {
+                match Opener::new(&endpoint, Some(credential.clone()), &Default::default(), Clock::SYSTEM)
+                    .unwrap()
+                    .open()
+                    .await
+                {
                     Ok(mut transport) => match begin(&mut transport).await {
                         Ok(()) => {
                             transport.send(call(1)).await.unwrap();

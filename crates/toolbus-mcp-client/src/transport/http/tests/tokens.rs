@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use rmcp::transport::Transport as _;
 use serde_json::json;
+use toolbus_core::Clock;
 use toolbus_core::failure::Cause;
 use toolbus_core::redact::Redactor;
 use toolbus_core::secret::Secret;
@@ -74,7 +75,9 @@ async fn a_token_is_removed_from_texts_as_long_as_it_is_used() {
         Server::start(|_| json_of(&json!({ "access_token": "a-fetched-token", "token_type": "Bearer" }))).await;
     let server = Server::start(orderly).await;
     let redactor = Redactor::default();
-    let opener = Opener::new(&endpoint(&server.url, HttpKind::Streamable), grant(&tokens.url), &redactor).unwrap();
+    let opener =
+        Opener::new(&endpoint(&server.url, HttpKind::Streamable), grant(&tokens.url), &redactor, Clock::SYSTEM)
+            .unwrap();
     let mut transport = opener.open().await.unwrap();
     begin(&mut transport).await.unwrap();
     redactor.configure((0..2_000).map(|number| Secret::new(format!("outdated-{number:04}"))));
