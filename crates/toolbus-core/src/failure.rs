@@ -33,7 +33,7 @@ pub enum Cause {
     CancelledBeforeStart,
     /// Cancelled by the caller, or by shutdown, while the tool ran.
     Cancelled,
-    /// The backend could not be reached: nothing was sent.
+    /// The backend could not be reached, or the program not be started: nothing was sent or done.
     ConnectFailed,
     /// The backend went away while it worked on the call.
     ConnectionLost,

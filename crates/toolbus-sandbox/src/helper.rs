@@ -25,6 +25,11 @@ use std::process::ExitCode;
 /// The argument that makes this executable a helper.
 pub(crate) const SANDBOX: &str = "__sandbox";
 
+/// Name of the work folder that the watchdog with this process id makes.
+pub(crate) fn work_folder_of(watchdog: u32) -> String {
+    format!("run-{watchdog}")
+}
+
 /// Runs as a helper if the arguments (with the program's name first) say so; `None` otherwise.
 ///
 /// Must be called first in `main`, while the process has one thread.

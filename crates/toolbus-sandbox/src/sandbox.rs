@@ -19,7 +19,7 @@ use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use self::base::BaseFolder;
 use self::cgroup::CgroupBase;
 use self::users::UserPool;
-use crate::helper::SANDBOX;
+use crate::helper::{SANDBOX, work_folder_of};
 use crate::outcome::{Ending, Outcome};
 use crate::plan::{Job, Layer, Layers, Level, Plan};
 use crate::wire::{self, DaemonMessage, HelperMessage, ProgramSpec, SandboxSpec};
@@ -59,9 +59,28 @@ pub enum SandboxError {
     /// The confinement could not be made, or the program could not be started.
     #[error("the sandbox could not be made: {0}")]
     Confinement(String),
+    /// The folder of all work folders is gone, and cannot be made again.
+    #[error("the folder '{folder}' for work folders cannot be made: {error}; check TMPDIR")]
+    WorkFolders {
+        /// The folder.
+        folder: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The confinement failed while the program ran.
+    #[error("the sandbox failed: {0}")]
+    Interrupted(String),
     /// The helper ended early.
     #[error("the sandbox's helper ended unexpectedly")]
     Lost,
+}
+
+impl SandboxError {
+    /// Whether the program may have begun with its job.
+    #[must_use]
+    pub const fn has_begun(&self) -> bool {
+        matches!(self, Self::Interrupted(_) | Self::Lost)
+    }
 }
 
 /// A confined program that waits for its job. Dropping this value ends the program.
@@ -219,8 +238,10 @@ impl Sandbox {
             spare.sandbox = Some((layers, of, helper));
             return None;
         }
-        // Its process may have been killed meanwhile.
-        (fits && matches!(helper.child.try_wait(), Ok(None))).then_some(helper)
+        // Its process may have been killed meanwhile, and its work folder removed by the system.
+        let folder = helper.child.id().map(|pid| self.shared.base.path().join(work_folder_of(pid)));
+        let has_folder = layers.namespaces || folder.is_some_and(|folder| folder.exists());
+        (fits && has_folder && matches!(helper.child.try_wait(), Ok(None))).then_some(helper)
     }
 }
 
@@ -241,6 +262,11 @@ impl SandboxInner {
 
     /// Makes a sandbox.
     async fn make(&self, layers: Layers, plan: &Plan) -> Result<Helper, SandboxError> {
+        if !layers.namespaces {
+            self.base
+                .make_again()
+                .map_err(|error| SandboxError::WorkFolders { folder: self.base.path().display().to_string(), error })?;
+        }
         let mut helper = self.spawn()?;
         let order = SandboxSpec {
             plan: plan.clone(),
@@ -288,7 +314,7 @@ impl Waiting {
                 self.is_ready = true;
                 Ok(())
             }
-            HelperMessage::Failed(why) => Err(SandboxError::Confinement(why)),
+            HelperMessage::Failed { why, .. } => Err(SandboxError::Confinement(why)),
             HelperMessage::Ended(_) => Err(SandboxError::Lost),
         }
     }

@@ -72,8 +72,13 @@ pub(crate) struct JobHeader {
 pub(crate) enum HelperMessage {
     /// The program waits for its job.
     Ready,
-    /// The program could not be confined or started.
-    Failed(String),
+    /// The run failed, and not the program.
+    Failed {
+        /// Why.
+        why: String,
+        /// Whether the program may have begun with its job.
+        has_begun: bool,
+    },
     /// All its processes have ended. The bytes of artifacts follow, in order.
     Ended(RunReport),
 }

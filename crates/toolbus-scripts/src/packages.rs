@@ -248,7 +248,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, InstallFailure> + Send + 'static,
 ) -> Result<T, PackageError> {
     let unavailable = |error: &dyn std::error::Error| {
-        PackageError::Unavailable(format!("the folder of packages cannot be used: {error}"))
+        PackageError::Unavailable(format!("the folder of packages (script.packages.cache) cannot be used: {error}"))
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(value)) => Ok(value),

@@ -91,7 +91,10 @@ pub enum RunFailure {
     /// Its packages could not be had.
     #[error(transparent)]
     Packages(#[from] PackageError),
-    /// Something is wrong here. The text is for an operator.
+    /// Something is wrong here, and the script did not begin. The text is for an operator.
+    #[error("{0}")]
+    NotStarted(String),
+    /// Something is wrong here, and the script may have begun. The text is for an operator.
     #[error("{0}")]
     Unavailable(String),
 }

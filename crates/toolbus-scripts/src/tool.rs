@@ -119,16 +119,14 @@ impl Executor for ScriptTool {
 
 /// What is told of a script that did not run.
 fn not_run(failure: RunFailure, elapsed: Duration) -> Result<ToolOutput, ToolFailure> {
-    let unavailable = |message, detail| Err(ToolFailure::new(Cause::Unavailable, message).with_detail(detail));
+    let unavailable = |cause, message, detail| Err(ToolFailure::new(cause, message).with_detail(detail));
+    let scripts = "Scripts cannot be run at the moment. Tell the operator if it stays so.";
+    let packages = "Packages cannot be installed at the moment. Tell the operator if it stays so.";
     let error = match failure {
-        RunFailure::Unavailable(detail) => {
-            return unavailable("Scripts cannot be run at the moment. Tell the operator if it stays so.", detail);
-        }
+        RunFailure::NotStarted(detail) => return unavailable(Cause::ConnectFailed, scripts, detail),
+        RunFailure::Unavailable(detail) => return unavailable(Cause::Unavailable, scripts, detail),
         RunFailure::Packages(PackageError::Unavailable(detail)) => {
-            return unavailable(
-                "Packages cannot be installed at the moment. Tell the operator if it stays so.",
-                detail,
-            );
+            return unavailable(Cause::ConnectFailed, packages, detail);
         }
         RunFailure::Packages(error) => error,
     };
@@ -183,6 +181,6 @@ fn outcome(result: &Result<Finished, RunFailure>) -> &'static str {
             Ending::Stopped(stop) => stop.as_str(),
         },
         Err(RunFailure::Packages(_)) => "packages",
-        Err(RunFailure::Unavailable(_)) => "unavailable",
+        Err(RunFailure::NotStarted(_) | RunFailure::Unavailable(_)) => "unavailable",
     }
 }

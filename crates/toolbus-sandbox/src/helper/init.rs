@@ -55,7 +55,9 @@ pub(super) fn run(daemon: &UnixStream, task: &Task<'_>) -> i32 {
         Ok(Some((report, artifacts))) => send_report(&mut daemon, &report, &artifacts),
         // The daemon has ended.
         Ok(None) => Ok(()),
-        Err(error) => wire::send(&mut daemon, &HelperMessage::Failed(error.to_string())),
+        Err(Failure { error, has_begun }) => {
+            wire::send(&mut daemon, &HelperMessage::Failed { why: error.to_string(), has_begun })
+        }
     };
     i32::from(told.is_err())
 }
@@ -65,7 +67,22 @@ fn send_report(daemon: &mut UnixStream, report: &RunReport, artifacts: &[Vec<u8>
     artifacts.iter().try_for_each(|bytes| daemon.write_all(bytes))
 }
 
-fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> io::Result<Option<(RunReport, Vec<Vec<u8>>)>> {
+/// Why there is no report.
+struct Failure {
+    error: io::Error,
+    has_begun: bool,
+}
+
+impl<E: Into<io::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), has_begun: false }
+    }
+}
+
+/// The report of a run with the bytes of its files; `None` if the daemon or the watchdog has ended.
+type Report = Option<(RunReport, Vec<Vec<u8>>)>;
+
+fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, Failure> {
     let Task { order, folder, .. } = task;
     if order.layers.namespaces {
         // The kernel ends a namespace with its first process.
@@ -90,14 +107,14 @@ fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> io::Result<Option<(RunR
         }
     };
     let Some(DaemonMessage::Start(program)) = wire::receive(daemon)? else { return Ok(None) };
-    let mut init = SandboxInit { task, order, tree, work, program: None };
+    let mut init = SandboxInit { task, order, tree, work, program: None, has_begun: false };
     let result = init.serve(daemon, &program);
     // Also after an error, and when the watchdog or the daemon has ended.
     init.kill();
     if let Some(folder) = folder {
         folder.remove();
     }
-    result
+    result.map_err(|error| Failure { error, has_begun: init.has_begun })
 }
 
 struct SandboxInit<'a> {
@@ -107,15 +124,13 @@ struct SandboxInit<'a> {
     /// Path of its work folder, as the program sees it.
     work: PathBuf,
     program: Option<Pid>,
+    /// Whether the program may have begun with its job.
+    has_begun: bool,
 }
 
 impl SandboxInit<'_> {
     /// Starts the program, and gives it its job.
-    fn serve(
-        &mut self,
-        daemon: &mut UnixStream,
-        program: &ProgramSpec,
-    ) -> io::Result<Option<(RunReport, Vec<Vec<u8>>)>> {
+    fn serve(&mut self, daemon: &mut UnixStream, program: &ProgramSpec) -> io::Result<Report> {
         if self.order.plan.waits {
             let mut pipes = self.start(program, &File::open("/dev/null")?)?;
             if wait_until_ready(daemon, &mut pipes)? {
@@ -126,11 +141,13 @@ impl SandboxInit<'_> {
             }
             let Some((head, _)) = self.take_job(daemon)? else { return Ok(None) };
             self.limit(&head)?;
+            self.has_begun = true;
             pipes.go()?;
             return self.attend(daemon, &head);
         }
         let Some((head, stdin)) = self.take_job(daemon)? else { return Ok(None) };
         let _pipes = self.start(program, &stdin)?;
+        self.has_begun = true;
         self.limit(&head)?;
         self.attend(daemon, &head)
     }
@@ -208,7 +225,7 @@ impl SandboxInit<'_> {
     }
 
     /// Waits until the program has ended, by itself or because of a limit, and ends all its processes.
-    fn attend(&self, daemon: &mut UnixStream, head: &JobHeader) -> io::Result<Option<(RunReport, Vec<Vec<u8>>)>> {
+    fn attend(&self, daemon: &mut UnixStream, head: &JobHeader) -> io::Result<Report> {
         let Some(program) = self.program else { return Ok(None) };
         let begun = now();
         let deadline = begun + Duration::from_millis(head.time_ms);

@@ -39,7 +39,7 @@ pub(super) fn run() -> io::Result<()> {
     let Some(order) = wire::receive::<SandboxSpec>(&mut daemon)? else { return Ok(()) };
     let told = serve(&daemon, &order);
     if let Err(error) = &told {
-        wire::send(&mut daemon, &HelperMessage::Failed(error.to_string()))?;
+        wire::send(&mut daemon, &HelperMessage::Failed { why: error.to_string(), has_begun: false })?;
     }
     told
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, open, openat, statat};
 use rustix::io::Errno;
 
+use super::work_folder_of;
 use crate::removal::{self, FOLDER};
 use crate::wire::SandboxSpec;
 
@@ -35,7 +36,7 @@ impl WorkFolder {
     /// Creates it, for its user alone.
     pub(super) fn make(order: &SandboxSpec) -> io::Result<Self> {
         // A killed helper with the same process id may have left a folder.
-        let path = order.base.join(format!("run-{}", std::process::id()));
+        let path = order.base.join(work_folder_of(std::process::id()));
         match removal::remove(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

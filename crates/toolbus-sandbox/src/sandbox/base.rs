@@ -41,6 +41,19 @@ impl BaseFolder {
         found.unwrap_or_else(|| Err(io::Error::other("every name for a work folder is taken"))).map(Self)
     }
 
+    /// Creates it again if it is gone: systems remove temporary files that are not used for days.
+    pub(super) fn make_again(&self) -> io::Result<()> {
+        match fs::symlink_metadata(&self.0) {
+            Ok(found) if found.is_dir() && found.uid() == geteuid().as_raw() => Ok(()),
+            Ok(_) => Err(io::Error::other("it is not a folder of this user's")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                DirBuilder::new().mode(MODE).create(&self.0)?;
+                fs::set_permissions(&self.0, Permissions::from_mode(MODE))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.0
     }
@@ -80,6 +93,20 @@ fn remove_stale(temporary: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_that_the_system_removed_is_made_again_and_that_of_another_is_refused() {
+        let temporary = tempfile::tempdir().unwrap();
+        let base = BaseFolder(temporary.path().join("base"));
+        base.make_again().unwrap();
+        assert_eq!(base.path().metadata().unwrap().permissions().mode() & 0o777, MODE);
+        base.make_again().unwrap();
+        fs::remove_dir(base.path()).unwrap();
+        std::os::unix::fs::symlink("/tmp", base.path()).unwrap();
+        assert_eq!(base.make_again().unwrap_err().to_string(), "it is not a folder of this user's");
+        fs::remove_file(base.path()).unwrap();
+        base.make_again().unwrap();
+    }
 
     #[test]
     fn folders_of_daemons_that_are_gone_are_removed_and_others_are_not() {

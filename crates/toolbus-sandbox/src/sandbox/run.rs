@@ -102,7 +102,8 @@ async fn report(socket: &mut UnixStream, too_much: &Notify) -> Result<(RunReport
             from.read_exact(&mut body).await?;
             match serde_json::from_slice(&body)? {
                 HelperMessage::Ended(report) => break report,
-                HelperMessage::Failed(why) => return Ok(Err(SandboxError::Confinement(why))),
+                HelperMessage::Failed { why, has_begun: false } => return Ok(Err(SandboxError::Confinement(why))),
+                HelperMessage::Failed { why, has_begun: true } => return Ok(Err(SandboxError::Interrupted(why))),
                 // The job was sent before the program was ready.
                 HelperMessage::Ready => {}
             }

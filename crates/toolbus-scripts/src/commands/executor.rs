@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
-use toolbus_sandbox::{Job, Limits, Outcome, Plan, Sandbox};
+use toolbus_sandbox::{Job, Limits, Outcome, Plan, Sandbox, SandboxError};
 
 use super::template::CommandTemplate;
 use super::{Output, Stdin, output};
@@ -66,7 +66,7 @@ impl Executor for CommandExecutor {
             }
         };
         let unavailable =
-            |detail| ToolFailure::new(Cause::Unavailable, "The command cannot be run now.").with_detail(detail);
+            |(cause, detail)| ToolFailure::new(cause, "The command cannot be run now.").with_detail(detail);
         output::read(&outcome.map_err(unavailable)?, self.output, &self.success_codes, limit, &self.limits)
     }
 }
@@ -84,10 +84,10 @@ impl CommandExecutor {
         Ok(CommandLine { args, stdin, time })
     }
 
-    async fn run_unconfined(&self, CommandLine { args, stdin, time }: CommandLine) -> Result<Outcome, String> {
+    async fn run_unconfined(&self, CommandLine { args, stdin, time }: CommandLine) -> Result<Outcome, (Cause, String)> {
         let (program, env, cwd, output) = (&self.program, &self.environment, self.cwd.as_deref(), self.limits.output);
         let run = unconfined::run(UnconfinedRun { program, args: &args, env, cwd, stdin, time, output });
-        run.await.map_err(|error| format!("cannot start '{}': {error}", program.display()))
+        run.await.map_err(|error| (Cause::ConnectFailed, format!("cannot start '{}': {error}", program.display())))
     }
 
     async fn run_confined(
@@ -95,7 +95,7 @@ impl CommandExecutor {
         sandbox: &Sandbox,
         (read, write, network): (&[PathBuf], &[PathBuf], bool),
         CommandLine { args, stdin, time }: CommandLine,
-    ) -> Result<Outcome, String> {
+    ) -> Result<Outcome, (Cause, String)> {
         let (program, args) = match &self.cwd {
             None => (self.program.clone(), args),
             Some(cwd) => (PathBuf::from(SHELL), in_folder(cwd, &self.program, args)),
@@ -112,9 +112,13 @@ impl CommandExecutor {
             waits: false,
             limits: self.limits,
         };
-        let waiting = sandbox.start(&plan).await.map_err(|error| error.to_string())?;
+        let failed = |error: SandboxError| {
+            let cause = if error.has_begun() { Cause::Unavailable } else { Cause::ConnectFailed };
+            (cause, error.to_string())
+        };
+        let waiting = sandbox.start(&plan).await.map_err(|error| (Cause::ConnectFailed, error.to_string()))?;
         let cpu = time.saturating_mul(self.cpu_millis) / 1000;
-        waiting.run(Job { files: Vec::new(), stdin, time, cpu }).await.map_err(|error| error.to_string())
+        waiting.run(Job { files: Vec::new(), stdin, time, cpu }).await.map_err(failed)
     }
 }
 

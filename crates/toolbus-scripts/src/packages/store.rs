@@ -60,16 +60,18 @@ pub(super) struct BuildFolder {
     _lock: File,
 }
 
+fn make_parts(root: &Path) -> io::Result<()> {
+    for part in ["sets", "asked", "new"] {
+        fs::create_dir_all(root.join(part))?;
+    }
+    // pip and scripts may run as users who get there by name; nobody else is to find the names. Whatever the umask is.
+    ["sets", "new"].iter().try_for_each(|part| fs::set_permissions(root.join(part), Permissions::from_mode(HIDDEN)))
+}
+
 impl PackageStore {
     /// Opens a store, and removes what was left half done.
     pub(super) fn open(root: &Path, most: u64, clock: Clock, random: Random) -> io::Result<Self> {
-        for part in ["sets", "asked", "new"] {
-            fs::create_dir_all(root.join(part))?;
-        }
-        // pip and scripts may run as users who get there by name; nobody else is to find the names. Whatever the umask is.
-        for part in ["sets", "new"] {
-            fs::set_permissions(root.join(part), Permissions::from_mode(HIDDEN))?;
-        }
+        make_parts(root)?;
         let store = Self { root: fs::canonicalize(root)?, most, clock, random };
         store.clear();
         Ok(store)
@@ -87,6 +89,8 @@ impl PackageStore {
 
     /// A folder for a new set.
     pub(super) fn build(&self) -> io::Result<BuildFolder> {
+        // The system may have removed what was not used for days.
+        make_parts(&self.root)?;
         let folder = self.root.join("new").join(self.random.id());
         DirBuilder::new().mode(HIDDEN).create(&folder)?;
         fs::set_permissions(&folder, Permissions::from_mode(HIDDEN))?;

@@ -179,7 +179,10 @@ async fn what_must_not_be_in_a_package_is_not_kept() {
     assert!(matches!(error, PackageError::Unavailable(_)), "{error}");
     let fixture = PipFixture::new("true");
     let error = install(&fixture.cache(), &["numpy"]).await.unwrap_err();
-    assert_eq!(error.to_string(), "the folder of packages cannot be used: pip installed nothing");
+    assert_eq!(
+        error.to_string(),
+        "the folder of packages (script.packages.cache) cannot be used: pip installed nothing"
+    );
     assert_eq!(names(&fixture.path("cache/sets")), Vec::<String>::new());
 }
 

@@ -43,7 +43,8 @@ impl LocalRunner {
 
     async fn run_script(&self, script: Script) -> Result<Finished, RunFailure> {
         let (packages, installing) = self.packages(&script).await?;
-        let folder = ScriptFolder::new(&script).map_err(|error| unavailable("make a work folder", &error))?;
+        let folder = ScriptFolder::new(&script)
+            .map_err(|error| RunFailure::NotStarted(format!("cannot make a work folder: {error}; check TMPDIR")))?;
         let (args, env) = (["script.py".to_owned()], environment(&script, &folder, packages));
         let ended = unconfined::run(UnconfinedRun {
             program: &self.interpreter.program,
@@ -54,7 +55,7 @@ impl LocalRunner {
             time: script.time_left(),
             output: self.limits.output,
         });
-        let ended = ended.await.map_err(|error| unavailable("start Python", &error))?;
+        let ended = ended.await.map_err(|error| RunFailure::NotStarted(format!("cannot start Python: {error}")))?;
         let most = self.limits.artifacts;
         let collected = tokio::task::spawn_blocking(move || folder.collect(most)).await;
         let (artifacts, left_out) = collected.map_err(|error| unavailable("collect files", &error))?;

@@ -100,14 +100,9 @@ impl SandboxRunner {
             (_, None) => return Err(PackageError::Refused("No packages can be installed here.".to_owned()).into()),
         };
         let installing = if packages.is_some() { Clock::SYSTEM.since(begun) } else { Duration::ZERO };
-        let unavailable = |error: toolbus_sandbox::SandboxError| RunFailure::Unavailable(error.to_string());
-        let warm = if packages.is_none() { self.pool.take() } else { None };
-        let (waiting, start) = match warm {
-            Some(waiting) => (waiting, StartKind::Warm),
-            None => {
-                let plan = self.plans.cold(packages.as_deref());
-                (self.sandbox.start(&plan).await.map_err(unavailable)?, StartKind::Cold)
-            }
+        let unavailable = |error: toolbus_sandbox::SandboxError| match error.has_begun() {
+            true => RunFailure::Unavailable(error.to_string()),
+            false => RunFailure::NotStarted(error.to_string()),
         };
         let (time, cpu) = (script.time_left(), script.cpu);
         let files = vec![
@@ -115,8 +110,23 @@ impl SandboxRunner {
             ("input".to_owned(), Bytes::from(script.input.unwrap_or_default())),
         ];
         let job = Job { files, time, cpu, ..Job::default() };
-        let outcome = waiting.run(job).await.map_err(unavailable)?;
-        Ok(Finished { outcome, start, installing })
+        let mut warm = if packages.is_none() { self.pool.take() } else { None };
+        let mut tries = TRIES;
+        loop {
+            tries -= 1;
+            let (waiting, start) = match warm.take() {
+                Some(waiting) => (waiting, StartKind::Warm),
+                None => {
+                    let started = self.sandbox.start(&self.plans.cold(packages.as_deref())).await;
+                    // No script is there yet, whatever the error is.
+                    (started.map_err(|error| RunFailure::NotStarted(error.to_string()))?, StartKind::Cold)
+                }
+            };
+            match waiting.run(job.clone()).await {
+                Err(error) if !error.has_begun() && tries > 0 => {}
+                run => return Ok(Finished { outcome: run.map_err(unavailable)?, start, installing }),
+            }
+        }
     }
 }
 
@@ -184,6 +194,9 @@ impl Runner for SandboxRunner {
     }
 }
 
+/// Most attempts to begin with a script: an interpreter that waits, and a sandbox that was made ahead, may have lost the
+/// work folder meanwhile.
+const TRIES: u32 = 3;
 /// What an interpreter runs first.
 const BOOTSTRAP: &str = include_str!("bootstrap.py");
 /// What a script may start besides, where it may start anything: what `PATH` leads to.

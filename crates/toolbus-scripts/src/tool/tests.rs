@@ -225,10 +225,12 @@ async fn what_is_wrong_here_is_told_to_the_operator_alone() {
         let failure = ToolFixture::answering(Err(failure)).run(json!({"script": "pass"})).await.unwrap_err();
         format!("{:?}: {} ({})", failure.cause, failure.message, failure.detail.unwrap())
     };
-    let runner = RunFailure::Unavailable("no /bin/python".to_owned());
-    insta::assert_snapshot!(told(runner).await, @"Unavailable: Scripts cannot be run at the moment. Tell the operator if it stays so. (no /bin/python)");
+    let runner = RunFailure::NotStarted("no /bin/python".to_owned());
+    insta::assert_snapshot!(told(runner).await, @"ConnectFailed: Scripts cannot be run at the moment. Tell the operator if it stays so. (no /bin/python)");
+    let helper = RunFailure::Unavailable("its helper ended".to_owned());
+    insta::assert_snapshot!(told(helper).await, @"Unavailable: Scripts cannot be run at the moment. Tell the operator if it stays so. (its helper ended)");
     let packages = RunFailure::Packages(PackageError::Unavailable("disk full".to_owned()));
-    insta::assert_snapshot!(told(packages).await, @"Unavailable: Packages cannot be installed at the moment. Tell the operator if it stays so. (disk full)");
+    insta::assert_snapshot!(told(packages).await, @"ConnectFailed: Packages cannot be installed at the moment. Tell the operator if it stays so. (disk full)");
 }
 
 #[tokio::test]

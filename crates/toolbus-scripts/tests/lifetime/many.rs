@@ -6,9 +6,10 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use toolbus_sandbox::{Ending, Level, Stop};
 use toolbus_scripts::runner::{Runner as _, Script};
+use toolbus_testing::patience::eventually;
 
 use crate::fixture::{brief, named, runner, script};
-use crate::left::{Possessions, alone, memory};
+use crate::left::{Possessions, alone, memory, work_folders};
 
 const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
 /// Memory that the daemon may have grown by: allocators keep some.
@@ -32,6 +33,26 @@ fn two_hundred_runs_leave_the_daemon_as_it_was() {
             runner.shutdown().await;
         }
         before.are_back("after 200 runs").await;
+    });
+}
+
+#[test]
+fn scripts_run_after_the_system_has_removed_temporary_folders() {
+    alone(async {
+        let before = Possessions::now();
+        for level in LEVELS {
+            for warm in [0, 1] {
+                let runner = runner(level, warm).await;
+                for _ in 0..3 {
+                    eventually("the pool", async || (runner.status().warm == warm).then_some(())).await;
+                    work_folders().iter().for_each(|folder| std::fs::remove_dir_all(folder).unwrap());
+                    let finished = runner.run(script("print('done')")).await.unwrap();
+                    assert_eq!(finished.outcome.ending, Ending::Exited(0), "{level}");
+                }
+                runner.shutdown().await;
+            }
+        }
+        before.are_back("after folders were removed").await;
     });
 }
 

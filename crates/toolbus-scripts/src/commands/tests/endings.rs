@@ -101,6 +101,6 @@ async fn a_program_that_has_gone_since_is_told_to_the_log_alone() {
     let tool = tool(unconfined(&[file.to_str().unwrap()]), None).unwrap();
     std::fs::remove_file(&file).unwrap();
     let failure = run_tool(&tool, json!({}), Duration::from_secs(60)).await.unwrap_err();
-    assert_eq!((failure.cause, &*failure.message), (Cause::Unavailable, "The command cannot be run now."));
+    assert_eq!((failure.cause, &*failure.message), (Cause::ConnectFailed, "The command cannot be run now."));
     assert!(failure.detail.unwrap().contains(file.to_str().unwrap()));
 }
