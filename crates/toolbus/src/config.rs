@@ -6,7 +6,6 @@
 pub mod agents;
 pub mod audit;
 pub mod bus;
-pub mod commands;
 pub mod daemon;
 mod format;
 pub mod http;
@@ -49,7 +48,6 @@ use toolbus_config::{
 pub use agents::{AgentConfig, DEFAULT_AGENT};
 pub use audit::AuditConfig;
 pub use bus::{AmqpUrl, BusConfig, BusUrl};
-pub use commands::CommandConfig;
 pub use daemon::{DaemonConfig, Role};
 pub use http::HttpConfig;
 pub use identity::IdentityConfig;
@@ -63,6 +61,7 @@ pub use script::ScriptConfig;
 pub use secrets::KeyedSecret;
 pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
+pub use toolbus_scripts::commands::CommandConfig;
 pub use toolbus_tools::rest::RestConfig;
 pub use tools::{ToolLimits, ToolsConfig, ToolsError};
 pub use toolsets::ToolsetConfig;
@@ -129,7 +128,7 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptConfig>,
     /// Programs of this machine as tools.
-    #[schemars(length(max = commands::MAX_COMMANDS))]
+    #[schemars(length(max = 1024))]
     pub commands: Vec<CommandConfig>,
     /// What the sources gave as secrets.
     #[serde(skip)]

@@ -11,14 +11,16 @@ use toolbus_sandbox::Sandbox;
 
 use super::executor::{CommandExecutor, CommandPlace};
 use super::template::{CommandTemplate, PlaceholderKind, TemplateError};
-use super::{CommandSettings, Stdin};
+use super::{CommandConfig, SOURCE, Stdin};
 use crate::environment::{self, ProgramError};
 use crate::system;
 
+/// Processor time of a confined command, in thousandths of its time: a core, on average.
+const CPU_MILLIS: u32 = 1000;
 /// Variables that the sandbox sets itself.
 const OF_THE_SANDBOX: [&str; 2] = ["HOME", "TMPDIR"];
 
-/// What is wrong with a command's settings.
+/// What is wrong with a command's section.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     /// No name.
@@ -68,9 +70,6 @@ pub enum CommandError {
     /// A variable that is the sandbox's.
     #[error("`{0}` cannot be set: in the sandbox it leads to a folder of the command's own")]
     Reserved(String),
-    /// No time at all.
-    #[error("the timeout must be more than zero")]
-    Timeout,
     /// Something that only the sandbox has.
     #[error("without the sandbox the command may use everything; leave `{0}` out")]
     Unconfined(&'static str),
@@ -92,63 +91,60 @@ impl CommandError {
             Self::Folder(_) => "cwd",
             Self::Path { key, .. } | Self::Unconfined(key) => key,
             Self::Variable(_) | Self::Reserved(_) => "env",
-            Self::Timeout => "timeout",
             Self::NoSandbox => "sandbox",
         }
     }
 }
 
-/// Checks the settings, and makes of them what runs and what is known of it.
+/// Checks a section, and makes of it what runs and what is known of it. Without `sandbox`, a confined command runs nowhere.
 pub(super) fn command(
-    settings: CommandSettings,
+    config: &CommandConfig,
     sandbox: Option<&Sandbox>,
     daemon: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<(ToolDescriptor, CommandExecutor), CommandError> {
-    if settings.name.trim().is_empty() {
+    if config.name.trim().is_empty() {
         return Err(CommandError::Name);
     }
-    if settings.timeout.is_some_and(|timeout| timeout.is_zero()) {
-        return Err(CommandError::Timeout);
-    }
-    let template = CommandTemplate::parse(&settings.command)?;
-    let parameters = Parameters::parse(settings.parameters.as_deref())?;
-    check_placeholders(&template, &parameters, &settings)?;
+    let template = CommandTemplate::parse(&config.command)?;
+    let parameters = Parameters::parse(config.parameters.as_deref())?;
+    check_placeholders(&template, &parameters, config)?;
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-    let cwd = settings.cwd.as_deref().map(|cwd| folder(&here, cwd)).transpose()?;
-    let environment = environment(&settings, daemon)?;
+    let cwd = config.cwd.as_deref().map(|cwd| folder(&here, cwd)).transpose()?;
+    let environment = environment(config, daemon)?;
     let program = environment::find(&template.program, cwd.as_deref().unwrap_or(&here), &environment)?;
-    let place = match (settings.sandbox, sandbox) {
-        (false, _) => unconfined(&settings).map(|()| CommandPlace::Unconfined)?,
-        (true, sandbox) => {
-            let write = system::existing(paths("write", &settings.write, &here)?);
-            let mut read = readable(&settings, &here, &program, cwd.as_deref())?;
+    let place = match config.sandbox {
+        false => unconfined(config).map(|()| CommandPlace::Unconfined)?,
+        true => {
+            let write = system::existing(paths("write", &config.write, &here)?);
+            let mut read = readable(config, &here, &program, cwd.as_deref())?;
             // What may be changed may be read; named twice, it would be read-only.
             read.retain(|path| !write.iter().any(|write| path.starts_with(write)));
-            // Last, for those who only want to know what is wrong.
-            let sandbox = sandbox.ok_or(CommandError::NoSandbox)?.clone();
-            CommandPlace::Sandbox { sandbox, read, write, network: settings.network }
+            match sandbox.cloned() {
+                Some(sandbox) => CommandPlace::Sandbox { sandbox, read, write, network: config.network },
+                None => CommandPlace::Nowhere,
+            }
         }
     };
 
     let descriptor = ToolDescriptor {
-        description: settings.description,
+        description: config.description.clone(),
         parameters: parameters.into_schema(),
-        effect: settings.effect,
-        timeout: settings.timeout,
-        ..ToolDescriptor::new(settings.name, "command", "command")
+        effect: config.effect.unwrap_or_default(),
+        timeout: Some(config.timeout.get()),
+        ..ToolDescriptor::new(&*config.name, SOURCE, "command")
     };
     let command = CommandExecutor {
         program,
         template,
-        allow_dash: settings.allow_dash,
-        stdin: settings.stdin,
-        output: settings.output,
-        success_codes: settings.success_codes,
-        timeout: settings.timeout,
+        allow_dash: config.allow_dash.clone(),
+        stdin: config.stdin,
+        output: config.output,
+        success_codes: config.success_codes.clone(),
+        timeout: config.timeout.get(),
         cwd,
         environment,
-        limits: settings.limits,
-        cpu_millis: settings.cpu_millis,
+        limits: config.limits(),
+        cpu_millis: CPU_MILLIS,
         place,
     };
     Ok((descriptor, command))
@@ -157,7 +153,7 @@ pub(super) fn command(
 fn check_placeholders(
     template: &CommandTemplate,
     parameters: &Parameters,
-    settings: &CommandSettings,
+    config: &CommandConfig,
 ) -> Result<(), CommandError> {
     for (name, used) in template.placeholders() {
         let property = parameters.property(name).ok_or_else(|| CommandError::Undeclared(name.to_owned()))?;
@@ -171,10 +167,10 @@ fn check_placeholders(
         }
     }
     let is_used = |name: &str| template.placeholders().any(|(used, _)| used == name);
-    if let Some(name) = settings.allow_dash.iter().find(|name| !is_used(name)) {
+    if let Some(name) = config.allow_dash.iter().find(|name| !is_used(name)) {
         return Err(CommandError::AllowDash(name.clone()));
     }
-    match parameters.names().find(|name| settings.stdin == Stdin::None && !is_used(name)) {
+    match parameters.names().find(|name| config.stdin == Stdin::None && !is_used(name)) {
         Some(name) => Err(CommandError::Unused(name.clone())),
         None => Ok(()),
     }
@@ -182,11 +178,11 @@ fn check_placeholders(
 
 /// The whole environment of the program, but for what the sandbox adds.
 fn environment(
-    settings: &CommandSettings,
+    config: &CommandConfig,
     daemon: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<BTreeMap<OsString, OsString>, CommandError> {
-    let is_reserved = |name: &str| settings.sandbox && OF_THE_SANDBOX.contains(&name);
-    for (name, value) in &settings.env {
+    let is_reserved = |name: &str| config.sandbox && OF_THE_SANDBOX.contains(&name);
+    for (name, value) in &config.env {
         if name.is_empty() || name.contains(['=', '\0']) || value.expose().contains('\0') {
             return Err(CommandError::Variable(name.escape_default().to_string()));
         }
@@ -195,25 +191,24 @@ fn environment(
         }
     }
     let inherited = environment::inherited(daemon).filter(|(name, _)| !name.to_str().is_some_and(is_reserved));
-    Ok(inherited.chain(settings.env.iter().map(|(name, value)| (name.into(), value.expose().into()))).collect())
+    Ok(inherited.chain(config.env.iter().map(|(name, value)| (name.into(), value.expose().into()))).collect())
 }
 
 /// What only means something in the sandbox must not stand where it means nothing.
-fn unconfined(settings: &CommandSettings) -> Result<(), CommandError> {
-    let given =
-        [("read", !settings.read.is_empty()), ("write", !settings.write.is_empty()), ("network", settings.network)];
+fn unconfined(config: &CommandConfig) -> Result<(), CommandError> {
+    let given = [("read", !config.read.is_empty()), ("write", !config.write.is_empty()), ("network", config.network)];
     given.iter().find(|(_, is_given)| *is_given).map_or(Ok(()), |(key, _)| Err(CommandError::Unconfined(key)))
 }
 
 /// Everything that it may read.
 fn readable(
-    settings: &CommandSettings,
+    config: &CommandConfig,
     here: &Path,
     program: &Path,
     cwd: Option<&Path>,
 ) -> Result<Vec<PathBuf>, CommandError> {
-    let own = paths("read", &settings.read, here)?;
-    let of_the_network = system::NETWORK.iter().filter(|_| settings.network);
+    let own = paths("read", &config.read, here)?;
+    let of_the_network = system::NETWORK.iter().filter(|_| config.network);
     let of_the_system = system::PROGRAMS.iter().chain(of_the_network).map(PathBuf::from);
     let of_the_program = [Some(program.to_owned()), system::store_of(program), cwd.map(Path::to_owned)];
     Ok(system::existing(of_the_system.chain(of_the_program.into_iter().flatten()).chain(own)))

@@ -11,7 +11,7 @@ use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_sandbox::{Job, Limits, Outcome, Plan, Sandbox, SandboxError};
 
 use super::template::CommandTemplate;
-use super::{Output, Stdin, output};
+use super::{CommandError, Output, Stdin, output};
 use crate::unconfined::{self, UnconfinedRun};
 
 /// Most time that is kept for ending a program and reading what is left.
@@ -22,7 +22,7 @@ const IN_FOLDER: &str = r#"cd -- "$0" && exec "$@""#;
 /// What understands that.
 const SHELL: &str = "/bin/sh";
 
-/// A command whose settings have been checked.
+/// A command whose section has been checked.
 #[derive(Debug)]
 pub(super) struct CommandExecutor {
     pub(super) program: PathBuf,
@@ -31,7 +31,7 @@ pub(super) struct CommandExecutor {
     pub(super) stdin: Stdin,
     pub(super) output: Output,
     pub(super) success_codes: Vec<u8>,
-    pub(super) timeout: Option<Duration>,
+    pub(super) timeout: Duration,
     pub(super) cwd: Option<PathBuf>,
     pub(super) environment: BTreeMap<OsString, OsString>,
     pub(super) limits: Limits,
@@ -46,6 +46,8 @@ pub(super) enum CommandPlace {
     Sandbox { sandbox: Sandbox, read: Vec<PathBuf>, write: Vec<PathBuf>, network: bool },
     /// As the daemon itself does.
     Unconfined,
+    /// In no sandbox, because there is none: in a process that only describes it.
+    Nowhere,
 }
 
 /// What one call runs.
@@ -58,12 +60,13 @@ struct CommandLine {
 impl Executor for CommandExecutor {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let filled = self.fill(&call)?;
-        let limit = self.timeout.unwrap_or(call.limit).min(call.limit);
+        let limit = self.timeout.min(call.limit);
         let outcome = match &self.place {
             CommandPlace::Unconfined => self.run_unconfined(filled).await,
             CommandPlace::Sandbox { sandbox, read, write, network } => {
                 self.run_confined(sandbox, (read, write, *network), filled).await
             }
+            CommandPlace::Nowhere => Err((Cause::ConnectFailed, CommandError::NoSandbox.to_string())),
         };
         let unavailable =
             |(cause, detail)| ToolFailure::new(cause, "The command cannot be run now.").with_detail(detail);
@@ -80,7 +83,7 @@ impl CommandExecutor {
             Stdin::Arguments => serde_json::to_vec(&*call.arguments).unwrap_or_default().into(),
         };
         let left = call.remaining();
-        let time = left.saturating_sub((left / 20).min(MAX_MARGIN)).min(self.timeout.unwrap_or(Duration::MAX));
+        let time = left.saturating_sub((left / 20).min(MAX_MARGIN)).min(self.timeout);
         Ok(CommandLine { args, stdin, time })
     }
 

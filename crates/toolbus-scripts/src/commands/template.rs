@@ -1,4 +1,7 @@
 //! A command whose arguments have placeholders, filled without a shell: each element stays one argument.
+//!
+//! `{name}` in an element stands for the caller's argument `name`; an element with an argument that is absent is left out.
+//! `{name...}` alone stands for every item of a list. `{{` and `}}` are braces.
 
 use serde_json::{Map, Value};
 

@@ -8,36 +8,41 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::tool::{ToolCall, ToolOutput};
+use toolbus_core::tool::{Effect, ToolCall, ToolOutput};
 use toolbus_testing::patience::PATIENCE;
 
 use super::*;
 
+/// Longer than any call here.
+const LONG: HumanDuration = HumanDuration::from_secs(3600);
+
 /// A command without the sandbox.
-fn unconfined(command: &[&str]) -> CommandSettings {
-    CommandSettings { sandbox: false, ..CommandSettings::new("command", command.iter().copied()) }
+fn unconfined(command: &[&str]) -> CommandConfig {
+    // The time of a call is what ends it, unless a test is about the time of the command.
+    CommandConfig { sandbox: false, timeout: LONG, ..CommandConfig::new("command", command.iter().copied()) }
 }
 
 /// The same with arguments of these names.
-fn with(command: &[&str], names: &[&str]) -> CommandSettings {
+fn with(command: &[&str], names: &[&str]) -> CommandConfig {
     let properties: serde_json::Map<String, Value> = names.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
     let parameters = json!({"type": "object", "properties": properties});
-    CommandSettings { parameters: Some(parameters.to_string()), ..unconfined(command) }
+    CommandConfig { parameters: Some(parameters.to_string()), ..unconfined(command) }
 }
 
-async fn run(settings: CommandSettings, arguments: Value) -> Result<ToolOutput, ToolFailure> {
+async fn run(settings: CommandConfig, arguments: Value) -> Result<ToolOutput, ToolFailure> {
     run_until(settings, arguments, Duration::from_secs(60)).await
 }
 
 /// Runs a command in a sandbox.
-async fn run_in(sandbox: &Sandbox, settings: CommandSettings, arguments: Value) -> Result<ToolOutput, ToolFailure> {
-    run_tool(&tool(settings, Some(sandbox)).unwrap(), arguments, PATIENCE).await
+async fn run_in(sandbox: &Sandbox, settings: CommandConfig, arguments: Value) -> Result<ToolOutput, ToolFailure> {
+    run_tool(&tool(&settings, Some(sandbox)).unwrap(), arguments, PATIENCE).await
 }
 
-async fn run_until(settings: CommandSettings, arguments: Value, time: Duration) -> Result<ToolOutput, ToolFailure> {
-    run_tool(&tool(settings, None).unwrap(), arguments, time).await
+async fn run_until(settings: CommandConfig, arguments: Value, time: Duration) -> Result<ToolOutput, ToolFailure> {
+    run_tool(&tool(&settings, None).unwrap(), arguments, time).await
 }
 
 async fn run_tool(tool: &Tool, arguments: Value, time: Duration) -> Result<ToolOutput, ToolFailure> {
@@ -56,7 +61,7 @@ async fn run_tool(tool: &Tool, arguments: Value, time: Duration) -> Result<ToolO
     Arc::clone(&tool.executor).execute_boxed(call).await
 }
 
-async fn text(settings: CommandSettings, arguments: Value) -> String {
+async fn text(settings: CommandConfig, arguments: Value) -> String {
     let output = run(settings, arguments).await.unwrap();
     assert!(!output.is_error, "{output:?}");
     output.content.unwrap()
@@ -118,9 +123,9 @@ async fn a_program_without_a_path_is_found_as_it_would_be_in_a_shell() {
 #[test]
 fn a_tool_is_described_as_configured() {
     let mut settings = with(&["echo", "{a}"], &["a"]);
-    (settings.description, settings.timeout) = ("Says something".to_owned(), Some(Duration::from_secs(10)));
-    settings.effect = Effect::ReadOnly;
-    let tool = tool(settings, None).unwrap();
+    (settings.description, settings.timeout) = ("Says something".to_owned(), HumanDuration::from_secs(10));
+    settings.effect = Some(Effect::ReadOnly);
+    let tool = tool(&settings, None).unwrap();
     let descriptor = &tool.descriptor;
     assert_eq!((&*descriptor.name, &*descriptor.source, descriptor.provider), ("command", "command", "command"));
     assert_eq!((&*descriptor.description, descriptor.effect), ("Says something", Effect::ReadOnly));
@@ -130,9 +135,18 @@ fn a_tool_is_described_as_configured() {
 
 #[test]
 fn a_command_is_confined_and_its_effect_undeclared_unless_it_says_otherwise() {
-    let settings = CommandSettings::new("command", ["echo"]);
-    assert!(settings.sandbox && settings.effect == Effect::Undeclared && !settings.network);
-    assert_eq!(tool(settings, None).unwrap_err(), CommandError::NoSandbox);
+    let settings = CommandConfig::new("command", ["echo"]);
+    assert!(settings.sandbox && !settings.network);
+    assert_eq!(tool(&settings, None).unwrap_err(), CommandError::NoSandbox);
+    assert_eq!(described(&settings).unwrap().descriptor.effect, Effect::Undeclared);
+}
+
+#[tokio::test]
+async fn a_confined_command_that_is_only_described_runs_nowhere() {
+    let tool = described(&CommandConfig::new("command", ["echo"])).unwrap();
+    let failure = run_tool(&tool, json!({}), PATIENCE).await.unwrap_err();
+    assert_eq!(failure.cause, Cause::ConnectFailed);
+    assert_eq!(failure.detail.as_deref(), Some("there is no sandbox to run the command in"));
 }
 
 #[test]

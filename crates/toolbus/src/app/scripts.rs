@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 use toolbus_core::events::{Discard, ScriptEvents};
 use toolbus_core::tool::Tool;
 use toolbus_sandbox::{Level, Sandbox};
-use toolbus_scripts::commands::{self, CommandError};
+use toolbus_scripts::commands::{self, CommandConfig, CommandError};
 use toolbus_scripts::interpreter::{Interpreter, InterpreterError};
 use toolbus_scripts::packages::{Installer, PackageCache};
 use toolbus_scripts::queue::{Bounds, FairQueue};
@@ -92,7 +92,7 @@ impl Scripts {
         let mut tools: Vec<Tool> = self.shared.scripts.iter().map(|scripts| scripts.tool.clone()).collect();
         for command in commands_of(config) {
             let sandbox = if command.sandbox { Some(self.sandbox(config).await?) } else { None };
-            tools.push(made(&command.name, commands::tool(command.settings(), sandbox))?);
+            tools.push(made(&command.name, commands::tool(command, sandbox))?);
         }
         tools.iter_mut().for_each(|tool| config.limit(tool));
         Ok(tools)
@@ -178,7 +178,7 @@ fn script_section(config: &Config) -> Option<&ScriptConfig> {
 }
 
 /// The commands that this process runs.
-fn commands_of(config: &Config) -> &[crate::config::CommandConfig] {
+fn commands_of(config: &Config) -> &[CommandConfig] {
     if config.roles().contains(&Role::Invoke) { &config.commands } else { &[] }
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn described(config: &Config) -> Result<Vec<Tool>, ScriptsError> {
         ScriptTool::new(Arc::new(Nowhere(level)), queue, Arc::new(Discard), settings).into_tool()
     });
     let commands = commands_of(config);
-    let commands = commands.iter().map(|command| made(&command.name, commands::tool(command.described(), None)));
+    let commands = commands.iter().map(|command| made(&command.name, commands::described(command)));
     let mut tools = script.map(Ok).into_iter().chain(commands).collect::<Result<Vec<_>, _>>()?;
     tools.iter_mut().for_each(|tool| config.limit(tool));
     Ok(tools)

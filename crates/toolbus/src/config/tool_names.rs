@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
+use toolbus_scripts::commands;
 
-use super::commands::COMMAND_SOURCE;
 use super::mcp::{MANAGEMENT_SOURCE, MANAGEMENT_TOOLS};
 use super::script::{SCRIPT_SOURCE, SCRIPT_TOOL};
 use super::tools::{ToolsConfig, builtin};
@@ -69,7 +69,7 @@ pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
     let plain = |source: &str, name: &str, parameters| {
         (name.into(), KnownTool { source: source.into(), bare_name: name.into(), parameters, set: None })
     };
-    let commands = commands.into_iter().map(|(name, parameters)| plain(COMMAND_SOURCE, name, schema(parameters)));
+    let commands = commands.into_iter().map(|(name, parameters)| plain(commands::SOURCE, name, schema(parameters)));
     let own = MANAGEMENT_TOOLS.into_iter().filter(|_| has_servers).map(|name| plain(MANAGEMENT_SOURCE, name, None));
     let script = has_scripts.then(|| plain(SCRIPT_SOURCE, SCRIPT_TOOL, None));
     builtin.chain(endpoints).chain(commands).chain(own).chain(script).collect()

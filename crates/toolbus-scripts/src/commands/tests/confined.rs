@@ -8,11 +8,11 @@ use std::path::Path;
 use super::*;
 use crate::testing::{LEVELS, sandbox};
 
-fn confined(command: &[&str]) -> CommandSettings {
-    CommandSettings { sandbox: true, ..unconfined(command) }
+fn confined(command: &[&str]) -> CommandConfig {
+    CommandConfig { sandbox: true, ..unconfined(command) }
 }
 
-fn sh(script: &str) -> CommandSettings {
+fn sh(script: &str) -> CommandConfig {
     confined(&["/bin/sh", "-c", script])
 }
 
@@ -24,7 +24,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 /// What a command prints at a level.
-async fn printed(sandbox: &Sandbox, settings: CommandSettings) -> String {
+async fn printed(sandbox: &Sandbox, settings: CommandConfig) -> String {
     let output = run_in(sandbox, settings, json!({})).await.unwrap();
     assert!(!output.is_error, "{}: {output:?}", sandbox.level());
     output.content.unwrap()
@@ -119,17 +119,19 @@ async fn it_is_ended_when_it_uses_too_much() {
     for level in LEVELS {
         let sandbox = sandbox(level);
         let mut settings = sh("while :; do :; done");
-        settings.timeout = Some(Duration::from_millis(500));
+        settings.timeout = "500ms".parse().unwrap();
         let failure = run_in(&sandbox, settings.clone(), json!({})).await.unwrap_err();
         assert_eq!(failure.message, "The command was ended: it took longer than 500 ms.", "{level}");
 
         // Little processor time, and much time to get it on a machine that is busy.
-        (settings.timeout, settings.cpu_millis) = (Some(Duration::from_secs(140)), 5);
-        let output = run_in(&sandbox, settings, json!({})).await.unwrap();
+        settings.timeout = HumanDuration::from_secs(140);
+        let (descriptor, mut command) = check::command(&settings, Some(&sandbox), std::env::vars_os()).unwrap();
+        command.cpu_millis = 5;
+        let output = run_tool(&Tool::new(descriptor, command), json!({}), PATIENCE).await.unwrap();
         assert_eq!(output.content.unwrap(), "Command was ended: it used up its processor time", "{level}");
 
         let mut settings = sh("while :; do echo 0123456; done");
-        settings.limits.output = 2048;
+        settings.max_output = "2KiB".parse().unwrap();
         let text = run_in(&sandbox, settings, json!({})).await.unwrap().content.unwrap();
         assert!(text.starts_with("Command was ended: it printed more than 2 KiB:\n0123456\n"), "{level}: {text}");
     }

@@ -3,34 +3,23 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
+use serde::Deserialize;
+
 use super::*;
 use crate::testing::{LEVELS, sandbox};
 
 const PAGE: &str = include_str!("../../../../../docs/commands.md");
 
-/// The settings on the page, with another folder.
-fn shown(folder: &std::path::Path) -> CommandSettings {
-    let text = PAGE.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
-    let table: toml::Table = text.replace("/srv/notes", folder.to_str().unwrap()).parse().unwrap();
-    let command = table["commands"][0].clone().try_into::<toml::Table>().unwrap();
-    let keys: Vec<&str> = command.keys().map(String::as_str).collect();
-    let known =
-        ["allow_dash", "command", "cwd", "description", "effect", "name", "parameters", "success_codes", "timeout"];
-    assert_eq!(keys, known, "every key is read below");
-    assert_eq!((command["timeout"].as_str(), command["effect"].as_str()), (Some("10s"), Some("read-only")));
-    let text = |key: &str| command[key].as_str().unwrap().to_owned();
-    let list = |key: &str| command[key].clone().try_into::<Vec<String>>().unwrap();
-    let success_codes = command["success_codes"].clone().try_into().unwrap();
-    CommandSettings {
-        success_codes,
-        description: text("description"),
-        parameters: Some(text("parameters")),
-        cwd: Some(text("cwd").into()),
-        allow_dash: list("allow_dash"),
-        timeout: Some(Duration::from_secs(10)),
-        effect: Effect::ReadOnly,
-        ..CommandSettings::new(text("name"), list("command"))
+/// The command on the page, with another folder.
+fn shown(folder: &std::path::Path) -> CommandConfig {
+    #[derive(Deserialize)]
+    struct Page {
+        commands: [CommandConfig; 1],
     }
+
+    let text = PAGE.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let Page { commands: [command] } = toml::from_str(&text.replace("/srv/notes", folder.to_str().unwrap())).unwrap();
+    command
 }
 
 #[tokio::test]

@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn sh(script: &str) -> CommandSettings {
+fn sh(script: &str) -> CommandConfig {
     unconfined(&["/bin/sh", "-c", &script.replace('{', "{{").replace('}', "}}")])
 }
 
 /// The result of a command that did not succeed.
-async fn error(settings: CommandSettings) -> String {
+async fn error(settings: CommandConfig) -> String {
     let output = run(settings, json!({})).await.unwrap();
     assert!(output.is_error, "{output:?}");
     output.content.unwrap()
@@ -60,7 +60,7 @@ async fn of_a_long_report_the_end_is_shown() {
 #[tokio::test]
 async fn a_command_that_prints_too_much_is_ended() {
     let mut settings = sh("while :; do echo 0123456; done");
-    settings.limits.output = 2048;
+    settings.max_output = "2KiB".parse().unwrap();
     let text = error(settings).await;
     assert!(text.starts_with("Command was ended: it printed more than 2 KiB:\n0123456\n"), "{text}");
 }
@@ -68,7 +68,7 @@ async fn a_command_that_prints_too_much_is_ended() {
 #[tokio::test]
 async fn a_command_that_takes_too_long_is_ended() {
     let mut settings = sh("sleep 1000");
-    settings.timeout = Some(Duration::from_millis(300));
+    settings.timeout = "300ms".parse().unwrap();
     let failure = run(settings, json!({})).await.unwrap_err();
     assert_eq!(failure.cause, Cause::DeadlineExceeded);
     assert_eq!(failure.message, "The command was ended: it took longer than 300 ms.");
@@ -98,7 +98,7 @@ async fn a_program_that_has_gone_since_is_told_to_the_log_alone() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("program");
     std::fs::copy("/bin/echo", &file).unwrap();
-    let tool = tool(unconfined(&[file.to_str().unwrap()]), None).unwrap();
+    let tool = tool(&unconfined(&[file.to_str().unwrap()]), None).unwrap();
     std::fs::remove_file(&file).unwrap();
     let failure = run_tool(&tool, json!({}), Duration::from_secs(60)).await.unwrap_err();
     assert_eq!((failure.cause, &*failure.message), (Cause::ConnectFailed, "The command cannot be run now."));

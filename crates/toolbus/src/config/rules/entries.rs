@@ -3,11 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use toolbus_config::{KeyPath, Part, key_path};
-use toolbus_scripts::commands::{self, CommandError};
+use toolbus_scripts::commands::{self, CommandConfig};
 use toolbus_tools::rest::{self, Auth, Endpoint, HttpClient};
 
 use super::{Checker, below};
-use crate::config::commands::CommandConfig;
 
 /// A program that is there wherever this one runs, also where there is no shell.
 const STAND_IN: &str = "/proc/self/exe";
@@ -42,11 +41,8 @@ impl Checker<'_> {
     pub(super) fn commands(&mut self) {
         for (here, command) in self.list(&["commands"], complete_command) {
             self.entry(&here, command, complete_command, |command| {
-                match commands::tool(CommandConfig::deserialize(command).ok()?.settings(), None) {
-                    // Nothing runs here, so that nothing has to be kept in.
-                    Ok(_) | Err(CommandError::NoSandbox) => None,
-                    Err(mistake) => Some((mistake.key(), mistake.to_string())),
-                }
+                let command = CommandConfig::deserialize(command).ok()?;
+                commands::described(&command).err().map(|mistake| (mistake.key(), mistake.to_string()))
             });
         }
     }

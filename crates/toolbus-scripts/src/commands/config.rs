@@ -8,12 +8,7 @@ use serde::{Deserialize, Serialize};
 use toolbus_config::{ByteSize, HumanDuration, LargeSize, Secret};
 use toolbus_core::tool::Effect;
 use toolbus_sandbox::Limits;
-use toolbus_scripts::commands::{self as runs, Output, Stdin};
 
-/// Most commands of a configuration.
-pub(crate) const MAX_COMMANDS: usize = 1024;
-/// The source of their tools.
-pub(crate) const COMMAND_SOURCE: &str = "command";
 /// Files and folders in the work folder of a command.
 const FILES: u64 = 4096;
 /// Files that one process of a command may have open.
@@ -122,42 +117,68 @@ const fn default_processes() -> u64 {
 }
 
 impl CommandConfig {
-    /// The command as the scripts crate takes it, which checks what goes beyond a single key.
+    /// A command with the defaults of the configuration, without arguments.
     #[must_use]
-    pub fn settings(&self) -> runs::CommandSettings {
-        runs::CommandSettings {
-            description: self.description.clone(),
-            parameters: self.parameters.clone(),
-            stdin: self.stdin,
-            output: self.output,
-            success_codes: self.success_codes.clone(),
-            sandbox: self.sandbox,
-            timeout: Some(self.timeout.get()),
-            effect: self.effect.unwrap_or_default(),
-            cwd: self.cwd.clone(),
-            env: self.env.clone(),
-            read: self.read.clone(),
-            write: self.write.clone(),
-            network: self.network,
-            allow_dash: self.allow_dash.clone(),
-            limits: Limits {
-                memory: self.memory.bytes(),
-                disk: self.disk.bytes(),
-                files: FILES,
-                file_size: self.disk.bytes(),
-                open_files: OPEN_FILES,
-                processes: self.processes,
-                output: self.max_output.bytes(),
-                artifacts: 0,
-            },
-            ..runs::CommandSettings::new(self.name.as_str(), self.command.iter().map(String::as_str))
+    pub fn new(name: impl Into<String>, command: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            name: name.into(),
+            description: String::new(),
+            command: command.into_iter().map(Into::into).collect(),
+            parameters: None,
+            stdin: Stdin::default(),
+            output: Output::default(),
+            success_codes: default_success_codes(),
+            sandbox: yes(),
+            timeout: default_timeout(),
+            effect: None,
+            cwd: None,
+            env: BTreeMap::new(),
+            read: Vec::new(),
+            write: Vec::new(),
+            network: false,
+            allow_dash: Vec::new(),
+            max_output: default_max_output(),
+            memory: default_memory(),
+            disk: default_disk(),
+            processes: default_processes(),
         }
     }
 
-    /// The same, for those who only want to know what the tool is: it needs no sandbox, and is not to be called.
-    #[must_use]
-    pub fn described(&self) -> runs::CommandSettings {
-        let (read, write) = (Vec::new(), Vec::new());
-        runs::CommandSettings { sandbox: false, network: false, read, write, ..self.settings() }
+    /// The most that it may use. Outside of the sandbox, only the limit of its output holds.
+    pub(super) const fn limits(&self) -> Limits {
+        Limits {
+            memory: self.memory.bytes(),
+            disk: self.disk.bytes(),
+            files: FILES,
+            file_size: self.disk.bytes(),
+            open_files: OPEN_FILES,
+            processes: self.processes,
+            output: self.max_output.bytes(),
+            artifacts: 0,
+        }
     }
+}
+
+/// What a command reads from its standard input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Stdin {
+    /// Nothing.
+    #[default]
+    None,
+    /// The arguments of the call, as a JSON object.
+    Arguments,
+}
+
+/// What a command writes to its standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Output {
+    /// Text.
+    #[default]
+    Text,
+    /// One JSON value.
+    Json,
 }
