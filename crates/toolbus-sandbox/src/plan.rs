@@ -45,6 +45,33 @@ impl Plan {
     }
 }
 
+#[cfg(test)]
+impl Plan {
+    /// A program that does nothing, and may use next to nothing.
+    pub(crate) fn least() -> Self {
+        Self {
+            program: "/bin/true".into(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            read: Vec::new(),
+            write: Vec::new(),
+            network: false,
+            metadata: false,
+            waits: false,
+            limits: Limits {
+                memory: 1,
+                disk: 1,
+                files: 1,
+                file_size: 1,
+                open_files: 1,
+                processes: 1,
+                output: 1,
+                artifacts: 1,
+            },
+        }
+    }
+}
+
 /// Limits of what one run may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {

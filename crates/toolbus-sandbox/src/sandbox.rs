@@ -345,25 +345,10 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-    use crate::plan::Limits;
 
     fn plan() -> Plan {
-        let limits =
-            Limits { memory: 1, disk: 1, files: 1, file_size: 1, open_files: 1, processes: 1, output: 1, artifacts: 1 };
-        Plan {
-            program: "/bin/true".into(),
-            args: Vec::new(),
-            env: BTreeMap::new(),
-            read: Vec::new(),
-            write: Vec::new(),
-            network: false,
-            metadata: false,
-            waits: true,
-            limits,
-        }
+        Plan { waits: true, ..Plan::least() }
     }
 
     #[tokio::test]

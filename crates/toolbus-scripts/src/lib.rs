@@ -13,6 +13,7 @@ pub mod runner;
 mod system;
 #[cfg(test)]
 mod testing;
+mod text;
 pub mod tool;
 mod unconfined;
 

@@ -134,28 +134,15 @@ fn enter(parent: &OwnedFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::plan::{Layers, Level, Limits, Plan};
+    use crate::plan::{Layers, Level, Plan};
 
     fn order(base: &Path) -> SandboxSpec {
-        let limits =
-            Limits { memory: 1, disk: 1, files: 1, file_size: 1, open_files: 1, processes: 1, output: 1, artifacts: 1 };
-        let plan = Plan {
-            program: "/bin/true".into(),
-            args: Vec::new(),
-            env: BTreeMap::new(),
-            read: Vec::new(),
-            write: Vec::new(),
-            network: false,
-            metadata: false,
-            waits: false,
-            limits,
-        };
-        SandboxSpec { plan, layers: Layers::of(Level::NoNamespaces), user: None, base: base.to_owned(), cgroup: None }
+        let (plan, layers) = (Plan::least(), Layers::of(Level::NoNamespaces));
+        SandboxSpec { plan, layers, user: None, base: base.to_owned(), cgroup: None }
     }
 
     #[test]

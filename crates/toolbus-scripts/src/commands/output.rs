@@ -8,8 +8,9 @@ use toolbus_core::tool::{Program, ToolOutput, time_text};
 use toolbus_sandbox::{Ending, Limits, Outcome, Stop, Stream};
 
 use super::Output;
+use crate::text::without_middle;
 
-/// Most characters of what a program wrote that an error shows.
+/// Most characters of what a program wrote that an error shows: of its end, where what went wrong is said.
 const MAX_SHOWN: usize = 4000;
 /// What is said of a program that printed nothing.
 const NOTHING: &str = "(no output)";
@@ -53,8 +54,10 @@ fn json(stdout: &Stream) -> Result<ToolOutput, ToolFailure> {
         Ok(value) => Ok(ToolOutput::text(value.to_string())),
         Err(error) => {
             let text = "The command printed something else than one JSON value.";
-            let detail =
-                format!("{error}: {}", said(stdout).map_or_else(|| NOTHING.to_owned(), |text| last(&text, 200)));
+            let detail = format!(
+                "{error}: {}",
+                said(stdout).map_or_else(|| NOTHING.to_owned(), |text| without_middle(&text, 0, 200))
+            );
             Err(ToolFailure::new(Cause::InvalidResult, text).with_detail(detail))
         }
     }
@@ -63,7 +66,9 @@ fn json(stdout: &Stream) -> Result<ToolOutput, ToolFailure> {
 /// The tool's report that it did not succeed, with what the program said about it: its standard error or else its output.
 fn failed(what: &str, outcome: &Outcome) -> ToolOutput {
     let text = said(&outcome.stderr).or_else(|| said(&outcome.stdout));
-    ToolOutput::error(text.map_or_else(|| what.to_owned(), |text| format!("{what}:\n{}", last(&text, MAX_SHOWN))))
+    ToolOutput::error(
+        text.map_or_else(|| what.to_owned(), |text| format!("{what}:\n{}", without_middle(&text, 0, MAX_SHOWN))),
+    )
 }
 
 /// What was written, without the line ends after it; nothing if that is all.
@@ -71,16 +76,6 @@ fn said(stream: &Stream) -> Option<String> {
     let text = String::from_utf8_lossy(&stream.bytes);
     let text = text.trim_end_matches(['\n', '\r']);
     (!text.trim().is_empty()).then(|| text.to_owned())
-}
-
-/// The end of a text, where what went wrong is said.
-fn last(text: &str, most: usize) -> String {
-    let count = text.chars().count();
-    if count <= most {
-        return text.to_owned();
-    }
-    let end: String = text.chars().skip(count - most).collect();
-    format!("[{} characters left out]\n{end}", count - most)
 }
 
 fn used_up(stop: Stop, limits: &Limits) -> String {

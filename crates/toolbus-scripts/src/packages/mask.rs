@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use crate::text::without_middle;
+
 /// Most characters that are shown.
 const MAX_SHOWN: usize = 4000;
 /// What stands where something is hidden.
@@ -39,9 +41,7 @@ impl CredentialMask {
             }
         }
         let text: String = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
-        let count = text.chars().count();
-        let end: String = text.chars().skip(count.saturating_sub(MAX_SHOWN)).collect();
-        if count > MAX_SHOWN { format!("[{} characters left out]\n{end}", count - MAX_SHOWN) } else { end }
+        without_middle(&text, 0, MAX_SHOWN)
     }
 }
 

@@ -9,7 +9,7 @@ use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 
 use super::Settings;
 use super::arguments::{INPUT_DATA, PIP_PACKAGES, SCRIPT, TIMEOUT_SECONDS};
-use super::text::{seconds, size};
+use crate::text::{seconds, size};
 
 /// Who registers the tool, and the kind of its backend.
 const SOURCE: &str = "script";

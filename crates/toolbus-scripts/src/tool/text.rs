@@ -6,6 +6,7 @@ use toolbus_core::tool::{Program, ToolOutput};
 use toolbus_sandbox::{Artifact, Ending, Limits, Outcome, Stop, Stream};
 
 use super::artifacts;
+use crate::text::{number, seconds, size, without_middle};
 
 /// What a script is said to have written that wrote nothing.
 const NO_OUTPUT: &str = "(no output)";
@@ -127,13 +128,7 @@ fn both(stdout: &str, stderr: &str) -> String {
 
 /// Beginning and end of what is long: errors are told at the end.
 fn shown(text: &str) -> String {
-    let length = text.chars().count();
-    if length <= MAX_SHOWN {
-        return text.to_owned();
-    }
-    let beginning: String = text.chars().take(MAX_SHOWN / 2).collect();
-    let end: String = text.chars().skip(length - MAX_SHOWN / 2).collect();
-    format!("{beginning}\n[{} characters left out]\n{end}", length - MAX_SHOWN)
+    without_middle(text, MAX_SHOWN / 2, MAX_SHOWN / 2)
 }
 
 /// The text of a stream. What is no UTF-8 becomes replacement characters.
@@ -202,32 +197,6 @@ fn signal_name(signal: i32) -> String {
         _ => return format!("signal {signal}"),
     };
     format!("signal {signal}, {name}")
-}
-
-/// A number of bytes.
-pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    match UNITS.into_iter().find(|(unit, _)| bytes >= *unit) {
-        None => number(bytes, "byte"),
-        Some((unit, name)) if bytes.is_multiple_of(unit) => format!("{} {name}", bytes / unit),
-        #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
-        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / unit as f64),
-    }
-}
-
-/// A number of things.
-fn number(count: u64, thing: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {thing}{plural}")
-}
-
-/// A time in seconds.
-pub(super) fn seconds(time: Duration) -> String {
-    let tenths = (time.as_millis() + 50) / 100;
-    match tenths % 10 {
-        0 => format!("{}s", tenths / 10),
-        tenth => format!("{}.{tenth}s", tenths / 10),
-    }
 }
 
 #[cfg(test)]
@@ -444,17 +413,5 @@ mod tests {
     stderr:
     err
     ");
-    }
-
-    #[test]
-    fn sizes_are_whole_where_they_are_and_have_one_digit_where_not() {
-        let sizes = [0, 1, 1023, 1024, 1536, 1 << 20, 256 << 20, (1 << 20) + (1 << 19), 3 << 30];
-        insta::assert_snapshot!(sizes.map(size).join(", "), @"0 bytes, 1 byte, 1023 bytes, 1 KiB, 1.5 KiB, 1 MiB, 256 MiB, 1.5 MiB, 3 GiB");
-    }
-
-    #[test]
-    fn seconds_have_a_digit_after_the_point_where_it_matters() {
-        let times = [0.5, 1.0, 1.04, 7.5, 15.0, 299.96].map(|time| seconds(Duration::from_secs_f64(time)));
-        insta::assert_snapshot!(times.join(", "), @"0.5s, 1s, 1s, 7.5s, 15s, 300s");
     }
 }
