@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use toolbus_core::caller::AgentName;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::secret::Secret;
 use toolbus_core::tool::{Naming, Validation};
@@ -206,7 +207,19 @@ pub enum Credentials {
     /// By one credential for all callers.
     Shared(Credential),
     /// By a credential of the caller's agent. An agent without one is refused. The tools are listed with the first.
-    PerAgent(BTreeMap<String, Credential>),
+    PerAgent(BTreeMap<AgentName, Credential>),
+}
+
+impl Credentials {
+    /// Every credential, those of agents in the order of their names.
+    pub fn all(&self) -> impl Iterator<Item = &Credential> {
+        let (shared, agents) = match self {
+            Self::None => (None, None),
+            Self::Shared(credential) => (Some(credential), None),
+            Self::PerAgent(agents) => (None, Some(agents)),
+        };
+        shared.into_iter().chain(agents.into_iter().flat_map(BTreeMap::values))
+    }
 }
 
 /// Lists of tools, ASCII case ignored. Deny wins over allow; no list of allowed tools allows all.

@@ -76,10 +76,8 @@ impl ServerEntry {
         if !spec.is_disabled {
             match &spec.transport {
                 TransportSpec::Http(endpoint) if let Credentials::PerAgent(credentials) = &endpoint.credentials => {
-                    let of_agents = credentials.iter().filter_map(|(agent, credential)| {
-                        Some((AgentName::parse(agent).ok()?, server(Some(credential))))
-                    });
-                    agents = of_agents.collect();
+                    let of_agent = |(agent, credential): (&AgentName, _)| (agent.clone(), server(Some(credential)));
+                    agents = credentials.iter().map(of_agent).collect();
                     main = agents.values().next().cloned();
                 }
                 _ => main = Some(server(None)),

@@ -222,6 +222,7 @@ mod tests {
     use std::path::Path;
 
     use proptest::prelude::*;
+    use toolbus_core::caller::AgentName;
     use toolbus_core::tool::{Naming, Validation};
 
     use super::*;
@@ -260,12 +261,13 @@ mod tests {
 
     #[test]
     fn a_session_has_the_credential_of_its_own_agent_and_no_other() {
+        let agent = |name| AgentName::parse(name).unwrap();
         let token = |text: &str| Credential::Bearer(Secret::new(text));
         let endpoint = Endpoint {
             url: "https://mcp.example.com/mcp".parse().unwrap(),
             kind: crate::spec::HttpKind::Detect,
             headers: BTreeMap::new(),
-            credentials: Credentials::PerAgent(["ana", "bruno"].map(|agent| (agent.to_owned(), token(agent))).into()),
+            credentials: Credentials::PerAgent(["ana", "bruno"].map(|name| (agent(name), token(name))).into()),
         };
         let plain =
             spec(Program { command: "x".to_owned(), args: vec![], env: BTreeMap::new(), cwd: None, roots: vec![] });

@@ -17,7 +17,7 @@ use tracing::Span;
 
 use crate::client::{Connection, Opening, RequestError, SessionMode};
 use crate::process::{Launcher, Process};
-use crate::spec::{Credential, Credentials, Endpoint, ServerName, ServerSpec, TransportSpec};
+use crate::spec::{Credential, ServerName, ServerSpec, TransportSpec};
 use crate::transport::TransportFailure;
 use crate::transport::http::{OpenError, Opener};
 
@@ -141,7 +141,8 @@ impl Connector {
         let (way, roots) = match &spec.transport {
             TransportSpec::Stdio(program) => (Way::Stdio(launcher.clone(), program.clone()), program.roots.clone()),
             TransportSpec::Http(endpoint) => {
-                let credential = credential.cloned().or_else(|| shared(endpoint));
+                // Without an agent, tools are listed with the first.
+                let credential = credential.or_else(|| endpoint.credentials.all().next()).cloned();
                 (Way::Http(Opener::new(endpoint, credential, launcher.redactor(), launcher.clock())), Vec::new())
             }
         };
@@ -293,15 +294,6 @@ pub(crate) fn no_credential(server: &ServerName) -> ToolFailure {
     let name = shown(server.as_str());
     let text = format!("MCP server '{name}' has no credentials for this agent. An operator has to give them.");
     ToolFailure::new(Cause::AuthRequired, text)
-}
-
-/// The credential with which the tools are listed.
-fn shared(endpoint: &Endpoint) -> Option<Credential> {
-    match &endpoint.credentials {
-        Credentials::None => None,
-        Credentials::Shared(credential) => Some(credential.clone()),
-        Credentials::PerAgent(agents) => agents.values().next().cloned(),
-    }
 }
 
 impl Connected {

@@ -13,7 +13,7 @@ use serde_json::Value;
 use toolbus_config::{KeyPath, Tree};
 use toolbus_core::redact::{Obstacle, obstacle};
 use toolbus_core::secret::Secret;
-use toolbus_mcp_client::spec::{Credential, Credentials, Endpoint, Program, TransportSpec};
+use toolbus_mcp_client::spec::{Credential, Endpoint, Program, TransportSpec};
 use url::{Url, form_urlencoded};
 
 use super::{BusUrl, Config};
@@ -155,17 +155,8 @@ fn of_endpoint(endpoint: &Endpoint) -> Vec<String> {
     for (name, value) in &endpoint.headers {
         values.extend(names_secret(name).then(|| header(value.expose())).into_iter().flatten());
     }
-    let credentials: Vec<&Credential> = match &endpoint.credentials {
-        Credentials::None => Vec::new(),
-        Credentials::Shared(credential) => vec![credential],
-        Credentials::PerAgent(agents) => agents.values().collect(),
-    };
-    values.extend(credentials.into_iter().map(|credential| match credential {
-        Credential::Bearer(secret)
-        | Credential::Header { value: secret, .. }
-        | Credential::Basic { password: secret, .. } => secret.expose().to_owned(),
-        Credential::ClientCredentials(grant) => grant.client_secret.expose().to_owned(),
-    }));
+    let credentials = endpoint.credentials.all().flat_map(Credential::confidential);
+    values.extend(credentials.map(|secret| secret.expose().to_owned()));
     values
 }
 

@@ -55,7 +55,8 @@ async fn remote(tokens: &[(&str, &str)]) -> (Fixture, Asked) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await });
-    let of_agent = |(agent, token): &(&str, &str)| ((*agent).to_owned(), Credential::Bearer(Secret::new(*token)));
+    let of_agent =
+        |(agent, token): &(&str, &str)| (AgentName::parse(agent).unwrap(), Credential::Bearer(Secret::new(*token)));
     let credentials = Credentials::PerAgent(tokens.iter().map(of_agent).collect());
     let endpoint = Endpoint { url, kind: HttpKind::Streamable, headers: BTreeMap::new(), credentials };
     let world = Fixture::new();

@@ -94,7 +94,7 @@ fn default_header() -> String {
 }
 
 impl ServerAuth {
-    /// The credentials as the bridge takes them.
+    /// What authorises requests, if it is complete and can be sent.
     pub(super) fn credentials(&self) -> Result<Credentials, Mistake> {
         let needed = match self {
             Self::Bearer { .. } => "`token`",
@@ -102,21 +102,20 @@ impl ServerAuth {
             Self::ClientCredentials { .. } => "`client_id` and `client_secret`",
         };
         let Some(agents) = self.agents() else {
-            let own = self.shared().ok_or_else(|| {
+            let shared = self.shared().map(|own| self.credential(&own)).transpose()?.flatten();
+            return shared.map(Credentials::Shared).ok_or_else(|| {
                 Mistake::new("auth", format!("{needed} is missing; expected it here, or in `per_agent` for each agent"))
-            })?;
-            return self.credential(&own).map(Credentials::Shared);
+            });
         };
-        let mut credentials = BTreeMap::new();
-        for (agent, own) in agents {
-            if !self.takes(own) {
+        let of_agent = |(agent, own): (&AgentName, &AgentCredential)| {
+            let credential = self.credential(own)?.ok_or_else(|| {
                 let what =
                     format!("expected {needed} for `{agent}` in `per_agent`, as the `type` of this `auth` needs");
-                return Err(Mistake::new("auth", what));
-            }
-            credentials.insert(agent.as_str().to_owned(), self.credential(own)?);
-        }
-        Ok(Credentials::PerAgent(credentials))
+                Mistake::new("auth", what)
+            })?;
+            Ok((agent.clone(), credential))
+        };
+        agents.iter().map(of_agent).collect::<Result<_, _>>().map(Credentials::PerAgent)
     }
 
     /// Whether it has a credential that is never sent, because agents have their own.
@@ -144,47 +143,39 @@ impl ServerAuth {
         }
     }
 
-    const fn takes(&self, own: &AgentCredential) -> bool {
-        matches!(
-            (self, own),
-            (Self::Bearer { .. }, AgentCredential::Bearer { .. })
-                | (Self::ApiKey { .. }, AgentCredential::ApiKey { .. })
-                | (Self::ClientCredentials { .. }, AgentCredential::ClientCredentials { .. })
-        )
-    }
-
-    fn credential(&self, own: &AgentCredential) -> Result<Credential, Mistake> {
-        match own {
-            AgentCredential::Bearer { token } => {
+    /// What one credential is sent as; `None` if it is of another form than the `type` needs.
+    fn credential(&self, own: &AgentCredential) -> Result<Option<Credential>, Mistake> {
+        let credential = match (self, own) {
+            (Self::Bearer { .. }, AgentCredential::Bearer { token }) => {
                 header_value(token.expose())?;
-                Ok(Credential::Bearer(token.clone()))
+                Credential::Bearer(token.clone())
             }
-            AgentCredential::ApiKey { key } => {
+            (Self::ApiKey { header, .. }, AgentCredential::ApiKey { key }) => {
                 header_value(key.expose())?;
-                let Self::ApiKey { header, .. } = self else { return Err(Mistake::new("auth", "has no `header`")) };
                 let name = HeaderName::from_bytes(header.as_bytes())
                     .map_err(|_| Mistake::new("auth", "`header` is a name that no header can have"))?;
-                Ok(Credential::Header { name: name.as_str().to_owned(), value: key.clone() })
+                Credential::Header { name: name.as_str().to_owned(), value: key.clone() }
             }
-            AgentCredential::ClientCredentials { client_id, client_secret } => self.grant(client_id, client_secret),
-        }
-    }
-
-    fn grant(&self, client_id: &str, client_secret: &Secret) -> Result<Credential, Mistake> {
-        let Self::ClientCredentials { token_url, scopes, .. } = self else {
-            return Err(Mistake::new("auth", "has no `token_url`"));
+            (
+                Self::ClientCredentials { token_url, scopes, .. },
+                AgentCredential::ClientCredentials { client_id, client_secret },
+            ) => {
+                let is_scope = |scope: &String| !scope.is_empty() && scope.bytes().all(|byte| byte.is_ascii_graphic());
+                if !scopes.iter().all(is_scope) {
+                    let what = "`scopes` has an entry that is no scope: expected words without spaces";
+                    return Err(Mistake::new("auth", what));
+                }
+                Credential::ClientCredentials(ClientCredentials {
+                    token_url: http_url("token_url", token_url)
+                        .map_err(|mistake| Mistake { key: "auth", ..mistake })?,
+                    client_id: client_id.clone(),
+                    client_secret: client_secret.clone(),
+                    scopes: scopes.clone(),
+                })
+            }
+            _ => return Ok(None),
         };
-        let is_scope = |scope: &String| !scope.is_empty() && scope.bytes().all(|byte| byte.is_ascii_graphic());
-        if !scopes.iter().all(is_scope) {
-            return Err(Mistake::new("auth", "`scopes` has an entry that is no scope: expected words without spaces"));
-        }
-        let token_url = http_url("token_url", token_url).map_err(|mistake| Mistake { key: "auth", ..mistake })?;
-        Ok(Credential::ClientCredentials(ClientCredentials {
-            token_url,
-            client_id: client_id.to_owned(),
-            client_secret: client_secret.clone(),
-            scopes: scopes.clone(),
-        }))
+        Ok(Some(credential))
     }
 }
 

@@ -292,7 +292,7 @@ impl ServerConfig {
             )?;
             let has_value = HeaderValue::from_str(value.expose()).is_ok();
             require(has_value, "headers", &format!("has a value for `{header}` that no header can have"))?;
-            let is_taken = names(&credentials).iter().any(|name| name.eq_ignore_ascii_case(header));
+            let is_taken = credentials.all().any(|own| header_name(own).eq_ignore_ascii_case(header));
             require(!is_taken, "headers", &format!("has `{header}`, which `auth` sets, too"))?;
         }
         Ok(Endpoint { url, kind, headers: self.headers.clone(), credentials })
@@ -311,16 +311,11 @@ pub(super) fn http_url(key: &'static str, text: &str) -> Result<Url, Mistake> {
     Ok(url)
 }
 
-/// The headers that credentials take.
-fn names(credentials: &Credentials) -> Vec<&str> {
-    let name = |credential| match credential {
-        &Credential::Bearer(_) | &Credential::Basic { .. } | &Credential::ClientCredentials(_) => "authorization",
-        Credential::Header { name, .. } => name.as_str(),
-    };
-    match credentials {
-        Credentials::None => Vec::new(),
-        Credentials::Shared(credential) => vec![name(credential)],
-        Credentials::PerAgent(agents) => agents.values().map(name).collect(),
+/// The header that a credential takes.
+fn header_name(credential: &Credential) -> &str {
+    match credential {
+        Credential::Bearer(_) | Credential::Basic { .. } | Credential::ClientCredentials(_) => "authorization",
+        Credential::Header { name, .. } => name,
     }
 }
 
@@ -330,12 +325,7 @@ fn is_exposed(spec: &ServerSpec) -> bool {
     let is_plain = |url: &Url| url.scheme() == "http" && !is_local(url);
     let exposes = |credential: &Credential| matches!(credential, Credential::ClientCredentials(grant) if is_plain(&grant.token_url));
     let has_secrets = !endpoint.headers.is_empty() || endpoint.credentials != Credentials::None;
-    let of_grant = match &endpoint.credentials {
-        Credentials::None => false,
-        Credentials::Shared(credential) => exposes(credential),
-        Credentials::PerAgent(agents) => agents.values().any(exposes),
-    };
-    of_grant || (has_secrets && is_plain(&endpoint.url))
+    endpoint.credentials.all().any(exposes) || (has_secrets && is_plain(&endpoint.url))
 }
 
 fn require(holds: bool, key: &'static str, what: &str) -> Result<(), Mistake> {
