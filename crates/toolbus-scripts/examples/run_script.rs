@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use toolbus_core::Clock;
 use toolbus_sandbox::{Level, Limits, Sandbox};
+use toolbus_scripts::config::PoolConfig;
 use toolbus_scripts::interpreter::Interpreter;
-use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
+use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::runner::{Runner as _, Script};
 
 const LIMITS: Limits = Limits {
@@ -49,7 +50,7 @@ async fn run() {
         limits: LIMITS,
         require,
         strongest: level,
-        pool: PoolSettings::default(),
+        pool: PoolConfig::NONE,
     };
     let runner =
         SandboxRunner::start(settings, Sandbox::new(level).unwrap()).await.unwrap_or_else(|error| panic!("{error}"));

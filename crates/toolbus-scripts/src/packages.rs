@@ -18,7 +18,6 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
 use tokio::time::timeout_at;
-use toolbus_core::secret::Secret;
 use toolbus_core::{Clock, lifecycle};
 use toolbus_protocol::{Random, bounded};
 use toolbus_sandbox::Sandbox;
@@ -27,6 +26,7 @@ use tracing::field::Empty;
 
 use self::pip::Pip;
 use self::store::{PackageStore, key};
+use crate::config::PackagesConfig;
 use crate::interpreter::Interpreter;
 use crate::requirement::{AllowedPackages, Requirement};
 
@@ -65,29 +65,6 @@ pub enum PackageError {
     Unavailable(String),
 }
 
-/// How packages are installed, and kept.
-#[derive(Debug, Clone)]
-pub struct PackageSettings {
-    /// Those that scripts may ask for.
-    pub allow: AllowedPackages,
-    /// Longest time that installing may take.
-    pub timeout: Duration,
-    /// Most bytes that the packages of one script may take.
-    pub max_size: u64,
-    /// The folder that keeps what was installed.
-    pub cache: PathBuf,
-    /// Most bytes that it keeps.
-    pub max_cache: u64,
-    /// How long what was found for names without a version is used before it is looked for again.
-    pub ttl: Duration,
-    /// The index that packages come from; absent: what pip is configured for.
-    pub index_url: Option<Secret>,
-    /// Tells how old what was installed is.
-    pub clock: Clock,
-    /// Names the folders that packages are installed into.
-    pub random: Random,
-}
-
 /// Installs packages with pip, and keeps them. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct PackageCache {
@@ -120,20 +97,20 @@ impl PackageCache {
     /// # Errors
     ///
     /// If the folder cannot be created or written to.
-    pub fn open(settings: PackageSettings, interpreter: &Interpreter, sandbox: Option<&Sandbox>) -> io::Result<Self> {
-        Self::open_with(settings, interpreter, sandbox, std::env::vars_os())
+    pub fn open(config: &PackagesConfig, interpreter: &Interpreter, sandbox: Option<&Sandbox>) -> io::Result<Self> {
+        Self::open_with(config, interpreter, sandbox, std::env::vars_os())
     }
 
     fn open_with(
-        settings: PackageSettings,
+        config: &PackagesConfig,
         interpreter: &Interpreter,
         sandbox: Option<&Sandbox>,
         daemon: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> io::Result<Self> {
-        let PackageSettings { allow, timeout, max_size, cache, max_cache, ttl, index_url, clock, random } = settings;
-        let store = PackageStore::open(&cache, max_cache, clock, random)?;
-        let pip = Pip::new(interpreter, sandbox, index_url.as_ref(), max_size, daemon);
+        let store = PackageStore::open(&config.cache, config.max_cache.bytes(), Clock::SYSTEM, Random::SYSTEM)?;
+        let pip = Pip::new(interpreter, sandbox, config.index_url.as_ref(), config.max_size.bytes(), daemon);
         let (abi, running) = (format!("{} {}", interpreter.version, interpreter.abi), Mutex::default());
+        let (allow, timeout, ttl) = (config.allowed(), config.timeout.get(), config.ttl.get());
         Ok(Self { inner: Arc::new(CacheInner { allow, timeout, ttl, abi, pip, store, running }) })
     }
 }

@@ -21,6 +21,7 @@ use crate::queue::{FairQueue, QueueError, Turn};
 use crate::requirement::AllowedPackages;
 use crate::runner::{Finished, RunFailure, Runner, Script};
 use arguments::ScriptArguments;
+pub use descriptor::SOURCE;
 use text::ScriptBudget;
 
 /// A script ends this much before its call, at the most, so that its result gets there.

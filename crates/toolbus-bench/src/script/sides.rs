@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use crate::broker::load::Sample;
 use tokio::time::sleep;
 use toolbus_sandbox::Level;
-use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner};
+use toolbus_scripts::config::PoolConfig;
+use toolbus_scripts::runner::sandbox::SandboxRunner;
 use toolbus_scripts::runner::{Runner, StartKind};
 
 use super::programs::Program;
@@ -59,7 +60,7 @@ pub(super) struct Names {
 
 impl Sides {
     pub(super) async fn start(subject: &Subject) -> Result<Self, MeasureError> {
-        let none = PoolSettings::default;
+        let none = || PoolConfig::NONE;
         let cold = subject.runner(Level::Full, none()).await?;
         let level = cold.sandbox().level();
         let weaker = match level {
@@ -159,7 +160,7 @@ impl Sides {
 
 /// An interpreter in the home of the user root, for one, cannot be run by others, as scripts of a daemon of root are.
 async fn without_namespaces(subject: &Subject) -> Result<SandboxRunner, String> {
-    let weaker = subject.runner(Level::NoNamespaces, PoolSettings::default()).await.map_err(reason)?;
+    let weaker = subject.runner(Level::NoNamespaces, PoolConfig::NONE).await.map_err(reason)?;
     match weaker.sandbox().level() {
         Level::NoNamespaces => Ok(weaker),
         level => Err(format!("this machine reaches '{level}'")),

@@ -7,17 +7,18 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
 use toolbus_core::events::Discard;
 use toolbus_core::tool::{Executor as _, ToolCall};
+use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_sandbox::{Ending, Level, Sandbox};
+use toolbus_scripts::config::PoolConfig;
 use toolbus_scripts::interpreter::Interpreter;
 use toolbus_scripts::queue::{Bounds, FairQueue};
-use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
+use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::runner::{Runner, Script, StartKind};
 use toolbus_scripts::tool::ScriptTool;
 
 use crate::args::MeasureArgs;
 use crate::error::MeasureError;
-use toolbus::config::script::{SCRIPT_TOOL, ScriptConfig};
-use toolbus::config::{Config, HumanDuration};
+use toolbus::config::{Config, HumanDuration, ScriptConfig};
 
 /// The script.
 pub(super) const SOURCE: &str = "print(1)";
@@ -47,7 +48,7 @@ impl Subject {
     }
 
     /// Runs scripts as the daemon does, at this level or below it. All runners share one sandbox, as in a daemon.
-    pub(super) async fn runner(&self, strongest: Level, pool: PoolSettings) -> Result<SandboxRunner, MeasureError> {
+    pub(super) async fn runner(&self, strongest: Level, pool: PoolConfig) -> Result<SandboxRunner, MeasureError> {
         let settings = SandboxSettings {
             interpreter: self.interpreter.clone(),
             limits: self.section.limits(),
@@ -70,13 +71,13 @@ impl Subject {
     }
 
     /// What the daemon keeps ready.
-    pub(super) fn pool(&self) -> PoolSettings {
-        self.section.pool()
+    pub(super) fn pool(&self) -> PoolConfig {
+        self.section.pool.clone()
     }
 
     /// As many interpreters ready at all times.
-    pub(super) fn always_ready(&self, number: usize) -> PoolSettings {
-        PoolSettings { min: number, max: number, ..self.section.pool() }
+    pub(super) fn always_ready(&self, number: usize) -> PoolConfig {
+        PoolConfig { min: number, max: number, ..self.pool() }
     }
 }
 
@@ -110,7 +111,7 @@ pub(super) async fn run(runner: &dyn Runner, expected: Option<StartKind>) -> Res
 pub(super) async fn call(tool: &ScriptTool) -> Result<(), MeasureError> {
     let arguments = serde_json::Map::from_iter([("script".to_owned(), SOURCE.into())]);
     let call = ToolCall {
-        tool: SCRIPT_TOOL.into(),
+        tool: EXECUTE_PYTHON_SCRIPT.into(),
         caller: Arc::new(Caller::unknown()),
         call_id: "bench".into(),
         arguments: Arc::new(arguments),

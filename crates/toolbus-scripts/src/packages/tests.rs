@@ -3,6 +3,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use tokio_util::task::TaskTracker;
+use toolbus_config::{HumanDuration, LargeSize, Secret};
 use toolbus_testing::patience::eventually;
 
 use super::*;
@@ -41,17 +42,15 @@ target=$2; shift 3; packages="$*"
         Self { folder }
     }
 
-    fn settings(&self) -> PackageSettings {
-        PackageSettings {
-            allow: AllowedPackages::parse(&["*"]).unwrap(),
-            timeout: Duration::from_secs(60),
-            max_size: 1024 * 1024,
+    fn config(&self) -> PackagesConfig {
+        PackagesConfig {
+            allow: vec!["*".to_owned()],
+            timeout: HumanDuration::from_secs(60),
+            max_size: LargeSize::from_mib(1),
             cache: self.path("cache"),
-            max_cache: 10 * 1024 * 1024,
-            ttl: Duration::from_secs(3600),
+            max_cache: LargeSize::from_mib(10),
+            ttl: HumanDuration::from_secs(3600),
             index_url: None,
-            clock: Clock::SYSTEM,
-            random: Random::SYSTEM,
         }
     }
 
@@ -59,7 +58,7 @@ target=$2; shift 3; packages="$*"
         self.folder.path().join(name)
     }
 
-    fn open(&self, settings: PackageSettings) -> PackageCache {
+    fn open(&self, config: &PackagesConfig) -> PackageCache {
         let interpreter = Interpreter {
             program: self.path("python"),
             read: Vec::new(),
@@ -67,11 +66,11 @@ target=$2; shift 3; packages="$*"
             abi: "cpython-311".to_owned(),
         };
         let daemon = [("PATH".into(), "/usr/bin:/bin".into())];
-        PackageCache::open_with(settings, &interpreter, None, daemon).unwrap()
+        PackageCache::open_with(config, &interpreter, None, daemon).unwrap()
     }
 
     fn cache(&self) -> PackageCache {
-        self.open(self.settings())
+        self.open(&self.config())
     }
 
     /// What pip was told, run by run.
@@ -120,9 +119,9 @@ async fn pip_is_run_once_with_fixed_options_and_a_folder_of_packages_comes_of_it
 #[tokio::test]
 async fn a_package_that_is_not_allowed_is_refused_before_anything_runs() {
     let fixture = PipFixture::new(INSTALL);
-    let mut settings = fixture.settings();
-    settings.allow = AllowedPackages::parse(&["numpy", "requests==2.31.0"]).unwrap();
-    let cache = fixture.open(settings);
+    let mut config = fixture.config();
+    config.allow = ["numpy", "requests==2.31.0"].map(str::to_owned).into();
+    let cache = fixture.open(&config);
     let error = install(&cache, &["numpy", "evil"]).await.unwrap_err();
     assert_eq!(
         error,
@@ -151,9 +150,9 @@ async fn what_pip_says_of_its_failure_is_told_without_credentials_and_paths() {
 #[tokio::test]
 async fn pip_that_takes_too_long_is_ended() {
     let fixture = PipFixture::new("sleep 1000");
-    let mut settings = fixture.settings();
-    settings.timeout = Duration::from_secs(1);
-    let error = install(&fixture.open(settings), &["numpy"]).await.unwrap_err();
+    let mut config = fixture.config();
+    config.timeout = HumanDuration::from_secs(1);
+    let error = install(&fixture.open(&config), &["numpy"]).await.unwrap_err();
     assert_eq!(error.to_string(), "pip install timed out after 1s");
 
     let packages = Requirement::parse_all(&["numpy"]).unwrap();
@@ -255,9 +254,9 @@ async fn requests_that_lead_to_the_same_versions_share_them() {
 #[tokio::test]
 async fn names_without_a_version_are_looked_for_again_and_named_versions_are_not() {
     let fixture = PipFixture::new(INSTALL);
-    let mut settings = fixture.settings();
-    settings.ttl = Duration::ZERO;
-    let cache = fixture.open(settings);
+    let mut config = fixture.config();
+    config.ttl = HumanDuration::from_secs(0);
+    let cache = fixture.open(&config);
     let old = install(&cache, &["numpy"]).await.unwrap();
     let pinned = install(&cache, &["requests==1.0"]).await.unwrap();
     fs::write(fixture.path("version"), "2.0").unwrap();
@@ -272,9 +271,9 @@ async fn names_without_a_version_are_looked_for_again_and_named_versions_are_not
 async fn another_interpreter_or_index_does_not_get_what_was_installed_for_one() {
     let fixture = PipFixture::new(INSTALL);
     let first = install(&fixture.cache(), &["numpy"]).await.unwrap();
-    let mut settings = fixture.settings();
-    settings.index_url = Some(Secret::new("https://own.example/"));
-    let second = install(&fixture.open(settings), &["numpy"]).await.unwrap();
+    let mut config = fixture.config();
+    config.index_url = Some(Secret::new("https://own.example/"));
+    let second = install(&fixture.open(&config), &["numpy"]).await.unwrap();
     assert_eq!(fixture.runs().len(), 2);
     assert_ne!(first, second, "of two indexes, the same name and version may be something else");
 }
@@ -282,9 +281,9 @@ async fn another_interpreter_or_index_does_not_get_what_was_installed_for_one() 
 #[tokio::test]
 async fn what_was_not_used_for_longest_goes_when_there_is_too_much() {
     let fixture = PipFixture::new(INSTALL);
-    let mut settings = fixture.settings();
-    settings.max_cache = 12;
-    let cache = fixture.open(settings);
+    let mut config = fixture.config();
+    config.max_cache = "12B".parse().unwrap();
+    let cache = fixture.open(&config);
     let (a, b) = (install(&cache, &["a"]).await.unwrap(), install(&cache, &["b"]).await.unwrap());
     let c = install(&cache, &["c"]).await.unwrap();
     assert!(a.is_dir() && b.is_dir() && c.is_dir(), "what was used just now stays, though there is too much");
@@ -384,16 +383,14 @@ impl WheelFolder {
     }
 
     fn open(&self, sandbox: Option<&Sandbox>) -> PackageCache {
-        let settings = PackageSettings {
-            allow: AllowedPackages::parse(&["app", "lib"]).unwrap(),
-            timeout: Duration::from_secs(120),
-            max_size: 16 * 1024 * 1024,
+        let config = PackagesConfig {
+            allow: ["app", "lib"].map(str::to_owned).into(),
+            timeout: HumanDuration::from_secs(120),
+            max_size: LargeSize::from_mib(16),
             cache: self.folder.path().join("cache"),
-            max_cache: 1024 * 1024 * 1024,
-            ttl: Duration::from_secs(3600),
+            max_cache: LargeSize::from_gib(1),
+            ttl: HumanDuration::from_secs(3600),
             index_url: None,
-            clock: Clock::SYSTEM,
-            random: Random::SYSTEM,
         };
         let wheels = self.folder.path().join("wheels");
         let daemon = [
@@ -401,7 +398,7 @@ impl WheelFolder {
             ("PIP_NO_INDEX".into(), "1".into()),
             ("PIP_FIND_LINKS".into(), wheels.into_os_string()),
         ];
-        PackageCache::open_with(settings, &self.interpreter, sandbox, daemon).unwrap()
+        PackageCache::open_with(&config, &self.interpreter, sandbox, daemon).unwrap()
     }
 
     /// What a script prints that has these packages.

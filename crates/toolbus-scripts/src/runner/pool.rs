@@ -11,23 +11,14 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_sandbox::{Plan, Sandbox, SandboxError, Waiting};
 
+use crate::config::PoolConfig;
+
 /// How long after the last script there are as many as while scripts come.
 const BUSY: Duration = Duration::from_secs(60);
 /// Time that an interpreter has to import what is configured.
 const IMPORTS: Duration = Duration::from_secs(30);
 /// Wait after one could not be started.
 const BACKOFF: Duration = Duration::from_secs(5);
-
-/// How many interpreters wait.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PoolSettings {
-    /// As many at all times.
-    pub min: usize,
-    /// As many while scripts come.
-    pub max: usize,
-    /// What they have imported.
-    pub imports: Vec<String>,
-}
 
 /// Interpreters that wait for a script; each runs one.
 pub(super) struct Pool {
@@ -36,7 +27,7 @@ pub(super) struct Pool {
 }
 
 struct PoolShared {
-    settings: PoolSettings,
+    config: PoolConfig,
     state: Mutex<PoolState>,
     changed: Notify,
 }
@@ -50,8 +41,8 @@ struct PoolState {
 
 impl Pool {
     /// Begins to start interpreters.
-    pub(super) fn start(settings: PoolSettings, sandbox: Sandbox, plan: Plan) -> Self {
-        let shared = Arc::new(PoolShared { settings, state: Mutex::default(), changed: Notify::new() });
+    pub(super) fn start(config: PoolConfig, sandbox: Sandbox, plan: Plan) -> Self {
+        let shared = Arc::new(PoolShared { config, state: Mutex::default(), changed: Notify::new() });
         let end = CancellationToken::new();
         let (filled, ended) = (Arc::clone(&shared), end.clone());
         #[expect(clippy::disallowed_methods, reason = "`Pool::shutdown` and its drop cancel it between two starts")]
@@ -104,7 +95,7 @@ impl PoolShared {
     fn wanted(&self) -> (isize, Duration) {
         let state = self.state.lock();
         let busy = state.last_used.map_or(Duration::ZERO, |used| BUSY.saturating_sub(Clock::SYSTEM.since(used)));
-        let PoolSettings { min, max, .. } = self.settings;
+        let PoolConfig { min, max, .. } = self.config;
         let wanted = if busy.is_zero() { min } else { max.max(min) };
         let left = if busy.is_zero() { Duration::MAX } else { busy };
         (wanted.cast_signed() - state.ready.len().cast_signed(), left)

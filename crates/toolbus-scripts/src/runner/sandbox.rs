@@ -12,8 +12,8 @@ use toolbus_core::Clock;
 use toolbus_sandbox::{Job, Layer, Layers, Level, Limits, Plan, Probed, Sandbox};
 
 use super::pool::Pool;
-pub use super::pool::PoolSettings;
 use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
+use crate::config::PoolConfig;
 use crate::interpreter::Interpreter;
 use crate::packages::{Installer, PackageError};
 use crate::system;
@@ -38,7 +38,7 @@ pub struct SandboxSettings {
     /// The most that is tried; what is there is used below it.
     pub strongest: Level,
     /// Interpreters that wait.
-    pub pool: PoolSettings,
+    pub pool: PoolConfig,
 }
 
 /// Why scripts cannot be run. The texts are for an operator.

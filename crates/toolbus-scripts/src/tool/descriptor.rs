@@ -12,7 +12,7 @@ use super::arguments::{INPUT_DATA, PIP_PACKAGES, SCRIPT, TIMEOUT_SECONDS};
 use crate::text::{seconds, size};
 
 /// Who registers the tool, and the kind of its backend.
-const SOURCE: &str = "script";
+pub const SOURCE: &str = "script";
 /// Time that a call has beyond its script's, to start it and to bring its files back.
 const AROUND: Duration = Duration::from_secs(10);
 

@@ -8,9 +8,10 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Level, Limits, Sandbox};
+use toolbus_scripts::config::PoolConfig;
 use toolbus_scripts::interpreter::Interpreter;
 use toolbus_scripts::runner::local::LocalRunner;
-use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
+use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::runner::{Finished, Runner as _, Script};
 
 /// The levels that are attacked.
@@ -43,7 +44,7 @@ pub(crate) async fn settings(level: Level) -> SandboxSettings {
         limits: LIMITS,
         require: level,
         strongest: level,
-        pool: PoolSettings::default(),
+        pool: PoolConfig::NONE,
     }
 }
 

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use toolbus_sandbox::Level;
-use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
+use toolbus_scripts::config::PoolConfig;
+use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::runner::{Finished, Runner as _, StartKind};
 use toolbus_testing::patience::eventually;
 
@@ -107,7 +108,7 @@ async fn an_interpreter_that_waits_is_out_of_reach() {
     for level in LEVELS {
         // A module of this name is not there, which is no trouble: it tells whose process it is.
         let marker = format!("toolbus_attack_{}_{}", std::process::id(), level.as_str().replace('-', "_"));
-        let pool = PoolSettings { min: 1, max: 1, imports: vec![marker.clone()] };
+        let pool = PoolConfig { min: 1, max: 1, imports: vec![marker.clone()] };
         let runner = runner_with(SandboxSettings { pool, ..settings(level).await }).await;
         eventually("a warm interpreter", async || (runner.status().warm > 0).then_some(())).await;
         let warm = process(&marker).await;
@@ -143,7 +144,7 @@ print(os.path.exists('left'), os.path.exists(os.environ['TMPDIR'] + '/left'), ha
     'LEFT' in os.environ)
 ";
     for level in LEVELS {
-        let pool = PoolSettings { min: 1, max: 1, imports: vec!["json".to_owned()] };
+        let pool = PoolConfig { min: 1, max: 1, imports: vec!["json".to_owned()] };
         let runner = runner_with(SandboxSettings { pool, ..settings(level).await }).await;
         for _ in 0..2 {
             eventually("a warm interpreter", async || (runner.status().warm > 0).then_some(())).await;

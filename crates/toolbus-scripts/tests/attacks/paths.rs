@@ -1,7 +1,7 @@
 //! Ways around: links, descriptors, `..`, and what is inherited.
 
 use toolbus_sandbox::Level;
-use toolbus_scripts::runner::sandbox::PoolSettings;
+use toolbus_scripts::config::PoolConfig;
 use toolbus_scripts::runner::{Runner as _, StartKind};
 use toolbus_testing::patience::eventually;
 
@@ -128,7 +128,7 @@ print(tried(lambda: os.read(1, 1)), tried(lambda: os.read(2, 1)), os.read(0, 10)
     let expected = "0 null\n1 pipe\n2 pipe\nEBADF EBADF b''\n";
     for level in LEVELS {
         assert_eq!(printed(level, "", source).await, expected, "{level}, cold");
-        let pool = PoolSettings { min: 1, max: 1, imports: vec!["json".to_owned()] };
+        let pool = PoolConfig { min: 1, max: 1, imports: vec!["json".to_owned()] };
         let runner =
             runner_with(toolbus_scripts::runner::sandbox::SandboxSettings { pool, ..settings(level).await }).await;
         eventually("a warm interpreter", async || (runner.status().warm > 0).then_some(())).await;

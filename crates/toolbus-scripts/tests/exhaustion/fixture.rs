@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Level, Limits, Outcome, Sandbox, Stream};
+use toolbus_scripts::config::PoolConfig;
 use toolbus_scripts::interpreter::Interpreter;
-use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
+use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::runner::{Runner as _, Script, StartKind};
 use toolbus_testing::patience::eventually;
 
@@ -52,7 +53,7 @@ async fn runner_in(sandbox: Sandbox, warm: usize) -> SandboxRunner {
         limits: LIMITS,
         require: level,
         strongest: level,
-        pool: PoolSettings { min: warm, max: warm, imports: vec!["json".to_owned()] },
+        pool: PoolConfig { min: warm, max: warm, imports: vec!["json".to_owned()] },
     };
     SandboxRunner::start(settings, sandbox).await.unwrap()
 }

@@ -14,10 +14,11 @@ use toolbus_core::caller::Caller;
 use toolbus_core::events::Discard;
 use toolbus_core::tool::{Tool, ToolCall};
 use toolbus_sandbox::{Level, Sandbox};
+use toolbus_scripts::config::PoolConfig;
 use toolbus_scripts::packages::{Installer, PackageError};
 use toolbus_scripts::queue::{Bounds, FairQueue};
 use toolbus_scripts::requirement::{AllowedPackages, Requirement};
-use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
+use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::tool::{ScriptTool, Settings};
 
 use crate::fixture::{LIMITS, helper, interpreter};
@@ -40,7 +41,7 @@ async fn tool(level: Level, installer: Arc<Nothing>) -> Tool {
         limits: LIMITS,
         require: level,
         strongest: level,
-        pool: PoolSettings::default(),
+        pool: PoolConfig::NONE,
     };
     let runner = SandboxRunner::start(settings, Sandbox::with_helper(helper(), level).unwrap())
         .await

@@ -8,6 +8,7 @@ use toolbus_core::events::{Discard, ScriptEvents};
 use toolbus_core::tool::Tool;
 use toolbus_sandbox::{Level, Sandbox};
 use toolbus_scripts::commands::{self, CommandConfig, CommandError};
+use toolbus_scripts::config::RunnerKind;
 use toolbus_scripts::interpreter::{Interpreter, InterpreterError};
 use toolbus_scripts::packages::{Installer, PackageCache};
 use toolbus_scripts::queue::{Bounds, FairQueue};
@@ -16,8 +17,7 @@ use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings, StartErro
 use toolbus_scripts::runner::{Finished, RunFailure, Runner, RunnerStatus, Script};
 use toolbus_scripts::tool::ScriptTool;
 
-use crate::config::script::{self, ScriptConfig};
-use crate::config::{Config, Role};
+use crate::config::{Config, Role, ScriptConfig};
 use crate::http::ScriptStatus;
 
 /// What runs the scripts and commands of this process. Cheap to clone.
@@ -127,18 +127,18 @@ impl ScriptRuns {
     ) -> Result<Self, ScriptsError> {
         let interpreter = Interpreter::find(&section.python).await?;
         let runner: Arc<dyn Runner> = match section.runner {
-            script::Runner::Local => {
+            RunnerKind::Local => {
                 let installer = installer(section, &interpreter, None)?;
                 Arc::new(LocalRunner::new(interpreter, section.limits(), installer))
             }
-            script::Runner::Sandbox => {
+            RunnerKind::Sandbox => {
                 let strongest = Sandbox::new(Level::Full).map_err(StartError::from)?;
                 let settings = SandboxSettings {
                     interpreter,
                     limits: section.limits(),
                     require: section.sandbox.require,
                     strongest: Level::Full,
-                    pool: section.pool(),
+                    pool: section.pool.clone(),
                 };
                 let python = settings.interpreter.clone();
                 let runner = SandboxRunner::start(settings, strongest).await?;
@@ -167,7 +167,7 @@ fn installer(
         return Ok(None);
     }
     let folder = section.packages.cache.display().to_string();
-    let cache = PackageCache::open(section.package_settings(), interpreter, sandbox)
+    let cache = PackageCache::open(&section.packages, interpreter, sandbox)
         .map_err(|error| ScriptsError::Cache { folder, error })?;
     Ok(Some(Arc::new(cache)))
 }
@@ -202,7 +202,7 @@ fn made(name: &str, tool: Result<Tool, CommandError>) -> Result<Tool, ScriptsErr
 /// If a command's settings are mistaken.
 pub(crate) fn described(config: &Config) -> Result<Vec<Tool>, ScriptsError> {
     let script = script_section(config).map(|section| {
-        let level = (section.runner == script::Runner::Sandbox).then_some(section.sandbox.require);
+        let level = (section.runner == RunnerKind::Sandbox).then_some(section.sandbox.require);
         let (queue, settings) = (FairQueue::new(bounds(section, config)), section.settings(config.invoke.max_timeout));
         ScriptTool::new(Arc::new(Nowhere(level)), queue, Arc::new(Discard), settings).into_tool()
     });

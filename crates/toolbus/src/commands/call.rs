@@ -14,15 +14,14 @@ use serde_json::{Map, Value, json};
 use toolbus_core::caller::AgentName;
 use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_protocol::{
-    Code, ContentBlock, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse, TraceContext, header, llm_name,
-    new_message_id,
+    Code, ContentBlock, EXECUTE_PYTHON_SCRIPT, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse,
+    TraceContext, header, llm_name, new_message_id,
 };
 
 use super::arguments::{self, ArgumentsError};
 use super::target::RoleArgs;
 use super::{Context, one_line};
 use crate::cli::Output;
-use crate::config::script::SCRIPT_TOOL;
 use crate::config::{BusUrl, HumanDuration};
 use crate::local_daemon::{LocalDaemon, LocalDaemonError};
 use crate::terminal::{ignore_broken_pipe, printable};
@@ -138,7 +137,7 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallErro
 async fn answered(args: &CallArgs, context: &Context) -> Result<Answer, CallError> {
     let arguments = arguments::parse(&args.arguments)?;
     let mut config = context.config.clone();
-    if args.name == SCRIPT_TOOL && config.bus.url == BusUrl::Embedded && context.sources.files.is_empty() {
+    if args.name == EXECUTE_PYTHON_SCRIPT && config.bus.url == BusUrl::Embedded && context.sources.files.is_empty() {
         // Nobody else could run it, and nothing says that nobody shall.
         config.script.get_or_insert_default();
     }

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde_json::{Value, json};
+use toolbus_scripts::config::RunnerKind;
 
 use super::target::{DaemonArgs, Operator, Target, TargetError};
 use super::{MISTAKE, complain, plain, warn};
 use crate::cli::Output;
-use crate::config::script::Runner;
 use crate::config::{Config, Loaded, Problem, Problems, Sources};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::Agents;
@@ -163,8 +163,8 @@ fn servers(config: &Config) -> String {
 fn scripts(config: &Config) -> String {
     let Some(script) = &config.script else { return String::new() };
     let runner = match script.runner {
-        Runner::Sandbox => format!("in the sandbox, \"{}\" at least", script.sandbox.require),
-        Runner::Local => "kept in by nothing".to_owned(),
+        RunnerKind::Sandbox => format!("in the sandbox, \"{}\" at least", script.sandbox.require),
+        RunnerKind::Local => "kept in by nothing".to_owned(),
     };
     let longest = script.longest(config.invoke.max_timeout).as_secs_f64();
     format!("{runner}; {} by default, {longest}s at most", script.timeout)
@@ -230,7 +230,7 @@ mod tests {
         let mut script = ScriptConfig::default();
         let told = |script: &ScriptConfig| scripts(&Config { script: Some(script.clone()), ..Config::default() });
         assert_eq!(told(&script), "in the sandbox, \"no-namespaces\" at least; 30s by default, 120s at most");
-        script.runner = Runner::Local;
+        script.runner = RunnerKind::Local;
         assert_eq!(told(&script), "kept in by nothing; 30s by default, 120s at most");
     }
 

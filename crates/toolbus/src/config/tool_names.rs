@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use toolbus_scripts::commands;
+use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
+use toolbus_scripts::{commands, tool};
 
 use super::mcp::{MANAGEMENT_SOURCE, MANAGEMENT_TOOLS};
-use super::script::{SCRIPT_SOURCE, SCRIPT_TOOL};
 use super::tools::{ToolsConfig, builtin};
 use super::toolsets::{Members, Toolsets};
 use super::{AgentConfig, Config};
@@ -71,7 +71,7 @@ pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
     };
     let commands = commands.into_iter().map(|(name, parameters)| plain(commands::SOURCE, name, schema(parameters)));
     let own = MANAGEMENT_TOOLS.into_iter().filter(|_| has_servers).map(|name| plain(MANAGEMENT_SOURCE, name, None));
-    let script = has_scripts.then(|| plain(SCRIPT_SOURCE, SCRIPT_TOOL, None));
+    let script = has_scripts.then(|| plain(tool::SOURCE, EXECUTE_PYTHON_SCRIPT, None));
     builtin.chain(endpoints).chain(commands).chain(own).chain(script).collect()
 }
 

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
 use toolbus_core::tool::{Membership, Tool, ToolDescriptor};
+use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_tools::rest::{Endpoint, EndpointError, HttpClient, HttpClientError};
 use toolbus_tools::{echo, rest, time};
 
 use super::Config;
 use super::pattern::ToolPattern;
-use super::script::SCRIPT_TOOL;
 use super::toolsets::{Members, Scope};
 
 /// The tools that the daemon brings along, and limits for any tool.
@@ -128,7 +128,8 @@ impl Config {
         let members = Members::new(&self.toolsets);
         let endpoints = self.rest.endpoints.iter().map(|endpoint| members.published(&endpoint.name));
         let commands = self.commands.iter().map(|command| command.name.as_str().into());
-        builtin.chain(endpoints).chain(commands).chain(self.script.iter().map(|_| SCRIPT_TOOL.into())).collect()
+        let script = self.script.iter().map(|_| EXECUTE_PYTHON_SCRIPT.into());
+        builtin.chain(endpoints).chain(commands).chain(script).collect()
     }
 }
 

@@ -7,13 +7,14 @@ mod texts;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_sandbox::Level;
+use toolbus_scripts::config::RunnerKind;
 use url::Url;
 
 use super::bus::is_local;
 use super::http::Open;
 use super::mcp::INPUT_PREFIX;
-use super::script::{Runner, SCRIPT_TOOL};
 use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX, Role, ScriptConfig};
 
 /// Start of the variables that look as if they belonged to the daemon.
@@ -163,7 +164,7 @@ fn http(config: &Config) -> Vec<String> {
 fn scripts(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(script) = &config.script {
-        warnings.extend(script.warnings(config));
+        warnings.extend(of_script(script, config));
     }
     for command in &config.commands {
         let name = &command.name;
@@ -177,38 +178,36 @@ fn scripts(config: &Config) -> Vec<String> {
     warnings
 }
 
-impl ScriptConfig {
-    fn warnings(&self, config: &Config) -> Vec<String> {
-        let mut warnings = Vec::new();
-        let longest_call = config.invoke.max_timeout;
-        let times = [("timeout", Some(self.timeout)), ("max_timeout", self.max_timeout)];
-        for (key, time) in times {
-            if let Some(time) = time.filter(|time| *time > longest_call) {
-                warnings.push(format!(
-                    "script.{key}: {time} is longer than any call may take; raise invoke.max_timeout, which is {longest_call}"
-                ));
-            }
+/// What is suspicious about scripts.
+fn of_script(script: &ScriptConfig, config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let longest_call = config.invoke.max_timeout;
+    let times = [("timeout", Some(script.timeout)), ("max_timeout", script.max_timeout)];
+    for (key, time) in times {
+        if let Some(time) = time.filter(|time| *time > longest_call) {
+            warnings.push(format!(
+                "script.{key}: {time} is longer than any call may take; raise invoke.max_timeout, which is {longest_call}"
+            ));
         }
-        if !config.roles().contains(&Role::Scripts) {
-            warnings.push("script: not used, because `daemon.roles` has no \"scripts\"".to_owned());
-            if config.tools.required.iter().any(|name| name == SCRIPT_TOOL) {
-                warnings.push(format!("tools.required: `{SCRIPT_TOOL}` is never there in this process"));
-            }
-        }
-        match self.runner {
-            Runner::Local => warnings.push(
-                "script.runner: nothing keeps scripts in; whoever may call the tool can do all that the daemon can"
-                    .to_owned(),
-            ),
-            Runner::Sandbox if self.sandbox.require == Level::LimitsOnly => warnings.push(
-                "script.sandbox.require: \"limits-only\" lets scripts read every file that the daemon can read"
-                    .to_owned(),
-            ),
-            Runner::Sandbox => {}
-        }
-        if self.packages.allow.iter().any(|name| name == "*") {
-            warnings.push("script.packages.allow: lets scripts have any package that there is".to_owned());
-        }
-        warnings
     }
+    if !config.roles().contains(&Role::Scripts) {
+        warnings.push("script: not used, because `daemon.roles` has no \"scripts\"".to_owned());
+        if config.tools.required.iter().any(|name| name == EXECUTE_PYTHON_SCRIPT) {
+            warnings.push(format!("tools.required: `{EXECUTE_PYTHON_SCRIPT}` is never there in this process"));
+        }
+    }
+    match script.runner {
+        RunnerKind::Local => warnings.push(
+            "script.runner: nothing keeps scripts in; whoever may call the tool can do all that the daemon can"
+                .to_owned(),
+        ),
+        RunnerKind::Sandbox if script.sandbox.require == Level::LimitsOnly => warnings.push(
+            "script.sandbox.require: \"limits-only\" lets scripts read every file that the daemon can read".to_owned(),
+        ),
+        RunnerKind::Sandbox => {}
+    }
+    if script.packages.allow.iter().any(|name| name == "*") {
+        warnings.push("script.packages.allow: lets scripts have any package that there is".to_owned());
+    }
+    warnings
 }

@@ -1,11 +1,11 @@
 //! What is said of scripts.
 
 use serde_json::Value;
+use toolbus_scripts::config::{LocalConfig, RunnerKind, ScriptConfig};
 use toolbus_scripts::requirement::AllowedPackages;
 use url::Url;
 
 use super::{Checker, path};
-use crate::config::script::{LocalConfig, Runner, ScriptConfig};
 
 /// Least memory that an interpreter starts with.
 const LEAST_MEMORY: u64 = 32 * 1024 * 1024;
@@ -21,7 +21,7 @@ impl Checker<'_> {
             return self.role_without_section();
         }
         let Some(script) = self.section::<ScriptConfig>("script") else { return };
-        if script.runner == Runner::Local && script.local == LocalConfig::default() {
+        if script.runner == RunnerKind::Local && script.local == LocalConfig::default() {
             self.tell(
                 &["script.runner"],
                 "\"local\" keeps scripts from nothing: they can read and change all that the daemon can; expected \

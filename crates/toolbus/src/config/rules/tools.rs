@@ -5,11 +5,11 @@ use std::ops::Bound;
 
 use serde_json::Value;
 use toolbus_config::{Part, expected};
+use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 
 use super::agents::Sections;
 use super::{Checker, below, path};
 use crate::config::mcp::MANAGEMENT_TOOLS;
-use crate::config::script::SCRIPT_TOOL;
 use crate::config::tool_names::{Declared, KnownTools, Named, known};
 use crate::config::tools::{ToolsConfig, builtin};
 use crate::config::toolsets::Members;
@@ -82,7 +82,7 @@ impl Checker<'_> {
             names.insert(name.to_owned(), "a tool for looking at MCP servers (see `mcp`)".to_owned());
         }
         if self.has_scripts() {
-            names.insert(SCRIPT_TOOL.to_owned(), "the tool that runs scripts (see `script`)".to_owned());
+            names.insert(EXECUTE_PYTHON_SCRIPT.to_owned(), "the tool that runs scripts (see `script`)".to_owned());
         }
         let lists = [("rest.endpoints", "endpoint"), ("commands", "command")].map(|(list, what)| {
             let tools = self.tree.get(&path(list)).and_then(Value::as_array);

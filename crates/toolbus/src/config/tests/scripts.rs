@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use toolbus_scripts::config::RunnerKind;
+
 use super::*;
-use crate::config::script::Runner;
 
 fn warnings(text: &str) -> String {
     load(&[text], &[], &[]).unwrap().warnings.join("\n")
@@ -38,7 +39,7 @@ fn no_script_runs_longer_than_a_call_may() {
 fn an_unconfined_runner_must_be_meant() {
     insta::assert_snapshot!(problems("[script]\nrunner = 'local'"), @r#"a.toml:2:10: `script.runner`: "local" keeps scripts from nothing: they can read and change all that the daemon can; expected "sandbox", or `script.local.i_understand = true`"#);
     let meant = "[script]\nrunner = 'local'\nlocal = { i_understand = true }";
-    assert_eq!(load(&[meant], &[], &[]).unwrap().config.script.unwrap().runner, Runner::Local);
+    assert_eq!(load(&[meant], &[], &[]).unwrap().config.script.unwrap().runner, RunnerKind::Local);
     insta::assert_snapshot!(warnings(meant), @"script.runner: nothing keeps scripts in; whoever may call the tool can do all that the daemon can");
 }
 

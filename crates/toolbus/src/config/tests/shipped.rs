@@ -2,9 +2,9 @@ use std::io::Write;
 use std::path::Path;
 
 use toolbus_config::Node;
+use toolbus_scripts::config::PackagesConfig;
 
 use super::*;
-use crate::config::script::PackagesConfig;
 
 /// Every key that this daemon's part of the design names.
 const DESIGNED: &str = r##"

@@ -6,21 +6,12 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use toolbus_config::{ByteSize, Cpu, HumanDuration, LargeSize};
-use toolbus_core::Clock;
-use toolbus_protocol::Random;
+use toolbus_config::{ByteSize, Cpu, HumanDuration, LargeSize, Secret};
 use toolbus_sandbox::{Level, Limits};
-use toolbus_scripts::packages::PackageSettings;
-use toolbus_scripts::requirement::AllowedPackages;
-use toolbus_scripts::runner::sandbox::PoolSettings;
-use toolbus_scripts::tool;
 
-use super::Secret;
+use crate::requirement::AllowedPackages;
+use crate::tool;
 
-/// Name of the tool that runs scripts.
-pub const SCRIPT_TOOL: &str = "execute_python_script";
-/// Its source.
-pub(crate) const SCRIPT_SOURCE: &str = "script";
 /// The longest that a script may run where the configuration says nothing.
 const LONGEST: HumanDuration = HumanDuration::from_secs(300);
 
@@ -29,7 +20,7 @@ const LONGEST: HumanDuration = HumanDuration::from_secs(300);
 #[serde(default, deny_unknown_fields)]
 pub struct ScriptConfig {
     /// What runs scripts.
-    pub runner: Runner,
+    pub runner: RunnerKind,
     /// Time of a script that asks for none.
     pub timeout: HumanDuration,
     /// The longest that a script may ask for; absent: 300s, as far as `invoke.max_timeout` lets it.
@@ -80,7 +71,7 @@ pub struct ScriptConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
-pub enum Runner {
+pub enum RunnerKind {
     /// Processes of this machine that are kept in.
     #[default]
     Sandbox,
@@ -91,7 +82,7 @@ pub enum Runner {
 impl Default for ScriptConfig {
     fn default() -> Self {
         Self {
-            runner: Runner::default(),
+            runner: RunnerKind::default(),
             timeout: HumanDuration::from_secs(30),
             max_timeout: None,
             memory: LargeSize::from_mib(256),
@@ -150,41 +141,14 @@ impl ScriptConfig {
             max_timeout: self.longest(longest_call),
             cpu_millis: self.cpu.millis(),
             limits: self.limits(),
-            packages: self.allowed_packages(),
+            packages: self.packages.allowed(),
             package_timeout: self.packages.timeout.get(),
         }
     }
 
-    /// How packages are installed.
-    #[must_use]
-    pub fn package_settings(&self) -> PackageSettings {
-        let PackagesConfig { timeout, max_size, cache, max_cache, ttl, index_url, .. } = &self.packages;
-        PackageSettings {
-            allow: self.allowed_packages(),
-            timeout: timeout.get(),
-            max_size: max_size.bytes(),
-            cache: cache.clone(),
-            max_cache: max_cache.bytes(),
-            ttl: ttl.get(),
-            index_url: index_url.clone(),
-            clock: Clock::SYSTEM,
-            random: Random::SYSTEM,
-        }
-    }
-
-    /// Mistakes in it were found when the configuration was loaded.
-    fn allowed_packages(&self) -> AllowedPackages {
-        AllowedPackages::parse(&self.packages.allow).unwrap_or_default()
-    }
-
-    /// What is kept ready.
-    #[must_use]
-    pub fn pool(&self) -> PoolSettings {
-        PoolSettings { min: self.pool.min, max: self.pool.max, imports: self.pool.imports.clone() }
-    }
-
     /// The longest that a script may ask for, whatever calls may.
-    pub(crate) fn longest_asked(&self) -> HumanDuration {
+    #[must_use]
+    pub fn longest_asked(&self) -> HumanDuration {
         self.max_timeout.unwrap_or(LONGEST)
     }
 }
@@ -211,6 +175,13 @@ pub struct PackagesConfig {
     /// Index that packages come from, which may have a login in it; absent: what pip is configured for on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index_url: Option<Secret>,
+}
+
+impl PackagesConfig {
+    /// The packages that scripts may ask for. Mistakes in the list are found when the configuration is loaded.
+    pub(crate) fn allowed(&self) -> AllowedPackages {
+        AllowedPackages::parse(&self.allow).unwrap_or_default()
+    }
 }
 
 impl Default for PackagesConfig {
@@ -254,6 +225,11 @@ pub struct PoolConfig {
     /// Modules that they have imported already.
     #[schemars(length(max = 64), extend("items" = {"type": "string", "format": "toolbus-module"}))]
     pub imports: Vec<String>,
+}
+
+impl PoolConfig {
+    /// No interpreters: every script starts its own.
+    pub const NONE: Self = Self { min: 0, max: 0, imports: Vec::new() };
 }
 
 impl Default for PoolConfig {
