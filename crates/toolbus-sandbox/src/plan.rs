@@ -32,6 +32,9 @@ pub struct Plan {
     /// Whether it writes a byte to file descriptor 4 when it is ready for its job, and reads one from file descriptor 3 when
     /// the job is there. Otherwise the program is started when its job is there.
     pub waits: bool,
+    /// Programs with the same owner run as the same user, where the daemon may change users: they can change what they left
+    /// in `write`. Absent: each runs as another.
+    pub owner: Option<String>,
     /// Limits of what it may use.
     pub limits: Limits,
 }
@@ -39,9 +42,9 @@ pub struct Plan {
 impl Plan {
     /// Whether a sandbox that was made for this plan serves another one that differs in the program only.
     pub(crate) fn fits(&self, other: &Self) -> bool {
-        let Self { program: _, args: _, env: _, read, write, network, metadata, waits, limits } = self;
-        (read, write, network, metadata, waits, limits)
-            == (&other.read, &other.write, &other.network, &other.metadata, &other.waits, &other.limits)
+        let Self { program: _, args: _, env: _, read, write, network, metadata, waits, owner, limits } = self;
+        (read, write, network, metadata, waits, owner, limits)
+            == (&other.read, &other.write, &other.network, &other.metadata, &other.waits, &other.owner, &other.limits)
     }
 }
 
@@ -58,6 +61,7 @@ impl Plan {
             network: false,
             metadata: false,
             waits: false,
+            owner: None,
             limits: Limits {
                 memory: 1,
                 disk: 1,

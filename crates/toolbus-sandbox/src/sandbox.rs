@@ -271,7 +271,7 @@ impl SandboxInner {
         let order = SandboxSpec {
             plan: plan.clone(),
             layers,
-            user: self.users.as_ref().map(UserPool::next),
+            user: self.users.as_ref().map(|users| users.of(plan.owner.as_deref())),
             base: self.base.path().to_owned(),
             cgroup: self.cgroups.as_ref().ok().map(|base| base.spec().clone()),
         };

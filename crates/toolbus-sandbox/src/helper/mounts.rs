@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, mkdirat, open, openat, symlinkat};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, mkdirat, open, openat, statat, symlinkat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
     fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree, unmount,
@@ -176,6 +176,8 @@ fn attach(tree: &OwnedFd, root: &OwnedFd, at: &Path, is_folder: bool) -> io::Res
     let (parent, name) = parent_of(root, at)?;
     match is_folder {
         true => ignore_existing(mkdirat(&parent, &*name, Mode::from_raw_mode(0o755)))?,
+        // In a folder that is only read it is there already, and cannot be created.
+        false if statat(&parent, &*name, AtFlags::SYMLINK_NOFOLLOW).is_ok() => {}
         false => {
             let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             openat(&parent, &*name, flags, Mode::from_raw_mode(0o644))?;

@@ -77,8 +77,8 @@ impl Filters {
             metadata: has_namespaces && plan.metadata,
             network: plan.network,
         };
-        // Its flags are behind a pointer, which no filter can follow; libraries use clone(2) where it is not there.
-        let absent = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+        // Their flags are behind pointers, which no filter can follow; libraries use the older calls where they are not there.
+        let absent = BTreeMap::from([(libc::SYS_clone3, Vec::new()), (libc::SYS_openat2, Vec::new())]);
         let error = |error: i32| SeccompAction::Errno(error.unsigned_abs());
         Ok(Self {
             arch,
@@ -137,7 +137,8 @@ fn compile(
 
 fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError> {
     let mut rules: SyscallRules = ALWAYS.iter().chain(OF_ARCHITECTURE).map(|call| (*call, Vec::new())).collect();
-    rules.insert(libc::SYS_clone3, Vec::new());
+    // Refused by another filter, whose error is the one that programs expect.
+    rules.extend([libc::SYS_clone3, libc::SYS_openat2].map(|call| (call, Vec::new())));
     rules.insert(libc::SYS_fcntl, any(1, &FCNTL.map(|command| command as u64))?);
     rules.insert(libc::SYS_ioctl, any(1, &IOCTL)?);
     rules.insert(libc::SYS_prctl, any(0, &PRCTL.map(|option| option as u64))?);
@@ -174,8 +175,21 @@ fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError
         // To itself: another filter looks at whom they are for.
         rules.extend([libc::SYS_kill, libc::SYS_tgkill].map(|call| (call, Vec::new())));
     }
+    #[cfg(target_arch = "x86_64")]
+    rules.insert(libc::SYS_creat, vec![SeccompRule::new(vec![without_set_id(1)?])?]);
     if shape.metadata {
         rules.extend(OF_METADATA.iter().map(|call| (*call, Vec::new())));
+        for (call, argument) in OF_MODES {
+            rules.insert(*call, vec![SeccompRule::new(vec![without_set_id(*argument)?])?]);
+        }
+    }
+    // Who executes such a file would become the user of the program, which may be the daemon's.
+    for (call, flags, mode) in CREATING {
+        // Without these flags the mode is whatever was in the register.
+        let creates = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u64;
+        let opens = SeccompCondition::new(*flags, Length::Dword, Is::MaskedEq(creates), 0)?;
+        let rules_of_call = vec![SeccompRule::new(vec![opens])?, SeccompRule::new(vec![without_set_id(*mode)?])?];
+        rules.insert(*call, rules_of_call);
     }
     if shape.network {
         rules.extend(OF_NETWORK.iter().map(|call| (*call, Vec::new())));
@@ -192,6 +206,12 @@ fn unsupported(has_namespaces: bool) -> Result<SyscallRules, seccompiler::Backen
     let keeps_size = SeccompCondition::new(1, Length::Dword, Is::MaskedEq(keeps_size), keeps_size)?;
     let fallocate = if has_namespaces { vec![SeccompRule::new(vec![keeps_size])?] } else { Vec::new() };
     Ok(BTreeMap::from([(libc::SYS_fallocate, fallocate)]))
+}
+
+/// That a mode has no set-user-id and no set-group-id bit.
+fn without_set_id(argument: u8) -> Result<SeccompCondition, seccompiler::BackendError> {
+    let bits = u64::from(libc::S_ISUID | libc::S_ISGID);
+    SeccompCondition::new(argument, Length::Dword, Is::MaskedEq(bits), 0)
 }
 
 /// Rules of which one argument, of 32 bits, must be one of these.
@@ -225,7 +245,6 @@ const ALWAYS: &[i64] = &[
     libc::SYS_preadv2,
     libc::SYS_pwritev2,
     libc::SYS_openat,
-    libc::SYS_openat2,
     libc::SYS_close,
     libc::SYS_close_range,
     libc::SYS_lseek,
@@ -351,7 +370,6 @@ const ALWAYS: &[i64] = &[
 #[cfg(target_arch = "x86_64")]
 const OF_ARCHITECTURE: &[i64] = &[
     libc::SYS_open,
-    libc::SYS_creat,
     libc::SYS_stat,
     libc::SYS_lstat,
     libc::SYS_access,
@@ -400,9 +418,6 @@ const OF_FAMILIES: &[i64] =
 /// Modes, owners and times of files, where it sees no files of others.
 #[cfg(target_arch = "x86_64")]
 const OF_METADATA: &[i64] = &[
-    libc::SYS_chmod,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
     libc::SYS_chown,
     libc::SYS_fchown,
     libc::SYS_lchown,
@@ -414,10 +429,22 @@ const OF_METADATA: &[i64] = &[
 ];
 /// Modes, owners and times of files, where it sees no files of others.
 #[cfg(not(target_arch = "x86_64"))]
-const OF_METADATA: &[i64] =
-    &[libc::SYS_fchmod, libc::SYS_fchmodat, libc::SYS_fchown, libc::SYS_fchownat, libc::SYS_utimensat];
+const OF_METADATA: &[i64] = &[libc::SYS_fchown, libc::SYS_fchownat, libc::SYS_utimensat];
 
-/// Connections to others; a rule of its own says which sockets. Options of streams to itself could only make them hold
-/// more memory, which is not counted.
-const OF_NETWORK: &[i64] =
-    &[libc::SYS_connect, libc::SYS_bind, libc::SYS_sendmmsg, libc::SYS_recvmmsg, libc::SYS_setsockopt];
+/// The same for modes, each with the position of its mode.
+#[cfg(target_arch = "x86_64")]
+const OF_MODES: &[(i64, u8)] = &[(libc::SYS_chmod, 1), (libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2)];
+/// The same for modes, each with the position of its mode.
+#[cfg(not(target_arch = "x86_64"))]
+const OF_MODES: &[(i64, u8)] = &[(libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2)];
+
+/// Calls that open and create files, each with the positions of its flags and its mode.
+#[cfg(target_arch = "x86_64")]
+const CREATING: &[(i64, u8, u8)] = &[(libc::SYS_open, 1, 2), (libc::SYS_openat, 2, 3)];
+/// Calls that open and create files, each with the positions of its flags and its mode.
+#[cfg(not(target_arch = "x86_64"))]
+const CREATING: &[(i64, u8, u8)] = &[(libc::SYS_openat, 2, 3)];
+
+/// Connections to others; a rule of its own says which sockets. Not bind(2): a stream of a pair could take an abstract name,
+/// by which others of the network namespace reach it.
+const OF_NETWORK: &[i64] = &[libc::SYS_connect, libc::SYS_sendmmsg, libc::SYS_recvmmsg, libc::SYS_setsockopt];

@@ -9,8 +9,10 @@ use rustix::thread::{CapabilitySet, capabilities};
 /// The range that systemd uses for `DynamicUser=`, so that no person has them.
 const FIRST: u32 = 61_184;
 const LAST: u32 = 65_519;
+/// The last ids of the range, which belong to owners.
+const OF_OWNERS: u32 = 2048;
 
-/// Hands out user ids in turn: an id is reused only after thousands of others.
+/// Hands out user ids in turn: an id is reused only after thousands of others. Owners have ids of their own.
 #[derive(Debug)]
 pub(super) struct UserPool(AtomicU32);
 
@@ -24,9 +26,18 @@ impl UserPool {
         (geteuid().is_root() && may && has_all()).then(|| Self(AtomicU32::new(std::process::id())))
     }
 
-    pub(super) fn next(&self) -> u32 {
-        FIRST + self.0.fetch_add(1, Ordering::Relaxed) % (LAST - FIRST + 1)
+    /// The id of an owner, always the same; without one, the next id in turn.
+    pub(super) fn of(&self, owner: Option<&str>) -> u32 {
+        match owner {
+            Some(owner) => LAST - hash(owner) % OF_OWNERS,
+            None => FIRST + self.0.fetch_add(1, Ordering::Relaxed) % (LAST - FIRST + 1 - OF_OWNERS),
+        }
     }
+}
+
+/// FNV-1a, the same in every version of this program: files keep their owners.
+fn hash(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 /// Whether the user namespace of this process maps the whole range: `unshare -r` maps root alone.
@@ -58,9 +69,19 @@ mod tests {
     }
 
     #[test]
+    fn an_owner_has_the_same_user_always_and_shares_it_with_no_one_in_turn() {
+        let users = UserPool(AtomicU32::new(0));
+        let owned = users.of(Some("backup"));
+        assert_eq!(owned, 64_766, "also in the next version");
+        assert_ne!(owned, users.of(Some("report")));
+        assert!((0..10_000).all(|_| users.of(None) <= LAST - OF_OWNERS));
+        assert!(owned > LAST - OF_OWNERS && owned <= LAST);
+    }
+
+    #[test]
     fn no_user_is_handed_out_twice_in_a_row_and_none_is_a_persons() {
         let users = UserPool(AtomicU32::new(u32::MAX - 2));
-        let handed: Vec<u32> = (0..6).map(|_| users.next()).collect();
+        let handed: Vec<u32> = (0..6).map(|_| users.of(None)).collect();
         assert!(handed.iter().all(|user| (FIRST..=LAST).contains(user)), "{handed:?}");
         assert!(handed.windows(2).all(|pair| pair[0] != pair[1]), "{handed:?}");
     }

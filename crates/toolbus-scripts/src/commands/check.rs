@@ -134,6 +134,7 @@ pub(super) fn command(
         ..ToolDescriptor::new(&*config.name, SOURCE, "command")
     };
     let command = CommandExecutor {
+        name: config.name.to_string(),
         program,
         template,
         allow_dash: config.allow_dash.clone(),

@@ -25,6 +25,7 @@ const SHELL: &str = "/bin/sh";
 /// A command whose section has been checked.
 #[derive(Debug)]
 pub(super) struct CommandExecutor {
+    pub(super) name: String,
     pub(super) program: PathBuf,
     pub(super) template: CommandTemplate,
     pub(super) allow_dash: Vec<String>,
@@ -113,6 +114,8 @@ impl CommandExecutor {
             network,
             metadata: true,
             waits: false,
+            // What one call leaves in a folder, the next may change.
+            owner: Some(self.name.clone()),
             limits: self.limits,
         };
         let failed = |error: SandboxError| {

@@ -133,6 +133,7 @@ impl Pip {
             network: true,
             metadata: true,
             waits: false,
+            owner: None,
             limits: self.limits(),
         };
         let waiting = sandbox.start(&plan).await.map_err(|error| error.to_string())?;

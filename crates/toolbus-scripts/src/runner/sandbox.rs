@@ -225,6 +225,7 @@ impl Plans {
             network: false,
             metadata: false,
             waits: true,
+            owner: None,
             limits,
         };
         Self { plan, imports: imports.join(" ") }

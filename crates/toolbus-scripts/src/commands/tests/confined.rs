@@ -149,3 +149,105 @@ async fn it_has_its_own_home_and_none_of_the_daemons_variables() {
         assert_ne!(Some(lines[0]), std::env::var("HOME").ok().as_deref(), "{level}");
     }
 }
+
+#[tokio::test]
+async fn a_folder_within_one_that_is_only_read_can_be_changed() {
+    for level in LEVELS {
+        let sandbox = sandbox(level);
+        let given = folder();
+        let within = given.path().join("a/within");
+        fs::create_dir_all(&within).unwrap();
+        fs::set_permissions(&within, Permissions::from_mode(0o777)).unwrap();
+        fs::write(given.path().join("file"), "content\n").unwrap();
+        let mut writes = sh(&format!(
+            "read -r line <{0}/file; echo more >{0}/a/within/new; echo $line; echo x 2>/dev/null >{0}/file || echo refused",
+            given.path().display()
+        ));
+        (writes.read, writes.write) = (vec![given.path().to_owned()], vec![within.clone()]);
+        assert_eq!(printed(&sandbox, writes).await, "content\nrefused", "{level}");
+        assert_eq!(fs::read_to_string(within.join("new")).unwrap(), "more\n", "{level}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_within_a_folder_that_is_only_read_can_be_changed() {
+    for level in LEVELS {
+        let sandbox = sandbox(level);
+        let given = folder();
+        let file = given.path().join("file");
+        fs::write(&file, "content\n").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
+        let mut writes = sh(&format!("echo more >>{}", file.display()));
+        (writes.read, writes.write) = (vec![given.path().to_owned()], vec![file.clone()]);
+        printed(&sandbox, writes).await;
+        assert_eq!(fs::read_to_string(&file).unwrap(), "content\nmore\n", "{level}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_can_change_what_an_earlier_one_left() {
+    for level in LEVELS {
+        let sandbox = sandbox(level);
+        let given = folder();
+        let mut appends = sh(&format!("echo more >>{}/log", given.path().display()));
+        appends.write = vec![given.path().to_owned()];
+        for _ in 0..3 {
+            printed(&sandbox, appends.clone()).await;
+        }
+        assert_eq!(fs::read_to_string(given.path().join("log")).unwrap(), "more\nmore\nmore\n", "{level}");
+    }
+}
+
+#[tokio::test]
+async fn no_file_that_it_leaves_has_the_set_user_id_bit() {
+    // Who executes such a file becomes its owner, which is the daemon's user if that is not root.
+    let script = "
+import os, sys
+def attempt(what):
+    try:
+        what()
+    except OSError as error:
+        return error.strerror
+    return 'done'
+os.chdir(sys.argv[1])
+os.umask(0)
+open('file', 'w').close()
+file = os.open('file', os.O_RDONLY)
+modes = [attempt(lambda: os.chmod('file', mode)) for mode in (0o755, 0o4755, 0o2755)]
+print(modes, attempt(lambda: os.fchmod(file, 0o6755)), attempt(lambda: os.open('new', os.O_CREAT | os.O_WRONLY, 0o4755)))
+";
+    let python = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|file| Path::new(file).exists());
+    for (level, first) in [(Level::Full, "done"), (Level::NoNamespaces, "Operation not permitted")] {
+        let sandbox = sandbox(level);
+        let given = folder();
+        let mut settings = confined(&[python.unwrap(), "-c", script, given.path().to_str().unwrap()]);
+        settings.write = vec![given.path().to_owned()];
+        let refused = "Operation not permitted";
+        let expected = format!("['{first}', '{refused}', '{refused}'] {refused} {refused}");
+        assert_eq!(printed(&sandbox, settings).await, expected, "{level}");
+        let modes =
+            fs::read_dir(given.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().permissions().mode());
+        assert!(modes.into_iter().all(|mode| mode & 0o6000 == 0), "{level}");
+    }
+}
+
+#[tokio::test]
+async fn with_the_network_it_takes_no_name_by_which_others_reach_it() {
+    let script = "
+import socket
+ours, theirs = socket.socketpair()
+for name in (b'\\0toolbus-abstract', 'socket'):
+    try:
+        ours.bind(name)
+        print('bound')
+    except OSError as error:
+        print(error.strerror)
+";
+    let python = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|file| Path::new(file).exists());
+    for level in LEVELS {
+        let sandbox = sandbox(level);
+        let mut settings = confined(&[python.unwrap(), "-c", script]);
+        settings.network = true;
+        assert_eq!(printed(&sandbox, settings).await, "Operation not permitted\nOperation not permitted", "{level}");
+    }
+}
