@@ -139,8 +139,7 @@ impl Sandbox {
         Ok(Self { layers: Layers::of(level), shared: Arc::new(shared) })
     }
 
-    /// Makes no cgroups, as if this process might not. What only they can count is refused then: memory that is shared
-    /// and has no file, and ignoring `SIGCHLD`.
+    /// Makes no cgroups, as if this process might not. What only they can count is refused then.
     #[must_use]
     pub fn without_cgroups(mut self) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {

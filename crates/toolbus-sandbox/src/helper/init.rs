@@ -23,7 +23,7 @@ use super::cgroup::Cgroup;
 use super::process::{Forked, fork};
 use super::seccomp::Filters;
 use super::start::{self, ReadyPipes};
-use super::tree::{ProcessTree, ProcessUsage};
+use super::tree::{ProcessTree, ProcessUsage, SeenCpuTime};
 use super::work_folder::{JOB, OUT, WorkFolder};
 use super::{limits, mounts, usage, watchdog};
 use crate::now;
@@ -107,7 +107,8 @@ fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, Failure>
         }
     };
     let Some(DaemonMessage::Start(program)) = wire::receive(daemon)? else { return Ok(None) };
-    let mut init = SandboxInit { task, order, tree, work, program: None, has_begun: false };
+    let mut init =
+        SandboxInit { task, order, tree, work, program: None, has_begun: false, seen: SeenCpuTime::default() };
     let result = init.serve(daemon, &program);
     // Also after an error, and when the watchdog or the daemon has ended.
     init.kill();
@@ -126,6 +127,7 @@ struct SandboxInit<'a> {
     program: Option<Pid>,
     /// Whether the program may have begun with its job.
     has_begun: bool,
+    seen: SeenCpuTime,
 }
 
 impl SandboxInit<'_> {
@@ -225,7 +227,7 @@ impl SandboxInit<'_> {
     }
 
     /// Waits until the program has ended, by itself or because of a limit, and ends all its processes.
-    fn attend(&self, daemon: &mut UnixStream, head: &JobHeader) -> io::Result<Report> {
+    fn attend(&mut self, daemon: &mut UnixStream, head: &JobHeader) -> io::Result<Report> {
         let Some(program) = self.program else { return Ok(None) };
         let begun = now();
         let deadline = begun + Duration::from_millis(head.time_ms);
@@ -298,7 +300,7 @@ impl SandboxInit<'_> {
         while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
     }
 
-    fn used(&self) -> ProcessUsage {
+    fn used(&mut self) -> ProcessUsage {
         let mut used = self.tree.used(self.alone());
         let limit = self.order.plan.limits.memory;
         let sockets = match self.task.cgroup {
@@ -312,7 +314,10 @@ impl SandboxInit<'_> {
         used.memory += sockets;
         used.cpu_ms = match self.task.cgroup.and_then(Cgroup::cpu_ms) {
             Some(cpu_ms) => cpu_ms,
-            None => used.cpu_ms + usage::of_children().cpu_us / 1000,
+            None => {
+                let waited_for = used.cpu_ms + usage::of_children().cpu_us / 1000;
+                waited_for.max(self.seen.update(std::mem::take(&mut used.own_cpu_ms)))
+            }
         };
         used
     }

@@ -65,8 +65,7 @@ pub(super) struct Filters {
 }
 
 impl Filters {
-    /// Compiles what a program needs. `counts_all`: whether all its memory and CPU time is counted, also what no process
-    /// shows.
+    /// Compiles what a program needs. `counts_all`: whether all its memory is counted, also what no process shows.
     pub(super) fn prepare(order: &SandboxSpec, counts_all: bool) -> io::Result<Self> {
         let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
         let has_namespaces = order.layers.namespaces;
@@ -138,7 +137,7 @@ fn compile(
 fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError> {
     let mut rules: SyscallRules = ALWAYS.iter().chain(OF_ARCHITECTURE).map(|call| (*call, Vec::new())).collect();
     // Refused by another filter, whose error is the one that programs expect.
-    rules.extend([libc::SYS_clone3, libc::SYS_openat2].map(|call| (call, Vec::new())));
+    rules.extend([libc::SYS_clone3, libc::SYS_openat2].iter().chain(XATTR).map(|call| (*call, Vec::new())));
     rules.insert(libc::SYS_fcntl, any(1, &FCNTL.map(|command| command as u64))?);
     rules.insert(libc::SYS_ioctl, any(1, &IOCTL)?);
     rules.insert(libc::SYS_prctl, any(0, &PRCTL.map(|option| option as u64))?);
@@ -154,11 +153,6 @@ fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError
         let kept = kept.map(|flags| SeccompCondition::new(3, Length::Dword, Is::MaskedEq(shared), flags));
         let kept = kept.into_iter().map(|flags| SeccompRule::new(vec![flags?])).collect::<Result<_, _>>()?;
         rules.insert(libc::SYS_mmap, kept);
-        // Who ignores it has children whose CPU time is lost.
-        let other = SeccompCondition::new(0, Length::Dword, Is::Ne, libc::SIGCHLD as u64)?;
-        let asks = vec![is(0, libc::SIGCHLD as u64)?, is_pointer(1, 0)?];
-        let others = vec![SeccompRule::new(vec![other])?, SeccompRule::new(asks)?];
-        rules.insert(libc::SYS_rt_sigaction, others);
     }
     if !shape.counts_all && !shape.has_namespaces {
         // Sockets that travel in a message hold memory that no process shows.
@@ -205,7 +199,9 @@ fn unsupported(has_namespaces: bool) -> Result<SyscallRules, seccompiler::Backen
     let keeps_size = libc::FALLOC_FL_KEEP_SIZE as u64;
     let keeps_size = SeccompCondition::new(1, Length::Dword, Is::MaskedEq(keeps_size), keeps_size)?;
     let fallocate = if has_namespaces { vec![SeccompRule::new(vec![keeps_size])?] } else { Vec::new() };
-    Ok(BTreeMap::from([(libc::SYS_fallocate, fallocate)]))
+    let mut rules = BTreeMap::from([(libc::SYS_fallocate, fallocate)]);
+    rules.extend(XATTR.iter().map(|call| (*call, Vec::new())));
+    Ok(rules)
 }
 
 /// That a mode has no set-user-id and no set-group-id bit.
@@ -414,6 +410,22 @@ const OF_FAMILIES: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OF_FAMILIES: &[i64] =
     &[libc::SYS_kill, libc::SYS_tgkill, libc::SYS_tkill, libc::SYS_pidfd_open, libc::SYS_pidfd_send_signal];
+
+/// Extended attributes, which programs that copy and list files ask for, and do without.
+const XATTR: &[i64] = &[
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_fgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+];
 
 /// Modes, owners and times of files, where it sees no files of others.
 #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,8 @@
 //! The processes of a program, as a `/proc` shows them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Read as _};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -29,12 +30,14 @@ pub(super) struct ProcessTree {
 }
 
 /// What processes use together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ProcessUsage {
     /// Resident memory and page tables, in bytes; what processes share is counted for each.
     pub(super) memory: u64,
-    /// CPU time in milliseconds, with that of their ended children.
+    /// CPU time in milliseconds, with that of children that they have waited for.
     pub(super) cpu_ms: u64,
+    /// CPU time of each process alone, in milliseconds.
+    pub(super) own_cpu_ms: HashMap<i32, u64>,
     /// Processes and threads.
     pub(super) tasks: u64,
 }
@@ -58,6 +61,7 @@ impl ProcessTree {
         for stat in self.stats(program) {
             // Also that of a process which nobody waits for.
             used.cpu_ms += stat.cpu_ms;
+            used.own_cpu_ms.insert(stat.pid, stat.own_cpu_ms);
             if !stat.is_dead {
                 used.memory += stat.memory + self.page_tables(stat.pid);
                 used.tasks += stat.threads;
@@ -201,6 +205,24 @@ impl ProcessTree {
     }
 }
 
+/// CPU time of processes as it was last seen. The kernel forgets that of a child whose parent ignores `SIGCHLD`.
+#[derive(Debug, Default)]
+pub(super) struct SeenCpuTime {
+    last: HashMap<i32, u64>,
+    of_ended_ms: u64,
+}
+
+impl SeenCpuTime {
+    /// Takes over what the living processes have used, and returns what all have used that were seen, in milliseconds.
+    pub(super) fn update(&mut self, now: HashMap<i32, u64>) -> u64 {
+        // A smaller number is that of another process with the same id.
+        let ended = self.last.iter().filter(|(pid, last)| now.get(pid).is_none_or(|now| now < last));
+        self.of_ended_ms += ended.map(|(_, last)| last).sum::<u64>();
+        self.last = now;
+        self.of_ended_ms + self.last.values().sum::<u64>()
+    }
+}
+
 /// Kills every process of the PID namespace of which this one is the first.
 #[expect(unsafe_code, reason = "there is no safe interface to kill(2) of all processes")]
 fn kill_all() -> libc::c_int {
@@ -226,6 +248,7 @@ struct ProcessStat {
     is_dead: bool,
     /// Whether its first thread has ended while others go on.
     has_ended_leader: bool,
+    own_cpu_ms: u64,
     cpu_ms: u64,
     threads: u64,
     memory: u64,
@@ -237,7 +260,9 @@ fn parse(stat: &str) -> Option<ProcessStat> {
     let fields: Vec<&str> = rest.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     // Numbered as in proc_pid_stat(5), where the state is the third.
     let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
-    let ticks: u64 = (14..=17).filter_map(field).sum();
+    let milliseconds = |fields: RangeInclusive<usize>| {
+        fields.filter_map(field).sum::<u64>() * 1000 / rustix::param::clock_ticks_per_second().max(1)
+    };
     let threads = field(20)?;
     let (is_zombie, is_gone) = (*fields.first()? == "Z", *fields.first()? == "X");
     Some(ProcessStat {
@@ -245,7 +270,8 @@ fn parse(stat: &str) -> Option<ProcessStat> {
         parent: fields.get(1)?.parse().ok()?,
         is_dead: is_gone || (is_zombie && threads <= 1),
         has_ended_leader: is_zombie && threads > 1,
-        cpu_ms: ticks * 1000 / rustix::param::clock_ticks_per_second().max(1),
+        own_cpu_ms: milliseconds(14..=15),
+        cpu_ms: milliseconds(14..=17),
         threads,
         memory: field(24)? * rustix::param::page_size() as u64,
     })
@@ -266,6 +292,7 @@ mod tests {
             parent: 1,
             is_dead: false,
             has_ended_leader: false,
+            own_cpu_ms: 300,
             cpu_ms: 1000,
             threads: 5,
             memory,
@@ -273,6 +300,15 @@ mod tests {
         assert_eq!(parse(stat), Some(expected));
         assert_eq!(parse("7 (x) Z"), None);
         assert_eq!(parse(""), None);
+    }
+
+    #[test]
+    fn cpu_time_of_a_process_counts_as_it_was_last_seen() {
+        let mut seen = SeenCpuTime::default();
+        assert_eq!(seen.update(HashMap::from([(2, 10), (3, 5)])), 15);
+        assert_eq!(seen.update(HashMap::from([(2, 20)])), 25);
+        assert_eq!(seen.update(HashMap::from([(2, 1)])), 26, "another process with the same id");
+        assert_eq!(seen.update(HashMap::new()), 26);
     }
 
     #[test]

@@ -223,7 +223,8 @@ impl Plans {
             read: interpreter.read.iter().cloned().chain(programs).collect(),
             write: Vec::new(),
             network: false,
-            metadata: false,
+            // Of its own files, where it has a file system of its own.
+            metadata: true,
             waits: true,
             owner: None,
             limits,

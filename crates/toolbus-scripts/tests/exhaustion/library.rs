@@ -1,8 +1,8 @@
 //! What scripts do every day works at both levels.
 
-use toolbus_sandbox::Ending;
+use toolbus_sandbox::{Ending, Level};
 
-use crate::fixture::{assert_printed, both, script, text, told};
+use crate::fixture::{assert_printed, both, run, script, text, told, without_cgroups};
 
 #[tokio::test]
 async fn an_event_loop_with_threads_works() {
@@ -74,5 +74,46 @@ gc.collect()
     }
     for outcome in both(script("print('whole')")).await {
         assert_eq!(told(&outcome), (Ending::Exited(0), "whole\n".to_owned(), String::new()));
+    }
+}
+
+#[tokio::test]
+async fn ordinary_commands_work_on_its_own_files_where_it_has_a_file_system_of_its_own() {
+    let source = r#"
+import os, shutil, subprocess
+commands = """
+echo text > a && cp a b && cp -p a c && cp -r . /tmp/copy && mv b d && cat d
+touch e && touch -d 2024-01-01 e && date -r e +%Y
+chmod 640 a && stat -c %a a && chmod +x a && ls -l a > listed && ls -la --color=always . > listed
+mkdir -p f/g && install -m 600 a f/g/h && ln -s a link && readlink link && ln a hard
+tar cf x.tar a f && mkdir out && tar xf x.tar -C out && ls out/f/g
+tar czf x.tgz a && tar xzf x.tgz -C out && gzip -k d && gunzip -c d.gz
+sed -i s/text/other/ a && sort -o a a && cat a && tee t < a | wc -l
+find f -name h -newer e && du -s f > sizes
+dd if=a of=copied bs=1 count=3 2> log && cmp -n 3 a copied && mktemp > names
+python3 -c "import shutil; shutil.copy('a', 'i'); shutil.copytree('f', 'j')" && rm -r f j && ls i
+sh -c 'sleep 0.1 & wait; seq 3 | xargs -n1 echo' | tail -1
+git init -q --template= repo && cd repo && git config user.email a@b && git config user.name a && echo 1 > x && git add . && git commit -qm one && git log --oneline | wc -l
+"""
+for command in commands.strip().splitlines():
+    if command.startswith('git') and not shutil.which('git'):
+        continue
+    ended = subprocess.run(['bash', '-c', command], capture_output=True, text=True)
+    print(ended.returncode, ended.stdout.strip(), ended.stderr.strip())
+os.makedirs('made/within')
+shutil.copy2('a', 'made/copied')
+shutil.move('made/copied', 'made/moved')
+os.utime('made/moved', (0, 0))
+os.chown('made/moved', os.getuid(), os.getgid())
+print(os.stat('made/moved').st_mtime)
+"#;
+    for outcome in
+        [run(Level::Full, script(source)).await, without_cgroups(script(source)).await.into_iter().next().unwrap()]
+    {
+        let git = if text(&outcome.stdout).lines().count() == 14 { "\n0 1 " } else { "" };
+        let expected = format!(
+            "0 text \n0 2024 \n0 640 \n0 a \n0 h \n0 text \n0 other\n1 \n0 f/g/h \n0  \n0 i \n0 3 {git}\n0.0\n"
+        );
+        assert_eq!(told(&outcome), (Ending::Exited(0), expected, String::new()));
     }
 }

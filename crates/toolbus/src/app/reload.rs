@@ -111,7 +111,8 @@ impl App {
         hide(&next, &self.redactor);
         let of_scripts = self.scripts.tools(&next).await?;
         let waiting = waiting(&self.config, &next, self.servers.is_some());
-        let changed = changed(&self.config, &next, &waiting);
+        let merged = merged(&self.config, &next, self.servers.is_some());
+        let changed = changed(&self.config, &merged);
         let before = names(&self.policy);
         let (mut tools, mut sets) = in_sessions(&next, next.tools()?, self.kept(&next));
         tools.extend(of_scripts);
@@ -128,26 +129,7 @@ impl App {
         if let Some(servers) = &self.servers {
             servers.apply(&next, placed);
         }
-        self.config = Config {
-            identity: next.identity,
-            agents: next.agents,
-            outbound: next.outbound,
-            toolsets: next.toolsets,
-            tools: ToolsConfig { required: self.config.tools.required.clone(), ..next.tools },
-            rest: next.rest,
-            commands: next.commands,
-            given: next.given,
-            http: self.config.http.with_live_parts_of(&next.http),
-            pins: PinsConfig { file: self.config.pins.file.clone(), ..next.pins },
-            mcp: McpConfig {
-                servers_file: self.config.mcp.servers_file.clone(),
-                required: self.config.mcp.required.clone(),
-                unknown_server: self.config.mcp.unknown_server,
-                register: self.config.mcp.register.clone(),
-                ..next.mcp
-            },
-            ..self.config.clone()
-        };
+        self.config = merged;
         self.digest.send_replace(self.config.digest());
         let now = names(&self.policy);
         let beyond = |these: &BTreeSet<String>, those: &BTreeSet<String>| these.difference(those).cloned().collect();
@@ -270,20 +252,44 @@ fn names(policy: &PolicyHandle) -> BTreeSet<String> {
     policy.current().tools().iter().map(|tool| tool.name.to_string()).collect()
 }
 
-/// The sections that differ in keys that a running daemon applies.
-fn changed(running: &Config, next: &Config, waiting: &[&str]) -> Vec<String> {
-    let http = running.http.with_live_parts_of(&next.http) != running.http;
+/// What a running daemon has after a reload: the parts of the next configuration that it applies, and its own of the rest.
+fn merged(running: &Config, next: &Config, has_servers: bool) -> Config {
+    let mcp = McpConfig {
+        servers_file: running.mcp.servers_file.clone(),
+        required: running.mcp.required.clone(),
+        unknown_server: running.mcp.unknown_server,
+        register: running.mcp.register.clone(),
+        ..next.mcp.clone()
+    };
+    Config {
+        identity: next.identity.clone(),
+        agents: next.agents.clone(),
+        outbound: next.outbound.clone(),
+        toolsets: next.toolsets.clone(),
+        tools: ToolsConfig { required: running.tools.required.clone(), ..next.tools.clone() },
+        rest: next.rest.clone(),
+        commands: next.commands.clone(),
+        given: next.given.clone(),
+        http: running.http.with_live_parts_of(&next.http),
+        pins: PinsConfig { file: running.pins.file.clone(), ..next.pins.clone() },
+        mcp: if has_servers { mcp } else { running.mcp.clone() },
+        ..running.clone()
+    }
+}
+
+/// The sections in which a reload has changed something.
+fn changed(running: &Config, merged: &Config) -> Vec<String> {
     let sections = [
-        ("identity", running.identity != next.identity),
-        ("agents", running.agents != next.agents),
-        ("outbound", running.outbound != next.outbound),
-        ("toolsets", running.toolsets != next.toolsets),
-        ("tools", running.tools != next.tools && !waiting.contains(&"tools.required")),
-        ("rest", running.rest != next.rest),
-        ("commands", running.commands != next.commands),
-        ("http", http),
-        ("pins", running.pins != next.pins && !waiting.contains(&"pins.file")),
-        ("mcp", running.mcp != next.mcp && !waiting.iter().any(|name| name.starts_with("mcp"))),
+        ("identity", running.identity != merged.identity),
+        ("agents", running.agents != merged.agents),
+        ("outbound", running.outbound != merged.outbound),
+        ("toolsets", running.toolsets != merged.toolsets),
+        ("tools", running.tools != merged.tools),
+        ("rest", running.rest != merged.rest),
+        ("commands", running.commands != merged.commands),
+        ("http", running.http != merged.http),
+        ("pins", running.pins != merged.pins),
+        ("mcp", running.mcp != merged.mcp),
     ];
     sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()).collect()
 }
@@ -369,6 +375,19 @@ mod tests {
         std::fs::write(&file, command("two").replace("'true'", "'no-such-program-at-all'")).unwrap();
         app.reload().await.unwrap_err();
         assert!(has("two"), "nothing has changed");
+    }
+
+    #[tokio::test]
+    async fn a_section_of_which_a_part_waits_has_changed_in_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.toml");
+        let mut app = app(&Config::default(), &[&file]).await;
+        std::fs::write(&file, "[tools]\nrequired = ['current_time']\n[tools.limits.current_time]\nmax_in_flight = 2\n")
+            .unwrap();
+        let report = app.reload().await.unwrap();
+        assert_eq!((report.changed, report.waiting), (vec!["tools".to_owned()], vec!["tools.required".to_owned()]));
+        let again = app.reload().await.unwrap();
+        assert_eq!((again.changed, again.waiting), (Vec::new(), vec!["tools.required".to_owned()]));
     }
 
     #[tokio::test]
