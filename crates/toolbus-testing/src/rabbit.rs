@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,8 @@ const PORTS: &str = "ports";
 const INSTALLED: &str = "/usr/lib/rabbitmq/lib";
 /// Longest start of a node on a busy machine.
 const START_TIME: Duration = Duration::from_secs(90);
+/// What `rabbitmqctl` says of a node that has not started completely.
+const STARTING: &str = "requires the 'rabbit' app to be running";
 /// A port that was free can be taken by another process before the node binds it.
 const START_ATTEMPTS: usize = 3;
 
@@ -220,8 +222,17 @@ impl RabbitNode {
     /// When it fails, with what it printed.
     #[expect(clippy::panic, reason = "a test whose node does not obey fails")]
     pub async fn ctl(&self, arguments: &[&str]) -> String {
-        let mut command = tokio::process::Command::from(self.command("rabbitmqctl"));
-        let done = command.arg("--quiet").args(arguments).stdin(Stdio::null()).kill_on_drop(true).output().await;
+        let mut attempts = START_ATTEMPTS;
+        let done = loop {
+            attempts -= 1;
+            let mut command = tokio::process::Command::from(self.command("rabbitmqctl"));
+            let done = command.arg("--quiet").args(arguments).stdin(Stdio::null()).kill_on_drop(true).output().await;
+            // A node takes connections a moment before it says that it runs.
+            let is_starting = |output: &Output| String::from_utf8_lossy(&output.stderr).contains(STARTING);
+            if attempts == 0 || !done.as_ref().is_ok_and(is_starting) {
+                break done;
+            }
+        };
         match done {
             Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
             Ok(output) => panic!(
