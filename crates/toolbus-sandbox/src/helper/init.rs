@@ -18,7 +18,7 @@ use rustix::process::{
 };
 use rustix::stdio;
 
-use super::artifacts::{self, CollectedFiles};
+use super::artifacts;
 use super::cgroup::Cgroup;
 use super::process::{Forked, fork};
 use super::seccomp::Filters;
@@ -249,6 +249,8 @@ impl SandboxInit<'_> {
                 return Ok(None);
             }
             if let Some(status) = reap(program)? {
+                // Its number may be another process's from now on.
+                self.program = None;
                 break self.ending_of(status);
             }
             if said {
@@ -274,28 +276,32 @@ impl SandboxInit<'_> {
         };
         self.kill();
         let usage = usage::of_children();
-        let collected = match ending {
-            Ending::Stopped(_) => CollectedFiles::default(),
-            _ => artifacts::collect(&self.work.join(OUT), self.order.plan.limits.artifacts),
-        };
+        let collected = artifacts::collect(&self.work.join(OUT), self.order.plan.limits.artifacts);
         let (artifacts, bytes) =
             collected.files.into_iter().map(|(name, bytes)| ((name, bytes.len() as u64), bytes)).unzip();
         let usage = Usage { peak_memory: usage.peak_memory.max(peak), ..usage };
         Ok(Some((RunReport { ending, usage, artifacts, left_out: collected.left_out }, bytes)))
     }
 
-    /// The program, if it cannot have children: without namespaces, the seccomp filter refuses to start processes.
+    /// Whether the program cannot have children: without namespaces, the seccomp filter refuses to start processes.
+    fn is_alone(&self) -> bool {
+        self.order.layers.seccomp && !self.order.layers.namespaces
+    }
+
+    /// The program, if it cannot have children.
     fn alone(&self) -> Option<Pid> {
-        self.program.filter(|_| self.order.layers.seccomp && !self.order.layers.namespaces)
+        self.program.filter(|_| self.is_alone())
     }
 
     /// Kills what is left of the program, and waits for it.
-    fn kill(&self) {
-        if let Some(program) = self.alone() {
-            // Fails if it has ended already.
-            let _ = kill_process(program, Signal::KILL);
-        } else {
-            self.tree.kill();
+    fn kill(&mut self) {
+        match self.program.take() {
+            Some(program) if self.is_alone() => {
+                // Not reaped yet, so that the number is its own.
+                let _ = kill_process(program, Signal::KILL);
+            }
+            None if self.is_alone() => {}
+            _ => self.tree.kill(),
         }
         while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
     }
@@ -307,7 +313,7 @@ impl SandboxInit<'_> {
             Some(_) => 0,
             None => self.tree.socket_buffers(self.alone(), self.order.layers.namespaces && !self.order.plan.network),
         };
-        if used.memory + sockets > limit && self.alone().is_none() {
+        if used.memory + sockets > limit && !self.is_alone() {
             // Twice: of processes that end while they are looked at, the others show a greater share.
             used.memory = (0..2).map(|_| self.tree.proportional_memory()).min().unwrap_or(used.memory);
         }

@@ -34,18 +34,14 @@ pub(super) fn output(outcome: &Outcome, installing: Duration, given: ScriptBudge
     let (stdout, stderr) = (text(&outcome.stdout), text(&outcome.stderr));
     let is_error = outcome.ending != Ending::Exited(0);
     let content = match outcome.ending {
-        Ending::Exited(0) => success(outcome, &stdout, given.limits),
+        Ending::Exited(0) => success(outcome, &stdout, &stderr, given.limits),
         Ending::Exited(code) => format!("Script failed (exit {code}):\n{}", both(&stdout, &stderr)),
         Ending::Signalled(signal) => format!("Script failed ({}):\n{}", signal_name(signal), both(&stdout, &stderr)),
-        Ending::Stopped(Stop::Time) => timed_out(outcome.elapsed, given.time),
+        Ending::Stopped(Stop::Time) => timed_out(outcome.elapsed, given.time) + &until_then(&stdout, &stderr),
         Ending::Stopped(stop) => stopped(stop, &stdout, &stderr, given),
     };
     let program = program(outcome, &content, stdout, stderr, given.time);
-    let content = match outcome.ending {
-        // Peers compare these words.
-        Ending::Stopped(Stop::Time) => content,
-        _ => content + &left_out(outcome.left_out, given.limits),
-    };
+    let content = content + &left_out(outcome.left_out, given.limits);
     let blocks = match &*outcome.artifacts {
         [] => Vec::new(),
         files => std::iter::once(artifacts::text(&*content)).chain(files.iter().map(artifacts::block)).collect(),
@@ -55,19 +51,22 @@ pub(super) fn output(outcome: &Outcome, installing: Duration, given: ScriptBudge
         .of_program(Program { elapsed, ..program })
 }
 
-fn success(outcome: &Outcome, stdout: &str, limits: &Limits) -> String {
+/// Standard output to the byte; of a script without it what else it wrote.
+fn success(outcome: &Outcome, stdout: &str, stderr: &str, limits: &Limits) -> String {
     let cut = if outcome.stdout.is_cut {
         format!("\n[The output was cut after {}.]", size(limits.output))
     } else {
         String::new()
     };
-    match (stdout.is_empty(), &*outcome.artifacts) {
-        (false, _) => format!("{stdout}{cut}"),
+    let written = match (stdout.is_empty(), &*outcome.artifacts) {
+        (false, _) => return format!("{stdout}{cut}"),
         (true, []) => NO_OUTPUT.to_owned(),
         (true, files) => named(files),
-    }
+    };
+    if stderr.is_empty() { written } else { format!("{written}\nstderr:\n{}", shown(stderr)) }
 }
 
+/// Begins with the words that peers compare.
 fn timed_out(elapsed: Duration, time: Duration) -> String {
     format!(
         "execute_python_script timed out after {}s. Either increase timeout_seconds, simplify the script, or consider an \
@@ -105,15 +104,23 @@ fn stopped(stop: Stop, stdout: &str, stderr: &str, ScriptBudget { limits, time: 
             "Print less, or write to a file in the folder that TOOLBUS_OUTPUT names.",
         ),
     };
-    let written = if stdout.is_empty() && stderr.is_empty() {
-        String::new()
-    } else if stop == Stop::Output {
-        let beginning = |text: &str| text.chars().take(MAX_BEGINNING).collect::<String>();
-        format!("\nIts output began:\n{}", both(&beginning(stdout), &beginning(stderr)))
-    } else {
-        format!("\nIts output until then:\n{}", both(stdout, stderr))
+    let written = match (stop, stdout, stderr) {
+        (Stop::Output, "", "") => String::new(),
+        (Stop::Output, ..) => {
+            let beginning = |text: &str| text.chars().take(MAX_BEGINNING).collect::<String>();
+            format!("\nIts output began:\n{}", both(&beginning(stdout), &beginning(stderr)))
+        }
+        _ => until_then(stdout, stderr),
     };
     format!("The script {reason}, and was stopped. {advice}{written}")
+}
+
+/// What a script wrote before it was stopped.
+fn until_then(stdout: &str, stderr: &str) -> String {
+    match (stdout, stderr) {
+        ("", "") => String::new(),
+        _ => format!("\nIts output until then:\n{}", both(stdout, stderr)),
+    }
 }
 
 /// What it wrote to both, in an order that does not depend on when it did.
@@ -248,7 +255,12 @@ mod tests {
         for stdout in ["42\n", "{\"a\": 1}", " \n"] {
             assert_eq!(of(Ending::Exited(0), stdout, "a warning"), stdout);
         }
-        assert_snapshot!(of(Ending::Exited(0), "", "a warning"), @"(no output)");
+        assert_snapshot!(of(Ending::Exited(0), "", ""), @"(no output)");
+        assert_snapshot!(of(Ending::Exited(0), "", "a warning"), @"
+        (no output)
+        stderr:
+        a warning
+        ");
     }
 
     #[test]
@@ -287,14 +299,16 @@ mod tests {
     }
 
     #[test]
-    fn too_little_time_is_told_in_the_words_of_peers_and_no_others() {
+    fn too_little_time_is_told_in_the_words_of_peers_and_then_what_was_written() {
         let expected = "isError: execute_python_script timed out after 30s. Either increase timeout_seconds, simplify the script, \
                     or consider an alternative approach that does not require script execution.";
-        let mut late = outcome(Ending::Stopped(Stop::Time), "out", "err");
+        let mut late = outcome(Ending::Stopped(Stop::Time), "", "");
         assert_eq!(content(&late), expected);
-        late.left_out = 3;
         late.elapsed = TIME + Duration::from_millis(300);
         assert_eq!(content(&late), expected);
+        late.stdout = stream("out");
+        late.stderr = stream("err");
+        assert_eq!(content(&late), format!("{expected}\nIts output until then:\nout\nstderr:\nerr"));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What a script leaves in its folder of files that come back.
 
-use toolbus_sandbox::{Ending, Outcome};
+use toolbus_sandbox::{Ending, Outcome, Stop};
 
-use crate::fixture::{both, script, text, warm};
+use crate::fixture::{both, brief, script, text, warm};
 
 fn names(outcome: &Outcome) -> Vec<(&str, usize)> {
     outcome.artifacts.iter().map(|file| (file.name.as_str(), file.bytes.len())).collect()
@@ -83,5 +83,21 @@ for attempt in (lambda: os.rmdir(out), lambda: os.rename(out, 'moved'), lambda: 
 ";
     for outcome in both(script(source)).await {
         assert_eq!((outcome.ending, names(&outcome)), (Ending::Exited(0), vec![]), "{outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_script_that_is_stopped_keeps_what_it_printed_and_its_files() {
+    let source = "
+import os, time
+print('half', flush=True)
+with open(os.environ['TOOLBUS_OUTPUT'] + '/half.csv', 'w') as file:
+    file.write('a,b')
+time.sleep(600)
+";
+    for outcome in both(brief(source, 2000)).await {
+        assert_eq!((outcome.ending, &*text(&outcome.stdout)), (Ending::Stopped(Stop::Time), "half\n"), "{outcome:?}");
+        let files: Vec<_> = outcome.artifacts.iter().map(|file| (&*file.name, &*file.bytes)).collect();
+        assert_eq!(files, [("half.csv", &b"a,b"[..])]);
     }
 }

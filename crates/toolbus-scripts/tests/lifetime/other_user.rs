@@ -111,7 +111,7 @@ def call(*arguments):
                 "attempt(lambda: os.chmod(SECRET, 0o777), lambda: os.utime(SECRET), lambda: os.truncate(SECRET, 0))",
             ),
             60_000,
-            [refused, refused],
+            ["Exited(0)\nFileNotFoundError\nFileNotFoundError\nPermissionError\n", refused],
         ),
         (
             attack(
