@@ -1,7 +1,7 @@
 //! Configured programs as tools.
 //!
 //! A [`CommandConfig`] is one section of the configuration: a list of arguments with placeholders. It is run without a shell:
-//! whatever a caller sends stays within its own argument.
+//! a caller's value stays within its own argument.
 
 mod check;
 mod config;
@@ -46,7 +46,7 @@ pub fn tool(config: &CommandConfig, sandbox: Option<&Sandbox>) -> Result<Tool, C
     }
 }
 
-/// The tool of a command for those who only look: it needs no sandbox, and calls of one that is confined fail.
+/// Describes a command without running it: needs no sandbox, and calls of a confined command fail.
 ///
 /// # Errors
 ///

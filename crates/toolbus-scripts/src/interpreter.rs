@@ -26,7 +26,7 @@ const MAX_SHOWN: usize = 300;
 /// What the names of variables begin with by which version managers choose.
 const MANAGERS: [&str; 3] = ["PYENV_", "ASDF_", "MISE_"];
 
-/// Says what the interpreter is. Understood by every version, so that one which is too old can be told so.
+/// Prints what the interpreter is. Every version understands it, so that a message can name one that is too old.
 const QUESTION: &str = "\
 import json, os, sys, sysconfig
 print(json.dumps({
@@ -67,7 +67,7 @@ pub enum InterpreterError {
         /// Why it was not.
         error: io::Error,
     },
-    /// It says nothing, or something else than a Python.
+    /// It prints nothing, or is no Python.
     #[error("program '{0}' does not answer as a Python does")]
     NotPython(String),
     /// Python, but too old.
@@ -156,7 +156,7 @@ fn environment(daemon: impl IntoIterator<Item = (OsString, OsString)>) -> BTreeM
     environment::inherited(others).chain(managers).collect()
 }
 
-/// Reads what an interpreter said. Scripts that lead to it may have said something before.
+/// Reads what an interpreter printed. Scripts that start it may have printed something before.
 fn read(stdout: &[u8], command: String) -> Result<Interpreter, InterpreterError> {
     let text = String::from_utf8_lossy(stdout);
     let line = text.lines().next_back().unwrap_or_default();
@@ -174,7 +174,7 @@ fn read(stdout: &[u8], command: String) -> Result<Interpreter, InterpreterError>
     Ok(Interpreter { program, read, version, abi: said.abi })
 }
 
-/// The last line with something in it, short enough to be shown.
+/// The last line that is not empty, shortened.
 fn last_line(stderr: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(stderr);
     let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;

@@ -51,7 +51,7 @@ pub enum PackageError {
     Failed {
         /// pip's exit code.
         exit_code: i32,
-        /// What it said, bounded and without credentials.
+        /// Its message, bounded and without credentials.
         stderr: String,
     },
     /// pip took too long.
@@ -60,7 +60,7 @@ pub enum PackageError {
         /// The time that it had.
         seconds: u64,
     },
-    /// Something is wrong here. The text is for an operator.
+    /// The cache of packages or pip failed. The text is for an operator.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -150,7 +150,7 @@ impl CacheInner {
         blocking(move || Ok(store.find(&request, ttl))).await
     }
 
-    /// Installs, once for all who want the same at a time. It goes on for as long as one of them waits.
+    /// Installs once for all concurrent equal requests. Continues as long as one of them waits.
     fn share(this: &Arc<Self>, admitted: Vec<Requirement>) -> Shared<Installing> {
         let request = this.request(&admitted);
         let mut running = this.running.lock();
@@ -164,7 +164,7 @@ impl CacheInner {
     }
 
     async fn make(self: Arc<Self>, admitted: Vec<Requirement>) -> Result<PathBuf, PackageError> {
-        // Another may have ended between the look and the start.
+        // Another installation may have ended meanwhile.
         if let Some(set) = self.find(&admitted).await? {
             return Ok(set);
         }

@@ -19,7 +19,7 @@ pub struct Bounds {
     pub waiting: usize,
 }
 
-/// Gives turns: to the owner of whom the fewest run, among those in turn, and within an owner to the first who came.
+/// A fair queue: the owner with the fewest runs is next, equal owners in turn; within an owner the first is next.
 ///
 /// So one with a hundred waiting delays another's first by no more than the one run that ends soonest.
 #[derive(Clone)]
@@ -42,15 +42,15 @@ pub enum QueueError {
 pub struct Turn {
     queue: FairQueue,
     owner: Arc<str>,
-    /// Whether it was never taken, and somebody else was told so already.
+    /// Whether it was never taken, and the next was notified already.
     is_void: bool,
 }
 
-/// How a turn gets to who waits for it.
+/// Hands a turn to a waiting caller.
 type TurnSender = oneshot::Sender<Turn>;
 
 impl FairQueue {
-    /// A queue in which nobody waits.
+    /// Creates an empty queue.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         Self { state: Arc::new(Mutex::new(QueueState::new(bounds))) }
@@ -97,7 +97,7 @@ impl FairQueue {
         Turn { queue: self.clone(), owner, is_void: false }
     }
 
-    /// Ends the run of `owner`, and gives its place to the next who still waits for one.
+    /// Ends the run of `owner`, and gives its place to the next waiting caller.
     fn end(&self, owner: &str) {
         let mut ended = Some(Arc::<str>::from(owner));
         while let Some(owner) = ended.take() {
@@ -121,7 +121,7 @@ impl Drop for Turn {
     }
 }
 
-/// A place among those who wait.
+/// A place in the queue.
 struct QueuePosition<'a> {
     queue: &'a FairQueue,
     owner: &'a str,
@@ -146,7 +146,7 @@ impl fmt::Debug for Turn {
     }
 }
 
-/// Who runs and who waits. `T` is how one who waits is told that it is its turn.
+/// Running and waiting callers. `T` notifies a waiting caller of its turn.
 struct QueueState<T> {
     bounds: Bounds,
     /// Those of whom any run or wait.
@@ -193,7 +193,7 @@ impl<T> QueueState<T> {
         is_free
     }
 
-    /// Takes a place among those who wait, and returns its number; none when there is no room.
+    /// Takes a place in the queue, and returns its number; `None` if the queue is full.
     fn wait(&mut self, owner: &Arc<str>, told: T) -> Option<u64> {
         let waiting_of_owner = self.owners.get(owner).map_or(0, |owner| owner.waiting.len());
         if waiting_of_owner >= self.bounds.waiting_per_owner || self.waiting >= self.bounds.waiting {
@@ -208,7 +208,7 @@ impl<T> QueueState<T> {
         Some(self.numbers)
     }
 
-    /// Gives up a place among those who wait, if it is still there.
+    /// Leaves the queue, if the place is still there.
     fn leave(&mut self, owner: &str, number: u64) {
         let Some(of_owner) = self.owners.get_mut(owner) else { return };
         let before = of_owner.waiting.len();
@@ -219,7 +219,7 @@ impl<T> QueueState<T> {
         }
     }
 
-    /// Ends a run, and begins that of the next who waits.
+    /// Ends a run, and begins the next waiting one.
     fn next(&mut self, ended: &str) -> Option<(Arc<str>, T)> {
         self.running = self.running.saturating_sub(1);
         if let Some(owner) = self.owners.get_mut(ended) {

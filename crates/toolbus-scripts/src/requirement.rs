@@ -1,4 +1,4 @@
-//! One package that a script asks for, and all of them.
+//! The packages that a script requests.
 
 mod allowed;
 mod error;

@@ -22,7 +22,7 @@ pub trait Runner: Send + Sync + 'static {
     /// Runs a script to its end. Dropping the future ends the script, and everything that it started.
     fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>>;
 
-    /// What runs, and how well it is kept in.
+    /// The state of the runner.
     fn status(&self) -> RunnerStatus;
 
     /// Ends what is kept ready. No script is run any more.
@@ -42,7 +42,7 @@ pub struct Script {
     pub time: Duration,
     /// Processor time that it may take.
     pub cpu: Duration,
-    /// When it has to have ended, whatever of its time is left: nobody waits for the answer any more.
+    /// When it has to have ended, also before its own time has passed: the caller waits no longer.
     pub deadline: Instant,
 }
 
@@ -91,10 +91,10 @@ pub enum RunFailure {
     /// Its packages could not be had.
     #[error(transparent)]
     Packages(#[from] PackageError),
-    /// Something is wrong here, and the script did not begin. The text is for an operator.
+    /// The runner failed before the script began. The text is for an operator.
     #[error("{0}")]
     NotStarted(String),
-    /// Something is wrong here, and the script may have begun. The text is for an operator.
+    /// The runner failed, and the script may have begun. The text is for an operator.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -105,7 +105,7 @@ pub enum RunFailure {
 pub struct RunnerStatus {
     /// `sandbox` or `local`.
     pub runner: &'static str,
-    /// How much keeps scripts in; absent where nothing does.
+    /// The level at which scripts run; absent without a sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
     /// What confines scripts: `namespaces`, `landlock`, `seccomp`, `cgroups`.

@@ -33,7 +33,7 @@ const UNKNOWN: &str = "unknown callers";
 /// The exit code of what did not run.
 const NOT_RUN: i32 = -1;
 
-/// What scripts may take, and what is said of it.
+/// Limits of scripts, and their description.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Time of a script that asks for none.
@@ -42,7 +42,7 @@ pub struct Settings {
     pub max_timeout: Duration,
     /// Processor time that a script gets, in thousandths of its time.
     pub cpu_millis: u32,
-    /// What the runner keeps scripts within: it is told here to callers.
+    /// The limits that the runner applies; the description names them.
     pub limits: Limits,
     /// The packages that scripts may ask for.
     pub packages: AllowedPackages,
@@ -73,7 +73,7 @@ impl ScriptTool {
         Tool::new(descriptor::descriptor(&self.settings, has_network), self)
     }
 
-    /// Waits for a turn: so long that a script has the time that it asks for, or half of what its call has.
+    /// Waits for a turn, as long as the script keeps the requested time, or half of the call's.
     async fn turn(&self, call: &ToolCall, time: Duration, deadline: Instant) -> Result<Turn, ToolFailure> {
         let to_go = deadline.saturating_duration_since(Clock::SYSTEM.now());
         let latest = deadline.checked_sub(time.min(to_go / 2)).unwrap_or(deadline);
@@ -118,7 +118,7 @@ impl Executor for ScriptTool {
     }
 }
 
-/// What is told of a script that did not run.
+/// The result of a script that did not run.
 fn not_run(failure: RunFailure, elapsed: Duration) -> Result<ToolOutput, ToolFailure> {
     let unavailable = |cause, message, detail| Err(ToolFailure::new(cause, message).with_detail(detail));
     let scripts = "Scripts cannot be run at the moment. Tell the operator if it stays so.";

@@ -1,4 +1,4 @@
-//! Programs that run as the daemon itself does: with bounds on their time and output, and nothing that keeps them in.
+//! Runs programs with the rights of the daemon, and limits only their time and output.
 //!
 //! What they start ends with them, unless it makes a session or process group of its own.
 
@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Outcome, Stop, Stream, Usage};
 
-/// Time to read what is left in the pipes once the program has ended: something that left its group may hold them open.
+/// Time to read the rest of the pipes after the end of the program: a process that left its group may hold them open.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What to run.

@@ -70,7 +70,7 @@ pub enum CommandError {
     /// A variable that is the sandbox's.
     #[error("`{0}` cannot be set: in the sandbox it leads to a folder of the command's own")]
     Reserved(String),
-    /// Something that only the sandbox has.
+    /// A key that has a meaning only in the sandbox.
     #[error("without the sandbox the command may use everything; leave `{0}` out")]
     Unconfined(&'static str),
     /// It cannot be confined.
@@ -195,7 +195,7 @@ fn environment(
     Ok(inherited.chain(config.env.iter().map(|(name, value)| (name.into(), value.expose().into()))).collect())
 }
 
-/// What only means something in the sandbox must not stand where it means nothing.
+/// Refuses keys that have a meaning only in the sandbox.
 fn unconfined(config: &CommandConfig) -> Result<(), CommandError> {
     let given = [("read", !config.read.is_empty()), ("write", !config.write.is_empty()), ("network", config.network)];
     given.iter().find(|(_, is_given)| *is_given).map_or(Ok(()), |(key, _)| Err(CommandError::Unconfined(key)))

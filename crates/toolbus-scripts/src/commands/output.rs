@@ -10,9 +10,9 @@ use toolbus_sandbox::{Ending, Limits, Outcome, Stop, Stream};
 use super::Output;
 use crate::text::without_middle;
 
-/// Most characters of what a program wrote that an error shows: of its end, where what went wrong is said.
+/// Most characters of a program's output in an error: of its end, where the cause is.
 const MAX_SHOWN: usize = 4000;
-/// What is said of a program that printed nothing.
+/// The text of a program without output.
 const NOTHING: &str = "(no output)";
 
 /// Makes a result of an outcome.
@@ -63,7 +63,7 @@ fn json(stdout: &Stream) -> Result<ToolOutput, ToolFailure> {
     }
 }
 
-/// The tool's report that it did not succeed, with what the program said about it: its standard error or else its output.
+/// An error with the program's standard error, or else its output.
 fn failed(what: &str, outcome: &Outcome) -> ToolOutput {
     let text = said(&outcome.stderr).or_else(|| said(&outcome.stdout));
     ToolOutput::error(

@@ -19,7 +19,7 @@ pub(super) struct CommandTemplate {
 /// What becomes of one element of the command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ArgumentElement {
-    /// One argument, or none where something is absent that it consists of.
+    /// One argument; absent if a value in it is absent.
     One(Vec<ArgumentPart>),
     /// An argument for each item of a list.
     Each(String),
@@ -98,7 +98,7 @@ impl ArgumentPart {
     }
 }
 
-/// One argument; none where something is absent that it consists of.
+/// One argument; `None` if a value in it is absent.
 fn one(
     parts: &[ArgumentPart],
     arguments: &Map<String, Value>,

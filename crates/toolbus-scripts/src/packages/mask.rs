@@ -1,4 +1,4 @@
-//! What callers may read of what pip said.
+//! Removes credentials and internal paths from pip's messages.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::text::without_middle;
 
 /// Most characters that are shown.
 const MAX_SHOWN: usize = 4000;
-/// What stands where something is hidden.
+/// Replaces what is removed.
 const HIDDEN: &str = "***";
 /// Shortest part of a credential that is looked for by itself: shorter ones are words of any text.
 const SHORTEST: usize = 4;
@@ -28,7 +28,7 @@ impl CredentialMask {
         Self(parts)
     }
 
-    /// The end of a text, in which what went wrong is said, without credentials and without the paths of these files and
+    /// The end of a text, where pip names the cause, without credentials and without the paths of these files and
     /// folders.
     pub(super) fn hide(&self, text: &str, places: &[&Path]) -> String {
         let mut text: String = text.split_inclusive(char::is_whitespace).map(without_userinfo).collect();

@@ -37,7 +37,7 @@ sys.argv[0] = 'pip'
 runpy.run_module('pip', run_name='__main__', alter_sys=True)
 ";
 
-/// What pip is told, but for the folder and the packages.
+/// Arguments of pip, without the folder and the packages.
 const OPTIONS: [&str; 9] = [
     "install",
     // Building a package would run what its author wrote.
@@ -120,7 +120,7 @@ impl Pip {
         time: Duration,
     ) -> Result<Outcome, String> {
         if geteuid().is_root() {
-            // pip runs as another user then. Nobody else knows the name of the folder around it.
+            // pip runs as another user then. The folder around it has a name that other users cannot list.
             fs::set_permissions(&target, Permissions::from_mode(0o777)).map_err(|error| error.to_string())?;
         }
         let text = |text: &OsString| text.to_string_lossy().into_owned();
@@ -176,7 +176,7 @@ impl Pip {
         }
     }
 
-    /// What pip said about its failure, as a caller may read it.
+    /// pip's message about its failure, without credentials and internal paths.
     fn said(&self, outcome: &Outcome, build: &BuildFolder) -> String {
         let said = [&outcome.stderr, &outcome.stdout].map(|stream| String::from_utf8_lossy(&stream.bytes));
         let said = said.iter().map(|text| text.trim()).find(|text| !text.is_empty()).unwrap_or_default();
@@ -216,7 +216,7 @@ const PIP: [&str; 6] =
     ["PIP_CERT", "PIP_CLIENT_CERT", "PIP_DEFAULT_TIMEOUT", "PIP_PROXY", "PIP_RETRIES", "PIP_TRUSTED_HOST"];
 /// Keeps pip from reading any file of its own configuration.
 const NO_FILES: &str = "/dev/null";
-/// How the network is reached, whatever the case of letters.
+/// Variables for proxies, compared without case.
 const NETWORK: [&str; 4] = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"];
 /// Which authorities are trusted.
 const AUTHORITIES: [&str; 4] = ["CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"];
@@ -269,7 +269,7 @@ fn of(
     let source = INDEX.iter().chain(&PIP).filter_map(|name| environment.get(&OsString::from(name)));
     let source = source.map(|value| value.to_string_lossy().into_owned()).collect();
 
-    // In the sandbox the home folder is another, so pip has to be told where that of the daemon's user has its file.
+    // In the sandbox the home folder is another one, so a variable names the file in that of the daemon's user.
     let of_one = home.iter().flat_map(|home| OF_ONE.map(|file| home.join(file))).find(|file| file.is_file());
     let of_one = of_one.filter(|_| index_url.is_none());
     if let (true, Some(file)) = (is_confined, &of_one) {
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn an_index_that_is_configured_is_the_only_one() {
-        // pip takes the highest version that it finds anywhere: whoever fills another place would choose the package.
+        // pip takes the highest version of all places: one who can add to another place would choose the package.
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join(".config/pip/pip.conf");
         fs::create_dir_all(file.parent().unwrap()).unwrap();

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! sets/KEY         packages in certain versions, read-only; its time of change is that of its last use
-//! asked/KEY.json   what a request led to, and when
-//! new/ID           what is being made or taken apart, locked for as long as somebody does
+//! asked/KEY.json   the set that a request resolved to, and when
+//! new/ID           a set in the making or under removal, locked meanwhile
 //! ```
 //!
 //! Several daemons may share one such folder: everything appears and disappears under its name at once.
@@ -46,7 +46,7 @@ pub(super) struct PackageStore {
 struct Resolution {
     /// The key of the set.
     set: String,
-    /// For whoever looks.
+    /// Names and versions, for an operator who reads the file.
     packages: Vec<String>,
     /// When, in seconds since 1970.
     at: u64,
@@ -56,7 +56,7 @@ struct Resolution {
 #[derive(Debug)]
 pub(super) struct BuildFolder {
     folder: PathBuf,
-    /// Says that somebody is at work here.
+    /// Locks the folder while it is in use.
     _lock: File,
 }
 
@@ -64,7 +64,7 @@ fn make_parts(root: &Path) -> io::Result<()> {
     for part in ["sets", "asked", "new"] {
         fs::create_dir_all(root.join(part))?;
     }
-    // pip and scripts may run as users who get there by name; nobody else is to find the names. Whatever the umask is.
+    // pip and scripts may run as other users, which reach a folder by its name and cannot list names; under any umask.
     ["sets", "new"].iter().try_for_each(|part| fs::set_permissions(root.join(part), Permissions::from_mode(HIDDEN)))
 }
 
@@ -153,7 +153,7 @@ impl PackageStore {
         self.clear();
     }
 
-    /// Has a set gone at once, whoever opens it next.
+    /// Removes a set atomically.
     fn discard(&self, set: &Path) {
         let Ok(build) = self.build() else { return };
         // A folder cannot be moved by others than root while it is read-only.
@@ -161,7 +161,7 @@ impl PackageStore {
         let _ = fs::rename(set, build.folder.join("old"));
     }
 
-    /// Removes what nobody works on any more.
+    /// Removes folders in `new` that are not locked.
     fn clear(&self) {
         // A folder that was made just now may not be locked yet.
         let is_old = |folder: &PathBuf| {
@@ -212,7 +212,7 @@ impl Drop for BuildFolder {
     }
 }
 
-/// A name for some texts, which nobody can make equal to that of others.
+/// A name for some strings that differs from that of any others: a hash with their lengths.
 pub(super) fn key(texts: &[&str]) -> String {
     let mut digest = Sha256::new();
     for text in texts {

@@ -32,7 +32,7 @@ pub(super) fn seal(folder: &Path) -> io::Result<u64> {
             return Err(io::Error::other("a package has something that is neither a file nor a folder"));
         };
         if metadata.uid() != geteuid().as_raw() {
-            // Whoever runs as that user later must not be able to change it.
+            // A later program that runs as that user must not be able to change it.
             chown(&path, Some(geteuid().as_raw()), Some(getegid().as_raw()))?;
         }
         fs::set_permissions(&path, Permissions::from_mode(mode))?;
@@ -61,7 +61,7 @@ pub(super) fn size(folder: &Path) -> u64 {
     sizes.sum()
 }
 
-/// Removes a folder and everything in it, whatever may be written to. What is missing is as good as removed.
+/// Removes a folder and everything in it, also without write permission. A missing folder counts as removed.
 pub(super) fn remove(folder: &Path) -> io::Result<()> {
     open(folder);
     match fs::remove_dir_all(folder) {

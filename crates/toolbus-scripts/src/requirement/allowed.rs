@@ -78,7 +78,7 @@ impl AllowedPackages {
         !self.is_any && self.packages.is_empty()
     }
 
-    /// What is asked for, in order, each narrowed to the versions that are allowed.
+    /// The requested packages in order, each narrowed to the allowed versions.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl AllowedPackages {
         }
     }
 
-    /// Which are allowed, in words.
+    /// The allowed packages, for a message.
     pub(crate) fn listed(&self) -> String {
         if self.is_any {
             return "any is allowed".to_owned();

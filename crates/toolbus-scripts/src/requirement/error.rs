@@ -1,4 +1,4 @@
-//! Why a text is no requirement, in words for whoever wrote it.
+//! Why a string is no requirement, for its author.
 
 use std::fmt;
 
@@ -86,7 +86,7 @@ pub enum RequirementsError {
     Twice(Requirement, Requirement),
 }
 
-/// Refuses what pip would take for something else than a package of its index.
+/// Refuses what pip would not read as a package of its index.
 pub(super) fn foreign(text: &str, trimmed: &str) -> Result<(), RequirementError> {
     let lower = trimmed.to_ascii_lowercase();
     let is_url = lower.contains(['@', ':']) || ["git+", "hg+", "svn+", "bzr+"].iter().any(|vcs| lower.starts_with(vcs));

@@ -1,4 +1,4 @@
-//! Versions and what is said of them, by the [specification of version specifiers].
+//! Versions and version specifiers, by the [specification of version specifiers].
 //!
 //! [specification of version specifiers]: https://packaging.python.org/en/latest/specifications/version-specifiers/
 

@@ -93,7 +93,7 @@ fn environment(script: &Script, folder: &ScriptFolder, packages: Option<PathBuf>
     environment
 }
 
-/// The text, if a variable can hold it: a script that asks for one that is not there fails, and does not work on half.
+/// The text, if a variable can hold it. A script that reads an absent variable fails instead of working on half a text.
 fn variable<'a>(name: &str, text: &'a str) -> Option<&'a str> {
     let fits = name.len() + "=".len() + text.len() < MAX_VARIABLE && !text.contains('\0');
     fits.then_some(text)

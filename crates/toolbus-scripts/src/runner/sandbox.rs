@@ -33,7 +33,7 @@ pub struct SandboxSettings {
     pub interpreter: Interpreter,
     /// The most that a script may use.
     pub limits: Limits,
-    /// The least that must keep it in.
+    /// The least level that is required.
     pub require: Level,
     /// The most that is tried; what is there is used below it.
     pub strongest: Level,
@@ -64,7 +64,7 @@ pub enum StartError {
 }
 
 impl SandboxRunner {
-    /// Finds out by trying how much keeps scripts in, and gets ready to run some.
+    /// Tries which level this system allows, and starts the pool of interpreters.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl SandboxRunner {
         Ok(Self { sandbox, plans, python: interpreter.version, pool, installer: None })
     }
 
-    /// Where scripts are kept in.
+    /// The sandbox in which scripts run.
     #[must_use]
     pub const fn sandbox(&self) -> &Sandbox {
         &self.sandbox
@@ -118,7 +118,7 @@ impl SandboxRunner {
                 Some(waiting) => (waiting, StartKind::Warm),
                 None => {
                     let started = self.sandbox.start(&self.plans.cold(packages.as_deref())).await;
-                    // No script is there yet, whatever the error is.
+                    // It has no script yet.
                     (started.map_err(|error| RunFailure::NotStarted(error.to_string()))?, StartKind::Cold)
                 }
             };
@@ -161,7 +161,7 @@ fn names(sandbox: &Sandbox) -> Vec<&'static str> {
     layers.chain(sandbox.cgroups_missing().is_none().then_some("cgroups")).collect()
 }
 
-/// A job that succeeds where a script is kept in as a level says.
+/// A job that succeeds if a level confines a script as it promises.
 fn check(level: Level) -> Job {
     let source = if level == Level::LimitsOnly { "" } else { include_str!("check.py") };
     Job {
@@ -232,7 +232,7 @@ impl Plans {
         Self { plan, imports: imports.join(" ") }
     }
 
-    /// One that waits for whatever script comes.
+    /// One that waits for a script.
     fn warm(&self) -> Plan {
         self.with(&self.imports, None)
     }

@@ -1,4 +1,4 @@
-//! The arguments of a call: read leniently where what is meant is plain, refused in words where it is not.
+//! Reads the arguments of a call: accepts other spellings of what is unambiguous, refuses the rest with a message.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) const TIMEOUT_SECONDS: &str = "timeout_seconds";
 pub(super) const PIP_PACKAGES: &str = "pip_packages";
 const NAMES: [&str; 4] = [SCRIPT, INPUT_DATA, TIMEOUT_SECONDS, PIP_PACKAGES];
 
-/// What a call asks for.
+/// The arguments of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ScriptArguments {
     pub(super) script: String,

@@ -1,4 +1,4 @@
-//! What a model is told of the tool.
+//! Describes the tool for a model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::Settings;
 use super::arguments::{INPUT_DATA, PIP_PACKAGES, SCRIPT, TIMEOUT_SECONDS};
 use crate::text::{seconds, size};
 
-/// Who registers the tool, and the kind of its backend.
+/// Source and kind of the tool.
 pub const SOURCE: &str = "script";
 /// Time that a call has beyond its script's, to start it and to bring its files back.
 const AROUND: Duration = Duration::from_secs(10);

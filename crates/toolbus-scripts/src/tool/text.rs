@@ -1,4 +1,4 @@
-//! What a caller is told of a run.
+//! Formats the result of a run for its caller.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use toolbus_sandbox::{Artifact, Ending, Limits, Outcome, Stop, Stream};
 use super::artifacts;
 use crate::text::{number, seconds, size, without_middle};
 
-/// What a script is said to have written that wrote nothing.
+/// The text of a script without output.
 const NO_OUTPUT: &str = "(no output)";
 /// Most characters of each stream that are shown of a script that failed; what is in the middle is left out.
 const MAX_SHOWN: usize = 16_000;
@@ -133,7 +133,7 @@ fn both(stdout: &str, stderr: &str) -> String {
     }
 }
 
-/// Beginning and end of what is long: errors are told at the end.
+/// Beginning and end of a long text: errors are at the end.
 fn shown(text: &str) -> String {
     without_middle(text, MAX_SHOWN / 2, MAX_SHOWN / 2)
 }
@@ -167,7 +167,7 @@ fn left_out(count: u64, limits: &Limits) -> String {
     )
 }
 
-/// What callers of `script.invoke` are told: they see standard error only when there is no standard output.
+/// The fields for callers of `script.invoke`, which show standard error only without standard output.
 fn program(outcome: &Outcome, content: &str, stdout: String, stderr: String, time: Duration) -> Program {
     let (stdout, stderr, exit_code) = match outcome.ending {
         Ending::Exited(code) => (Some(stdout), stderr, code),
