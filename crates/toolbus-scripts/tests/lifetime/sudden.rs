@@ -76,13 +76,19 @@ fn a_daemon_that_is_killed_leaves_no_process_and_no_folder() {
     });
 }
 
-/// A thread that is not the first becomes another program, which the death of its parent does not end.
-const BECOMES_ANOTHER: &str = r#"
+/// A thread that is not the first becomes another program, of this name, which the death of its parent does not end.
+fn becomes(name: &str) -> String {
+    let again = format!("import ctypes, time; ctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0); time.sleep(600)");
+    let source = format!(
+        r#"
 import threading
-again = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'atk-another', 0, 0, 0); time.sleep(600)"
-threading.Thread(target=os.execv, args=('/usr/bin/python3', ['python3', '-I', '-S', '-c', again])).start()
+arguments = ['python3', '-I', '-S', '-c', "{again}"]
+threading.Thread(target=os.execv, args=('/usr/bin/python3', arguments)).start()
 time.sleep(600)
-"#;
+"#
+    );
+    named("atk-first", &source)
+}
 
 #[test]
 fn a_thread_that_becomes_another_program_does_not_outlive_the_daemon() {
@@ -91,7 +97,7 @@ fn a_thread_that_becomes_another_program_does_not_outlive_the_daemon() {
         for level in LEVELS {
             let temporary = tempfile::tempdir().unwrap();
             let mut daemon = daemon(level, temporary.path());
-            give(&mut daemon, &named("atk-first", BECOMES_ANOTHER)).await;
+            give(&mut daemon, &becomes("atk-another")).await;
             eventually("the program", async || (living("atk-another") > 0).then_some(())).await;
             daemon.start_kill().unwrap();
             daemon.wait().await.unwrap();
@@ -111,16 +117,16 @@ fn a_thread_that_becomes_another_program_does_not_outlive_those_that_watch_it() 
             for which in [1, 2] {
                 let runner = runner(level, 0).await;
                 let kill = async {
-                    let pids = eventually("the program", async || lineages("atk-another").into_iter().next()).await;
+                    let pids = eventually("the program", async || lineages("atk-watched").into_iter().next()).await;
                     kill_process(pids[which], Signal::KILL).unwrap();
                     std::future::pending::<()>().await;
                 };
                 let error = tokio::select! {
-                    result = runner.run(script(named("atk-first", BECOMES_ANOTHER))) => result.unwrap_err(),
+                    result = runner.run(script(becomes("atk-watched"))) => result.unwrap_err(),
                     () = kill => unreachable!(),
                 };
                 assert_eq!(error.to_string(), "the sandbox's helper ended unexpectedly", "{level}");
-                eventually("its end", async || (living("atk-another") == 0).then_some(())).await;
+                eventually("its end", async || (living("atk-watched") == 0).then_some(())).await;
                 runner.shutdown().await;
             }
         }
