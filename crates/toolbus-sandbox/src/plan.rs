@@ -89,7 +89,7 @@ pub struct Limits {
     pub file_size: u64,
     /// File descriptors of one process.
     pub open_files: u64,
-    /// Processes and threads.
+    /// Processes and threads, besides its first.
     pub processes: u64,
     /// Bytes of each of its standard output and standard error.
     pub output: u64,

@@ -42,7 +42,7 @@ pub struct ScriptConfig {
     /// Files that one process may have open.
     #[schemars(range(min = 32, max = 65_536))]
     pub open_files: u64,
-    /// Processes and threads.
+    /// Processes and threads, besides its first.
     #[schemars(range(min = 1, max = 4096))]
     pub processes: u64,
     /// Most of the files it leaves for its caller, together.

@@ -334,7 +334,7 @@ impl SandboxInit<'_> {
             Some(Stop::Memory)
         } else if used.cpu_ms > head.cpu_ms {
             Some(Stop::Cpu)
-        } else if used.tasks > limits.processes {
+        } else if used.tasks > limits.processes.saturating_add(1) {
             Some(Stop::Processes)
         } else {
             None

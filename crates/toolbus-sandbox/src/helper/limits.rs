@@ -8,10 +8,13 @@ use rustix::process::{Pid, Resource, Rlimit, geteuid, prlimit, setrlimit};
 
 use crate::plan::Limits;
 
+const MIB: u64 = 1024 * 1024;
 /// Address space in addition to four times the memory: interpreters reserve more than they use.
-const SPARE_ADDRESSES: u64 = 1024 * 1024 * 1024;
-/// Largest stack.
-const STACK: u64 = 64 * 1024 * 1024;
+const SPARE_ADDRESSES: u64 = 1024 * MIB;
+/// Largest stack of the first thread, and the size of that of every other one, which is reserved as a whole.
+const STACK: u64 = 8 * MIB;
+/// What glibc reserves for the heap of a thread.
+const THREAD_HEAP: u64 = 64 * MIB;
 
 /// Largest core file: one byte means none. At zero bytes the system's handler (`core_pattern`) would still be started.
 const NO_CORE: u64 = 1;
@@ -23,9 +26,11 @@ pub(super) fn no_core() -> io::Result<()> {
     setrlimit(Resource::Core, none).map_err(io::Error::from).or_else(|_| lower(Resource::Core, NO_CORE))
 }
 
-/// Limits this process and those that it starts. `counts_processes`: whether the user of the program runs nothing else.
-pub(super) fn apply(limits: &Limits, counts_processes: bool) -> io::Result<()> {
-    let addresses = limits.memory.saturating_mul(4).saturating_add(SPARE_ADDRESSES);
+/// Limits this process and those that it starts. `free`: processes of the program's user that its limit does not count;
+/// `None` if that user may run any others.
+pub(super) fn apply(limits: &Limits, free: Option<u64>) -> io::Result<()> {
+    let of_threads = limits.processes.saturating_mul(STACK + THREAD_HEAP);
+    let addresses = limits.memory.saturating_mul(4).saturating_add(SPARE_ADDRESSES).saturating_add(of_threads);
     for (resource, most) in [
         (Resource::As, addresses),
         (Resource::Core, NO_CORE),
@@ -40,8 +45,8 @@ pub(super) fn apply(limits: &Limits, counts_processes: bool) -> io::Result<()> {
     ] {
         lower(resource, most)?;
     }
-    if counts_processes {
-        lower(Resource::Nproc, limits.processes)?;
+    if let Some(free) = free {
+        lower(Resource::Nproc, limits.processes.saturating_add(free))?;
     }
     Ok(())
 }
@@ -58,8 +63,8 @@ pub(super) fn cpu(program: Pid, milliseconds: u64) -> rustix::io::Result<()> {
 /// Limits the processes and threads of a running program whose user runs others, too: what that user has now, and `most`
 /// more. What ends meanwhile is left over for the program, which is measured besides.
 pub(super) fn tasks(program: Pid, most: u64) -> rustix::io::Result<()> {
-    // The program is among these already.
-    let most = most.saturating_add(tasks_of_user()).saturating_sub(1);
+    // The program's first thread, which does not count, is among these already.
+    let most = most.saturating_add(tasks_of_user());
     prlimit(Some(program), Resource::Nproc, Rlimit { current: Some(most), maximum: Some(most) })?;
     Ok(())
 }

@@ -92,7 +92,13 @@ fn become_program(
     hand_over(pipes, plan.waits)?;
 
     let has_namespaces = order.layers.namespaces;
-    limits::apply(&plan.limits, has_namespaces || order.user.is_some()).map_err(naming("limits"))?;
+    // The first thread of the program; and the init process, which is of the same user in a namespace.
+    let free = match (has_namespaces, order.user) {
+        (true, _) => Some(2),
+        (false, Some(_)) => Some(1),
+        (false, None) => None,
+    };
+    limits::apply(&plan.limits, free).map_err(naming("limits"))?;
     if let (false, Some(user)) = (has_namespaces, order.user) {
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(user));
         set_thread_groups(&[])?;
