@@ -405,11 +405,20 @@ const OF_FAMILIES: &[i64] = &[
     libc::SYS_tkill,
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_send_signal,
+    libc::SYS_setpgid,
+    libc::SYS_setsid,
 ];
 /// Processes of its own, where it sees no others.
 #[cfg(not(target_arch = "x86_64"))]
-const OF_FAMILIES: &[i64] =
-    &[libc::SYS_kill, libc::SYS_tgkill, libc::SYS_tkill, libc::SYS_pidfd_open, libc::SYS_pidfd_send_signal];
+const OF_FAMILIES: &[i64] = &[
+    libc::SYS_kill,
+    libc::SYS_tgkill,
+    libc::SYS_tkill,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_setpgid,
+    libc::SYS_setsid,
+];
 
 /// Extended attributes, which programs that copy and list files ask for, and do without.
 const XATTR: &[i64] = &[

@@ -219,7 +219,6 @@ async fn rare_calls_are_refused() {
         SYS_setpriority,
         SYS_getpriority,
         SYS_sched_setscheduler,
-        SYS_setsid,
         SYS_capget,
         SYS_nfsservctl,
         SYS_mknodat,

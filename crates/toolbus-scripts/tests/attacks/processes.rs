@@ -126,9 +126,10 @@ for pid in victim, daemon, os.getppid(), 1:
 ";
     let before = [pid, daemon].map(settings_of);
     for level in LEVELS {
-        let found = printed(level, &input, source).await;
-        assert!(found.split_whitespace().all(|error| error == "EPERM"), "{level}: {found}");
-        assert_eq!(found.split_whitespace().count(), 40, "{level}");
+        // In a namespace there are no such processes for `setpgid`; the filter lets it through to its own.
+        let of_group = if level == Level::Full { "ESRCH" } else { "EPERM" };
+        let expected = format!("{}{of_group}\n", "EPERM ".repeat(calls.len() + 1)).repeat(4);
+        assert_eq!(printed(level, &input, source).await, expected, "{level}");
         assert_eq!([pid, daemon].map(settings_of), before, "{level}");
     }
 }

@@ -76,7 +76,7 @@ async fn in_the_sandbox_nothing_of_a_script_is_left() {
         let found = stdout(&runner(level).await.run(attack(&marker, LEAVE)).await.unwrap());
         let (said, folder) = found.trim_end().split_once(' ').unwrap();
         // The filter lets a script without namespaces have no children at all.
-        assert_eq!(said, if level == Level::Full { "started" } else { "refused" }, "{level}");
+        assert_eq!(said, if level == Level::Full { "left" } else { "refused" }, "{level}");
         eventually("the end of what it left", async || is_gone(folder, &marker).then_some(())).await;
     }
 }

@@ -113,17 +113,30 @@ print('done')
 }
 
 #[tokio::test]
-async fn nobody_leaves_the_session_of_a_script() {
+async fn children_in_sessions_and_groups_of_their_own_end_with_the_script() {
     let source = "
-import os
-def attempt(what):
+import subprocess
+def attempt(**options):
     try:
-        return what()
+        subprocess.Popen(['/bin/sleep', '600'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
+        print('begun')
     except OSError as error:
-        return error.strerror
-print(attempt(os.setsid), attempt(lambda: os.setpgid(0, 0)))
+        print(error.strerror)
+attempt(start_new_session=True)
+attempt(preexec_fn=lambda: os.setpgid(0, 0))
+for leave in os.setsid, lambda: os.setpgid(0, 0):
+    try:
+        leave()
+    except OSError as error:
+        print(error.strerror)
 ";
-    assert_printed(&both(script(source)).await, ["Operation not permitted Operation not permitted"; 2]);
+    // The script itself is the first of its session, which cannot leave it anywhere.
+    let refused = "Operation not permitted\nOperation not permitted";
+    assert_printed(
+        &both(script(named("atk-session", source))).await,
+        [&format!("begun\nbegun\n{refused}"), &format!("{refused}\n{refused}")],
+    );
+    ended("atk-session").await;
 }
 
 #[tokio::test]
