@@ -22,6 +22,8 @@ mod work_folder;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+pub use artifacts::CollectedFiles;
+
 /// The argument that makes this executable a helper.
 pub(crate) const SANDBOX: &str = "__sandbox";
 

@@ -16,7 +16,7 @@ mod wire;
 
 use std::time::Instant;
 
-pub use helper::take_over;
+pub use helper::{CollectedFiles, take_over};
 pub use outcome::{Artifact, Ending, Outcome, Stop, Stream, Usage};
 pub use plan::{Job, Layer, Layers, Level, Limits, Plan};
 pub use sandbox::{Probed, Sandbox, SandboxError, Waiting};

@@ -102,6 +102,8 @@ pub struct Limits {
 pub struct Job {
     /// Files that are put into `job`, by name (one part, no `/`).
     pub files: Vec<(String, Bytes)>,
+    /// Files that are put into its current folder, by name (one part, no `/`).
+    pub inputs: Vec<(String, Bytes)>,
     /// What it reads from its standard input.
     pub stdin: Bytes,
     /// Longest wall-clock time.

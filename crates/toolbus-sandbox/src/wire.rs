@@ -44,7 +44,7 @@ pub(crate) struct CgroupSpec {
 pub(crate) enum DaemonMessage {
     /// The program to start.
     Start(ProgramSpec),
-    /// The job. The bytes of its files follow, in order, then those of its standard input.
+    /// The job. The bytes of its files and inputs follow, in order, then those of its standard input.
     Job(JobHeader),
     /// The program is to end at once, for this reason.
     Stop(Stop),
@@ -62,6 +62,7 @@ pub(crate) struct ProgramSpec {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct JobHeader {
     pub(crate) files: Vec<(String, u64)>,
+    pub(crate) inputs: Vec<(String, u64)>,
     pub(crate) stdin: u64,
     pub(crate) time_ms: u64,
     pub(crate) cpu_ms: u64,
@@ -90,6 +91,7 @@ pub(crate) struct RunReport {
     pub(crate) usage: Usage,
     pub(crate) artifacts: Vec<(String, u64)>,
     pub(crate) left_out: u64,
+    pub(crate) not_returned: Vec<String>,
 }
 
 /// A frame, ready to be sent.

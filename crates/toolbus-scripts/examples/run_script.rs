@@ -59,6 +59,7 @@ async fn run() {
     let script = Script {
         source: source.replace("@DAEMON@", &std::process::id().to_string()),
         input: None,
+        files: Vec::new(),
         packages: Vec::new(),
         time,
         cpu: Duration::from_secs(30),

@@ -6,6 +6,7 @@ pub mod sandbox;
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 use toolbus_core::Clock;
@@ -36,6 +37,8 @@ pub struct Script {
     pub source: String,
     /// What it is given: `ROCKBOT_INPUT`, and the file that `TOOLBUS_INPUT_FILE` names.
     pub input: Option<String>,
+    /// Files in its current folder, by name.
+    pub files: Vec<(String, Bytes)>,
     /// The packages that it imports.
     pub packages: Vec<Requirement>,
     /// Time that it may take, installing packages not included.
@@ -59,10 +62,25 @@ impl Script {
 pub struct Finished {
     /// How it ended, and what it wrote.
     pub outcome: Outcome,
+    /// The value of its last expression, as `repr` shows it.
+    pub value: Option<String>,
     /// Whether an interpreter was ready for it.
     pub start: StartKind,
     /// Time that its packages took.
     pub installing: Duration,
+}
+
+/// The file in which run.py leaves the value of the last expression.
+const VALUE: &str = ".toolbus-value";
+
+impl Finished {
+    /// Takes the value from among the files that came back.
+    fn new(mut outcome: Outcome, start: StartKind, installing: Duration) -> Self {
+        let at = outcome.artifacts.iter().position(|file| file.name == VALUE);
+        let value = at.map(|at| outcome.artifacts.remove(at));
+        let value = value.map(|file| String::from_utf8_lossy(&file.bytes).into_owned());
+        Self { outcome, value, start, installing }
+    }
 }
 
 /// Whether an interpreter was ready.

@@ -3,6 +3,7 @@
 mod arguments;
 mod artifacts;
 mod descriptor;
+mod hints;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -19,7 +20,7 @@ use toolbus_sandbox::{Ending, Level, Limits};
 use crate::packages::PackageError;
 use crate::queue::{FairQueue, QueueError, Turn};
 use crate::requirement::AllowedPackages;
-use crate::runner::{Finished, RunFailure, Runner, Script};
+use crate::runner::{Finished, RunFailure, Runner, RunnerStatus, Script};
 use arguments::ScriptArguments;
 pub use descriptor::SOURCE;
 use text::ScriptBudget;
@@ -56,21 +57,32 @@ pub struct ScriptTool {
     queue: FairQueue,
     events: Arc<dyn ScriptEvents>,
     settings: Settings,
+    rights: Rights,
+}
+
+/// What scripts may do, which depends on the level at which they run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rights {
+    network: bool,
+    processes: bool,
 }
 
 impl ScriptTool {
     /// Puts the parts together. Each agent has its turn in `queue`.
     #[must_use]
     pub fn new(runner: Arc<dyn Runner>, queue: FairQueue, events: Arc<dyn ScriptEvents>, settings: Settings) -> Self {
-        Self { runner, queue, events, settings }
+        let RunnerStatus { level, layers, .. } = runner.status();
+        let rights = Rights {
+            network: !layers.contains(&"seccomp") && !layers.contains(&"namespaces"),
+            processes: level == Some(Level::Full) || !layers.contains(&"seccomp"),
+        };
+        Self { runner, queue, events, settings, rights }
     }
 
     /// The tool, for the registry.
     #[must_use]
     pub fn into_tool(self) -> Tool {
-        // Limits alone keep no script from the network.
-        let has_network = self.runner.status().level.is_none_or(|level| level < Level::NoNamespaces);
-        Tool::new(descriptor::descriptor(&self.settings, has_network), self)
+        Tool::new(descriptor::descriptor(&self.settings, self.rights), self)
     }
 
     /// Waits for a turn, as long as the script keeps the requested time, or half of the call's.
@@ -95,7 +107,8 @@ impl ScriptTool {
 
 impl Executor for ScriptTool {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let ScriptArguments { script, input, time, packages } = ScriptArguments::read(&call.arguments, &self.settings)?;
+        let ScriptArguments { script, input, files, time, packages } =
+            ScriptArguments::read(&call.arguments, &self.settings)?;
         let begun = Clock::SYSTEM.now();
         let margin = MAX_MARGIN.min(call.remaining() / 10);
         let deadline = call.deadline.checked_sub(margin).unwrap_or(call.deadline);
@@ -104,14 +117,17 @@ impl Executor for ScriptTool {
         // Dropped with this future, it reports a run that was cancelled.
         let mut report = RunReport::begin(&*self.events, Clock::SYSTEM.since(begun));
         let cpu = self.cpu(time.min(deadline.saturating_duration_since(Clock::SYSTEM.now())));
-        let result = self.runner.run(Script { source: script, input, packages, time, cpu, deadline }).await;
+        let result = self.runner.run(Script { source: script, input, files, packages, time, cpu, deadline }).await;
         report.ended(&result);
         let elapsed = Clock::SYSTEM.since(report.begun);
         drop(report);
         drop(turn);
         match result {
-            Ok(Finished { outcome, start: _, installing }) => {
-                Ok(text::output(&outcome, installing, ScriptBudget { limits: &self.settings.limits, time, cpu }))
+            Ok(finished) => {
+                let Settings { limits, packages, .. } = &self.settings;
+                let Rights { network: has_network, processes: has_processes } = self.rights;
+                let given = ScriptBudget { limits, packages, time, cpu, has_network, has_processes };
+                Ok(text::output(&finished, given))
             }
             Err(failure) => not_run(failure, elapsed),
         }

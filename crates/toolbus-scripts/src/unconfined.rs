@@ -64,9 +64,16 @@ pub(crate) async fn run(run: UnconfinedRun<'_>) -> io::Result<Outcome> {
     let stop = watch(&group, children, pipes, &run, (&mut stdout, &mut stderr)).await;
     let status = group.end().await?;
     let ending = stop.map_or_else(|| ending(status), Ending::Stopped);
-    let (artifacts, usage) = (Vec::new(), Usage::default());
-    let (stdout, stderr) = (stdout.into(), stderr.into());
-    Ok(Outcome { ending, stdout, stderr, artifacts, left_out: 0, usage, elapsed: Clock::SYSTEM.since(started) })
+    Ok(Outcome {
+        ending,
+        stdout: stdout.into(),
+        stderr: stderr.into(),
+        artifacts: Vec::new(),
+        left_out: 0,
+        not_returned: Vec::new(),
+        usage: Usage::default(),
+        elapsed: Clock::SYSTEM.since(started),
+    })
 }
 
 /// Feeds a program and reads what it writes, until it has ended, or is to be stopped.

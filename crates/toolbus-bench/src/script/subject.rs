@@ -86,6 +86,7 @@ pub(super) async fn run(runner: &dyn Runner, expected: Option<StartKind>) -> Res
     let script = Script {
         source: SOURCE.to_owned(),
         input: None,
+        files: Vec::new(),
         packages: Vec::new(),
         time: TIME,
         cpu: TIME,

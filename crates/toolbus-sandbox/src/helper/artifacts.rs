@@ -1,11 +1,15 @@
-//! The files that a program returns.
+//! The files that a program leaves.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, open, openat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, openat, statat};
+
+use super::work_folder::{HOME, OUT};
+use crate::outcome::Artifact;
+use crate::removal::FOLDER;
 
 /// Most returned files.
 const MOST: usize = 64;
@@ -13,33 +17,79 @@ const MOST: usize = 64;
 const LONGEST_NAME: usize = 200;
 /// Most entries that are read.
 const LOOKED_AT: usize = 10_000;
+/// Most files that are named and not returned.
+const MOST_NAMED: usize = 20;
+/// Deepest folder in which files are named.
+const DEEPEST: usize = 2;
 
-/// Returned files, and the number of those left out.
+/// The files in a work folder after a run.
 #[derive(Debug, Default)]
-pub(super) struct CollectedFiles {
-    pub(super) files: Vec<(String, Vec<u8>)>,
-    pub(super) left_out: u64,
+pub struct CollectedFiles {
+    /// Those in `out`, by name.
+    pub artifacts: Vec<Artifact>,
+    /// How many in `out` do not come back.
+    pub left_out: u64,
+    /// See [`crate::Outcome::not_returned`].
+    pub not_returned: Vec<String>,
 }
 
-/// Reads the regular files of a folder, by name, as long as they are not more than `most` bytes together. Follows no link.
-pub(super) fn collect(folder: &Path, most: u64) -> CollectedFiles {
-    let mut collected = CollectedFiles::default();
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
-    let Ok(folder) = open(folder, flags, Mode::empty()) else { return collected };
-    let mut left = most;
-    let (names, unfit) = names(&folder);
-    collected.left_out = unfit;
-    for name in names {
-        let is_taken = collected.files.len() < MOST;
-        match is_taken.then(|| read(&folder, &name, left)).flatten() {
-            Some(bytes) => {
-                left -= bytes.len() as u64;
-                collected.files.push((name, bytes));
+impl CollectedFiles {
+    /// Reads the regular files in `out` of a work folder, by name, as long as they are not more than `most` bytes together,
+    /// and names those in `home` but for the `given` ones. Follows no link.
+    #[must_use]
+    pub fn of(work: &Path, most: u64, given: &[&str]) -> Self {
+        let mut collected = Self::default();
+        if let Ok(out) = open(work.join(OUT), FOLDER, Mode::empty()) {
+            collected.take(&out, most);
+        }
+        if let Ok(home) = open(work.join(HOME), FOLDER, Mode::empty()) {
+            let (mut found, mut to_look_at) = (Vec::new(), LOOKED_AT);
+            add_names(&home, "", 0, &mut to_look_at, &mut found);
+            found.retain(|name| !given.contains(&name.as_str()));
+            found.sort();
+            found.truncate(MOST_NAMED + 1);
+            collected.not_returned = found;
+        }
+        collected
+    }
+
+    fn take(&mut self, out: &OwnedFd, most: u64) {
+        let mut left = most;
+        let (names, unfit) = names(out);
+        self.left_out = unfit;
+        for name in names {
+            let is_taken = self.artifacts.len() < MOST;
+            match is_taken.then(|| read(out, &name, left)).flatten() {
+                Some(bytes) => {
+                    left -= bytes.len() as u64;
+                    self.artifacts.push(Artifact { name, bytes: bytes.into() });
+                }
+                None => self.left_out += 1,
             }
-            None => collected.left_out += 1,
         }
     }
-    collected
+}
+
+/// Adds the paths of the regular files in a folder that a person would look for.
+fn add_names(folder: &OwnedFd, path: &str, depth: usize, to_look_at: &mut usize, found: &mut Vec<String>) {
+    for entry in Dir::read_from(folder).into_iter().flatten().flatten() {
+        let Some(left) = to_look_at.checked_sub(1) else { return };
+        *to_look_at = left;
+        let Ok(name) = entry.file_name().to_str() else { continue };
+        if name.starts_with('.') || name == "__pycache__" || name.chars().any(char::is_control) {
+            continue;
+        }
+        let Ok(about) = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        match FileType::from_raw_mode(about.st_mode) {
+            FileType::RegularFile => found.push(format!("{path}{name}")),
+            FileType::Directory if depth < DEEPEST => {
+                if let Ok(inner) = openat(folder, name, FOLDER, Mode::empty()) {
+                    add_names(&inner, &format!("{path}{name}/"), depth + 1, to_look_at, found);
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Usable names in order, and the number of others.
@@ -80,6 +130,12 @@ mod tests {
 
     use super::*;
 
+    fn collect(out: &Path, most: u64) -> CollectedFiles {
+        let mut collected = CollectedFiles::default();
+        collected.take(&open(out, FOLDER, Mode::empty()).unwrap(), most);
+        collected
+    }
+
     #[test]
     fn only_regular_files_come_back_in_order_and_within_the_limit() {
         let folder = tempfile::tempdir().unwrap();
@@ -93,7 +149,7 @@ mod tests {
         fs::write(at("new\nline"), "x").unwrap();
         fs::write(at(&"n".repeat(201)), "x").unwrap();
         let collected = collect(folder.path(), 10);
-        let names: Vec<&str> = collected.files.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = collected.artifacts.iter().map(|file| file.name.as_str()).collect();
         assert_eq!((names, collected.left_out), (vec!["a", "b", "e"], 6));
     }
 
@@ -105,7 +161,7 @@ mod tests {
         }
         let begun = crate::now();
         let collected = collect(folder.path(), 256 << 20);
-        assert_eq!((collected.files.len(), collected.left_out), (0, 200));
+        assert_eq!((collected.artifacts.len(), collected.left_out), (0, 200));
         let elapsed = crate::now() - begun;
         assert!(elapsed < std::time::Duration::from_secs(2), "{elapsed:?}");
     }
@@ -114,6 +170,34 @@ mod tests {
     fn a_folder_that_was_replaced_by_a_link_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         symlink("/usr", folder.path().join("out")).unwrap();
-        assert!(collect(&folder.path().join("out"), 1000).files.is_empty());
+        assert!(CollectedFiles::of(folder.path(), 1000, &[]).artifacts.is_empty());
+    }
+
+    #[test]
+    fn files_in_the_current_folder_are_named_but_for_hidden_and_given_ones_and_links() {
+        let work = tempfile::tempdir().unwrap();
+        let home = work.path().join(HOME);
+        for folder in ["data/deep/deeper", "__pycache__", ".cache"] {
+            fs::create_dir_all(home.join(folder)).unwrap();
+        }
+        let files = [
+            "b.txt",
+            "given.csv",
+            ".hidden",
+            "__pycache__/m.pyc",
+            ".cache/c",
+            "data/a.csv",
+            "data/deep/a",
+            "new\nline",
+        ];
+        for file in files.iter().chain(&["data/deep/deeper/too-deep"]) {
+            fs::write(home.join(file), "x").unwrap();
+        }
+        symlink("/etc", home.join("link")).unwrap();
+        let found = CollectedFiles::of(work.path(), 10, &["given.csv"]);
+        assert_eq!(found.not_returned, ["b.txt", "data/a.csv", "data/deep/a"]);
+        (0..30).for_each(|number| fs::write(home.join(format!("file-{number:02}")), "").unwrap());
+        let many = CollectedFiles::of(work.path(), 10, &[]).not_returned;
+        assert_eq!((many.len(), many.last().map(String::as_str)), (21, Some("file-17")), "one more than is named");
     }
 }

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -18,16 +19,17 @@ use rustix::process::{
 };
 use rustix::stdio;
 
-use super::artifacts;
+use super::artifacts::CollectedFiles;
 use super::cgroup::Cgroup;
 use super::process::{Forked, fork};
 use super::seccomp::Filters;
 use super::start::{self, ReadyPipes};
 use super::tree::{ProcessTree, ProcessUsage, SeenCpuTime};
-use super::work_folder::{JOB, OUT, WorkFolder};
+use super::work_folder::{HOME, JOB, WorkFolder};
 use super::{limits, mounts, usage, watchdog};
 use crate::now;
 use crate::outcome::{Ending, Stop, Usage};
+use crate::removal::FOLDER;
 use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, ProgramSpec, RunReport, SandboxSpec};
 
 /// Time between two measurements of what a program uses, in its first [`YOUTH`] and later.
@@ -62,7 +64,7 @@ pub(super) fn run(daemon: &UnixStream, task: &Task<'_>) -> i32 {
     i32::from(told.is_err())
 }
 
-fn send_report(daemon: &mut UnixStream, report: &RunReport, artifacts: &[Vec<u8>]) -> io::Result<()> {
+fn send_report(daemon: &mut UnixStream, report: &RunReport, artifacts: &[Bytes]) -> io::Result<()> {
     wire::send(daemon, &HelperMessage::Ended(report.clone()))?;
     artifacts.iter().try_for_each(|bytes| daemon.write_all(bytes))
 }
@@ -80,7 +82,7 @@ impl<E: Into<io::Error>> From<E> for Failure {
 }
 
 /// The report of a run with the bytes of its files; `None` if the daemon or the watchdog has ended.
-type Report = Option<(RunReport, Vec<Vec<u8>>)>;
+type Report = Option<(RunReport, Vec<Bytes>)>;
 
 fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, Failure> {
     let Task { order, folder, .. } = task;
@@ -200,11 +202,13 @@ impl SandboxInit<'_> {
     /// Waits for the job and puts its files in place. Returns it with its standard input.
     fn take_job(&self, daemon: &mut UnixStream) -> io::Result<Option<(JobHeader, File)>> {
         let Some(DaemonMessage::Job(head)) = wire::receive(daemon)? else { return Ok(None) };
-        let job = open(self.work.join(JOB), OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
-        for (name, length) in &head.files {
-            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let file = rustix::fs::openat(&job, name.as_str(), flags, Mode::from_raw_mode(0o644))?;
-            copy(daemon, &mut File::from(file), *length)?;
+        for (part, files) in [(JOB, &head.files), (HOME, &head.inputs)] {
+            let folder = open(self.work.join(part), FOLDER, Mode::empty())?;
+            for (name, length) in files {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                let file = rustix::fs::openat(&folder, name.as_str(), flags, Mode::from_raw_mode(0o644))?;
+                copy(daemon, &mut File::from(file), *length)?;
+            }
         }
         let stdin = if head.stdin == 0 {
             File::open("/dev/null")?
@@ -276,11 +280,13 @@ impl SandboxInit<'_> {
         };
         self.kill();
         let usage = usage::of_children();
-        let collected = artifacts::collect(&self.work.join(OUT), self.order.plan.limits.artifacts);
+        let given: Vec<&str> = head.inputs.iter().map(|(name, _)| name.as_str()).collect();
+        let CollectedFiles { artifacts, left_out, not_returned } =
+            CollectedFiles::of(&self.work, self.order.plan.limits.artifacts, &given);
         let (artifacts, bytes) =
-            collected.files.into_iter().map(|(name, bytes)| ((name, bytes.len() as u64), bytes)).unzip();
+            artifacts.into_iter().map(|file| ((file.name, file.bytes.len() as u64), file.bytes)).unzip();
         let usage = Usage { peak_memory: usage.peak_memory.max(peak), ..usage };
-        Ok(Some((RunReport { ending, usage, artifacts, left_out: collected.left_out }, bytes)))
+        Ok(Some((RunReport { ending, usage, artifacts, left_out, not_returned }, bytes)))
     }
 
     /// Whether the program cannot have children: without namespaces, the seccomp filter refuses to start processes.

@@ -44,7 +44,7 @@ pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Out
             report(&mut socket, &too_much),
         );
         let elapsed = now() - begun;
-        let (RunReport { mut ending, usage, artifacts: _, left_out }, artifacts) = report?;
+        let (RunReport { mut ending, usage, artifacts: _, left_out, not_returned }, artifacts) = report?;
         if stdout.is_cut || stderr.is_cut {
             // Also if it had just ended by itself.
             ending = Ending::Stopped(Stop::Output);
@@ -55,7 +55,7 @@ pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Out
             reason = "ends with the helper, which has nothing left to do but to exit"
         )]
         tokio::spawn(async move { child.wait().await });
-        Ok(Outcome { ending, stdout, stderr, artifacts, left_out, usage, elapsed })
+        Ok(Outcome { ending, stdout, stderr, artifacts, left_out, not_returned, usage, elapsed })
     };
     match timeout(patience, outcome).await {
         Ok(outcome) => outcome,
@@ -67,15 +67,18 @@ pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Out
 /// Sends the job. A helper that has ended has sent the reason, which is read next.
 async fn send(socket: &mut UnixStream, job: &Job) {
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let named =
+        |files: &[(String, Bytes)]| files.iter().map(|(name, bytes)| (name.clone(), bytes.len() as u64)).collect();
     let head = JobHeader {
-        files: job.files.iter().map(|(name, bytes)| (name.clone(), bytes.len() as u64)).collect(),
+        files: named(&job.files),
+        inputs: named(&job.inputs),
         stdin: job.stdin.len() as u64,
         time_ms: milliseconds(job.time),
         cpu_ms: milliseconds(job.cpu),
     };
     let sent = async {
         socket.write_all(&wire::frame(&DaemonMessage::Job(head))?).await?;
-        for bytes in job.files.iter().map(|(_, bytes)| bytes).chain([&job.stdin]) {
+        for bytes in job.files.iter().chain(&job.inputs).map(|(_, bytes)| bytes).chain([&job.stdin]) {
             socket.write_all(bytes).await?;
         }
         Ok::<_, io::Error>(())

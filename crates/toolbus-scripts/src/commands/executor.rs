@@ -124,7 +124,7 @@ impl CommandExecutor {
         };
         let waiting = sandbox.start(&plan).await.map_err(|error| (Cause::ConnectFailed, error.to_string()))?;
         let cpu = time.saturating_mul(self.cpu_millis) / 1000;
-        waiting.run(Job { files: Vec::new(), stdin, time, cpu }).await.map_err(failed)
+        waiting.run(Job { stdin, time, cpu, ..Job::default() }).await.map_err(failed)
     }
 }
 

@@ -137,7 +137,7 @@ impl Pip {
             limits: self.limits(),
         };
         let waiting = sandbox.start(&plan).await.map_err(|error| error.to_string())?;
-        let job = Job { files: Vec::new(), stdin: Bytes::new(), time, cpu: time };
+        let job = Job { time, cpu: time, ..Job::default() };
         waiting.run(job).await.map_err(|error| error.to_string())
     }
 

@@ -78,6 +78,11 @@ impl AllowedPackages {
         !self.is_any && self.packages.is_empty()
     }
 
+    /// Whether a script may ask for a package of this name.
+    pub(crate) fn allows(&self, name: &str) -> bool {
+        Requirement::parse(name).is_ok_and(|asked| self.narrowed(&asked).is_ok())
+    }
+
     /// The requested packages in order, each narrowed to the allowed versions.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-# Runs as `python -I -S -c …`: prepares what a script expects, waits for one, and becomes it.
+# Runs before run.py as `python -I -S -c …`: prepares what a script expects, and waits for one.
 # Arguments: modules to import before that, and the folder of packages, if any.
 import builtins, posix, sys
 
@@ -38,23 +38,4 @@ def wait_for_script():
         sys.modules["os"].environ._data.pop(b"TOOLBUS_JOB", None)
     sys.argv[:] = ["script.py"]
     with open(job + "/script.py", "rb") as file:
-        return file.read()
-
-
-def run(source):
-    module = type(sys)("__main__")
-    module.__builtins__ = __builtins__
-    module.__file__ = "script.py"
-    sys.modules["__main__"] = module
-    try:
-        exec(compile(source, "script.py", "exec", dont_inherit=True), module.__dict__)
-    except SystemExit:
-        raise
-    except BaseException as error:
-        # The first frame is this one, which is none of the script's.
-        error.__traceback__ = error.__traceback__.tb_next
-        sys.excepthook(type(error), error, error.__traceback__)
-        sys.exit(1)
-
-
-run(wait_for_script())
+        return file.read(), posix.environ[b"TOOLBUS_OUTPUT"].decode()

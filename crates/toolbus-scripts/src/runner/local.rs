@@ -2,19 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{DirEntry, File};
-use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use rustix::fs::{Mode, OFlags};
 use tempfile::TempDir;
 use toolbus_core::Clock;
-use toolbus_sandbox::{Artifact, Limits, Outcome};
+use toolbus_sandbox::{CollectedFiles, Limits, Outcome};
 
 use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
 use crate::interpreter::Interpreter;
@@ -23,6 +21,24 @@ use crate::unconfined::{self, UnconfinedRun};
 
 /// The longest text that one variable of the environment can hold on Linux, with its name.
 const MAX_VARIABLE: usize = 128 * 1024;
+
+/// What the interpreter runs: the script, as in the sandbox.
+const BOOTSTRAP: &str = concat!(
+    include_str!("run.py"),
+    r#"
+
+def start():
+    import os
+    job = os.path.dirname(os.environ["TOOLBUS_INPUT_FILE"])
+    sys.argv[:] = ["script.py"]
+    sys.path[0] = os.getcwd()
+    sys.path.append(job)
+    with open(job + "/script.py", "rb") as file:
+        run(file.read(), os.environ["TOOLBUS_OUTPUT"])
+
+start()
+"#
+);
 
 /// A script sees the files, the processes and the network of the daemon, with its rights. Of its limits only time, output and
 /// the size of what comes back are kept. Processes that leave its process group outlive it.
@@ -45,21 +61,27 @@ impl LocalRunner {
         let (packages, installing) = self.packages(&script).await?;
         let folder = ScriptFolder::new(&script)
             .map_err(|error| RunFailure::NotStarted(format!("cannot make a work folder: {error}; check TMPDIR")))?;
-        let (args, env) = (["script.py".to_owned()], environment(&script, &folder, packages));
+        let (args, env) = (["-c".to_owned(), BOOTSTRAP.to_owned()], environment(&script, &folder, packages));
+        let home = folder.part("home");
         let ended = unconfined::run(UnconfinedRun {
             program: &self.interpreter.program,
             args: &args,
             env: &env,
-            cwd: Some(folder.path()),
+            cwd: Some(&home),
             stdin: Bytes::new(),
             time: script.time_left(),
             output: self.limits.output,
         });
         let ended = ended.await.map_err(|error| RunFailure::NotStarted(format!("cannot start Python: {error}")))?;
         let most = self.limits.artifacts;
-        let collected = tokio::task::spawn_blocking(move || folder.collect(most)).await;
-        let (artifacts, left_out) = collected.map_err(|error| unavailable("collect files", &error))?;
-        Ok(Finished { outcome: Outcome { artifacts, left_out, ..ended }, start: StartKind::Cold, installing })
+        let collected = tokio::task::spawn_blocking(move || {
+            let given: Vec<&str> = script.files.iter().map(|(name, _)| name.as_str()).collect();
+            CollectedFiles::of(folder.0.path(), most, &given)
+        });
+        let CollectedFiles { artifacts, left_out, not_returned } =
+            collected.await.map_err(|error| RunFailure::Unavailable(format!("cannot collect files: {error}")))?;
+        let outcome = Outcome { artifacts, left_out, not_returned, ..ended };
+        Ok(Finished::new(outcome, StartKind::Cold, installing))
     }
 
     async fn packages(&self, script: &Script) -> Result<(Option<PathBuf>, Duration), RunFailure> {
@@ -82,10 +104,11 @@ fn environment(script: &Script, folder: &ScriptFolder, packages: Option<PathBuf>
         ("PATH".into(), path),
         ("LANG".into(), "C.UTF-8".into()),
         ("PYTHONDONTWRITEBYTECODE".into(), "1".into()),
-        ("HOME".into(), folder.path().into()),
-        ("TMPDIR".into(), folder.temporary().into()),
-        ("TOOLBUS_INPUT_FILE".into(), folder.input().into()),
-        ("TOOLBUS_OUTPUT".into(), folder.output().into()),
+        ("MPLBACKEND".into(), "Agg".into()),
+        ("HOME".into(), folder.part("home").into()),
+        ("TMPDIR".into(), folder.part("tmp").into()),
+        ("TOOLBUS_INPUT_FILE".into(), folder.part("job/input").into()),
+        ("TOOLBUS_OUTPUT".into(), folder.part("out").into()),
     ]);
     let input = variable("ROCKBOT_INPUT", script.input.as_deref().unwrap_or_default());
     environment.extend(input.map(|input| ("ROCKBOT_INPUT".into(), input.into())));
@@ -97,10 +120,6 @@ fn environment(script: &Script, folder: &ScriptFolder, packages: Option<PathBuf>
 fn variable<'a>(name: &str, text: &'a str) -> Option<&'a str> {
     let fits = name.len() + "=".len() + text.len() < MAX_VARIABLE && !text.contains('\0');
     fits.then_some(text)
-}
-
-fn unavailable(what: &str, error: &dyn std::error::Error) -> RunFailure {
-    RunFailure::Unavailable(format!("cannot {what}: {error}"))
 }
 
 impl Runner for LocalRunner {
@@ -129,64 +148,21 @@ struct ScriptFolder(TempDir);
 impl ScriptFolder {
     fn new(script: &Script) -> io::Result<Self> {
         let folder = Self(tempfile::Builder::new().prefix("toolbus-script-").tempdir()?);
-        std::fs::create_dir(folder.temporary())?;
-        std::fs::create_dir(folder.output())?;
-        std::fs::write(folder.script(), &script.source)?;
-        std::fs::write(folder.input(), script.input.as_deref().unwrap_or_default())?;
+        for part in ["home", "job", "out", "tmp"] {
+            std::fs::create_dir(folder.part(part))?;
+        }
+        std::fs::write(folder.part("job/script.py"), &script.source)?;
+        std::fs::write(folder.part("job/input"), script.input.as_deref().unwrap_or_default())?;
+        for (name, bytes) in &script.files {
+            std::fs::write(folder.part("home").join(name), bytes)?;
+        }
         Ok(folder)
     }
 
-    fn path(&self) -> &Path {
-        self.0.path()
+    /// A part of it, all of which are named as in the sandbox.
+    fn part(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
     }
-
-    fn script(&self) -> PathBuf {
-        self.path().join("script.py")
-    }
-
-    fn input(&self) -> PathBuf {
-        self.path().join("input.txt")
-    }
-
-    fn temporary(&self) -> PathBuf {
-        self.path().join("tmp")
-    }
-
-    fn output(&self) -> PathBuf {
-        self.path().join("out")
-    }
-
-    /// The regular files that are to come back, by name, at most `most` bytes together; and how many do not.
-    fn collect(self, most: u64) -> (Vec<Artifact>, u64) {
-        let Ok(entries) = std::fs::read_dir(self.output()) else { return (Vec::new(), 0) };
-        let mut entries: Vec<DirEntry> = entries.flatten().collect();
-        entries.sort_by_key(DirEntry::file_name);
-        let (mut artifacts, mut left_out, mut room) = (Vec::new(), 0, most);
-        for entry in entries {
-            let name = entry.file_name().into_string().ok();
-            match name.and_then(|name| Some(Artifact { name, bytes: read(&entry.path(), room).ok()??.into() })) {
-                Some(artifact) => {
-                    room = room.saturating_sub(artifact.bytes.len() as u64);
-                    artifacts.push(artifact);
-                }
-                None => left_out += 1,
-            }
-        }
-        (artifacts, left_out)
-    }
-}
-
-/// What is in a regular file of at most `most` bytes. Links are not followed, pipes not waited for.
-fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    let about = file.metadata()?;
-    if !about.is_file() || about.len() > most {
-        return Ok(None);
-    }
-    let mut bytes = Vec::new();
-    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= most).then_some(bytes))
 }
 
 #[cfg(test)]
@@ -225,6 +201,7 @@ mod tests {
         Script {
             source: source.to_owned(),
             input: None,
+            files: Vec::new(),
             packages: Vec::new(),
             time: Duration::from_secs(60),
             cpu: Duration::from_secs(60),
@@ -273,6 +250,7 @@ mod tests {
         insta::assert_snapshot!(text(&outcome.stdout.bytes), @"
     HOME
     LANG
+    MPLBACKEND
     PATH
     PYTHONDONTWRITEBYTECODE
     ROCKBOT_INPUT

@@ -109,7 +109,7 @@ impl SandboxRunner {
             ("script.py".to_owned(), Bytes::from(script.source)),
             ("input".to_owned(), Bytes::from(script.input.unwrap_or_default())),
         ];
-        let job = Job { files, time, cpu, ..Job::default() };
+        let job = Job { files, inputs: script.files, time, cpu, ..Job::default() };
         let mut warm = if packages.is_none() { self.pool.take() } else { None };
         let mut tries = TRIES;
         loop {
@@ -124,7 +124,7 @@ impl SandboxRunner {
             };
             match waiting.run(job.clone()).await {
                 Err(error) if !error.has_begun() && tries > 0 => {}
-                run => return Ok(Finished { outcome: run.map_err(unavailable)?, start, installing }),
+                run => return Ok(Finished::new(run.map_err(unavailable)?, start, installing)),
             }
         }
     }
@@ -198,11 +198,13 @@ impl Runner for SandboxRunner {
 /// work folder meanwhile.
 const TRIES: u32 = 3;
 /// What an interpreter runs first.
-const BOOTSTRAP: &str = include_str!("bootstrap.py");
+const BOOTSTRAP: &str =
+    concat!(include_str!("bootstrap.py"), "\n\n", include_str!("run.py"), "\n\nrun(*wait_for_script())\n");
 /// What a script may start besides, where it may start anything: what `PATH` leads to.
 const PROGRAMS: [&str; 3] = ["/bin", "/usr/bin", "/etc/alternatives"];
 /// The whole environment of a script, but for what names its own files.
-const ENVIRONMENT: [(&str, &str); 2] = [("LANG", "C.UTF-8"), ("PATH", "/usr/local/bin:/usr/bin:/bin")];
+const ENVIRONMENT: [(&str, &str); 3] =
+    [("LANG", "C.UTF-8"), ("MPLBACKEND", "Agg"), ("PATH", "/usr/local/bin:/usr/bin:/bin")];
 
 /// Plans for interpreters that run one script each.
 #[derive(Debug)]

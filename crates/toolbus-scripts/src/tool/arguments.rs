@@ -2,25 +2,37 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::shown;
 
 use super::Settings;
 use crate::requirement::Requirement;
+use crate::text::size;
 
 /// The names of the arguments.
 pub(super) const SCRIPT: &str = "script";
 pub(super) const INPUT_DATA: &str = "input_data";
+pub(super) const INPUT_FILES: &str = "input_files";
 pub(super) const TIMEOUT_SECONDS: &str = "timeout_seconds";
 pub(super) const PIP_PACKAGES: &str = "pip_packages";
-const NAMES: [&str; 4] = [SCRIPT, INPUT_DATA, TIMEOUT_SECONDS, PIP_PACKAGES];
+const NAMES: [&str; 5] = [SCRIPT, INPUT_DATA, INPUT_FILES, TIMEOUT_SECONDS, PIP_PACKAGES];
+/// Most files that one script is given.
+const MAX_FILES: usize = 64;
+/// Longest name of one, in bytes.
+const MAX_NAME: usize = 200;
+/// The key of a file that is not text.
+const BASE64: &str = "base64";
 
 /// The arguments of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ScriptArguments {
     pub(super) script: String,
     pub(super) input: Option<String>,
+    pub(super) files: Vec<(String, Bytes)>,
     pub(super) time: Duration,
     pub(super) packages: Vec<Requirement>,
 }
@@ -42,13 +54,66 @@ impl ScriptArguments {
         let asked = Requirement::parse_all(&asked).map_err(|error| invalid(sentence(&error.to_string())))?;
         let packages = settings.packages.admit(&asked);
         let packages = packages.map_err(|error| ToolFailure::new(Cause::NotAllowed, sentence(&error.to_string())))?;
-        Ok(Self { script, input: given(INPUT_DATA).map(text), time: time(given(TIMEOUT_SECONDS), settings)?, packages })
+        Ok(Self {
+            script,
+            input: given(INPUT_DATA).map(text),
+            files: files(given(INPUT_FILES), settings)?,
+            time: time(given(TIMEOUT_SECONDS), settings)?,
+            packages,
+        })
     }
 }
 
 /// A text as it is, and anything else as JSON.
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
+}
+
+/// Files by name, from an object of texts and of bytes in Base64, also in a string.
+fn files(value: Option<&Value>, settings: &Settings) -> Result<Vec<(String, Bytes)>, ToolFailure> {
+    let parsed = match value {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) if text.trim().is_empty() => return Ok(Vec::new()),
+        Some(Value::String(text)) => serde_json::from_str(text).ok(),
+        Some(value) => Some(value.clone()),
+    };
+    let Some(Value::Object(given)) = parsed else {
+        let example = r#"{"data.csv": "a,b\n1,2\n", "logo.png": {"base64": "iVBORw0K…"}}"#;
+        return Err(invalid(format!("Argument `input_files` must be an object of files by name, such as {example}.")));
+    };
+    if given.len() > MAX_FILES {
+        return Err(invalid(format!("Argument `input_files` has more than {MAX_FILES} files.")));
+    }
+    let files = given.into_iter().map(|(name, content)| match content {
+        _ if !is_name(&name) => Err(invalid(format!(
+            "`{}` in `input_files` is no name of a file: give one without folders, of at most {MAX_NAME} bytes.",
+            shown(&name)
+        ))),
+        Value::String(text) => Ok((name, text.into())),
+        Value::Object(encoded) if encoded.len() == 1 && encoded.contains_key(BASE64) => {
+            let bytes = encoded.get(BASE64).and_then(Value::as_str).and_then(|text| STANDARD.decode(text.trim()).ok());
+            let bytes =
+                bytes.ok_or_else(|| invalid(format!("`{}` in `input_files` is not in Base64.", shown(&name))))?;
+            Ok((name, bytes.into()))
+        }
+        content => Ok((name, content.to_string().into())),
+    });
+    let files: Vec<(String, Bytes)> = files.collect::<Result<_, _>>()?;
+    let limits = &settings.limits;
+    let bytes: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+    // Room for what the script writes.
+    let most = (limits.disk / 2).min(limits.file_size);
+    if bytes > most {
+        return Err(invalid(format!("Files in `input_files` may have {} together.", size(most))));
+    }
+    Ok(files)
+}
+
+fn is_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..")
+        && name.len() <= MAX_NAME
+        && !name.contains(['/', '\\'])
+        && !name.chars().any(char::is_control)
 }
 
 /// A whole number, also one in a string, brought within what is allowed.
@@ -117,10 +182,16 @@ mod tests {
     fn a_script_alone_gets_the_defaults() {
         for arguments in [
             json!({"script": "pass"}),
-            json!({"script": "pass", "input_data": null, "timeout_seconds": null, "pip_packages": null}),
+            json!({"script": "pass", "input_data": null, "input_files": null, "timeout_seconds": null, "pip_packages": null}),
         ] {
-            let ScriptArguments { script, input, time, packages } = read(&arguments).unwrap();
-            assert_eq!((&*script, input, time, packages), ("pass", None, Duration::from_secs(30), Vec::new()));
+            let expected = ScriptArguments {
+                script: "pass".to_owned(),
+                input: None,
+                files: Vec::new(),
+                time: Duration::from_secs(30),
+                packages: Vec::new(),
+            };
+            assert_eq!(read(&arguments).unwrap(), expected);
         }
     }
 
@@ -171,6 +242,41 @@ mod tests {
     }
 
     #[test]
+    fn files_are_texts_bytes_in_base64_and_json() {
+        let files = json!({"a.csv": "a,b\n", "b.bin": {"base64": "AP8="}, "c.json": {"n": [1]}, "d.json": 7});
+        for given in [files.clone(), json!(files.to_string())] {
+            let files = with("input_files", &given).unwrap().files;
+            let files: Vec<(&str, &[u8])> = files.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
+            let expected: [(&str, &[u8]); 4] =
+                [("a.csv", b"a,b\n"), ("b.bin", b"\0\xff"), ("c.json", b"{\"n\":[1]}"), ("d.json", b"7")];
+            assert_eq!(files, expected);
+        }
+        for nothing in [json!({}), json!(" "), json!("{}")] {
+            assert_eq!(with("input_files", &nothing).unwrap().files, []);
+        }
+    }
+
+    #[test]
+    fn files_that_cannot_be_are_refused_with_what_can() {
+        let refused = |files: Value| {
+            let failure = with("input_files", &files).unwrap_err();
+            assert_eq!(failure.cause, Cause::InvalidArguments);
+            failure.message
+        };
+        for name in ["", ".", "..", "a/b", "/etc/passwd", "a\\b", "a\nb", &"n".repeat(201)] {
+            assert!(refused(json!({name: "x"})).contains("is no name of a file"), "{name}");
+        }
+        let many: Map<String, Value> = (0..65).map(|number| (number.to_string(), json!(""))).collect();
+        let large = "x".repeat(33 << 20);
+        insta::assert_snapshot!(refused(json!({"a/b": ""})), @"`a/b` in `input_files` is no name of a file: give one without folders, of at most 200 bytes.");
+        insta::assert_snapshot!(refused(json!(["a.csv"])), @r#"Argument `input_files` must be an object of files by name, such as {"data.csv": "a,b\n1,2\n", "logo.png": {"base64": "iVBORw0K…"}}."#);
+        insta::assert_snapshot!(refused(json!("a.csv")), @r#"Argument `input_files` must be an object of files by name, such as {"data.csv": "a,b\n1,2\n", "logo.png": {"base64": "iVBORw0K…"}}."#);
+        insta::assert_snapshot!(refused(json!({"a": {"base64": "?"}})), @"`a` in `input_files` is not in Base64.");
+        insta::assert_snapshot!(refused(many.into()), @"Argument `input_files` has more than 64 files.");
+        insta::assert_snapshot!(refused(json!({"a": large})), @"Files in `input_files` may have 32 MiB together.");
+    }
+
+    #[test]
     fn packages_are_an_array_or_a_string_that_holds_one() {
         let table = [
             (json!(["Requests", "numpy==2.1.0"]), vec!["numpy==2.1.0", "requests"]),
@@ -211,7 +317,7 @@ mod tests {
         insta::assert_snapshot!(refused(json!({})), @"InvalidArguments: Missing 'script' argument");
         insta::assert_snapshot!(refused(json!({"script": null})), @"InvalidArguments: Missing 'script' argument");
         insta::assert_snapshot!(refused(json!({"script": ["pass"]})), @"InvalidArguments: Argument `script` must be a string: the text of the program.");
-        insta::assert_snapshot!(refused(json!({"script": "", "timeout": 5})), @"InvalidArguments: There is no argument `timeout`. There are: script, input_data, timeout_seconds, pip_packages.");
+        insta::assert_snapshot!(refused(json!({"script": "", "timeout": 5})), @"InvalidArguments: There is no argument `timeout`. There are: script, input_data, input_files, timeout_seconds, pip_packages.");
         insta::assert_snapshot!(pip("--index-url"), @"InvalidArguments: Package `--index-url` is an option of pip; give names and versions of packages alone.");
         insta::assert_snapshot!(pip("evil"), @"NotAllowed: Package 'evil' is not allowed here; allowed are: numpy, requests.");
     }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use toolbus_core::tool::{Effect, ToolDescriptor, Validation};
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 
-use super::Settings;
-use super::arguments::{INPUT_DATA, PIP_PACKAGES, SCRIPT, TIMEOUT_SECONDS};
+use super::arguments::{INPUT_DATA, INPUT_FILES, PIP_PACKAGES, SCRIPT, TIMEOUT_SECONDS};
+use super::{Rights, Settings};
 use crate::text::{seconds, size};
 
 /// Source and kind of the tool.
@@ -18,10 +18,10 @@ const AROUND: Duration = Duration::from_secs(10);
 
 /// What is known of the tool. Its arguments are checked by the tool itself: it takes numbers in strings, and brings them
 /// within bounds, which no schema says that a model would be better off with.
-pub(super) fn descriptor(settings: &Settings, has_network: bool) -> ToolDescriptor {
+pub(super) fn descriptor(settings: &Settings, rights: Rights) -> ToolDescriptor {
     let installing = if settings.packages.is_empty() { Duration::ZERO } else { settings.package_timeout };
     ToolDescriptor {
-        description: description(settings, has_network),
+        description: description(settings, rights),
         parameters: Some(Arc::new(parameters(settings))),
         effect: Effect::Effectful,
         timeout: Some(settings.max_timeout + installing + AROUND),
@@ -30,15 +30,17 @@ pub(super) fn descriptor(settings: &Settings, has_network: bool) -> ToolDescript
     }
 }
 
-fn description(settings: &Settings, has_network: bool) -> String {
+fn description(settings: &Settings, rights: Rights) -> String {
     let limits = &settings.limits;
-    let network = if has_network { "" } else { " There is no network." };
+    let network = if rights.network { "" } else { " There is no network." };
+    let programs = if rights.processes { "" } else { " It has threads, and cannot start other programs or processes." };
     format!(
-        "Runs a Python script and returns what it prints to standard output. Each script runs by itself, in an empty \
-         folder that is gone afterwards.{network} Files that it writes to the folder named by the environment variable \
-         TOOLBUS_OUTPUT come back with the answer, at most {artifacts} together. A script fails when it exits with \
-         another code than 0; its standard error is shown then. It may use {memory} of memory, {disk} of disk and \
-         {processes} processes and threads, and print {output}.",
+        "Runs a Python script and returns what it prints to standard output; of one that prints nothing the value of its \
+         last expression. Each script runs by itself, in a folder of its own that is gone afterwards, with no files but \
+         input_files.{network}{programs} Files that it writes to the folder named by the environment variable \
+         TOOLBUS_OUTPUT come back with the answer, at most {artifacts} together; so do figures of matplotlib that are \
+         open at the end. A script fails when it exits with another code than 0; its standard error is shown then. It \
+         may use {memory} of memory, {disk} of disk and {processes} processes and threads, and print {output}.",
         artifacts = size(limits.artifacts),
         memory = size(limits.memory),
         disk = size(limits.disk),
@@ -60,6 +62,11 @@ fn parameters(settings: &Settings) -> Value {
                 "type": "string",
                 "description": "Data for the script, for example JSON. The script finds it in the file that the \
                     environment variable TOOLBUS_INPUT_FILE names, and, up to 128 KiB, in the variable ROCKBOT_INPUT.",
+            },
+            INPUT_FILES: {
+                "type": "object",
+                "description": "Files that the script finds in its current folder, by name: each a text, or bytes as \
+                    {\"base64\": \"…\"}.",
             },
             TIMEOUT_SECONDS: {
                 "type": "integer",

@@ -17,7 +17,7 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 use toolbus_sandbox::{Ending, Level, Limits, Outcome, Stop, Stream, Usage};
 
-use super::{ScriptTool, Settings};
+use super::{Rights, ScriptTool, Settings};
 use crate::packages::PackageError;
 use crate::queue::{Bounds, FairQueue};
 use crate::requirement::AllowedPackages;
@@ -72,7 +72,13 @@ impl Runner for FakeRunner {
     }
 
     fn status(&self) -> RunnerStatus {
-        RunnerStatus { runner: "fake", level: Some(Level::Full), layers: Vec::new(), python: None, warm: 1 }
+        RunnerStatus {
+            runner: "fake",
+            level: Some(Level::Full),
+            layers: vec!["namespaces", "landlock", "seccomp"],
+            python: None,
+            warm: 1,
+        }
     }
 
     fn shutdown(&self) -> BoxFuture<'_, ()> {
@@ -93,10 +99,11 @@ fn finished(ending: Ending, stdout: &str) -> Finished {
         stderr: Stream::default(),
         artifacts: Vec::new(),
         left_out: 0,
+        not_returned: Vec::new(),
         usage: Usage { cpu_us: 1_500_000, peak_memory: 1 << 20 },
         elapsed: Duration::from_secs(2),
     };
-    Finished { outcome, start: StartKind::Warm, installing: Duration::from_secs(1) }
+    Finished { outcome, value: None, start: StartKind::Warm, installing: Duration::from_secs(1) }
 }
 
 /// The tool and what is behind it. One script runs at a time, and one of each agent may wait.
@@ -329,7 +336,7 @@ async fn what_was_not_measured_of_a_run_is_absent() {
 #[test]
 fn what_a_model_is_told() {
     let descriptor = ToolFixture::new().tool.descriptor;
-    insta::assert_snapshot!(descriptor.description, @"Runs a Python script and returns what it prints to standard output. Each script runs by itself, in an empty folder that is gone afterwards. There is no network. Files that it writes to the folder named by the environment variable TOOLBUS_OUTPUT come back with the answer, at most 4 MiB together. A script fails when it exits with another code than 0; its standard error is shown then. It may use 256 MiB of memory, 64 MiB of disk and 64 processes and threads, and print 1 MiB.");
+    insta::assert_snapshot!(descriptor.description, @"Runs a Python script and returns what it prints to standard output; of one that prints nothing the value of its last expression. Each script runs by itself, in a folder of its own that is gone afterwards, with no files but input_files. There is no network. Files that it writes to the folder named by the environment variable TOOLBUS_OUTPUT come back with the answer, at most 4 MiB together; so do figures of matplotlib that are open at the end. A script fails when it exits with another code than 0; its standard error is shown then. It may use 256 MiB of memory, 64 MiB of disk and 64 processes and threads, and print 1 MiB.");
     insta::assert_json_snapshot!(descriptor.parameters.as_deref(), @r#"
     {
       "additionalProperties": false,
@@ -337,6 +344,10 @@ fn what_a_model_is_told() {
         "input_data": {
           "description": "Data for the script, for example JSON. The script finds it in the file that the environment variable TOOLBUS_INPUT_FILE names, and, up to 128 KiB, in the variable ROCKBOT_INPUT.",
           "type": "string"
+        },
+        "input_files": {
+          "description": "Files that the script finds in its current folder, by name: each a text, or bytes as {\"base64\": \"…\"}.",
+          "type": "object"
         },
         "pip_packages": {
           "description": "Packages that the script imports beyond the standard library, such as [\"name\", \"name==1.2\"]; allowed are: numpy, requests.",
@@ -370,14 +381,16 @@ fn what_a_model_is_told() {
 }
 
 #[test]
-fn a_model_is_told_of_no_packages_and_no_network_only_where_it_is_so() {
+fn a_model_is_told_what_scripts_cannot_do_only_where_it_is_so() {
     let none = Settings { packages: AllowedPackages::default(), ..settings() };
-    let descriptor = super::descriptor::descriptor(&none, true);
-    assert!(!descriptor.description.contains("network"));
+    let descriptor = super::descriptor::descriptor(&none, Rights { network: true, processes: true });
+    assert!(!descriptor.description.contains("network") && !descriptor.description.contains("other programs"));
     let packages = descriptor.parameters.unwrap()["properties"]["pip_packages"]["description"].clone();
     insta::assert_snapshot!(packages, @r#""Leave it out: no packages can be installed. The standard library is there.""#);
     assert_eq!(descriptor.timeout, Some(Duration::from_secs(310)));
     let any = Settings { packages: AllowedPackages::parse(&["*"]).unwrap(), ..settings() };
-    let parameters = super::descriptor::descriptor(&any, false).parameters.unwrap();
+    let descriptor = super::descriptor::descriptor(&any, Rights { network: false, processes: false });
+    assert!(descriptor.description.contains(" There is no network. It has threads, and cannot start other programs"));
+    let parameters = descriptor.parameters.unwrap();
     assert!(parameters["properties"]["pip_packages"]["description"].as_str().unwrap().ends_with("; any is allowed."));
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use toolbus_core::tool::{Program, ToolOutput};
 use toolbus_sandbox::{Artifact, Ending, Limits, Outcome, Stop, Stream};
 
-use super::artifacts;
+use super::{artifacts, hints};
+use crate::requirement::AllowedPackages;
+use crate::runner::Finished;
 use crate::text::{number, seconds, size, without_middle};
 
 /// The text of a script without output.
@@ -25,43 +27,61 @@ const KILLED: i32 = 137;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ScriptBudget<'a> {
     pub(super) limits: &'a Limits,
+    pub(super) packages: &'a AllowedPackages,
     pub(super) time: Duration,
     pub(super) cpu: Duration,
+    pub(super) has_network: bool,
+    pub(super) has_processes: bool,
 }
 
 /// The result of a script that ran.
-pub(super) fn output(outcome: &Outcome, installing: Duration, given: ScriptBudget<'_>) -> ToolOutput {
+pub(super) fn output(finished: &Finished, given: ScriptBudget<'_>) -> ToolOutput {
+    let Finished { outcome, value, installing, start: _ } = finished;
     let (stdout, stderr) = (text(&outcome.stdout), text(&outcome.stderr));
     let is_error = outcome.ending != Ending::Exited(0);
     let content = match outcome.ending {
-        Ending::Exited(0) => success(outcome, &stdout, &stderr, given.limits),
-        Ending::Exited(code) => format!("Script failed (exit {code}):\n{}", both(&stdout, &stderr)),
+        Ending::Exited(0) => success(outcome, &stdout, &stderr, value.as_deref(), given.limits),
+        Ending::Exited(code) => {
+            let written = both(&stdout, &stderr);
+            match hints::hint(&stderr, given) {
+                Some(hint) => format!("Script failed (exit {code}):\n{}\n[{hint}]", written.trim_end_matches('\n')),
+                None => format!("Script failed (exit {code}):\n{written}"),
+            }
+        }
         Ending::Signalled(signal) => format!("Script failed ({}):\n{}", signal_name(signal), both(&stdout, &stderr)),
         Ending::Stopped(Stop::Time) => timed_out(outcome.elapsed, given.time) + &until_then(&stdout, &stderr),
         Ending::Stopped(stop) => stopped(stop, &stdout, &stderr, given),
     };
     let program = program(outcome, &content, stdout, stderr, given.time);
-    let content = content + &left_out(outcome.left_out, given.limits);
+    let notes = [left_out(outcome.left_out, given.limits), not_returned(&outcome.not_returned)];
+    let content = notes.into_iter().flatten().fold(content, |content, note| {
+        let end = if content.ends_with('\n') { "" } else { "\n" };
+        format!("{content}{end}[{note}]")
+    });
     let blocks = match &*outcome.artifacts {
         [] => Vec::new(),
         files => std::iter::once(artifacts::text(&*content)).chain(files.iter().map(artifacts::block)).collect(),
     };
-    let elapsed = outcome.elapsed + installing;
+    let elapsed = outcome.elapsed + *installing;
     ToolOutput { content: Some(content), blocks, is_error, ..ToolOutput::default() }
         .of_program(Program { elapsed, ..program })
 }
 
-/// Standard output to the byte; of a script without it what else it wrote.
-fn success(outcome: &Outcome, stdout: &str, stderr: &str, limits: &Limits) -> String {
+/// Standard output to the byte; of a script without it its last value, and what else it wrote.
+fn success(outcome: &Outcome, stdout: &str, stderr: &str, value: Option<&str>, limits: &Limits) -> String {
     let cut = if outcome.stdout.is_cut {
         format!("\n[The output was cut after {}.]", size(limits.output))
     } else {
         String::new()
     };
-    let written = match (stdout.is_empty(), &*outcome.artifacts) {
-        (false, _) => return format!("{stdout}{cut}"),
-        (true, []) => NO_OUTPUT.to_owned(),
-        (true, files) => named(files),
+    if !stdout.is_empty() {
+        return format!("{stdout}{cut}");
+    }
+    let written = match (value, &*outcome.artifacts) {
+        (None, []) => NO_OUTPUT.to_owned(),
+        (None, files) => named(files),
+        (Some(value), []) => shown(value),
+        (Some(value), files) => format!("{}\n{}", shown(value), named(files)),
     };
     if stderr.is_empty() { written } else { format!("{written}\nstderr:\n{}", shown(stderr)) }
 }
@@ -83,7 +103,7 @@ fn time_had(elapsed: Duration, time: Duration) -> u64 {
 }
 
 /// The reason first, because what follows may be long.
-fn stopped(stop: Stop, stdout: &str, stderr: &str, ScriptBudget { limits, time: _, cpu }: ScriptBudget<'_>) -> String {
+fn stopped(stop: Stop, stdout: &str, stderr: &str, ScriptBudget { limits, cpu, .. }: ScriptBudget<'_>) -> String {
     let (reason, advice) = match stop {
         Stop::Time => ("took too long".to_owned(), "Increase timeout_seconds, or do less work."),
         Stop::Cpu => (
@@ -157,14 +177,19 @@ fn named(files: &[Artifact]) -> String {
     }
 }
 
-fn left_out(count: u64, limits: &Limits) -> String {
-    if count == 0 {
-        return String::new();
-    }
+/// Counts the files that were meant to come back.
+fn left_out(count: u64, limits: &Limits) -> Option<String> {
     let (files, most) = (number(count, "file"), size(limits.artifacts));
-    format!(
-        "\n[{files} in TOOLBUS_OUTPUT did not come back. Only regular files do, with names in UTF-8, at most {most} together.]"
-    )
+    let only = "Only regular files do, with names in UTF-8";
+    (count > 0).then(|| format!("{files} in TOOLBUS_OUTPUT did not come back. {only}, at most {most} together."))
+}
+
+/// Names the files that a model may take for returned.
+fn not_returned(names: &[String]) -> Option<String> {
+    let more = if names.len() > MAX_NAMED { " and more" } else { "" };
+    let listed: Vec<String> = names.iter().take(MAX_NAMED).map(|name| name.escape_debug().to_string()).collect();
+    let (listed, advice) = (listed.join(", "), "Write to the folder that TOOLBUS_OUTPUT names.");
+    (!names.is_empty()).then(|| format!("Saved in the work folder and not returned: {listed}{more}. {advice}"))
 }
 
 /// The fields for callers of `script.invoke`, which show standard error only without standard output.
@@ -207,11 +232,12 @@ fn signal_name(signal: i32) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use bytes::Bytes;
     use insta::assert_snapshot;
 
     use super::*;
+    use crate::runner::StartKind;
     use crate::tool::tests::LIMITS;
 
     const TIME: Duration = Duration::from_secs(30);
@@ -227,13 +253,28 @@ mod tests {
             stderr: stream(stderr),
             artifacts: Vec::new(),
             left_out: 0,
+            not_returned: Vec::new(),
             usage: toolbus_sandbox::Usage::default(),
             elapsed: TIME,
         }
     }
 
+    pub(in crate::tool) fn given(packages: &AllowedPackages) -> ScriptBudget<'_> {
+        ScriptBudget { limits: &LIMITS, packages, time: TIME, cpu: TIME / 2, has_network: false, has_processes: false }
+    }
+
+    fn with_value(outcome: &Outcome, value: Option<&str>) -> ToolOutput {
+        let finished = Finished {
+            outcome: outcome.clone(),
+            value: value.map(str::to_owned),
+            start: StartKind::Cold,
+            installing: Duration::from_secs(2),
+        };
+        output(&finished, given(&AllowedPackages::default()))
+    }
+
     fn told(outcome: &Outcome) -> ToolOutput {
-        output(outcome, Duration::from_secs(2), ScriptBudget { limits: &LIMITS, time: TIME, cpu: TIME / 2 })
+        with_value(outcome, None)
     }
 
     /// The text, with a mark for an error.
@@ -393,6 +434,37 @@ mod tests {
         let many = (0..22).map(|number| file(&format!("{number}"))).collect();
         assert!(with("", many).content.unwrap().ends_with("18, 19 and 2 more"));
         assert!(with("text alone", Vec::new()).blocks.is_empty());
+    }
+
+    #[test]
+    fn the_value_of_the_last_expression_is_shown_when_nothing_was_printed() {
+        let of = |stdout, stderr, artifacts: Vec<Artifact>| {
+            let outcome = Outcome { artifacts, ..outcome(Ending::Exited(0), stdout, stderr) };
+            with_value(&outcome, Some("[1, 2]")).content.unwrap()
+        };
+        let figure = Artifact { name: "figure-1.png".to_owned(), bytes: Bytes::from_static(b"x") };
+        assert_eq!(of("42\n", "", Vec::new()), "42\n");
+        assert_eq!(of("", "", Vec::new()), "[1, 2]");
+        assert_snapshot!(of("", "a warning", vec![figure]), @"
+    [1, 2]
+    Files: figure-1.png
+    stderr:
+    a warning
+    ");
+        let long = with_value(&outcome(Ending::Exited(0), "", ""), Some(&"x".repeat(64_000))).content.unwrap();
+        assert_eq!(long.len(), MAX_SHOWN + "\n[48000 characters left out]\n".len());
+    }
+
+    #[test]
+    fn files_that_a_model_may_take_for_returned_are_named() {
+        let left =
+            |not_returned: Vec<String>| content(&Outcome { not_returned, ..outcome(Ending::Exited(0), "42\n", "") });
+        assert_snapshot!(left(vec!["a.csv".to_owned(), "data/b.csv".to_owned()]), @"
+    42
+    [Saved in the work folder and not returned: a.csv, data/b.csv. Write to the folder that TOOLBUS_OUTPUT names.]
+    ");
+        let many = left((0..21).map(|number| number.to_string()).collect());
+        assert!(many.contains(" 18, 19 and more. "), "{many}");
     }
 
     #[test]

@@ -77,6 +77,7 @@ pub(crate) fn script(source: &str) -> Script {
     Script {
         source: source.to_owned(),
         input: None,
+        files: Vec::new(),
         packages: Vec::new(),
         time: Duration::from_secs(30),
         cpu: Duration::from_secs(20),

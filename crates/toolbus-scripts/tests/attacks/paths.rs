@@ -148,7 +148,7 @@ environ = ctypes.POINTER(ctypes.c_char_p).in_dll(libc, 'environ')
 print('CARGO' in str([environ[i] for i in range(5) if environ[i]]))
 ";
     for level in LEVELS {
-        let expected = "HOME LANG PATH ROCKBOT_INPUT TMPDIR TOOLBUS_INPUT_FILE TOOLBUS_OUTPUT\nFalse\n";
+        let expected = "HOME LANG MPLBACKEND PATH ROCKBOT_INPUT TMPDIR TOOLBUS_INPUT_FILE TOOLBUS_OUTPUT\nFalse\n";
         assert_eq!(printed(level, "", source).await, expected, "{level}");
     }
 }

@@ -63,6 +63,7 @@ pub(crate) fn script(source: impl Into<String>) -> Script {
     Script {
         source: source.into(),
         input: None,
+        files: Vec::new(),
         packages: Vec::new(),
         time: Duration::from_secs(60),
         cpu: Duration::from_secs(30),

@@ -1,0 +1,82 @@
+# Becomes a script. Beside what it prints, the value of its last expression and its open figures come back.
+import sys
+
+ONLY_AST = 0x400
+# Larger ones are compiled at once: their tree takes many times their size.
+LARGEST_TREE = 100_000
+LONGEST_VALUE = 64_000
+PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".gif")
+
+
+class QuietFigures:
+    """Finds no module: silences the advice of `pyplot.show` that there is no screen."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "matplotlib.pyplot":
+            import warnings
+
+            warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")
+
+
+def halves(source):
+    """The program, and the expression that it ends with, if it does."""
+    whole = lambda: compile(source, "script.py", "exec", dont_inherit=True)
+    if len(source) > LARGEST_TREE:
+        return whole(), None
+    import _ast
+
+    try:
+        tree = compile(source, "script.py", "exec", ONLY_AST, True)
+        if not tree.body or not isinstance(tree.body[-1], _ast.Expr):
+            return whole(), None
+        last = _ast.Expression(tree.body.pop().value)
+        return (
+            compile(tree, "script.py", "exec", dont_inherit=True),
+            compile(last, "script.py", "eval", dont_inherit=True),
+        )
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # Says what is wrong, if anything is, as it does of any file.
+        return whole(), None
+
+
+def save(value, folder):
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    numbers = pyplot.get_fignums() if pyplot else ()
+    try:
+        if numbers:
+            import os
+
+            if not any(name.lower().endswith(PICTURES) for name in os.listdir(folder)):
+                for number in numbers:
+                    pyplot.figure(number).savefig(f"{folder}/figure-{number}.png")
+        if value is not None:
+            with open(folder + "/.toolbus-value", "wb") as file:
+                file.write(value[:LONGEST_VALUE].encode("utf-8", "backslashreplace"))
+    except OSError:
+        # There is no room for it, or no folder any more.
+        pass
+
+
+def run(source, folder):
+    sys.meta_path.insert(0, QuietFigures)
+    module = type(sys)("__main__")
+    module.__builtins__ = __builtins__
+    module.__file__ = "script.py"
+    # Processes that `multiprocessing` spawns import it under this name.
+    module.__spec__ = type(sys.__spec__)("script", None)
+    sys.modules["__main__"] = module
+    try:
+        program, last = halves(source)
+        exec(program, module.__dict__)
+        value = last and eval(last, module.__dict__)
+        save(None if value is None else repr(value), folder)
+    except SystemExit as end:
+        if not end.code:
+            save(None, folder)
+        raise
+    except BaseException as error:
+        # The first frame is this one, which is none of the script's.
+        error.__traceback__ = error.__traceback__.tb_next
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
