@@ -27,7 +27,8 @@ pub struct Plan {
     pub write: Vec<PathBuf>,
     /// Whether it may use the network of the daemon.
     pub network: bool,
-    /// Whether it may change modes, owners and times of files, where it has a file system of its own.
+    /// Whether it may change modes, owners and times of files, where it has a file system of its own; modes and times, where
+    /// it has a user of its own.
     pub metadata: bool,
     /// Whether it writes a byte to file descriptor 4 when it is ready for its job, and reads one from file descriptor 3 when
     /// the job is there. Otherwise the program is started when its job is there.

@@ -74,6 +74,7 @@ impl Filters {
             has_namespaces,
             counts_all,
             metadata: has_namespaces && plan.metadata,
+            own_metadata: !has_namespaces && plan.metadata && order.user.is_some(),
             network: plan.network,
         };
         // Their flags are behind pointers, which no filter can follow; libraries use the older calls where they are not there.
@@ -120,7 +121,10 @@ impl Filters {
 struct FilterOptions {
     has_namespaces: bool,
     counts_all: bool,
+    /// Modes, owners and times of files, where it sees no files of others.
     metadata: bool,
+    /// Modes and times, where it sees files of others, and no other files are its user's.
+    own_metadata: bool,
     network: bool,
 }
 
@@ -173,6 +177,13 @@ fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError
     rules.insert(libc::SYS_creat, vec![SeccompRule::new(vec![without_set_id(1)?])?]);
     if shape.metadata {
         rules.extend(OF_METADATA.iter().map(|call| (*call, Vec::new())));
+    }
+    if shape.own_metadata {
+        // The time of now may also be given to files that everybody may write.
+        let has_times = SeccompCondition::new(2, Length::Qword, Is::Ne, 0)?;
+        rules.insert(libc::SYS_utimensat, vec![SeccompRule::new(vec![has_times])?]);
+    }
+    if shape.metadata || shape.own_metadata {
         for (call, argument) in OF_MODES {
             rules.insert(*call, vec![SeccompRule::new(vec![without_set_id(*argument)?])?]);
         }

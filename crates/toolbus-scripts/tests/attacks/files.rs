@@ -3,7 +3,9 @@
 use toolbus_sandbox::Level;
 use toolbus_scripts::runner::Runner as _;
 
-use crate::fixture::{Canary, LEVELS, SECRET, attack, printed, printed_unconfined, runner_with, settings, stdout};
+use crate::fixture::{
+    Canary, LEVELS, SECRET, attack, is_root, printed, printed_unconfined, runner_with, settings, stdout,
+};
 
 /// What a path that leads to nothing tells, and one that leads to something which is kept from scripts.
 fn absent_or(level: Level, refused: &str) -> &str {
@@ -117,8 +119,10 @@ ENOENT ENOENT ENOENT ENOENT ENOTSUP EPERM ENOTSUP EPERM
 EROFS EROFS EROFS EROFS ENOTSUP EPERM ENOTSUP EPERM
 done done done EINVAL ENOTSUP EPERM ENOTSUP EPERM
 ";
-    // Without a file system of its own, the filter refuses before anybody looks whether there is such a file.
-    let less = "EPERM EPERM EPERM EPERM ENOTSUP EPERM ENOTSUP EPERM\n".repeat(5);
+    // Without a file system of its own, it changes its own files only if its user has no others.
+    let own = if is_root() { "done EPERM done" } else { "EPERM EPERM EPERM" };
+    let others = "EPERM EPERM EPERM EPERM ENOTSUP EPERM ENOTSUP EPERM\n".repeat(4);
+    let less = format!("{others}{own} EPERM ENOTSUP EPERM ENOTSUP EPERM\n");
     for (level, expected) in LEVELS.into_iter().zip([full, &less]) {
         assert_eq!(printed(level, &canary.lines(), source).await, expected, "{level}");
         canary.assert_untouched(level);
