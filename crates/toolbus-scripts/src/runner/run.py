@@ -36,8 +36,9 @@ def halves(source):
             compile(last, "script.py", "eval", dont_inherit=True),
         )
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        # Says what is wrong, if anything is, as it does of any file.
-        return whole(), None
+        pass
+    # Says what is wrong, if anything is, as it does of any file.
+    return whole(), None
 
 
 def save(value, folder):
@@ -76,7 +77,8 @@ def run(source, folder):
             save(None, folder)
         raise
     except BaseException as error:
-        # The first frame is this one, which is none of the script's.
-        error.__traceback__ = error.__traceback__.tb_next
+        # The first frames are of this file, and none of the script's.
+        while error.__traceback__ and error.__traceback__.tb_frame.f_globals is globals():
+            error.__traceback__ = error.__traceback__.tb_next
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
