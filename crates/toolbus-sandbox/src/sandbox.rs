@@ -129,11 +129,12 @@ impl Sandbox {
     ///
     /// If the folder for work folders cannot be created.
     pub fn with_helper(helper: impl Into<PathBuf>, level: Level) -> io::Result<Self> {
+        let base = BaseFolder::make()?;
         let shared = SandboxInner {
             helper: helper.into(),
-            base: BaseFolder::make()?,
+            users: UserPool::of_this_process(&base.path().to_string_lossy()),
+            base,
             cgroups: CgroupBase::make().map_err(|error| error.to_string()),
-            users: UserPool::of_this_process(),
             spare: Mutex::default(),
         };
         Ok(Self { layers: Layers::of(level), shared: Arc::new(shared) })

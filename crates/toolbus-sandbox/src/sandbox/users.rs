@@ -17,13 +17,13 @@ const OF_OWNERS: u32 = 2048;
 pub(super) struct UserPool(AtomicU32);
 
 impl UserPool {
-    /// `None` if this process may not change its user.
-    pub(super) fn of_this_process() -> Option<Self> {
+    /// `None` if this process may not change its user. `name` is that of the sandbox, which no other one has.
+    pub(super) fn of_this_process(name: &str) -> Option<Self> {
         let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
         let may = capabilities(None).is_ok_and(|own| own.effective.contains(needed));
         let has_all = || ["uid_map", "gid_map"].iter().all(|map| has_all(map));
-        // Daemons of one machine begin with different users.
-        (geteuid().is_root() && may && has_all()).then(|| Self(AtomicU32::new(std::process::id())))
+        // Sandboxes of one machine, and of one daemon, begin with different users.
+        (geteuid().is_root() && may && has_all()).then(|| Self(AtomicU32::new(hash(name))))
     }
 
     /// The id of an owner, always the same; without one, the next id in turn.
@@ -76,6 +76,18 @@ mod tests {
         assert_ne!(owned, users.of(Some("report")));
         assert!((0..10_000).all(|_| users.of(None) <= LAST - OF_OWNERS));
         assert!(owned > LAST - OF_OWNERS && owned <= LAST);
+    }
+
+    #[test]
+    fn two_sandboxes_of_a_daemon_hand_out_different_users() {
+        let users =
+            |name| UserPool::of_this_process(name).map(|users| [users.of(None), users.of(None), users.of(None)]);
+        let [one, other] = ["/tmp/toolbus-sandbox-1-0", "/tmp/toolbus-sandbox-1-1"].map(users);
+        // Without the right to change its user this process hands out none.
+        assert!(
+            one.zip(other).is_none_or(|(one, other)| one.iter().all(|user| !other.contains(user))),
+            "{one:?} {other:?}"
+        );
     }
 
     #[test]
