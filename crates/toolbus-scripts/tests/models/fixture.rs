@@ -1,0 +1,162 @@
+//! The tool `execute_python_script` in the sandbox, and its answer as a model reads it.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
+use toolbus_core::caller::Caller;
+use toolbus_core::events::{ScriptEvents, ScriptRun};
+use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
+use toolbus_sandbox::{Level, Limits, Sandbox};
+use toolbus_scripts::config::PoolConfig;
+use toolbus_scripts::interpreter::Interpreter;
+use toolbus_scripts::queue::{Bounds, FairQueue};
+use toolbus_scripts::requirement::AllowedPackages;
+use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
+use toolbus_scripts::tool::{ScriptTool, Settings};
+
+const MIB: u64 = 1024 * 1024;
+
+/// The limits that a configuration without any has.
+const LIMITS: Limits = Limits {
+    memory: 256 * MIB,
+    disk: 64 * MIB,
+    files: 4096,
+    file_size: 64 * MIB,
+    open_files: 256,
+    processes: 64,
+    output: MIB,
+    artifacts: 4 * MIB,
+};
+
+/// Time of a call, which no script needs.
+const TIME: Duration = Duration::from_secs(120);
+
+/// Counts nothing.
+struct NoEvents;
+
+impl ScriptEvents for NoEvents {
+    fn run(&self, _: &ScriptRun) {}
+}
+
+/// The Python that every user can read.
+async fn interpreter() -> Interpreter {
+    static FOUND: OnceCell<Interpreter> = OnceCell::const_new();
+    FOUND.get_or_init(async || Interpreter::find("/usr/bin/python3").await.unwrap()).await.clone()
+}
+
+/// The program that confines, which cargo builds beside the tests.
+fn helper() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let helper = tests.ancestors().nth(2).unwrap().join("examples/script_helper");
+    assert!(helper.exists(), "build {} first: cargo build -p toolbus-scripts --examples", helper.display());
+    helper
+}
+
+/// The tool whose scripts run at exactly this level.
+async fn tool(level: Level) -> Tool {
+    let runner = SandboxSettings {
+        interpreter: interpreter().await,
+        limits: LIMITS,
+        require: level,
+        strongest: level,
+        pool: PoolConfig::NONE,
+    };
+    let runner = SandboxRunner::start(runner, Sandbox::with_helper(helper(), level).unwrap()).await.unwrap();
+    let settings = Settings {
+        timeout: Duration::from_secs(30),
+        max_timeout: Duration::from_secs(60),
+        cpu_millis: 1000,
+        limits: LIMITS,
+        packages: AllowedPackages::parse::<&str>(&[]).unwrap(),
+        package_timeout: Duration::from_secs(30),
+    };
+    let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 1 });
+    ScriptTool::new(Arc::new(runner), queue, Arc::new(NoEvents), settings).into_tool()
+}
+
+/// The answer to a call with these arguments.
+pub(crate) async fn answer_at(level: Level, arguments: &Value) -> String {
+    let tool = tool(level).await;
+    let call = ToolCall {
+        tool: Arc::clone(&tool.descriptor.name),
+        call_id: "call-1".into(),
+        caller: Arc::new(Caller::unknown()),
+        arguments: Arc::new(arguments.as_object().unwrap().clone()),
+        deadline: Clock::SYSTEM.now() + TIME,
+        limit: TIME,
+        cancelled: CancellationToken::new(),
+        trace: None,
+        progress: None,
+    };
+    match Arc::clone(&tool.executor).execute_boxed(call).await {
+        Ok(output) => shown(&output),
+        Err(failure) => format!("{:?}: {}", failure.cause, failure.message),
+    }
+}
+
+/// The text with a mark for an error, and a line for each file.
+fn shown(output: &ToolOutput) -> String {
+    let mark = if output.is_error { "isError: " } else { "" };
+    let mut shown = format!("{mark}{}", of_any_python(output.content.as_deref().unwrap()));
+    for file in output.blocks.iter().skip(1) {
+        let of = |text: &Option<String>| text.clone().unwrap_or_default();
+        let content = file.text.clone().unwrap_or_else(|| format!("{:.16}…", of(&file.data)));
+        write!(shown, "\n[{} {}: {}]", of(&file.uri), of(&file.mime_type), content.trim_end()).unwrap();
+    }
+    shown
+}
+
+/// A text whose tracebacks are the same with every version of Python: what they show of its library becomes
+/// `[library]`, and the marks below lines are left out.
+fn of_any_python(text: &str) -> String {
+    let (mut lines, mut is_library): (Vec<&str>, bool) = (Vec::new(), false);
+    for line in text.split_inclusive('\n') {
+        if line.starts_with("  File \"") {
+            let was_library = std::mem::replace(
+                &mut is_library,
+                line.starts_with("  File \"/usr/") || line.starts_with("  File \"<frozen"),
+            );
+            if is_library && !was_library {
+                lines.push("  [library]\n");
+            }
+        } else if !line.starts_with("    ") {
+            is_library = false;
+        }
+        let is_mark = line.starts_with("    ") && line.contains('^') && line.trim().chars().all(|c| "^~".contains(c));
+        if !is_library && !is_mark {
+            lines.push(line);
+        }
+    }
+    lines.concat()
+}
+
+/// Whether this process may become other users.
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+/// The answer at `full`.
+pub(crate) async fn answer(script: &str) -> String {
+    answer_at(Level::Full, &json!({"script": script})).await
+}
+
+/// The answer to a script with input, at `full`.
+pub(crate) async fn answer_with(input: impl Into<Value>, script: &str) -> String {
+    answer_at(Level::Full, &json!({"script": script, "input_data": input.into()})).await
+}
+
+/// The answer, which is the same at `full` and at `no-namespaces`.
+pub(crate) async fn answer_at_both(script: &str) -> String {
+    let arguments = json!({"script": script});
+    let (full, less) = tokio::join!(answer_at(Level::Full, &arguments), answer_at(Level::NoNamespaces, &arguments));
+    assert_eq!(full, less, "full and no-namespaces");
+    full
+}

@@ -1,0 +1,15 @@
+//! Scripts as models write them, and what a model is told of each: the ordinary ones work, and the others say why not.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod archives;
+mod data;
+mod databases;
+mod files;
+mod fixture;
+mod mistakes;
+mod network;
+mod processes;
+mod programs;
+mod threads;
+mod time;
