@@ -22,7 +22,7 @@ use crate::error::MeasureError;
 use crate::figures::Row;
 use crate::report::Report;
 use crate::rounds::{self, Rounds};
-use footprint::Growth;
+use footprint::{Growth, descendants};
 use load::Work;
 use report::{Scripts, Throughput};
 use sides::{Side, Sides};
@@ -99,18 +99,23 @@ async fn measure(args: MeasureArgs, config: Config) -> Result<Report<Scripts>, M
     Ok(Report::new(&args, Scripts { rows, absent, throughput, growth, python, max_in_flight, names }))
 }
 
-/// What this process and its children had used when a measurement began.
+/// What this process and those below it had used when a measurement began.
 struct Used(Usage);
 
 impl Used {
     fn now() -> Result<Self, MeasureError> {
-        Ok(Self(Usage::read(std::process::id())?))
+        let this = std::process::id();
+        let mut used = Usage::read(this)?;
+        // Processes that make sandboxes stay. One that ends meanwhile is waited for by one that is read.
+        let below = descendants(this)?.into_iter().filter_map(|process| Usage::read(process).ok());
+        used.ended_children += below.map(|below| below.cpu + below.ended_children).sum::<Duration>();
+        Ok(Self(used))
     }
 
     /// Puts it together with what was measured since.
     fn figures(self, sample: Sample) -> Result<Figures, MeasureError> {
         let load = [self.0, Self::now()?.0];
-        // Those that answer are children of this process, which have ended.
+        // Those that answer are the processes below this one.
         let answering = load.map(|usage| Usage { cpu: usage.ended_children, ..usage });
         Ok(Figures::new(sample, answering, load))
     }

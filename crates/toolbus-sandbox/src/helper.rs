@@ -1,8 +1,8 @@
 //! The processes between the daemon and an untrusted program.
 //!
-//! The daemon starts its executable again with a hidden argument: that is the *watchdog* ([`watchdog`]), outside of the
-//! confinement, which ends everything when the daemon ends. It forks the *init process* ([`init`]), the first process
-//! inside of the namespaces, which puts the files in place, starts the *program* ([`start`]), checks its time, memory and
+//! The daemon starts its executable again with a hidden argument, once: that is the *spawner* ([`spawner`]). For each
+//! sandbox it forks a *watchdog* ([`watchdog`]), outside of the confinement, which ends everything when the daemon ends.
+//! That forks the *init process* ([`init`]), the first process inside of the namespaces, which puts the files in place, starts the *program* ([`start`]), checks its time, memory and
 //! CPU time, and collects the files that it leaves. All have one thread, so that forking is safe.
 
 mod artifacts;
@@ -13,6 +13,7 @@ mod limits;
 mod mounts;
 mod process;
 mod seccomp;
+mod spawner;
 mod start;
 mod tree;
 mod usage;
@@ -27,9 +28,9 @@ pub use artifacts::CollectedFiles;
 /// The argument that makes this executable a helper.
 pub(crate) const SANDBOX: &str = "__sandbox";
 
-/// Name of the work folder that the watchdog with this process id makes.
-pub(crate) fn work_folder_of(watchdog: u32) -> String {
-    format!("run-{watchdog}")
+/// Name of the work folder and of the cgroup of a sandbox with this number.
+pub(crate) fn name_of(number: u64) -> String {
+    format!("run-{number}")
 }
 
 /// Runs as a helper if the arguments (with the program's name first) say so; `None` otherwise.
@@ -38,7 +39,7 @@ pub(crate) fn work_folder_of(watchdog: u32) -> String {
 #[must_use]
 pub fn take_over(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let word = args.nth(1)?;
-    (word == SANDBOX).then(|| match watchdog::run() {
+    (word == SANDBOX).then(|| match spawner::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     })

@@ -3,23 +3,23 @@
 mod base;
 mod cgroup;
 mod run;
+mod spawner;
 mod users;
 
 use std::io;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::UnixStream;
-use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
 use self::base::BaseFolder;
 use self::cgroup::CgroupBase;
+use self::spawner::{Helper, Spawner};
 use self::users::UserPool;
-use crate::helper::{SANDBOX, work_folder_of};
+use crate::helper::name_of;
 use crate::outcome::{Ending, Outcome};
 use crate::plan::{Job, Layer, Layers, Level, Plan};
 use crate::wire::{self, DaemonMessage, HelperMessage, ProgramSpec, SandboxSpec};
@@ -33,9 +33,11 @@ pub struct Sandbox {
 
 #[derive(Debug)]
 struct SandboxInner {
-    helper: PathBuf,
     /// Dropped before `base`: it may have a folder there.
     spare: Mutex<Spare>,
+    spawner: Spawner,
+    /// Of the next sandbox.
+    number: AtomicU64,
     base: BaseFolder,
     /// The reason where there are none.
     cgroups: Result<CgroupBase, String>,
@@ -46,7 +48,7 @@ struct SandboxInner {
 #[derive(Debug, Default)]
 struct Spare {
     /// A sandbox, with the plan that it is for.
-    sandbox: Option<(Layers, Plan, Helper)>,
+    sandbox: Option<(Layers, Plan, Made)>,
     is_closed: bool,
 }
 
@@ -70,6 +72,9 @@ pub enum SandboxError {
     /// The confinement failed while the program ran.
     #[error("the sandbox failed: {0}")]
     Interrupted(String),
+    /// The helper ended before it began.
+    #[error("the sandbox's helper ended before it began")]
+    NotMade,
     /// The helper ended early.
     #[error("the sandbox's helper ended unexpectedly")]
     Lost,
@@ -86,19 +91,19 @@ impl SandboxError {
 /// A confined program that waits for its job. Dropping this value ends the program.
 #[derive(Debug)]
 pub struct Waiting {
-    helper: Helper,
+    made: Made,
     plan: Plan,
     is_ready: bool,
     sandbox: Sandbox,
 }
 
-/// The watchdog process of one program.
+/// A sandbox, and what came of it so far.
 #[derive(Debug)]
-struct Helper {
-    child: Child,
-    socket: UnixStream,
-    stdout: ChildStdout,
-    stderr: ChildStderr,
+struct Made {
+    helper: Helper,
+    number: u64,
+    /// Whether its watchdog has reported that it has begun.
+    has_watchdog: bool,
 }
 
 /// What a system allows.
@@ -131,7 +136,8 @@ impl Sandbox {
     pub fn with_helper(helper: impl Into<PathBuf>, level: Level) -> io::Result<Self> {
         let base = BaseFolder::make()?;
         let shared = SandboxInner {
-            helper: helper.into(),
+            spawner: Spawner::new(helper.into()),
+            number: AtomicU64::new(1),
             users: UserPool::of_this_process(&base.path().to_string_lossy()),
             base,
             cgroups: CgroupBase::make().map_err(|error| error.to_string()),
@@ -213,13 +219,18 @@ impl Sandbox {
     ///
     /// If it cannot be started.
     pub async fn start(&self, plan: &Plan) -> Result<Waiting, SandboxError> {
-        let mut helper = match self.take_spare(plan) {
-            Some(helper) => helper,
+        let Plan { program, args, env, .. } = plan.clone();
+        let start = DaemonMessage::Start(ProgramSpec { program, args, env });
+        let mut made = match self.take_spare(plan) {
+            Some(made) => made,
             None => self.shared.make(self.layers, plan).await?,
         };
-        let Plan { program, args, env, .. } = plan.clone();
-        helper.say(&DaemonMessage::Start(ProgramSpec { program, args, env })).await?;
-        Ok(Waiting { helper, plan: plan.clone(), is_ready: !plan.waits, sandbox: self.clone() })
+        if made.say(&start).await.is_err() {
+            // The spawner may have been killed before it made this one.
+            made = self.shared.make(self.layers, plan).await?;
+            made.say(&start).await?;
+        }
+        Ok(Waiting { made, plan: plan.clone(), is_ready: !plan.waits, sandbox: self.clone() })
     }
 
     /// Ends the spare sandbox, and makes no more of them, at any level. Programs can still be started.
@@ -229,19 +240,18 @@ impl Sandbox {
         spare.sandbox = None;
     }
 
-    fn take_spare(&self, plan: &Plan) -> Option<Helper> {
+    fn take_spare(&self, plan: &Plan) -> Option<Made> {
         let mut spare = self.shared.spare.lock();
-        let (layers, of, mut helper) = spare.sandbox.take()?;
+        let (layers, of, made) = spare.sandbox.take()?;
         let fits = layers == self.layers && of.fits(plan);
         if !fits && !plan.waits {
             // It may fit the next program.
-            spare.sandbox = Some((layers, of, helper));
+            spare.sandbox = Some((layers, of, made));
             return None;
         }
-        // Its process may have been killed meanwhile, and its work folder removed by the system.
-        let folder = helper.child.id().map(|pid| self.shared.base.path().join(work_folder_of(pid)));
-        let has_folder = layers.namespaces || folder.is_some_and(|folder| folder.exists());
-        (fits && has_folder && matches!(helper.child.try_wait(), Ok(None))).then_some(helper)
+        // Its processes may have been killed meanwhile, and its work folder removed by the system.
+        let has_folder = layers.namespaces || self.shared.base.path().join(name_of(made.number)).exists();
+        (fits && has_folder && !made.helper.is_gone()).then_some(made)
     }
 }
 
@@ -251,52 +261,57 @@ impl SandboxInner {
         if !is_wanted(&self.spare.lock()) {
             return;
         }
-        if let Ok(helper) = self.make(layers, &plan).await {
+        if let Ok(made) = self.make(layers, &plan).await {
             let mut spare = self.spare.lock();
             // Another call may have made one meanwhile.
             if is_wanted(&spare) {
-                spare.sandbox = Some((layers, plan, helper));
+                spare.sandbox = Some((layers, plan, made));
             }
         }
     }
 
     /// Makes a sandbox.
-    async fn make(&self, layers: Layers, plan: &Plan) -> Result<Helper, SandboxError> {
+    async fn make(&self, layers: Layers, plan: &Plan) -> Result<Made, SandboxError> {
         if !layers.namespaces {
             self.base
                 .make_again()
                 .map_err(|error| SandboxError::WorkFolders { folder: self.base.path().display().to_string(), error })?;
         }
-        let mut helper = self.spawn()?;
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
         let order = SandboxSpec {
+            number,
             plan: plan.clone(),
             layers,
             user: self.users.as_ref().map(|users| users.of(plan.owner.as_deref())),
             base: self.base.path().to_owned(),
             cgroup: self.cgroups.as_ref().ok().map(|base| base.spec().clone()),
         };
-        helper.say(&order).await?;
-        Ok(helper)
+        let mut made = Made { helper: self.spawner.watchdog()?, number, has_watchdog: false };
+        made.say(&order).await?;
+        Ok(made)
+    }
+}
+
+impl Made {
+    async fn say(&mut self, message: &impl Serialize) -> Result<(), SandboxError> {
+        self.helper.socket.write_all(&wire::frame(message)?).await.map_err(|_| lost(self.has_watchdog))
     }
 
-    fn spawn(&self) -> io::Result<Helper> {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        let mut command = Command::new(&self.helper);
-        command.arg0("toolbus").arg(SANDBOX).env_clear().current_dir("/");
-        command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn()?;
-        match (child.stdout.take(), child.stderr.take()) {
-            (Some(stdout), Some(stderr)) => Ok(Helper { child, socket: UnixStream::from_std(ours)?, stdout, stderr }),
-            _ => Err(io::Error::other("the process has no pipes")),
+    /// The next message of the helper, but for that it has begun.
+    async fn told(&mut self) -> Result<HelperMessage, SandboxError> {
+        loop {
+            match run::told(&mut self.helper.socket).await {
+                Ok(HelperMessage::Made) => self.has_watchdog = true,
+                Ok(message) => return Ok(message),
+                Err(_) => return Err(lost(self.has_watchdog)),
+            }
         }
     }
 }
 
-impl Helper {
-    async fn say(&mut self, message: &impl Serialize) -> Result<(), SandboxError> {
-        self.socket.write_all(&wire::frame(message)?).await.map_err(|_| SandboxError::Lost)
-    }
+/// Why a helper says nothing more. `has_watchdog`: whether there was one.
+const fn lost(has_watchdog: bool) -> SandboxError {
+    if has_watchdog { SandboxError::Lost } else { SandboxError::NotMade }
 }
 
 impl Waiting {
@@ -309,19 +324,20 @@ impl Waiting {
         if self.is_ready {
             return Ok(());
         }
-        match run::told(&mut self.helper.socket).await? {
+        match self.made.told().await? {
             HelperMessage::Ready => {
                 self.is_ready = true;
                 Ok(())
             }
             HelperMessage::Failed { why, .. } => Err(SandboxError::Confinement(why)),
-            HelperMessage::Ended(_) => Err(SandboxError::Lost),
+            HelperMessage::Made | HelperMessage::Ended(_) => Err(SandboxError::Lost),
         }
     }
 
     /// Whether it has ended while it waited.
-    pub fn is_gone(&mut self) -> bool {
-        !matches!(self.helper.child.try_wait(), Ok(None))
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.made.helper.is_gone()
     }
 
     /// Runs the job, and returns when all its processes have ended. Dropping the future ends the program.
@@ -330,8 +346,8 @@ impl Waiting {
     ///
     /// If it could not be run. A failure of the program is an [`Outcome`].
     pub async fn run(self, job: Job) -> Result<Outcome, SandboxError> {
-        let Self { helper, plan, sandbox, .. } = self;
-        let outcome = run::run(helper, &plan.limits, job).await;
+        let Self { made, plan, sandbox, .. } = self;
+        let outcome = run::run(made, &plan.limits, job).await;
         if plan.waits {
             #[expect(
                 clippy::disallowed_methods,
@@ -353,8 +369,9 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_made_ahead_any_more_once_it_is_closed() {
-        // Blocks when its output is not read.
-        let sandbox = Sandbox::with_helper("/usr/bin/yes", Level::NoNamespaces).unwrap();
+        let tests = std::env::current_exe().unwrap();
+        let helper = tests.ancestors().nth(2).unwrap().join("examples/sandbox_helper");
+        let sandbox = Sandbox::with_helper(helper, Level::NoNamespaces).unwrap();
         sandbox.shared.make_spare(sandbox.layers, plan()).await;
         assert!(sandbox.shared.spare.lock().sandbox.is_some());
         sandbox.with(Layers::of(Level::Full)).close();

@@ -2,9 +2,16 @@
 //! bytes of the files that the frame announces.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::outcome::{Ending, Stop, Usage};
@@ -20,6 +27,8 @@ pub(crate) const READY: i32 = 4;
 /// The sandbox to make; the program in it follows later.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SandboxSpec {
+    /// Distinguishes it from all others of the daemon.
+    pub(crate) number: u64,
     pub(crate) plan: Plan,
     pub(crate) layers: Layers,
     /// User and group to run as; `None`: those of the daemon.
@@ -71,6 +80,8 @@ pub(crate) struct JobHeader {
 /// What the helper sends.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum HelperMessage {
+    /// The watchdog has begun. Always the first message, unless that failed.
+    Made,
     /// The program waits for its job.
     Ready,
     /// The run failed, and not the program.
@@ -127,4 +138,40 @@ pub(crate) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<O
     let mut body = vec![0; length(bytes)?];
     from.read_exact(&mut body)?;
     Ok(Some(serde_json::from_slice(&body)?))
+}
+
+/// Of one watchdog: its socket to the daemon, and the program's standard output and standard error.
+pub(crate) type Streams = [OwnedFd; 3];
+
+/// Asks the spawner for a watchdog with these streams, over a socket of records. Does not wait.
+pub(crate) fn send_streams(to: BorrowedFd<'_>, streams: [BorrowedFd<'_>; 3]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&streams)) {
+        return Err(io::Error::other("there is no room for descriptors"));
+    }
+    sendmsg(to, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// Receives what the daemon asks for; `None` if it has ended.
+pub(crate) fn receive_streams(from: BorrowedFd<'_>) -> io::Result<Option<Streams>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let received = loop {
+        match recvmsg(from, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let messages = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let streams = messages.flatten().collect::<Vec<_>>();
+    streams.try_into().map(Some).map_err(|_| io::Error::other("a message without its descriptors"))
 }

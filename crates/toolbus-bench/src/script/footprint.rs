@@ -93,7 +93,7 @@ impl Footprint {
         Ok(Self {
             resident: Usage::read(this)?.resident,
             descriptors: entries("/proc/self/fd")?,
-            processes: descendants(this)?,
+            processes: descendants(this)?.len(),
             threads: entries("/proc/self/task")?,
             folders: folders(&std::env::temp_dir(), this)?,
             mounts: std::fs::read_to_string("/proc/self/mountinfo")?.lines().count(),
@@ -111,8 +111,8 @@ fn entries(folder: impl AsRef<Path>) -> io::Result<usize> {
     Ok(std::fs::read_dir(folder)?.count())
 }
 
-/// How many processes there are under this one.
-fn descendants(of: u32) -> io::Result<usize> {
+/// The processes under this one.
+pub(super) fn descendants(of: u32) -> io::Result<HashSet<u32>> {
     let processes = std::fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     // One that ends meanwhile is none.
     let pairs: Vec<(u32, u32)> = processes.filter_map(|process| Some((process, parent(process)?))).collect();
@@ -124,7 +124,8 @@ fn descendants(of: u32) -> io::Result<usize> {
             .map(|(process, _)| *process)
             .collect();
         if more.is_empty() {
-            return Ok(found.len() - 1);
+            found.remove(&of);
+            return Ok(found);
         }
         found.extend(more);
     }
@@ -172,13 +173,13 @@ mod tests {
         let mut shell = shell.unwrap();
         // Once it has written it has its child.
         std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut [0]).unwrap();
-        assert_eq!(descendants(shell.id()).unwrap(), 1);
-        let this = descendants(std::process::id()).unwrap();
+        assert_eq!(descendants(shell.id()).unwrap().len(), 1);
+        let this = descendants(std::process::id()).unwrap().len();
         assert!(this >= 2, "{this}");
         let child = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.id())).unwrap();
         std::process::Command::new("kill").arg(child.trim()).status().unwrap();
         shell.wait().unwrap();
-        assert_eq!(descendants(shell.id()).unwrap(), 0);
+        assert!(descendants(shell.id()).unwrap().is_empty());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
+use super::name_of;
 use crate::plan::Limits;
 use crate::wire::CgroupSpec;
 
@@ -26,8 +27,8 @@ pub(super) struct Cgroup {
 
 impl Cgroup {
     /// Makes it, in the folders that the daemon may write to.
-    pub(super) fn make(order: &CgroupSpec, limits: &Limits) -> io::Result<Self> {
-        let name = format!("run-{}", std::process::id());
+    pub(super) fn make(order: &CgroupSpec, number: u64, limits: &Limits) -> io::Result<Self> {
+        let name = name_of(number);
         let memory = Folder::make(order.memory.join(&name))?;
         // The files of a work folder in memory count, too.
         let most = limits.memory.saturating_add(limits.disk).saturating_add(OF_KERNEL).to_string();
@@ -74,8 +75,6 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn make(path: PathBuf) -> io::Result<Self> {
-        // A killed helper with the same process id may have left one.
-        let _ = fs::remove_dir(&path);
         fs::create_dir(&path)?;
         Ok(Self(path))
     }
@@ -137,8 +136,8 @@ mod tests {
             artifacts: 1,
         };
         // The files of a real cgroup come with its folder; here none does.
-        Cgroup::make(&order, &limits).unwrap_err();
-        let folder = base.path().join(format!("run-{}", std::process::id()));
+        Cgroup::make(&order, 7, &limits).unwrap_err();
+        let folder = base.path().join("run-7");
         assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), (120 + OF_KERNEL).to_string());
     }
 }

@@ -4,6 +4,8 @@
     reason = "there is no safe interface to fork, clone, close_range and signals; the process has one thread"
 )]
 
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::{fs, io};
 
 use rustix::fs::Mode;
@@ -80,4 +82,52 @@ pub(super) fn reset_inherited() {
     umask(Mode::from_raw_mode(0o022));
     // Fails without /proc: then the priority of the kernel stays.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
+}
+
+/// Ends of children as a readable file descriptor. Programs that this process starts must [`Self::unblock`] the signal.
+#[derive(Debug)]
+pub(super) struct ChildSignals(OwnedFd);
+
+impl ChildSignals {
+    /// Blocks `SIGCHLD`, which the descriptor receives from now on.
+    pub(super) fn block() -> io::Result<Self> {
+        let set = Self::mask(libc::SIG_BLOCK)?;
+        // SAFETY: the pointer is to a set of signals, and -1 asks for a new descriptor.
+        let made = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if made < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is open, and belongs to nothing else.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(made) }))
+    }
+
+    /// Reads what has arrived.
+    pub(super) fn clear(&self) {
+        let mut arrived = [0; size_of::<libc::signalfd_siginfo>()];
+        while matches!(rustix::io::read(&self.0, &mut arrived), Ok(1..)) {}
+    }
+
+    /// Unblocks `SIGCHLD`, in a child of the process that blocked it.
+    pub(super) fn unblock(self) -> io::Result<()> {
+        Self::mask(libc::SIG_UNBLOCK).map(drop)
+    }
+
+    fn mask(how: libc::c_int) -> io::Result<libc::sigset_t> {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: sigemptyset initialises the set, to whose memory all pointers are.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
+            match libc::sigprocmask(how, set.as_ptr(), std::ptr::null_mut()) {
+                0 => Ok(set.assume_init()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
+    }
+}
+
+impl AsFd for ChildSignals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }

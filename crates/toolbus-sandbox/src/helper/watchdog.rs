@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, getegid, geteuid, getpid, kill_process, pidfd_open,
-    set_child_subreaper, set_dumpable_behavior, setsid, waitpid,
+    set_child_subreaper, set_dumpable_behavior, setsid, wait, waitpid,
 };
 use rustix::{stdio, thread};
 
@@ -20,22 +20,20 @@ use super::process::{Forked, fork_into, leave};
 use super::seccomp::Filters;
 use super::tree::ProcessTree;
 use super::work_folder::WorkFolder;
-use super::{init, limits, mounts, process};
+use super::{init, mounts, process};
 use crate::wire::{self, HelperMessage, SandboxSpec};
 
 /// User and group of a program within namespaces of its own.
 const INSIDE: u32 = 1000;
 
-/// Makes one sandbox for the daemon, and returns when all its processes have ended.
+/// Makes one sandbox for the daemon, and returns when all its processes have ended. A fork of the spawner.
 pub(super) fn run() -> io::Result<()> {
     process::close_inherited()?;
-    limits::no_core()?;
-    process::reset_inherited();
-    // Fails for the leader of a group, which does not need it.
-    let _ = setsid();
+    setsid()?;
     set_child_subreaper(Some(getpid()))?;
     let _ = thread::set_name(c"toolbus-sandbox");
     let mut daemon = UnixStream::from(stdio::stdin().try_clone_to_owned()?);
+    wire::send(&mut daemon, &HelperMessage::Made)?;
     let Some(order) = wire::receive::<SandboxSpec>(&mut daemon)? else { return Ok(()) };
     let told = serve(&daemon, &order);
     if let Err(error) = &told {
@@ -48,10 +46,14 @@ fn serve(daemon: &UnixStream, order: &SandboxSpec) -> io::Result<()> {
     // Both are removed when this function returns.
     let folder = (!order.layers.namespaces).then(|| WorkFolder::make(order)).transpose()?;
     // Without one, what only it can count is refused.
-    let cgroup = order.cgroup.as_ref().and_then(|spec| Cgroup::make(spec, &order.plan.limits).ok());
+    let cgroup = order.cgroup.as_ref().and_then(|spec| Cgroup::make(spec, order.number, &order.plan.limits).ok());
     // Before the daemon waits for the program.
     let filters = Filters::prepare(order, cgroup.is_some())?;
     let (lifeline, tell_mapped) = pipe_with(PipeFlags::CLOEXEC)?;
+    if order.layers.namespaces {
+        // An unprivileged process cannot write the id maps of a hidden one.
+        set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+    }
     let init = match fork_into(order.layers.namespaces, order.plan.network).map_err(mounts::unavailable)? {
         Forked::Parent(init) => init,
         Forked::Child => {
@@ -68,12 +70,12 @@ fn serve(daemon: &UnixStream, order: &SandboxSpec) -> io::Result<()> {
     let ended = || -> io::Result<()> {
         if order.layers.namespaces {
             map(init, order.user)?;
+            // Nothing has begun yet that it could be hidden from within.
+            hide()?;
         }
-        // Not before: an unprivileged process cannot write the id maps of a hidden one. Nothing else runs yet.
-        hide()?;
         (&tell_mapped).write_all(&[0])?;
         let init = pidfd_open(init, PidfdFlags::empty())?;
-        wait(daemon, &init)
+        wait_for_end(daemon, &init)
     }();
     let _ = kill_process(init, Signal::KILL);
     let _ = waitpid(Some(init), WaitOptions::empty());
@@ -82,13 +84,13 @@ fn serve(daemon: &UnixStream, order: &SandboxSpec) -> io::Result<()> {
         let proc = rustix::fs::open("/proc", rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC, 0.into())?;
         ProcessTree::of_descendants(proc)?.kill();
         // A cgroup is not empty before all of them are waited for.
-        while !matches!(waitpid(None, WaitOptions::empty()), Err(Errno::CHILD)) {}
+        while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
     }
     ended
 }
 
 /// Waits until the init process or the daemon has ended.
-fn wait(daemon: &UnixStream, init: &impl std::os::fd::AsFd) -> io::Result<()> {
+fn wait_for_end(daemon: &UnixStream, init: &impl std::os::fd::AsFd) -> io::Result<()> {
     let mut both = [
         PollFd::from_borrowed_fd(daemon.as_fd(), PollFlags::empty()),
         PollFd::from_borrowed_fd(init.as_fd(), PollFlags::IN),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, open, openat, statat};
 use rustix::io::Errno;
 
-use super::work_folder_of;
+use super::name_of;
 use crate::removal::{self, FOLDER};
 use crate::wire::SandboxSpec;
 
@@ -35,12 +35,7 @@ pub(super) struct WorkFolder(PathBuf);
 impl WorkFolder {
     /// Creates it, for its user alone.
     pub(super) fn make(order: &SandboxSpec) -> io::Result<Self> {
-        // A killed helper with the same process id may have left a folder.
-        let path = order.base.join(work_folder_of(std::process::id()));
-        match removal::remove(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        let path = order.base.join(name_of(order.number));
         let mut private = DirBuilder::new();
         private.mode(0o700).create(&path)?;
         let folder = Self(path);
@@ -142,7 +137,7 @@ mod tests {
 
     fn order(base: &Path) -> SandboxSpec {
         let (plan, layers) = (Plan::least(), Layers::of(Level::NoNamespaces));
-        SandboxSpec { plan, layers, user: None, base: base.to_owned(), cgroup: None }
+        SandboxSpec { number: 7, plan, layers, user: None, base: base.to_owned(), cgroup: None }
     }
 
     #[test]

@@ -9,7 +9,8 @@ use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::{Helper, SandboxError};
+use super::spawner::Helper;
+use super::{Made, SandboxError, lost};
 use crate::now;
 use crate::outcome::{Artifact, Ending, Outcome, Stop, Stream};
 use crate::plan::{Job, Limits};
@@ -19,20 +20,17 @@ use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, RunReport};
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Reads the next message of the helper.
-pub(super) async fn told(socket: &mut UnixStream) -> Result<HelperMessage, SandboxError> {
-    let read = async {
-        let mut length = [0; 4];
-        socket.read_exact(&mut length).await?;
-        let mut body = vec![0; wire::length(length)?];
-        socket.read_exact(&mut body).await?;
-        Ok::<_, io::Error>(serde_json::from_slice(&body)?)
-    };
-    read.await.map_err(|_| SandboxError::Lost)
+pub(super) async fn told(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<HelperMessage> {
+    let mut length = [0; 4];
+    socket.read_exact(&mut length).await?;
+    let mut body = vec![0; wire::length(length)?];
+    socket.read_exact(&mut body).await?;
+    Ok(serde_json::from_slice(&body)?)
 }
 
 /// Gives a program its job, and returns when all its processes have ended.
-pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Outcome, SandboxError> {
-    let Helper { mut child, mut socket, stdout, stderr } = helper;
+pub(super) async fn run(made: Made, limits: &Limits, job: Job) -> Result<Outcome, SandboxError> {
+    let Made { helper: Helper { mut socket, stdout, stderr }, has_watchdog, .. } = made;
     let begun = now();
     let patience = job.time.saturating_add(GRACE);
     let outcome = async {
@@ -41,7 +39,7 @@ pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Out
         let (stdout, stderr, report) = tokio::join!(
             drain(stdout, limits.output, &too_much),
             drain(stderr, limits.output, &too_much),
-            report(&mut socket, &too_much),
+            report(&mut socket, has_watchdog, &too_much),
         );
         let elapsed = now() - begun;
         let (RunReport { mut ending, usage, artifacts: _, left_out, not_returned }, artifacts) = report?;
@@ -49,12 +47,6 @@ pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Out
             // Also if it had just ended by itself.
             ending = Ending::Stopped(Stop::Output);
         }
-        // Nothing of the program is left; its helper ends in its own time.
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "ends with the helper, which has nothing left to do but to exit"
-        )]
-        tokio::spawn(async move { child.wait().await });
         Ok(Outcome { ending, stdout, stderr, artifacts, left_out, not_returned, usage, elapsed })
     };
     match timeout(patience, outcome).await {
@@ -87,7 +79,11 @@ async fn send(socket: &mut UnixStream, job: &Job) {
 }
 
 /// Waits for the report, and stops the helper when there is too much output.
-async fn report(socket: &mut UnixStream, too_much: &Notify) -> Result<(RunReport, Vec<Artifact>), SandboxError> {
+async fn report(
+    socket: &mut UnixStream,
+    mut has_watchdog: bool,
+    too_much: &Notify,
+) -> Result<(RunReport, Vec<Artifact>), SandboxError> {
     // Half a message must not be lost: the halves of the socket are used at the same time.
     let (mut from, mut to) = socket.split();
     let stop = async {
@@ -99,28 +95,29 @@ async fn report(socket: &mut UnixStream, too_much: &Notify) -> Result<(RunReport
     };
     let read = async {
         let report = loop {
-            let mut length = [0; 4];
-            from.read_exact(&mut length).await?;
-            let mut body = vec![0; wire::length(length)?];
-            from.read_exact(&mut body).await?;
-            match serde_json::from_slice(&body)? {
+            match told(&mut from).await.map_err(|_| lost(has_watchdog))? {
                 HelperMessage::Ended(report) => break report,
-                HelperMessage::Failed { why, has_begun: false } => return Ok(Err(SandboxError::Confinement(why))),
-                HelperMessage::Failed { why, has_begun: true } => return Ok(Err(SandboxError::Interrupted(why))),
+                HelperMessage::Failed { why, has_begun: false } => return Err(SandboxError::Confinement(why)),
+                HelperMessage::Failed { why, has_begun: true } => return Err(SandboxError::Interrupted(why)),
+                HelperMessage::Made => has_watchdog = true,
                 // The job was sent before the program was ready.
                 HelperMessage::Ready => {}
             }
         };
-        let mut artifacts = Vec::new();
-        for (name, length) in &report.artifacts {
-            let mut bytes = vec![0; usize::try_from(*length).map_err(io::Error::other)?];
-            from.read_exact(&mut bytes).await?;
-            artifacts.push(Artifact { name: name.clone(), bytes: bytes.into() });
-        }
-        Ok::<_, io::Error>(Ok((report, artifacts)))
+        let files = async {
+            let mut artifacts = Vec::new();
+            for (name, length) in &report.artifacts {
+                let mut bytes = vec![0; usize::try_from(*length).map_err(io::Error::other)?];
+                from.read_exact(&mut bytes).await?;
+                artifacts.push(Artifact { name: name.clone(), bytes: bytes.into() });
+            }
+            Ok::<_, io::Error>(artifacts)
+        };
+        let artifacts = files.await.map_err(|_| SandboxError::Lost)?;
+        Ok((report, artifacts))
     };
     tokio::select! {
-        read = read => read.map_err(|_| SandboxError::Lost)?,
+        read = read => read,
         () = stop => Err(SandboxError::Lost),
     }
 }

@@ -99,6 +99,12 @@ pub(crate) fn lineages(name: &str) -> Vec<[Pid; 3]> {
     lineages.collect()
 }
 
+/// The parent of a process.
+pub(crate) fn parent(of: Pid) -> Option<Pid> {
+    let of = of.as_raw_nonzero().to_string();
+    stats().find(|(own, ..)| *own == of).and_then(|(.., parent)| Pid::from_raw(parent.parse().ok()?))
+}
+
 /// Id, name and parent of every living process.
 fn stats() -> impl Iterator<Item = (String, String, String)> {
     let texts = fs::read_dir("/proc").unwrap().flatten().map(|entry| fs::read_to_string(entry.path().join("stat")));

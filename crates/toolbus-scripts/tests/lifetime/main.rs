@@ -15,4 +15,5 @@ mod fixture;
 mod left;
 mod many;
 mod other_user;
+mod spawner;
 mod sudden;

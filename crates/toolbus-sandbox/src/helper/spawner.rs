@@ -1,0 +1,81 @@
+//! The spawner: a process of the daemon that forks the watchdogs, so that no sandbox has to start this executable anew.
+//!
+//! It gets the streams of each watchdog from the daemon, and nothing else: what a program is given goes to its watchdog
+//! alone.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{WaitOptions, getpid, set_child_subreaper, setsid, wait};
+use rustix::{stdio, thread};
+
+use super::process::{self, ChildSignals, Forked, fork};
+use super::{limits, watchdog};
+use crate::wire::{self, HelperMessage, Streams};
+
+/// Serves the daemon until it ends. Returns in each watchdog as well, when its sandbox has ended.
+pub(super) fn run() -> io::Result<()> {
+    process::close_inherited()?;
+    limits::no_core()?;
+    process::reset_inherited();
+    // Fails for the leader of a group, which does not need it.
+    let _ = setsid();
+    // What a killed watchdog leaves becomes a child of this process, which waits for it.
+    set_child_subreaper(Some(getpid()))?;
+    watchdog::hide()?;
+    let _ = thread::set_name(c"toolbus-spawner");
+    match serve()? {
+        None => Ok(()),
+        Some([socket, stdout, stderr]) => {
+            stdio::dup2_stdin(&socket)?;
+            stdio::dup2_stdout(&stdout)?;
+            stdio::dup2_stderr(&stderr)?;
+            drop((socket, stdout, stderr));
+            watchdog::run()
+        }
+    }
+}
+
+/// Forks a watchdog for each message of the daemon. Returns its streams in the watchdog, and `None` in this process once
+/// the daemon and all watchdogs have ended.
+fn serve() -> io::Result<Option<Streams>> {
+    let daemon = stdio::stdin();
+    let ended = ChildSignals::block()?;
+    loop {
+        let mut both = [
+            PollFd::from_borrowed_fd(daemon.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(ended.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut both, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !both[1].revents().is_empty() {
+            ended.clear();
+            while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        }
+        if both[0].revents().is_empty() {
+            continue;
+        }
+        let Some(streams) = wire::receive_streams(daemon.as_fd())? else { break };
+        match fork() {
+            Ok(Forked::Child) => {
+                ended.unblock()?;
+                return Ok(Some(streams));
+            }
+            Ok(Forked::Parent(_)) => {}
+            Err(error) => {
+                let [socket, ..] = streams;
+                // The daemon may have given it up.
+                let failed = HelperMessage::Failed { why: error.to_string(), has_begun: false };
+                let _ = wire::send(&mut UnixStream::from(socket), &failed);
+            }
+        }
+    }
+    // Each watchdog ends with the daemon.
+    while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
+    Ok(None)
+}
