@@ -6,6 +6,7 @@
 //! CPU time, and collects the files that it leaves. All have one thread, so that forking is safe.
 
 mod artifacts;
+mod bpf;
 mod cgroup;
 mod init;
 mod landlock;

@@ -9,13 +9,12 @@ use std::io;
 
 use rustix::process::getpid;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Is, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch, apply_filter,
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Is, SeccompCondition, SeccompRule,
+    TargetArch, apply_filter,
 };
 
+use super::bpf::{SyscallRules, compile};
 use crate::wire::SandboxSpec;
-
-type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Flags of clone(2) that make namespaces.
 const NAMESPACES: i32 = libc::CLONE_NEWNS
@@ -126,16 +125,6 @@ struct FilterOptions {
     /// Modes and times, where it sees files of others, and no other files are its user's.
     own_metadata: bool,
     network: bool,
-}
-
-fn compile(
-    arch: TargetArch,
-    rules: SyscallRules,
-    otherwise: SeccompAction,
-    action: SeccompAction,
-) -> io::Result<BpfProgram> {
-    let filter = SeccompFilter::new(rules, otherwise, action, arch).map_err(failed)?;
-    BpfProgram::try_from(filter).map_err(failed)
 }
 
 fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError> {
@@ -480,3 +469,56 @@ const CREATING: &[(i64, u8, u8)] = &[(libc::SYS_openat, 2, 3)];
 /// Connections to others; a rule of its own says which sockets. Not bind(2): a stream of a pair could take an abstract name,
 /// by which others of the network namespace reach it.
 const OF_NETWORK: &[i64] = &[libc::SYS_connect, libc::SYS_sendmmsg, libc::SYS_recvmmsg, libc::SYS_setsockopt];
+
+#[cfg(test)]
+mod tests {
+    use seccompiler::SeccompFilter;
+
+    use super::super::bpf::machine::{Call, decide};
+    use super::*;
+
+    /// Values of arguments: every bit, and what rules compare with.
+    fn values() -> Vec<u64> {
+        let bits = (0..64).map(|bit| 1 << bit);
+        let constants = FCNTL.map(|it| it as u64).into_iter().chain(IOCTL).chain(PRCTL.map(|it| it as u64));
+        let thread = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+        let flags = [0, thread, thread | libc::CLONE_NEWNS, libc::O_CREAT | libc::O_TMPFILE, 0o7777, i32::MAX, -1];
+        let families = [libc::AF_INET, libc::AF_INET6, libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::MAP_SHARED | 0x20];
+        bits.chain(constants).chain(flags.into_iter().chain(families).map(|it| it as u64)).collect()
+    }
+
+    #[test]
+    fn every_call_is_decided_as_the_list_of_rules_says() {
+        let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
+        let values = values();
+        for bits in 0..32 {
+            let [has_namespaces, counts_all, metadata, own_metadata, network] =
+                [1, 2, 4, 8, 16].map(|bit| bits & bit != 0);
+            let rules = rules(FilterOptions { has_namespaces, counts_all, metadata, own_metadata, network }).unwrap();
+            let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+            let ours = compile(arch, rules.clone(), refused.clone(), SeccompAction::Allow).unwrap();
+            let whole = SeccompFilter::new(rules.clone(), refused, SeccompAction::Allow, arch).unwrap();
+            let theirs = BpfProgram::try_from(whole).unwrap();
+            assert!(ours.len() * 2 < theirs.len(), "{} of {}", ours.len(), theirs.len());
+            let arch = ours[1].k;
+            let same = |call: Call| assert_eq!(decide(&ours, &call), decide(&theirs, &call), "{bits}: {call:?}");
+            let others = [u32::MAX, 0x4000_0000, 0x4000_0000 | 59, 0x4000_0000 | 520];
+            for number in (0..600).chain(others) {
+                same(Call { number, arch, args: [0; 6] });
+                same(Call { number, arch: arch ^ 1, args: [0; 6] });
+            }
+            let with_rules = rules.iter().filter(|(_, rules)| !rules.is_empty());
+            for number in with_rules.map(|(number, _)| u32::try_from(*number).unwrap()) {
+                for one in &values {
+                    for other in [0, *one, u64::MAX] {
+                        for argument in 0..6 {
+                            let mut args = [other; 6];
+                            args[argument] = *one;
+                            same(Call { number, arch, args });
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
