@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::fs::{Dir, Mode, OFlags, openat, readlinkat};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::mounts::Proc;
@@ -109,6 +110,9 @@ impl ProcessTree {
 
     /// Kills all of them, until none is left.
     pub(super) fn kill(&self) {
+        if self.is_namespace && kill_all() == Err(Errno::SRCH) {
+            return;
+        }
         let deadline = now() + KILLING;
         while now() < deadline {
             let living = self.living();
@@ -223,11 +227,15 @@ impl SeenCpuTime {
     }
 }
 
-/// Kills every process of the PID namespace of which this one is the first.
+/// Kills every process of the PID namespace of which this one is the first. Fails with `ESRCH` if there is no other, not
+/// even one that has ended and that nobody has waited for.
 #[expect(unsafe_code, reason = "there is no safe interface to kill(2) of all processes")]
-fn kill_all() -> libc::c_int {
+fn kill_all() -> rustix::io::Result<()> {
     // SAFETY: takes no pointers. -1 is every process of the namespace that this one may signal, without this one.
-    unsafe { libc::kill(-1, libc::SIGKILL) }
+    match unsafe { libc::kill(-1, libc::SIGKILL) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error().raw_os_error().map_or(Errno::PERM, Errno::from_raw_os_error)),
+    }
 }
 
 /// The bytes in a line such as `VmPTE:       44 kB`.
