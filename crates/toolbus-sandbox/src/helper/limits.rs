@@ -15,6 +15,8 @@ const SPARE_ADDRESSES: u64 = 1024 * MIB;
 const STACK: u64 = 8 * MIB;
 /// What glibc reserves for the heap of a thread.
 const THREAD_HEAP: u64 = 64 * MIB;
+/// How many programs of one user may have all of their threads at a time.
+const OF_OTHERS: u64 = 8;
 
 /// Largest core file: one byte means none. At zero bytes the system's handler (`core_pattern`) would still be started.
 const NO_CORE: u64 = 1;
@@ -60,11 +62,10 @@ pub(super) fn cpu(program: Pid, milliseconds: u64) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Limits the processes and threads of a running program whose user runs others, too: what that user has now, and `most`
-/// more. What ends meanwhile is left over for the program, which is measured besides.
+/// Limits the processes and threads of a running program whose user runs others, too: what that user has now, and several
+/// times `most`, because others begin and end meanwhile. The program is measured besides.
 pub(super) fn tasks(program: Pid, most: u64) -> rustix::io::Result<()> {
-    // The program's first thread, which does not count, is among these already.
-    let most = most.saturating_add(tasks_of_user());
+    let most = most.saturating_mul(OF_OTHERS).saturating_add(tasks_of_user());
     prlimit(Some(program), Resource::Nproc, Rlimit { current: Some(most), maximum: Some(most) })?;
     Ok(())
 }
