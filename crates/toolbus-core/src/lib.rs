@@ -15,6 +15,7 @@ mod dispatcher;
 pub mod events;
 pub mod failure;
 mod gates;
+pub mod ledger;
 pub mod lifecycle;
 pub mod listing;
 mod notify;

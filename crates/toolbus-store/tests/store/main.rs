@@ -1,7 +1,8 @@
-//! The stores, each held to the same contract; and files in every state that one can be in.
+//! The stores and ledgers, each held to the same contract; and files in every state that one can be in.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
 mod contract;
 mod files;
 mod killed;
+mod ledger_contract;
