@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::ArgPredicate;
 
-use crate::mcp_server::Peer;
+use crate::mcp_server::PeerCommand;
 
 /// Longest measurement of one side in one round, in seconds.
 const MAX_SECONDS: u64 = 600;
@@ -66,7 +66,7 @@ pub(crate) struct MeasureArgs {
     /// With --door: another proxy to compare with, in front of the same MCP server. It is started by `sh`, has to listen on
     /// `$PORT`, and finds the server's command line in `$SERVER`. Its endpoint is /mcp if no path is given.
     #[arg(long, requires = "door", group = "servers", value_name = "NAME[@PATH]=COMMAND")]
-    pub(crate) peer: Vec<Peer>,
+    pub(crate) peer: Vec<PeerCommand>,
     /// Put the report into this JSON file, as one entry with command, machine, date and commit.
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,

@@ -10,7 +10,7 @@ pub(crate) mod site;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::broker::load::Load;
+use crate::broker::load::BrokerLoad;
 use crate::broker::responder::Responder;
 use crate::broker::site::BrokerSetup;
 use crate::figures::Figures;
@@ -92,7 +92,7 @@ async fn measure(
     let sides = [(BARE, floor.process(), &*bare), (TOOLBUS, daemon.process(), &*topic)];
     let mut rows = Vec::new();
     for callers in &args.callers {
-        let mut load = Load::connect(site, usize::from(*callers)).await?;
+        let mut load = BrokerLoad::connect(site, usize::from(*callers)).await?;
         let mut rounds = Rounds::new(&sides, args.rounds, &bar);
         while let Some((_, process, topic)) = rounds.turn() {
             rounds.add(one(&mut load, *process, topic, args.seconds).await?);
@@ -108,7 +108,7 @@ async fn measure(
 }
 
 /// Measures one side once, after a short warm-up.
-async fn one(load: &mut Load, process: u32, topic: &str, seconds: u64) -> Result<Figures, MeasureError> {
+async fn one(load: &mut BrokerLoad, process: u32, topic: &str, seconds: u64) -> Result<Figures, MeasureError> {
     const WARM_UP: Duration = Duration::from_millis(300);
     load.run(topic, WARM_UP).await?;
     let this = std::process::id();

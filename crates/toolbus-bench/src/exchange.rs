@@ -43,7 +43,7 @@ pub(crate) trait Exchange: Send + 'static {
 
 /// What a closed loop measured.
 #[derive(Debug, Clone)]
-pub(crate) struct Outcome {
+pub(crate) struct LoopResult {
     /// The good answers.
     pub(crate) sample: Sample,
     /// How many were not good.
@@ -52,7 +52,7 @@ pub(crate) struct Outcome {
     pub(crate) failure: Option<String>,
 }
 
-impl Outcome {
+impl LoopResult {
     /// The sample, where every answer was good.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Outcome {
 /// # Errors
 ///
 /// If a task panicked.
-pub(crate) async fn closed_loop<E: Exchange>(callers: &mut Vec<E>, time: Duration) -> io::Result<Outcome> {
+pub(crate) async fn closed_loop<E: Exchange>(callers: &mut Vec<E>, time: Duration) -> io::Result<LoopResult> {
     let started = Instant::now();
     let mut tasks = JoinSet::new();
     for mut caller in callers.drain(..) {
@@ -90,7 +90,7 @@ pub(crate) async fn closed_loop<E: Exchange>(callers: &mut Vec<E>, time: Duratio
         all.add(told);
     }
     let Told { latencies, failures, failure } = all;
-    Ok(Outcome { sample: Sample { latencies, elapsed: started.elapsed() }, failures, failure })
+    Ok(LoopResult { sample: Sample { latencies, elapsed: started.elapsed() }, failures, failure })
 }
 
 /// What one caller was told.

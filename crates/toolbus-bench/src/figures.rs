@@ -52,11 +52,11 @@ impl Figures {
 
 /// The rounds of one side at one concurrency.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Summary {
+pub(crate) struct SideSummary {
     rounds: Vec<Figures>,
 }
 
-impl Summary {
+impl SideSummary {
     /// Adds a round.
     pub(crate) fn add(&mut self, round: Figures) {
         self.rounds.push(round);
@@ -180,7 +180,7 @@ pub(crate) mod tests {
 
     #[test]
     fn rounds_are_put_together_by_their_median() {
-        let mut summary = Summary::default();
+        let mut summary = SideSummary::default();
         assert_eq!(summary.median(), None);
         for latency in [1, 90, 3] {
             summary.add(figures(&[latency]));

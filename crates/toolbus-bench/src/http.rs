@@ -25,19 +25,19 @@ type Outgoing = Full<Bytes>;
 /// A connection that is kept for the next request, and opened again where the server closed it.
 ///
 /// Whoever waits for an answer reads it from the socket as well, so that no task has to wake another one.
-pub(crate) struct Connection {
+pub(crate) struct HttpConnection {
     address: SocketAddr,
-    open: Option<Open>,
+    open: Option<OpenConnection>,
 }
 
-struct Open {
+struct OpenConnection {
     sender: SendRequest<Outgoing>,
     socket: Pin<Box<http1::Connection<TokioIo<TcpStream>, Outgoing>>>,
 }
 
 /// An answer, read to its end.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
@@ -45,9 +45,9 @@ pub(crate) struct Answer {
 
 /// An answer that does not end: it is read, and kept open until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Stream(JoinHandle<()>);
+pub(crate) struct OpenStream(JoinHandle<()>);
 
-impl Connection {
+impl HttpConnection {
     /// Nothing is connected before the first request.
     pub(crate) const fn new(address: SocketAddr) -> Self {
         Self { address, open: None }
@@ -58,7 +58,7 @@ impl Connection {
     }
 
     /// Sends a request, and waits for the whole answer.
-    pub(crate) async fn send(&mut self, request: Request<Outgoing>) -> Result<Answer, ExchangeError> {
+    pub(crate) async fn send(&mut self, request: Request<Outgoing>) -> Result<HttpResponse, ExchangeError> {
         let answer = match tokio::time::timeout(ANSWER_TIME, self.exchange(request)).await {
             Ok(answer) => answer,
             Err(_) => Err(ExchangeError::Late(ANSWER_TIME.as_secs())),
@@ -69,13 +69,13 @@ impl Connection {
         answer
     }
 
-    async fn exchange(&mut self, request: Request<Outgoing>) -> Result<Answer, ExchangeError> {
-        let Open { sender, socket } = match &mut self.open {
+    async fn exchange(&mut self, request: Request<Outgoing>) -> Result<HttpResponse, ExchangeError> {
+        let OpenConnection { sender, socket } = match &mut self.open {
             Some(open) if !open.sender.is_closed() => open,
-            open => open.insert(Open::connect(self.address).await?),
+            open => open.insert(OpenConnection::connect(self.address).await?),
         };
         let (answer, is_over) = {
-            let exchange = pin!(async { Answer::read(sender.send_request(request).await?).await });
+            let exchange = pin!(async { HttpResponse::read(sender.send_request(request).await?).await });
             match select(exchange, socket).await {
                 Either::Left((answer, _)) => (answer, false),
                 // The server closes after this answer, which may be there already.
@@ -89,27 +89,27 @@ impl Connection {
     }
 
     /// Sends a request whose answer is a stream.
-    pub(crate) async fn stream(&self, request: Request<Outgoing>) -> Result<Stream, ExchangeError> {
-        let Open { mut sender, socket } = Open::connect(self.address).await?;
+    pub(crate) async fn stream(&self, request: Request<Outgoing>) -> Result<OpenStream, ExchangeError> {
+        let OpenConnection { mut sender, socket } = OpenConnection::connect(self.address).await?;
         let task = tokio::spawn(async move {
             let _ = socket.await;
         });
-        let stream = Stream(task);
+        let stream = OpenStream(task);
         let answer = tokio::time::timeout(ANSWER_TIME, sender.send_request(request)).await;
         let answer = answer.map_err(|_| ExchangeError::Late(ANSWER_TIME.as_secs()))??;
         if answer.status() != StatusCode::OK {
-            return Err(Answer::read(answer).await?.refusal());
+            return Err(HttpResponse::read(answer).await?.refusal());
         }
         let reading = tokio::spawn(async move {
             // The connection lives as long as both parts of it.
             let (_sender, _socket, mut body) = (sender, stream, answer.into_body());
             while let Some(Ok(_)) = body.frame().await {}
         });
-        Ok(Stream(reading))
+        Ok(OpenStream(reading))
     }
 }
 
-impl Open {
+impl OpenConnection {
     async fn connect(address: SocketAddr) -> Result<Self, ExchangeError> {
         let socket = TcpStream::connect(address).await.map_err(ExchangeError::Connect)?;
         // Whatever is held back for an acknowledgement costs 40 ms.
@@ -119,7 +119,7 @@ impl Open {
     }
 }
 
-impl Answer {
+impl HttpResponse {
     async fn read(response: Response<Incoming>) -> Result<Self, ExchangeError> {
         let (head, body) = response.into_parts();
         let body = body.collect().await?.to_bytes();
@@ -133,7 +133,7 @@ impl Answer {
     }
 }
 
-impl Stream {
+impl OpenStream {
     /// Whether the server has ended it.
     #[must_use]
     pub(crate) fn is_over(&self) -> bool {
@@ -141,21 +141,21 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 /// A page that is asked for again and again, and must not change.
-pub(crate) struct Page {
-    connection: Connection,
+pub(crate) struct MeasuredPage {
+    connection: HttpConnection,
     uri: Uri,
     headers: HeaderMap,
     first: Option<Bytes>,
 }
 
-impl Page {
+impl MeasuredPage {
     /// A page of the server at this address.
     ///
     /// # Errors
@@ -164,11 +164,11 @@ impl Page {
     pub(crate) fn new(address: SocketAddr, path: &str) -> Result<Self, ExchangeError> {
         let uri = path.parse().map_err(|_| ExchangeError::Unreadable(format!("{path:?} is no path")))?;
         let headers = HeaderMap::from_iter([(HOST, host(address)?)]);
-        Ok(Self { connection: Connection::new(address), uri, headers, first: None })
+        Ok(Self { connection: HttpConnection::new(address), uri, headers, first: None })
     }
 }
 
-impl crate::exchange::Exchange for Page {
+impl crate::exchange::Exchange for MeasuredPage {
     async fn once(&mut self) -> Result<(), ExchangeError> {
         let mut request = Request::new(Full::default());
         *request.method_mut() = Method::GET;

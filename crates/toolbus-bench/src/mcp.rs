@@ -19,8 +19,8 @@ use crate::figures::Row;
 use crate::report::Report;
 use crate::rounds::{self, Rounds};
 use report::Bridge;
-use sides::{Side, Sides};
-use subject::Subject;
+use sides::{McpSide, McpSides};
+use subject::MeasuredServer;
 use toolbus::commands::Context;
 use toolbus::config::{Config, Override, Sources};
 
@@ -40,12 +40,12 @@ pub(crate) async fn run(args: &MeasureArgs, context: &Context) -> Result<ExitCod
 
 async fn measure(args: MeasureArgs) -> Result<Report<Bridge>, MeasureError> {
     let bar = rounds::progress(u64::from(args.rounds) * 2 * args.callers.len() as u64);
-    let subject = Subject::of(&args)?;
+    let subject = MeasuredServer::of(&args)?;
     let config = configuration(1, &subject)?;
-    let sides = Sides::start(&config, subject.clone()).await?;
+    let sides = McpSides::start(&config, subject.clone()).await?;
     let mut rows = Vec::new();
     for callers in &args.callers {
-        let mut rounds = Rounds::new(&[Side::Direct, Side::Bridge], args.rounds, &bar);
+        let mut rounds = Rounds::new(&[McpSide::Direct, McpSide::Bridge], args.rounds, &bar);
         while let Some(side) = rounds.turn() {
             rounds.add(one(&sides, *side, usize::from(*callers), args.seconds).await?);
         }
@@ -58,7 +58,7 @@ async fn measure(args: MeasureArgs) -> Result<Report<Bridge>, MeasureError> {
     Ok(Report::new(&args, Bridge::new(&args, rows, recovery, crowd)))
 }
 
-async fn one(sides: &Sides, side: Side, callers: usize, seconds: u64) -> Result<Figures, MeasureError> {
+async fn one(sides: &McpSides, side: McpSide, callers: usize, seconds: u64) -> Result<Figures, MeasureError> {
     sides.run(side, callers, WARM_UP).await?;
     let (server, this) = (sides.server(side)?, std::process::id());
     let before = [Usage::read(server)?, Usage::read(this)?];
@@ -68,7 +68,7 @@ async fn one(sides: &Sides, side: Side, callers: usize, seconds: u64) -> Result<
 }
 
 /// A daemon on the embedded bus, with so many servers of this kind, and nothing else.
-fn configuration(servers: usize, subject: &Subject) -> Result<Config, MeasureError> {
+fn configuration(servers: usize, subject: &MeasuredServer) -> Result<Config, MeasureError> {
     let args = serde_json::to_string(&subject.args).unwrap_or_default();
     let of_server = |number: usize| {
         let key = |member: &str| format!("mcp.servers.bench-{number:03}.{member}");
@@ -103,7 +103,7 @@ mod tests {
     fn another_server_is_a_command_line_and_a_call() {
         let parsed = |arguments: &[&str]| {
             let cli = BenchCli::try_parse_from([&["toolbus-bench", "--mcp"], arguments].concat()).unwrap();
-            Subject::of(&cli.bench)
+            MeasuredServer::of(&cli.bench)
         };
         let subject = parsed(&["--mcp-command", "node  server.js", "--mcp-tool", "say"]).unwrap();
         assert_eq!((&*subject.command, &*subject.args, &*subject.tool), ("node", &["server.js".to_owned()][..], "say"));
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn each_server_of_the_measurement_is_this_program_again() {
-        let found = configuration(3, &Subject::smallest().unwrap()).unwrap().mcp_servers();
+        let found = configuration(3, &MeasuredServer::smallest().unwrap()).unwrap().mcp_servers();
         assert_eq!((found.specs.len(), found.warnings.len(), found.problems.len()), (3, 0, 0));
     }
 }

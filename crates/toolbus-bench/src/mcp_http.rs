@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::exchange::{Exchange, ExchangeError};
-use crate::http::{Answer, Connection, Stream, host};
+use crate::http::{HttpConnection, HttpResponse, OpenStream, host};
 
 /// The version with sessions that is asked for; what the server answers is spoken.
 const WITH_SESSIONS: &str = "2025-06-18";
@@ -23,7 +23,7 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 /// Where an MCP server listens for Streamable HTTP.
 #[derive(Debug, Clone)]
-pub(crate) struct Endpoint {
+pub(crate) struct McpEndpoint {
     /// Address and port.
     pub(crate) address: SocketAddr,
     /// The path, such as `/mcp`.
@@ -45,7 +45,7 @@ pub(crate) struct ToolUse {
 
 /// A client of an MCP server, with one connection and at most one request at a time.
 pub(crate) struct McpClient {
-    connection: Connection,
+    connection: HttpConnection,
     uri: Uri,
     headers: HeaderMap,
     /// What every request carries in its parameters.
@@ -63,7 +63,7 @@ pub(crate) struct McpCaller {
 }
 
 #[derive(Deserialize)]
-struct Reply<T> {
+struct RpcResponse<T> {
     id: Option<u64>,
     result: Option<T>,
     error: Option<Value>,
@@ -72,13 +72,13 @@ struct Reply<T> {
 #[derive(Deserialize)]
 struct ToolResult<'a> {
     #[serde(borrow)]
-    content: Vec<Content<'a>>,
+    content: Vec<ToolContent<'a>>,
     #[serde(default, rename = "isError")]
     is_error: bool,
 }
 
 #[derive(Deserialize)]
-struct Content<'a> {
+struct ToolContent<'a> {
     #[serde(borrow)]
     text: Option<Cow<'a, str>>,
 }
@@ -89,7 +89,7 @@ impl McpClient {
     /// # Errors
     ///
     /// If the server does not answer, or not as MCP demands.
-    pub(crate) async fn initialize(endpoint: &Endpoint) -> Result<Self, ExchangeError> {
+    pub(crate) async fn initialize(endpoint: &McpEndpoint) -> Result<Self, ExchangeError> {
         let mut client = Self::new(endpoint)?;
         let info = json!({"name": "toolbus-bench", "version": env!("CARGO_PKG_VERSION")});
         let params = json!({"protocolVersion": WITH_SESSIONS, "capabilities": {}, "clientInfo": info});
@@ -109,7 +109,7 @@ impl McpClient {
     /// # Errors
     ///
     /// If the endpoint's path is not the path of a URI.
-    pub(crate) fn stateless(endpoint: &Endpoint) -> Result<Self, ExchangeError> {
+    pub(crate) fn stateless(endpoint: &McpEndpoint) -> Result<Self, ExchangeError> {
         let mut client = Self::new(endpoint)?;
         client.headers.insert(VERSION, value(STATELESS)?);
         client.meta = Some(json!({
@@ -120,7 +120,7 @@ impl McpClient {
         Ok(client)
     }
 
-    fn new(endpoint: &Endpoint) -> Result<Self, ExchangeError> {
+    fn new(endpoint: &McpEndpoint) -> Result<Self, ExchangeError> {
         let uri = endpoint.path.parse();
         let uri = uri.map_err(|_| ExchangeError::Unreadable(format!("{:?} is no path", endpoint.path)))?;
         let mut headers = HeaderMap::from_iter([
@@ -133,7 +133,7 @@ impl McpClient {
             bearer.set_sensitive(true);
             headers.insert(AUTHORIZATION, bearer);
         }
-        Ok(Self { connection: Connection::new(endpoint.address), uri, headers, meta: None, next_id: 1 })
+        Ok(Self { connection: HttpConnection::new(endpoint.address), uri, headers, meta: None, next_id: 1 })
     }
 
     /// The name under which a tool is listed: servers before other servers put something before it.
@@ -155,7 +155,7 @@ impl McpClient {
     /// # Errors
     ///
     /// If the server offers no stream.
-    pub(crate) async fn listen(&self) -> Result<Stream, ExchangeError> {
+    pub(crate) async fn listen(&self) -> Result<OpenStream, ExchangeError> {
         let mut request = self.post(self.headers.clone(), String::new());
         *request.method_mut() = Method::GET;
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
@@ -165,7 +165,7 @@ impl McpClient {
 
     /// Closes the connection, and leaves the session.
     pub(crate) fn disconnect(&mut self) {
-        self.connection = Connection::new(self.connection.address());
+        self.connection = HttpConnection::new(self.connection.address());
     }
 
     /// Has this client repeat a call.
@@ -226,7 +226,7 @@ impl Exchange for McpCaller {
 }
 
 /// The result of the request with this id, from JSON or from a stream of events that ends with it.
-fn result_of<'a, T: Deserialize<'a>>(answer: &'a Answer, id: u64) -> Result<T, ExchangeError> {
+fn result_of<'a, T: Deserialize<'a>>(answer: &'a HttpResponse, id: u64) -> Result<T, ExchangeError> {
     if answer.status != StatusCode::OK {
         return Err(answer.refusal());
     }
@@ -234,12 +234,12 @@ fn result_of<'a, T: Deserialize<'a>>(answer: &'a Answer, id: u64) -> Result<T, E
     let reply = if kind.starts_with(b"text/event-stream") {
         let lines = answer.body.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data:"));
         // Notifications may come before it.
-        lines.filter_map(|data| serde_json::from_slice::<Reply<T>>(data).ok()).find(|reply| reply.id == Some(id))
+        lines.filter_map(|data| serde_json::from_slice::<RpcResponse<T>>(data).ok()).find(|reply| reply.id == Some(id))
     } else {
-        serde_json::from_slice::<Reply<T>>(&answer.body).ok().filter(|reply| reply.id == Some(id))
+        serde_json::from_slice::<RpcResponse<T>>(&answer.body).ok().filter(|reply| reply.id == Some(id))
     };
     match reply {
-        Some(Reply { result: Some(result), error: None, .. }) => Ok(result),
+        Some(RpcResponse { result: Some(result), error: None, .. }) => Ok(result),
         _ => Err(answer.refusal()),
     }
 }

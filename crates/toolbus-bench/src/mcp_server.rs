@@ -21,11 +21,11 @@ use crate::figures::Row;
 use crate::report::Report;
 use crate::rounds::{self, Rounds};
 use idle::Idle;
-pub(crate) use peer::Peer;
+pub(crate) use peer::PeerCommand;
 use peers::Peers;
 use report::McpServerBench;
 use server::Server;
-use sides::{Callers, Side, Sides};
+use sides::{Callers, McpServerSide, McpServerSides};
 use toolbus::commands::Context;
 
 /// Measurement that does not count, before each that does.
@@ -39,16 +39,16 @@ pub(crate) async fn run(args: &MeasureArgs, context: &Context) -> Result<ExitCod
 }
 
 async fn measure(args: MeasureArgs) -> Result<Report<McpServerBench>, MeasureError> {
-    let turns = Side::ALL.len() * args.callers.len() + Peers::turns(&args);
+    let turns = McpServerSide::ALL.len() * args.callers.len() + Peers::turns(&args);
     let bar = rounds::progress(u64::from(args.rounds) * turns as u64);
     // First what may not be able to start.
     let peers = Peers::measure(&args, &bar).await?;
     let idle = Idle::measure(args.sessions).await?;
-    let sides = Sides::start().await?;
+    let sides = McpServerSides::start().await?;
     let mut rows = Vec::new();
     for callers in &args.callers {
         let mut connected = Vec::new();
-        for side in Side::ALL {
+        for side in McpServerSide::ALL {
             connected.push(sides.connect(side, usize::from(*callers)).await?);
         }
         let places: Vec<usize> = (0..connected.len()).collect();
@@ -56,7 +56,7 @@ async fn measure(args: MeasureArgs) -> Result<Report<McpServerBench>, MeasureErr
         while let Some(callers) = rounds.turn().and_then(|place| connected.get_mut(*place)) {
             rounds.add(one(callers, sides.process(), args.seconds).await?);
         }
-        let names = Side::ALL.map(Side::name);
+        let names = McpServerSide::ALL.map(McpServerSide::name);
         let row = |(side, figures)| Row { side, callers: *callers, figures };
         rows.extend(names.into_iter().zip(rounds.medians().map(|(_, figures)| figures)).map(row));
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use toolbus::cli::Output;
+use toolbus::cli::OutputFormat;
 use toolbus::commands::as_json;
 use toolbus::terminal::ignore_broken_pipe;
 
@@ -69,11 +69,11 @@ impl<M: Measured> Report<M> {
     }
 
     /// Prints the report, and saves it where that is asked for. The exit code says whether every gate is met.
-    pub(crate) fn finish(&self, args: &MeasureArgs, output: Output) -> Result<ExitCode, MeasureError> {
+    pub(crate) fn finish(&self, args: &MeasureArgs, output: OutputFormat) -> Result<ExitCode, MeasureError> {
         let mut out = anstream::stdout().lock();
         let printed = match output {
-            Output::Json => writeln!(out, "{}", as_json(self)),
-            Output::Table => self.print(&mut out),
+            OutputFormat::Json => writeln!(out, "{}", as_json(self)),
+            OutputFormat::Table => self.print(&mut out),
         };
         ignore_broken_pipe(printed)?;
         if let Some(file) = &args.save {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::figures::{Figures, Summary};
+use crate::figures::{Figures, SideSummary};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -14,13 +14,13 @@ pub(crate) struct Rounds<'a, S> {
     sides: &'a [S],
     rounds: u16,
     bar: &'a ProgressBar,
-    summaries: Vec<Summary>,
+    summaries: Vec<SideSummary>,
     measured: usize,
 }
 
 impl<'a, S> Rounds<'a, S> {
     pub(crate) fn new(sides: &'a [S], rounds: u16, bar: &'a ProgressBar) -> Self {
-        Self { sides, rounds, bar, summaries: vec![Summary::default(); sides.len()], measured: 0 }
+        Self { sides, rounds, bar, summaries: vec![SideSummary::default(); sides.len()], measured: 0 }
     }
 
     /// The side that is to be measured now; absent: all were, in every round.

@@ -33,7 +33,7 @@ pub(super) struct EmbeddedBroker {
     /// Patterns, and the queues bound by them.
     bindings: BTreeSet<(String, Arc<str>)>,
     /// Where messages go, as long as queues and bindings stay as they are.
-    routes: HashMap<Target, Route>,
+    routes: HashMap<Target, AddressRoute>,
     /// Queues that are gone with the client that has them to itself.
     replicas: Vec<(Arc<str>, Arc<watch::Sender<BusState>>)>,
     consumers: u64,
@@ -43,7 +43,7 @@ pub(super) struct EmbeddedBroker {
 
 /// Where messages with one address go.
 #[derive(Clone)]
-struct Route {
+struct AddressRoute {
     routing_key: Arc<str>,
     queues: Arc<[Arc<str>]>,
 }
@@ -95,7 +95,7 @@ impl EmbeddedBroker {
 
     /// Routes a message: to all its queues, or, when one of them is full, to none.
     pub(super) fn publish(&mut self, message: &Outgoing) -> Result<Routing, PublishError> {
-        let Route { routing_key, queues } = self.route(&message.target);
+        let AddressRoute { routing_key, queues } = self.route(&message.target);
         let full = |queue: &&Arc<str>| self.queues.get(*queue).is_some_and(|it| !it.has_room(message.body.len()));
         if let Some(full) = queues.iter().find(full) {
             return Err(PublishError::Rejected(format!("queue '{full}' is full")));
@@ -154,7 +154,7 @@ impl EmbeddedBroker {
         }
     }
 
-    fn route(&mut self, target: &Target) -> Route {
+    fn route(&mut self, target: &Target) -> AddressRoute {
         if let Some(known) = self.routes.get(target) {
             return known.clone();
         }
@@ -171,7 +171,7 @@ impl EmbeddedBroker {
         self.routes.len()
     }
 
-    fn find_route(&self, target: &Target) -> Route {
+    fn find_route(&self, target: &Target) -> AddressRoute {
         let one = |name: &str| self.queues.get(name).filter(|it| it.is_declared()).map(|it| it.name().clone());
         let (routing_key, queues) = match target {
             Target::Queue(name) => (name, one(name).into_iter().collect()),
@@ -182,7 +182,7 @@ impl EmbeddedBroker {
                 (topic, queues.into_iter().collect())
             }
         };
-        Route { routing_key: routing_key.as_str().into(), queues }
+        AddressRoute { routing_key: routing_key.as_str().into(), queues }
     }
 
     fn queue(&mut self, name: &Arc<str>) -> &mut Queue {

@@ -29,8 +29,8 @@ use self::connection::{ConnectionHandle, ConnectionKind, ConnectionSupervisor};
 use self::consumer::Consumer;
 use self::publisher::Publisher;
 use self::settings::Checked;
-pub use self::settings::{QueueType, Settings, SettingsError, Tls};
-use self::state::State;
+pub use self::settings::{QueueType, RabbitMqSettings, SettingsError, Tls};
+use self::state::StateTracker;
 
 /// Longest wait for consumers to be cancelled, and for connections to be closed.
 const CLOSE_TIME: Duration = Duration::from_secs(8);
@@ -41,7 +41,7 @@ const LOOK_TIME: Duration = Duration::from_secs(2);
 /// A bus on RabbitMQ. Dropping it ends its tasks without waiting for them; [`Bus::close`] does so in order.
 pub struct RabbitMq {
     settings: Arc<Checked>,
-    state: Arc<State>,
+    state: Arc<StateTracker>,
     consume: ConnectionHandle,
     publisher: Publisher,
     consumers: TaskTracker,
@@ -58,9 +58,9 @@ impl RabbitMq {
     /// # Errors
     ///
     /// If the settings are not valid: see [`SettingsError`].
-    pub fn start(settings: Settings) -> Result<Self, SettingsError> {
+    pub fn start(settings: RabbitMqSettings) -> Result<Self, SettingsError> {
         let settings = Arc::new(Checked::new(settings)?);
-        let state = Arc::new(State::default());
+        let state = Arc::new(StateTracker::default());
         let (supervisors, closing) = (TaskTracker::new(), CancellationToken::new());
         let supervise = |kind| {
             let (supervisor, handle) =

@@ -18,12 +18,12 @@ use toolbus_core::bus;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolOutput;
-use toolbus_mcp_server::{Backend, BackendCall, Document, Listed, Unavailable};
+use toolbus_mcp_server::{Backend, BackendCall, CallerListing, Document, Unavailable};
 use toolbus_protocol::{SessionEnd, message_type, topic};
 use tracing::debug;
 
 use crate::{Client, ClientError, Inbox, Sender};
-use listing::Listing;
+use listing::ListCaches;
 
 /// Longest wait for the broker to take what nobody answers.
 const TELL_TIME: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ struct BackendParts {
     client: Client,
     sender: Sender,
     max_timeout: Duration,
-    listing: Listing,
+    listing: ListCaches,
     /// What runs whether or not somebody waits for it.
     tasks: TaskTracker,
     closing: CancellationToken,
@@ -63,7 +63,7 @@ impl Bus {
     pub fn start(bus: Arc<dyn bus::Bus>, settings: BackendSettings) -> Self {
         let BackendSettings { topic, sender, inbox, max_timeout } = settings;
         let client = Client::start(bus, &topic, inbox);
-        let (listing, tasks, closing) = (Listing::new(client.clock), TaskTracker::new(), CancellationToken::new());
+        let (listing, tasks, closing) = (ListCaches::new(client.clock), TaskTracker::new(), CancellationToken::new());
         let parts = Arc::new(BackendParts { client, sender, max_timeout, listing, tasks, closing });
         let (kept, closing) = (Arc::clone(&parts), parts.closing.clone());
         parts.tasks.spawn(async move { closing.run_until_cancelled(kept.keep_lists()).await });
@@ -103,10 +103,10 @@ impl Backend for Bus {
         }
     }
 
-    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Listed, Unavailable>> {
+    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<CallerListing, Unavailable>> {
         async {
             let list = self.parts.list(caller.session.as_ref()).await?;
-            Ok(Listed { tools: list.tools.to_vec() })
+            Ok(CallerListing { tools: list.tools.to_vec() })
         }
         .boxed()
     }

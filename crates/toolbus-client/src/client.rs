@@ -33,7 +33,7 @@ pub struct Client {
 
 /// A request as it was sent.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct SignedRequest {
     /// Where it goes.
     pub topic: String,
     /// The message's properties.
@@ -53,18 +53,18 @@ pub struct Received {
 
 /// An answer to a call, as it came.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct CallReply {
     /// The message's properties.
     pub properties: Arc<Properties>,
     /// The message's body.
     pub body: Bytes,
     /// What it says.
-    pub content: Content,
+    pub content: ReplyContent,
 }
 
 /// What an answer says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
+pub enum ReplyContent {
     /// The tool ran.
     Result(ToolInvokeResponse),
     /// There is no result.
@@ -148,7 +148,7 @@ impl Client {
         Self { sender, ..self }
     }
 
-    pub(crate) fn sign(&self, request: Request) -> Request {
+    pub(crate) fn sign(&self, request: SignedRequest) -> SignedRequest {
         self.sender.sign(request)
     }
 
@@ -199,7 +199,7 @@ impl Client {
         arguments: Option<&Map<String, Value>>,
         budget: Option<Duration>,
         trace: Option<TraceContext>,
-    ) -> Request {
+    ) -> SignedRequest {
         let body = ToolInvokeRequest {
             tool_call_id: Some(new_message_id()),
             tool_name: tool.to_owned(),
@@ -211,7 +211,12 @@ impl Client {
 
     /// Builds the request of a call.
     #[must_use]
-    pub fn call(&self, body: &ToolInvokeRequest, budget: Option<Duration>, trace: Option<TraceContext>) -> Request {
+    pub fn call(
+        &self,
+        body: &ToolInvokeRequest,
+        budget: Option<Duration>,
+        trace: Option<TraceContext>,
+    ) -> SignedRequest {
         let trust = (header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_REQUEST.to_owned());
         let timeout = budget.map(|budget| (header::TIMEOUT_MS.to_owned(), budget.as_millis().to_string()));
         let headers = [trust].into_iter().chain(timeout).collect();
@@ -221,13 +226,13 @@ impl Client {
 
     /// Builds a request of another kind.
     #[must_use]
-    pub fn ask(&self, topic: &str, message_type: &str, body: &impl Serialize) -> Request {
+    pub fn ask(&self, topic: &str, message_type: &str, body: &impl Serialize) -> SignedRequest {
         request(topic, self.envelope(message_type), body)
     }
 
     /// Builds a message that is not answered.
     #[must_use]
-    pub fn tell(&self, topic: &str, message_type: &str, body: &impl Serialize) -> Request {
+    pub fn tell(&self, topic: &str, message_type: &str, body: &impl Serialize) -> SignedRequest {
         request(topic, Envelope { reply_to: String::new(), ..self.envelope(message_type) }, body)
     }
 
@@ -248,8 +253,8 @@ impl Client {
     /// # Errors
     ///
     /// If the request could not be published, or no readable answer came in time.
-    pub async fn send(&self, request: &Request, patience: Duration) -> Result<Answer, ClientError> {
-        Answer::read(self.exchange(request, patience).await?)
+    pub async fn send(&self, request: &SignedRequest, patience: Duration) -> Result<CallReply, ClientError> {
+        CallReply::read(self.exchange(request, patience).await?)
     }
 
     /// The same for an answer of any kind.
@@ -257,7 +262,7 @@ impl Client {
     /// # Errors
     ///
     /// If the request could not be published, or no answer came in time.
-    pub async fn exchange(&self, request: &Request, patience: Duration) -> Result<Received, ClientError> {
+    pub async fn exchange(&self, request: &SignedRequest, patience: Duration) -> Result<Received, ClientError> {
         let mut expected = self.expect(request, None);
         let exchange = async {
             self.publish(request).await?;
@@ -268,7 +273,7 @@ impl Client {
 
     /// Registers interest in the reply to a request that is about to be published, and in the progress reports before it.
     #[must_use]
-    pub fn expect(&self, request: &Request, progress: Option<ProgressSink>) -> Expected {
+    pub fn expect(&self, request: &SignedRequest, progress: Option<ProgressSink>) -> Expected {
         self.pending.expect(request.properties.correlation_id.clone().unwrap_or_default(), progress)
     }
 
@@ -277,7 +282,7 @@ impl Client {
     /// # Errors
     ///
     /// If the broker does not confirm the message, or no queue takes it.
-    pub async fn publish(&self, request: &Request) -> Result<(), ClientError> {
+    pub async fn publish(&self, request: &SignedRequest) -> Result<(), ClientError> {
         let message = Outgoing {
             target: Target::Topic(request.topic.clone()),
             mandatory: true,
@@ -292,15 +297,15 @@ impl Client {
     }
 }
 
-fn request(topic: &str, envelope: Envelope, body: &impl Serialize) -> Request {
-    Request {
+fn request(topic: &str, envelope: Envelope, body: &impl Serialize) -> SignedRequest {
+    SignedRequest {
         topic: topic.to_owned(),
         properties: envelope.into_properties().into(),
         body: serde_json::to_vec(body).unwrap_or_default().into(),
     }
 }
 
-impl Answer {
+impl CallReply {
     /// Reads the answer to a call.
     ///
     /// # Errors
@@ -311,9 +316,9 @@ impl Answer {
         let unreadable = |error: serde_json::Error| ClientError::Unreadable(error.to_string());
         let content = match properties.message_type.as_deref() {
             Some(message_type::TOOL_INVOKE_RESPONSE) => {
-                Content::Result(serde_json::from_slice(&body).map_err(unreadable)?)
+                ReplyContent::Result(serde_json::from_slice(&body).map_err(unreadable)?)
             }
-            Some(message_type::TOOL_ERROR) => Content::Error(serde_json::from_slice(&body).map_err(unreadable)?),
+            Some(message_type::TOOL_ERROR) => ReplyContent::Error(serde_json::from_slice(&body).map_err(unreadable)?),
             other => return Err(ClientError::Unreadable(format!("unexpected type {:?}", other.unwrap_or_default()))),
         };
         Ok(Self { properties, body, content })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use toolbus_broker::rabbitmq::{QueueType, RabbitMq, Settings, SettingsError, Tls};
+use toolbus_broker::rabbitmq::{QueueType, RabbitMq, RabbitMqSettings, SettingsError, Tls};
 use toolbus_core::Clock;
 use toolbus_core::bus::Bus;
 use toolbus_core::caller::AgentName;
@@ -70,7 +70,7 @@ impl BusConnection {
         let ConnectionOptions { urls, tls, exchange, name, .. } = options;
         let dead_letter_exchange = format!("{exchange}.dlx");
         let queue_type = QueueType::default();
-        let bus = RabbitMq::start(Settings {
+        let bus = RabbitMq::start(RabbitMqSettings {
             urls,
             name,
             exchange,

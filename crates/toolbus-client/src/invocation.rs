@@ -12,7 +12,7 @@ use toolbus_protocol::{
     new_message_id, topic,
 };
 
-use crate::{Answer, Client, ClientError, Expected, Received};
+use crate::{CallReply, Client, ClientError, Expected, Received};
 
 /// Time beyond the budget of a call in which its reply may still arrive.
 const GRACE: Duration = Duration::from_secs(5);
@@ -104,10 +104,10 @@ impl Invocation<'_> {
     /// # Errors
     ///
     /// If no readable reply comes in time. What the tool or the daemon says of a failure is no error: see
-    /// [`Content`](crate::Content).
-    pub async fn response(mut self) -> Result<Answer, ClientError> {
+    /// [`ReplyContent`](crate::ReplyContent).
+    pub async fn response(mut self) -> Result<CallReply, ClientError> {
         let received = tokio::time::timeout_at(self.until.into(), self.expected.received()).await;
-        Answer::read(received.map_err(|_| ClientError::NoAnswer(self.budget + GRACE))??)
+        CallReply::read(received.map_err(|_| ClientError::NoAnswer(self.budget + GRACE))??)
     }
 
     /// Requests that the daemon cancels the call. Its reply says whether it did; see [`Self::response`].
@@ -149,7 +149,7 @@ mod tests {
     use toolbus_protocol::Envelope;
 
     use super::*;
-    use crate::{Content, Sender};
+    use crate::{ReplyContent, Sender};
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -206,7 +206,7 @@ mod tests {
         let body = json!({"toolCallId": call.id(), "toolName": "echo", "content": "hi", "isError": false});
         send(&bus, &request, message_type::TOOL_INVOKE_RESPONSE, &body).await;
         assert!(call.progress().await.is_none());
-        let Content::Result(result) = call.response().await.unwrap().content else { panic!("no result") };
+        let ReplyContent::Result(result) = call.response().await.unwrap().content else { panic!("no result") };
         assert_eq!(result.content.as_deref(), Some("hi"));
     }
 

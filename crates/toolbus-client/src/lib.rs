@@ -44,7 +44,7 @@ mod inbox;
 mod invocation;
 mod sender;
 
-pub use client::{Answer, Client, ClientError, Content, Received, Request};
+pub use client::{CallReply, Client, ClientError, Received, ReplyContent, SignedRequest};
 pub use connection::{BusConnection, ConnectionOptions};
 pub use inbox::{Expected, Inbox};
 pub use invocation::Invocation;

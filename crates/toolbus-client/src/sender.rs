@@ -3,7 +3,7 @@ use std::sync::Arc;
 use toolbus_core::caller::AgentName;
 use toolbus_protocol::{Properties, header};
 
-use crate::client::Request;
+use crate::client::SignedRequest;
 
 /// Who asks, and as what.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Sender {
 impl Sender {
     /// Says in a request who asks.
     #[must_use]
-    pub fn sign(&self, mut request: Request) -> Request {
+    pub fn sign(&self, mut request: SignedRequest) -> SignedRequest {
         self.introduce(Arc::make_mut(&mut request.properties));
         request
     }

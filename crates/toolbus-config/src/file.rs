@@ -11,7 +11,7 @@ use config::{FileFormat, Format as _, Value as Parsed, ValueKind};
 use serde_json::{Map, Number, Value};
 
 use crate::problem::Problem;
-use crate::tree::{Document, Tree};
+use crate::tree::{ParsedFile, Tree};
 use crate::{json, toml, yaml};
 
 /// Largest configuration file, in bytes: room for ten thousand endpoints.
@@ -23,7 +23,7 @@ const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum ConfigFormat {
     /// `.toml`, or no extension.
     Toml,
     /// `.json`
@@ -32,19 +32,19 @@ pub enum Format {
     Yaml,
 }
 
-impl Format {
+impl ConfigFormat {
     /// The format that the extension of a file names, ASCII case ignored.
     ///
     /// # Errors
     ///
     /// If the extension is none of `toml`, `json`, `yaml` and `yml`.
-    pub fn of(file: &Path) -> Result<Self, UnknownFormat> {
+    pub fn of(file: &Path) -> Result<Self, UnknownConfigFormat> {
         let extension = file.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
         match extension.as_deref() {
             None | Some("toml") => Ok(Self::Toml),
             Some("json") => Ok(Self::Json),
             Some("yaml" | "yml") => Ok(Self::Yaml),
-            Some(other) => Err(UnknownFormat(other.chars().take(MAX_SHOWN).collect())),
+            Some(other) => Err(UnknownConfigFormat(other.chars().take(MAX_SHOWN).collect())),
         }
     }
 }
@@ -52,7 +52,7 @@ impl Format {
 /// An extension that names no format of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("its extension `.{0}` is that of no configuration; expected .toml, .json, .yaml or .yml, or none for TOML")]
-pub struct UnknownFormat(String);
+pub struct UnknownConfigFormat(String);
 
 /// Puts the values of a file over those that are there.
 ///
@@ -62,20 +62,20 @@ pub struct UnknownFormat(String);
 pub fn layer(tree: &mut Tree, path: &Path) -> Result<(), Vec<Problem>> {
     let file = path.display().to_string();
     let refused = |what: String| vec![Problem { place: file.clone(), key: String::new(), what }];
-    let format = Format::of(path).map_err(|error| refused(error.to_string()))?;
+    let format = ConfigFormat::of(path).map_err(|error| refused(error.to_string()))?;
     let text = read(path).map_err(refused)?;
     // Editors on Windows begin files with a mark that is no part of the text.
     let plain = text.trim_start_matches('\u{feff}');
     let document = match format {
-        Format::Toml => toml::read(&file, &text)?,
-        Format::Json => {
+        ConfigFormat::Toml => toml::read(&file, &text)?,
+        ConfigFormat::Json => {
             json::check(&file, plain)?;
             let mut document = parsed(FileFormat::Json, file, plain)?;
             json::without_schema(&mut document.root);
             document
         }
-        Format::Yaml => match yaml::scan(&file, plain).map_err(|problem| vec![problem])? {
-            Some(spans) => Document { spans, ..parsed(FileFormat::Yaml, file, plain)? },
+        ConfigFormat::Yaml => match yaml::scan(&file, plain).map_err(|problem| vec![problem])? {
+            Some(spans) => ParsedFile { spans, ..parsed(FileFormat::Yaml, file, plain)? },
             None => return Ok(()),
         },
     };
@@ -94,11 +94,11 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 /// Reads a text with the library.
-fn parsed(format: FileFormat, file: String, text: &str) -> Result<Document, Vec<Problem>> {
+fn parsed(format: FileFormat, file: String, text: &str) -> Result<ParsedFile, Vec<Problem>> {
     match format.parse(Some(&file), text) {
         Ok(members) => {
             let root = members.into_iter().map(|(key, member)| (key, value(member))).collect::<Map<_, _>>();
-            Ok(Document { file, root: Value::Object(root), spans: Default::default() })
+            Ok(ParsedFile { file, root: Value::Object(root), spans: Default::default() })
         }
         // Not the error's own text: it may repeat a secret.
         Err(_) => {
@@ -130,15 +130,15 @@ mod tests {
 
     #[test]
     fn the_extension_says_the_format() {
-        let format = |name: &str| Format::of(Path::new(name));
+        let format = |name: &str| ConfigFormat::of(Path::new(name));
         for (name, expected) in [
-            ("a.toml", Format::Toml),
-            ("a", Format::Toml),
-            (".a", Format::Toml),
-            ("/etc/a.d/a", Format::Toml),
-            ("a.json", Format::Json),
-            ("a.yaml", Format::Yaml),
-            ("a.b.YML", Format::Yaml),
+            ("a.toml", ConfigFormat::Toml),
+            ("a", ConfigFormat::Toml),
+            (".a", ConfigFormat::Toml),
+            ("/etc/a.d/a", ConfigFormat::Toml),
+            ("a.json", ConfigFormat::Json),
+            ("a.yaml", ConfigFormat::Yaml),
+            ("a.b.YML", ConfigFormat::Yaml),
         ] {
             assert_eq!(format(name), Ok(expected), "{name}");
         }

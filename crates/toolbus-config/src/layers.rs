@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::problem::{Origin, Part, Problem, expected};
-use crate::schema::Node;
+use crate::schema::SchemaNode;
 use crate::toml;
 use crate::tree::{KeyPath, Tree};
 
@@ -64,9 +64,9 @@ pub fn environment(
 }
 
 /// Finds the key that upper-case words stand for.
-fn existing<'a>(tree: &Tree, schema: &'a Value, words: &str) -> Result<(KeyPath, Node<'a>), String> {
+fn existing<'a>(tree: &Tree, schema: &'a Value, words: &str) -> Result<(KeyPath, SchemaNode<'a>), String> {
     let mut path = KeyPath::new();
-    let mut node = Node::root(schema);
+    let mut node = SchemaNode::root(schema);
     for word in words.split("__") {
         let entries: Vec<String> = match tree.get(&path) {
             Some(Value::Object(members)) => members.keys().cloned().collect(),
@@ -111,7 +111,7 @@ pub fn command_line(tree: &mut Tree, schema: &Value, overrides: &[Override], exa
             problems.push(Problem { place: origin.place(Part::Key), key: String::new(), what });
             continue;
         };
-        let node = path.iter().try_fold(Node::root(schema), |node, key| node.child(key));
+        let node = path.iter().try_fold(SchemaNode::root(schema), |node, key| node.child(key));
         let value = node.map_or_else(|| Value::String(value.clone()), |node| typed(node, value));
         tree.set(&path, value, origin);
     }
@@ -119,7 +119,7 @@ pub fn command_line(tree: &mut Tree, schema: &Value, overrides: &[Override], exa
 }
 
 /// Reads a text as what its key takes: as it stands where that can be text, otherwise as TOML.
-fn typed(node: Node<'_>, text: &str) -> Value {
+fn typed(node: SchemaNode<'_>, text: &str) -> Value {
     let as_it_stands = || Value::String(text.to_owned());
     let structured = (text.starts_with('[') && node.takes("array")) || (text.starts_with('{') && node.takes("object"));
     let is_flag = matches!(text, "true" | "false") && node.takes("boolean");

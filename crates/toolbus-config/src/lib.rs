@@ -20,11 +20,11 @@ mod yaml;
 
 pub use cpu::{Cpu, CpuError};
 pub use duration::{DurationError, HumanDuration};
-pub use file::{Format, UnknownFormat, layer};
+pub use file::{ConfigFormat, UnknownConfigFormat, layer};
 pub use layers::{Override, command_line, environment};
 pub use problem::{MAX_SHOWN, Origin, Part, Position, Problem, Problems, Span, expected, near_names, nearest};
-pub use schema::{Node, schema_of};
+pub use schema::{SchemaNode, schema_of};
 pub use secret::{Secret, resolve_secrets};
 pub use size::{ByteSize, LargeSize, Size, SizeError};
 pub use tree::{KeyPath, Tree, key_path};
-pub use validate::{Check, Difference, Formats, SchemaError, differences, in_order};
+pub use validate::{Check, Formats, InvalidSchema, SchemaDifference, differences, in_order};

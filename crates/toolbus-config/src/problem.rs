@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::file::Format;
+use crate::file::ConfigFormat;
 
 /// Most problems that are shown; what is left off is counted.
 pub const MAX_SHOWN: usize = 100;
@@ -74,10 +74,10 @@ impl Origin {
     }
 
     /// The format in which the value was written; variables and options are read as TOML.
-    pub(crate) fn format(&self) -> Format {
+    pub(crate) fn format(&self) -> ConfigFormat {
         match self {
-            Self::File { file, .. } => Format::of(Path::new(file)).unwrap_or(Format::Toml),
-            _ => Format::Toml,
+            Self::File { file, .. } => ConfigFormat::of(Path::new(file)).unwrap_or(ConfigFormat::Toml),
+            _ => ConfigFormat::Toml,
         }
     }
 }

@@ -56,12 +56,12 @@ fn remove_nulls(value: &mut Value) {
 
 /// The part of the schema that describes one value.
 #[derive(Clone, Copy)]
-pub struct Node<'a> {
+pub struct SchemaNode<'a> {
     root: &'a Value,
     here: &'a Value,
 }
 
-impl<'a> Node<'a> {
+impl<'a> SchemaNode<'a> {
     /// The whole.
     pub fn root(schema: &'a Value) -> Self {
         Self { root: schema, here: schema }

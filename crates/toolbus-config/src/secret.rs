@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::problem::Part;
-use crate::schema::Node;
+use crate::schema::SchemaNode;
 use crate::tree::{KeyPath, Tree};
-use crate::validate::Difference;
+use crate::validate::SchemaDifference;
 
 /// Largest secret in a file, in bytes.
 const MAX_SECRET: u64 = 64 * 1024;
@@ -128,9 +128,9 @@ pub fn resolve_secrets(
     tree: &mut Tree,
     schema: &Value,
     environment: &BTreeMap<String, String>,
-) -> (Vec<Difference>, Vec<(KeyPath, bool)>) {
+) -> (Vec<SchemaDifference>, Vec<(KeyPath, bool)>) {
     let mut secrets = Vec::new();
-    find_secrets(tree.root(), Node::root(schema), &mut Vec::new(), &mut secrets);
+    find_secrets(tree.root(), SchemaNode::root(schema), &mut Vec::new(), &mut secrets);
     let (mut differences, mut given) = (Vec::new(), Vec::new());
     for path in secrets {
         match tree.get(&path).and_then(|value| resolve(value, environment)) {
@@ -138,14 +138,14 @@ pub fn resolve_secrets(
                 tree.replace(&path, value);
                 given.push((path, true));
             }
-            Some(Err(error)) => differences.push(Difference { path, part: Part::Value, what: error.to_string() }),
+            Some(Err(error)) => differences.push(SchemaDifference { path, part: Part::Value, what: error.to_string() }),
             None => given.push((path, false)),
         }
     }
     (differences, given)
 }
 
-fn find_secrets(value: &Value, node: Node<'_>, path: &mut KeyPath, found: &mut Vec<KeyPath>) {
+fn find_secrets(value: &Value, node: SchemaNode<'_>, path: &mut KeyPath, found: &mut Vec<KeyPath>) {
     // A list of secrets may stand where one may.
     if node.is_secret() && !value.is_array() {
         found.push(path.clone());

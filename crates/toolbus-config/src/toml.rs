@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
 use crate::problem::{Position, Problem, Span};
-use crate::tree::{Document, KeyPath};
+use crate::tree::{KeyPath, ParsedFile};
 
 /// Most syntax errors that are told of one file: after the first few, they follow from each other.
 const MAX_SYNTAX_ERRORS: usize = 5;
@@ -19,15 +19,15 @@ const MAX_EXCERPT: usize = 100;
 /// # Errors
 ///
 /// If `text` is not TOML: the first syntax errors, with their lines but for what these hold as values.
-pub(crate) fn read(file: &str, text: &str) -> Result<Document, Vec<Problem>> {
+pub(crate) fn read(file: &str, text: &str) -> Result<ParsedFile, Vec<Problem>> {
     let (table, errors) = DeTable::parse_recoverable(text);
-    let reader = Reader::new(file, text);
+    let reader = TomlReader::new(file, text);
     if !errors.is_empty() {
         return Err(errors.iter().take(MAX_SYNTAX_ERRORS).map(|error| reader.syntax_problem(error)).collect());
     }
     let mut spans = BTreeMap::new();
     reader.spans(&mut spans, &mut KeyPath::new(), table.get_ref());
-    Ok(Document { file: file.to_owned(), root: Value::Object(members(table.get_ref())), spans })
+    Ok(ParsedFile { file: file.to_owned(), root: Value::Object(members(table.get_ref())), spans })
 }
 
 /// Reads one TOML value, such as `["a", "b"]`, without its places.
@@ -52,14 +52,14 @@ pub(crate) fn key(text: &str) -> Option<KeyPath> {
     }
 }
 
-struct Reader<'a> {
+struct TomlReader<'a> {
     file: &'a str,
     text: &'a str,
     /// Where each line starts, in bytes.
     lines: Vec<usize>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> TomlReader<'a> {
     fn new(file: &'a str, text: &'a str) -> Self {
         let after_breaks = text.match_indices('\n').map(|(offset, _)| offset + 1);
         Self { file, text, lines: std::iter::once(0).chain(after_breaks).collect() }
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_syntax_error_shows_the_line_but_no_value() {
-        let reader = Reader::new("a.toml", "[bus]\ntoken = \"hunter2");
+        let reader = TomlReader::new("a.toml", "[bus]\ntoken = \"hunter2");
         let (_, errors) = DeTable::parse_recoverable(reader.text);
         let text = reader.syntax_problem(&errors[0]).to_string();
         insta::assert_snapshot!(text, @r#"
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn positions_count_characters() {
-        let reader = Reader::new("a.toml", "é = 1\nüü = 2");
+        let reader = TomlReader::new("a.toml", "é = 1\nüü = 2");
         assert_eq!(reader.position(0), Position { line: 1, column: 1 });
         assert_eq!(reader.position(reader.text.find('2').unwrap()), Position { line: 2, column: 6 });
     }

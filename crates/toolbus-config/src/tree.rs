@@ -23,7 +23,7 @@ pub(crate) fn from_pointer(pointer: &str) -> KeyPath {
 
 /// What one file says, with the places of its keys and values where its format keeps them.
 #[derive(Debug)]
-pub(crate) struct Document {
+pub(crate) struct ParsedFile {
     /// The file, as it was named.
     pub(crate) file: String,
     /// Its values; a table.
@@ -31,7 +31,7 @@ pub(crate) struct Document {
     pub(crate) spans: BTreeMap<KeyPath, Span>,
 }
 
-impl Document {
+impl ParsedFile {
     /// The origin of a value: its own place, or that of the nearest value around it that has one.
     fn origin(&self, path: &[String]) -> Origin {
         let span = (0..=path.len()).rev().find_map(|depth| self.spans.get(path.get(..depth)?)).copied();
@@ -104,13 +104,13 @@ impl Tree {
     }
 
     /// Lays a file over what is there: tables are merged, everything else is replaced.
-    pub(crate) fn lay(&mut self, mut document: Document) {
+    pub(crate) fn lay(&mut self, mut document: ParsedFile) {
         if let Value::Object(members) = document.root.take() {
             self.lay_table(&document, &mut KeyPath::new(), members);
         }
     }
 
-    fn lay_table(&mut self, document: &Document, path: &mut KeyPath, members: Map<String, Value>) {
+    fn lay_table(&mut self, document: &ParsedFile, path: &mut KeyPath, members: Map<String, Value>) {
         for (key, value) in members {
             path.push(key);
             let origin = document.origin(path);

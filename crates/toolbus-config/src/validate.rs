@@ -3,14 +3,14 @@
 use jsonschema::error::{TypeKind, ValidationError, ValidationErrorKind as Kind};
 use serde_json::Value;
 
-use crate::file::Format;
+use crate::file::ConfigFormat;
 use crate::problem::{Part, Problem, expected, nearest};
-use crate::schema::{Node, quoted};
+use crate::schema::{SchemaNode, quoted};
 use crate::tree::{KeyPath, Tree, from_pointer};
 
 /// A difference between a value and the schema.
 #[derive(Debug)]
-pub struct Difference {
+pub struct SchemaDifference {
     /// Which value.
     pub path: KeyPath,
     /// Whether its key or its value is wrong.
@@ -22,7 +22,7 @@ pub struct Difference {
 /// Why the schema itself is of no use: a mistake in this program.
 #[derive(Debug, thiserror::Error)]
 #[error("the schema of the configuration is wrong: {0}")]
-pub struct SchemaError(String);
+pub struct InvalidSchema(String);
 
 /// Checks a text; an error says what is wrong and what is expected, and holds no credential.
 pub type Check = fn(&str) -> Result<(), String>;
@@ -35,12 +35,12 @@ pub type Formats = [(&'static str, Check)];
 /// # Errors
 ///
 /// If `schema` is no JSON Schema.
-pub fn differences(tree: &Tree, schema: &Value, formats: &Formats) -> Result<Vec<Difference>, SchemaError> {
+pub fn differences(tree: &Tree, schema: &Value, formats: &Formats) -> Result<Vec<SchemaDifference>, InvalidSchema> {
     let mut options = jsonschema::options().should_validate_formats(true);
     for (name, check) in formats.iter().copied() {
         options = options.with_format(name, move |text: &str| check(text).is_ok());
     }
-    let validator = options.build(schema).map_err(|error| SchemaError(error.to_string()))?;
+    let validator = options.build(schema).map_err(|error| InvalidSchema(error.to_string()))?;
     let mut comparison = Comparison { tree, schema, formats, found: Vec::new() };
     for error in validator.iter_errors(tree.root()) {
         comparison.explain(&error);
@@ -50,9 +50,9 @@ pub fn differences(tree: &Tree, schema: &Value, formats: &Formats) -> Result<Vec
 
 /// Sorts differences by layer and line, and gives each its place.
 #[must_use]
-pub fn in_order(tree: &Tree, mut differences: Vec<Difference>) -> Vec<Problem> {
+pub fn in_order(tree: &Tree, mut differences: Vec<SchemaDifference>) -> Vec<Problem> {
     differences.sort_by(|a, b| tree.origin(&a.path).cmp(tree.origin(&b.path)));
-    let problem = |difference: Difference| Problem {
+    let problem = |difference: SchemaDifference| Problem {
         place: tree.origin(&difference.path).place(difference.part),
         key: tree.written(&difference.path),
         what: difference.what,
@@ -65,7 +65,7 @@ struct Comparison<'a> {
     tree: &'a Tree,
     schema: &'a Value,
     formats: &'a Formats,
-    found: Vec<Difference>,
+    found: Vec<SchemaDifference>,
 }
 
 impl<'a> Comparison<'a> {
@@ -73,15 +73,15 @@ impl<'a> Comparison<'a> {
         let path = from_pointer(error.instance_path().as_str());
         let value = error.instance();
         let keyword = error.schema_path().as_str();
-        let node = Node::at(self.schema, keyword.rsplit_once('/').map_or("", |(parent, _)| parent));
-        let secret = self.node(&path).is_some_and(Node::is_secret);
+        let node = SchemaNode::at(self.schema, keyword.rsplit_once('/').map_or("", |(parent, _)| parent));
+        let secret = self.node(&path).is_some_and(SchemaNode::is_secret);
         match error.kind() {
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
                 self.explain_choice(context, value, &path);
             }
             Kind::AdditionalProperties { unexpected } => {
                 for key in unexpected {
-                    let keys = node.map(Node::keys).unwrap_or_default();
+                    let keys = node.map(SchemaNode::keys).unwrap_or_default();
                     let mut below = path.clone();
                     below.push(key.clone());
                     self.tell(below, Part::Key, format!("unknown key; {}", expected(key, &keys)));
@@ -89,11 +89,12 @@ impl<'a> Comparison<'a> {
             }
             Kind::Required { property } => {
                 let name = property.as_str().unwrap_or_default();
-                let expectation = node.and_then(|node| node.child(name)).map(Node::expectation).unwrap_or_default();
+                let expectation =
+                    node.and_then(|node| node.child(name)).map(SchemaNode::expectation).unwrap_or_default();
                 self.tell(path, Part::Value, format!("`{name}` is missing; expected {expectation}"));
             }
             Kind::Type { kind } => {
-                let wanted = node.map(Node::expectation).filter(|words| !words.is_empty());
+                let wanted = node.map(SchemaNode::expectation).filter(|words| !words.is_empty());
                 let wanted = wanted.unwrap_or_else(|| match kind {
                     TypeKind::Single(kind) => kind.to_string(),
                     TypeKind::Multiple(_) => "another type".to_owned(),
@@ -102,7 +103,7 @@ impl<'a> Comparison<'a> {
                 self.tell(path, Part::Value, what);
             }
             Kind::Enum { .. } | Kind::Constant { .. } => {
-                let constants = node.map(Node::constants).unwrap_or_default();
+                let constants = node.map(SchemaNode::constants).unwrap_or_default();
                 self.constant(path, value, &constants, secret);
             }
             Kind::Format { .. } => self.tell(path, Part::Value, format_refusal(error, self.formats)),
@@ -157,7 +158,7 @@ impl<'a> Comparison<'a> {
         }
         let Some(node) = self.node(path) else { return };
         let below = |key: &str| path.iter().cloned().chain([key.to_owned()]).collect();
-        let tags: Vec<&str> = node.named("type").into_iter().flat_map(Node::constants).collect();
+        let tags: Vec<&str> = node.named("type").into_iter().flat_map(SchemaNode::constants).collect();
         let keys = node.keys();
         match value {
             Value::Object(members) if !tags.is_empty() => match members.get("type") {
@@ -197,7 +198,7 @@ impl<'a> Comparison<'a> {
     fn article(&self, path: &[String], value: &Value) -> &'static str {
         match value {
             // TOML has no null of its own.
-            Value::Null if self.tree.origin(path).format() == Format::Toml => "a date or an impossible number",
+            Value::Null if self.tree.origin(path).format() == ConfigFormat::Toml => "a date or an impossible number",
             Value::Null => "null or an impossible number",
             Value::Bool(_) => "a boolean",
             Value::Number(number) if number.is_f64() => "a number with a fraction",
@@ -209,12 +210,12 @@ impl<'a> Comparison<'a> {
     }
 
     /// The part of the schema that describes the value at a place.
-    fn node(&self, path: &[String]) -> Option<Node<'a>> {
-        path.iter().try_fold(Node::root(self.schema), |node, key| node.child(key))
+    fn node(&self, path: &[String]) -> Option<SchemaNode<'a>> {
+        path.iter().try_fold(SchemaNode::root(self.schema), |node, key| node.child(key))
     }
 
     fn tell(&mut self, path: KeyPath, part: Part, what: String) {
-        self.found.push(Difference { path, part, what });
+        self.found.push(SchemaDifference { path, part, what });
     }
 }
 

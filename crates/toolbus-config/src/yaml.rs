@@ -45,7 +45,7 @@ struct Scan<'a> {
     path: KeyPath,
     written: String,
     /// The tables and lists around it.
-    open: Vec<Open>,
+    open: Vec<OpenNode>,
     anchors: HashMap<usize, Extent>,
     expanded: usize,
     documents: usize,
@@ -61,15 +61,15 @@ struct Extent {
 }
 
 /// A table or list that has not ended.
-struct Open {
+struct OpenNode {
     anchor: usize,
     extent: Extent,
     /// Length of the written path around it.
     around: usize,
-    kind: Kind,
+    kind: OpenKind,
 }
 
-enum Kind {
+enum OpenKind {
     /// The keys that it has, and the one whose value is next.
     Table(BTreeSet<String>, Option<(String, Position)>),
     /// How many elements it has.
@@ -84,7 +84,7 @@ impl Scan<'_> {
                 if self.documents > 1 { Err(self.problem(place, "a second document; expected one")) } else { Ok(()) }
             }
             Event::Scalar(text, style, anchor, tag) => {
-                if let Some(Open { kind: Kind::Table(_, None), .. }) = self.open.last() {
+                if let Some(OpenNode { kind: OpenKind::Table(_, None), .. }) = self.open.last() {
                     return self.key(text, style, tag.as_ref(), place);
                 }
                 if self.open.is_empty() {
@@ -99,7 +99,7 @@ impl Scan<'_> {
                 self.end(around, anchor, Extent { bytes: VALUE + text.len(), height: 0 }, place)
             }
             Event::Alias(anchor) => {
-                if matches!(self.open.last(), Some(Open { kind: Kind::Table(_, None), .. })) {
+                if matches!(self.open.last(), Some(OpenNode { kind: OpenKind::Table(_, None), .. })) {
                     return Err(self.problem(place, "a key cannot be an alias; expected a text"));
                 }
                 let around = self.begin(place, None)?;
@@ -110,12 +110,12 @@ impl Scan<'_> {
                 self.expand(extent, place)?;
                 self.end(around, 0, extent, place)
             }
-            Event::SequenceStart(anchor, tag) => self.open(Kind::List(0), anchor, tag.as_ref(), place),
+            Event::SequenceStart(anchor, tag) => self.open(OpenKind::List(0), anchor, tag.as_ref(), place),
             Event::MappingStart(anchor, tag) => {
-                self.open(Kind::Table(BTreeSet::new(), None), anchor, tag.as_ref(), place)
+                self.open(OpenKind::Table(BTreeSet::new(), None), anchor, tag.as_ref(), place)
             }
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
-                Some(Open { anchor, extent, around, .. }) => self.end(around, anchor, extent, place),
+                Some(OpenNode { anchor, extent, around, .. }) => self.end(around, anchor, extent, place),
                 None => Ok(()),
             },
             _ => Ok(()),
@@ -134,7 +134,7 @@ impl Scan<'_> {
         let Some(name) = name.filter(|_| tag.is_none()) else {
             return Err(self.problem(place, "not a key; expected a text without a tag"));
         };
-        let Some(Open { kind: Kind::Table(names, next), .. }) = self.open.last_mut() else { return Ok(()) };
+        let Some(OpenNode { kind: OpenKind::Table(names, next), .. }) = self.open.last_mut() else { return Ok(()) };
         if !names.insert(name.clone()) {
             push_key(&mut self.written, &name, false);
             return Err(self.problem(place, "given twice; expected it once"));
@@ -148,11 +148,11 @@ impl Scan<'_> {
         let around = self.written.len();
         let (key, at, is_element) = match self.open.last_mut().map(|open| &mut open.kind) {
             None => return Ok(around),
-            Some(Kind::Table(_, next)) => match next.take() {
+            Some(OpenKind::Table(_, next)) => match next.take() {
                 Some((key, at)) => (key, at, false),
                 None => return Err(self.problem(place, "not a key; expected a text")),
             },
-            Some(Kind::List(count)) => {
+            Some(OpenKind::List(count)) => {
                 *count += 1;
                 ((*count - 1).to_string(), place, true)
             }
@@ -166,15 +166,15 @@ impl Scan<'_> {
         Ok(around)
     }
 
-    fn open(&mut self, kind: Kind, anchor: usize, tag: Option<&Tag>, place: Position) -> Result<(), Problem> {
+    fn open(&mut self, kind: OpenKind, anchor: usize, tag: Option<&Tag>, place: Position) -> Result<(), Problem> {
         if self.open.is_empty() {
-            if matches!(kind, Kind::List(_)) {
+            if matches!(kind, OpenKind::List(_)) {
                 return Err(self.problem(place, "expected keys with values, found a list"));
             }
             self.has_root = true;
         }
         let around = self.begin(place, tag)?;
-        self.open.push(Open { anchor, extent: Extent { bytes: VALUE, height: 0 }, around, kind });
+        self.open.push(OpenNode { anchor, extent: Extent { bytes: VALUE, height: 0 }, around, kind });
         self.depth(0, place)
     }
 
@@ -185,7 +185,7 @@ impl Scan<'_> {
             self.expand(extent, place)?;
             self.anchors.insert(anchor, extent);
         }
-        if let Some(Open { extent: outer, .. }) = self.open.last_mut() {
+        if let Some(OpenNode { extent: outer, .. }) = self.open.last_mut() {
             outer.bytes = outer.bytes.saturating_add(extent.bytes);
             outer.height = outer.height.max(extent.height + 1);
         }

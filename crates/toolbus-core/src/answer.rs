@@ -15,7 +15,7 @@ use crate::caller::{AgentName, Caller};
 use crate::clock::Clock;
 use crate::failure::{Cause, Status, ToolFailure, Verdict};
 use crate::request::Dialect;
-use crate::telemetry::End;
+use crate::telemetry::CallEnd;
 use crate::text::shortened;
 use crate::tool::{Program, ToolOutput};
 
@@ -38,11 +38,11 @@ const TIMED_OUT: &str = "timed out";
 
 /// An answer, ready to be published.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
+pub(crate) struct Reply {
     /// Shared, because an answer that is kept is published as it is.
     pub(crate) properties: Arc<Properties>,
     pub(crate) body: Bytes,
-    pub(crate) end: End,
+    pub(crate) end: CallEnd,
     /// What the caller is told of side effects.
     pub(crate) outcome: Option<Outcome>,
 }
@@ -74,7 +74,7 @@ impl Recipient<'_> {
     /// # Errors
     ///
     /// If the result is larger than an answer may be.
-    pub(crate) fn result(&self, output: ToolOutput, run: Run) -> Result<Answer, ToolFailure> {
+    pub(crate) fn result(&self, output: ToolOutput, run: Run) -> Result<Reply, ToolFailure> {
         let status = if output.is_error { Status::Error } else { Status::Ok };
         let (message_type, body) = match self.dialect {
             Dialect::Tool => {
@@ -96,9 +96,9 @@ impl Recipient<'_> {
             }
         };
         checked(body.len())?;
-        let end = End { status, cause: None };
+        let end = CallEnd { status, cause: None };
         let properties = self.properties(message_type, run);
-        Ok(Answer { properties, body, end, outcome: None })
+        Ok(Reply { properties, body, end, outcome: None })
     }
 
     /// All of a result, when there is more than text: for a caller that wants it, its structured part by itself, too.
@@ -121,7 +121,7 @@ impl Recipient<'_> {
     }
 
     /// Builds the answer that says why there is no result.
-    pub(crate) fn error(&self, failure: &ToolFailure, verdict: Verdict, run: Run) -> Answer {
+    pub(crate) fn error(&self, failure: &ToolFailure, verdict: Verdict, run: Run) -> Reply {
         let mut message = shortened(&failure.message, MAX_MESSAGE).into_owned();
         if verdict.outcome == Some(Outcome::Unknown) {
             message.push_str(if verdict.is_retryable { MAY_REPEAT } else { OUTCOME_UNKNOWN });
@@ -145,9 +145,9 @@ impl Recipient<'_> {
                 (message_type::SCRIPT_INVOKE_RESPONSE, encode(&error))
             }
         };
-        let end = End { status: Status::Refused(verdict.code), cause: Some(failure.cause) };
+        let end = CallEnd { status: Status::Refused(verdict.code), cause: Some(failure.cause) };
         let properties = self.properties(message_type, run);
-        Answer { properties, body, end, outcome: verdict.outcome }
+        Reply { properties, body, end, outcome: verdict.outcome }
     }
 
     fn properties(&self, message_type: &str, run: Run) -> Arc<Properties> {
@@ -179,7 +179,7 @@ pub(crate) fn destination(envelope: &Envelope, caller: &Caller) -> Option<String
     envelope.source.as_deref().or(agent).map(|name| bounded(name).to_owned())
 }
 
-impl Answer {
+impl Reply {
     /// Adds the trace that the answer carries.
     pub(crate) fn set_trace(&mut self, trace: &TraceContext) {
         let headers = &mut Arc::make_mut(&mut self.properties).headers;
@@ -200,7 +200,7 @@ impl Answer {
 
     #[cfg(test)]
     pub(crate) fn for_test(bytes: usize) -> Self {
-        let end = End { status: Status::Ok, cause: None };
+        let end = CallEnd { status: Status::Ok, cause: None };
         Self { properties: Arc::default(), body: Bytes::from(vec![b'x'; bytes]), end, outcome: None }
     }
 }

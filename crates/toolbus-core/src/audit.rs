@@ -12,8 +12,9 @@ use toolbus_protocol::{Code, Outcome};
 
 use crate::caller::Caller;
 use crate::clock::Clock;
+use crate::events::Discard;
 use crate::failure::{Cause, Status, error_type};
-use crate::telemetry::End;
+use crate::telemetry::CallEnd;
 use crate::text::shown;
 use crate::tool::ToolDescriptor;
 
@@ -23,18 +24,14 @@ pub const TARGET: &str = "toolbus::audit";
 /// Keeps records. Implementations neither block nor fail.
 pub trait Audit: Send + Sync + 'static {
     /// Keeps a record of every refusal, and of every call of a tool that is not read-only.
-    fn record(&self, record: Record);
+    fn record(&self, record: AuditRecord);
 
     /// What a record says of these arguments; absent when nobody would read it.
     fn hash(&self, arguments: &Map<String, Value>) -> Option<ArgumentsHash>;
 }
 
-/// Keeps nothing: for commands that run one call for the person who typed it.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
-
-impl Audit for Silent {
-    fn record(&self, _: Record) {}
+impl Audit for Discard {
+    fn record(&self, _: AuditRecord) {}
 
     fn hash(&self, _: &Map<String, Value>) -> Option<ArgumentsHash> {
         None
@@ -44,7 +41,7 @@ impl Audit for Silent {
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Event {
+pub enum AuditEvent {
     /// A call was refused: this delivery of it did not begin.
     Refused,
     /// A tool was called.
@@ -53,7 +50,7 @@ pub enum Event {
     RefusedEntry,
 }
 
-impl Event {
+impl AuditEvent {
     /// Value of the field `event`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -67,11 +64,11 @@ impl Event {
 
 /// One record. Texts of outsiders are cut, and without control characters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Record {
+pub struct AuditRecord {
     /// When it ended, in milliseconds since 1970.
     pub time_unix_ms: u64,
     /// What happened.
-    pub event: Event,
+    pub event: AuditEvent,
     /// The agent; absent for an unknown caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
@@ -126,7 +123,7 @@ pub struct Record {
 
 /// The call that a record is about.
 #[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
+pub struct AuditedCall<'a> {
     /// Who called.
     pub caller: &'a Caller,
     /// The tool that was found.
@@ -137,11 +134,11 @@ pub struct Subject<'a> {
     pub call_id: &'a str,
 }
 
-impl Record {
+impl AuditRecord {
     /// A record of now.
     #[must_use]
-    pub fn new(event: Event, subject: &Subject<'_>, end: End, outcome: Option<Outcome>) -> Self {
-        let Subject { caller, tool, asked, call_id } = *subject;
+    pub fn new(event: AuditEvent, subject: &AuditedCall<'_>, end: CallEnd, outcome: Option<Outcome>) -> Self {
+        let AuditedCall { caller, tool, asked, call_id } = *subject;
         let optional = |text: &Option<Arc<str>>| text.as_deref().map(shown);
         Self {
             time_unix_ms: now(),
@@ -171,7 +168,7 @@ impl Record {
     pub fn refused_entry(remote: Option<IpAddr>, left_out: u64) -> Self {
         Self {
             time_unix_ms: now(),
-            event: Event::RefusedEntry,
+            event: AuditEvent::RefusedEntry,
             agent: None,
             claimed: None,
             login: None,
@@ -314,9 +311,9 @@ mod tests {
     use super::*;
     use crate::caller::AgentName;
 
-    const REFUSED: End = End { status: Status::Refused(Code::ToolNotFound), cause: Some(Cause::UnknownTool) };
+    const REFUSED: CallEnd = CallEnd { status: Status::Refused(Code::ToolNotFound), cause: Some(Cause::UnknownTool) };
 
-    fn written(record: &Record) -> String {
+    fn written(record: &AuditRecord) -> String {
         let mut record = record.clone();
         record.time_unix_ms = 0;
         serde_json::to_string(&record).unwrap()
@@ -344,10 +341,11 @@ mod tests {
             title: None,
             output_schema: None,
         };
-        let subject = Subject { caller: &caller, tool: Some(&tool), asked: "notes_add_1a2b", call_id: "call_7" };
-        let end = End { status: Status::Refused(Code::Timeout), cause: Some(Cause::DeadlineExceeded) };
+        let subject = AuditedCall { caller: &caller, tool: Some(&tool), asked: "notes_add_1a2b", call_id: "call_7" };
+        let end = CallEnd { status: Status::Refused(Code::Timeout), cause: Some(Cause::DeadlineExceeded) };
         let hash = Keyed::new(b"key").hash(&Map::new());
-        let record = Record::new(Event::Called, &subject, end, Some(Outcome::Unknown)).with_arguments(Some(hash));
+        let record =
+            AuditRecord::new(AuditEvent::Called, &subject, end, Some(Outcome::Unknown)).with_arguments(Some(hash));
         assert!(record.time_unix_ms > 1_700_000_000_000);
         insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"called","agent":"ana","verified":true,"session":"s1","tool":"notes.add","source":"rest","call_id":"call_7","status":"timeout","cause":"timeout","outcome":"unknown","arguments_hash":"a777724d943eb48dc69bca8a4a6d57a0"}"#);
     }
@@ -355,14 +353,14 @@ mod tests {
     #[test]
     fn a_refused_name_is_recorded_as_it_was_asked_for() {
         let caller = Caller::unknown();
-        let subject = Subject { caller: &caller, tool: None, asked: "wether", call_id: "1" };
-        let record = Record::new(Event::Refused, &subject, REFUSED, None);
+        let subject = AuditedCall { caller: &caller, tool: None, asked: "wether", call_id: "1" };
+        let record = AuditRecord::new(AuditEvent::Refused, &subject, REFUSED, None);
         insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"refused","claimed":"unknown","verified":false,"asked":"wether","call_id":"1","status":"tool_not_found","cause":"tool_not_found"}"#);
     }
 
     #[test]
     fn a_refused_entry_is_recorded_with_where_it_came_from() {
-        let record = Record::refused_entry("192.0.2.7".parse().ok(), 3);
+        let record = AuditRecord::refused_entry("192.0.2.7".parse().ok(), 3);
         insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"refused_entry","verified":false,"remote":"192.0.2.7","left_out":3,"status":"auth_required"}"#);
     }
 
@@ -377,8 +375,8 @@ mod tests {
             session: text,
             ..Caller::unknown()
         };
-        let subject = Subject { caller: &caller, tool: None, asked: &hostile, call_id: &hostile };
-        let record = Record::new(Event::Refused, &subject, REFUSED, None);
+        let subject = AuditedCall { caller: &caller, tool: None, asked: &hostile, call_id: &hostile };
+        let record = AuditRecord::new(AuditEvent::Refused, &subject, REFUSED, None);
         let texts =
             [record.claimed.as_ref(), record.binding.as_ref(), record.profile.as_ref(), record.session.as_ref()];
         for text in texts.into_iter().chain([record.asked.as_ref(), record.call_id.as_ref()]) {

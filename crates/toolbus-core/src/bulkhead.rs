@@ -13,7 +13,7 @@ use crate::tool::{AnyExecutor, ToolCall, ToolOutput};
 
 /// Why a call ended before its executor did, other than by its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum StopReason {
     /// Its caller cancelled it.
     Cancelled,
     /// The daemon's time to finish calls is over.
@@ -26,7 +26,7 @@ pub(crate) async fn run(
     call: ToolCall,
     deadline: Instant,
     shutdown: &CancellationToken,
-) -> Result<Result<ToolOutput, ToolFailure>, Stop> {
+) -> Result<Result<ToolOutput, ToolFailure>, StopReason> {
     let tool = Arc::clone(&call.tool);
     let cancelled = call.cancelled.clone();
     // An executor may panic before it returns its future.
@@ -39,10 +39,10 @@ pub(crate) async fn run(
         result = AssertUnwindSafe(&mut running).catch_unwind() => {
             Ok(result.unwrap_or_else(|panic| Err(panicked(&tool, &*panic))))
         }
-        () = cancelled.cancelled() => Err(Stop::Cancelled),
+        () = cancelled.cancelled() => Err(StopReason::Cancelled),
         () = shutdown.cancelled() => {
             cancelled.cancel();
-            Err(Stop::ShuttingDown)
+            Err(StopReason::ShuttingDown)
         }
         () = tokio::time::sleep_until(deadline.into()) => {
             cancelled.cancel();
@@ -128,7 +128,10 @@ mod tests {
         }
     }
 
-    async fn run_for(executor: impl AnyExecutor, time: Duration) -> Result<Result<ToolOutput, ToolFailure>, Stop> {
+    async fn run_for(
+        executor: impl AnyExecutor,
+        time: Duration,
+    ) -> Result<Result<ToolOutput, ToolFailure>, StopReason> {
         run(Arc::new(executor), call(), Clock::SYSTEM.now() + time, &CancellationToken::new()).await
     }
 
@@ -189,7 +192,7 @@ mod tests {
         call.cancelled.cancel();
         let shutdown = CancellationToken::new();
         let stop = run(Arc::new(Behaviour::Hangs), call, Clock::SYSTEM.now() + Duration::from_secs(30), &shutdown);
-        assert_eq!(stop.await.unwrap_err(), Stop::Cancelled);
+        assert_eq!(stop.await.unwrap_err(), StopReason::Cancelled);
     }
 
     #[tokio::test]
@@ -198,7 +201,7 @@ mod tests {
         let told = call.cancelled.clone();
         shutdown.cancel();
         let stop = run(Arc::new(Behaviour::Hangs), call, Clock::SYSTEM.now() + Duration::from_secs(30), &shutdown);
-        assert_eq!(stop.await.unwrap_err(), Stop::ShuttingDown);
+        assert_eq!(stop.await.unwrap_err(), StopReason::ShuttingDown);
         assert!(told.is_cancelled());
     }
 }

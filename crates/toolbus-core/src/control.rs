@@ -54,12 +54,12 @@ pub struct About {
 /// Answers small requests. Cheap to clone.
 #[derive(Clone)]
 pub struct ControlService {
-    parts: Arc<Parts>,
+    parts: Arc<ControlParts>,
     /// Who answers on topics that are not the service's own.
     answerers: Arc<HashMap<&'static str, Arc<dyn ControlHandler>>>,
 }
 
-struct Parts {
+struct ControlParts {
     about: About,
     replies: Replies,
     dispatcher: Dispatcher,
@@ -70,7 +70,7 @@ struct Parts {
 
 /// Why a request is not obeyed.
 #[derive(Debug, thiserror::Error)]
-enum Refused {
+enum ControlRefusal {
     /// Somebody else's, or nobody's: it is settled, and nothing more.
     #[error("it is nothing for this daemon")]
     NotOurs,
@@ -87,13 +87,13 @@ enum Refused {
     Failed(ToolFailure),
 }
 
-impl From<ToolFailure> for Refused {
+impl From<ToolFailure> for ControlRefusal {
     fn from(failure: ToolFailure) -> Self {
         Self::Failed(failure)
     }
 }
 
-impl From<ParseError> for Refused {
+impl From<ParseError> for ControlRefusal {
     fn from(error: ParseError) -> Self {
         Self::Unusable(error.into())
     }
@@ -112,7 +112,7 @@ impl ControlService {
         // A rejected answer ends at once: who asked can ask again, and waiting would hold up the others.
         let replies = Replies::new(bus, rules, 0);
         Self {
-            parts: Arc::new(Parts {
+            parts: Arc::new(ControlParts {
                 about,
                 replies,
                 dispatcher,
@@ -144,7 +144,7 @@ impl ControlService {
     }
 
     /// Does what the topic stands for.
-    async fn obey(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, Refused> {
+    async fn obey(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, ControlRefusal> {
         if let Some(answerer) = self.answerers.get(&*delivery.routing_key) {
             body(delivery)?;
             return Ok(answerer.answer(asked).await?);
@@ -154,12 +154,12 @@ impl ControlService {
             topic::TOOL_LIST => self.list(delivery, asked).await,
             topic::TOOL_PING => Ok(Some(self.ping(asked))),
             topic::TOOL_SESSION_END => self.end_session(delivery, asked),
-            _ => Err(Refused::NotOurs),
+            _ => Err(ControlRefusal::NotOurs),
         }
     }
 
     /// Cancels what the request names, if it is the sender's.
-    fn cancel(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, Refused> {
+    fn cancel(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, ControlRefusal> {
         let request = ToolCancelRequest::parse(body(delivery)?)?;
         let tool_call_id = request.tool_call_id;
         let cancelled = self.parts.dispatcher.cancel(&asked.caller, &tool_call_id);
@@ -183,14 +183,14 @@ impl ControlService {
     }
 
     /// Ends a session of the sender's; there is nothing to answer.
-    fn end_session(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, Refused> {
+    fn end_session(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, ControlRefusal> {
         let session: Arc<str> = SessionEnd::parse(body(delivery)?)?.session_id.into();
         self.parts.dispatcher.access().end_session(&asked.caller, &session);
         self.parts.sessions.end_session(&asked.caller.owner, &session);
         Ok(None)
     }
 
-    fn asked(&self, delivery: &Delivery) -> Result<ControlRequest, Refused> {
+    fn asked(&self, delivery: &Delivery) -> Result<ControlRequest, ControlRefusal> {
         let envelope = Envelope::read(&delivery.properties);
         let expected = match (self.answerers.get(&*delivery.routing_key), &*delivery.routing_key) {
             (Some(answerer), _) => answerer.message_type(),
@@ -201,10 +201,10 @@ impl ControlService {
         };
         let access = self.parts.dispatcher.access();
         let user_id = delivery.properties.user_id.as_deref();
-        let caller = access.identify(user_id, &envelope, &delivery.routing_key).ok_or(Refused::NotOurs)?;
+        let caller = access.identify(user_id, &envelope, &delivery.routing_key).ok_or(ControlRefusal::NotOurs)?;
         match message_type::kind(&envelope.message_type, expected.unwrap_or_default()) {
             Kind::Request | Kind::Plain => {}
-            Kind::Answer => return Err(Refused::NotOurs),
+            Kind::Answer => return Err(ControlRefusal::NotOurs),
             Kind::Foreign if expected.is_none() => {}
             Kind::Foreign => return Err(ControlError::Type(shown(&envelope.message_type)).into()),
         }
@@ -222,11 +222,11 @@ impl ControlService {
     }
 
     /// Says why a request is not obeyed: to its sender, when that can be answered, and else to the log.
-    async fn refuse(&self, asked: Option<ControlRequest>, delivery: &Delivery, refused: &Refused) {
+    async fn refuse(&self, asked: Option<ControlRequest>, delivery: &Delivery, refused: &ControlRefusal) {
         let topic = &delivery.routing_key;
         let caller = asked.as_ref().map(|asked| shown(&asked.caller.name));
         match (&asked, refused) {
-            (_, Refused::NotOurs) => tracing::debug!(%topic, "settled a message that is no request of ours"),
+            (_, ControlRefusal::NotOurs) => tracing::debug!(%topic, "settled a message that is no request of ours"),
             // What reaches every replica is answered by none, so that its sender does not hear as many refusals.
             (Some(asked), refused) if asked.address.is_some() && is_of_one(delivery) => {
                 tracing::info!(%topic, caller, reason = %refused, "refused a request");
@@ -235,8 +235,8 @@ impl ControlService {
             (_, refused) => {
                 tracing::info!(%topic, caller, reason = %refused, "ignored a request that cannot be answered");
                 let reason = match refused {
-                    Refused::Unusable(ControlError::Type(_)) => DeadReason::UnknownType,
-                    Refused::Address(_) => DeadReason::ReplyToRefused,
+                    ControlRefusal::Unusable(ControlError::Type(_)) => DeadReason::UnknownType,
+                    ControlRefusal::Address(_) => DeadReason::ReplyToRefused,
                     _ => DeadReason::Malformed,
                 };
                 self.bury(delivery, reason).await;
@@ -280,9 +280,9 @@ fn is_of_one(delivery: &Delivery) -> bool {
 }
 
 /// The body of a request, if it is not too large.
-fn body(delivery: &Delivery) -> Result<&[u8], Refused> {
+fn body(delivery: &Delivery) -> Result<&[u8], ControlRefusal> {
     match delivery.body.len() {
-        size if size > MAX_BODY => Err(Refused::TooLarge(size)),
+        size if size > MAX_BODY => Err(ControlRefusal::TooLarge(size)),
         _ => Ok(&delivery.body),
     }
 }

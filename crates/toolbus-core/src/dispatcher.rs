@@ -23,11 +23,11 @@ use toolbus_protocol::{Envelope, Random};
 
 use self::call::Call;
 pub use self::inner::{InnerCall, InnerOrigin, Invoker};
-use self::log::{Log, Subject};
+use self::log::{Log, LoggedCall};
 use self::progress::ProgressReporter;
-use crate::answer::{Answer, LARGE, Recipient};
+use crate::answer::{LARGE, Recipient, Reply};
 use crate::audit::Audit;
-use crate::bulkhead::{self, Stop};
+use crate::bulkhead::{self, StopReason};
 use crate::bus::{Bus, Delivery};
 use crate::caller::Caller;
 use crate::clock::Clock;
@@ -42,8 +42,8 @@ use crate::redact::Redactor;
 use crate::replay::{Replay, Slot};
 use crate::reply::{Replies, ReplyRules};
 use crate::request::{Decoded, Decoder, Request};
-use crate::running::Running;
-use crate::telemetry::{DeadReason, Load, Summary, Telemetry};
+use crate::running::RunningCalls;
+use crate::telemetry::{CallSummary, DeadReason, Load, Telemetry};
 use crate::tool::{Tool, ToolCall, ToolOutput};
 
 /// A request that was delivered this often before is answered instead of tried again.
@@ -55,7 +55,7 @@ const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 
 /// How calls are handled.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct DispatcherSettings {
     /// This daemon's name: the source of its answers.
     pub name: String,
     /// Which addresses answers may go to.
@@ -85,7 +85,7 @@ pub struct Dispatcher {
 }
 
 struct Parts {
-    settings: Settings,
+    settings: DispatcherSettings,
     gates: Arc<Gates>,
     replies: Replies,
     telemetry: Arc<dyn Telemetry>,
@@ -93,7 +93,7 @@ struct Parts {
     /// Taken while a large result is made into an answer.
     large: Arc<Semaphore>,
     replay: Replay,
-    running: Arc<Running>,
+    running: Arc<RunningCalls>,
     load: Arc<Load>,
     callers: RecentCallers,
     arrivals: Arc<dyn PendingTools>,
@@ -109,7 +109,7 @@ struct Parts {
 
 impl Parts {
     fn decoder(&self) -> Decoder<'_> {
-        let Settings { max_body, clock, random, .. } = self.settings;
+        let DispatcherSettings { max_body, clock, random, .. } = self.settings;
         Decoder { rules: self.replies.rules(), max_body, clock, random }
     }
 }
@@ -134,7 +134,7 @@ impl Dispatcher {
     /// Puts the parts together.
     #[must_use]
     pub fn new(
-        settings: Settings,
+        settings: DispatcherSettings,
         gates: Arc<Gates>,
         bus: Arc<dyn Bus>,
         telemetry: Arc<dyn Telemetry>,
@@ -255,7 +255,7 @@ impl Dispatcher {
         let user_id = delivery.properties.user_id.as_deref();
         let Some(caller) = self.access().identify(user_id, &envelope, &delivery.routing_key) else {
             delivery.settle.acknowledge().await;
-            span.finished(&Summary::unanswered(self.clock().since(delivery.arrived)));
+            span.finished(&CallSummary::unanswered(self.clock().since(delivery.arrived)));
             return;
         };
         // 1. decode
@@ -282,12 +282,12 @@ impl Dispatcher {
             Decoded::Ignored => {
                 tracing::debug!(queue = %delivery.queue, "settled a message that is no request");
                 delivery.settle.acknowledge().await;
-                span.finished(&Summary::unanswered(self.clock().since(delivery.arrived)));
+                span.finished(&CallSummary::unanswered(self.clock().since(delivery.arrived)));
             }
             Decoded::Dead(reason, detail) => {
                 let arrived = delivery.arrived;
                 self.bury(delivery, reason, &detail).await;
-                span.finished(&Summary::unanswered(self.clock().since(arrived)));
+                span.finished(&CallSummary::unanswered(self.clock().since(arrived)));
             }
         }
     }
@@ -412,9 +412,9 @@ impl Dispatcher {
         }
         match stopped {
             Ok(result) => result.map_err(Abort::from),
-            Err(Stop::ShuttingDown) if descriptor.effect.is_repeatable() => Err(Abort::Requeued),
-            Err(Stop::ShuttingDown) => Err(cancelled("The daemon shut down while the tool ran.").into()),
-            Err(Stop::Cancelled) => Err(cancelled("The call was cancelled while the tool ran.").into()),
+            Err(StopReason::ShuttingDown) if descriptor.effect.is_repeatable() => Err(Abort::Requeued),
+            Err(StopReason::ShuttingDown) => Err(cancelled("The daemon shut down while the tool ran.").into()),
+            Err(StopReason::Cancelled) => Err(cancelled("The call was cancelled while the tool ran.").into()),
         }
     }
 
@@ -429,7 +429,7 @@ impl Dispatcher {
         self.send(call, Arc::new(answer)).await;
     }
 
-    fn result(&self, call: &mut Call, output: ToolOutput) -> Answer {
+    fn result(&self, call: &mut Call, output: ToolOutput) -> Reply {
         let built = beside(is_large(&output), || self.recipient(call).result(output, call.run()));
         call.turn = None;
         match built {
@@ -448,7 +448,7 @@ impl Dispatcher {
         Recipient { source, clock: self.clock(), envelope, caller, call_id, tool_name, dialect: *dialect }
     }
 
-    fn failure(&self, call: &mut Call, failure: &ToolFailure) -> Answer {
+    fn failure(&self, call: &mut Call, failure: &ToolFailure) -> Reply {
         let mut answer = self.refusal(call, failure, call.ran.is_some());
         call.executed(&answer.end);
         call.trace(&mut answer);
@@ -456,14 +456,14 @@ impl Dispatcher {
     }
 
     /// Builds the answer of a call without a result, and writes its one line to the log.
-    fn refusal(&self, call: &Call, failure: &ToolFailure, started: bool) -> Answer {
+    fn refusal(&self, call: &Call, failure: &ToolFailure, started: bool) -> Reply {
         let verdict = call.verdict(failure, started);
         self.log_failure(call, failure);
         self.recipient(call).error(failure, verdict, call.run())
     }
 
     fn log_failure(&self, call: &Call, failure: &ToolFailure) {
-        let subject = Subject { tool: call.tool.as_deref(), request: &call.request, trace_id: call.span.trace_id() };
+        let subject = LoggedCall { tool: call.tool.as_deref(), request: &call.request, trace_id: call.span.trace_id() };
         self.parts.log.failure(&subject, failure, self.parts.shutdown.is_cancelled());
     }
 }

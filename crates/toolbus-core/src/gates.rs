@@ -19,7 +19,7 @@ use std::time::Instant;
 use serde_json::{Map, Value};
 
 use self::arguments::Arguments;
-pub use self::explain::{Step, StepName};
+pub use self::explain::{ExplainedStep, StepName};
 use self::rate_limits::RateLimits;
 use self::resolve::Resolver;
 pub(crate) use self::resolve::find;

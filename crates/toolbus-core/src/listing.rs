@@ -25,7 +25,7 @@ const VERSION_BYTES: usize = 16;
 
 /// What a caller is told of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Definition {
+pub struct ListedTool {
     /// Name of the tool.
     pub name: Arc<str>,
     /// The name as model providers accept it.
@@ -46,8 +46,8 @@ pub struct Definition {
 
 /// The definition of a tool, with all the parameters that it has.
 #[must_use]
-pub fn definition(descriptor: &ToolDescriptor) -> Definition {
-    Definition {
+pub fn definition(descriptor: &ToolDescriptor) -> ListedTool {
+    ListedTool {
         name: Arc::clone(&descriptor.name),
         llm_name: llm_name(&descriptor.name).into(),
         title: descriptor.title.clone(),
@@ -61,7 +61,7 @@ pub fn definition(descriptor: &ToolDescriptor) -> Definition {
 
 /// Digest of definitions that are sorted by name: 32 hexadecimal digits, equal wherever and whenever the definitions are.
 #[must_use]
-pub fn version<'a>(sorted: impl IntoIterator<Item = &'a Definition>) -> String {
+pub fn version<'a>(sorted: impl IntoIterator<Item = &'a ListedTool>) -> String {
     let mut hash = Sha256::new();
     for tool in sorted {
         let effect = match tool.effect {
@@ -86,13 +86,13 @@ pub fn version<'a>(sorted: impl IntoIterator<Item = &'a Definition>) -> String {
 mod tests {
     use super::*;
 
-    fn tool(name: &str) -> Definition {
+    fn tool(name: &str) -> ListedTool {
         let descriptor = ToolDescriptor::new(name, "rest", "rest");
         definition(&ToolDescriptor { description: "Does it.".to_owned(), ..descriptor })
     }
 
-    fn with_schema(text: &str) -> Definition {
-        Definition { parameters: Some(Arc::new(serde_json::from_str(text).unwrap())), ..tool("a") }
+    fn with_schema(text: &str) -> ListedTool {
+        ListedTool { parameters: Some(Arc::new(serde_json::from_str(text).unwrap())), ..tool("a") }
     }
 
     #[test]
@@ -120,13 +120,13 @@ mod tests {
             version([&with_schema("{}")]),
             version([&with_schema(r#"{"required":["a","b"]}"#)]),
             version([&with_schema(r#"{"required":["b","a"]}"#)]),
-            version([&Definition { description: String::new(), ..tool("a") }]),
-            version([&Definition { source: "time".into(), ..tool("a") }]),
-            version([&Definition { title: Some("A".to_owned()), ..tool("a") }]),
-            version([&Definition { output_schema: Some(Arc::new(json!({}))), ..tool("a") }]),
+            version([&ListedTool { description: String::new(), ..tool("a") }]),
+            version([&ListedTool { source: "time".into(), ..tool("a") }]),
+            version([&ListedTool { title: Some("A".to_owned()), ..tool("a") }]),
+            version([&ListedTool { output_schema: Some(Arc::new(json!({}))), ..tool("a") }]),
         ];
         for effect in [Effect::ReadOnly, Effect::Idempotent, Effect::Effectful] {
-            versions.push(version([&Definition { effect, ..tool("a") }]));
+            versions.push(version([&ListedTool { effect, ..tool("a") }]));
         }
         let count = versions.len();
         versions.sort();

@@ -296,13 +296,13 @@ fn difference(before: &EffectiveTools, now: &EffectiveTools) -> ToolsChanged {
 #[derive(Clone)]
 pub(crate) struct RecentCallers {
     clock: Clock,
-    seen: Arc<Mutex<LruCache<AgentName, Visit>>>,
+    seen: Arc<Mutex<LruCache<AgentName, LastCall>>>,
     /// What there was when an agent listed its tools last, until that has been compared.
     listed: Arc<Mutex<LruCache<AgentName, Arc<Catalogue>>>>,
 }
 
 /// When an agent called last, and the catalogue of its first call until that has been compared.
-struct Visit {
+struct LastCall {
     last: Instant,
     first: Option<Arc<Catalogue>>,
 }
@@ -323,7 +323,7 @@ impl RecentCallers {
         let mut seen = self.seen();
         match seen.get_mut(agent) {
             Some(visit) => visit.last = now,
-            None => drop(seen.put(agent.clone(), Visit { last: now, first: Some(Arc::clone(catalogue)) })),
+            None => drop(seen.put(agent.clone(), LastCall { last: now, first: Some(Arc::clone(catalogue)) })),
         }
     }
 
@@ -342,7 +342,7 @@ impl RecentCallers {
     fn lately(&self) -> Vec<AgentName> {
         let mut seen = self.seen();
         let is_old =
-            |(agent, visit): (&AgentName, &Visit)| (self.clock.since(visit.last) >= LATELY).then(|| agent.clone());
+            |(agent, visit): (&AgentName, &LastCall)| (self.clock.since(visit.last) >= LATELY).then(|| agent.clone());
         let old: Vec<AgentName> = seen.iter().filter_map(is_old).collect();
         for agent in old {
             seen.pop(&agent);
@@ -355,7 +355,7 @@ impl RecentCallers {
         self.seen().iter_mut().filter_map(|(agent, visit)| Some((agent.clone(), visit.first.take()?))).collect()
     }
 
-    fn seen(&self) -> MutexGuard<'_, LruCache<AgentName, Visit>> {
+    fn seen(&self) -> MutexGuard<'_, LruCache<AgentName, LastCall>> {
         self.seen.lock()
     }
 

@@ -89,10 +89,10 @@ pub fn obstacle(secret: &str) -> Option<Obstacle> {
 
 /// Removes secrets. Clones know the same ones, and learn together.
 #[derive(Clone, Default)]
-pub struct Redactor(Arc<Shared>);
+pub struct Redactor(Arc<RedactorState>);
 
 #[derive(Default)]
-struct Shared {
+struct RedactorState {
     /// Absent while there is nothing to remove.
     matcher: RwLock<Option<Arc<Matcher>>>,
     /// Held while a matcher is built.

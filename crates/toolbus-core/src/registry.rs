@@ -27,12 +27,12 @@ const MAX_OWNERS: usize = 100_000;
 /// Readers take a snapshot and hold no lock; a change builds the next snapshot and swaps it in.
 #[derive(Clone)]
 pub struct Registry {
-    shared: Arc<Shared>,
+    shared: Arc<RegistryState>,
 }
 
-struct Shared {
+struct RegistryState {
     current: RwLock<Arc<Snapshot>>,
-    parts: Mutex<Parts>,
+    parts: Mutex<SnapshotParts>,
     vetting: OnceLock<Arc<dyn DefinitionCheck>>,
     version: watch::Sender<u64>,
 }
@@ -64,7 +64,7 @@ type Place = (Arc<str>, Arc<str>);
 
 /// What makes a snapshot.
 #[derive(Clone, Default)]
-struct Parts {
+struct SnapshotParts {
     /// Tools of the configuration.
     fixed: HashMap<Arc<str>, Tool>,
     /// What each source has published.
@@ -183,7 +183,7 @@ impl Snapshot {
         self.tools.is_empty()
     }
 
-    fn new(parts: &Parts, vetting: Option<&dyn DefinitionCheck>) -> Self {
+    fn new(parts: &SnapshotParts, vetting: Option<&dyn DefinitionCheck>) -> Self {
         let mut snapshot = Self { tools: parts.fixed.clone(), ..Self::default() };
         let mut first: HashMap<&Arc<str>, (Rank, &Tool)> = HashMap::new();
         for ((rank, _), tools) in &parts.published {
@@ -250,7 +250,7 @@ impl Snapshot {
     }
 }
 
-impl Parts {
+impl SnapshotParts {
     fn insert(&mut self, tool: Tool) -> Result<(), RegistryError> {
         let descriptor = &tool.descriptor;
         let name = Arc::clone(&descriptor.name);
@@ -318,7 +318,7 @@ impl Registry {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(RegistryState {
                 current: RwLock::default(),
                 parts: Mutex::default(),
                 vetting: OnceLock::new(),
@@ -472,9 +472,9 @@ impl Registry {
         self.shared.version.subscribe()
     }
 
-    fn change<E>(&self, edit: impl FnOnce(&mut Parts) -> Result<(), E>) -> Result<(), E> {
+    fn change<E>(&self, edit: impl FnOnce(&mut SnapshotParts) -> Result<(), E>) -> Result<(), E> {
         let mut parts = self.shared.parts.lock();
-        let mut next = Parts::clone(&parts);
+        let mut next = SnapshotParts::clone(&parts);
         edit(&mut next)?;
         let version = self.snapshot().version + 1;
         let snapshot = Arc::new(Snapshot { version, ..Snapshot::new(&next, self.vetting()) });

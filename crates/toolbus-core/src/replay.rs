@@ -14,7 +14,7 @@ use lru::LruCache;
 
 use toolbus_protocol::header;
 
-use crate::answer::Answer;
+use crate::answer::Reply;
 use crate::bus::{Delivery, Settle};
 
 /// What identifies a request: who sent it, its ids, and its body.
@@ -33,7 +33,7 @@ struct Entries {
     /// number of answers makes a running call unknown. A call that was dropped leaves a slot that is gone.
     running: HashMap<Key, Weak<Slot>>,
     /// The calls that were answered; without the answer when it was too much to keep.
-    answers: LruCache<Key, Option<Arc<Answer>>>,
+    answers: LruCache<Key, Option<Arc<Reply>>>,
     bytes: usize,
 }
 
@@ -72,7 +72,7 @@ pub(crate) enum Seen {
     /// It is still running: the running call has taken the delivery over.
     Running(Option<Box<dyn Settle>>),
     /// It was answered like this.
-    Answered(Box<dyn Settle>, Arc<Answer>),
+    Answered(Box<dyn Settle>, Arc<Reply>),
     /// It was answered, and the answer is no longer kept.
     Forgotten(Box<dyn Settle>),
 }
@@ -143,7 +143,7 @@ impl Replay {
     }
 
     /// Notes how a call was answered.
-    pub(crate) fn answered(&self, key: Key, slot: &Arc<Slot>, answer: Arc<Answer>) {
+    pub(crate) fn answered(&self, key: Key, slot: &Arc<Slot>, answer: Arc<Reply>) {
         let mut entries = self.lock();
         entries.end(key, slot);
         entries.put_answer(key, answer, self.max_bytes);
@@ -167,7 +167,7 @@ impl Entries {
         }
     }
 
-    fn put_answer(&mut self, key: Key, answer: Arc<Answer>, max_bytes: usize) {
+    fn put_answer(&mut self, key: Key, answer: Arc<Reply>, max_bytes: usize) {
         self.bytes += answer.size();
         if let Some((_, replaced)) = self.answers.push(key, Some(answer)) {
             self.bytes -= size(replaced.as_ref());
@@ -195,7 +195,7 @@ impl Entries {
 }
 
 /// Memory of what is kept of an answer, in bytes.
-fn size(answer: Option<&Arc<Answer>>) -> usize {
+fn size(answer: Option<&Arc<Reply>>) -> usize {
     answer.map_or(0, |answer| answer.size())
 }
 
@@ -223,8 +223,8 @@ mod tests {
         Replay::new(NonZeroUsize::new(max_entries).unwrap(), max_bytes)
     }
 
-    fn answer(bytes: usize) -> Arc<Answer> {
-        Arc::new(Answer::for_test(bytes))
+    fn answer(bytes: usize) -> Arc<Reply> {
+        Arc::new(Reply::for_test(bytes))
     }
 
     fn slot() -> Arc<Slot> {

@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use toolbus_protocol::{Envelope, MAX_SHORT_STRING, Properties, ReplyTo, bounded, header, topic};
 
-use crate::answer::Answer;
+use crate::answer::Reply;
 use crate::bus::{Bus, Outgoing, PublishError, Routing, Target};
 use crate::caller::{AgentName, Caller};
 use crate::clock::Clock;
@@ -271,7 +271,7 @@ impl Replies {
     }
 
     /// Publishes an answer until the broker confirms it, at most until `until`, and a few times if it is rejected.
-    pub(crate) async fn deliver(&self, address: &Address, answer: &Answer, until: Instant) -> Result<(), NotDelivered> {
+    pub(crate) async fn deliver(&self, address: &Address, answer: &Reply, until: Instant) -> Result<(), NotDelivered> {
         let mut rejections = Rejections { places: &self.places, place: None, count: 0 };
         let again = |error: &PublishError| match error {
             PublishError::Unavailable(_) => true,
@@ -295,7 +295,7 @@ impl Replies {
     }
 
     /// Tries each route once: the one that worked before, or else all in order.
-    async fn attempt(&self, address: &Address, answer: &Answer) -> Result<(), PublishError> {
+    async fn attempt(&self, address: &Address, answer: &Reply) -> Result<(), PublishError> {
         let mut message = Outgoing {
             target: address.first.clone(),
             mandatory: address.mandatory,

@@ -59,7 +59,7 @@ pub(crate) struct Request {
     /// The tool, as the caller named it; empty when that could not be read.
     pub(crate) tool_name: String,
     /// Where the tool is looked for.
-    pub(crate) route: Origin,
+    pub(crate) route: RequestedSource,
     pub(crate) arguments: Option<String>,
     pub(crate) budget: TimeBudget,
     /// The form of the request, and of its answer.
@@ -70,7 +70,7 @@ pub(crate) struct Request {
 
 /// Where a request says that its tool is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum RequestedSource {
     /// Anywhere.
     Any,
     /// At some MCP server.
@@ -104,7 +104,7 @@ impl Dialect {
     }
 }
 
-impl Origin {
+impl RequestedSource {
     fn read(envelope: &Envelope, topic: &str) -> Self {
         if Dialect::of(topic) == Dialect::Script {
             // It is for one tool, whatever server a header names.
@@ -122,9 +122,9 @@ impl Request {
     /// The tool that the caller means.
     pub(crate) fn wanted(&self) -> ToolRef<'_> {
         let route = match &self.route {
-            Origin::Any => Lookup::Name,
-            Origin::AnyServer => Lookup::AnyServer,
-            Origin::Server(server) => Lookup::Server(server),
+            RequestedSource::Any => Lookup::Name,
+            RequestedSource::AnyServer => Lookup::AnyServer,
+            RequestedSource::Server(server) => Lookup::Server(server),
         };
         ToolRef { route, name: &self.tool_name }
     }
@@ -158,7 +158,7 @@ impl Request {
             tool_name: request.tool_name,
             arguments: request.arguments,
             budget: TimeBudget::read(&envelope, clock.wall()),
-            route: Origin::read(&envelope, &delivery.routing_key),
+            route: RequestedSource::read(&envelope, &delivery.routing_key),
             dialect: Dialect::of(&delivery.routing_key),
             wants_progress: envelope.header(header::PROGRESS).is_some_and(|value| value.trim() == "1"),
             address,
@@ -168,7 +168,7 @@ impl Request {
 }
 
 /// What a body says, whatever its form.
-struct Body {
+struct RequestBody {
     request: ToolInvokeRequest,
     /// A member without which the request cannot be used.
     missing: Option<&'static str>,
@@ -260,7 +260,7 @@ impl Decoder<'_> {
 }
 
 /// Why a request that was read cannot be used. Cuts what is too long, because the answer repeats it.
-fn unusable(Body { request, missing }: &mut Body) -> Option<String> {
+fn unusable(RequestBody { request, missing }: &mut RequestBody) -> Option<String> {
     let mut text = None;
     let members = [
         ("toolName", Some(&mut request.tool_name)),
@@ -281,12 +281,12 @@ fn unusable(Body { request, missing }: &mut Body) -> Option<String> {
 }
 
 /// Reads a body, also one in which something is missing, because its refusal names the call.
-fn read(dialect: Dialect, body: &[u8]) -> Result<Body, ParseError> {
+fn read(dialect: Dialect, body: &[u8]) -> Result<RequestBody, ParseError> {
     match dialect {
         Dialect::Tool => {
             let request = ToolInvokeRequest::parse_unnamed(body)?;
             let missing = request.tool_name.is_empty().then_some("toolName");
-            Ok(Body { request, missing })
+            Ok(RequestBody { request, missing })
         }
         Dialect::Script => read_script(body),
     }
@@ -302,7 +302,7 @@ fn unread(dialect: Dialect) -> ToolInvokeRequest {
 }
 
 /// Reads a request for a script: a call of the tool that runs scripts, which from then on is one like any other.
-fn read_script(body: &[u8]) -> Result<Body, ParseError> {
+fn read_script(body: &[u8]) -> Result<RequestBody, ParseError> {
     let ScriptInvokeRequest { tool_call_id, script, input_data, timeout_seconds, pip_packages } =
         ScriptInvokeRequest::parse_empty(body)?;
     // Of a time that is none, peers make the usual one.
@@ -323,7 +323,7 @@ fn read_script(body: &[u8]) -> Result<Body, ParseError> {
         arguments: Some(Value::from(arguments).to_string()),
         ..ToolInvokeRequest::default()
     };
-    Ok(Body { request, missing })
+    Ok(RequestBody { request, missing })
 }
 
 #[cfg(test)]
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     fn arguments(body: &str) -> String {
-        let Body { request, missing } = read_script(body.as_bytes()).unwrap();
+        let RequestBody { request, missing } = read_script(body.as_bytes()).unwrap();
         assert_eq!((&*request.tool_name, missing), (EXECUTE_PYTHON_SCRIPT, None));
         request.arguments.unwrap()
     }
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_request_without_a_script_names_its_call_all_the_same() {
-        let Body { request, missing } = read_script(br#"{"toolCallId":"c"}"#).unwrap();
+        let RequestBody { request, missing } = read_script(br#"{"toolCallId":"c"}"#).unwrap();
         assert_eq!((request.tool_call_id.as_deref(), missing), (Some("c"), Some("script")));
     }
 }

@@ -12,27 +12,27 @@ type Id = (Arc<str>, Arc<str>);
 
 /// Every call under way, by caller and call id. Bounded by what the daemon takes in.
 #[derive(Default)]
-pub(crate) struct Running {
+pub(crate) struct RunningCalls {
     /// Callers may use an id twice: cancelling then means both.
     calls: Mutex<HashMap<Id, Vec<(u64, CancellationToken)>>>,
     next: AtomicU64,
 }
 
 /// Keeps a call in the list until it is dropped.
-pub(crate) struct Entry {
-    running: Arc<Running>,
+pub(crate) struct RunningCall {
+    running: Arc<RunningCalls>,
     id: Id,
     number: u64,
     token: CancellationToken,
 }
 
-impl Running {
-    pub(crate) fn enter(self: &Arc<Self>, caller: &Arc<str>, call_id: &Arc<str>) -> Entry {
+impl RunningCalls {
+    pub(crate) fn enter(self: &Arc<Self>, caller: &Arc<str>, call_id: &Arc<str>) -> RunningCall {
         let id = (Arc::clone(caller), Arc::clone(call_id));
         let token = CancellationToken::new();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.lock().entry(id.clone()).or_default().push((number, token.clone()));
-        Entry { running: Arc::clone(self), id, number, token }
+        RunningCall { running: Arc::clone(self), id, number, token }
     }
 
     /// Cancels the calls of this caller with this id; false when there is none here.
@@ -48,14 +48,14 @@ impl Running {
     }
 }
 
-impl Entry {
+impl RunningCall {
     /// Cancelled when the caller says so.
     pub(crate) fn token(&self) -> &CancellationToken {
         &self.token
     }
 }
 
-impl Drop for Entry {
+impl Drop for RunningCall {
     fn drop(&mut self) {
         let mut calls = self.running.lock();
         let Some(tokens) = calls.get_mut(&self.id) else { return };
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_caller_cancels_its_own_call_only() {
-        let running = Arc::new(Running::default());
+        let running = Arc::new(RunningCalls::default());
         let entry = running.enter(&"ana".into(), &"call_1".into());
         assert!(!running.cancel("bob", "call_1"));
         assert!(!running.cancel("ana", "call_2"));
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_finished_call_is_gone() {
-        let running = Arc::new(Running::default());
+        let running = Arc::new(RunningCalls::default());
         drop(running.enter(&"ana".into(), &"call_1".into()));
         assert!(!running.cancel("ana", "call_1"));
         assert!(running.lock().is_empty());
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn an_id_used_twice_cancels_both_and_leaves_nothing() {
-        let running = Arc::new(Running::default());
+        let running = Arc::new(RunningCalls::default());
         let first = running.enter(&"ana".into(), &"call_1".into());
         let second = running.enter(&"ana".into(), &"call_1".into());
         assert!(running.cancel("ana", "call_1"));

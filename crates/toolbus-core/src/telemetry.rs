@@ -7,6 +7,7 @@ use std::time::Duration;
 use toolbus_protocol::TraceContext;
 
 use crate::bus::Delivery;
+use crate::events::Discard;
 use crate::failure::{Cause, Status};
 use crate::tool::ToolDescriptor;
 
@@ -35,7 +36,7 @@ pub trait CallSpan: Send + Sync {
     fn executing(&mut self, tool: &ToolDescriptor, call_id: &str, session_id: Option<&str>) -> Option<TraceContext>;
 
     /// The tool has run, or was stopped.
-    fn executed(&mut self, end: &End, duration: Duration);
+    fn executed(&mut self, end: &CallEnd, duration: Duration);
 
     /// The answer is about to be published. Returns the context that it carries.
     fn publishing(&mut self, message_id: &str) -> Option<TraceContext>;
@@ -44,12 +45,12 @@ pub trait CallSpan: Send + Sync {
     fn published(&mut self, delivered: bool, duration: Duration);
 
     /// The delivery is settled: the call is over.
-    fn finished(self: Box<Self>, summary: &Summary<'_>);
+    fn finished(self: Box<Self>, summary: &CallSummary<'_>);
 }
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct End {
+pub struct CallEnd {
     /// As metrics label it.
     pub status: Status,
     /// Why there is no result, if there is none.
@@ -58,11 +59,11 @@ pub struct End {
 
 /// What a call was.
 #[derive(Debug, Clone, Copy)]
-pub struct Summary<'a> {
+pub struct CallSummary<'a> {
     /// The tool; absent when the name was not resolved.
     pub tool: Option<&'a ToolDescriptor>,
     /// How it ended; absent when it was not answered (dead-lettered, requeued, or not a request at all).
-    pub end: Option<End>,
+    pub end: Option<CallEnd>,
     /// Whether the answer is one that was given before: a call that was counted already.
     pub replayed: bool,
     /// From arrival to the finished answer, the tool's time included.
@@ -74,7 +75,7 @@ pub struct Summary<'a> {
     pub overhead: Duration,
 }
 
-impl Summary<'_> {
+impl CallSummary<'_> {
     /// A message that was settled without an answer.
     #[must_use]
     pub fn unanswered(total: Duration) -> Self {
@@ -159,11 +160,7 @@ impl Drop for LoadGuard {
     }
 }
 
-/// Records nothing.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Silent;
-
-impl Telemetry for Silent {
+impl Telemetry for Discard {
     fn arrived(&self, _: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
         Box::new(Passing::new(parent))
     }
@@ -200,7 +197,7 @@ impl CallSpan for Passing {
         self.sender.clone()
     }
 
-    fn executed(&mut self, _: &End, _: Duration) {}
+    fn executed(&mut self, _: &CallEnd, _: Duration) {}
 
     fn publishing(&mut self, _: &str) -> Option<TraceContext> {
         self.sender.clone()
@@ -208,5 +205,5 @@ impl CallSpan for Passing {
 
     fn published(&mut self, _: bool, _: Duration) {}
 
-    fn finished(self: Box<Self>, _: &Summary<'_>) {}
+    fn finished(self: Box<Self>, _: &CallSummary<'_>) {}
 }

@@ -10,10 +10,10 @@ const PERIOD: Duration = Duration::from_secs(60);
 
 /// Lets one line through per minute, and counts those that it leaves out.
 #[derive(Debug, Default)]
-pub struct Throttle(Mutex<Lines>);
+pub struct Throttle(Mutex<ThrottledLines>);
 
 #[derive(Debug, Default)]
-struct Lines {
+struct ThrottledLines {
     next: Option<Instant>,
     left_out: u64,
 }

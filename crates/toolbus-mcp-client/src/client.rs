@@ -30,12 +30,12 @@ use toolbus_core::redact::Redactor;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use self::inflight::{ConnectionLabels, InFlight, PendingRequest, RequestTimer};
-use self::notifications::{Notifications, Token};
+use self::notifications::{Notifications, ProgressMark};
 use crate::transport::stdio::FastPath;
 
 pub(crate) use self::failure::{CallError, RequestError};
-pub(crate) use self::handshake::{Opening, ServerInfo};
-pub(crate) use self::list::{Listed, size};
+pub(crate) use self::handshake::{HandshakeContext, ServerInfo};
+pub(crate) use self::list::{ServerListing, size};
 
 /// Timeout of listing the tools, over all pages.
 const LIST_TIME: Duration = Duration::from_secs(30);
@@ -127,7 +127,7 @@ impl Connection {
     /// # Errors
     ///
     /// If the server does not list its tools within 30 s.
-    pub(crate) async fn list_tools(&self) -> Result<Listed, RequestError> {
+    pub(crate) async fn list_tools(&self) -> Result<ServerListing, RequestError> {
         match timeout(LIST_TIME, list::all(self)).await {
             Ok(Ok(mut listed)) => {
                 redacted::listed(&self.redactor, &mut listed);
@@ -227,7 +227,12 @@ impl Connection {
 
     /// Sends the request of a call and waits for its answer. Reports of progress come before it only where they take
     /// the same way.
-    async fn run(&self, tool: &str, call: &ToolCall, token: Option<Token>) -> Result<ServerResult, ServiceError> {
+    async fn run(
+        &self,
+        tool: &str,
+        call: &ToolCall,
+        token: Option<ProgressMark>,
+    ) -> Result<ServerResult, ServiceError> {
         match &self.fast_path {
             Some(fast_path) if token.is_none() && fast_path.is_open() => {
                 let params = call::params(tool, call, self.meta.as_ref());

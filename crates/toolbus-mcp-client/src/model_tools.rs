@@ -19,7 +19,7 @@ use toolbus_core::tool::{Tool, ToolDescriptor, Validation};
 use crate::servers::ServerControl;
 
 pub use self::registrar::Registrar;
-pub use self::rules::Rules;
+pub use self::rules::RegistrationRules;
 
 /// The source of these tools.
 pub const SOURCE: &str = "mcp:management";

@@ -27,7 +27,7 @@ use toolbus_core::redact::Redactor;
 use self::guard::GUARD;
 use self::start::StartLimit;
 use self::stderr::Tail;
-use crate::spec::Program;
+use crate::spec::StdioSpec;
 use crate::transport::stdio::StdioTransport;
 
 pub(crate) use self::exit::{Exit, Exited};
@@ -125,7 +125,7 @@ impl Launcher {
     /// # Errors
     ///
     /// If the program or directory does not exist, or the operating system fails to start it.
-    pub(crate) fn start(&self, name: &str, program: &Program) -> Result<(Process, StdioTransport), SpawnError> {
+    pub(crate) fn start(&self, name: &str, program: &StdioSpec) -> Result<(Process, StdioTransport), SpawnError> {
         let environment = start::of(program, std::env::vars_os());
         find(program, &environment)?;
 
@@ -163,13 +163,13 @@ impl Launcher {
 
 /// Why a program cannot be started now; `None` if its file and working directory exist.
 #[must_use]
-pub fn hindrance(program: &Program) -> Option<String> {
+pub fn hindrance(program: &StdioSpec) -> Option<String> {
     let environment = start::of(program, std::env::vars_os());
     find(program, &environment).err().map(|error| error.to_string())
 }
 
 /// Whether there are a program and its directory.
-fn find(program: &Program, environment: &BTreeMap<OsString, OsString>) -> Result<(), SpawnError> {
+fn find(program: &StdioSpec, environment: &BTreeMap<OsString, OsString>) -> Result<(), SpawnError> {
     if let Some(cwd) = program.cwd.as_deref().filter(|cwd| !cwd.is_dir()) {
         return Err(SpawnError::NoDirectory(cwd.display().to_string()));
     }

@@ -24,9 +24,9 @@ use toolbus_core::toolsets::SessionSet;
 use toolbus_trust::scan::Scanner;
 
 use self::entry::ServerEntry;
-use self::tools::{QuotaExceeded, ToolQuota, Usage};
+use self::tools::{QuotaExceeded, ServerUsage, ToolQuota};
 use crate::process::Launcher;
-use crate::spec::{Origin, ServerName, ServerSpec};
+use crate::spec::{ServerName, ServerOrigin, ServerSpec};
 use crate::status::ServerStatus;
 use crate::supervise::Timeouts;
 
@@ -125,7 +125,7 @@ impl Servers {
         *self.shared.limits.write() = limits;
         let _one_at_a_time = self.changing();
         let mut gone: BTreeMap<ServerName, Arc<ServerEntry>> = self.entries();
-        gone.retain(|_, entry| entry.spec().origin == Origin::Configuration);
+        gone.retain(|_, entry| entry.spec().origin == ServerOrigin::Configuration);
         for placed in servers {
             let name = placed.spec.name.clone();
             match gone.remove(&name) {
@@ -254,7 +254,7 @@ impl ServersState {
 
     /// Reserves quota for a server's tools, in place of its previous reservation.
     fn admit(&self, entry: &Arc<ServerEntry>, tools: &[ToolDescriptor]) -> Result<(), QuotaExceeded> {
-        let share = Usage::of(tools);
+        let share = ServerUsage::of(tools);
         let mut quota = self.quota();
         // A removed server reserves nothing: no one would release it.
         if self.has(entry) { quota.reserve(&entry.spec().name, share) } else { Ok(()) }
@@ -273,8 +273,8 @@ impl ServersState {
     fn put(&self, known: &mut Vec<Clash>, spec: &ServerSpec, tools: Vec<Tool>) {
         let source = spec.name.source();
         let rank = match spec.origin {
-            Origin::Configuration => Rank::Configured,
-            Origin::Registration => Rank::Registered,
+            ServerOrigin::Configuration => Rank::Configured,
+            ServerOrigin::Registration => Rank::Registered,
         };
         let clashes = match self.registry.publish(rank, source, tools) {
             Ok(clashes) => clashes,

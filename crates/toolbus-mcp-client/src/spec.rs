@@ -123,7 +123,7 @@ pub struct ServerSpec {
     /// Whether it is configured and not to be used.
     pub is_disabled: bool,
     /// Who added it.
-    pub origin: Origin,
+    pub origin: ServerOrigin,
 }
 
 impl PartialEq for ServerSpec {
@@ -143,7 +143,7 @@ impl PartialEq for ServerSpec {
 
 /// Who added a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum ServerOrigin {
     /// An operator, by configuration.
     Configuration,
     /// A caller, at run time.
@@ -154,15 +154,15 @@ pub enum Origin {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransportSpec {
     /// A child process, spoken to over its standard input and output.
-    Stdio(Program),
+    Stdio(StdioSpec),
     /// An HTTP server.
-    Http(Endpoint),
+    Http(HttpSpec),
 }
 
 /// A program to run. `args`, `env`, `cwd` and `roots` of a server that is started for each session may contain
 /// `{agent}` and `{session}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Program {
+pub struct StdioSpec {
     /// Name or path of the program; a name is looked up in `PATH`.
     pub command: String,
     /// Its arguments.
@@ -177,7 +177,7 @@ pub struct Program {
 
 /// An HTTP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct HttpSpec {
     /// Its address. Every request stays on the origin of this URL.
     pub url: Url,
     /// Which transport it speaks.
@@ -227,18 +227,18 @@ impl Credentials {
 /// An entry is a name, or a glob as [`Pattern`] has it: `*` stands for any run of characters, `?` for one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolFilter {
-    allowed: Vec<Entry>,
-    denied: Vec<Entry>,
+    allowed: Vec<NamePattern>,
+    denied: Vec<NamePattern>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Entry {
+enum NamePattern {
     Pattern(Pattern),
     /// A text that is no pattern. A server may still have a tool of exactly that name.
     Name(String),
 }
 
-impl Entry {
+impl NamePattern {
     fn new(text: &str) -> Self {
         let folded = text.trim().to_ascii_lowercase();
         Pattern::parse(&folded).map_or(Self::Name(folded), Self::Pattern)
@@ -256,7 +256,7 @@ impl ToolFilter {
     /// A filter of two lists; spaces around an entry do not count.
     #[must_use]
     pub fn new(allowed: Vec<String>, denied: Vec<String>) -> Self {
-        let entries = |texts: Vec<String>| texts.iter().map(|text| Entry::new(text)).collect();
+        let entries = |texts: Vec<String>| texts.iter().map(|text| NamePattern::new(text)).collect();
         Self { allowed: entries(allowed), denied: entries(denied) }
     }
 
@@ -264,7 +264,7 @@ impl ToolFilter {
     #[must_use]
     pub fn admits(&self, name: &str) -> bool {
         let folded = name.to_ascii_lowercase();
-        let is_in = |entries: &[Entry]| entries.iter().any(|entry| entry.matches(&folded));
+        let is_in = |entries: &[NamePattern]| entries.iter().any(|entry| entry.matches(&folded));
         !is_in(&self.denied) && (self.allowed.is_empty() || is_in(&self.allowed))
     }
 

@@ -11,7 +11,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_trust::scan::Scanner;
 
-use crate::client::{Connection, Listed, ServerInfo, SessionMode};
+use crate::client::{Connection, ServerInfo, ServerListing, SessionMode};
 use crate::process::Launcher;
 use crate::servers::definition::{Definitions, definitions};
 use crate::servers::findings::Findings;
@@ -93,7 +93,7 @@ impl ProbeRun<'_> {
     }
 
     /// Says how many tools there are, and keeps which.
-    fn sort_out(&mut self, about: &ServerInfo, listed: Listed) -> String {
+    fn sort_out(&mut self, about: &ServerInfo, listed: ServerListing) -> String {
         let count = listed.tools.len() + listed.unreadable.len();
         let definitions = definitions(self.spec, None, listed.tools, listed.unreadable, self.scanner, self.clock);
         Findings::new(about, &definitions, self.scanner).tell(&mut self.status);
@@ -189,7 +189,9 @@ mod tests {
     use toolbus_testing::patience::eventually;
 
     use super::*;
-    use crate::spec::{Credentials, Endpoint, HttpKind, Origin, Program, ServerName, ToolFilter, TransportSpec};
+    use crate::spec::{
+        Credentials, HttpKind, HttpSpec, ServerName, ServerOrigin, StdioSpec, ToolFilter, TransportSpec,
+    };
 
     /// Answers by session, and knows three tools, one of them with a schema that cannot be used.
     const GOOD: &str = r#"
@@ -235,14 +237,14 @@ sys.stdin = First()
             tool_timeout: None,
             is_lazy: false,
             is_disabled: false,
-            origin: Origin::Configuration,
+            origin: ServerOrigin::Configuration,
         }
     }
 
     fn python(script: &str) -> ServerSpec {
         let args = vec!["-c".to_owned(), format!("import sys\n{script}")];
         let (env, command) = (BTreeMap::new(), "python3".to_owned());
-        spec(TransportSpec::Stdio(Program { command, args, env, cwd: None, roots: Vec::new() }))
+        spec(TransportSpec::Stdio(StdioSpec { command, args, env, cwd: None, roots: Vec::new() }))
     }
 
     async fn tried(spec: &ServerSpec) -> ProbeReport {
@@ -316,7 +318,7 @@ sys.stdin = First()
         let url = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();
         drop(listener);
         let (kind, headers, credentials) = (HttpKind::Detect, BTreeMap::new(), Credentials::None);
-        let report = tried(&spec(TransportSpec::Http(Endpoint { url, kind, headers, credentials }))).await;
+        let report = tried(&spec(TransportSpec::Http(HttpSpec { url, kind, headers, credentials }))).await;
         assert_eq!((report.steps.len(), report.passed(), &*report.status.transport), (1, false, "http?"));
     }
 
@@ -338,14 +340,14 @@ for line in sys.stdin:
         let (command, env) = ("python3".to_owned(), BTreeMap::new());
         ServerSpec {
             name: ServerName::parse("echo").unwrap(),
-            transport: TransportSpec::Stdio(Program { command, args, env, cwd: None, roots: Vec::new() }),
+            transport: TransportSpec::Stdio(StdioSpec { command, args, env, cwd: None, roots: Vec::new() }),
             tools: ToolFilter::new(Vec::new(), Vec::new()),
             naming: Naming::default(),
             validation: Validation::Enforce,
             tool_timeout: None,
             is_lazy: false,
             is_disabled: false,
-            origin: Origin::Configuration,
+            origin: ServerOrigin::Configuration,
         }
     }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use toolbus_core::tool::Suspicion;
 use toolbus_trust::text::Removed;
 
-use crate::spec::{Origin, ServerSpec, TransportSpec};
+use crate::spec::{ServerOrigin, ServerSpec, TransportSpec};
 
 /// One server, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,8 +66,8 @@ impl ServerStatus {
             TransportSpec::Http(_) => "http?",
         };
         let origin = match spec.origin {
-            Origin::Configuration => "configuration",
-            Origin::Registration => "registration",
+            ServerOrigin::Configuration => "configuration",
+            ServerOrigin::Registration => "registration",
         };
         Self {
             name: spec.name.to_string(),

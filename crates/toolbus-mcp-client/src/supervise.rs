@@ -18,7 +18,7 @@ use toolbus_protocol::Random;
 
 use self::calls::ActiveCalls;
 use self::connect::{Connected, Connector};
-use crate::client::{Listed, ServerInfo};
+use crate::client::{ServerInfo, ServerListing};
 use crate::spec::ServerName;
 use crate::status::PhaseName;
 
@@ -38,7 +38,7 @@ pub(crate) enum Lifetime {
 /// Receives the listings of a server.
 pub(crate) trait Listener: Send + Sync + 'static {
     /// The server listed its tools, as it does after each start and when they change. Returns when they can be called.
-    fn listed(&self, about: &ServerInfo, listed: Listed) -> BoxFuture<'_, ()>;
+    fn listed(&self, about: &ServerInfo, listed: ServerListing) -> BoxFuture<'_, ()>;
 }
 
 /// One server and the state of its supervision.
@@ -48,7 +48,7 @@ pub(crate) struct SupervisedServer {
     timeouts: Timeouts,
     connector: Connector,
     clock: Clock,
-    state: watch::Sender<State>,
+    state: watch::Sender<ServerState>,
     stop: CancellationToken,
     /// A call needs the server.
     wanted: Notify,
@@ -66,7 +66,7 @@ pub(crate) struct SupervisedServer {
 
 /// The state of a server.
 #[derive(Clone)]
-pub(crate) enum State {
+pub(crate) enum ServerState {
     Idle,
     Connecting,
     Ready(Arc<Ready>),
@@ -85,7 +85,7 @@ pub(crate) struct Ready {
     pub(crate) since: Instant,
 }
 
-impl State {
+impl ServerState {
     pub(crate) const fn phase(&self) -> PhaseName {
         match self {
             Self::Idle => PhaseName::Idle,
@@ -123,8 +123,8 @@ impl SupervisedServer {
             connector,
             clock,
             state: watch::Sender::new(match lifetime {
-                Lifetime::WhileUsed(_) => State::Idle,
-                Lifetime::Always | Lifetime::UntilListed | Lifetime::Once => State::Connecting,
+                Lifetime::WhileUsed(_) => ServerState::Idle,
+                Lifetime::Always | Lifetime::UntilListed | Lifetime::Once => ServerState::Connecting,
             }),
             stop: CancellationToken::new(),
             wanted: Notify::new(),
@@ -157,9 +157,9 @@ impl SupervisedServer {
     /// one stays as it is.
     pub(crate) fn relist(&self) {
         match &*self.state.borrow() {
-            State::Ready(_) => self.relist.notify_one(),
-            State::Waiting => self.wanted.notify_one(),
-            State::Idle if self.lifetime == Lifetime::UntilListed => self.wanted.notify_one(),
+            ServerState::Ready(_) => self.relist.notify_one(),
+            ServerState::Waiting => self.wanted.notify_one(),
+            ServerState::Idle if self.lifetime == Lifetime::UntilListed => self.wanted.notify_one(),
             _ => {}
         }
     }
@@ -175,7 +175,7 @@ impl SupervisedServer {
     /// Until when a call waits for a server whose tools are unknown: [`Timeouts::arrival`] from its last attempt.
     pub(crate) fn promising_until(&self) -> Instant {
         let tried = match self.state() {
-            State::Connecting => self.tried(),
+            ServerState::Connecting => self.tried(),
             _ => self.clock.now(),
         };
         tried + self.timeouts.arrival
@@ -188,23 +188,23 @@ impl SupervisedServer {
 
     /// Whether the first attempt to connect is still pending.
     pub(crate) fn is_untried(&self) -> bool {
-        matches!(self.state(), State::Idle | State::Connecting) && self.last_error().is_none()
+        matches!(self.state(), ServerState::Idle | ServerState::Connecting) && self.last_error().is_none()
     }
 
     /// Notes that the server is being started, which serves all pending wake-ups and restarts.
     fn begin(&self) {
         *self.tried.lock() = self.clock.now();
-        self.state.send_replace(State::Connecting);
+        self.state.send_replace(ServerState::Connecting);
         let _ = self.wanted.notified().now_or_never();
         let _ = self.restart.notified().now_or_never();
     }
 
     /// A watch on the state.
-    pub(crate) fn states(&self) -> watch::Receiver<State> {
+    pub(crate) fn states(&self) -> watch::Receiver<ServerState> {
         self.state.subscribe()
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> ServerState {
         self.state.borrow().clone()
     }
 
@@ -232,7 +232,7 @@ impl SupervisedServer {
 
     /// The last lines of its standard error, of this run or the previous one.
     pub(crate) fn stderr(&self) -> Vec<String> {
-        if let State::Ready(ready) = &*self.state.borrow() {
+        if let ServerState::Ready(ready) = &*self.state.borrow() {
             return ready.connected.stderr();
         }
         self.stderr.lock().clone()

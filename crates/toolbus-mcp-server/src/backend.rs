@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::ToolFailure;
-use toolbus_core::listing::Definition;
+use toolbus_core::listing::ListedTool;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::ToolOutput;
@@ -19,9 +19,9 @@ use toolbus_protocol::{TraceContext, new_message_id};
 
 /// What a caller may use, at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct Listed {
+pub struct CallerListing {
     /// Its tools, sorted by name.
-    pub tools: Vec<Definition>,
+    pub tools: Vec<ListedTool>,
 }
 
 /// A text that clients can read.
@@ -69,7 +69,7 @@ pub trait Backend: Send + Sync + 'static {
     fn caller(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller;
 
     /// What this caller may use now.
-    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Listed, Unavailable>>;
+    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<CallerListing, Unavailable>>;
 
     /// The texts that this caller may read, sorted by address.
     fn documents<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>>;
@@ -129,10 +129,10 @@ impl Backend for Local {
         caller
     }
 
-    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Listed, Unavailable>> {
+    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<CallerListing, Unavailable>> {
         let effective = self.access.effective(caller);
         let tools = effective.tools().into_iter().map(|allowed| effective.definition(allowed)).collect();
-        ready(Ok(Listed { tools })).boxed()
+        ready(Ok(CallerListing { tools })).boxed()
     }
 
     fn documents<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {

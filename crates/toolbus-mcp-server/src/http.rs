@@ -23,7 +23,7 @@ use crate::auth::Principal;
 use crate::methods::listen::ListChanges;
 use crate::rpc::{RpcError, notification};
 use crate::server::McpServer;
-use crate::session::Session;
+use crate::session::McpSession;
 
 /// How requests come, as telemetry names it.
 const TRANSPORT: &str = "tcp";
@@ -77,7 +77,7 @@ async fn end(
 }
 
 /// The session that a request names.
-fn session(server: &McpServer, principal: &Principal, headers: &HeaderMap) -> Result<Arc<Session>, Box<Response>> {
+fn session(server: &McpServer, principal: &Principal, headers: &HeaderMap) -> Result<Arc<McpSession>, Box<Response>> {
     let refused = |error: RpcError| Box::new(response::bad_request(None, &error));
     headers::known_version(headers).map_err(refused)?;
     let Some(id) = headers::one(headers, headers::SESSION_ID).map_err(refused)? else {

@@ -19,8 +19,8 @@ mod session;
 mod stdio;
 
 pub use self::auth::{AuthOutcome, Principal, TokenAuth, TokenId};
-pub use self::backend::{Backend, BackendCall, Document, Listed, Local, Resources, Unavailable};
+pub use self::backend::{Backend, BackendCall, CallerListing, Document, Local, Resources, Unavailable};
 pub use self::http::router;
 pub use self::meta::Version;
-pub use self::server::{McpServer, Settings};
-pub use self::stdio::End;
+pub use self::server::{McpServer, McpServerSettings};
+pub use self::stdio::StdioEnd;

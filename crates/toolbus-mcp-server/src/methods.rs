@@ -15,8 +15,8 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use toolbus_core::events::McpServerRequest;
 
-use crate::rpc::{self, Call, Id, RpcError};
-use crate::server::Parts;
+use crate::rpc::{self, Id, RpcError, RpcRequest};
+use crate::server::ServerParts;
 use crate::session::Peer;
 
 pub(crate) use self::call::CallFlow;
@@ -27,7 +27,7 @@ const FRESH_MS: u64 = 5_000;
 
 /// A method that there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Method {
+pub(crate) enum McpMethod {
     Initialize,
     Discover,
     Ping,
@@ -39,7 +39,7 @@ pub(crate) enum Method {
     Listen,
 }
 
-impl Method {
+impl McpMethod {
     const ALL: [Self; 9] = [
         Self::Initialize,
         Self::Discover,
@@ -82,15 +82,22 @@ impl Method {
 }
 
 /// Answers a request whose answer is there at once.
-pub(crate) async fn answer(parts: &Parts, peer: &Peer, method: Method, call: &Call<'_>) -> Result<Bytes, RpcError> {
+pub(crate) async fn answer(
+    parts: &ServerParts,
+    peer: &Peer,
+    method: McpMethod,
+    call: &RpcRequest<'_>,
+) -> Result<Bytes, RpcError> {
     match method {
-        Method::Ping => Ok(rpc::success(&call.id, json!({}))),
-        Method::Discover => Ok(rpc::success(&call.id, initialize::discovered(&parts.settings))),
-        Method::ListTools => tools::list(parts, peer, call).await,
-        Method::ListResources => resources::list(parts, peer, call).await,
-        Method::ListResourceTemplates => resources::templates(peer, call),
-        Method::ReadResource => resources::read(parts, peer, call).await,
-        Method::Initialize | Method::CallTool | Method::Listen => Err(RpcError::method_not_found(&call.method)),
+        McpMethod::Ping => Ok(rpc::success(&call.id, json!({}))),
+        McpMethod::Discover => Ok(rpc::success(&call.id, initialize::discovered(&parts.settings))),
+        McpMethod::ListTools => tools::list(parts, peer, call).await,
+        McpMethod::ListResources => resources::list(parts, peer, call).await,
+        McpMethod::ListResourceTemplates => resources::templates(peer, call),
+        McpMethod::ReadResource => resources::read(parts, peer, call).await,
+        McpMethod::Initialize | McpMethod::CallTool | McpMethod::Listen => {
+            Err(RpcError::method_not_found(&call.method))
+        }
     }
 }
 
@@ -108,7 +115,7 @@ pub(crate) fn cancelled(params: &RawValue) -> Option<Id> {
 /// Parameters of a list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(expecting = "an object")]
-struct Listing {
+struct ListParams {
     cursor: Option<String>,
 }
 
@@ -131,7 +138,7 @@ pub(crate) enum Flow {
 
 /// What comes next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum FlowStep {
     /// A message before the answer.
     Interim(Bytes),
     /// The answer.
@@ -141,8 +148,8 @@ pub(crate) enum Step {
 }
 
 impl Flow {
-    /// What comes next. Nothing comes after [`Step::Last`] and [`Step::Nothing`].
-    pub(crate) async fn next(&mut self) -> Step {
+    /// What comes next. Nothing comes after [`FlowStep::Last`] and [`FlowStep::Nothing`].
+    pub(crate) async fn next(&mut self) -> FlowStep {
         match self {
             Self::Call(call) => call.next().await,
             Self::Listen(listen) => listen.next().await,

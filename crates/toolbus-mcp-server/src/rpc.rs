@@ -88,7 +88,7 @@ pub(crate) struct Id(Box<str>);
 
 /// A request: something that is answered.
 #[derive(Debug)]
-pub(crate) struct Call<'a> {
+pub(crate) struct RpcRequest<'a> {
     /// Its id.
     pub(crate) id: Id,
     /// What is asked for.
@@ -100,7 +100,7 @@ pub(crate) struct Call<'a> {
 /// What a client sent.
 #[derive(Debug)]
 pub(crate) enum Message<'a> {
-    Request(Call<'a>),
+    Request(RpcRequest<'a>),
     Notification {
         method: Cow<'a, str>,
         params: Option<&'a RawValue>,
@@ -204,7 +204,7 @@ impl<'a> Message<'a> {
             (Some(Ok(id)), Some(_)) if raw.params.is_some_and(|params| !is_object(params)) => {
                 Err((Some(id), RpcError::invalid_params("The parameters are no JSON object.")))
             }
-            (Some(Ok(id)), Some(method)) => Ok(Self::Request(Call { id, method, params: raw.params })),
+            (Some(Ok(id)), Some(method)) => Ok(Self::Request(RpcRequest { id, method, params: raw.params })),
             (None, Some(method)) => {
                 Ok(Self::Notification { method, params: raw.params.filter(|params| is_object(params)) })
             }
@@ -222,14 +222,14 @@ struct Success<'a, R> {
 }
 
 #[derive(Serialize)]
-struct Failure<'a> {
+struct RpcFailure<'a> {
     jsonrpc: &'static str,
     id: Option<&'a Id>,
-    error: Body<'a>,
+    error: RpcBody<'a>,
 }
 
 #[derive(Serialize)]
-struct Body<'a> {
+struct RpcBody<'a> {
     code: i32,
     message: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -251,8 +251,8 @@ pub(crate) fn success(id: &Id, result: impl Serialize) -> Bytes {
 
 /// The answer to a request that has none.
 pub(crate) fn failure(id: Option<&Id>, error: &RpcError) -> Bytes {
-    let error = Body { code: error.code, message: &error.message, data: error.data.as_ref() };
-    written(&Failure { jsonrpc: "2.0", id, error })
+    let error = RpcBody { code: error.code, message: &error.message, data: error.data.as_ref() };
+    written(&RpcFailure { jsonrpc: "2.0", id, error })
 }
 
 /// A message that is not answered.

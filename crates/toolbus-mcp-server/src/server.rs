@@ -13,9 +13,9 @@ use toolbus_protocol::TraceContext;
 
 use crate::backend::Backend;
 use crate::meta::{Meta, Version};
-use crate::methods::{self, Flow, Method};
-use crate::rpc::{self, Call, Id, RpcError};
-use crate::session::{InFlightRequest, Limits, Owner, Peer, Session, Sessions};
+use crate::methods::{self, Flow, McpMethod};
+use crate::rpc::{self, Id, RpcError, RpcRequest};
+use crate::session::{InFlightRequest, McpSession, McpSessionLimits, Peer, SessionOwner, Sessions};
 
 /// Sessions of everybody together.
 const MAX_SESSIONS: usize = 10_000;
@@ -28,7 +28,7 @@ const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 
 /// How the server presents itself, and what it takes.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct McpServerSettings {
     /// The daemon's name in `serverInfo`.
     pub name: String,
     /// Its version.
@@ -42,11 +42,11 @@ pub struct Settings {
 /// The MCP server. Cheap to clone.
 #[derive(Clone)]
 pub struct McpServer {
-    pub(crate) parts: Arc<Parts>,
+    pub(crate) parts: Arc<ServerParts>,
 }
 
-pub(crate) struct Parts {
-    pub(crate) settings: Settings,
+pub(crate) struct ServerParts {
+    pub(crate) settings: McpServerSettings,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) events: Arc<dyn McpServerEvents>,
     pub(crate) sessions: Sessions,
@@ -55,7 +55,7 @@ pub(crate) struct Parts {
 }
 
 /// The answer to a request.
-pub(crate) enum Answer {
+pub(crate) enum Handled {
     /// A result, ready to be sent.
     Now(Bytes),
     /// An error, ready to be sent.
@@ -68,14 +68,14 @@ impl McpServer {
     /// Puts the parts together. The server closes when `closing` is cancelled.
     #[must_use]
     pub fn new(
-        settings: Settings,
+        settings: McpServerSettings,
         backend: Arc<dyn Backend>,
         events: Arc<dyn McpServerEvents>,
         closing: CancellationToken,
     ) -> Self {
-        let limits = Limits { total: MAX_SESSIONS, per_token: MAX_SESSIONS_OF_TOKEN, idle: SESSION_IDLE };
+        let limits = McpSessionLimits { total: MAX_SESSIONS, per_token: MAX_SESSIONS_OF_TOKEN, idle: SESSION_IDLE };
         let sessions = Sessions::new(limits, settings.clock);
-        Self { parts: Arc::new(Parts { settings, backend, events, sessions, closing }) }
+        Self { parts: Arc::new(ServerParts { settings, backend, events, sessions, closing }) }
     }
 
     /// Ends idle sessions periodically, and all of them when the server closes.
@@ -96,8 +96,8 @@ impl McpServer {
     /// Begins a session for `initialize`. `outside` is the trace context of the transport.
     pub(crate) fn begin(
         &self,
-        call: &Call<'_>,
-        owner: Owner,
+        call: &RpcRequest<'_>,
+        owner: SessionOwner,
         transport: &'static str,
         outside: Option<TraceContext>,
         caller: impl FnOnce(Arc<str>) -> Caller,
@@ -106,7 +106,7 @@ impl McpServer {
         let trace = Meta::of(call.params).trace().or(outside);
         let begun = self.parts.sessions.begin(owner, version, transport, caller);
         let operation = McpServerOperation {
-            method: Method::Initialize.as_str(),
+            method: McpMethod::Initialize.as_str(),
             protocol_version: version.as_str(),
             transport,
             session: begun.as_ref().ok().map(|(session, _)| &*session.id),
@@ -136,18 +136,18 @@ impl McpServer {
         transport: &'static str,
         caller: impl FnOnce(Arc<str>) -> Caller,
     ) -> Result<Peer, RpcError> {
-        let begun = self.parts.sessions.begin(Owner::default(), Version::V20260728, transport, caller);
+        let begun = self.parts.sessions.begin(SessionOwner::default(), Version::V20260728, transport, caller);
         let (session, _) = begun.map_err(|full| RpcError::new(RpcError::INTERNAL_ERROR, full.to_string()))?;
         Ok(Peer::of(session))
     }
 
     /// Answers a request.
-    pub(crate) async fn answer(&self, peer: &Peer, call: &Call<'_>) -> Answer {
-        let method = Method::parse(&call.method);
+    pub(crate) async fn answer(&self, peer: &Peer, call: &RpcRequest<'_>) -> Handled {
+        let method = McpMethod::parse(&call.method);
         let meta = Meta::of(call.params);
         let trace = meta.trace().or_else(|| peer.trace.clone());
         let operation = McpServerOperation {
-            method: method.map_or("unknown", Method::as_str),
+            method: method.map_or("unknown", McpMethod::as_str),
             protocol_version: peer.version.as_str(),
             transport: peer.transport,
             session: peer.session.as_ref().map(|session| &*session.id),
@@ -157,15 +157,15 @@ impl McpServer {
         let started = self.parts.events.started(&operation);
         let method = method.filter(|method| method.is_for(peer));
         let answered = match method {
-            Some(Method::CallTool) => {
+            Some(McpMethod::CallTool) => {
                 let trace = started.trace().or(trace);
                 match methods::call::begin(&self.parts, peer, call, meta.progress_token(), trace) {
-                    Ok(flow) => return Answer::Later(flow.observed(started)),
+                    Ok(flow) => return Handled::Later(flow.observed(started)),
                     Err(error) => Err(error),
                 }
             }
-            Some(Method::Listen) => match methods::listen::begin(&self.parts, peer, call).await {
-                Ok(flow) => return Answer::Later(flow.observed(started)),
+            Some(McpMethod::Listen) => match methods::listen::begin(&self.parts, peer, call).await {
+                Ok(flow) => return Handled::Later(flow.observed(started)),
                 Err(error) => Err(error),
             },
             Some(method) => methods::answer(&self.parts, peer, method, call).await,
@@ -174,12 +174,12 @@ impl McpServer {
         match answered {
             Ok(body) => {
                 started.finished(None, None);
-                Answer::Now(body)
+                Handled::Now(body)
             }
             Err(error) => {
                 started.finished(None, Some(&error.code.to_string()));
                 let body = rpc::failure(Some(&call.id), &error);
-                Answer::Refused(error, body)
+                Handled::Refused(error, body)
             }
         }
     }
@@ -194,20 +194,20 @@ impl McpServer {
     }
 
     /// Ends a session at its client's wish.
-    pub(crate) fn end(&self, session: &Session) {
+    pub(crate) fn end(&self, session: &McpSession) {
         if let Some(session) = self.parts.sessions.end(session) {
             self.ended(&session);
         }
     }
 
-    fn ended(&self, session: &Session) {
+    fn ended(&self, session: &McpSession) {
         session.ended.cancel();
         self.parts.backend.end_session(&session.caller);
         self.parts.events.session_ended(session.version.as_str(), session.transport, session.lasted());
     }
 }
 
-impl Parts {
+impl ServerParts {
     /// Notes that a request is under way.
     pub(crate) fn enter(peer: &Peer, id: &Id) -> Result<InFlightRequest, RpcError> {
         match &peer.session {

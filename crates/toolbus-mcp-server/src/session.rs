@@ -16,7 +16,7 @@ use crate::rpc::{Id, RpcError};
 
 /// How many sessions there are, and for how long.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct McpSessionLimits {
     /// Sessions of everybody together.
     pub(crate) total: usize,
     /// Sessions that one token may have.
@@ -32,13 +32,13 @@ pub(crate) struct TooManySessions;
 
 /// All sessions.
 pub(crate) struct Sessions {
-    limits: Limits,
+    limits: McpSessionLimits,
     clock: Clock,
-    by_id: Mutex<HashMap<Arc<str>, Arc<Session>>>,
+    by_id: Mutex<HashMap<Arc<str>, Arc<McpSession>>>,
 }
 
 impl Sessions {
-    pub(crate) fn new(limits: Limits, clock: Clock) -> Self {
+    pub(crate) fn new(limits: McpSessionLimits, clock: Clock) -> Self {
         Self { limits, clock, by_id: Mutex::default() }
     }
 
@@ -47,20 +47,20 @@ impl Sessions {
     /// a revoked token is evicted first.
     pub(crate) fn begin(
         &self,
-        owner: Owner,
+        owner: SessionOwner,
         version: Version,
         transport: &'static str,
         caller: impl FnOnce(Arc<str>) -> Caller,
-    ) -> Result<(Arc<Session>, Option<Arc<Session>>), TooManySessions> {
+    ) -> Result<(Arc<McpSession>, Option<Arc<McpSession>>), TooManySessions> {
         let token = owner.token;
         let id: Arc<str> = new_message_id().into();
         let caller = caller(Arc::clone(&id)).into();
-        let session = Arc::new(Session::new(Arc::clone(&id), owner, version, transport, caller, self.clock));
+        let session = Arc::new(McpSession::new(Arc::clone(&id), owner, version, transport, caller, self.clock));
         let mut by_id = self.lock();
         let mut evicted = None;
         let has_all = by_id.values().filter(|other| other.is_of(token)).count() >= self.limits.per_token;
         if has_all || by_id.len() >= self.limits.total {
-            let makes_room = |other: &Session| other.is_of(token) || (!has_all && other.is_revoked());
+            let makes_room = |other: &McpSession| other.is_of(token) || (!has_all && other.is_revoked());
             let idle = by_id.values().filter(|other| makes_room(other) && other.is_idle());
             let first = idle.min_by_key(|other| (!other.is_revoked(), other.last_used()));
             let first = first.map(|other| Arc::clone(&other.id)).ok_or(TooManySessions)?;
@@ -71,30 +71,30 @@ impl Sessions {
     }
 
     /// The session of this id, if it belongs to this token.
-    pub(crate) fn get(&self, id: &str, token: Option<TokenId>) -> Option<Arc<Session>> {
+    pub(crate) fn get(&self, id: &str, token: Option<TokenId>) -> Option<Arc<McpSession>> {
         let session = self.lock().get(id).filter(|session| session.is_of(token)).cloned()?;
         session.touch();
         Some(session)
     }
 
     /// Takes a session away.
-    pub(crate) fn end(&self, session: &Session) -> Option<Arc<Session>> {
+    pub(crate) fn end(&self, session: &McpSession) -> Option<Arc<McpSession>> {
         self.lock().remove(&session.id)
     }
 
     /// Removes and returns expired sessions: idle for too long, or with a revoked token.
-    pub(crate) fn expired(&self) -> Vec<Arc<Session>> {
+    pub(crate) fn expired(&self) -> Vec<Arc<McpSession>> {
         let latest = self.clock.now().checked_sub(self.limits.idle);
         let mut by_id = self.lock();
-        let is_unused = |session: &Session| latest.is_some_and(|latest| session.last_used() <= latest);
-        let is_over = |session: &Session| session.is_idle() && (session.is_revoked() || is_unused(session));
+        let is_unused = |session: &McpSession| latest.is_some_and(|latest| session.last_used() <= latest);
+        let is_over = |session: &McpSession| session.is_idle() && (session.is_revoked() || is_unused(session));
         let ids: Vec<_> =
             by_id.values().filter(|session| is_over(session)).map(|session| Arc::clone(&session.id)).collect();
         ids.iter().filter_map(|id| by_id.remove(id)).collect()
     }
 
     /// Takes all sessions away.
-    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+    pub(crate) fn all(&self) -> Vec<Arc<McpSession>> {
         self.lock().drain().map(|(_, session)| session).collect()
     }
 
@@ -103,7 +103,7 @@ impl Sessions {
         self.lock().len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Session>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<McpSession>>> {
         self.by_id.lock()
     }
 }
@@ -113,7 +113,7 @@ const MAX_UNDERWAY: usize = 512;
 
 /// The owner of a session. The default is anonymous and never revoked.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Owner {
+pub(crate) struct SessionOwner {
     pub(crate) token: Option<TokenId>,
     /// Cancelled when the token is revoked: the session is then unusable.
     pub(crate) revoked: CancellationToken,
@@ -121,9 +121,9 @@ pub(crate) struct Owner {
 
 /// One client's session.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct McpSession {
     pub(crate) id: Arc<str>,
-    owner: Owner,
+    owner: SessionOwner,
     pub(crate) caller: Arc<Caller>,
     pub(crate) version: Version,
     /// `tcp` or `pipe`.
@@ -132,21 +132,21 @@ pub(crate) struct Session {
     clock: Clock,
     /// Cancelled with the session's end.
     pub(crate) ended: CancellationToken,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SessionState {
     last_used: Instant,
     in_flight: HashMap<Id, CancellationToken>,
     /// Ends the present stream of news.
     stream: Option<CancellationToken>,
-    listed: Listed,
+    listed: ListFingerprints,
 }
 
 /// Fingerprints of what the client listed last: of the tools and of the texts that there were then.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ListFingerprints {
     pub(crate) tools: Option<u64>,
     pub(crate) texts: Option<u64>,
 }
@@ -154,7 +154,7 @@ pub(crate) struct Listed {
 /// A request that is under way, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlightRequest {
-    session: Option<(Arc<Session>, Id)>,
+    session: Option<(Arc<McpSession>, Id)>,
     /// Cancelled when the client does not want its answer any more.
     pub(crate) cancelled: CancellationToken,
 }
@@ -162,23 +162,27 @@ pub(crate) struct InFlightRequest {
 /// A stream of news that is open, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct SessionStream {
-    session: Arc<Session>,
+    session: Arc<McpSession>,
     /// Cancelled when there is to be no more of it.
     pub(crate) over: CancellationToken,
 }
 
-impl Session {
+impl McpSession {
     fn new(
         id: Arc<str>,
-        owner: Owner,
+        owner: SessionOwner,
         version: Version,
         transport: &'static str,
         caller: Arc<Caller>,
         clock: Clock,
     ) -> Self {
         let now = clock.now();
-        let state =
-            Mutex::new(State { last_used: now, in_flight: HashMap::new(), stream: None, listed: Listed::default() });
+        let state = Mutex::new(SessionState {
+            last_used: now,
+            in_flight: HashMap::new(),
+            stream: None,
+            listed: ListFingerprints::default(),
+        });
         Self { id, owner, caller, version, transport, began: now, clock, ended: CancellationToken::new(), state }
     }
 
@@ -226,7 +230,7 @@ impl Session {
     }
 
     /// Notes that the client lists what has these fingerprints; it keeps what is absent.
-    pub(crate) fn lists(&self, now: Listed) {
+    pub(crate) fn lists(&self, now: ListFingerprints) {
         let listed = &mut self.lock().listed;
         listed.tools = now.tools.or(listed.tools);
         listed.texts = now.texts.or(listed.texts);
@@ -262,7 +266,7 @@ impl Session {
         state.last_used = self.clock.now();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock()
     }
 }
@@ -298,7 +302,7 @@ pub(crate) struct Peer {
     /// `tcp` or `pipe`.
     pub(crate) transport: &'static str,
     /// Absent where each request stands alone.
-    pub(crate) session: Option<Arc<Session>>,
+    pub(crate) session: Option<Arc<McpSession>>,
     /// The trace context of the transport. That of a request's `_meta` takes precedence.
     pub(crate) trace: Option<TraceContext>,
 }
@@ -310,7 +314,7 @@ impl Peer {
     }
 
     /// The peer of a session.
-    pub(crate) fn of(session: Arc<Session>) -> Self {
+    pub(crate) fn of(session: Arc<McpSession>) -> Self {
         Self {
             caller: Arc::clone(&session.caller),
             version: session.version,
@@ -336,19 +340,22 @@ mod tests {
     use toolbus_core::caller::AgentName;
 
     use super::*;
-    use crate::rpc::{Call, Message};
+    use crate::rpc::{Message, RpcRequest};
 
-    const LIMITS: Limits = Limits { total: 3, per_token: 2, idle: Duration::from_secs(60) };
+    const LIMITS: McpSessionLimits = McpSessionLimits { total: 3, per_token: 2, idle: Duration::from_secs(60) };
 
-    fn owner(token: u64) -> Owner {
-        Owner { token: Some(TokenId(token)), ..Owner::default() }
+    fn owner(token: u64) -> SessionOwner {
+        SessionOwner { token: Some(TokenId(token)), ..SessionOwner::default() }
     }
 
-    fn begin(sessions: &Sessions, token: u64) -> Result<(Arc<Session>, Option<Arc<Session>>), TooManySessions> {
+    fn begin(sessions: &Sessions, token: u64) -> Result<(Arc<McpSession>, Option<Arc<McpSession>>), TooManySessions> {
         begin_of(sessions, &owner(token))
     }
 
-    fn begin_of(sessions: &Sessions, owner: &Owner) -> Result<(Arc<Session>, Option<Arc<Session>>), TooManySessions> {
+    fn begin_of(
+        sessions: &Sessions,
+        owner: &SessionOwner,
+    ) -> Result<(Arc<McpSession>, Option<Arc<McpSession>>), TooManySessions> {
         let caller = |id| Caller { session: Some(id), ..Caller::agent(AgentName::parse("ana").unwrap()) };
         sessions.begin(owner.clone(), Version::V20251125, "tcp", caller)
     }
@@ -356,7 +363,7 @@ mod tests {
     fn id(text: &str) -> crate::rpc::Id {
         let message = format!(r#"{{"jsonrpc":"2.0","id":{text},"method":"ping"}}"#);
         match Message::read(message.as_bytes()).unwrap() {
-            Message::Request(Call { id, .. }) => id,
+            Message::Request(RpcRequest { id, .. }) => id,
             other => panic!("{other:?}"),
         }
     }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::AgentName;
 
-use self::connection::Connection;
+use self::connection::StdioConnection;
 use crate::server::McpServer;
 
 /// How requests come, as telemetry names it.
@@ -31,7 +31,7 @@ const FLUSH_TIME: Duration = Duration::from_secs(1);
 
 /// Why it is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum StdioEnd {
     /// The client closed its end of the input.
     Input,
     /// Nobody reads the output any more.
@@ -48,15 +48,15 @@ impl McpServer {
         agent: Option<AgentName>,
         input: impl AsyncRead + Unpin,
         output: impl AsyncWrite + Send + Unpin + 'static,
-    ) -> End {
+    ) -> StdioEnd {
         let (outgoing, messages) = mpsc::channel(MAX_OUTGOING);
         #[expect(clippy::disallowed_methods, reason = "awaited below, and aborted if it takes too long")]
         let writer = tokio::spawn(write(output, messages));
         let closing = self.parts.closing.clone();
-        let mut lines = Lines::new(input, self.parts.settings.max_body);
-        let mut connection = Connection::new(self, agent, outgoing.clone());
+        let mut lines = BoundedLines::new(input, self.parts.settings.max_body);
+        let mut connection = StdioConnection::new(self, agent, outgoing.clone());
         let end = serve(&mut connection, &mut lines, &outgoing, &closing).await;
-        if end == End::Input {
+        if end == StdioEnd::Input {
             tokio::select! {
                 () = connection.drain(DRAIN_TIME) => {}
                 () = outgoing.closed() => {}
@@ -75,11 +75,11 @@ impl McpServer {
 
 /// Takes messages until there are no more.
 async fn serve(
-    connection: &mut Connection,
-    lines: &mut Lines<impl AsyncRead + Unpin>,
+    connection: &mut StdioConnection,
+    lines: &mut BoundedLines<impl AsyncRead + Unpin>,
     outgoing: &mpsc::Sender<Bytes>,
     closing: &CancellationToken,
-) -> End {
+) -> StdioEnd {
     let taking = async {
         // What cannot be read any more is over.
         while let Ok(Some(line)) = lines.next().await {
@@ -88,9 +88,9 @@ async fn serve(
     };
     tokio::select! {
         biased;
-        () = closing.cancelled() => End::Closed,
-        () = outgoing.closed() => End::Output,
-        () = taking => End::Input,
+        () = closing.cancelled() => StdioEnd::Closed,
+        () = outgoing.closed() => StdioEnd::Output,
+        () = taking => StdioEnd::Input,
     }
 }
 
@@ -110,7 +110,7 @@ async fn write(output: impl AsyncWrite + Unpin, mut messages: mpsc::Receiver<Byt
 }
 
 /// Lines of bounded length.
-struct Lines<R> {
+struct BoundedLines<R> {
     reader: BufReader<R>,
     limit: usize,
 }
@@ -124,7 +124,7 @@ enum Line {
     TooLong,
 }
 
-impl<R: AsyncRead + Unpin> Lines<R> {
+impl<R: AsyncRead + Unpin> BoundedLines<R> {
     fn new(reader: R, limit: usize) -> Self {
         Self { reader: BufReader::new(reader), limit }
     }

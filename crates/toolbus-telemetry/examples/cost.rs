@@ -8,8 +8,9 @@
 mod support;
 
 use toolbus_core::Clock;
+use toolbus_core::events::Discard;
 use toolbus_core::events::{McpServerEvents, McpServerOperation};
-use toolbus_core::telemetry::{Silent, Telemetry};
+use toolbus_core::telemetry::Telemetry;
 use toolbus_telemetry::{McpServerRecorder, Protocol};
 use toolbus_testing::otlp::Receiver;
 
@@ -53,7 +54,7 @@ fn per_request(recorder: &McpServerRecorder, sampled_in_100: u32) -> f64 {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Making up the calls takes time as well.
-    let floor = per_call(&Silent, 0);
+    let floor = per_call(&Discard, 0);
     println!("{:<34} {floor:>6.2} µs (taken off below)", "calls without telemetry");
     let nothing = Daemon::with(None, Protocol::Grpc, &[], support::rabbit());
     let (call, request) = (per_call(&*nothing.telemetry, 0) - floor, per_request(&nothing.exporters.mcp_server(), 0));

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use opentelemetry::KeyValue;
 use toolbus_core::failure::{Cause, Status, error_type};
-use toolbus_core::telemetry::End;
+use toolbus_core::telemetry::CallEnd;
 use toolbus_protocol::Code;
 
 /// A tool's own report that it did not succeed.
@@ -14,7 +14,7 @@ const OTHER: &str = "_OTHER";
 
 /// Number of values of [`status_place`].
 pub(crate) const STATUSES: usize = 2 + Code::ALL.len();
-/// Number of values of [`Failure::place`].
+/// Number of values of [`ErrorLabel::place`].
 pub(crate) const FAILURES: usize = 3 + Cause::ALL.len();
 
 /// The place of a status among all statuses.
@@ -28,7 +28,7 @@ pub(crate) const fn status_place(status: Status) -> usize {
 
 /// What `error.type` says of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum ErrorLabel {
     /// Nothing: it has a result, or no end at all.
     None,
     ToolError,
@@ -36,12 +36,12 @@ pub(crate) enum Failure {
     Other,
 }
 
-impl Failure {
-    pub(crate) const fn of(end: Option<&End>) -> Self {
+impl ErrorLabel {
+    pub(crate) const fn of(end: Option<&CallEnd>) -> Self {
         match end {
-            None | Some(End { status: Status::Ok, .. }) => Self::None,
-            Some(End { status: Status::Error, .. }) => Self::ToolError,
-            Some(End { cause: Some(cause), .. }) => Self::Cause(*cause),
+            None | Some(CallEnd { status: Status::Ok, .. }) => Self::None,
+            Some(CallEnd { status: Status::Error, .. }) => Self::ToolError,
+            Some(CallEnd { cause: Some(cause), .. }) => Self::Cause(*cause),
             Some(_) => Self::Other,
         }
     }
@@ -95,10 +95,10 @@ mod tests {
 
     use opentelemetry::KeyValue;
     use toolbus_core::failure::{Cause, Status};
-    use toolbus_core::telemetry::End;
+    use toolbus_core::telemetry::CallEnd;
     use toolbus_protocol::Code;
 
-    use super::{FAILURES, Failure, Prebuilt, STATUSES, status_place};
+    use super::{ErrorLabel, FAILURES, Prebuilt, STATUSES, status_place};
 
     #[test]
     fn every_status_has_a_place_of_its_own() {
@@ -109,21 +109,21 @@ mod tests {
 
     #[test]
     fn every_failure_has_a_place_of_its_own() {
-        let causes = Cause::ALL.into_iter().map(Failure::Cause);
-        let others = [Failure::None, Failure::ToolError, Failure::Other];
-        let places: HashSet<_> = causes.chain(others).map(Failure::place).collect();
+        let causes = Cause::ALL.into_iter().map(ErrorLabel::Cause);
+        let others = [ErrorLabel::None, ErrorLabel::ToolError, ErrorLabel::Other];
+        let places: HashSet<_> = causes.chain(others).map(ErrorLabel::place).collect();
         assert_eq!(places, (0..FAILURES).collect());
     }
 
     #[test]
     fn only_a_call_without_success_has_an_error_type() {
         let refused = Status::Refused(Code::Timeout);
-        let label = |status, cause| Failure::of(Some(&End { status, cause })).as_str();
+        let label = |status, cause| ErrorLabel::of(Some(&CallEnd { status, cause })).as_str();
         assert_eq!(label(Status::Ok, None), None);
         assert_eq!(label(Status::Error, None), Some("tool_error"));
         assert_eq!(label(refused, Some(Cause::Expired)), Some("expired"));
         assert_eq!(label(refused, None), Some("_OTHER"));
-        assert_eq!(Failure::of(None).as_str(), None);
+        assert_eq!(ErrorLabel::of(None).as_str(), None);
     }
 
     #[test]

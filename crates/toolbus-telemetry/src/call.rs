@@ -8,16 +8,16 @@ use opentelemetry_sdk::trace::SdkTracer;
 use toolbus_core::Clock;
 use toolbus_core::bus::Delivery;
 use toolbus_core::failure::Status;
-use toolbus_core::telemetry::{CallSpan, DeadReason, End, Passing, Summary, Telemetry};
+use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, Passing, Telemetry};
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::TraceContext;
 
-use crate::attributes::{Failure, Prebuilt, STATUSES, status_place};
+use crate::attributes::{ErrorLabel, Prebuilt, STATUSES, status_place};
 use crate::destination::{Destination, Destinations};
 use crate::instruments::CallInstruments;
-use crate::settings::Identity;
+use crate::settings::BusIdentity;
 use crate::spans::Trace;
-use crate::tools::{ToolLabels, Tools};
+use crate::tools::{LabelledTools, ToolLabels};
 
 /// `error.type` of an answer that the broker did not take.
 const NOT_DELIVERED: &str = "not_delivered";
@@ -28,11 +28,11 @@ pub(crate) struct Recorder {
 }
 
 struct RecorderShared {
-    identity: Arc<Identity>,
+    identity: Arc<BusIdentity>,
     tracer: Option<SdkTracer>,
     instruments: Option<CallInstruments>,
     destinations: Destinations,
-    tools: Tools,
+    tools: LabelledTools,
     /// Attributes of delivered answers, and of those that were not.
     sent: [Vec<KeyValue>; 2],
     by_status: Prebuilt<STATUSES>,
@@ -40,7 +40,7 @@ struct RecorderShared {
 }
 
 /// One call on its way.
-struct Call {
+struct CallTelemetry {
     shared: Arc<RecorderShared>,
     /// Where its request came from; absent for a call within a call.
     destination: Option<Arc<Destination>>,
@@ -51,7 +51,7 @@ struct Call {
 
 impl Recorder {
     pub(crate) fn new(
-        identity: Identity,
+        identity: BusIdentity,
         tracer: Option<SdkTracer>,
         instruments: Option<CallInstruments>,
         clock: Clock,
@@ -62,13 +62,21 @@ impl Recorder {
         if let Some(instruments) = &instruments {
             sent.iter().for_each(|labels| instruments.sent.add(0, labels));
         }
-        let shared =
-            RecorderShared { identity, tracer, instruments, destinations, tools: Tools::new(), sent, by_status, clock };
+        let shared = RecorderShared {
+            identity,
+            tracer,
+            instruments,
+            destinations,
+            tools: LabelledTools::new(),
+            sent,
+            by_status,
+            clock,
+        };
         Self { shared: Arc::new(shared) }
     }
 }
 
-fn sent(identity: &Identity) -> [Vec<KeyValue>; 2] {
+fn sent(identity: &BusIdentity) -> [Vec<KeyValue>; 2] {
     let fixed = [
         KeyValue::new("messaging.operation.name", "publish"),
         KeyValue::new("messaging.operation.type", "send"),
@@ -93,7 +101,7 @@ impl Telemetry for Recorder {
             Some(tracer) => Trace::begin(tracer, &shared.identity, &destination, delivery, parent),
             None => Trace::Carried(parent.cloned()),
         };
-        Box::new(Call { shared: Arc::clone(shared), destination: Some(destination), trace, tool: None })
+        Box::new(CallTelemetry { shared: Arc::clone(shared), destination: Some(destination), trace, tool: None })
     }
 
     fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
@@ -101,7 +109,7 @@ impl Telemetry for Recorder {
             Some(tracer) => Trace::within(tracer, parent),
             None => Trace::Carried(parent.cloned()),
         };
-        Box::new(Call { shared: Arc::clone(&self.shared), destination: None, trace, tool: None })
+        Box::new(CallTelemetry { shared: Arc::clone(&self.shared), destination: None, trace, tool: None })
     }
 
     fn consuming(&self, queue: &str) {
@@ -124,7 +132,7 @@ impl RecorderShared {
     }
 }
 
-impl CallSpan for Call {
+impl CallSpan for CallTelemetry {
     fn trace_id(&self) -> Option<&str> {
         self.trace.trace_id()
     }
@@ -136,8 +144,8 @@ impl CallSpan for Call {
         self.trace.execute(tool, call_id, session_id, self.shared.clock)
     }
 
-    fn executed(&mut self, end: &End, duration: Duration) {
-        let failure = Failure::of(Some(end));
+    fn executed(&mut self, end: &CallEnd, duration: Duration) {
+        let failure = ErrorLabel::of(Some(end));
         if let (Some(instruments), Some(tool)) = (&self.shared.instruments, &self.tool) {
             instruments.execute_duration.record(duration.as_secs_f64(), tool.executed(failure));
         }
@@ -158,8 +166,8 @@ impl CallSpan for Call {
         self.trace.published((!delivered).then_some(NOT_DELIVERED));
     }
 
-    fn finished(mut self: Box<Self>, summary: &Summary<'_>) {
-        let failure = Failure::of(summary.end.as_ref());
+    fn finished(mut self: Box<Self>, summary: &CallSummary<'_>) {
+        let failure = ErrorLabel::of(summary.end.as_ref());
         if let Some(instruments) = &self.shared.instruments {
             if let Some(destination) = &self.destination {
                 let processed = destination.processed(failure);
@@ -174,8 +182,8 @@ impl CallSpan for Call {
     }
 }
 
-impl Call {
-    fn record_invocation(&self, instruments: &CallInstruments, status: Status, summary: &Summary<'_>) {
+impl CallTelemetry {
+    fn record_invocation(&self, instruments: &CallInstruments, status: Status, summary: &CallSummary<'_>) {
         let tool = match &self.tool {
             Some(tool) => Arc::clone(tool),
             None => self.shared.tools.of(summary.tool),
@@ -190,6 +198,6 @@ impl Call {
 }
 
 /// How an invocation ended. A kept answer that is sent once more is no second invocation.
-fn invoked(summary: &Summary<'_>) -> Option<End> {
+fn invoked(summary: &CallSummary<'_>) -> Option<CallEnd> {
     summary.end.filter(|_| !summary.replayed)
 }

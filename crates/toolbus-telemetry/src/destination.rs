@@ -6,8 +6,8 @@ use std::sync::Arc;
 use opentelemetry::KeyValue;
 use parking_lot::RwLock;
 
-use crate::attributes::{FAILURES, Failure, Prebuilt};
-use crate::settings::Identity;
+use crate::attributes::{ErrorLabel, FAILURES, Prebuilt};
+use crate::settings::BusIdentity;
 
 /// Destinations with names of their own. Queues and topics come from configuration, but a queue of another party may
 /// be bound to anything.
@@ -28,7 +28,7 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    fn new(name: String, identity: &Identity) -> Arc<Self> {
+    fn new(name: String, identity: &BusIdentity) -> Arc<Self> {
         Arc::new(Self {
             span_name: format!("process {name}"),
             name: name.into(),
@@ -39,7 +39,7 @@ impl Destination {
     }
 
     /// Attributes of `messaging.process.duration` and `messaging.client.consumed.messages`.
-    pub(crate) fn processed(&self, failure: Failure) -> &[KeyValue] {
+    pub(crate) fn processed(&self, failure: ErrorLabel) -> &[KeyValue] {
         self.by_failure.get(failure.place(), || {
             let fixed = [
                 KeyValue::new("messaging.operation.name", "process"),
@@ -58,13 +58,13 @@ type KnownDestinations = HashMap<Arc<str>, Vec<(String, Arc<Destination>)>>;
 /// Every destination that was seen, up to a limit.
 #[derive(Debug)]
 pub(crate) struct Destinations {
-    identity: Arc<Identity>,
+    identity: Arc<BusIdentity>,
     known: RwLock<KnownDestinations>,
     other: Arc<Destination>,
 }
 
 impl Destinations {
-    pub(crate) fn new(identity: Arc<Identity>) -> Self {
+    pub(crate) fn new(identity: Arc<BusIdentity>) -> Self {
         let other = Destination::new("_other".to_owned(), &identity);
         Self { identity, known: RwLock::default(), other }
     }
@@ -116,7 +116,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::{Destinations, MAX_DESTINATIONS, name};
-    use crate::settings::Identity;
+    use crate::settings::BusIdentity;
 
     #[test]
     fn a_name_has_exchange_topic_and_queue_without_repetition() {
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn topics_without_number_share_one_name() {
-        let identity = Identity {
+        let identity = BusIdentity {
             system: "rabbitmq",
             exchange: "rockbot".into(),
             client_id: "toolbus".into(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use opentelemetry_sdk::trace::Sampler;
 
-use crate::settings::{Protocol, Settings};
+use crate::settings::{Protocol, TelemetrySettings};
 
 /// Looks a variable up; an empty value counts as absent.
 pub(crate) struct Environment<'a> {
@@ -31,7 +31,7 @@ pub(crate) enum Signal {
 
 /// Where and how one signal is exported.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Route {
+pub(crate) struct ExportRoute {
     pub(crate) endpoint: String,
     pub(crate) protocol: Protocol,
     /// Longest time of one export.
@@ -40,7 +40,7 @@ pub(crate) struct Route {
     pub(crate) certificate: Option<Vec<u8>>,
 }
 
-impl Route {
+impl ExportRoute {
     /// The endpoint without credentials and query, for the log.
     pub(crate) fn shown(&self) -> String {
         let (scheme, rest) = self.endpoint.split_once("://").unwrap_or(("http", &self.endpoint));
@@ -103,7 +103,11 @@ impl<'a> Environment<'a> {
     }
 
     /// The way of one signal; `None` when it is not exported. The environment wins over the settings.
-    pub(crate) fn route(&self, signal: Signal, settings: &Settings) -> Result<Option<Route>, EnvironmentError> {
+    pub(crate) fn route(
+        &self,
+        signal: Signal,
+        settings: &TelemetrySettings,
+    ) -> Result<Option<ExportRoute>, EnvironmentError> {
         if self.is_disabled() || !self.is_exported(signal)? {
             return Ok(None);
         }
@@ -122,7 +126,7 @@ impl<'a> Environment<'a> {
             return Ok(None);
         };
         let (timeout, certificate) = (self.timeout(signal)?, self.certificate(signal)?);
-        Ok(Some(Route { endpoint, protocol, timeout, certificate }))
+        Ok(Some(ExportRoute { endpoint, protocol, timeout, certificate }))
     }
 
     fn is_exported(&self, signal: Signal) -> Result<bool, EnvironmentError> {
@@ -215,11 +219,11 @@ fn ratio(environment: &Environment<'_>) -> Result<f64, EnvironmentError> {
 mod tests {
     use std::time::Duration;
 
-    use super::{Environment, EnvironmentError, Route, Signal, sampler};
-    use crate::settings::{Protocol, Settings};
+    use super::{Environment, EnvironmentError, ExportRoute, Signal, sampler};
+    use crate::settings::{Protocol, TelemetrySettings};
 
-    fn settings(endpoint: Option<&str>) -> Settings {
-        Settings {
+    fn settings(endpoint: Option<&str>) -> TelemetrySettings {
+        TelemetrySettings {
             otlp_endpoint: endpoint.map(str::to_owned),
             protocol: Protocol::Grpc,
             service_name: "toolbus".into(),
@@ -234,7 +238,7 @@ mod tests {
         signal: Signal,
         endpoint: Option<&str>,
         variables: &[(&str, &str)],
-    ) -> Result<Option<Route>, EnvironmentError> {
+    ) -> Result<Option<ExportRoute>, EnvironmentError> {
         let look_up = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         Environment::new(&look_up).route(signal, &settings(endpoint))
     }
@@ -250,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_settings_are_used_when_the_environment_is_silent() {
-        let expected = Route {
+        let expected = ExportRoute {
             endpoint: "http://a:4317".into(),
             protocol: Protocol::Grpc,
             timeout: Duration::from_secs(10),
@@ -328,7 +332,7 @@ mod tests {
     fn the_log_names_the_collector_without_credentials() {
         let shown = |endpoint: &str| {
             let (protocol, timeout) = (Protocol::Grpc, std::time::Duration::ZERO);
-            Route { endpoint: endpoint.to_owned(), protocol, timeout, certificate: None }.shown()
+            ExportRoute { endpoint: endpoint.to_owned(), protocol, timeout, certificate: None }.shown()
         };
         assert_eq!(shown("http://collector:4317"), "http://collector:4317");
         assert_eq!(shown("https://ana:hunter2@collector/v1/traces?token=hunter2"), "https://collector/v1/traces");

@@ -19,18 +19,18 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::call::Recorder;
-use crate::environment::{Environment, EnvironmentError, Route, Signal, sampler};
-use crate::health::Health;
+use crate::environment::{Environment, EnvironmentError, ExportRoute, Signal, sampler};
+use crate::health::ExportHealth;
 use crate::instruments::{CallInstruments, observe};
 use crate::logs::{self, CleanLogs, WatchedLogs};
-use crate::mcp_client::{self, McpClientRecorder, McpServers};
+use crate::mcp_client::{self, McpClientRecorder, McpServerCounts};
 use crate::mcp_server::{self, McpServerRecorder};
 use crate::scripts::{self, ScriptLoad, ScriptRecorder};
-use crate::settings::{Identity, Settings, resource};
+use crate::settings::{BusIdentity, TelemetrySettings, resource};
 use crate::tools::MAX_SERIES;
 use crate::transport::{self, TransportError};
 use crate::trust::{self, HeldTools};
-use crate::watched::{Bounded, Waiting, WatchedMetrics, WatchedSpans};
+use crate::watched::{Bounded, ExportQueue, WatchedMetrics, WatchedSpans};
 
 /// Name of the instrumentation scope.
 const SCOPE: &str = "toolbus";
@@ -40,7 +40,7 @@ pub struct Exporters {
     tracing: Option<SdkTracerProvider>,
     metering: Option<SdkMeterProvider>,
     logging: Option<SdkLoggerProvider>,
-    health: Arc<Health>,
+    health: Arc<ExportHealth>,
 }
 
 /// Why telemetry could not be set up.
@@ -74,7 +74,10 @@ impl Exporters {
     /// # Errors
     ///
     /// If a variable or a setting is not valid, or there is no tokio runtime.
-    pub fn start(settings: &Settings, look_up: &dyn Fn(&str) -> Option<String>) -> Result<Self, TelemetryError> {
+    pub fn start(
+        settings: &TelemetrySettings,
+        look_up: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, TelemetryError> {
         let environment = Environment::new(look_up);
         let traces = environment.route(Signal::Traces, settings)?;
         let metrics = environment.route(Signal::Metrics, settings)?;
@@ -84,7 +87,7 @@ impl Exporters {
         if is_exporting && tokio::runtime::Handle::try_current().is_err() {
             return Err(TelemetryError::NoRuntime);
         }
-        let health = Arc::new(Health::new(settings.clock));
+        let health = Arc::new(ExportHealth::new(settings.clock));
         let redactor = &settings.redactor;
         let tracing =
             traces.map(|route| tracing(&route, resource.clone(), &environment, &health, redactor)).transpose()?;
@@ -131,7 +134,7 @@ impl Exporters {
         &self,
         load: &Arc<Load>,
         bus: &watch::Receiver<BusState>,
-        identity: Identity,
+        identity: BusIdentity,
     ) -> Arc<dyn Telemetry> {
         let tracer = self.tracing.as_ref().map(|provider| provider.tracer(SCOPE));
         let instruments = self.metering.as_ref().map(|provider| {
@@ -150,7 +153,7 @@ impl Exporters {
 
     /// Calls `look` at each export for the MCP servers that there are. To be called once; `look` is kept until the
     /// exporter ends.
-    pub fn watch_mcp_client(&self, look: impl Fn() -> McpServers + Send + Sync + 'static) {
+    pub fn watch_mcp_client(&self, look: impl Fn() -> McpServerCounts + Send + Sync + 'static) {
         if let Some(provider) = &self.metering {
             mcp_client::observe(&provider.meter(SCOPE), look);
         }
@@ -265,10 +268,10 @@ fn apart(
 }
 
 fn tracing(
-    route: &Route,
+    route: &ExportRoute,
     resource: Resource,
     environment: &Environment<'_>,
-    health: &Arc<Health>,
+    health: &Arc<ExportHealth>,
     redactor: &Redactor,
 ) -> Result<SdkTracerProvider, TelemetryError> {
     let sampler = sampler(environment)?;
@@ -281,7 +284,7 @@ fn tracing(
         .with_scheduled_delay(Duration::from_millis(delay))
         .build();
     let exporter = transport::spans(route).map_err(|source| TelemetryError::Exporter { signal: "traces", source })?;
-    let waiting = Waiting::new(queue);
+    let waiting = ExportQueue::new(queue);
     let (redactor, health_of_spans) = (redactor.clone(), Arc::clone(health));
     let exporter = WatchedSpans {
         exporter,
@@ -297,10 +300,10 @@ fn tracing(
 }
 
 fn logging(
-    route: &Route,
+    route: &ExportRoute,
     resource: Resource,
     environment: &Environment<'_>,
-    health: &Arc<Health>,
+    health: &Arc<ExportHealth>,
     redactor: &Redactor,
 ) -> Result<SdkLoggerProvider, TelemetryError> {
     let queue = size(environment.number("OTEL_BLRP_MAX_QUEUE_SIZE", 1..=1_000_000, 2_048)?);
@@ -312,7 +315,7 @@ fn logging(
         .with_scheduled_delay(Duration::from_millis(delay))
         .build();
     let exporter = transport::logs(route).map_err(|source| TelemetryError::Exporter { signal: "logs", source })?;
-    let waiting = Waiting::new(queue);
+    let waiting = ExportQueue::new(queue);
     let (endpoint, of_exporter) = (route.shown(), Arc::clone(health));
     let exporter = WatchedLogs { exporter, endpoint, health: of_exporter, waiting: Arc::clone(&waiting) };
     let processor = BatchLogProcessor::builder(exporter).with_batch_config(config).build();
@@ -321,10 +324,10 @@ fn logging(
 }
 
 fn metering(
-    route: &Route,
+    route: &ExportRoute,
     resource: Resource,
     environment: &Environment<'_>,
-    health: &Arc<Health>,
+    health: &Arc<ExportHealth>,
 ) -> Result<SdkMeterProvider, TelemetryError> {
     let interval = environment.number("OTEL_METRIC_EXPORT_INTERVAL", 1..=3_600_000, 60_000)?;
     let exporter =

@@ -12,7 +12,7 @@ const MAX_SHOWN: usize = 200;
 
 /// What went wrong on the way to the collector: counted always, logged now and then.
 #[derive(Debug, Default)]
-pub(crate) struct Health {
+pub(crate) struct ExportHealth {
     spans: Losses,
     logs: Losses,
     failed_exports: AtomicU64,
@@ -51,7 +51,7 @@ impl Losses {
     }
 }
 
-impl Health {
+impl ExportHealth {
     pub(crate) fn new(clock: Clock) -> Self {
         Self { clock, ..Self::default() }
     }
@@ -138,11 +138,11 @@ impl Health {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::{Health, Loss, QUIET};
+    use super::{ExportHealth, Loss, QUIET};
 
     #[test]
     fn failures_are_logged_at_most_once_per_interval() {
-        let health = Health::default();
+        let health = ExportHealth::default();
         let start = Instant::now();
         assert!(health.may_speak(start));
         assert!(!health.may_speak(start + QUIET - Duration::from_millis(1)));
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn drops_are_told_once_and_only_when_there_are_new_ones() {
-        let health = Health::default();
+        let health = ExportHealth::default();
         health.exported(Loss::Spans);
         assert!(health.last_said.lock().is_none(), "nothing was dropped");
         health.lose(Loss::Spans, 1);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn failures_and_drops_are_all_counted() {
-        let health = Health::default();
+        let health = ExportHealth::default();
         health.export_failed("traces", "http://collector:4317", &"refused");
         health.export_failed("metrics", "http://collector:4317", &"refused");
         health.lose(Loss::Spans, 3);

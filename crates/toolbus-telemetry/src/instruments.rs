@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use toolbus_core::bus::BusState;
 use toolbus_core::telemetry::Load;
 
-use crate::health::Health;
+use crate::health::ExportHealth;
 
 /// Milliseconds, from 1 ms to 300 s.
 const INVOKE_BOUNDS: [f64; 17] = [
@@ -84,7 +84,7 @@ impl CallInstruments {
 }
 
 /// Registers what is looked up at each export instead of being recorded.
-pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<BusState>, health: &Arc<Health>) {
+pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<BusState>, health: &Arc<ExportHealth>) {
     let gauge = |name: &'static str, unit: &'static str, description: &'static str| {
         meter.u64_observable_gauge(name).with_unit(unit).with_description(description)
     };
@@ -99,7 +99,7 @@ pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<Bus
         let bus = bus.clone();
         move || look(&bus.borrow())
     };
-    let of_health = |look: fn(&Health) -> u64| {
+    let of_health = |look: fn(&ExportHealth) -> u64| {
         let health = Arc::clone(health);
         move || look(&health)
     };
@@ -128,15 +128,15 @@ pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<Bus
     let reconnects = counter("toolbus.broker.reconnects", "{reconnect}", "Connections lost since the start.");
     reconnects.with_callback(move |counter| counter.observe(value(), &[])).build();
 
-    let value = of_health(Health::dropped_spans);
+    let value = of_health(ExportHealth::dropped_spans);
     let dropped = counter("toolbus.telemetry.dropped_spans", "{span}", "Spans that could not be exported.");
     dropped.with_callback(move |counter| counter.observe(value(), &[])).build();
 
-    let value = of_health(Health::dropped_logs);
+    let value = of_health(ExportHealth::dropped_logs);
     let dropped = counter("toolbus.telemetry.dropped_logs", "{record}", "Log records that could not be exported.");
     dropped.with_callback(move |counter| counter.observe(value(), &[])).build();
 
-    let value = of_health(Health::failed_exports);
+    let value = of_health(ExportHealth::failed_exports);
     let failed = counter("toolbus.telemetry.failed_exports", "{export}", "Exports that failed.");
     failed.with_callback(move |counter| counter.observe(value(), &[])).build();
 }

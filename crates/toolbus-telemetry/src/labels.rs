@@ -13,7 +13,7 @@ pub(crate) const OTHER_NAME: &str = "_other";
 pub(crate) const OTHER: &str = "_OTHER";
 
 /// What is labelled from closed sets.
-pub(crate) trait Kind: Copy + Eq {
+pub(crate) trait LabelSet: Copy + Eq {
     /// Combinations of names and kinds that have labels of their own.
     const MAX_OWN: usize;
 
@@ -53,14 +53,14 @@ struct Labelled<K> {
     labels: Arc<[KeyValue]>,
 }
 
-impl<K: Kind> Own<K> {
+impl<K: LabelSet> Own<K> {
     fn get(&self, server: &str, tool: Option<&str>, kind: K) -> Option<Arc<[KeyValue]>> {
         let sets = self.by_server.get(server)?.get(tool.unwrap_or_default())?;
         sets.iter().find(|labelled| labelled.kind == kind).map(|labelled| Arc::clone(&labelled.labels))
     }
 }
 
-impl<K: Kind> Labels<K> {
+impl<K: LabelSet> Labels<K> {
     pub(crate) fn of(&self, server: &str, tool: Option<&str>, kind: K) -> Arc<[KeyValue]> {
         let (server, tool) = (bounded(server), tool.map(bounded));
         let (found, full) = {
@@ -92,6 +92,6 @@ impl<K: Kind> Labels<K> {
     }
 }
 
-fn late<K: Kind>(tool: Option<&str>, kind: K) -> Arc<[KeyValue]> {
+fn late<K: LabelSet>(tool: Option<&str>, kind: K) -> Arc<[KeyValue]> {
     kind.labels(OTHER_NAME, tool.map(|_| OTHER_NAME))
 }

@@ -34,9 +34,9 @@ mod watched;
 
 pub use environment::EnvironmentError;
 pub use exporters::{Exporters, NotFlushed, TelemetryError};
-pub use mcp_client::{McpClientRecorder, McpServers};
+pub use mcp_client::{McpClientRecorder, McpServerCounts};
 pub use mcp_server::McpServerRecorder;
 pub use scripts::{ScriptLoad, ScriptRecorder};
-pub use settings::{Identity, Protocol, Settings};
+pub use settings::{BusIdentity, Protocol, TelemetrySettings};
 pub use transport::TransportError;
 pub use trust::HeldTools;

@@ -31,11 +31,11 @@ const SILENT: [&str; 2] = ["lapin", "rmcp"];
 
 /// What is logged, and in which form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct LogSettings {
     /// Directives with commas between them: `LEVEL` or `TARGET=LEVEL`, such as `info,toolbus_core=debug`.
     pub filter: String,
     /// How a line looks.
-    pub format: Format,
+    pub format: LogFormat,
     /// Whether text is coloured.
     pub coloured: bool,
 }
@@ -44,7 +44,7 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
-pub enum Format {
+pub enum LogFormat {
     /// For people.
     #[default]
     Text,
@@ -69,7 +69,7 @@ pub enum LoggingError {
 /// # Errors
 ///
 /// If the filter cannot be read, or the process has a log already.
-pub fn init(settings: &Settings, redactor: Redactor, exporters: Option<&Exporters>) -> Result<(), LoggingError> {
+pub fn init(settings: &LogSettings, redactor: Redactor, exporters: Option<&Exporters>) -> Result<(), LoggingError> {
     let subscriber = subscriber(settings, redactor, exporters, io::stderr)?;
     set_global_default(subscriber).map_err(|_| LoggingError::Twice)
 }
@@ -90,7 +90,7 @@ pub fn check_filter(filter: &str) -> Result<(), LoggingError> {
 ///
 /// If the filter cannot be read.
 pub fn subscriber<W>(
-    settings: &Settings,
+    settings: &LogSettings,
     redactor: Redactor,
     exporters: Option<&Exporters>,
     writer: W,
@@ -111,15 +111,15 @@ where
     Ok(Box::new(Registry::default().with(layers)))
 }
 
-fn lines<S, W>(settings: &Settings, writer: W) -> Box<dyn Layer<S> + Send + Sync>
+fn lines<S, W>(settings: &LogSettings, writer: W) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
     W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
 {
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(settings.coloured);
     match settings.format {
-        Format::Text => layer.boxed(),
-        Format::Json => layer.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
+        LogFormat::Text => layer.boxed(),
+        LogFormat::Json => layer.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
     }
 }
 
@@ -158,23 +158,23 @@ mod tests {
     use toolbus_core::secret::Secret;
     use toolbus_testing::log::LogCapture;
 
-    use super::{Format, Settings, check_filter, subscriber};
+    use super::{LogFormat, LogSettings, check_filter, subscriber};
 
-    fn logged(filter: &str, format: Format, speak: impl FnOnce()) -> String {
+    fn logged(filter: &str, format: LogFormat, speak: impl FnOnce()) -> String {
         logged_without(&[], filter, format, speak)
     }
 
-    fn logged_without(secrets: &[&str], filter: &str, format: Format, speak: impl FnOnce()) -> String {
+    fn logged_without(secrets: &[&str], filter: &str, format: LogFormat, speak: impl FnOnce()) -> String {
         let (page, redactor) = (LogCapture::default(), Redactor::default());
         redactor.configure(secrets.iter().map(|secret| Secret::new(*secret)));
-        let settings = Settings { filter: filter.to_owned(), format, coloured: false };
+        let settings = LogSettings { filter: filter.to_owned(), format, coloured: false };
         tracing::subscriber::with_default(subscriber(&settings, redactor, None, page.clone()).unwrap(), speak);
         page.text()
     }
 
     #[test]
     fn json_has_the_fields_of_an_event_beside_its_message() {
-        let page = logged("info", Format::Json, || {
+        let page = logged("info", LogFormat::Json, || {
             tracing::warn!(trace_id = Some("0af7651916cd43dd8448eb211c80319c"), wait_ms = 5, "a call failed");
         });
         let line: Value = serde_json::from_str(&page).unwrap();
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn text_is_one_line_without_colours_unless_asked() {
-        let page = logged("info", Format::Text, || tracing::info!(tool = "echo", "refused a call"));
+        let page = logged("info", LogFormat::Text, || tracing::info!(tool = "echo", "refused a call"));
         assert!(page.contains("INFO") && page.contains("refused a call") && page.contains("tool=\"echo\""), "{page}");
         assert_eq!(page.lines().count(), 1);
         assert!(!page.contains('\u{1b}'));
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_line_break_in_a_field_stays_inside_its_line() {
-        for format in [Format::Text, Format::Json] {
+        for format in [LogFormat::Text, LogFormat::Json] {
             let page = logged("info", format, || tracing::info!(detail = "one\ntwo", "a call failed"));
             assert_eq!(page.lines().count(), 1, "{page}");
         }
@@ -208,12 +208,12 @@ mod tests {
             tracing::trace!(url = "amqp://svc:br0ker-p%22ss%5Cword@host", "connecting");
             tracing::error!(error = ?Some("br0ker-p\"ss\\word"), code = 12_345_678_901_u64, "refused br0ker-p\"ss\\word");
         };
-        let text = logged_without(&secrets, "trace", Format::Text, speak);
+        let text = logged_without(&secrets, "trace", LogFormat::Text, speak);
         assert!(
             !text.contains("p%22ss") && !text.contains("ss\\") && text.matches("[redacted]").count() == 4,
             "{text}"
         );
-        let page = logged_without(&secrets, "trace", Format::Json, speak);
+        let page = logged_without(&secrets, "trace", LogFormat::Json, speak);
         let lines: Vec<Value> = page.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines[0]["url"], "amqp://svc:[redacted]@host");
         assert_eq!(lines[1]["error"], "Some(\"[redacted]\")");
@@ -228,9 +228,9 @@ mod tests {
             tracing::warn!(target: "h2", "went away");
             tracing::info!(target: "toolbus_core", "started");
         };
-        let page = logged("info", Format::Text, speak);
+        let page = logged("info", LogFormat::Text, speak);
         assert!(!page.contains("opened") && page.contains("went away") && page.contains("started"), "{page}");
-        let page = logged("info,lapin=info", Format::Text, speak);
+        let page = logged("info,lapin=info", LogFormat::Text, speak);
         assert!(page.contains("opened"), "{page}");
     }
 
@@ -238,14 +238,14 @@ mod tests {
     fn the_amqp_client_says_nothing_because_it_says_bodies() {
         let speak = || tracing::error!(target: "lapin::returned_messages", "all of the body");
         for filter in ["info", "warn", "error", "debug,toolbus_core=trace"] {
-            assert_eq!(logged(filter, Format::Text, speak), "", "{filter}");
+            assert_eq!(logged(filter, LogFormat::Text, speak), "", "{filter}");
         }
     }
 
     #[test]
     fn lifecycle_spans_are_never_logged() {
         for filter in ["info", "trace,toolbus::lifecycle=trace"] {
-            let page = logged(filter, Format::Text, || {
+            let page = logged(filter, LogFormat::Text, || {
                 let span = tracing::info_span!(target: toolbus_core::lifecycle::TARGET, "drain", number = 7);
                 span.in_scope(|| tracing::info!("draining"));
                 assert!(span.is_disabled());
@@ -261,18 +261,18 @@ mod tests {
             tracing::info!(target: "toolbus::daemon", "started");
         };
         for filter in ["warn", "error", "toolbus_broker=debug", "warn,toolbus=off", "error,toolbus::audit=info"] {
-            let page = logged(filter, Format::Text, speak);
+            let page = logged(filter, LogFormat::Text, speak);
             assert!(page.contains("a tool was called") && page.lines().count() == 1, "{filter}: {page}");
         }
         for filter in ["off", "warn,toolbus::audit=off", "warn,toolbus::audit=warn", "off,toolbus_broker=debug"] {
-            assert_eq!(logged(filter, Format::Text, speak), "", "{filter}");
+            assert_eq!(logged(filter, LogFormat::Text, speak), "", "{filter}");
         }
-        assert_eq!(logged("off,toolbus::audit=info", Format::Text, speak).lines().count(), 1);
+        assert_eq!(logged("off,toolbus::audit=info", LogFormat::Text, speak).lines().count(), 1);
     }
 
     #[test]
     fn a_filter_for_errors_alone_is_not_widened() {
-        let page = logged("error", Format::Text, || tracing::warn!(target: "h2", "went away"));
+        let page = logged("error", LogFormat::Text, || tracing::warn!(target: "h2", "went away"));
         assert_eq!(page, "");
     }
 

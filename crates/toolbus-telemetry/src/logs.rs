@@ -15,8 +15,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::health::{Health, Loss};
-use crate::watched::Waiting;
+use crate::health::{ExportHealth, Loss};
+use crate::watched::ExportQueue;
 
 /// Longest body or attribute, in bytes.
 const MAX_TEXT: usize = 4_096;
@@ -41,14 +41,14 @@ where
 pub(crate) struct CleanLogs<P> {
     processor: P,
     redactor: Redactor,
-    health: Arc<Health>,
-    waiting: Arc<Waiting>,
+    health: Arc<ExportHealth>,
+    waiting: Arc<ExportQueue>,
     /// The SDK makes records through a logger alone, and changes no attribute of one.
     empty: SdkLogRecord,
 }
 
 impl<P: LogProcessor> CleanLogs<P> {
-    pub(crate) fn new(processor: P, redactor: Redactor, health: Arc<Health>, waiting: Arc<Waiting>) -> Self {
+    pub(crate) fn new(processor: P, redactor: Redactor, health: Arc<ExportHealth>, waiting: Arc<ExportQueue>) -> Self {
         let maker: SdkLogger = SdkLoggerProvider::builder().build().logger("");
         Self { processor, redactor, health, waiting, empty: maker.create_log_record() }
     }
@@ -128,8 +128,8 @@ pub(crate) struct WatchedLogs<E> {
     pub(crate) exporter: E,
     /// Where it sends to, without credentials.
     pub(crate) endpoint: String,
-    pub(crate) health: Arc<Health>,
-    pub(crate) waiting: Arc<Waiting>,
+    pub(crate) health: Arc<ExportHealth>,
+    pub(crate) waiting: Arc<ExportQueue>,
 }
 
 impl<E: LogExporter> LogExporter for WatchedLogs<E> {

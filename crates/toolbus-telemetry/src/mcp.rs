@@ -5,7 +5,7 @@ use std::time::Duration;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Histogram, Meter};
 
-use crate::labels::{Kind, Labels, among};
+use crate::labels::{LabelSet, Labels, among};
 
 /// Seconds, as the conventions for MCP advise.
 const BOUNDS: [f64; 14] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
@@ -26,7 +26,7 @@ pub(crate) struct Durations<K> {
     sessions: Labels<K>,
 }
 
-impl<K: Kind> Durations<K> {
+impl<K: LabelSet> Durations<K> {
     pub(crate) fn new(meter: &Meter, operation: Metric, session: Metric) -> Self {
         let histogram = |(name, description): Metric| {
             let builder = meter.f64_histogram(name).with_unit("s").with_description(description);

@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 use toolbus_core::events::{McpClientEvents, McpClientOperation, McpClientSession};
 
-use crate::labels::{Kind, OTHER_NAME, among};
+use crate::labels::{LabelSet, OTHER_NAME, among};
 use crate::mcp::{CALL, Durations, Wire, combinations};
 use crate::tools::MAX_SERIES;
 
@@ -21,7 +21,7 @@ pub struct McpClientRecorder {
 
 /// What is looked up at each export.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct McpServers {
+pub struct McpServerCounts {
     /// Every phase, with the number of servers in it.
     pub phases: Vec<(&'static str, u64)>,
     /// Every server's name, with the number of its restarts.
@@ -57,7 +57,7 @@ impl McpClientEvents for McpClientRecorder {
 }
 
 /// Registers what is looked up at each export.
-pub(crate) fn observe(meter: &Meter, look: impl Fn() -> McpServers + Send + Sync + 'static) {
+pub(crate) fn observe(meter: &Meter, look: impl Fn() -> McpServerCounts + Send + Sync + 'static) {
     let look = Arc::new(look);
     let (of_restarts, of_suspects, of_shadowed) = (Arc::clone(&look), Arc::clone(&look), Arc::clone(&look));
     let servers = meter.u64_observable_gauge("toolbus.mcp.servers").with_unit("{server}");
@@ -154,7 +154,7 @@ impl ClientKind {
     }
 }
 
-impl Kind for ClientKind {
+impl LabelSet for ClientKind {
     const MAX_OWN: usize = MAX_OWN;
 
     fn labels(self, server: &str, tool: Option<&str>) -> Arc<[KeyValue]> {

@@ -11,7 +11,7 @@ use toolbus_core::Clock;
 use toolbus_core::events::{Discard, McpServerEvents, McpServerOperation, McpServerRequest};
 use toolbus_protocol::{TraceContext, bounded};
 
-use crate::labels::{Kind, among};
+use crate::labels::{LabelSet, among};
 use crate::mcp::{CALL, Durations, Wire, combinations};
 use crate::spans::{carried, remote};
 use crate::tools::MAX_SERIES;
@@ -22,7 +22,7 @@ pub struct McpServerRecorder(Option<Arc<McpServerShared>>);
 
 struct McpServerShared {
     tracer: Option<SdkTracer>,
-    durations: Option<Durations<ServerKind>>,
+    durations: Option<Durations<RequestLabels>>,
     clock: Clock,
 }
 
@@ -59,7 +59,7 @@ impl McpServerEvents for McpServerRecorder {
 
     fn session_ended(&self, protocol_version: &str, transport: &str, duration: Duration) {
         let Some(durations) = self.0.as_ref().and_then(|shared| shared.durations.as_ref()) else { return };
-        durations.session(duration, "", ServerKind::Session(Wire::new(protocol_version, transport)));
+        durations.session(duration, "", RequestLabels::Session(Wire::new(protocol_version, transport)));
     }
 }
 
@@ -69,7 +69,7 @@ impl McpServerRequest for RecordedRequest {
     }
 
     fn finished(self: Box<Self>, tool: Option<&str>, error_type: Option<&str>) {
-        let kind = ServerKind::request(self.known, error_type);
+        let kind = RequestLabels::request(self.known, error_type);
         if let Some(durations) = &self.shared.durations {
             durations.operation(self.shared.clock.since(self.began), "", tool, kind);
         }
@@ -117,7 +117,7 @@ fn begin_span(
 }
 
 impl ServerSpan {
-    fn end(mut self, tool: Option<&str>, kind: ServerKind) {
+    fn end(mut self, tool: Option<&str>, kind: RequestLabels) {
         // What a client writes is no name of a span before it is known to be a tool's.
         if let Some(tool) = tool.map(bounded) {
             self.span.update_name(format!("{} {tool}", self.method));
@@ -199,14 +199,14 @@ fn connection_labels(wire: Wire) -> impl Iterator<Item = KeyValue> {
 
 /// What is labelled from closed sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ServerKind {
+enum RequestLabels {
     /// A request, and what went wrong with it.
     Request(KnownRequest, Option<&'static str>),
     /// A session.
     Session(Wire),
 }
 
-impl ServerKind {
+impl RequestLabels {
     fn request(known: KnownRequest, error: Option<&str>) -> Self {
         Self::Request(known, error.map(|error| among(&ERRORS, error)))
     }
@@ -223,7 +223,7 @@ impl ServerKind {
     }
 }
 
-impl Kind for ServerKind {
+impl LabelSet for RequestLabels {
     const MAX_OWN: usize = MAX_OWN;
 
     fn labels(self, _: &str, tool: Option<&str>) -> Arc<[KeyValue]> {
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::labels::Labels;
 
-    fn call(error: Option<&str>) -> ServerKind {
+    fn call(error: Option<&str>) -> RequestLabels {
         let operation = McpServerOperation {
             method: CALL,
             protocol_version: "2025-11-25",
@@ -255,7 +255,7 @@ mod tests {
             request: "1",
             parent: None,
         };
-        ServerKind::request(KnownRequest::new(&operation), error)
+        RequestLabels::request(KnownRequest::new(&operation), error)
     }
 
     fn texts(labels: &[KeyValue]) -> BTreeSet<String> {

@@ -9,7 +9,7 @@ use opentelemetry_sdk::trace::SpanData;
 use toolbus_core::redact::Redactor;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::logging::Format;
+use crate::logging::LogFormat;
 
 /// Longest description of a span's failure, in bytes.
 const MAX_DESCRIPTION: usize = 255;
@@ -19,7 +19,7 @@ const MAX_DESCRIPTION: usize = 255;
 pub(crate) struct RedactedLines<W> {
     pub(crate) inner: W,
     pub(crate) redactor: Redactor,
-    pub(crate) format: Format,
+    pub(crate) format: LogFormat,
 }
 
 impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for RedactedLines<W> {
@@ -33,8 +33,8 @@ impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for RedactedLines<W> {
 impl<W: Write> Write for RedactedLines<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let clean = match self.format {
-            Format::Text => self.redactor.bytes(line),
-            Format::Json => self.redactor.json(line),
+            LogFormat::Text => self.redactor.bytes(line),
+            LogFormat::Json => self.redactor.json(line),
         };
         // The writer sees a line as written whole or not at all: redaction changes its length.
         self.inner.write_all(clean.as_deref().unwrap_or(line))?;

@@ -15,7 +15,7 @@ use crate::environment::{Environment, EnvironmentError, error};
 
 /// The collector, and the service that exports to it.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct TelemetrySettings {
     /// Base address of the collector, `http://host:port` or `https://host:port`; absent: nothing is exported, unless
     /// the environment names one.
     pub otlp_endpoint: Option<String>,
@@ -65,7 +65,7 @@ impl FromStr for Protocol {
 
 /// The bus that calls come from, as spans and metrics name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct BusIdentity {
     /// Value of `messaging.system`: `rabbitmq`, or `toolbus` for the embedded bus.
     pub system: &'static str,
     /// Name of the exchange that requests are published to.
@@ -82,7 +82,10 @@ pub struct Identity {
 const MAX_ATTRIBUTES: usize = 64;
 
 /// Who sends: the settings, over them `OTEL_RESOURCE_ATTRIBUTES`, over both `OTEL_SERVICE_NAME`.
-pub(crate) fn resource(settings: &Settings, environment: &Environment<'_>) -> Result<Resource, EnvironmentError> {
+pub(crate) fn resource(
+    settings: &TelemetrySettings,
+    environment: &Environment<'_>,
+) -> Result<Resource, EnvironmentError> {
     let own = [
         KeyValue::new("service.name", settings.service_name.clone()),
         KeyValue::new("service.version", settings.service_version.clone()),
@@ -115,7 +118,7 @@ fn attributes(text: &str) -> Option<Vec<KeyValue>> {
 mod tests {
     use opentelemetry::Key;
 
-    use super::{Protocol, Settings, UnknownProtocol, resource};
+    use super::{Protocol, TelemetrySettings, UnknownProtocol, resource};
     use crate::environment::Environment;
 
     #[test]
@@ -126,7 +129,7 @@ mod tests {
     }
 
     fn read(key: &'static str, variables: &[(&str, &str)]) -> Result<Option<String>, String> {
-        let settings = Settings {
+        let settings = TelemetrySettings {
             otlp_endpoint: None,
             protocol: Protocol::Grpc,
             service_name: "toolbus".into(),

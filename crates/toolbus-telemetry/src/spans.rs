@@ -15,9 +15,9 @@ use toolbus_core::bus::Delivery;
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{TraceContext, bounded};
 
-use crate::attributes::Failure;
+use crate::attributes::ErrorLabel;
 use crate::destination::Destination;
-use crate::settings::Identity;
+use crate::settings::BusIdentity;
 
 /// The provider of tools of MCP servers.
 const MCP: &str = "mcp";
@@ -48,7 +48,7 @@ impl Trace {
     /// Begins with the arrival of a message. Attributes are made only once the trace is known to be sampled.
     pub(crate) fn begin(
         tracer: &SdkTracer,
-        identity: &Identity,
+        identity: &BusIdentity,
         destination: &Destination,
         delivery: &Delivery,
         parent: Option<&TraceContext>,
@@ -123,7 +123,7 @@ impl Trace {
         carried
     }
 
-    pub(crate) fn executed(&mut self, failure: Failure, duration: Duration) {
+    pub(crate) fn executed(&mut self, failure: ErrorLabel, duration: Duration) {
         if let Self::Recorded(recorded) = self
             && let Some((mut span, started)) = recorded.tool.take()
         {
@@ -165,7 +165,7 @@ impl Trace {
     }
 
     /// Ends the trace here.
-    pub(crate) fn finish(&mut self, failure: Failure) {
+    pub(crate) fn finish(&mut self, failure: ErrorLabel) {
         if let Self::Recorded(recorded) = self {
             // The dispatcher reports no end of a tool whose call is requeued.
             drop(recorded.tool.take());
@@ -185,7 +185,7 @@ fn fail(span: &mut Span, error_type: Option<&'static str>) {
     }
 }
 
-fn messaging(identity: &Identity, delivery: &Delivery) -> Vec<KeyValue> {
+fn messaging(identity: &BusIdentity, delivery: &Delivery) -> Vec<KeyValue> {
     let fixed = [
         KeyValue::new("messaging.system", identity.system),
         KeyValue::new("messaging.client.id", identity.client_id.clone()),

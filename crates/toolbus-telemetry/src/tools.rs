@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 use toolbus_core::failure::Status;
 use toolbus_core::tool::ToolDescriptor;
 
-use crate::attributes::{FAILURES, Failure, Prebuilt, STATUSES, status_place};
+use crate::attributes::{ErrorLabel, FAILURES, Prebuilt, STATUSES, status_place};
 
 /// Tools with labels of their own. With the two fixed labels and every failure this stays below [`MAX_SERIES`].
 const MAX_TOOLS: usize = 200;
@@ -50,7 +50,7 @@ impl ToolLabels {
     }
 
     /// Attributes of `gen_ai.execute_tool.duration`.
-    pub(crate) fn executed(&self, failure: Failure) -> &[KeyValue] {
+    pub(crate) fn executed(&self, failure: ErrorLabel) -> &[KeyValue] {
         self.by_failure.get(failure.place(), || {
             let name = KeyValue::new("gen_ai.tool.name", Arc::clone(&self.name));
             [name, KeyValue::new("gen_ai.tool.type", "function")].into_iter().chain(failure.attribute())
@@ -60,26 +60,26 @@ impl ToolLabels {
 
 /// The labels of all tools. A tool keeps its labels while the daemon runs, also when it is gone: its series do too.
 #[derive(Debug)]
-pub(crate) struct Tools {
-    known: RwLock<KnownTools>,
+pub(crate) struct LabelledTools {
+    known: RwLock<LabelTable>,
     unknown: Arc<ToolLabels>,
     other: Arc<ToolLabels>,
 }
 
 #[derive(Debug, Default)]
-struct KnownTools {
+struct LabelTable {
     /// By name; more than one where a name moved from one source to another.
     tools: HashMap<Arc<str>, Vec<Arc<ToolLabels>>>,
     count: usize,
 }
 
-impl KnownTools {
+impl LabelTable {
     fn get(&self, tool: &ToolDescriptor) -> Option<Arc<ToolLabels>> {
         self.tools.get(&tool.name)?.iter().find(|labels| labels.source == tool.source).cloned()
     }
 }
 
-impl Tools {
+impl LabelledTools {
     pub(crate) fn new() -> Self {
         let (unknown, other) = (ToolLabels::new(UNKNOWN, UNKNOWN), ToolLabels::new(OTHER, OTHER));
         Self { known: RwLock::default(), unknown, other }
@@ -119,17 +119,17 @@ impl Tools {
 mod tests {
     use toolbus_core::tool::ToolDescriptor;
 
-    use super::{MAX_TOOLS, Tools};
+    use super::{LabelledTools, MAX_TOOLS};
 
     #[test]
     fn a_name_that_is_no_tools_has_the_fixed_label() {
-        let labels = Tools::new().of(None);
+        let labels = LabelledTools::new().of(None);
         assert_eq!((&*labels.name, &*labels.source), ("_unknown", "_unknown"));
     }
 
     #[test]
     fn tools_beyond_the_limit_share_one_label_and_earlier_ones_keep_theirs() {
-        let tools = Tools::new();
+        let tools = LabelledTools::new();
         for number in 0..MAX_TOOLS {
             let tool = ToolDescriptor::new(format!("tool_{number}"), "rest", "rest");
             assert_eq!(*tools.of(Some(&tool)).name, *tool.name);
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_name_that_moves_to_another_source_gets_new_labels() {
-        let tools = Tools::new();
+        let tools = LabelledTools::new();
         let one = tools.of(Some(&ToolDescriptor::new("search", "rest", "rest")));
         let two = tools.of(Some(&ToolDescriptor::new("search", "mcp:web", "mcp")));
         assert_eq!((&*one.source, &*two.source), ("rest", "mcp:web"));

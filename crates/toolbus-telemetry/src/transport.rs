@@ -10,7 +10,7 @@ use opentelemetry_otlp::{
 };
 use opentelemetry_sdk::metrics::Temporality;
 
-use crate::environment::Route;
+use crate::environment::ExportRoute;
 use crate::settings::Protocol;
 
 /// Why an exporter could not be built.
@@ -27,7 +27,7 @@ pub enum TransportError {
     Thread(#[from] io::Error),
 }
 
-pub(crate) fn spans(route: &Route) -> Result<SpanExporter, TransportError> {
+pub(crate) fn spans(route: &ExportRoute) -> Result<SpanExporter, TransportError> {
     let builder = SpanExporter::builder();
     Ok(match route.protocol {
         Protocol::Grpc => addressed(encrypted(builder.with_tonic(), route), route).build()?,
@@ -38,7 +38,7 @@ pub(crate) fn spans(route: &Route) -> Result<SpanExporter, TransportError> {
     })
 }
 
-pub(crate) fn metrics(route: &Route) -> Result<MetricExporter, TransportError> {
+pub(crate) fn metrics(route: &ExportRoute) -> Result<MetricExporter, TransportError> {
     let builder = MetricExporter::builder().with_temporality(Temporality::Cumulative);
     Ok(match route.protocol {
         Protocol::Grpc => addressed(encrypted(builder.with_tonic(), route), route).build()?,
@@ -49,7 +49,7 @@ pub(crate) fn metrics(route: &Route) -> Result<MetricExporter, TransportError> {
     })
 }
 
-pub(crate) fn logs(route: &Route) -> Result<LogExporter, TransportError> {
+pub(crate) fn logs(route: &ExportRoute) -> Result<LogExporter, TransportError> {
     let builder = LogExporter::builder();
     Ok(match route.protocol {
         Protocol::Grpc => addressed(encrypted(builder.with_tonic(), route), route).build()?,
@@ -60,12 +60,12 @@ pub(crate) fn logs(route: &Route) -> Result<LogExporter, TransportError> {
     })
 }
 
-fn addressed<B: WithExportConfig>(builder: B, route: &Route) -> B {
+fn addressed<B: WithExportConfig>(builder: B, route: &ExportRoute) -> B {
     builder.with_endpoint(route.endpoint.as_str()).with_timeout(route.timeout)
 }
 
 /// The exporter trusts no certificate by default: it is given the system's.
-fn encrypted<B: WithTonicConfig>(builder: B, route: &Route) -> B {
+fn encrypted<B: WithTonicConfig>(builder: B, route: &ExportRoute) -> B {
     if !route.endpoint.starts_with("https://") {
         return builder;
     }
@@ -77,7 +77,7 @@ fn encrypted<B: WithTonicConfig>(builder: B, route: &Route) -> B {
 }
 
 /// A blocking client, as the SDK's own threads need it. It has a runtime inside, which cannot be built inside another.
-fn http_client(route: &Route) -> Result<reqwest::blocking::Client, TransportError> {
+fn http_client(route: &ExportRoute) -> Result<reqwest::blocking::Client, TransportError> {
     let (timeout, pem) = (route.timeout, route.certificate.clone());
     let build = move || build_http_client(timeout, pem.as_deref());
     let built = std::thread::Builder::new().name("otlp-client".to_owned()).spawn(build)?.join();

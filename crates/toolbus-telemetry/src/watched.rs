@@ -13,18 +13,18 @@ use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 use toolbus_core::redact::Redactor;
 
-use crate::health::{Health, Loss};
+use crate::health::{ExportHealth, Loss};
 use crate::redacted::clean_span;
 
 /// How many spans or log records wait to be exported. The SDK drops what its queue cannot take and counts nothing; this
 /// counts the same queue from outside, so that a loss is known.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct ExportQueue {
     count: AtomicUsize,
     limit: usize,
 }
 
-impl Waiting {
+impl ExportQueue {
     pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { count: AtomicUsize::new(0), limit })
     }
@@ -46,7 +46,7 @@ pub(crate) struct WatchedMetrics<E> {
     pub(crate) exporter: E,
     /// Where it sends to, without credentials.
     pub(crate) endpoint: String,
-    pub(crate) health: Arc<Health>,
+    pub(crate) health: Arc<ExportHealth>,
 }
 
 impl<E: PushMetricExporter> PushMetricExporter for WatchedMetrics<E> {
@@ -75,8 +75,8 @@ pub(crate) struct WatchedSpans<E> {
     /// Where it sends to, without credentials.
     pub(crate) endpoint: String,
     pub(crate) redactor: Redactor,
-    pub(crate) health: Arc<Health>,
-    pub(crate) waiting: Arc<Waiting>,
+    pub(crate) health: Arc<ExportHealth>,
+    pub(crate) waiting: Arc<ExportQueue>,
 }
 
 impl<E: SpanExporter> SpanExporter for WatchedSpans<E> {
@@ -112,8 +112,8 @@ impl<E: SpanExporter> SpanExporter for WatchedSpans<E> {
 #[derive(Debug)]
 pub(crate) struct Bounded<P> {
     pub(crate) processor: P,
-    pub(crate) health: Arc<Health>,
-    pub(crate) waiting: Arc<Waiting>,
+    pub(crate) health: Arc<ExportHealth>,
+    pub(crate) waiting: Arc<ExportQueue>,
 }
 
 impl<P: SpanProcessor> SpanProcessor for Bounded<P> {
@@ -144,11 +144,11 @@ impl<P: SpanProcessor> SpanProcessor for Bounded<P> {
 
 #[cfg(test)]
 mod tests {
-    use super::Waiting;
+    use super::ExportQueue;
 
     #[test]
     fn no_more_spans_wait_than_may() {
-        let waiting = Waiting::new(2);
+        let waiting = ExportQueue::new(2);
         assert!(waiting.enter());
         assert!(waiting.enter());
         assert!(!waiting.enter());
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn leaving_more_than_wait_leaves_none() {
-        let waiting = Waiting::new(1);
+        let waiting = ExportQueue::new(1);
         waiting.leave(5);
         assert!(waiting.enter());
         assert!(!waiting.enter());

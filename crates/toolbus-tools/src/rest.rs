@@ -23,7 +23,7 @@ pub use toolbus_outbound::{Credential, CredentialError, HeaderError, HttpClient,
 pub use self::auth::{AgentCredential, Auth};
 pub use self::check::EndpointError;
 pub use self::config::{Body, Endpoint, Method, RestConfig, UnknownMethod};
-pub use self::template::TemplateError;
+pub use self::template::UrlTemplateError;
 
 /// Makes a tool of an endpoint, of source and provider `rest`.
 ///

@@ -24,12 +24,12 @@ use toolbus_core::tool::ToolDescriptor;
 
 pub use self::definition::{Definition, Digest, NoDigest};
 pub use self::diff::{Unified, unified};
-pub use self::differences::{Difference, Entry, Mismatch, offer_digest};
+pub use self::differences::{Difference, Mismatch, PinEntry, offer_digest};
 pub use self::file::PinFileError;
 use self::file::{Lock, PinFile};
-pub use self::level::{Level, Levels, Named};
+pub use self::level::{Level, Levels, NamedSource};
 use self::record::PinRecord;
-pub use self::record::State;
+pub use self::record::ToolState;
 use self::state::{PinChange, PinChangeKind, PinState};
 
 /// Most changes of one review that are logged one by one.
@@ -156,7 +156,7 @@ impl Pins {
 
     /// Every pinned or present tool, of one source or of all, by source and name.
     #[must_use]
-    pub fn list(&self, source: Option<&str>) -> Vec<Entry> {
+    pub fn list(&self, source: Option<&str>) -> Vec<PinEntry> {
         self.state().entries(source)
     }
 

@@ -14,8 +14,8 @@ mod toolsets;
 mod watch;
 
 pub use self::parts::{bus, policy, redactor, registry};
-pub use self::scripts::{Scripts, ScriptsError};
-pub use self::servers::Servers;
+pub use self::scripts::{AppScripts, ScriptsError};
+pub use self::servers::AppServers;
 pub use self::telemetry::{Recording, logging};
 
 use std::path::PathBuf;
@@ -27,8 +27,9 @@ use tokio::sync::{mpsc, watch as channel};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use toolbus_broker::rabbitmq;
-use toolbus_core::audit::{self, Audit};
+use toolbus_core::audit::Audit;
 use toolbus_core::bus::{Bus, BusState};
+use toolbus_core::events::Discard;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::RegistryError;
@@ -50,7 +51,7 @@ use crate::audit::{AuditError, AuditLog};
 use crate::config::daemon::Role;
 use crate::config::store::StoreOpenError;
 use crate::config::{Config, PolicyError, Sources, ToolsError};
-use crate::http::admin::{DaemonAdmin, LoadError, ReloadRequest, Switches};
+use crate::http::admin::{DaemonAdmin, LoadError, ReloadRequest, SwitchStore};
 use crate::http::{Build, Health, HealthSources, HttpAuth, Listeners, ListenersError, McpAdmin};
 use crate::signals::{SignalRequest, Signals};
 
@@ -84,9 +85,9 @@ pub struct App {
     store: Arc<dyn Store>,
     policy: PolicyHandle,
     sessions: SessionSets,
-    scripts: Scripts,
+    scripts: AppScripts,
     pins: Pins,
-    servers: Option<Servers>,
+    servers: Option<AppServers>,
     registrar: Option<Arc<Registrar>>,
     telemetry: Arc<dyn Telemetry>,
     gates: Arc<Gates>,
@@ -112,7 +113,7 @@ struct DaemonParts {
     audit: Arc<AuditLog>,
     exporters: Exporters,
     /// Taken once they are served.
-    listeners: Option<(Listeners, Switches)>,
+    listeners: Option<(Listeners, SwitchStore)>,
 }
 
 /// Why a valid configuration cannot be put into practice.
@@ -141,7 +142,7 @@ pub enum AppError {
     Pins(#[from] PinFileError),
     /// What is disabled cannot be read.
     #[error(transparent)]
-    Switches(#[from] LoadError),
+    SwitchStore(#[from] LoadError),
     /// The port or the socket cannot be had.
     #[error(transparent)]
     Listeners(#[from] ListenersError),
@@ -196,13 +197,13 @@ impl App {
             None => None,
         };
         let exporters = daemon.as_ref().map(|daemon| &daemon.exporters);
-        let scripts = Scripts::start(config, telemetry::of_scripts(exporters)).await?;
+        let scripts = AppScripts::start(config, telemetry::of_scripts(exporters)).await?;
         registry.register_all(scripts.tools(config).await?)?;
         // Calls right after the start must find these tools.
         policy.refresh();
         let pins = pins::open(config, pin_file, is_daemon, &policy).await?;
         let bus = parts::bus(config)?;
-        let servers = Servers::new(config, registry.clone(), telemetry::of_servers(exporters), &redactor)?;
+        let servers = AppServers::new(config, registry.clone(), telemetry::of_servers(exporters), &redactor)?;
         let registrar =
             servers.as_ref().filter(|_| is_daemon).and_then(|servers| servers.registrar(config, Arc::clone(&store)));
         let (_, of_servers) = servers.as_ref().map(|servers| servers.plan(config, |_| None)).unwrap_or_default();
@@ -226,7 +227,7 @@ impl App {
         }));
         let audit: Arc<dyn Audit> = match &daemon {
             Some(daemon) => Arc::clone(&daemon.audit) as Arc<dyn Audit>,
-            None => Arc::new(audit::Silent),
+            None => Arc::new(Discard),
         };
         let gates = Arc::new(Gates::new(policy.clone()));
         let pending: Arc<dyn PendingTools> = match &servers {
@@ -376,7 +377,7 @@ impl DaemonParts {
     ) -> Result<Self, AppError> {
         let audit = AuditLog::open(&config.audit, &redactor)?;
         // What was disabled is disabled again before anything can be called.
-        let switches = Switches::load(Arc::clone(store), policy).await?;
+        let switches = SwitchStore::load(Arc::clone(store), policy).await?;
         let listeners = Some((Listeners::bind(config).await?, switches));
         Ok(Self { audit, exporters, listeners })
     }

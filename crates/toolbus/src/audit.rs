@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use toolbus_core::audit::{ArgumentsHash, Audit, Event, Keyed, Record, TARGET};
+use toolbus_core::audit::{ArgumentsHash, Audit, AuditEvent, AuditRecord, Keyed, TARGET};
 use toolbus_core::failure::error_type;
 use toolbus_core::redact::Redactor;
 use toolbus_protocol::Outcome;
@@ -84,7 +84,7 @@ impl AuditLog {
 }
 
 impl Audit for AuditLog {
-    fn record(&self, record: Record) {
+    fn record(&self, record: AuditRecord) {
         log(&record);
         if let Some(writer) = &self.writer {
             writer.write(record);
@@ -96,11 +96,11 @@ impl Audit for AuditLog {
     }
 }
 
-fn log(record: &Record) {
+fn log(record: &AuditRecord) {
     let message = match record.event {
-        Event::Refused => "a call was refused",
-        Event::Called => "a tool was called",
-        Event::RefusedEntry => "an entry was refused",
+        AuditEvent::Refused => "a call was refused",
+        AuditEvent::Called => "a tool was called",
+        AuditEvent::RefusedEntry => "an entry was refused",
     };
     let outcome = record.outcome.map(|outcome| match outcome {
         Outcome::NotStarted => "not_started",

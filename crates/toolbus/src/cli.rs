@@ -75,7 +75,7 @@ pub struct GlobalArgs {
     log: Option<String>,
     /// How results are printed.
     #[arg(long, global = true, hide = true, value_enum, default_value_t)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputFormat,
     /// When to use colours; `auto` looks at the terminal and at NO_COLOR.
     #[arg(long, global = true, hide = true, value_enum, default_value_t)]
     color: Color,
@@ -86,7 +86,7 @@ pub struct GlobalArgs {
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum Output {
+pub enum OutputFormat {
     /// For people.
     #[default]
     Table,
@@ -185,7 +185,7 @@ impl GlobalArgs {
             ("--bus-url", self.bus_url.clone().map(Into::into)),
             ("--listen", self.listen.clone().map(Into::into)),
             ("--log", self.log.clone().map(Into::into)),
-            ("--output", chosen(self.output.to_possible_value(), self.output == Output::default())),
+            ("--output", chosen(self.output.to_possible_value(), self.output == OutputFormat::default())),
             ("--color", chosen(self.color.to_possible_value(), self.color == Color::default())),
         ];
         let once = once.into_iter().filter_map(|(option, value)| Some((option, value?)));

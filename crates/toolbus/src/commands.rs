@@ -31,10 +31,10 @@ use target::{Operator, TargetError};
 use toolbus_config::{MAX_SHOWN, Problem};
 use toolbus_core::redact::Redactor;
 use toolbus_telemetry::logging;
-use toolbus_telemetry::logging::Format;
+use toolbus_telemetry::logging::LogFormat;
 
 use crate::app;
-use crate::cli::{Cli, Command, GlobalArgs, Output, environment};
+use crate::cli::{Cli, Command, GlobalArgs, OutputFormat, environment};
 use crate::config::{Config, Loaded, Problems, Sources};
 use crate::terminal::printable;
 
@@ -54,7 +54,7 @@ pub struct Context {
     /// Where it came from.
     pub sources: Sources,
     /// How results are printed.
-    pub output: Output,
+    pub output: OutputFormat,
     /// What is allowed in the configuration and yet hardly meant.
     pub warnings: Vec<String>,
 }
@@ -120,7 +120,7 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
         Command::Serve(args) => serve::run(args, context).await.map_err(|error| {
             // What ended the daemon may quote whom it spoke to.
             let error = app::redactor(&context.config).text(&error.to_string()).into_owned();
-            if context.config.telemetry.log_format == Format::Json && tracing::enabled!(tracing::Level::ERROR) {
+            if context.config.telemetry.log_format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
                 tracing::error!(error, "stopped by an error");
                 return 1;
             }
@@ -154,12 +154,12 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
 
 /// Whether a daemon with these sources logs JSON.
 fn logs_json(sources: &Sources) -> bool {
-    Config::log_format(sources) == Format::Json
+    Config::log_format(sources) == LogFormat::Json
 }
 
 /// Logs every problem of a configuration as JSON.
 fn log(problems: &Problems) -> u8 {
-    let settings = logging::Settings { filter: "error".to_owned(), format: Format::Json, coloured: false };
+    let settings = logging::LogSettings { filter: "error".to_owned(), format: LogFormat::Json, coloured: false };
     if logging::init(&settings, Redactor::default(), None).is_err() {
         return complain(problems);
     }

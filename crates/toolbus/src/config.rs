@@ -37,7 +37,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use toolbus_telemetry::logging::Format as LogFormat;
+use toolbus_telemetry::logging::LogFormat;
 
 pub use toolbus_config::{ByteSize, HumanDuration, LargeSize, Override, Problem, Problems, Secret};
 use toolbus_config::{

@@ -12,10 +12,10 @@ mod slots;
 
 pub use auth::HttpAuth;
 pub use health::{
-    Blocker, BrokerStatus, Build, ConsumerStatus, Counts, Health, HealthSources, LastReload, McpAdmin,
-    McpServerSummary, NoServers, Readiness, ReloadCounts, ReloadReport, ScriptStatus, Status,
+    Blocker, BrokerStatus, Build, ConsumerStatus, Counts, DaemonHealth, Health, HealthSources, LastReload, McpAdmin,
+    McpServerHealth, NoServers, Readiness, ReloadCounts, ReloadReport, ScriptStatus,
 };
-pub use listeners::{AdminSocket, HttpError, HttpServer, HttpState, Listeners, ListenersError, SocketError};
+pub use listeners::{AdminSocket, HttpServer, HttpState, ListenError, Listeners, ListenersError, SocketError};
 
 #[cfg(test)]
 pub(crate) mod tests;

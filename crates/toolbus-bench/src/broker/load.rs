@@ -20,18 +20,18 @@ const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// Callers in a closed loop: each publishes, waits for its answer, and publishes again.
 ///
 /// Requests are persistent and confirmed, as an agent's are. All callers share one queue for answers.
-pub(crate) struct Load {
+pub(crate) struct BrokerLoad {
     exchange: ShortString,
     publishing: Connection,
     consuming: Connection,
     requests: Channel,
     reply_to: ShortString,
-    callers: Vec<mpsc::Receiver<Answer>>,
+    callers: Vec<mpsc::Receiver<CallerReply>>,
 }
 
 /// What one caller is told.
 #[derive(Debug)]
-struct Answer {
+struct CallerReply {
     /// The text of the error, when it was none.
     refused: Option<String>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Sample {
     pub(crate) elapsed: Duration,
 }
 
-impl Load {
+impl BrokerLoad {
     /// Connects this many callers.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl Load {
                     delivery.properties.kind().as_ref().is_some_and(|kind| kind.as_str().ends_with("ToolError"));
                 let refused = failed.then(|| String::from_utf8_lossy(&delivery.data).into_owned());
                 if let Some(caller) = caller {
-                    let _ = caller.try_send(Answer { refused });
+                    let _ = caller.try_send(CallerReply { refused });
                 }
             }
         });
@@ -90,7 +90,7 @@ impl Load {
         let (channel, exchange, reply_to) = (&self.requests, &self.exchange, &self.reply_to);
         let topic = short(topic)?;
         let callers = self.callers.iter_mut().enumerate().map(|(index, answers)| {
-            let request = Request::new(index, exchange.clone(), topic.clone(), reply_to.clone());
+            let request = LoadRequest::new(index, exchange.clone(), topic.clone(), reply_to.clone());
             async move {
                 let mut latencies = Vec::new();
                 while started.elapsed() < time {
@@ -115,14 +115,14 @@ impl Load {
     }
 }
 
-struct Request {
+struct LoadRequest {
     exchange: ShortString,
     topic: ShortString,
     properties: BasicProperties,
     body: Arc<[u8]>,
 }
 
-impl Request {
+impl LoadRequest {
     fn new(caller: usize, exchange: ShortString, topic: ShortString, reply_to: ShortString) -> Self {
         let mut headers = FieldTable::default();
         headers.insert("rb-source".into(), AMQPValue::LongString(LongString::from(AGENT)));
@@ -137,15 +137,19 @@ impl Request {
         Self { exchange, topic, properties, body: body.into_bytes().into() }
     }
 
-    async fn call(&self, channel: &Channel, answers: &mut mpsc::Receiver<Answer>) -> Result<Duration, BrokerError> {
+    async fn call(
+        &self,
+        channel: &Channel,
+        answers: &mut mpsc::Receiver<CallerReply>,
+    ) -> Result<Duration, BrokerError> {
         let begun = Instant::now();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (exchange, topic) = (self.exchange.clone(), self.topic.clone());
         let confirm = channel.basic_publish(exchange, topic, options, &self.body, self.properties.clone()).await?;
         let answer = tokio::time::timeout(ANSWER_TIME, answers.recv());
         match answer.await {
-            Ok(Some(Answer { refused: None })) => {}
-            Ok(Some(Answer { refused: Some(text) })) => return Err(BrokerError::Refused(text)),
+            Ok(Some(CallerReply { refused: None })) => {}
+            Ok(Some(CallerReply { refused: Some(text) })) => return Err(BrokerError::Refused(text)),
             Ok(None) => return Err(BrokerError::Stopped),
             Err(_) => return Err(BrokerError::NoAnswer(ANSWER_TIME.as_secs())),
         }

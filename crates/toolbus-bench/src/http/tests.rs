@@ -5,16 +5,16 @@ mod server;
 use std::time::Duration;
 
 use crate::exchange::{Exchange as _, closed_loop};
-use crate::http::Page;
-use crate::mcp_http::{Endpoint, McpCaller, McpClient, ToolUse};
+use crate::http::MeasuredPage;
+use crate::mcp_http::{McpCaller, McpClient, McpEndpoint, ToolUse};
 use serde_json::{Map, Value, json};
 use server::{Says, Server};
 use toolbus_testing::patience::eventually;
 
 const SHORT: Duration = Duration::from_millis(50);
 
-fn endpoint(server: &Server) -> Endpoint {
-    Endpoint { address: server.address(), path: "/mcp".to_owned(), token: Some("a-token".to_owned()) }
+fn endpoint(server: &Server) -> McpEndpoint {
+    McpEndpoint { address: server.address(), path: "/mcp".to_owned(), token: Some("a-token".to_owned()) }
 }
 
 fn call(answer: Option<&str>) -> ToolUse {
@@ -44,7 +44,7 @@ fn result(id: &Value, text: &str) -> Value {
 #[tokio::test]
 async fn a_page_is_asked_for_on_one_connection_and_must_stay_the_same() {
     let server = Server::start(|request| Says::text(if request.number < 3 { "ok" } else { "no" })).await;
-    let mut page = Page::new(server.address(), "/healthz").unwrap();
+    let mut page = MeasuredPage::new(server.address(), "/healthz").unwrap();
     for _ in 0..3 {
         page.once().await.unwrap();
     }
@@ -58,7 +58,7 @@ async fn a_page_is_asked_for_on_one_connection_and_must_stay_the_same() {
 #[tokio::test]
 async fn a_connection_that_the_server_closes_is_opened_again() {
     let server = Server::start(|_| Says::text("ok").closing()).await;
-    let mut page = Page::new(server.address(), "/").unwrap();
+    let mut page = MeasuredPage::new(server.address(), "/").unwrap();
     for _ in 0..3 {
         page.once().await.unwrap();
     }
@@ -145,7 +145,8 @@ async fn a_tool_is_found_under_the_name_that_a_proxy_gives_it() {
 #[tokio::test]
 async fn a_closed_loop_counts_good_answers_and_others() {
     let server = Server::start(|request| Says::text(if request.number % 2 == 0 { "ok" } else { "no" })).await;
-    let mut pages = vec![Page::new(server.address(), "/").unwrap(), Page::new(server.address(), "/").unwrap()];
+    let mut pages =
+        vec![MeasuredPage::new(server.address(), "/").unwrap(), MeasuredPage::new(server.address(), "/").unwrap()];
     // One answer is good for each of them before any other can be told from it.
     let outcome = closed_loop(&mut pages, SHORT).await.unwrap();
     assert_eq!(pages.len(), 2);
@@ -160,7 +161,7 @@ async fn a_loop_without_a_server_fails_and_says_why() {
     let server = Server::start(|_| Says::text("ok")).await;
     let address = server.address();
     drop(server);
-    let mut pages = vec![Page::new(address, "/").unwrap()];
+    let mut pages = vec![MeasuredPage::new(address, "/").unwrap()];
     let outcome = closed_loop(&mut pages, SHORT).await.unwrap();
     assert!(outcome.failures > 0 && outcome.sample.latencies.is_empty());
     let why = outcome.flawless().unwrap_err().to_string();

@@ -14,27 +14,27 @@ use toolbus_mcp_client::status::PhaseName;
 use toolbus_protocol::topic;
 
 use super::processes::{kill, server_of};
-use super::subject::Subject;
+use super::subject::MeasuredServer;
 use super::{LOOK_EVERY, START_TIME};
 use crate::error::MeasureError;
 use toolbus::config::Config;
 use toolbus::http::McpAdmin;
 use toolbus::local_daemon::LocalDaemon;
-use toolbus_client::{Client, Content};
+use toolbus_client::{Client, ReplyContent};
 
 /// Longest wait for one answer.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// A way to the tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum McpSide {
     /// From this process to the server and back.
     Direct,
     /// By a request on the embedded bus, which the daemon in this process answers.
     Bridge,
 }
 
-impl Side {
+impl McpSide {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -44,15 +44,15 @@ impl Side {
 }
 
 /// A server of its own for each side.
-pub(super) struct Sides {
+pub(super) struct McpSides {
     direct: Direct,
     session: LocalDaemon,
     client: Client,
-    subject: Subject,
+    subject: MeasuredServer,
 }
 
-impl Sides {
-    pub(super) async fn start(config: &Config, subject: Subject) -> Result<Self, MeasureError> {
+impl McpSides {
+    pub(super) async fn start(config: &Config, subject: MeasuredServer) -> Result<Self, MeasureError> {
         let failed = |error: &dyn ToString| MeasureError::Mcp(error.to_string());
         let servers = config.mcp_servers().specs;
         let spec = servers.first().ok_or_else(|| failed(&"no server is configured"))?;
@@ -70,15 +70,15 @@ impl Sides {
     }
 
     /// A closed loop: each of the callers calls, waits for its answer, and calls again, for about this long.
-    pub(super) async fn run(&self, side: Side, callers: usize, time: Duration) -> Result<Sample, MeasureError> {
+    pub(super) async fn run(&self, side: McpSide, callers: usize, time: Duration) -> Result<Sample, MeasureError> {
         let started = Instant::now();
         let caller = || async {
             let mut latencies = Vec::new();
             while started.elapsed() < time {
                 let begun = Instant::now();
                 match side {
-                    Side::Direct => self.call_directly().await?,
-                    Side::Bridge => self.call_on_the_bus().await?,
+                    McpSide::Direct => self.call_directly().await?,
+                    McpSide::Bridge => self.call_on_the_bus().await?,
                 }
                 latencies.push(begun.elapsed());
             }
@@ -106,20 +106,20 @@ impl Sides {
     }
 
     async fn call_on_the_bus(&self) -> Result<(), MeasureError> {
-        let Subject { tool, arguments, .. } = &self.subject;
+        let MeasuredServer { tool, arguments, .. } = &self.subject;
         let request = self.client.request(tool, Some(arguments), Some(ANSWER_TIME), None);
         let answer = self.client.send(&request, ANSWER_TIME).await;
         match answer.map_err(|error| MeasureError::Mcp(error.to_string()))?.content {
-            Content::Result(result) => self.subject.check(result.content.as_deref(), result.is_error),
-            Content::Error(error) => Err(MeasureError::Mcp(error.message)),
+            ReplyContent::Result(result) => self.subject.check(result.content.as_deref(), result.is_error),
+            ReplyContent::Error(error) => Err(MeasureError::Mcp(error.message)),
         }
     }
 
     /// The process that answers on a side.
-    pub(super) fn server(&self, side: Side) -> Result<u32, MeasureError> {
+    pub(super) fn server(&self, side: McpSide) -> Result<u32, MeasureError> {
         let supervisor = match side {
-            Side::Direct => self.direct.pid(),
-            Side::Bridge => self.session.servers().status().first().and_then(|server| server.pid),
+            McpSide::Direct => self.direct.pid(),
+            McpSide::Bridge => self.session.servers().status().first().and_then(|server| server.pid),
         };
         let supervisor = supervisor.ok_or_else(|| MeasureError::Mcp("the server has no process".to_owned()))?;
         Ok(server_of(supervisor)?)
@@ -130,7 +130,7 @@ impl Sides {
         let mut times = Vec::new();
         for _ in 0..deaths {
             all_ready(&*self.session.servers()).await?;
-            kill(self.server(Side::Bridge)?).await?;
+            kill(self.server(McpSide::Bridge)?).await?;
             let died = Instant::now();
             while let Err(error) = self.call_on_the_bus().await {
                 if died.elapsed() > START_TIME {

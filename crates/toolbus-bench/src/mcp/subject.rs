@@ -11,7 +11,7 @@ use crate::error::MeasureError;
 
 /// A server, and the call that is repeated.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Subject {
+pub(crate) struct MeasuredServer {
     pub(crate) command: String,
     pub(crate) args: Vec<String>,
     pub(crate) tool: Arc<str>,
@@ -20,7 +20,7 @@ pub(crate) struct Subject {
     pub(crate) answer: Option<&'static str>,
 }
 
-impl Subject {
+impl MeasuredServer {
     /// What the arguments name, or else this program as the smallest server.
     pub(crate) fn of(args: &MeasureArgs) -> Result<Self, MeasureError> {
         let Some(command) = &args.mcp_command else { return Self::smallest() };

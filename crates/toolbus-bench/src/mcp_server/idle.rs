@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::exchange::closed_loop;
-use crate::http::Stream;
+use crate::http::OpenStream;
 use crate::mcp_http::McpClient;
 use crate::usage::Usage;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
@@ -52,9 +52,9 @@ impl Idle {
         let clients: Vec<McpClient> = begun.try_collect().await?;
         let with_sessions = resident()?;
         let opened = stream::iter(&clients).map(McpClient::listen).buffer_unordered(AT_A_TIME);
-        let streams: Vec<Stream> = opened.try_collect().await?;
+        let streams: Vec<OpenStream> = opened.try_collect().await?;
         let with_streams = resident()?;
-        if let Some(number) = streams.iter().position(Stream::is_over) {
+        if let Some(number) = streams.iter().position(OpenStream::is_over) {
             return Err(MeasureError::McpServer(format!("stream {number} of {sessions} was ended by the server")));
         }
         drop(streams);

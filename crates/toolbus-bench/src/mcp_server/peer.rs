@@ -4,7 +4,7 @@ use std::io;
 use std::process::Stdio;
 use std::str::FromStr;
 
-use crate::mcp_http::Endpoint;
+use crate::mcp_http::McpEndpoint;
 use tokio::process::{Child, Command};
 
 use super::tree;
@@ -14,20 +14,20 @@ use crate::errors::Errors;
 
 /// A proxy that others wrote: `NAME[@PATH]=COMMAND`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Peer {
+pub(crate) struct PeerCommand {
     pub(super) name: String,
     pub(super) path: String,
     pub(super) command: String,
 }
 
 /// A proxy that runs.
-pub(super) struct Running {
+pub(super) struct RunningPeer {
     child: Child,
     errors: Errors,
-    endpoint: Endpoint,
+    endpoint: McpEndpoint,
 }
 
-impl FromStr for Peer {
+impl FromStr for PeerCommand {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -40,21 +40,21 @@ impl FromStr for Peer {
     }
 }
 
-impl Peer {
+impl PeerCommand {
     /// Starts it with a port to listen on and the server to be in front of.
-    pub(super) async fn start(&self, server: &str) -> Result<Running, MeasureError> {
+    pub(super) async fn start(&self, server: &str) -> Result<RunningPeer, MeasureError> {
         let address = free_address().await?;
         let mut shell = Command::new("sh");
         shell.args(["-c", &self.command]).env("PORT", address.port().to_string()).env("SERVER", server);
         shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = shell.spawn()?;
         let errors = Errors::of(&mut child);
-        Ok(Running { child, errors, endpoint: Endpoint { address, path: self.path.clone(), token: None } })
+        Ok(RunningPeer { child, errors, endpoint: McpEndpoint { address, path: self.path.clone(), token: None } })
     }
 }
 
-impl Running {
-    pub(super) const fn endpoint(&self) -> &Endpoint {
+impl RunningPeer {
+    pub(super) const fn endpoint(&self) -> &McpEndpoint {
         &self.endpoint
     }
 
@@ -74,7 +74,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningPeer {
     /// Nothing that it started may stay.
     fn drop(&mut self) {
         let below = tree::below(self.process());
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_a_name_a_path_and_a_command_line() {
-        let peer = |text: &str| text.parse::<Peer>().map(|peer| (peer.name, peer.path, peer.command));
+        let peer = |text: &str| text.parse::<PeerCommand>().map(|peer| (peer.name, peer.path, peer.command));
         let of = |name: &str, path: &str, command: &str| Ok((name.to_owned(), path.to_owned(), command.to_owned()));
         assert_eq!(peer("a b=run --x=1 $PORT"), of("a b", "/mcp", "run --x=1 $PORT"));
         assert_eq!(peer("a@/=run"), of("a", "/", "run"));
@@ -110,12 +110,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_that_ends_tells_why_and_what_it_started_ends_with_it() {
-        let peer: Peer = "a=echo no $SERVER on ${PORT:+a port} >&2; exit 3".parse().unwrap();
+        let peer: PeerCommand = "a=echo no $SERVER on ${PORT:+a port} >&2; exit 3".parse().unwrap();
         let mut failed = peer.start("server").await.unwrap();
         let error = patience::eventually("its end", async || failed.lives("a").await.err()).await.to_string();
         assert!(error.contains("a ended (exit status: 3): no server on a port"), "{error}");
 
-        let peer: Peer = "a=sleep 1003 & wait".parse().unwrap();
+        let peer: PeerCommand = "a=sleep 1003 & wait".parse().unwrap();
         let mut running = peer.start("server").await.unwrap();
         running.lives("a").await.unwrap();
         let top = running.process();

@@ -4,20 +4,20 @@ use std::time::{Duration, Instant};
 
 use crate::exchange::{Exchange as _, ExchangeError, closed_loop};
 use crate::figures::Figures;
-use crate::mcp_http::{Endpoint, McpCaller, McpClient, ToolUse};
+use crate::mcp_http::{McpCaller, McpClient, McpEndpoint, ToolUse};
 use crate::usage::Usage;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::idle::mib;
-use super::peer::Running;
+use super::peer::RunningPeer;
 use super::{Server, WARM_UP, tree};
 use crate::args::MeasureArgs;
 use crate::broker::TOOLBUS;
 use crate::daemon::START_TIME;
 use crate::error::MeasureError;
 use crate::mcp::processes::kill;
-use crate::mcp::subject::Subject;
+use crate::mcp::subject::MeasuredServer;
 use crate::rounds::Rounds;
 
 /// How often what is waited for is asked for.
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) struct Compared {
     pub(super) name: String,
     /// By number of connections.
-    pub(super) calls: Vec<Calls>,
+    pub(super) calls: Vec<PeerCalls>,
     /// Resident memory of the proxy and its helpers after the calls, without the server, in MiB.
     pub(super) memory_mib: f64,
     pub(super) after_kill: AfterKill,
@@ -40,7 +40,7 @@ pub(super) struct Compared {
 /// Calls at one number of connections.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Calls {
+pub(super) struct PeerCalls {
     pub(super) callers: u16,
     #[serde(flatten)]
     pub(super) figures: Figures,
@@ -60,18 +60,18 @@ pub(super) struct AfterKill {
 
 /// All that are measured.
 pub(super) struct Peers {
-    sides: Vec<Side>,
+    sides: Vec<PeerSide>,
     /// The argument by which the server is known among processes.
     program: String,
     /// Held while they run.
     toolbus: Server,
-    others: Vec<Running>,
+    others: Vec<RunningPeer>,
 }
 
 /// A proxy that runs.
-struct Side {
+struct PeerSide {
     name: String,
-    endpoint: Endpoint,
+    endpoint: McpEndpoint,
     process: u32,
     call: ToolUse,
 }
@@ -106,7 +106,7 @@ impl Peers {
     }
 
     async fn start(args: &MeasureArgs) -> Result<Self, MeasureError> {
-        let subject = Subject::of(args)?;
+        let subject = MeasuredServer::of(args)?;
         let words: Vec<&str> = std::iter::once(&subject.command).chain(&subject.args).map(String::as_str).collect();
         let program = words.last().copied().unwrap_or_default().to_owned();
         let toolbus = Server::start(Some(&subject)).await?;
@@ -115,7 +115,7 @@ impl Peers {
             arguments: (*subject.arguments).clone(),
             answer: subject.answer.map(str::to_owned),
         };
-        let side = |name: &str, endpoint: &Endpoint, process| Side {
+        let side = |name: &str, endpoint: &McpEndpoint, process| PeerSide {
             name: name.to_owned(),
             endpoint: endpoint.clone(),
             process,
@@ -136,7 +136,7 @@ impl Peers {
     }
 
     /// Every side at one number of connections.
-    async fn calls(&self, args: &MeasureArgs, callers: u16, bar: &ProgressBar) -> Result<Vec<Calls>, MeasureError> {
+    async fn calls(&self, args: &MeasureArgs, callers: u16, bar: &ProgressBar) -> Result<Vec<PeerCalls>, MeasureError> {
         let mut connected = Vec::new();
         for (place, side) in self.sides.iter().enumerate() {
             let mut clients = Vec::with_capacity(usize::from(callers));
@@ -160,13 +160,13 @@ impl Peers {
         }
         let failures = connected.iter().map(|(_, _, failures)| *failures);
         let medians = rounds.medians().map(|(_, figures)| figures);
-        Ok(medians.zip(failures).map(|(figures, failures)| Calls { callers, figures, failures }).collect())
+        Ok(medians.zip(failures).map(|(figures, failures)| PeerCalls { callers, figures, failures }).collect())
     }
 }
 
-impl Side {
+impl PeerSide {
     /// Waits for a good answer; learns what the tool is called there.
-    async fn ready(&mut self, mut process: Option<&mut Running>) -> Result<(), MeasureError> {
+    async fn ready(&mut self, mut process: Option<&mut RunningPeer>) -> Result<(), MeasureError> {
         let begun = Instant::now();
         loop {
             let Err(error) = self.first_call().await else { return Ok(()) };

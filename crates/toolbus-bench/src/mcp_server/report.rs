@@ -6,9 +6,9 @@ use crate::figures::Figures;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use super::Side;
+use super::McpServerSide;
 use super::idle::Idle;
-use super::peers::{Calls, Compared};
+use super::peers::{Compared, PeerCalls};
 use crate::figures::{self, Row};
 use crate::report::{Gate, Measured};
 
@@ -48,16 +48,16 @@ impl Measured for McpServerBench {
 }
 
 /// Both generations of the protocol.
-const SIDES: [Side; 2] = [Side::Session, Side::Stateless];
+const SIDES: [McpServerSide; 2] = [McpServerSide::Session, McpServerSide::Stateless];
 
-fn figures_of(rows: &[Row], side: Side, callers: u16) -> Option<Figures> {
+fn figures_of(rows: &[Row], side: McpServerSide, callers: u16) -> Option<Figures> {
     rows.iter().find(|row| row.callers == callers && row.side == side.name()).map(|row| row.figures)
 }
 
 /// What the MCP server adds to the call on the bus, where one call at a time was measured.
 fn added(rows: &[Row]) -> Vec<Gate> {
-    let gate = |side: Side| {
-        let added = figures_of(rows, side, 1)?.p50_ms - figures_of(rows, Side::Bus, 1)?.p50_ms;
+    let gate = |side: McpServerSide| {
+        let added = figures_of(rows, side, 1)?.p50_ms - figures_of(rows, McpServerSide::Bus, 1)?.p50_ms;
         let what = format!("p50 of {}, beyond that on the bus", side.name());
         Some(Gate { what, wanted: "≤ 0.5 ms", measured: format!("{added:.3} ms"), is_met: added <= ADDED })
     };
@@ -69,10 +69,10 @@ fn carried(rows: &[Row]) -> Vec<Gate> {
     let Some(callers) = rows.iter().map(|row| row.callers).max().filter(|callers| *callers > 1) else {
         return Vec::new();
     };
-    let gate = |side: Side| {
+    let gate = |side: McpServerSide| {
         let rate = |side| figures_of(rows, side, callers).map(|figures| figures.calls_per_second);
-        let carried = rate(side)? / rate(Side::Page)?;
-        let what = format!("{} at {callers} connections, of {}", side.name(), Side::Page.name());
+        let carried = rate(side)? / rate(McpServerSide::Page)?;
+        let what = format!("{} at {callers} connections, of {}", side.name(), McpServerSide::Page.name());
         Some(Gate { what, wanted: "≥ 0.70", measured: format!("{carried:.2}"), is_met: carried >= CARRIED })
     };
     SIDES.into_iter().filter_map(gate).collect()
@@ -91,7 +91,7 @@ fn comparison(peers: &[Compared]) -> Table {
     let before = ["proxy", "in flight", "calls/s", "p50 ms", "p99 ms", "not good"];
     table.set_header(before.into_iter().chain(["memory MiB", "good after kill", "the same, new session"]));
     for Compared { name, calls, memory_mib, after_kill } in peers {
-        for Calls { callers, figures, failures } in calls {
+        for PeerCalls { callers, figures, failures } in calls {
             table.add_row([
                 name.clone(),
                 callers.to_string(),
@@ -149,8 +149,9 @@ mod tests {
     }
 
     fn peers() -> Vec<Compared> {
-        let calls =
-            |p50| [1, 32].map(|callers| Calls { callers, figures: row("", callers, 900.0, p50).figures, failures: 7 });
+        let calls = |p50| {
+            [1, 32].map(|callers| PeerCalls { callers, figures: row("", callers, 900.0, p50).figures, failures: 7 })
+        };
         let compared = |name: &str, p50, after_kill| Compared {
             name: name.to_owned(),
             calls: calls(p50).into(),

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use crate::mcp_http::Endpoint;
+use crate::mcp_http::McpEndpoint;
 use toolbus_protocol::new_message_id;
 
 use crate::daemon::{Daemon, free_address, toolbus};
 use crate::error::MeasureError;
-use crate::mcp::subject::Subject;
+use crate::mcp::subject::MeasuredServer;
 
 /// The path of the MCP server.
 const PATH: &str = "/mcp";
@@ -17,12 +17,12 @@ const TOKEN: &str = "TOOLBUS_BENCH_TOKEN";
 /// A daemon on the embedded bus with a token, in a process of its own.
 pub(super) struct Server {
     daemon: Daemon,
-    endpoint: Endpoint,
+    endpoint: McpEndpoint,
 }
 
 impl Server {
     /// With the tool `echo`, and the tools of an MCP server if one is given.
-    pub(super) async fn start(behind: Option<&Subject>) -> Result<Self, MeasureError> {
+    pub(super) async fn start(behind: Option<&MeasuredServer>) -> Result<Self, MeasureError> {
         let (id, token, address) = (new_message_id(), new_message_id(), free_address().await?);
         let mut settings = format!(
             r#"
@@ -42,17 +42,17 @@ time = false
 log = "warn"
 "#
         );
-        if let Some(Subject { command, args, .. }) = behind {
+        if let Some(MeasuredServer { command, args, .. }) = behind {
             let (command, args) = (serde_json::json!(command), serde_json::json!(args));
             let _ = write!(settings, "[mcp.servers.bench]\ncommand = {command}\nargs = {args}\n");
         }
         let mut program = toolbus()?;
         program.env(TOKEN, &token);
         let daemon = Daemon::launch(program, &id, address, &settings).await?;
-        Ok(Self { daemon, endpoint: Endpoint { address, path: PATH.to_owned(), token: Some(token) } })
+        Ok(Self { daemon, endpoint: McpEndpoint { address, path: PATH.to_owned(), token: Some(token) } })
     }
 
-    pub(super) const fn endpoint(&self) -> &Endpoint {
+    pub(super) const fn endpoint(&self) -> &McpEndpoint {
         &self.endpoint
     }
 

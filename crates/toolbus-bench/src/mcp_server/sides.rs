@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::load::TEXT;
-use crate::exchange::{Exchange, ExchangeError, Outcome, closed_loop};
-use crate::http::Page;
+use crate::exchange::{Exchange, ExchangeError, LoopResult, closed_loop};
+use crate::http::MeasuredPage;
 use crate::mcp_http::{McpCaller, McpClient, ToolUse};
 use serde_json::{Map, Value, json};
 use toolbus_protocol::topic;
@@ -15,7 +15,7 @@ use crate::daemon::START_TIME;
 use crate::error::MeasureError;
 use toolbus::config::{Config, Override, Sources};
 use toolbus::local_daemon::LocalDaemon;
-use toolbus_client::{Client, Content};
+use toolbus_client::{Client, ReplyContent};
 
 /// The tool that is called.
 const TOOL: &str = "echo";
@@ -24,7 +24,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// What is asked for again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum McpServerSide {
     /// The call as a request on the embedded bus, which a daemon in this process answers.
     Bus,
     /// The simplest page of the HTTP server.
@@ -35,7 +35,7 @@ pub(super) enum Side {
     Stateless,
 }
 
-impl Side {
+impl McpServerSide {
     pub(super) const ALL: [Self; 4] = [Self::Bus, Self::Page, Self::Session, Self::Stateless];
 
     pub(super) const fn name(self) -> &'static str {
@@ -49,7 +49,7 @@ impl Side {
 }
 
 /// A daemon in a process of its own with an MCP server, and one in this process without.
-pub(super) struct Sides {
+pub(super) struct McpServerSides {
     server: Server,
     session: LocalDaemon,
     client: Arc<Client>,
@@ -58,7 +58,7 @@ pub(super) struct Sides {
 /// Those who ask, connected.
 pub(super) enum Callers {
     Bus(Vec<BusCaller>),
-    Page(Vec<Page>),
+    Page(Vec<MeasuredPage>),
     Clients(Vec<McpCaller>),
 }
 
@@ -68,7 +68,7 @@ pub(super) struct BusCaller {
     arguments: Map<String, Value>,
 }
 
-impl Sides {
+impl McpServerSides {
     pub(super) async fn start() -> Result<Self, MeasureError> {
         let failed = |error: &dyn ToString| MeasureError::McpServer(error.to_string());
         let plain = [("tools.echo", "true"), ("tools.time", "false"), ("bus.url", "embedded")];
@@ -82,22 +82,22 @@ impl Sides {
         Ok(Self { server: Server::start(None).await?, session, client })
     }
 
-    pub(super) async fn connect(&self, side: Side, callers: usize) -> Result<Callers, MeasureError> {
+    pub(super) async fn connect(&self, side: McpServerSide, callers: usize) -> Result<Callers, MeasureError> {
         let endpoint = self.server.endpoint();
         Ok(match side {
-            Side::Bus => Callers::Bus((0..callers).map(|_| BusCaller::new(&self.client)).collect()),
-            Side::Page => {
-                let page = |_| Page::new(endpoint.address, "/healthz");
+            McpServerSide::Bus => Callers::Bus((0..callers).map(|_| BusCaller::new(&self.client)).collect()),
+            McpServerSide::Page => {
+                let page = |_| MeasuredPage::new(endpoint.address, "/healthz");
                 Callers::Page((0..callers).map(page).collect::<Result<_, _>>()?)
             }
-            Side::Session => {
+            McpServerSide::Session => {
                 let mut clients = Vec::with_capacity(callers);
                 for _ in 0..callers {
                     clients.push(McpClient::initialize(endpoint).await?.repeating(&call())?);
                 }
                 Callers::Clients(clients)
             }
-            Side::Stateless => {
+            McpServerSide::Stateless => {
                 let client = |_| McpClient::stateless(endpoint)?.repeating(&call());
                 Callers::Clients((0..callers).map(client).collect::<Result<_, _>>()?)
             }
@@ -116,7 +116,7 @@ impl Sides {
 }
 
 impl Callers {
-    pub(super) async fn run(&mut self, time: Duration) -> Result<Outcome, MeasureError> {
+    pub(super) async fn run(&mut self, time: Duration) -> Result<LoopResult, MeasureError> {
         Ok(match self {
             Self::Bus(callers) => closed_loop(callers, time).await?,
             Self::Page(callers) => closed_loop(callers, time).await?,
@@ -140,7 +140,7 @@ impl Exchange for BusCaller {
         let request = self.client.request(TOOL, Some(&self.arguments), Some(ANSWER_TIME), None);
         let answer = self.client.send(&request, ANSWER_TIME).await;
         match answer.map_err(|error| ExchangeError::Other(error.to_string()))?.content {
-            Content::Result(result) if !result.is_error && result.content.as_deref() == Some(TEXT) => Ok(()),
+            ReplyContent::Result(result) if !result.is_error && result.content.as_deref() == Some(TEXT) => Ok(()),
             other => Err(ExchangeError::Other(format!("the tool answered {other:?}"))),
         }
     }

@@ -21,7 +21,7 @@ use tracing::{Span, debug, error, info, warn};
 
 use super::cause::{self, ACCESS_REFUSED};
 use super::settings::{Checked, host_of};
-use super::state::State;
+use super::state::StateTracker;
 use super::topology::{self, TopologyError};
 
 /// Longest time for name, TCP, TLS and login together.
@@ -104,7 +104,7 @@ impl ConnectionHandle {
 pub(super) struct ConnectionSupervisor {
     kind: ConnectionKind,
     settings: Arc<Checked>,
-    state: Arc<State>,
+    state: Arc<StateTracker>,
     closing: CancellationToken,
     connection: watch::Sender<Option<Arc<Connection>>>,
     /// Whether the present connection has carried a message.
@@ -115,7 +115,7 @@ impl ConnectionSupervisor {
     pub(super) fn new(
         kind: ConnectionKind,
         settings: Arc<Checked>,
-        state: Arc<State>,
+        state: Arc<StateTracker>,
         closing: CancellationToken,
     ) -> (Self, ConnectionHandle) {
         let (sender, connection) = watch::channel(None);

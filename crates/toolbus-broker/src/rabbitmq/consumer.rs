@@ -20,7 +20,7 @@ use tracing::{debug, error, info, warn};
 
 use super::connection::{Backoff, ConnectionHandle, HEALTHY};
 use super::settings::Checked;
-use super::state::State;
+use super::state::StateTracker;
 use super::topology::{self, Bindings, TopologyError};
 use super::{cause, properties};
 
@@ -40,7 +40,7 @@ pub(super) struct Consumer {
     /// Its number in the state.
     pub(super) id: u64,
     pub(super) settings: Arc<Checked>,
-    pub(super) state: Arc<State>,
+    pub(super) state: Arc<StateTracker>,
     pub(super) connection: ConnectionHandle,
     pub(super) stop: CancellationToken,
 }
@@ -143,7 +143,7 @@ impl Consumer {
         let queue = properties::short("queue name", &self.subscription.queue)
             .map_err(|error| TopologyError::Fatal(error.to_string()))?;
         let channel = connection.create_channel().await.map_err(lost)?;
-        let mut opening = Opening { channel: Some(channel.clone()), runtime: Handle::current() };
+        let mut opening = OpeningChannel { channel: Some(channel.clone()), runtime: Handle::current() };
         // Without a bound the client would buffer the whole queue.
         let prefetch = self.subscription.prefetch.max(1);
         channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(lost)?;
@@ -200,12 +200,12 @@ impl Consumer {
 
 /// A channel whose consumer is not confirmed yet. One that is given up is closed: otherwise the broker might confirm the
 /// consumer later and deliver to a channel without a reader.
-struct Opening {
+struct OpeningChannel {
     channel: Option<Channel>,
     runtime: Handle,
 }
 
-impl Drop for Opening {
+impl Drop for OpeningChannel {
     fn drop(&mut self) {
         if let Some(channel) = self.channel.take() {
             // Failing means that it is closed already.

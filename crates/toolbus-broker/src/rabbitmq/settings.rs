@@ -19,7 +19,7 @@ const FRAME_MAX: u32 = 131_072;
 
 /// How to reach the broker, and how things are named there.
 #[derive(Clone)]
-pub struct Settings {
+pub struct RabbitMqSettings {
     /// One URL, or those of a cluster's nodes, tried in turn: `amqp://` or `amqps://`, with credentials.
     pub urls: Vec<String>,
     /// Name of this instance; its connections are called `{name} consume` and `{name} publish`.
@@ -37,9 +37,9 @@ pub struct Settings {
 }
 
 /// URLs hold credentials, so they are left out.
-impl fmt::Debug for Settings {
+impl fmt::Debug for RabbitMqSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
+        f.debug_struct("RabbitMqSettings")
             .field("name", &self.name)
             .field("exchange", &self.exchange)
             .field("dead_letter_exchange", &self.dead_letter_exchange)
@@ -140,7 +140,7 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    pub(super) fn new(settings: Settings) -> Result<Self, SettingsError> {
+    pub(super) fn new(settings: RabbitMqSettings) -> Result<Self, SettingsError> {
         if settings.urls.is_empty() {
             return Err(SettingsError::NoUrl);
         }
@@ -191,10 +191,10 @@ fn read_pem(path: &Path, expected: &'static str) -> Result<String, SettingsError
 
 #[cfg(test)]
 mod tests {
-    use super::{Checked, Clock, QueueType, Settings, SettingsError, Tls, host_of};
+    use super::{Checked, Clock, QueueType, RabbitMqSettings, SettingsError, Tls, host_of};
 
-    fn settings(urls: &[&str]) -> Settings {
-        Settings {
+    fn settings(urls: &[&str]) -> RabbitMqSettings {
+        RabbitMqSettings {
             urls: urls.iter().map(|url| (*url).to_owned()).collect(),
             name: "toolbus".into(),
             exchange: "rockbot".into(),
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    fn refused(settings: Settings) -> String {
+    fn refused(settings: RabbitMqSettings) -> String {
         match Checked::new(settings) {
             Ok(_) => "accepted".into(),
             Err(error) => error.to_string(),
@@ -234,14 +234,16 @@ mod tests {
     #[test]
     fn a_certificate_without_its_key_is_refused() {
         let tls = Tls { ca: None, cert: Some("client.pem".into()), key: None };
-        assert!(refused(Settings { tls: Some(tls), ..settings(&["amqps://localhost"]) }).contains("both or none"));
+        assert!(
+            refused(RabbitMqSettings { tls: Some(tls), ..settings(&["amqps://localhost"]) }).contains("both or none")
+        );
     }
 
     #[test]
     fn a_file_that_is_no_certificate_is_refused_by_its_name() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let tls = Tls { ca: Some(file.path().into()), cert: None, key: None };
-        let text = refused(Settings { tls: Some(tls), ..settings(&["amqps://localhost"]) });
+        let text = refused(RabbitMqSettings { tls: Some(tls), ..settings(&["amqps://localhost"]) });
         assert!(text.contains("CERTIFICATE") && text.contains(file.path().to_str().unwrap()), "{text}");
     }
 }

@@ -10,7 +10,7 @@ use super::connection::ConnectionKind;
 const MAX_REASON: usize = 400;
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct StateTracker {
     shown: watch::Sender<BusState>,
     hidden: Mutex<Hidden>,
 }
@@ -30,7 +30,7 @@ struct Hidden {
     last_consumer: u64,
 }
 
-impl State {
+impl StateTracker {
     pub(super) fn watch(&self) -> watch::Receiver<BusState> {
         self.shown.subscribe()
     }
@@ -165,12 +165,12 @@ fn bounded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_REASON, State};
+    use super::{MAX_REASON, StateTracker};
     use crate::rabbitmq::connection::ConnectionKind;
 
     #[test]
     fn it_is_connected_when_both_connections_are_open() {
-        let state = State::default();
+        let state = StateTracker::default();
         state.opened(ConnectionKind::Consume);
         assert!(!state.watch().borrow().connected);
         state.opened(ConnectionKind::Publish);
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_consumer_that_is_removed_no_longer_counts() {
-        let state = State::default();
+        let state = StateTracker::default();
         let (first, second) = (state.add_consumer("a"), state.add_consumer("b"));
         state.remove_consumer(first);
         state.consuming(first, true);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn losing_the_publishing_connection_ends_its_block() {
-        let state = State::default();
+        let state = StateTracker::default();
         state.blocked(Some("low on memory"));
         state.lost(ConnectionKind::Consume, "gone");
         assert!(state.watch().borrow().blocked.is_some());
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_the_broker_says_itself_is_shown_before_missing_confirms() {
-        let state = State::default();
+        let state = StateTracker::default();
         let shown = || state.watch().borrow().blocked.clone();
         state.unconfirmed(Some("no confirm"));
         state.blocked(Some("low on memory"));
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_first_fatal_reason_stays_and_is_bounded() {
-        let state = State::default();
+        let state = StateTracker::default();
         state.fatal(&"x".repeat(1_000));
         state.fatal("another");
         assert_eq!(state.watch().borrow().fatal.as_ref().map(String::len), Some(MAX_REASON));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use toolbus_broker::rabbitmq::{QueueType, RabbitMq, Settings, Tls};
+use toolbus_broker::rabbitmq::{QueueType, RabbitMq, RabbitMqSettings, Tls};
 use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, Ownership, Routing, Subscription, Target};
 use toolbus_protocol::Properties;
@@ -27,11 +27,11 @@ pub(crate) fn unique(name: &str) -> String {
 }
 
 /// Settings with exchanges of the test's own.
-pub(crate) fn settings(url: &str) -> Settings {
+pub(crate) fn settings(url: &str) -> RabbitMqSettings {
     // What a failed test logged is shown with it; a second attempt to set this up is of no interest.
     drop(tracing_subscriber::fmt().with_env_filter("toolbus_broker=debug,bus=debug").with_test_writer().try_init());
     let exchange = unique("exchange");
-    Settings {
+    RabbitMqSettings {
         urls: vec![url.to_owned()],
         name: unique("instance"),
         dead_letter_exchange: format!("{exchange}.dlx"),
@@ -42,8 +42,8 @@ pub(crate) fn settings(url: &str) -> Settings {
     }
 }
 
-pub(crate) fn settings_with_ca(url: &str, ca: std::path::PathBuf) -> Settings {
-    Settings { tls: Some(Tls { ca: Some(ca), cert: None, key: None }), ..settings(url) }
+pub(crate) fn settings_with_ca(url: &str, ca: std::path::PathBuf) -> RabbitMqSettings {
+    RabbitMqSettings { tls: Some(Tls { ca: Some(ca), cert: None, key: None }), ..settings(url) }
 }
 
 /// A bus on the shared node.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
-use toolbus_broker::rabbitmq::{RabbitMq, Settings};
+use toolbus_broker::rabbitmq::{RabbitMq, RabbitMqSettings};
 use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, BusState, Outgoing, Ownership, Routing, Subscription, Target};
 use toolbus_testing::patience::{PATIENCE, eventually};
@@ -297,7 +297,7 @@ async fn another_node_of_the_cluster_is_tried() {
     let own = settings(&node().await.url());
     let dead = format!("amqp://guest:guest@{}/%2f", proxy.address());
     let urls = vec![dead, own.urls[0].clone()];
-    let bus = RabbitMq::start(Settings { urls, ..own }).unwrap();
+    let bus = RabbitMq::start(RabbitMqSettings { urls, ..own }).unwrap();
     let mut deliveries = consume(&bus, &unique("cluster"), &["t"]).await;
     still_works(&bus, &mut deliveries).await;
     bus.close().await;

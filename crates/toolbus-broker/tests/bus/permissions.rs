@@ -1,6 +1,6 @@
 //! Users that may do less than everything.
 
-use toolbus_broker::rabbitmq::{RabbitMq, Settings};
+use toolbus_broker::rabbitmq::{RabbitMq, RabbitMqSettings};
 use toolbus_core::bus::{Bus, PublishError, Routing, Target};
 
 use crate::fixture::{
@@ -25,7 +25,7 @@ async fn a_user_that_may_declare_nothing_uses_what_exists() {
     administrator.close().await;
 
     let (_, url) = user("^$", ".*", ".*").await;
-    let bus = RabbitMq::start(Settings { urls: vec![url], ..owner }).unwrap();
+    let bus = RabbitMq::start(RabbitMqSettings { urls: vec![url], ..owner }).unwrap();
     let mut deliveries = consume(&bus, &queue, &["t"]).await;
     deliver(&bus, &to_topic("t", "hello")).await;
     assert_eq!(take(&mut deliveries).await, "hello");
@@ -43,7 +43,7 @@ async fn an_address_that_the_user_may_not_write_to_is_refused_and_harms_no_other
     let owner = settings(&node().await.url());
     let forbidden = format!("{}.dlx", owner.exchange);
     let (name, url) = user(".*", ".*", ".*").await;
-    let bus = RabbitMq::start(Settings { urls: vec![url], ..owner }).unwrap();
+    let bus = RabbitMq::start(RabbitMqSettings { urls: vec![url], ..owner }).unwrap();
     let queue = unique("harmless");
     let mut deliveries = consume(&bus, &queue, &["t"]).await;
     deliver(&bus, &to_topic("t", "before")).await;

@@ -1,6 +1,6 @@
 //! How queues are declared on RabbitMQ, and what happens when they exist already.
 
-use toolbus_broker::rabbitmq::{QueueType, RabbitMq, Settings};
+use toolbus_broker::rabbitmq::{QueueType, RabbitMq, RabbitMqSettings};
 use toolbus_core::bus::{Bus, Ownership, Subscription};
 
 use crate::fixture::{
@@ -53,7 +53,7 @@ async fn quorum_queues_have_their_arguments_and_a_dead_letter_queue() {
 #[tokio::test]
 async fn classic_queues_are_durable_and_have_no_delivery_limit() {
     let settings = settings(&node().await.url());
-    let bus = RabbitMq::start(Settings { queue_type: QueueType::Classic, ..settings }).unwrap();
+    let bus = RabbitMq::start(RabbitMqSettings { queue_type: QueueType::Classic, ..settings }).unwrap();
     let queue = unique("classic");
     let mut deliveries = consume(&bus, &queue, &["t"]).await;
     let line = listed(&QUEUES, &queue).await;

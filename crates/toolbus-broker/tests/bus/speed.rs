@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use toolbus_broker::rabbitmq::{QueueType, RabbitMq, Settings};
+use toolbus_broker::rabbitmq::{QueueType, RabbitMq, RabbitMqSettings};
 use toolbus_core::Clock;
 use toolbus_core::bus::Bus;
 
@@ -11,7 +11,7 @@ use crate::fixture::{consume, node, settings, take, to_topic, unique};
 #[tokio::test]
 async fn one_message_at_a_time_is_not_held_back_by_the_network_stack() {
     let settings = settings(&node().await.url());
-    let bus = RabbitMq::start(Settings { queue_type: QueueType::Classic, ..settings }).unwrap();
+    let bus = RabbitMq::start(RabbitMqSettings { queue_type: QueueType::Classic, ..settings }).unwrap();
     let mut deliveries = consume(&bus, &unique("speed"), &["t"]).await;
     let mut times = Vec::new();
     for _ in 0..101 {

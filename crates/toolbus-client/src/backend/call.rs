@@ -14,7 +14,7 @@ use toolbus_protocol::{
 
 use super::response::response;
 use super::{BackendParts, sentence};
-use crate::{Answer, ClientError, Expected, Request};
+use crate::{CallReply, ClientError, Expected, SignedRequest};
 
 /// Longest wait for the broker before a call is sent.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ impl BackendParts {
         }
         loop {
             tokio::select! {
-                received = expected.received() => return answered(received.and_then(Answer::read), effect),
+                received = expected.received() => return answered(received.and_then(CallReply::read), effect),
                 () = cancelled.cancelled() => return self.cancel(&id, &mut expected, effect).await,
                 () = tokio::time::sleep_until(until.into()) => break,
                 () = lost(&mut losses, before), if !is_lost => {
@@ -68,7 +68,7 @@ impl BackendParts {
         Err(failure)
     }
 
-    fn request(&self, call: &BackendCall, id: &str) -> Request {
+    fn request(&self, call: &BackendCall, id: &str) -> SignedRequest {
         let body = ToolInvokeRequest {
             tool_call_id: Some(id.to_owned()),
             tool_name: call.tool.clone(),
@@ -86,7 +86,7 @@ impl BackendParts {
     }
 
     /// Publishes a call. Whether it is not known if the broker has it.
-    async fn publish(&self, request: &Request) -> Result<bool, ToolFailure> {
+    async fn publish(&self, request: &SignedRequest) -> Result<bool, ToolFailure> {
         match tokio::time::timeout(PUBLISH_TIME, self.client.publish(request)).await {
             Ok(Ok(())) => Ok(false),
             Ok(Err(ClientError::Publish(PublishError::Unavailable(_)))) | Err(_) => Ok(true),
@@ -100,7 +100,7 @@ impl BackendParts {
         for _ in 0..CANCELS {
             self.tell_cancelled(id).await;
             if let Ok(received) = tokio::time::timeout(CANCEL_PERIOD, expected.received()).await {
-                return answered(received.and_then(Answer::read), effect);
+                return answered(received.and_then(CallReply::read), effect);
             }
         }
         Err(failed(Cause::Cancelled, "The call was cancelled.", effect))
@@ -135,7 +135,7 @@ pub(super) async fn lost(state: &mut watch::Receiver<BusState>, before: u64) {
     }
 }
 
-fn answered(answer: Result<Answer, ClientError>, effect: Effect) -> Result<ToolOutput, ToolFailure> {
+fn answered(answer: Result<CallReply, ClientError>, effect: Effect) -> Result<ToolOutput, ToolFailure> {
     match answer {
         Ok(answer) => response(answer.content),
         Err(error) => Err(failed(Cause::InvalidResult, &format!("There is no result: {}", sentence(&error)), effect)),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use toolbus_core::Clock;
-use toolbus_core::listing::Definition;
+use toolbus_core::listing::ListedTool;
 use toolbus_mcp_server::Unavailable;
 use toolbus_protocol::{Format, ToolError, ToolListRequest, ToolListResponse, message_type, topic};
 use tracing::{info, warn};
@@ -29,9 +29,9 @@ const LIST_TIME: Duration = Duration::from_secs(10);
 const FAILED_TIME: Duration = Duration::from_secs(1);
 
 /// The lists of all sessions.
-pub(super) struct Listing {
+pub(super) struct ListCaches {
     clock: Clock,
-    known: Mutex<HashMap<Arc<str>, Option<List>>>,
+    known: Mutex<HashMap<Arc<str>, Option<CachedList>>>,
     /// Held while the daemon is asked.
     asking: tokio::sync::Mutex<()>,
     /// When nobody answered last, and why.
@@ -42,23 +42,23 @@ pub(super) struct Listing {
 
 /// A list, as the daemon gave it.
 #[derive(Debug, Clone)]
-pub(super) struct List {
+pub(super) struct CachedList {
     /// The daemon's digest of it.
     pub(super) version: String,
     /// The tools, sorted by name.
-    pub(super) tools: Arc<[Definition]>,
+    pub(super) tools: Arc<[ListedTool]>,
     asked: Instant,
 }
 
-impl List {
+impl CachedList {
     /// The tool that is meant by a name: its own, or the one that models know it by.
-    pub(super) fn tool(&self, name: &str) -> Option<&Definition> {
-        let named = |is_it: fn(&Definition, &str) -> bool| self.tools.iter().find(|tool| is_it(tool, name));
+    pub(super) fn tool(&self, name: &str) -> Option<&ListedTool> {
+        let named = |is_it: fn(&ListedTool, &str) -> bool| self.tools.iter().find(|tool| is_it(tool, name));
         named(|tool, name| *tool.name == *name).or_else(|| named(|tool, name| *tool.llm_name == *name))
     }
 }
 
-impl Listing {
+impl ListCaches {
     pub(super) fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -82,7 +82,7 @@ impl Listing {
     }
 
     /// The list of a session, as it was last told.
-    pub(super) fn known(&self, session: Option<&Arc<str>>) -> Option<List> {
+    pub(super) fn known(&self, session: Option<&Arc<str>>) -> Option<CachedList> {
         self.lock().get(session?).cloned().flatten()
     }
 
@@ -90,7 +90,7 @@ impl Listing {
         self.changes.subscribe()
     }
 
-    fn fresh(&self, session: &Arc<str>) -> Option<List> {
+    fn fresh(&self, session: &Arc<str>) -> Option<CachedList> {
         self.known(Some(session)).filter(|list| self.clock.since(list.asked) < FRESH)
     }
 
@@ -102,7 +102,7 @@ impl Listing {
         self.lock().values().all(Option::is_some)
     }
 
-    fn learn(&self, session: &Arc<str>, list: &List) {
+    fn learn(&self, session: &Arc<str>, list: &CachedList) {
         let before = match self.lock().get_mut(session) {
             Some(known) => known.replace(list.clone()),
             None => return,
@@ -129,14 +129,14 @@ impl Listing {
         *self.failed.lock() = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Option<List>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Option<CachedList>>> {
         self.known.lock()
     }
 }
 
 impl BackendParts {
     /// The list of a session: as it was told a moment ago, or as it is. Where nobody answers, as it was last told.
-    pub(super) async fn list(&self, session: Option<&Arc<str>>) -> Result<List, Unavailable> {
+    pub(super) async fn list(&self, session: Option<&Arc<str>>) -> Result<CachedList, Unavailable> {
         let Some(session) = session else { return Err(Unavailable("A caller without a session has no list.".into())) };
         let error = match self.listing.fresh(session) {
             Some(list) => return Ok(list),
@@ -170,7 +170,7 @@ impl BackendParts {
     }
 
     /// Asks the daemon, unless somebody else has just done so. With `anew`, that somebody was answered does not count.
-    async fn ask(&self, session: &Arc<str>, anew: bool) -> Result<List, Unavailable> {
+    async fn ask(&self, session: &Arc<str>, anew: bool) -> Result<CachedList, Unavailable> {
         if let Some(error) = self.listing.failed() {
             return Err(error);
         }
@@ -198,7 +198,7 @@ impl BackendParts {
         Err(error)
     }
 
-    async fn asked(&self, session: &Arc<str>) -> Result<Result<List, ToolError>, ClientError> {
+    async fn asked(&self, session: &Arc<str>) -> Result<Result<CachedList, ToolError>, ClientError> {
         self.client.ready(LIST_TIME).await?;
         let before = self.listing.known(Some(session));
         let body = ToolListRequest {
@@ -216,12 +216,12 @@ impl BackendParts {
             Err(error) => return Err(error),
         };
         if let Some(before) = before.filter(|before| response.not_modified && before.version == response.version) {
-            return Ok(Ok(List { asked, ..before }));
+            return Ok(Ok(CachedList { asked, ..before }));
         }
         self.tell_operator(&response);
-        let mut tools: Vec<Definition> = response.tools.iter().filter_map(definition).collect();
+        let mut tools: Vec<ListedTool> = response.tools.iter().filter_map(definition).collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Ok(List { version: response.version, tools: tools.into(), asked }))
+        Ok(Ok(CachedList { version: response.version, tools: tools.into(), asked }))
     }
 
     fn tell_operator(&self, response: &ToolListResponse) {

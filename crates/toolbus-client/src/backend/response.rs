@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 use toolbus_core::failure::{Cause, ToolFailure, Verdict};
-use toolbus_core::listing::Definition;
+use toolbus_core::listing::ListedTool;
 use toolbus_core::tool::{Effect, ToolOutput};
 use toolbus_protocol::{Code, ToolError, ToolInvokeResponse, llm_name};
 
-use crate::Content;
+use crate::ReplyContent;
 
 /// The outcome of a call.
-pub(super) fn response(content: Content) -> Result<ToolOutput, ToolFailure> {
+pub(super) fn response(content: ReplyContent) -> Result<ToolOutput, ToolFailure> {
     match content {
-        Content::Result(result) => Ok(output(result)),
-        Content::Error(error) => Err(failure(error)),
+        ReplyContent::Result(result) => Ok(output(result)),
+        ReplyContent::Error(error) => Err(failure(error)),
     }
 }
 
@@ -57,11 +57,11 @@ fn failure(error: ToolError) -> ToolFailure {
 const SOURCE: &str = "bus";
 
 /// Reads a tool as a daemon lists it for MCP clients; `None` if it has no name.
-pub(super) fn definition(tool: &Value) -> Option<Definition> {
+pub(super) fn definition(tool: &Value) -> Option<ListedTool> {
     let text = |name: &str| tool.get(name).and_then(Value::as_str);
     let schema = |name: &str| tool.get(name).filter(|schema| schema.is_object()).cloned().map(Arc::new);
     let name = text("name").filter(|name| !name.is_empty())?;
-    Some(Definition {
+    Some(ListedTool {
         name: name.into(),
         llm_name: llm_name(name).into(),
         title: text("title").map(str::to_owned),

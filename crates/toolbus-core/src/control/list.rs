@@ -9,12 +9,12 @@ use lru::LruCache;
 use serde_json::value::{RawValue, to_raw_value};
 use toolbus_protocol::{Format, ToolListRequest, ToolListResponse, gemini_name, message_type};
 
-use super::{ControlReply, ControlRequest, ControlService, Refused, body};
+use super::{ControlRefusal, ControlReply, ControlRequest, ControlService, body};
 use crate::answer::MAX_ANSWER;
 use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
-use crate::listing::{Definition, cut_description, render};
+use crate::listing::{ListedTool, cut_description, render};
 use crate::policy::{EffectiveTools, is_same_name};
 
 /// Most tools that a notice names.
@@ -43,7 +43,7 @@ impl ControlService {
         &self,
         delivery: &Delivery,
         asked: &ControlRequest,
-    ) -> Result<Option<ControlReply>, Refused> {
+    ) -> Result<Option<ControlReply>, ControlRefusal> {
         let request = ToolListRequest::parse(body(delivery)?)?;
         let mut caller = Caller::clone(&asked.caller);
         caller.profile = agreed("profile", caller.profile, request.profile.clone(), is_same_name)?;
@@ -131,8 +131,8 @@ impl ListCache {
 
 impl RenderedTools {
     fn new(effective: &EffectiveTools, format: Format, names: &[String]) -> Self {
-        let is_asked = |definition: &Definition| {
-            let Definition { name, llm_name, .. } = definition;
+        let is_asked = |definition: &ListedTool| {
+            let ListedTool { name, llm_name, .. } = definition;
             let is_its = |asked: &String| **asked == **name || **asked == **llm_name || **asked == *gemini_name(name);
             names.is_empty() || names.iter().any(is_its)
         };
@@ -164,10 +164,10 @@ fn agreed(
     header: Option<Arc<str>>,
     body: Option<String>,
     is_same: fn(&str, &str) -> bool,
-) -> Result<Option<Arc<str>>, Refused> {
+) -> Result<Option<Arc<str>>, ControlRefusal> {
     match (header, body.filter(|value| !value.is_empty())) {
         (Some(header), Some(body)) if !is_same(&header, &body) => {
-            Err(Refused::Contradiction(format!("its header and its body name different {what}s; name one")))
+            Err(ControlRefusal::Contradiction(format!("its header and its body name different {what}s; name one")))
         }
         (header, body) => Ok(header.or(body.map(Arc::from))),
     }

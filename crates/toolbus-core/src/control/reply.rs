@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use toolbus_protocol::{Code, Envelope, Random, ToolError, bounded, header, message_type};
 
-use super::{ControlRequest, Refused};
-use crate::answer::{Answer, LARGE, destination, whole_milliseconds};
+use super::{ControlRefusal, ControlRequest};
+use crate::answer::{LARGE, Reply, destination, whole_milliseconds};
 use crate::bus::Delivery;
 use crate::failure::{Status, verdict};
-use crate::telemetry::End;
+use crate::telemetry::CallEnd;
 use crate::tool::Effect;
 use crate::turns::Turn;
 
@@ -57,7 +57,7 @@ impl ControlReply {
 }
 
 /// The answer to a request, from the daemon of this name.
-pub(super) fn message(source: &str, random: Random, asked: &ControlRequest, said: ControlReply) -> Answer {
+pub(super) fn message(source: &str, random: Random, asked: &ControlRequest, said: ControlReply) -> Reply {
     let envelope = &asked.envelope;
     let mut answer = Envelope::outgoing(said.message_type, source, random.id(), asked.clock.wall())
         .answering(envelope, destination(envelope, &asked.caller))
@@ -68,16 +68,16 @@ pub(super) fn message(source: &str, random: Random, asked: &ControlRequest, said
     answer.trace.clone_from(&envelope.trace);
     let mut properties = answer.into_properties();
     properties.persistent = said.persistent;
-    Answer {
+    Reply {
         properties: properties.into(),
         body: said.body.into(),
-        end: End { status: Status::Ok, cause: None },
+        end: CallEnd { status: Status::Ok, cause: None },
         outcome: None,
     }
 }
 
 /// What the sender is told of a request that is not obeyed.
-pub(super) fn refusal(asked: &ControlRequest, delivery: &Delivery, refused: &Refused) -> ControlReply {
+pub(super) fn refusal(asked: &ControlRequest, delivery: &Delivery, refused: &ControlRefusal) -> ControlReply {
     let id = asked.envelope.message_id.as_deref().unwrap_or(&asked.envelope.correlation_id);
     let error = ToolError {
         tool_call_id: bounded(id).to_owned(),
@@ -89,7 +89,7 @@ pub(super) fn refusal(asked: &ControlRequest, delivery: &Delivery, refused: &Ref
         outcome: None,
     };
     let error = match refused {
-        Refused::Failed(failure) => {
+        ControlRefusal::Failed(failure) => {
             let verdict = verdict(failure.cause, Effect::ReadOnly, false);
             ToolError {
                 code: verdict.code,

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_protocol::Envelope;
 
 use super::{InnerCall, Parts};
-use crate::answer::{Answer, Run};
+use crate::answer::{Reply, Run};
 use crate::bus::Delivery;
 use crate::clock::Clock;
 use crate::deadline::{Budgets, TimeBudget};
@@ -18,8 +18,8 @@ use crate::gates::permit::Permit;
 use crate::progress::ProgressSink;
 use crate::replay::{Key, Slot};
 use crate::reply::Address;
-use crate::request::{Dialect, Origin, Request};
-use crate::telemetry::{CallSpan, End, Summary};
+use crate::request::{Dialect, Request, RequestedSource};
+use crate::telemetry::{CallEnd, CallSpan, CallSummary};
 use crate::tool::{Effect, Tool, ToolDescriptor};
 
 /// A request on its way through the steps.
@@ -94,7 +94,7 @@ impl Call {
             call_id,
             has_call_id: true,
             tool_name: tool,
-            route: server.map_or(Origin::Any, Origin::Server),
+            route: server.map_or(RequestedSource::Any, RequestedSource::Server),
             arguments,
             budget,
             dialect: Dialect::Tool,
@@ -146,13 +146,13 @@ impl Call {
         failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, started))
     }
 
-    pub(super) fn executed(&mut self, end: &End) {
+    pub(super) fn executed(&mut self, end: &CallEnd) {
         if let Some(ran) = self.ran {
             self.span.executed(end, ran);
         }
     }
 
-    pub(super) fn trace(&mut self, answer: &mut Answer) {
+    pub(super) fn trace(&mut self, answer: &mut Reply) {
         let message_id = answer.properties.message_id.as_deref().unwrap_or_default();
         if let Some(trace) = self.span.publishing(message_id) {
             answer.set_trace(&trace);
@@ -168,15 +168,15 @@ impl Call {
     }
 
     /// Concludes without a time of the answer's own.
-    pub(super) fn end(self: Box<Self>, end: Option<End>) {
+    pub(super) fn end(self: Box<Self>, end: Option<CallEnd>) {
         let now = self.clock.now();
         self.conclude(end, now, Duration::ZERO);
     }
 
-    pub(super) fn conclude(self: Box<Self>, end: Option<End>, answered: Instant, confirmed: Duration) {
+    pub(super) fn conclude(self: Box<Self>, end: Option<CallEnd>, answered: Instant, confirmed: Duration) {
         let total = self.clock.since(self.arrived);
         let others = self.waited + self.ran.unwrap_or_default();
-        let summary = Summary {
+        let summary = CallSummary {
             tool: self.tool.as_deref(),
             end,
             replayed: self.replayed,

@@ -8,12 +8,12 @@ use toolbus_protocol::{Outcome, Properties};
 
 use super::Dispatcher;
 use super::call::Call;
-use crate::answer::Answer;
-use crate::audit::{Event, Record, Subject};
+use crate::answer::Reply;
+use crate::audit::{AuditEvent, AuditRecord, AuditedCall};
 use crate::bus::Delivery;
 use crate::failure::Cause;
 use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered};
-use crate::telemetry::{DeadReason, End};
+use crate::telemetry::{CallEnd, DeadReason};
 use crate::text::shown;
 use crate::tool::Effect;
 
@@ -26,7 +26,7 @@ const CLOSING_GRACE: Duration = Duration::from_secs(5);
 
 impl Dispatcher {
     /// Step 12, reply, and step 13, acknowledge: in this order, always.
-    pub(super) async fn send(&self, mut call: Box<Call>, answer: Arc<Answer>) {
+    pub(super) async fn send(&self, mut call: Box<Call>, answer: Arc<Reply>) {
         // First: an effect must not go unrecorded because nobody takes its answer.
         self.audit(&call, answer.end, answer.outcome);
         let built = self.clock().now();
@@ -61,19 +61,19 @@ impl Dispatcher {
     }
 
     /// Records a refusal, and a call of a tool that is not read-only. An answer that was given before was recorded then.
-    pub(super) fn audit(&self, call: &Call, end: End, outcome: Option<Outcome>) {
+    pub(super) fn audit(&self, call: &Call, end: CallEnd, outcome: Option<Outcome>) {
         if call.replayed {
             return;
         }
         let event = match (&call.tool, call.ran) {
             // The tool began, and had nothing to act with: a refusal, too.
-            _ if end.cause == Some(Cause::AuthRequired) => Event::Refused,
+            _ if end.cause == Some(Cause::AuthRequired) => AuditEvent::Refused,
             (Some(tool), Some(_)) if tool.effect == Effect::ReadOnly => return,
-            (_, Some(_)) => Event::Called,
-            (_, None) => Event::Refused,
+            (_, Some(_)) => AuditEvent::Called,
+            (_, None) => AuditEvent::Refused,
         };
         let request = &call.request;
-        let subject = Subject {
+        let subject = AuditedCall {
             caller: &request.caller,
             tool: call.tool.as_deref(),
             asked: &request.tool_name,
@@ -81,12 +81,12 @@ impl Dispatcher {
         };
         let audit = &self.parts.audit;
         let hash = call.arguments.as_ref().and_then(|arguments| audit.hash(arguments));
-        audit.record(Record::new(event, &subject, end, outcome).with_arguments(hash));
+        audit.record(AuditRecord::new(event, &subject, end, outcome).with_arguments(hash));
     }
 
     /// Publishes an answer until the broker confirms, refuses or finally rejects it, or until shutdown. A broker that is
     /// away is waited for: putting the request back would use up its deliveries, and another daemon would run it again.
-    async fn deliver(&self, call: &Call, answer: &Answer) -> Result<(), NotDelivered> {
+    async fn deliver(&self, call: &Call, answer: &Reply) -> Result<(), NotDelivered> {
         let parts = &*self.parts;
         let trying = async {
             let mut until = call.deadline.max(self.clock().now()) + REPLY_GRACE;
@@ -120,7 +120,7 @@ impl Dispatcher {
     }
 
     /// Puts an answer that no queue takes aside, so that it is not lost; false when its request must be kept.
-    async fn bury_answer(&self, call: &Call, answer: &Answer, reason: &str) -> bool {
+    async fn bury_answer(&self, call: &Call, answer: &Reply, reason: &str) -> bool {
         let address = &call.request.address.written;
         let (properties, body) = (Properties::clone(&answer.properties), answer.body.clone());
         let buried = self.dead_letter(&call.queue, DeadReason::Undeliverable, address, properties, body).await;

@@ -14,7 +14,7 @@ use super::{Abort, Dispatcher, cancelled};
 use crate::caller::Caller;
 use crate::failure::{Cause, Status, ToolFailure};
 use crate::progress::ProgressSink;
-use crate::telemetry::End;
+use crate::telemetry::CallEnd;
 use crate::tool::ToolOutput;
 
 /// A call that a tool makes for its caller, or that an MCP client makes.
@@ -89,7 +89,7 @@ impl Dispatcher {
         let (end, outcome, result) = match self.run_contained(&mut call).await {
             Ok(output) => {
                 let status = if output.is_error { Status::Error } else { Status::Ok };
-                (End { status, cause: None }, None, Ok(output))
+                (CallEnd { status, cause: None }, None, Ok(output))
             }
             Err(abort) => {
                 let failure = match abort {
@@ -100,7 +100,7 @@ impl Dispatcher {
                     self.log_failure(&call, &failure);
                 }
                 let verdict = call.verdict(&failure, call.ran.is_some());
-                let end = End { status: Status::Refused(verdict.code), cause: Some(failure.cause) };
+                let end = CallEnd { status: Status::Refused(verdict.code), cause: Some(failure.cause) };
                 (end, verdict.outcome, Err(ToolFailure { verdict: Some(verdict), ..failure }))
             }
         };

@@ -26,7 +26,7 @@ pub(super) struct Log {
 }
 
 /// The call that a line is about.
-pub(super) struct Subject<'a> {
+pub(super) struct LoggedCall<'a> {
     pub(super) tool: Option<&'a ToolDescriptor>,
     pub(super) request: &'a Request,
     pub(super) trace_id: Option<&'a str>,
@@ -34,7 +34,7 @@ pub(super) struct Subject<'a> {
 
 impl Log {
     /// Writes why a call has no result. What callers do themselves is no concern of an operator's.
-    pub(super) fn failure(&self, subject: &Subject<'_>, failure: &ToolFailure, shutting_down: bool) {
+    pub(super) fn failure(&self, subject: &LoggedCall<'_>, failure: &ToolFailure, shutting_down: bool) {
         let (level, message) = match failure.cause {
             Cause::MalformedRequest
             | Cause::UnknownTool
@@ -58,7 +58,7 @@ impl Log {
             _ => None,
         };
         let (tool, source) = subject.tool.map_or(("-", "-"), |tool| (&*tool.name, &*tool.source));
-        let Subject { request, trace_id, .. } = *subject;
+        let LoggedCall { request, trace_id, .. } = *subject;
         let cause = error_type(failure.cause);
         // A refusal says everything to its caller.
         let detail = failure.detail.as_deref().filter(|_| level != Level::INFO && left_out.is_none());

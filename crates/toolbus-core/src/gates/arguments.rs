@@ -8,7 +8,7 @@ use toolbus_protocol::parse_object;
 
 use super::compiled::{Cache, Compiled};
 pub use super::compiled::{SchemaError, check_schema};
-use super::meter::{Limits, Meter, Spent};
+use super::meter::{CheckLimits, Meter, Spent};
 use crate::clock::Clock;
 use crate::deadline;
 use crate::failure::{Cause, ToolFailure};
@@ -40,25 +40,25 @@ const MAX_CHECK: Duration = Duration::from_secs(3);
 
 /// Checks arguments. Large ones take turns, beside the threads that everything else runs on.
 pub(crate) struct Arguments {
-    checker: Arc<Checker>,
+    checker: Arc<ArgumentChecker>,
     turns: Turns,
 }
 
 /// Compiles each schema at its first use, and checks arguments against it.
-struct Checker {
+struct ArgumentChecker {
     clock: Clock,
     schemas: Cache,
     warned: Throttle,
 }
 
 /// Why arguments are refused.
-enum Refused {
+enum ArgumentRefusal {
     Failure(ToolFailure),
     /// The check cost more than it may.
     Spent(Spent),
 }
 
-impl From<ToolFailure> for Refused {
+impl From<ToolFailure> for ArgumentRefusal {
     fn from(failure: ToolFailure) -> Self {
         Self::Failure(failure)
     }
@@ -66,7 +66,7 @@ impl From<ToolFailure> for Refused {
 
 impl Arguments {
     pub(crate) fn new(clock: Clock) -> Self {
-        let checker = Checker { clock, schemas: Cache::new(), warned: Throttle::default() };
+        let checker = ArgumentChecker { clock, schemas: Cache::new(), warned: Throttle::default() };
         Self { checker: Arc::new(checker), turns: Turns::new() }
     }
 
@@ -82,8 +82,8 @@ impl Arguments {
         text: Option<&str>,
         forced: Option<&Forced>,
     ) -> Result<Map<String, Value>, ToolFailure> {
-        let limits = Limits::in_turn(self.checker.clock, MAX_CHECK);
-        self.checker.check(tool, text, forced, limits).map_err(Refused::into_failure)
+        let limits = CheckLimits::in_turn(self.checker.clock, MAX_CHECK);
+        self.checker.check(tool, text, forced, limits).map_err(ArgumentRefusal::into_failure)
     }
 
     /// Like [`Self::check`], but never holds up a task for more than some milliseconds: what may take longer waits for its
@@ -104,9 +104,9 @@ impl Arguments {
         let now = clock.now();
         let size = text.map_or(0, str::len);
         if size <= MAX_AT_ONCE && self.checker.is_ready(tool) {
-            match self.checker.check(tool, text, forced.as_deref(), Limits::at_once(clock, now + MAX_CHECK)) {
-                Err(Refused::Spent(Spent::Work)) => {}
-                checked => return checked.map_err(Refused::into_failure),
+            match self.checker.check(tool, text, forced.as_deref(), CheckLimits::at_once(clock, now + MAX_CHECK)) {
+                Err(ArgumentRefusal::Spent(Spent::Work)) => {}
+                checked => return checked.map_err(ArgumentRefusal::into_failure),
             }
         }
         if deadline <= now {
@@ -114,19 +114,19 @@ impl Arguments {
         }
         let (checker, tool, text) = (Arc::clone(&self.checker), tool.clone(), text.map(str::to_owned));
         let check = move || {
-            let limits = Limits::in_turn(clock, deadline.saturating_duration_since(clock.now()).min(MAX_CHECK));
+            let limits = CheckLimits::in_turn(clock, deadline.saturating_duration_since(clock.now()).min(MAX_CHECK));
             checker.check(&tool, text.as_deref(), forced.as_deref(), limits)
         };
         match self.turns.run(caller, size, deadline, check).await {
-            Ok((Err(Refused::Spent(Spent::Work)), _)) if clock.now() >= deadline => Err(expired()),
-            Ok((checked, _)) => checked.map_err(Refused::into_failure),
+            Ok((Err(ArgumentRefusal::Spent(Spent::Work)), _)) if clock.now() >= deadline => Err(expired()),
+            Ok((checked, _)) => checked.map_err(ArgumentRefusal::into_failure),
             Err(late) if late.cause == Cause::Expired => Err(expired()),
             Err(failure) => Err(failure),
         }
     }
 }
 
-impl Checker {
+impl ArgumentChecker {
     /// Whether nothing has to be compiled for this tool.
     fn is_ready(&self, tool: &Tool) -> bool {
         match (&tool.schema, tool.descriptor.validation) {
@@ -140,8 +140,8 @@ impl Checker {
         tool: &Tool,
         text: Option<&str>,
         forced: Option<&Forced>,
-        limits: Limits,
-    ) -> Result<Map<String, Value>, Refused> {
+        limits: CheckLimits,
+    ) -> Result<Map<String, Value>, ArgumentRefusal> {
         let text = text.map_or("", str::trim);
         let mut members = if text.is_empty() {
             Map::new()
@@ -163,9 +163,9 @@ impl Checker {
         let value = Value::Object(members);
         let refused = match compiled.check(&value, limits) {
             Ok(None) => None,
-            Ok(Some(violations)) => Some((Refused::Failure(invalid(violations.clone())), violations)),
-            Err(Spent::Work) if limits.at_once => return Err(Refused::Spent(Spent::Work)),
-            Err(spent) => Some((Refused::Spent(spent), spent.text().to_owned())),
+            Ok(Some(violations)) => Some((ArgumentRefusal::Failure(invalid(violations.clone())), violations)),
+            Err(Spent::Work) if limits.at_once => return Err(ArgumentRefusal::Spent(Spent::Work)),
+            Err(spent) => Some((ArgumentRefusal::Spent(spent), spent.text().to_owned())),
         };
         match refused {
             Some((refused, _)) if validation == Validation::Enforce => return Err(refused),
@@ -195,13 +195,13 @@ impl Checker {
 
 impl Compiled {
     /// What is wrong with `value`, if anything is.
-    fn check(&self, value: &Value, limits: Limits) -> Result<Option<String>, Spent> {
+    fn check(&self, value: &Value, limits: CheckLimits) -> Result<Option<String>, Spent> {
         let meter = Meter::new(limits, MAX_ERRORS, self.patterns);
         if meter.run(value, |node| self.validator.is_valid(node))? {
             return Ok(None);
         }
         let steps = STEPS_FOR_ERRORS.min(limits.steps);
-        let meter = Meter::new(Limits { steps, ..limits }, MAX_ERRORS, self.patterns);
+        let meter = Meter::new(CheckLimits { steps, ..limits }, MAX_ERRORS, self.patterns);
         let lines = meter.run(value, |node| {
             let lines = self.validator.iter_errors(node).take(MAX_VIOLATIONS + 1).map(|error| {
                 let path = error.instance_path().to_string();
@@ -228,7 +228,7 @@ impl Compiled {
     }
 }
 
-impl Limits {
+impl CheckLimits {
     /// Of a check on the task's own thread.
     const fn at_once(clock: Clock, until: Instant) -> Self {
         Self { steps: STEPS_AT_ONCE, comparisons: COMPARISONS_AT_ONCE, clock, until, at_once: true }
@@ -249,7 +249,7 @@ impl Spent {
     }
 }
 
-impl Refused {
+impl ArgumentRefusal {
     fn into_failure(self) -> ToolFailure {
         match self {
             Self::Failure(failure) => failure,
@@ -502,7 +502,7 @@ mod tests {
         let compiled = Compiled::new(&with_costly_pattern()).unwrap();
         // Too short for a look after so many steps.
         let value = json!({"text": random(2_000)});
-        assert_eq!(compiled.check(&value, Limits::in_turn(Clock::SYSTEM, Duration::ZERO)), Err(Spent::Work));
+        assert_eq!(compiled.check(&value, CheckLimits::in_turn(Clock::SYSTEM, Duration::ZERO)), Err(Spent::Work));
     }
 
     #[test]
@@ -515,7 +515,7 @@ mod tests {
         let compiled = Compiled::new(&schema).unwrap();
         let value = json!({"email": "ana@example.com", "day": "2026-01-31", "name": "x".repeat(100),
             "id": "123e4567-e89b-12d3-a456-426614174000"});
-        let limits = Limits::at_once(Clock::SYSTEM, Clock::SYSTEM.now() + Duration::from_secs(60));
+        let limits = CheckLimits::at_once(Clock::SYSTEM, Clock::SYSTEM.now() + Duration::from_secs(60));
         assert_eq!(compiled.check(&value, limits), Ok(None));
     }
 

@@ -10,7 +10,7 @@ use crate::request::ToolRef;
 
 /// What one step says of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct ExplainedStep {
     /// The step.
     pub name: StepName,
     /// Whether it lets the call pass.
@@ -53,24 +53,24 @@ impl StepName {
     }
 }
 
-fn pass(name: StepName, text: String) -> Step {
-    Step { name, passes: true, text, told: None }
+fn pass(name: StepName, text: String) -> ExplainedStep {
+    ExplainedStep { name, passes: true, text, told: None }
 }
 
-fn refuse(name: StepName, text: String, failure: ToolFailure) -> Step {
-    Step { name, passes: false, text, told: Some(failure.message) }
+fn refuse(name: StepName, text: String, failure: ToolFailure) -> ExplainedStep {
+    ExplainedStep { name, passes: false, text, told: Some(failure.message) }
 }
 
 impl Gates {
     /// Walks the steps of a call up to the first that refuses. Nothing runs, and no token is taken.
     #[must_use]
-    pub fn explain(&self, caller: &Caller, name: &str, arguments: Option<&str>) -> Vec<Step> {
+    pub fn explain(&self, caller: &Caller, name: &str, arguments: Option<&str>) -> Vec<ExplainedStep> {
         let mut steps = Vec::new();
         self.walk(caller, name, arguments, &mut steps);
         steps
     }
 
-    fn walk(&self, caller: &Caller, name: &str, arguments: Option<&str>, steps: &mut Vec<Step>) {
+    fn walk(&self, caller: &Caller, name: &str, arguments: Option<&str>, steps: &mut Vec<ExplainedStep>) {
         let effective = self.access.effective(caller);
         let profile = effective.profile();
         let count = effective.names().count();
@@ -143,7 +143,7 @@ impl Gates {
     }
 }
 
-fn permit(effective: &EffectiveTools) -> Step {
+fn permit(effective: &EffectiveTools) -> ExplainedStep {
     let (max_in_flight, max_queued) = effective.limits();
     pass(StepName::Permit, format!("at most {max_in_flight} calls of the agent run and {max_queued} wait"))
 }

@@ -39,7 +39,7 @@ pub(super) enum Spent {
 
 /// What one check may cost.
 #[derive(Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct CheckLimits {
     /// Looks at values and at 16 bytes of a text.
     pub(super) steps: u64,
     /// Bytes of texts times bytes of the compiled patterns that they are compared with, of all comparisons.
@@ -78,7 +78,7 @@ pub(super) struct Meter {
 
 impl Meter {
     /// A meter for a schema with `patterns`. Lists seem to end after about `errors` errors.
-    pub(super) fn new(limits: Limits, errors: usize, patterns: PatternBytes) -> Rc<Self> {
+    pub(super) fn new(limits: CheckLimits, errors: usize, patterns: PatternBytes) -> Rc<Self> {
         Rc::new(Self {
             steps: Cell::new(limits.steps),
             comparisons: Cell::new(limits.comparisons),
@@ -98,9 +98,9 @@ impl Meter {
     pub(super) fn run<'a, T>(
         self: &'a Rc<Self>,
         value: &'a Value,
-        check: impl FnOnce(Node<'a>) -> T,
+        check: impl FnOnce(MeteredValue<'a>) -> T,
     ) -> Result<T, Spent> {
-        let node = Node { value, meter: Some(self) };
+        let node = MeteredValue { value, meter: Some(self) };
         let before = RUNNING.replace(Some(Rc::clone(self)));
         let checked = panic::catch_unwind(AssertUnwindSafe(|| check(node)));
         RUNNING.set(before);
@@ -158,13 +158,13 @@ pub(super) struct Metered;
 
 /// A value and its meter.
 #[derive(Clone, Copy)]
-pub(super) struct Node<'a> {
+pub(super) struct MeteredValue<'a> {
     value: &'a Value,
     /// Absent while no check runs.
     meter: Option<&'a Meter>,
 }
 
-impl<'a> Node<'a> {
+impl<'a> MeteredValue<'a> {
     fn look(&self) -> &'a Value {
         if let Some(meter) = self.meter {
             meter.charge(1);
@@ -174,7 +174,7 @@ impl<'a> Node<'a> {
 }
 
 impl Json for Metered {
-    type Node<'a> = Node<'a>;
+    type Node<'a> = MeteredValue<'a>;
     type PreparedKey = String;
     type StringBuffer = Value;
 
@@ -182,13 +182,13 @@ impl Json for Metered {
         key.to_owned()
     }
 
-    fn with_string_node<T>(buffer: &mut Value, string: &str, f: impl FnOnce(Node<'_>) -> T) -> T {
+    fn with_string_node<T>(buffer: &mut Value, string: &str, f: impl FnOnce(MeteredValue<'_>) -> T) -> T {
         let meter = RUNNING.with_borrow(Option::clone);
-        SerdeJson::with_string_node(buffer, string, |value| f(Node { value, meter: meter.as_deref() }))
+        SerdeJson::with_string_node(buffer, string, |value| f(MeteredValue { value, meter: meter.as_deref() }))
     }
 }
 
-impl<'a> json::Node<'a, Metered> for Node<'a> {
+impl<'a> json::Node<'a, Metered> for MeteredValue<'a> {
     type Object = MeteredObject<'a>;
     type Array = Elements<'a>;
     type Number = &'a Number;
@@ -259,7 +259,7 @@ pub(super) struct EachMember<'a> {
 }
 
 impl<'a> Object<'a, Metered> for MeteredObject<'a> {
-    type Node = Node<'a>;
+    type Node = MeteredValue<'a>;
     type MemberName = &'a str;
     type MembersIter = EachMember<'a>;
 
@@ -267,8 +267,8 @@ impl<'a> Object<'a, Metered> for MeteredObject<'a> {
         self.members.len()
     }
 
-    fn get(&self, key: &String) -> Option<Node<'a>> {
-        self.members.get(key).map(|value| Node { value, meter: self.meter })
+    fn get(&self, key: &String) -> Option<MeteredValue<'a>> {
+        self.members.get(key).map(|value| MeteredValue { value, meter: self.meter })
     }
 
     fn members(&self) -> EachMember<'a> {
@@ -277,7 +277,7 @@ impl<'a> Object<'a, Metered> for MeteredObject<'a> {
 }
 
 impl<'a> Iterator for EachMember<'a> {
-    type Item = (&'a str, Node<'a>);
+    type Item = (&'a str, MeteredValue<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.meter.is_some_and(Meter::is_full) {
@@ -287,7 +287,7 @@ impl<'a> Iterator for EachMember<'a> {
         if let Some(meter) = self.meter {
             meter.charge_text(name.len(), meter.patterns.of_names);
         }
-        Some((name, Node { value, meter: self.meter }))
+        Some((name, MeteredValue { value, meter: self.meter }))
     }
 }
 
@@ -304,7 +304,7 @@ pub(super) struct EachElement<'a> {
 }
 
 impl<'a> Array<'a, Metered> for Elements<'a> {
-    type Node = Node<'a>;
+    type Node = MeteredValue<'a>;
     type ElementsIter = EachElement<'a>;
 
     fn len(&self) -> usize {
@@ -324,9 +324,9 @@ impl<'a> Array<'a, Metered> for Elements<'a> {
 }
 
 impl<'a> Iterator for EachElement<'a> {
-    type Item = Node<'a>;
+    type Item = MeteredValue<'a>;
 
-    fn next(&mut self) -> Option<Node<'a>> {
+    fn next(&mut self) -> Option<MeteredValue<'a>> {
         if self.meter.is_some_and(Meter::is_full) {
             return None;
         }
@@ -334,6 +334,6 @@ impl<'a> Iterator for EachElement<'a> {
         if let Some(meter) = self.meter {
             meter.charge(1);
         }
-        Some(Node { value, meter: self.meter })
+        Some(MeteredValue { value, meter: self.meter })
     }
 }

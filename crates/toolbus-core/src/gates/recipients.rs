@@ -51,7 +51,7 @@ pub struct RecipientError {
 
 /// Why a call may not address whom it names. Reads as what the caller is told, which is nothing about the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct RecipientRefusal {
     channel: Arc<str>,
     reason: Reason,
 }
@@ -110,8 +110,8 @@ impl AllowedRecipients {
     /// # Errors
     ///
     /// What the caller is told.
-    pub fn check(&self, outbound: &Outbound, arguments: &Map<String, Value>) -> Result<(), Refused> {
-        let refused = |reason| Refused { channel: Arc::clone(&outbound.channel), reason };
+    pub fn check(&self, outbound: &Outbound, arguments: &Map<String, Value>) -> Result<(), RecipientRefusal> {
+        let refused = |reason| RecipientRefusal { channel: Arc::clone(&outbound.channel), reason };
         let mut names_somebody = false;
         for path in &outbound.recipients {
             path.visit(arguments, &mut |found| {
@@ -155,17 +155,17 @@ pub(super) fn check(
     parameters: Option<&Value>,
     is_forced: impl Fn(&str) -> bool,
     arguments: &Map<String, Value>,
-) -> Result<(), Refused> {
+) -> Result<(), RecipientRefusal> {
     let declared = parameters.map(declared).unwrap_or_default();
     let is_known = |name: &String| declared.contains(name.as_str()) || outbound.reads(name) || is_forced(name);
     if let Some(name) = arguments.keys().find(|name| !is_known(name)) {
         let reason = Reason::Undeclared(name.clone());
-        return Err(Refused { channel: Arc::clone(&outbound.channel), reason });
+        return Err(RecipientRefusal { channel: Arc::clone(&outbound.channel), reason });
     }
     allowed.check(outbound, arguments)
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RecipientRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let channel = shown(&self.channel);
         match &self.reason {

@@ -1,7 +1,7 @@
 use serde_json::{Map, Value, json};
 use toolbus_protocol::{Format, gemini_name};
 
-use super::Definition;
+use super::ListedTool;
 use super::inlined::{of_bedrock, of_gemini};
 use super::schema::{ANY_OBJECT, full, is_anthropic_name, simple};
 use super::without::without;
@@ -15,7 +15,7 @@ const MAX_OPENAI_DESCRIPTION: usize = 1024;
 /// What is sent to a model may say less than the tool's own schema, because providers refuse some of what JSON Schema
 /// allows, and then the whole request. Arguments are validated against all of the tool's schema anyway.
 #[must_use]
-pub fn render(tool: &Definition, format: Format) -> Value {
+pub fn render(tool: &ListedTool, format: Format) -> Value {
     match format {
         Format::Registration => registration(tool),
         Format::OpenAi => openai(tool),
@@ -27,7 +27,7 @@ pub fn render(tool: &Definition, format: Format) -> Value {
     }
 }
 
-fn registration(tool: &Definition) -> Value {
+fn registration(tool: &ListedTool) -> Value {
     // A schema may also be `true`, which readers of this text do not expect.
     let schema = tool.parameters.as_ref().filter(|schema| schema.is_object());
     let schema = schema.map_or_else(|| ANY_OBJECT.to_owned(), |schema| schema.to_string());
@@ -41,7 +41,7 @@ fn registration(tool: &Definition) -> Value {
     Value::Object(entry)
 }
 
-fn openai(tool: &Definition) -> Value {
+fn openai(tool: &ListedTool) -> Value {
     let mut function = Map::new();
     function.insert("name".to_owned(), json!(tool.llm_name));
     let cut = cut_description(&tool.description, Format::OpenAi);
@@ -50,7 +50,7 @@ fn openai(tool: &Definition) -> Value {
     json!({"type": "function", "function": function})
 }
 
-fn openai_responses(tool: &Definition) -> Value {
+fn openai_responses(tool: &ListedTool) -> Value {
     let mut entry = Map::new();
     entry.insert("type".to_owned(), json!("function"));
     entry.insert("name".to_owned(), json!(tool.llm_name));
@@ -62,7 +62,7 @@ fn openai_responses(tool: &Definition) -> Value {
     Value::Object(entry)
 }
 
-fn anthropic(tool: &Definition) -> Value {
+fn anthropic(tool: &ListedTool) -> Value {
     let mut entry = Map::new();
     entry.insert("name".to_owned(), json!(tool.llm_name));
     describe(&mut entry, &tool.description);
@@ -70,7 +70,7 @@ fn anthropic(tool: &Definition) -> Value {
     Value::Object(entry)
 }
 
-fn gemini(tool: &Definition) -> Value {
+fn gemini(tool: &ListedTool) -> Value {
     let mut entry = Map::new();
     entry.insert("name".to_owned(), json!(gemini_name(&tool.name)));
     // Required there.
@@ -80,7 +80,7 @@ fn gemini(tool: &Definition) -> Value {
     Value::Object(entry)
 }
 
-fn bedrock(tool: &Definition) -> Value {
+fn bedrock(tool: &ListedTool) -> Value {
     let mut entry = Map::new();
     entry.insert("name".to_owned(), json!(tool.llm_name));
     describe(&mut entry, &tool.description);
@@ -96,7 +96,7 @@ fn nameable(schema: &Value) -> Value {
     without(schema, &refused)
 }
 
-fn mcp(tool: &Definition) -> Value {
+fn mcp(tool: &ListedTool) -> Value {
     let mut entry = Map::new();
     entry.insert("name".to_owned(), json!(tool.name));
     entry.extend(tool.title.as_ref().map(|title| ("title".to_owned(), json!(title))));
@@ -159,7 +159,7 @@ mod tests {
     use crate::listing::definition;
     use crate::tool::ToolDescriptor;
 
-    fn tool(effect: Effect) -> Definition {
+    fn tool(effect: Effect) -> ListedTool {
         definition(&ToolDescriptor {
             description: "Reads a file.".to_owned(),
             parameters: Some(Arc::new(json!({
@@ -174,7 +174,7 @@ mod tests {
         })
     }
 
-    fn rendered(tool: &Definition, format: Format) -> String {
+    fn rendered(tool: &ListedTool, format: Format) -> String {
         render(tool, format).to_string()
     }
 
@@ -209,12 +209,12 @@ mod tests {
     #[test]
     fn an_mcp_client_is_told_of_titles_and_of_the_schemas_of_results() {
         let output_schema = Some(Arc::new(json!({"type": "object"})));
-        let tool = Definition { title: Some("Read".to_owned()), output_schema, ..tool(Effect::Undeclared) };
+        let tool = ListedTool { title: Some("Read".to_owned()), output_schema, ..tool(Effect::Undeclared) };
         let entry = render(&tool, Format::Mcp);
         assert_eq!((&entry["title"], &entry["outputSchema"]), (&json!("Read"), &json!({"type": "object"})));
         assert_eq!(
             rendered(&tool, Format::Registration),
-            rendered(&Definition { title: None, ..tool.clone() }, Format::Registration)
+            rendered(&ListedTool { title: None, ..tool.clone() }, Format::Registration)
         );
     }
 
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn a_long_description_is_cut_for_openai_alone() {
         for (length, expected) in [(1024, 1024), (1025, 1024), (100_000, 1024)] {
-            let tool = Definition { description: "ü".repeat(length), ..tool(Effect::ReadOnly) };
+            let tool = ListedTool { description: "ü".repeat(length), ..tool(Effect::ReadOnly) };
             let entry = render(&tool, Format::OpenAi);
             let text = entry["function"]["description"].as_str().unwrap();
             assert_eq!((text.chars().count(), text.ends_with('…')), (expected, length > 1024));

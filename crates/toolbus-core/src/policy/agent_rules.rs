@@ -41,15 +41,15 @@ pub(crate) struct AgentRules {
     pub(crate) agent: Option<AgentName>,
     /// Whether there is no tool for it, whatever its lists say.
     pub(crate) is_denied: bool,
-    pub(crate) tools: List,
-    pub(crate) denied: List,
+    pub(crate) tools: ToolList,
+    pub(crate) denied: ToolList,
     pub(crate) toolsets: BTreeSet<Arc<str>>,
     /// Arguments that are set for it, by pattern of tool names, the most specific first.
     pub(crate) arguments: Vec<(Pattern, Arc<Map<String, Value>>)>,
     /// Number of the profile that it always has.
     pub(crate) profile: Option<usize>,
     pub(crate) gate: Arc<AgentGate>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: CallLimits,
     /// What holds without a binding.
     whole: BindingRules,
     bindings: Vec<BindingRules>,
@@ -57,7 +57,7 @@ pub(crate) struct AgentRules {
 
 /// How many calls of one agent run and wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct CallLimits {
     pub(crate) max_in_flight: usize,
     pub(crate) max_queued: usize,
 }
@@ -69,8 +69,8 @@ pub(crate) struct BindingRules {
     /// The binding, as `channel:account`; empty without one.
     pub(crate) binding: String,
     /// Narrows the agent's; everything without a binding.
-    pub(crate) tools: List,
-    pub(crate) denied: List,
+    pub(crate) tools: ToolList,
+    pub(crate) denied: ToolList,
     pub(crate) rates: Arc<RateRules>,
     pub(crate) recipients: Recipients,
     /// What the log said last of each of its sets.
@@ -82,7 +82,7 @@ type Recipients = Arc<BTreeMap<Arc<str>, AllowedRecipients>>;
 
 /// A list of tools, by the number that its patterns have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum List {
+pub(crate) enum ToolList {
     All,
     None,
     Only(ListId),
@@ -104,26 +104,26 @@ struct Lists {
 }
 
 impl Lists {
-    fn allowed(&mut self, allowed: &Allowed) -> List {
+    fn allowed(&mut self, allowed: &Allowed) -> ToolList {
         match allowed {
-            Allowed::All => List::All,
-            Allowed::None => List::None,
+            Allowed::All => ToolList::All,
+            Allowed::None => ToolList::None,
             Allowed::Only(patterns) => self.only(patterns, false),
         }
     }
 
-    fn denied(&mut self, patterns: &[Pattern]) -> List {
-        if patterns.is_empty() { List::None } else { self.only(patterns, true) }
+    fn denied(&mut self, patterns: &[Pattern]) -> ToolList {
+        if patterns.is_empty() { ToolList::None } else { self.only(patterns, true) }
     }
 
-    fn only(&mut self, patterns: &[Pattern], denies: bool) -> List {
+    fn only(&mut self, patterns: &[Pattern], denies: bool) -> ToolList {
         let list = PatternList { patterns: patterns.to_vec(), denies };
         let next = ListId::try_from(self.lists.len()).unwrap_or(ListId::MAX);
         let number = *self.numbers.entry(list).or_insert_with_key(|list| {
             self.lists.push(list.clone());
             next
         });
-        List::Only(number)
+        ToolList::Only(number)
     }
 }
 
@@ -173,8 +173,8 @@ impl Rules {
     }
 
     /// The pattern of a list that means this tool.
-    pub(crate) fn matching(&self, list: List, tool: &ToolDescriptor) -> Option<&Pattern> {
-        let List::Only(number) = list else { return None };
+    pub(crate) fn matching(&self, list: ToolList, tool: &ToolDescriptor) -> Option<&Pattern> {
+        let ToolList::Only(number) = list else { return None };
         let PatternList { patterns, denies } = self.lists.get(number as usize)?;
         let matches =
             |pattern: &&Pattern| pattern.matches(&tool.name) || (*denies && pattern.matches(tool.bare_name()));
@@ -190,7 +190,7 @@ impl AgentRules {
         profiles: &[Profile],
         lists: &mut Lists,
     ) -> Self {
-        let limits = Limits {
+        let limits = CallLimits {
             max_in_flight: written.max_in_flight.unwrap_or_else(|| (capacity.max_in_flight * 3 / 4).max(1)),
             max_queued: written.max_queued.unwrap_or_else(|| capacity.max_waiting.div_ceil(2)),
         };
@@ -198,8 +198,8 @@ impl AgentRules {
         let whole = BindingRules {
             key: key(agent, "", ""),
             binding: String::new(),
-            tools: List::All,
-            denied: List::None,
+            tools: ToolList::All,
+            denied: ToolList::None,
             rates: Arc::clone(&written.rates),
             recipients: Arc::clone(&written.recipients),
             told: told(sets),

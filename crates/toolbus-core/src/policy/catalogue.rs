@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use toolbus_protocol::{gemini_name, llm_name};
 
-use super::agent_rules::{EVERYBODY, List, Rules};
+use super::agent_rules::{EVERYBODY, Rules, ToolList};
 use super::bits::Bits;
 use super::effective::SetData;
 use super::index::ListId;
-use super::profile::Role;
+use super::profile::ProfileRole;
 use super::switches::Switches;
 use crate::caller::{AgentName, Caller};
 use crate::quarantine::{DefinitionCheck, Quarantine};
@@ -23,7 +23,7 @@ pub struct Catalogue {
     /// The version of the registry that it was made from.
     pub(super) version: u64,
     /// Every tool by its number; numbers of tools that are gone stay free until a tool takes them.
-    tools: Vec<Option<Entry>>,
+    tools: Vec<Option<CatalogueTool>>,
     by_name: HashMap<Arc<str>, u32>,
     /// Names that models use instead, for tools whose own name no model accepts.
     by_llm_name: HashMap<Arc<str>, u32>,
@@ -49,7 +49,7 @@ pub struct Catalogue {
 
 /// A tool, and what is known of it beforehand.
 #[derive(Clone)]
-pub(super) struct Entry {
+pub(super) struct CatalogueTool {
     pub(super) tool: Tool,
     /// The same for the same name, whatever the tool's number.
     pub(super) key: u64,
@@ -132,7 +132,7 @@ impl Catalogue {
     }
 
     /// A copy without some of its tools.
-    fn without(&self, is_gone: impl Fn(&Entry) -> bool) -> Self {
+    fn without(&self, is_gone: impl Fn(&CatalogueTool) -> bool) -> Self {
         let gone: Bits = self.entries().filter(|(_, entry)| is_gone(entry)).map(|(number, _)| number).collect();
         let less = |bits: &Bits| {
             let mut bits = bits.clone();
@@ -183,7 +183,7 @@ impl Catalogue {
             Some(member) => self.sets.entry(Arc::clone(&member.set)).or_default().insert(number),
         }
         for (profile, bits) in self.rules.profiles.iter().zip(&mut self.profiles) {
-            if profile.judge(name, descriptor.bare_name(), &descriptor.source) == Role::Allowed {
+            if profile.judge(name, descriptor.bare_name(), &descriptor.source) == ProfileRole::Allowed {
                 bits.insert(number);
             }
         }
@@ -192,7 +192,7 @@ impl Catalogue {
         let channels = addresses.map(|(channel, _)| Arc::clone(channel)).collect();
         let fingerprint = tool.fingerprint();
         let key = if is_shadowed { digest_of(&[name, &descriptor.source]) } else { digest_of(&[name]) };
-        let entry = Entry { tool: tool.clone(), key, fingerprint, channels, is_shadowed };
+        let entry = CatalogueTool { tool: tool.clone(), key, fingerprint, channels, is_shadowed };
         if let Some(place) = self.tools.get_mut(number as usize) {
             *place = Some(entry);
         }
@@ -247,11 +247,11 @@ impl Catalogue {
         self.by_server.values().flat_map(|tools| tools.values().copied())
     }
 
-    pub(super) fn entry(&self, number: u32) -> Option<&Entry> {
+    pub(super) fn entry(&self, number: u32) -> Option<&CatalogueTool> {
         self.tools.get(number as usize)?.as_ref()
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, &Entry)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, &CatalogueTool)> {
         (0..).zip(&self.tools).filter_map(|(number, entry)| Some((number, entry.as_ref()?)))
     }
 
@@ -363,19 +363,19 @@ impl Catalogue {
         bits
     }
 
-    fn narrow(&self, bits: &mut Bits, list: List) {
+    fn narrow(&self, bits: &mut Bits, list: ToolList) {
         match list {
-            List::All => {}
-            List::None => *bits = Bits::default(),
-            List::Only(number) => match self.lists.get(number as usize) {
+            ToolList::All => {}
+            ToolList::None => *bits = Bits::default(),
+            ToolList::Only(number) => match self.lists.get(number as usize) {
                 Some(list) => bits.keep(list),
                 None => *bits = Bits::default(),
             },
         }
     }
 
-    fn take(&self, bits: &mut Bits, list: List) {
-        if let List::Only(number) = list
+    fn take(&self, bits: &mut Bits, list: ToolList) {
+        if let ToolList::Only(number) = list
             && let Some(list) = self.lists.get(number as usize)
         {
             bits.remove(list);
@@ -405,7 +405,7 @@ impl Catalogue {
     }
 }
 
-impl Entry {
+impl CatalogueTool {
     /// Whether the registry still has it, as far as the policy can tell.
     fn is_same(&self, snapshot: &Snapshot) -> bool {
         let old = &self.tool.descriptor;

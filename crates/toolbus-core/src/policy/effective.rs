@@ -10,14 +10,14 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Map, Value};
 use toolbus_protocol::topic;
 
-use super::agent_rules::{AgentRules, BindingRules, List};
+use super::agent_rules::{AgentRules, BindingRules, ToolList};
 use super::bits::Bits;
-use super::catalogue::{Catalogue, Entry};
+use super::catalogue::{Catalogue, CatalogueTool};
 use crate::caller::Caller;
 use crate::gates::permit::AgentGate;
 use crate::gates::rate::RateRule;
 use crate::gates::recipients::{AllowedRecipients, Outbound};
-use crate::listing::{self, Definition};
+use crate::listing::{self, ListedTool};
 use crate::pattern::Pattern;
 use crate::tool::{Tool, ToolDescriptor};
 
@@ -64,7 +64,7 @@ pub struct AllowedTool<'a> {
     /// The tool.
     pub tool: &'a Tool,
     pub(super) number: u32,
-    pub(super) entry: &'a Entry,
+    pub(super) entry: &'a CatalogueTool,
 }
 
 /// Arguments that are set for a caller.
@@ -216,7 +216,7 @@ impl EffectiveTools {
 
     /// The definition of a tool as this caller gets it: without the arguments that are set for it.
     #[must_use]
-    pub fn definition(&self, allowed: AllowedTool<'_>) -> Definition {
+    pub fn definition(&self, allowed: AllowedTool<'_>) -> ListedTool {
         let mut definition = listing::definition(&allowed.tool.descriptor);
         if let (Some(schema), Some(forced)) = (&definition.parameters, self.forced(allowed)) {
             let hidden: Vec<&str> = forced.0.keys().map(String::as_str).collect();
@@ -405,13 +405,13 @@ impl EffectiveTools {
         let prefix = set.and_then(|set| catalogue.rules.policy.toolsets.get(set));
         let beginning = prefix.map(|prefix| format!("{prefix}.")).unwrap_or_default();
         let patterns = |list| match list {
-            List::Only(number) => catalogue.rules.lists.get(number as usize).map(|list| list.patterns.as_slice()),
-            List::All | List::None => None,
+            ToolList::Only(number) => catalogue.rules.lists.get(number as usize).map(|list| list.patterns.as_slice()),
+            ToolList::All | ToolList::None => None,
         };
         let allows = |list| match list {
-            List::All => true,
-            List::None => false,
-            List::Only(_) => patterns(list).is_some_and(|all| all.iter().any(|pattern| some(pattern, &beginning))),
+            ToolList::All => true,
+            ToolList::None => false,
+            ToolList::Only(_) => patterns(list).is_some_and(|all| all.iter().any(|pattern| some(pattern, &beginning))),
         };
         let denies = |list| patterns(list).is_some_and(|all| all.iter().any(|pattern| every(pattern, &beginning)));
         [section.tools, cell.tools].into_iter().all(allows)

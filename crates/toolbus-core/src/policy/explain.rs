@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::agent_rules::List;
+use super::agent_rules::ToolList;
 use super::effective::{EffectiveTools, EmptyReason, Grant};
-use super::profile::{Profile, Role};
+use super::profile::{Profile, ProfileRole};
 use super::switches::Switch;
 use crate::pattern::Pattern;
 use crate::tool::ToolDescriptor;
@@ -128,14 +128,14 @@ impl EffectiveTools {
         }
         let matching = |list| self.catalogue.rules.matching(list, tool);
         let lacks = |list| match list {
-            List::All => false,
-            List::None => true,
-            List::Only(_) => matching(list).is_none(),
+            ToolList::All => false,
+            ToolList::None => true,
+            ToolList::Only(_) => matching(list).is_none(),
         };
         if let Some(pattern) = matching(section.denied) {
             return Some(Because::Denied(pattern.clone()));
         }
-        if section.tools == List::None {
+        if section.tools == ToolList::None {
             return Some(Because::AllowsNone);
         }
         if lacks(section.tools) {
@@ -150,10 +150,10 @@ impl EffectiveTools {
         self.profiles().find_map(|profile| {
             let name = || profile.name().to_owned();
             match profile.judge(&tool.name, tool.bare_name(), &tool.source) {
-                Role::Allowed => None,
-                Role::DeniedName => Some(Because::ProfileDeniesName(name())),
-                Role::DeniedSource => Some(Because::ProfileDeniesSource(name(), Arc::clone(&tool.source))),
-                Role::NotAllowed => Some(Because::ProfileLacks(name(), Arc::clone(&tool.source))),
+                ProfileRole::Allowed => None,
+                ProfileRole::DeniedName => Some(Because::ProfileDeniesName(name())),
+                ProfileRole::DeniedSource => Some(Because::ProfileDeniesSource(name(), Arc::clone(&tool.source))),
+                ProfileRole::NotAllowed => Some(Because::ProfileLacks(name(), Arc::clone(&tool.source))),
             }
         })
     }

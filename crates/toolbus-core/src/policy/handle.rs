@@ -39,10 +39,10 @@ type Sessions = LruCache<(Arc<str>, Arc<str>), Arc<[Arc<str>]>>;
 /// Who may use what, now. Cheap to clone.
 #[derive(Clone)]
 pub struct PolicyHandle {
-    shared: Arc<Shared>,
+    shared: Arc<PolicyState>,
 }
 
-struct Shared {
+struct PolicyState {
     registry: Registry,
     capacity: Capacity,
     current: RwLock<Arc<Catalogue>>,
@@ -63,7 +63,7 @@ impl PolicyHandle {
         let rules = Arc::new(Rules::new(identity, policy, capacity, None));
         let catalogue = Catalogue::new(rules, Arc::default(), &registry.snapshot(), None);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PolicyState {
                 registry,
                 capacity,
                 current: RwLock::new(Arc::new(catalogue)),

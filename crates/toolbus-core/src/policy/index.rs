@@ -12,17 +12,17 @@ pub(crate) type ListId = u32;
 pub(crate) struct PatternIndex {
     exact: HashMap<Pattern, Vec<ListId>>,
     /// Patterns that fix how a name begins, by that.
-    by_prefix: HashMap<Box<str>, Vec<Entry>>,
+    by_prefix: HashMap<Box<str>, Vec<IndexedPattern>>,
     prefix_lengths: BTreeSet<usize>,
     /// Patterns that fix only how a name ends, by that.
-    by_suffix: HashMap<Box<str>, Vec<Entry>>,
+    by_suffix: HashMap<Box<str>, Vec<IndexedPattern>>,
     suffix_lengths: BTreeSet<usize>,
     /// Patterns that fix neither end.
-    loose: Vec<Entry>,
+    loose: Vec<IndexedPattern>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct IndexedPattern {
     pattern: Pattern,
     lists: Vec<ListId>,
 }
@@ -52,7 +52,7 @@ impl PatternIndex {
             return;
         }
         let (prefix, suffix): (Box<str>, Box<str>) = (pattern.literal_prefix().into(), pattern.literal_suffix().into());
-        let entry = Entry { pattern, lists };
+        let entry = IndexedPattern { pattern, lists };
         if !prefix.is_empty() {
             self.prefix_lengths.insert(prefix.len());
             self.by_prefix.entry(prefix).or_default().push(entry);

@@ -18,7 +18,7 @@ pub const EVERY_SOURCE: &str = "*";
 
 /// What a profile says about one tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum ProfileRole {
     /// The tool may be used.
     Allowed,
     /// Its name is denied.
@@ -144,18 +144,18 @@ impl Profile {
     /// What it says about a tool of a published name, of a name within its tool set, and of a source. A name is denied
     /// under either: a prefix is no way around.
     #[must_use]
-    pub fn judge(&self, published: &str, bare: &str, source: &str) -> Role {
+    pub fn judge(&self, published: &str, bare: &str, source: &str) -> ProfileRole {
         if self.denied_names.contains(published) || self.denied_names.contains(bare) {
-            Role::DeniedName
+            ProfileRole::DeniedName
         } else if self.denied_sources.contains(source) {
-            Role::DeniedSource
+            ProfileRole::DeniedSource
         } else if self.allowed_names.contains(published)
             || self.allowed_sources.contains(EVERY_SOURCE)
             || self.allowed_sources.contains(source)
         {
-            Role::Allowed
+            ProfileRole::Allowed
         } else {
-            Role::NotAllowed
+            ProfileRole::NotAllowed
         }
     }
 }

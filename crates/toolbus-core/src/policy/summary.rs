@@ -5,7 +5,7 @@ use crate::pattern::Pattern;
 
 /// What holds for the agent of a caller, under the caller's binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Summary {
+pub struct PolicySummary {
     /// The profile that each of its requests has; absent: the request chooses.
     pub profile: Option<String>,
     /// Its tool sets, by name.
@@ -27,12 +27,12 @@ pub struct Summary {
 impl EffectiveTools {
     /// What holds for the caller's agent, whatever tools there are.
     #[must_use]
-    pub fn summary(&self) -> Summary {
+    pub fn summary(&self) -> PolicySummary {
         let (rules, section, cell) = (&self.catalogue.rules, self.rules(), self.cell());
         let profile = section.profile.and_then(|number| rules.profiles.get(number));
         let listed = |channel| cell.recipients.get(channel).map(crate::gates::recipients::AllowedRecipients::count);
         let channels = rules.policy.outbound.keys();
-        Summary {
+        PolicySummary {
             profile: profile.map(|profile| profile.name().to_owned()),
             toolsets: section.toolsets.iter().map(ToString::to_string).collect(),
             max_in_flight: section.limits.max_in_flight,

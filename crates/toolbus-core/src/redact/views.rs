@@ -28,7 +28,7 @@ pub(super) enum View {
 }
 
 /// A place where a text is encoded, and what stood there before.
-struct Token {
+struct EncodedPart {
     place: Range<usize>,
     plain: [u8; 4],
     length: usize,
@@ -65,7 +65,7 @@ impl View {
     }
 
     /// The first encoded place at `from` or later.
-    fn next(self, text: &[u8], mut from: usize) -> Option<Token> {
+    fn next(self, text: &[u8], mut from: usize) -> Option<EncodedPart> {
         loop {
             let rest = text.get(from..)?;
             let found = match self {
@@ -93,7 +93,7 @@ struct Walk<'a> {
     text: &'a [u8],
     origin: usize,
     decoded: usize,
-    token: Option<Token>,
+    token: Option<EncodedPart>,
 }
 
 impl Walk<'_> {
@@ -117,14 +117,14 @@ impl Walk<'_> {
 }
 
 /// `%2F`.
-fn percent(text: &[u8], start: usize) -> Option<Token> {
+fn percent(text: &[u8], start: usize) -> Option<EncodedPart> {
     let digit = |at: usize| char::from(*text.get(start + at)?).to_digit(16);
     let byte = u8::try_from(digit(1)? * 16 + digit(2)?).ok()?;
-    Some(Token { place: start..start + 3, plain: [byte, 0, 0, 0], length: 1 })
+    Some(EncodedPart { place: start..start + 3, plain: [byte, 0, 0, 0], length: 1 })
 }
 
 /// `&amp;`, `&#39;`, `&#x2F;`.
-fn entity(text: &[u8], start: usize) -> Option<Token> {
+fn entity(text: &[u8], start: usize) -> Option<EncodedPart> {
     let rest = text.get(start..)?;
     let ampersand = AMPERSANDS.into_iter().find(|ampersand| rest.starts_with(ampersand))?.len();
     let name = rest.get(ampersand..)?;
@@ -132,7 +132,7 @@ fn entity(text: &[u8], start: usize) -> Option<Token> {
     let character = named(std::str::from_utf8(name.get(..length)?).ok()?)?;
     let mut plain = [0; 4];
     let written = character.encode_utf8(&mut plain).len();
-    Some(Token { place: start..start + ampersand + length + 1, plain, length: written })
+    Some(EncodedPart { place: start..start + ampersand + length + 1, plain, length: written })
 }
 
 /// The character of an entity: those that have to be escaped have names, and any has a number.
@@ -155,12 +155,12 @@ fn named(name: &str) -> Option<char> {
 }
 
 /// The end of a line of Base64, with what the next one is indented by.
-fn line_end(text: &[u8], start: usize) -> Option<Token> {
+fn line_end(text: &[u8], start: usize) -> Option<EncodedPart> {
     let (before, rest) = text.split_at_checked(start)?;
     let before = before.strip_suffix(b"\r").unwrap_or(before);
     let is_line = before.len() >= MIN_LINE && before.iter().rev().take(MIN_LINE).all(is_digit);
     let end = LINE_ENDS.into_iter().find(|end| rest.starts_with(end)).filter(|_| is_line)?.len();
     let indent = rest.iter().skip(end).take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     let place = before.len()..start + end + indent;
-    is_digit(text.get(place.end)?).then_some(Token { place, plain: [0; 4], length: 0 })
+    is_digit(text.get(place.end)?).then_some(EncodedPart { place, plain: [0; 4], length: 0 })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{sleep_until, timeout};
 
 use super::instance::{AnyInstance, Panic, Started, contained};
-use super::session::{Id, Phase, Session};
+use super::session::{Id, SessionPhase, ToolSetSession};
 use super::set::SessionSet;
 use crate::bulkhead::text_of;
 use crate::clock::Clock;
@@ -26,19 +26,19 @@ const STOP_TIME: Duration = Duration::from_secs(10);
 pub(super) const ENDING_TIME: Duration = START_GRACE.saturating_add(LEAVING_TIME).saturating_add(STOP_TIME);
 
 /// A session's place in its set, left when dropped: also when its keeper panics or is aborted.
-pub(super) struct Place {
+pub(super) struct SessionSlot {
     pub(super) set: Arc<SessionSet>,
-    pub(super) session: Arc<Session>,
+    pub(super) session: Arc<ToolSetSession>,
     pub(super) id: Id,
     /// What the calls that wait for the instance are told.
     pub(super) failure: Option<ToolFailure>,
 }
 
 /// The life of a session, from its first call to its end.
-pub(super) async fn live(mut place: Place) {
+pub(super) async fn live(mut place: SessionSlot) {
     match start(&place).await {
         Ok(instance) => {
-            place.session.phase.send_replace(Phase::Ready(Arc::clone(&instance)));
+            place.session.phase.send_replace(SessionPhase::Ready(Arc::clone(&instance)));
             place.tell("a session of a tool set began");
             ended(&place).await;
             stop(&place, instance).await;
@@ -49,7 +49,7 @@ pub(super) async fn live(mut place: Place) {
 }
 
 /// Builds the instance. When the session ends meanwhile, the start may still finish, for a while.
-async fn start(place: &Place) -> Started {
+async fn start(place: &SessionSlot) -> Started {
     let set = &place.set.name;
     let (factory, key) = (Arc::clone(&place.set.factory), place.session.key.clone());
     let mut starting = Box::pin(contained(Box::pin(async move { factory.start_boxed(key).await })));
@@ -70,14 +70,14 @@ async fn start(place: &Place) -> Started {
 }
 
 /// Returns when the session is to end: somebody says so, or it was idle for long enough.
-async fn ended(place: &Place) {
+async fn ended(place: &SessionSlot) {
     tokio::select! {
         () = place.session.ending.cancelled() => {}
         () = idle(place) => {}
     }
 }
 
-async fn idle(Place { set, session, .. }: &Place) {
+async fn idle(SessionSlot { set, session, .. }: &SessionSlot) {
     loop {
         let until = {
             // No call can enter between the look and the end.
@@ -93,7 +93,7 @@ async fn idle(Place { set, session, .. }: &Place) {
     }
 }
 
-async fn stop(place: &Place, instance: Arc<dyn AnyInstance>) {
+async fn stop(place: &SessionSlot, instance: Arc<dyn AnyInstance>) {
     let session = &place.session;
     session.calls.close();
     let _ = timeout(LEAVING_TIME, session.calls.wait()).await;
@@ -105,7 +105,7 @@ async fn stop(place: &Place, instance: Arc<dyn AnyInstance>) {
         Err(_) => place.complain("did not stop in time"),
     }
     place.release(stopping);
-    place.release(session.phase.send_replace(Phase::Over));
+    place.release(session.phase.send_replace(SessionPhase::Over));
     place.release(instance);
 }
 
@@ -117,7 +117,7 @@ fn panicked(set: &str, panic: &Panic) -> ToolFailure {
     .with_detail(format_args!("panic: {}", text_of(&**panic)))
 }
 
-impl Place {
+impl SessionSlot {
     /// Drops what is not ours, which may panic.
     fn release<T>(&self, it: T) {
         if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(move || drop(it))) {
@@ -140,13 +140,13 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SessionSlot {
     fn drop(&mut self) {
         let Self { set, session, id, failure } = self;
         // First, so that whoever reads the failure can begin another session.
         set.table().remove(id);
         if let Some(failure) = failure.take() {
-            session.phase.send_replace(Phase::Failed(failure));
+            session.phase.send_replace(SessionPhase::Failed(failure));
         }
         session.ending.cancel();
         session.gone.cancel();

@@ -20,7 +20,7 @@ const UNKNOWN: &str = "unknown:";
 
 /// How far a session is.
 #[derive(Clone)]
-pub(super) enum Phase {
+pub(super) enum SessionPhase {
     /// Its instance is being built.
     Starting,
     /// Its instance takes calls.
@@ -32,11 +32,11 @@ pub(super) enum Phase {
 }
 
 /// One session: made by its first call, held by its keeper and by its calls.
-pub(super) struct Session {
+pub(super) struct ToolSetSession {
     pub(super) key: SessionKey,
     /// Whose part of the room it takes.
     pub(super) share: Arc<str>,
-    pub(super) phase: watch::Sender<Phase>,
+    pub(super) phase: watch::Sender<SessionPhase>,
     /// Cancelled when the session is to end: no call enters any more.
     pub(super) ending: CancellationToken,
     /// Cancelled when the session has left the set, so that another of its name may begin.
@@ -48,16 +48,16 @@ pub(super) struct Session {
 
 /// One call in a session: the session is not idle while it lives.
 pub(super) struct Visit {
-    pub(super) session: Arc<Session>,
+    pub(super) session: Arc<ToolSetSession>,
     _counted: TaskTrackerToken,
 }
 
-impl Session {
+impl ToolSetSession {
     pub(super) fn new(key: SessionKey, share: Arc<str>) -> Self {
         Self {
             key,
             share,
-            phase: watch::Sender::new(Phase::Starting),
+            phase: watch::Sender::new(SessionPhase::Starting),
             ending: CancellationToken::new(),
             gone: CancellationToken::new(),
             calls: TaskTracker::new(),
@@ -86,18 +86,18 @@ impl Visit {
         let session = &self.session;
         let mut phase = session.phase.subscribe();
         let settled = async {
-            let settled = phase.wait_for(|phase| !matches!(phase, Phase::Starting)).await;
-            settled.map_or(Phase::Over, |phase| Phase::clone(&phase))
+            let settled = phase.wait_for(|phase| !matches!(phase, SessionPhase::Starting)).await;
+            settled.map_or(SessionPhase::Over, |phase| SessionPhase::clone(&phase))
         };
         let settled = tokio::select! {
             biased;
             settled = settled => settled,
-            () = session.ending.cancelled() => Phase::Over,
+            () = session.ending.cancelled() => SessionPhase::Over,
         };
         match settled {
-            Phase::Ready(instance) if !session.ending.is_cancelled() => Ok(instance),
-            Phase::Failed(failure) => Err(failure),
-            Phase::Starting | Phase::Ready(_) | Phase::Over => Err(ToolFailure::new(
+            SessionPhase::Ready(instance) if !session.ending.is_cancelled() => Ok(instance),
+            SessionPhase::Failed(failure) => Err(failure),
+            SessionPhase::Starting | SessionPhase::Ready(_) | SessionPhase::Over => Err(ToolFailure::new(
                 Cause::CancelledBeforeStart,
                 format!("The session of tool set '{set}' ended before the tool began."),
             )),
@@ -116,7 +116,7 @@ pub(super) type Id = (Arc<str>, Arc<str>);
 
 /// The sessions of one tool set.
 pub(super) struct SessionTable {
-    sessions: HashMap<Id, Arc<Session>>,
+    sessions: HashMap<Id, Arc<ToolSetSession>>,
     /// Sessions of each agent; never 0.
     shares: HashMap<Arc<str>, usize>,
     max: usize,
@@ -141,11 +141,11 @@ impl SessionTable {
         Self { sessions: HashMap::new(), shares: HashMap::new(), max, max_per_agent: (max / 2).max(1), closed: false }
     }
 
-    pub(super) fn get(&self, id: &Id) -> Option<&Arc<Session>> {
+    pub(super) fn get(&self, id: &Id) -> Option<&Arc<ToolSetSession>> {
         self.sessions.get(id)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Session>> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<ToolSetSession>> {
         self.sessions.values()
     }
 
@@ -164,7 +164,7 @@ impl SessionTable {
         Ok(())
     }
 
-    pub(super) fn insert(&mut self, id: Id, session: Arc<Session>) {
+    pub(super) fn insert(&mut self, id: Id, session: Arc<ToolSetSession>) {
         let share = Arc::clone(&session.share);
         if self.sessions.insert(id, session).is_none() {
             *self.shares.entry(share).or_default() += 1;

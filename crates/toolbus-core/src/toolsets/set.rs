@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::instance::{AnyFactory, SessionFactory, SessionKey};
-use super::lifecycle::{Place, live};
-use super::session::{Full, Id, Session, SessionTable, Visit, share_of};
+use super::lifecycle::{SessionSlot, live};
+use super::session::{Full, Id, SessionTable, ToolSetSession, Visit, share_of};
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
 use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -39,7 +39,7 @@ pub struct SessionSet {
 }
 
 /// A call's way into its session.
-enum Way {
+enum SessionEntry {
     In(Visit),
     /// The session of this name is ending; another may begin when it has.
     After(CancellationToken),
@@ -138,17 +138,21 @@ impl SessionSet {
         let id = (Arc::clone(&caller.owner), Arc::clone(session));
         loop {
             match self.enter(caller, &id)? {
-                Way::In(visit) => return Ok(visit),
-                Way::After(gone) => gone.cancelled().await,
+                SessionEntry::In(visit) => return Ok(visit),
+                SessionEntry::After(gone) => gone.cancelled().await,
             }
         }
     }
 
-    fn enter(self: &Arc<Self>, caller: &Caller, id: &Id) -> Result<Way, ToolFailure> {
+    fn enter(self: &Arc<Self>, caller: &Caller, id: &Id) -> Result<SessionEntry, ToolFailure> {
         let mut sessions = self.table();
         if let Some(session) = sessions.get(id) {
             let is_ending = session.ending.is_cancelled();
-            return Ok(if is_ending { Way::After(session.gone.clone()) } else { Way::In(session.enter()) });
+            return Ok(if is_ending {
+                SessionEntry::After(session.gone.clone())
+            } else {
+                SessionEntry::In(session.enter())
+            });
         }
         if sessions.closed {
             return Err(overloaded("The daemon is stopping. Try again later.".to_owned()));
@@ -157,14 +161,14 @@ impl SessionSet {
         sessions.check(&share).map_err(|full| self.full(full))?;
         let (owner, name) = id.clone();
         let key = SessionKey { agent: Arc::clone(&caller.name), owner, session: name };
-        let session = Arc::new(Session::new(key, share));
+        let session = Arc::new(ToolSetSession::new(key, share));
         sessions.insert(id.clone(), Arc::clone(&session));
         let visit = session.enter();
         // Counted under the lock, so that a shutdown waits for it.
         // In a task of its own: the start is not the first call's, which may be cancelled.
-        self.lives.spawn(live(Place { set: Arc::clone(self), session, id: id.clone(), failure: None }));
+        self.lives.spawn(live(SessionSlot { set: Arc::clone(self), session, id: id.clone(), failure: None }));
         drop(sessions);
-        Ok(Way::In(visit))
+        Ok(SessionEntry::In(visit))
     }
 
     fn full(&self, full: Full) -> ToolFailure {

@@ -10,15 +10,15 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::task::TaskTracker;
-use toolbus_core::audit::Silent;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription, Target};
 use toolbus_core::caller::{AgentName, Caller, Identity};
+use toolbus_core::events::Discard;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
-use toolbus_core::telemetry::{CallSpan, DeadReason, End, Load, Summary, Telemetry};
+use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, Load, Telemetry};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, Gates, PendingTools, ReplyRules, Settings};
+use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, PendingTools, ReplyRules};
 use toolbus_protocol::{Properties, Random, TraceContext};
 
 pub(crate) use crate::message::{Message, Settled, Settlement, call, delivery, raw, request};
@@ -180,7 +180,7 @@ impl CallSpan for RecordingSpan {
         self.sender.clone()
     }
 
-    fn executed(&mut self, _: &End, _: Duration) {}
+    fn executed(&mut self, _: &CallEnd, _: Duration) {}
 
     fn publishing(&mut self, _: &str) -> Option<TraceContext> {
         self.recorder.published.fetch_add(1, Ordering::SeqCst);
@@ -189,7 +189,7 @@ impl CallSpan for RecordingSpan {
 
     fn published(&mut self, _: bool, _: Duration) {}
 
-    fn finished(self: Box<Self>, _: &Summary<'_>) {}
+    fn finished(self: Box<Self>, _: &CallSummary<'_>) {}
 }
 
 pub(crate) struct World {
@@ -207,12 +207,12 @@ impl World {
         Self::with(|_| {})
     }
 
-    pub(crate) fn with(edit: impl FnOnce(&mut Settings)) -> Self {
+    pub(crate) fn with(edit: impl FnOnce(&mut DispatcherSettings)) -> Self {
         Self::arriving(edit, Arc::new(AllArrived))
     }
 
     /// The same, with tools that may still come.
-    pub(crate) fn arriving(edit: impl FnOnce(&mut Settings), arrivals: Arc<dyn PendingTools>) -> Self {
+    pub(crate) fn arriving(edit: impl FnOnce(&mut DispatcherSettings), arrivals: Arc<dyn PendingTools>) -> Self {
         let (bus, load): (Arc<RecordingBus>, Arc<Load>) = Default::default();
         let (runs, go_on): (Arc<AtomicUsize>, Arc<Notify>) = Default::default();
         let mut settings = settings();
@@ -243,7 +243,7 @@ impl World {
         let gates = Arc::new(gates(registry, &settings));
         let bus_of_calls = Arc::clone(&bus) as Arc<dyn Bus>;
         let dispatcher =
-            Dispatcher::new(settings, gates, bus_of_calls, telemetry, Arc::new(Silent), Arc::clone(&load), arrivals);
+            Dispatcher::new(settings, gates, bus_of_calls, telemetry, Arc::new(Discard), Arc::clone(&load), arrivals);
         Self { dispatcher, bus, load, told, runs, go_on }
     }
 
@@ -283,8 +283,8 @@ impl World {
     }
 }
 
-pub(crate) fn settings() -> Settings {
-    Settings {
+pub(crate) fn settings() -> DispatcherSettings {
+    DispatcherSettings {
         name: "toolbus".to_owned(),
         replies: ReplyRules {
             reply_topics: ["tool.result.#", "script.result.#", "agent.response.#"].map(str::to_owned).into(),
@@ -305,7 +305,7 @@ pub(crate) fn settings() -> Settings {
 }
 
 /// Gates that let everybody use everything, and take all room that there is.
-fn gates(registry: Registry, settings: &Settings) -> Gates {
+fn gates(registry: Registry, settings: &DispatcherSettings) -> Gates {
     let everybody = AgentPolicy {
         max_in_flight: Some(settings.max_in_flight),
         max_queued: Some(settings.max_waiting),

@@ -7,16 +7,15 @@ use proptest::option;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use toolbus_core::audit::Silent;
 use toolbus_core::bus::Bus;
 use toolbus_core::caller::{AgentName, Caller, Identity};
+use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{
     AgentPolicy, Allowed, BindingPolicy, Capacity, DefinitionCheck, Policy, PolicyHandle, Quarantine, Switch,
 };
 use toolbus_core::registry::Registry;
-use toolbus_core::telemetry;
 use toolbus_core::tool::{Executor, Membership, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{About, AllArrived, ControlService, Dispatcher, Gates, Service};
@@ -123,7 +122,7 @@ impl World {
         }
         let (bus, gates) = (Arc::<RecordingBus>::default(), Arc::new(Gates::new(access)));
         let of_calls = (Arc::clone(&gates), Arc::clone(&bus) as Arc<dyn Bus>);
-        let told = (Arc::new(telemetry::Silent), Arc::new(Silent));
+        let told = (Arc::new(Discard), Arc::new(Discard));
         let dispatcher =
             Dispatcher::new(settings(), of_calls.0, of_calls.1, told.0, told.1, Arc::default(), Arc::new(AllArrived));
         Self { bus, gates, dispatcher }

@@ -99,7 +99,7 @@ impl ManageHandler {
     }
 
     /// Calls a management tool for the sender of a request, as if the sender had called it.
-    async fn call(&self, request: &ControlRequest, call: Call) -> ControlReply {
+    async fn call(&self, request: &ControlRequest, call: ManagedCall) -> ControlReply {
         // A request may hold secrets, which are nothing for a tool that merely has the name.
         let known = self.access.registry().snapshot();
         if known.get(call.tool).is_none_or(|tool| *tool.descriptor.source != *SOURCE) {
@@ -149,12 +149,12 @@ impl ControlHandler for ManageHandler {
             let said = if is(types::MCP_GET_SERVICE_DETAILS_REQUEST) {
                 self.details(request).await
             } else if is(types::MCP_REGISTER_SERVER_REQUEST) {
-                match Call::register(&request.body) {
+                match ManagedCall::register(&request.body) {
                     Ok(call) => self.call(request, call).await,
                     Err(error) => refused_register(&unreadable(&error)),
                 }
             } else if is(types::MCP_UNREGISTER_SERVER_REQUEST) {
-                match Call::unregister(&request.body) {
+                match ManagedCall::unregister(&request.body) {
                     Ok(call) => self.call(request, call).await,
                     Err(error) => refused_unregister(&unreadable(&error)),
                 }
@@ -223,7 +223,7 @@ impl WaitLimits {
 }
 
 /// A call that a request stands for.
-pub(super) struct Call {
+pub(super) struct ManagedCall {
     /// The tool.
     pub(super) tool: &'static str,
     /// The tool's arguments.
@@ -235,7 +235,7 @@ pub(super) struct Call {
 pub(super) const REGISTER: &str = "mcp_register_server";
 const UNREGISTER: &str = "mcp_unregister_server";
 
-impl Call {
+impl ManagedCall {
     /// The call that adds a server.
     pub(super) fn register(body: &[u8]) -> Result<Self, ParseError> {
         let request = McpRegisterServerRequest::parse(body)?;

@@ -16,7 +16,7 @@ use toolbus_core::text::shown;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_protocol::ContentBlock;
 
-use super::notifications::Token;
+use super::notifications::ProgressMark;
 
 /// The parameters of a call, as they are written.
 #[derive(Serialize)]
@@ -51,7 +51,7 @@ fn trace(call: &ToolCall) -> Option<RequestMetaObject> {
 }
 
 /// The request of a call, for rmcp. `token` is its progress token.
-pub(super) fn request(tool: &str, call: &ToolCall, token: Option<Token>) -> ClientRequest {
+pub(super) fn request(tool: &str, call: &ToolCall, token: Option<ProgressMark>) -> ClientRequest {
     let mut extensions = Extensions::new();
     if let Some(meta) = trace(call) {
         extensions.insert(meta);

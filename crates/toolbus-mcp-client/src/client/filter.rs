@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::time::{sleep_until, timeout_at};
 use toolbus_core::Clock;
 
-use super::notifications::{Notifications, Token};
+use super::notifications::{Notifications, ProgressMark};
 use crate::transport::TransportFailure;
 
 /// Longest wait for an answer to the probe.
@@ -237,7 +237,7 @@ impl<T> Drop for NotificationFilter<T> {
 /// rmcp adds a progress token to every request; the filter removes it unless the call reports progress.
 fn set_progress_token(request: &mut ClientRequest) {
     let extensions = request.extensions_mut();
-    let token = extensions.remove::<Token>();
+    let token = extensions.remove::<ProgressMark>();
     let Some(meta) = extensions.get_mut::<RequestMetaObject>() else { return };
     match token {
         Some(token) => meta.set_progress_token(token.wire()),

@@ -33,7 +33,7 @@ use crate::transport::TransportFailure;
 use crate::transport::stdio::FastPath;
 
 /// What is to be known of a server before it is spoken to.
-pub(crate) struct Opening<'a> {
+pub(crate) struct HandshakeContext<'a> {
     /// The server.
     pub(crate) server: &'a ServerName,
     /// `pipe` or `tcp`.
@@ -64,12 +64,12 @@ impl Connection {
     ///
     /// If the handshake fails: [`RequestError::next`] gives the next attempt. A remembered session mode may be
     /// outdated.
-    pub(crate) async fn open<T>(transport: T, opening: Opening<'_>) -> Result<Arc<Self>, RequestError>
+    pub(crate) async fn open<T>(transport: T, opening: HandshakeContext<'_>) -> Result<Arc<Self>, RequestError>
     where
         T: Transport<RoleClient> + 'static,
     {
-        let Opening { server, transport: network, session_mode, fast_path, failure, roots, .. } = opening;
-        let Opening { observer, redactor, clock, span, .. } = opening;
+        let HandshakeContext { server, transport: network, session_mode, fast_path, failure, roots, .. } = opening;
+        let HandshakeContext { observer, redactor, clock, span, .. } = opening;
         let silence = match (session_mode, network) {
             (Some(_), _) => Silence::Allowed,
             (None, "pipe") => Silence::Legacy,

@@ -23,12 +23,12 @@ const FAIR_WAIT: Duration = Duration::from_secs(1);
 /// calls do not count: otherwise steady calls would excuse a dead server for ever.
 #[derive(Default)]
 pub(super) struct InFlight {
-    calls: Mutex<Calls>,
+    calls: Mutex<InflightCalls>,
     clock: Clock,
 }
 
 #[derive(Default)]
-struct Calls {
+struct InflightCalls {
     next: u64,
     waiting: BTreeSet<u64>,
     /// The first call that came after one had been given up, since the server's last answer.
@@ -68,7 +68,7 @@ impl InFlight {
         calls.waiting.first().is_some_and(|first| calls.suspect.is_none_or(|suspect| *first < suspect))
     }
 
-    fn calls(&self) -> MutexGuard<'_, Calls> {
+    fn calls(&self) -> MutexGuard<'_, InflightCalls> {
         self.calls.lock()
     }
 }

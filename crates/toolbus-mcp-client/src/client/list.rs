@@ -32,7 +32,7 @@ const MAX_REASON: usize = 300;
 
 /// What a server lists.
 #[derive(Debug, Default)]
-pub(crate) struct Listed {
+pub(crate) struct ServerListing {
     /// The tools that can be read, as they come: names may repeat.
     pub(crate) tools: Vec<Tool>,
     /// Those that cannot.
@@ -42,8 +42,8 @@ pub(crate) struct Listed {
 }
 
 /// Asks for every page.
-pub(super) async fn all(connection: &Connection) -> Result<Listed, ServiceError> {
-    let (mut listed, mut bytes, mut seen) = (Listed::default(), 0, HashSet::new());
+pub(super) async fn all(connection: &Connection) -> Result<ServerListing, ServiceError> {
+    let (mut listed, mut bytes, mut seen) = (ServerListing::default(), 0, HashSet::new());
     let mut cursor: Option<String> = None;
     for _ in 0..MAX_PAGES {
         let params = PaginatedRequestParams::default().with_cursor(cursor.take());
@@ -81,7 +81,7 @@ pub(super) async fn all(connection: &Connection) -> Result<Listed, ServiceError>
     Ok(listed)
 }
 
-impl Listed {
+impl ServerListing {
     fn add(&mut self, page: ListToolsResult, bytes: &mut usize) -> Option<String> {
         for tool in page.tools {
             *bytes += size(&tool);

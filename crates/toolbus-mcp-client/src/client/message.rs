@@ -115,18 +115,18 @@ fn salvaged(text: &[u8]) -> Option<ServerJsonRpcMessage> {
 fn salvaged_page(result: &RawValue) -> Option<Value> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Page<'a> {
+    struct ListPage<'a> {
         #[serde(borrow)]
         tools: Vec<&'a RawValue>,
         next_cursor: Option<String>,
     }
     #[derive(Deserialize)]
-    struct Named {
+    struct NamedTool {
         name: Option<String>,
     }
-    let Page { tools, next_cursor } = serde_json::from_str(result.get()).ok()?;
+    let ListPage { tools, next_cursor } = serde_json::from_str(result.get()).ok()?;
     let read = |tool: &RawValue| {
-        let name = || serde_json::from_str(tool.get()).ok().and_then(|Named { name }| name);
+        let name = || serde_json::from_str(tool.get()).ok().and_then(|NamedTool { name }| name);
         serde_json::from_str(tool.get()).unwrap_or_else(|_| json!({ "name": name() }))
     };
     let tools: Vec<Value> = tools.into_iter().map(read).collect();

@@ -50,9 +50,9 @@ pub(super) struct Notifications {
 
 /// Marks a request whose progress is followed, on its way to the filter.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Token(u64);
+pub(super) struct ProgressMark(u64);
 
-impl Token {
+impl ProgressMark {
     /// As it goes over the wire.
     pub(super) fn wire(self) -> ProgressToken {
         ProgressToken(NumberOrString::Number(self.0.cast_signed()))
@@ -63,7 +63,7 @@ impl Token {
 #[derive(Debug)]
 pub(super) struct Followed {
     notifications: Arc<Notifications>,
-    pub(super) token: Token,
+    pub(super) token: ProgressMark,
 }
 
 impl Notifications {
@@ -153,7 +153,7 @@ impl Notifications {
         }
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         followed.insert(token, sink.clone());
-        Some(Followed { notifications: Arc::clone(self), token: Token(token) })
+        Some(Followed { notifications: Arc::clone(self), token: ProgressMark(token) })
     }
 
     /// Passes a report to its call, if that wants progress.

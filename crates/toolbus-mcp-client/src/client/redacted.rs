@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toolbus_core::redact::Redactor;
 
-use super::list::Listed;
+use super::list::ServerListing;
 use crate::status::HiddenTool;
 
 /// Why a tool is not offered whose name would be another one without secrets.
@@ -41,7 +41,7 @@ pub(super) fn error(redactor: &Redactor, error: &mut ErrorData) {
 }
 
 /// Removes secrets from definitions. A tool whose name has one is hidden: by another name it could not be called.
-pub(super) fn listed(redactor: &Redactor, listed: &mut Listed) {
+pub(super) fn listed(redactor: &Redactor, listed: &mut ServerListing) {
     let tools = std::mem::take(&mut listed.tools);
     for mut tool in tools {
         let name = tool.name.clone();
@@ -100,7 +100,7 @@ mod tests {
         }));
         let ordinary = tool(json!({"name": "list", "description": "Lists.", "inputSchema": {"type": "object"}}));
         let named = tool(json!({"name": "get_s3cr3t-t0ken", "inputSchema": {}}));
-        let mut all = Listed { tools: vec![told, ordinary.clone(), named], ..Listed::default() };
+        let mut all = ServerListing { tools: vec![told, ordinary.clone(), named], ..ServerListing::default() };
         listed(&redactor, &mut all);
         assert_eq!(all.tools.len(), 2);
         assert_eq!(all.tools[1], ordinary);

@@ -26,7 +26,7 @@ use toolbus_core::caller::Caller;
 use toolbus_core::events::{McpClientEvents, McpClientOperation, McpClientSession};
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use super::{CallError, Connection, Opening, RequestError, SessionMode, message};
+use super::{CallError, Connection, HandshakeContext, RequestError, SessionMode, message};
 use crate::spec::ServerName;
 use crate::transport::TransportFailure;
 use crate::transport::stdio::FastPath;
@@ -161,7 +161,7 @@ fn open<T: Transport<RoleClient> + 'static>(transport: T, how: How) -> Opened {
         let server = ServerName::parse("scripted").unwrap();
         let network = if is_tcp { "tcp" } else { "pipe" };
         let observer = Arc::new(seen);
-        let opening = Opening {
+        let opening = HandshakeContext {
             server: &server,
             transport: network,
             session_mode,

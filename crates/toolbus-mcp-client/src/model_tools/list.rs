@@ -32,7 +32,7 @@ pub(super) fn list(access: PolicyHandle, servers: Arc<dyn ServerControl>) -> Too
     let parameters = json!({"type": "object", "properties": {}});
     let descriptor =
         ToolDescriptor { effect: Effect::ReadOnly, ..descriptor("mcp_list_services", description, parameters) };
-    Tool::new(descriptor, List { access, servers })
+    Tool::new(descriptor, ListServers { access, servers })
 }
 
 /// The tool `mcp_get_service_details {server_name, tool_name?}`.
@@ -52,7 +52,7 @@ pub(super) fn details(access: PolicyHandle, servers: Arc<dyn ServerControl>) -> 
     Tool::new(descriptor, Details { access, servers })
 }
 
-struct List {
+struct ListServers {
     access: PolicyHandle,
     servers: Arc<dyn ServerControl>,
 }
@@ -62,7 +62,7 @@ struct Details {
     servers: Arc<dyn ServerControl>,
 }
 
-impl Executor for List {
+impl Executor for ListServers {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let effective = self.access.effective(&call.caller);
         let servers = Arc::clone(&self.servers);

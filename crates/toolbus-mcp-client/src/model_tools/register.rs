@@ -11,7 +11,7 @@ use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolO
 use super::args::{ARGUMENTS, Args, Names, SERVER, invalid};
 use super::descriptor;
 use super::registrar::Registrar;
-use super::rules::{Kind, Target};
+use super::rules::{RegisteredHttpKind, RegisteredTransport};
 
 const COMMAND: Names = &["command"];
 const URL: Names = &["url"];
@@ -106,14 +106,14 @@ impl Executor for Unregister {
 }
 
 /// What is to be registered.
-fn target(args: Args<'_>) -> Result<Target, ToolFailure> {
+fn target(args: Args<'_>) -> Result<RegisteredTransport, ToolFailure> {
     let arguments = arguments(args)?;
     let kind = args.text(TYPE)?;
     match (args.text(COMMAND)?, args.text(URL)?) {
         (None, None) => Err(invalid("Missing required parameter: command or url")),
         (Some(_), Some(_)) => Err(invalid("Give either 'command' or 'url', and not both.")),
         (Some(command), None) => match kind {
-            None | Some("stdio") => Ok(Target::Command { command: command.to_owned(), args: arguments }),
+            None | Some("stdio") => Ok(RegisteredTransport::Command { command: command.to_owned(), args: arguments }),
             Some(_) => Err(invalid("A server with a 'command' is of type 'stdio'. Leave 'type' out.")),
         },
         (None, Some(_)) if !arguments.is_empty() => {
@@ -121,12 +121,12 @@ fn target(args: Args<'_>) -> Result<Target, ToolFailure> {
         }
         (None, Some(url)) => {
             let kind = match kind {
-                None => Kind::Detect,
-                Some("http" | "streamable-http" | "streamableHttp") => Kind::Http,
-                Some("sse") => Kind::Sse,
+                None => RegisteredHttpKind::Detect,
+                Some("http" | "streamable-http" | "streamableHttp") => RegisteredHttpKind::Http,
+                Some("sse") => RegisteredHttpKind::Sse,
                 Some(_) => return Err(invalid("A server with a 'url' is of type 'http' or 'sse'. Leave 'type' out.")),
             };
-            Ok(Target::Url { url: url.to_owned(), kind })
+            Ok(RegisteredTransport::Url { url: url.to_owned(), kind })
         }
     }
 }

@@ -17,9 +17,9 @@ use toolbus_core::text::{excerpt, shown};
 use toolbus_core::tool::{Naming, Validation};
 use tracing::Instrument;
 
-use super::rules::{Refused, Rules, Target};
+use super::rules::{RegisteredTransport, RegistrationRules, RuleViolation};
 use crate::servers::ServerControl;
-use crate::spec::{Origin, ServerName, ServerSpec, ToolFilter};
+use crate::spec::{ServerName, ServerOrigin, ServerSpec, ToolFilter};
 
 /// The store's namespace of what is registered: records by the names in lower case.
 const NAMESPACE: &str = "mcp.registered";
@@ -32,7 +32,7 @@ const MAX_REASON: usize = 300;
 
 /// Registers servers for callers.
 pub struct Registrar {
-    rules: Rules,
+    rules: RegistrationRules,
     store: Arc<dyn Store>,
     /// Whether what is stored outlives the process.
     is_lasting: bool,
@@ -41,16 +41,16 @@ pub struct Registrar {
     /// Held while it is decided whether a change may begin.
     deciding: tokio::sync::Mutex<()>,
     /// The names that are being changed, and by whom.
-    changing: Mutex<BTreeMap<Arc<str>, Owner>>,
+    changing: Mutex<BTreeMap<Arc<str>, RegistrationOwner>>,
 }
 
 /// Why a server was not registered or unregistered. The texts are for callers.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum RegistrationRefusal {
     #[error("a name has 1 to 64 letters, digits, `.`, `_` and `-`, and is not `management`")]
     Name,
     #[error("{0}")]
-    Rules(#[from] Refused),
+    Rules(#[from] RuleViolation),
     #[error("the name is taken; choose another")]
     Taken,
     #[error("another change of this server is under way; try again when it has ended")]
@@ -70,7 +70,7 @@ pub(super) enum Refusal {
 }
 
 /// A name that is being changed, until this is dropped.
-struct Place {
+struct NameClaim {
     registrar: Arc<Registrar>,
     name: Arc<str>,
 }
@@ -79,7 +79,7 @@ impl Registrar {
     /// Creates a registrar with these rules. `is_lasting` is whether the store outlives the process.
     #[must_use]
     pub fn new(
-        rules: Rules,
+        rules: RegistrationRules,
         store: Arc<dyn Store>,
         is_lasting: bool,
         fleet: Arc<dyn ServerControl>,
@@ -120,14 +120,14 @@ impl Registrar {
     }
 
     fn restored(&self, key: &str, stored: &[u8]) -> Result<ServerSpec, String> {
-        let record = Record::parse(stored).ok_or("its record cannot be read")?;
+        let record = RegistrationRecord::parse(stored).ok_or("its record cannot be read")?;
         let spec = record.spec(&self.rules).map_err(|refusal| refusal.to_string())?;
         if **spec.name.folded() != *key {
             return Err("its record is of another name".to_owned());
         }
         match self.fleet.origin(key) {
-            Some(Origin::Configuration) => Err("a server of its name is configured".to_owned()),
-            Some(Origin::Registration) | None => Ok(spec),
+            Some(ServerOrigin::Configuration) => Err("a server of its name is configured".to_owned()),
+            Some(ServerOrigin::Registration) | None => Ok(spec),
         }
     }
 
@@ -137,38 +137,38 @@ impl Registrar {
         self: &Arc<Self>,
         caller: &Caller,
         name: &str,
-        target: Target,
+        target: RegisteredTransport,
         latest: Instant,
         given_up: CancellationToken,
-    ) -> Result<usize, Refusal> {
+    ) -> Result<usize, RegistrationRefusal> {
         let time = self.clock.since_epoch().as_secs();
-        let record = Record { server: name.to_owned(), target, owner: Owner::of(caller), time };
+        let record = RegistrationRecord { server: name.to_owned(), target, owner: RegistrationOwner::of(caller), time };
         let spec = record.spec(&self.rules)?;
         let registrar = Arc::clone(self);
         finished(async move { registrar.put(record, spec, latest, given_up).await }).await
     }
 
     /// Removes a server that this caller has registered.
-    pub(super) async fn unregister(self: &Arc<Self>, caller: &Caller, name: &str) -> Result<(), Refusal> {
-        let name = ServerName::parse(name).map_err(|_| Refusal::NotYours)?;
-        let owner = Owner::of(caller);
+    pub(super) async fn unregister(self: &Arc<Self>, caller: &Caller, name: &str) -> Result<(), RegistrationRefusal> {
+        let name = ServerName::parse(name).map_err(|_| RegistrationRefusal::NotYours)?;
+        let owner = RegistrationOwner::of(caller);
         let registrar = Arc::clone(self);
         finished(async move { registrar.take_away(&name, &owner).await }).await
     }
 
     async fn put(
         self: Arc<Self>,
-        record: Record,
+        record: RegistrationRecord,
         spec: ServerSpec,
         latest: Instant,
         given_up: CancellationToken,
-    ) -> Result<usize, Refusal> {
+    ) -> Result<usize, RegistrationRefusal> {
         let name = spec.name.clone();
         let (_place, previous) = self.may_register(&name, &record.owner).await?;
         let added = tokio::select! {
             biased;
-            () = given_up.cancelled() => Err(Refusal::GivenUp),
-            added = self.fleet.add(spec, latest) => added.map_err(|reason| Refusal::Server(excerpt(&reason, MAX_REASON))),
+            () = given_up.cancelled() => Err(RegistrationRefusal::GivenUp),
+            added = self.fleet.add(spec, latest) => added.map_err(|reason| RegistrationRefusal::Server(excerpt(&reason, MAX_REASON))),
         };
         let kept = match added {
             Ok(tools) => self.keep(&name, &record, previous.as_ref()).await.map(|()| tools.len()),
@@ -183,11 +183,15 @@ impl Registrar {
         kept
     }
 
-    async fn take_away(self: Arc<Self>, name: &ServerName, owner: &Owner) -> Result<(), Refusal> {
+    async fn take_away(
+        self: Arc<Self>,
+        name: &ServerName,
+        owner: &RegistrationOwner,
+    ) -> Result<(), RegistrationRefusal> {
         let _place = {
             let _one_at_a_time = self.deciding.lock().await;
             let record = self.record(name.folded()).await?.filter(|record| record.owner.name == owner.name);
-            record.ok_or(Refusal::NotYours)?;
+            record.ok_or(RegistrationRefusal::NotYours)?;
             self.place(name, owner)?
         };
         self.store.delete(NAMESPACE, name.folded()).await.map_err(not_stored)?;
@@ -200,32 +204,32 @@ impl Registrar {
     async fn may_register(
         self: &Arc<Self>,
         name: &ServerName,
-        owner: &Owner,
-    ) -> Result<(Place, Option<Record>), Refusal> {
+        owner: &RegistrationOwner,
+    ) -> Result<(NameClaim, Option<RegistrationRecord>), RegistrationRefusal> {
         let _one_at_a_time = self.deciding.lock().await;
         // Whoever has a name, and whether the caller may see it: the answer is the same.
         let mut owners = self.owners().await?;
         let is_taken = match (owners.get(name.folded()), self.fleet.origin(name.as_str())) {
-            (_, Some(Origin::Configuration)) => true,
+            (_, Some(ServerOrigin::Configuration)) => true,
             (Some(known), _) => known.name != owner.name,
             (None, origin) => origin.is_some(),
         };
         if is_taken {
-            return Err(Refusal::Taken);
+            return Err(RegistrationRefusal::Taken);
         }
         let place = self.place(name, owner)?;
         owners.remove(name.folded());
         if owners.len() >= MAX_SERVERS {
-            return Err(Refusal::Full);
+            return Err(RegistrationRefusal::Full);
         }
         if owners.values().filter(|known| known.share == owner.share).count() >= MAX_PER_AGENT {
-            return Err(Refusal::TooMany);
+            return Err(RegistrationRefusal::TooMany);
         }
         Ok((place, self.record(name.folded()).await?))
     }
 
     /// Whoever has registered a name, or is about to.
-    async fn owners(&self) -> Result<BTreeMap<Arc<str>, Owner>, Refusal> {
+    async fn owners(&self) -> Result<BTreeMap<Arc<str>, RegistrationOwner>, RegistrationRefusal> {
         let mut owners = BTreeMap::new();
         for key in self.store.list(NAMESPACE).await.map_err(not_stored)? {
             if let Some(record) = self.record(&key).await? {
@@ -236,13 +240,18 @@ impl Registrar {
         Ok(owners)
     }
 
-    async fn record(&self, key: &str) -> Result<Option<Record>, Refusal> {
+    async fn record(&self, key: &str) -> Result<Option<RegistrationRecord>, RegistrationRefusal> {
         let stored = self.store.get(NAMESPACE, key).await.map_err(not_stored)?;
-        Ok(stored.and_then(|stored| Record::parse(&stored)))
+        Ok(stored.and_then(|stored| RegistrationRecord::parse(&stored)))
     }
 
     /// Stores a record; when that fails, what was there before is there again as far as can be.
-    async fn keep(&self, name: &ServerName, record: &Record, previous: Option<&Record>) -> Result<(), Refusal> {
+    async fn keep(
+        &self,
+        name: &ServerName,
+        record: &RegistrationRecord,
+        previous: Option<&RegistrationRecord>,
+    ) -> Result<(), RegistrationRefusal> {
         let Err(error) = self.store.put(NAMESPACE, name.folded(), record.to_bytes()).await else { return Ok(()) };
         let undone = match previous {
             Some(previous) => self.store.put(NAMESPACE, name.folded(), previous.to_bytes()).await,
@@ -254,7 +263,7 @@ impl Registrar {
         Err(not_stored(error))
     }
 
-    async fn undo(&self, name: &ServerName, previous: Option<Record>) {
+    async fn undo(&self, name: &ServerName, previous: Option<RegistrationRecord>) {
         match previous.and_then(|record| record.spec(&self.rules).ok()) {
             // It connects in its own time.
             Some(spec) => drop(self.fleet.add(spec, self.clock.now()).await),
@@ -264,26 +273,26 @@ impl Registrar {
 
     /// Removes a server, unless an operator has configured one of its name meanwhile.
     async fn remove(&self, name: &ServerName) {
-        if self.fleet.origin(name.as_str()) == Some(Origin::Registration) {
+        if self.fleet.origin(name.as_str()) == Some(ServerOrigin::Registration) {
             self.fleet.remove(name).await;
         }
     }
 
-    fn place(self: &Arc<Self>, name: &ServerName, owner: &Owner) -> Result<Place, Refusal> {
+    fn place(self: &Arc<Self>, name: &ServerName, owner: &RegistrationOwner) -> Result<NameClaim, RegistrationRefusal> {
         let mut changing = self.changing();
         if changing.contains_key(name.folded()) {
-            return Err(Refusal::Busy);
+            return Err(RegistrationRefusal::Busy);
         }
         changing.insert(Arc::clone(name.folded()), owner.clone());
-        Ok(Place { registrar: Arc::clone(self), name: Arc::clone(name.folded()) })
+        Ok(NameClaim { registrar: Arc::clone(self), name: Arc::clone(name.folded()) })
     }
 
-    fn changing(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Owner>> {
+    fn changing(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, RegistrationOwner>> {
         self.changing.lock()
     }
 }
 
-impl Drop for Place {
+impl Drop for NameClaim {
     fn drop(&mut self) {
         self.registrar.changing().remove(&self.name);
     }
@@ -292,14 +301,14 @@ impl Drop for Place {
 /// Makes a change in a task of its own: what was begun is kept or undone, also where the caller is gone meanwhile.
 #[expect(clippy::disallowed_methods, reason = "awaited here; without the caller it ends by itself")]
 async fn finished<T: Send + 'static>(
-    change: impl Future<Output = Result<T, Refusal>> + Send + 'static,
-) -> Result<T, Refusal> {
-    tokio::spawn(change.in_current_span()).await.unwrap_or(Err(Refusal::GivenUp))
+    change: impl Future<Output = Result<T, RegistrationRefusal>> + Send + 'static,
+) -> Result<T, RegistrationRefusal> {
+    tokio::spawn(change.in_current_span()).await.unwrap_or(Err(RegistrationRefusal::GivenUp))
 }
 
-fn not_stored(error: StoreError) -> Refusal {
+fn not_stored(error: StoreError) -> RegistrationRefusal {
     tracing::error!(%error, "could not keep which MCP servers are registered");
-    Refusal::Store
+    RegistrationRefusal::Store
 }
 
 /// The share of all callers that the policy has no section for. No name of an agent has a colon.
@@ -307,19 +316,19 @@ const EVERYBODY: &str = ":everybody";
 
 /// One registered server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
+struct RegistrationRecord {
     server: String,
     #[serde(flatten)]
-    target: Target,
+    target: RegisteredTransport,
     #[serde(flatten)]
-    owner: Owner,
+    owner: RegistrationOwner,
     /// Seconds since 1970.
     time: u64,
 }
 
 /// Who has registered a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Owner {
+struct RegistrationOwner {
     /// The unique owner key of the caller.
     #[serde(rename = "agent")]
     name: Arc<str>,
@@ -327,14 +336,14 @@ struct Owner {
     share: Arc<str>,
 }
 
-impl Owner {
+impl RegistrationOwner {
     fn of(caller: &Caller) -> Self {
         let share = if caller.has_section { Arc::clone(&caller.owner) } else { EVERYBODY.into() };
         Self { name: Arc::clone(&caller.owner), share }
     }
 }
 
-impl Record {
+impl RegistrationRecord {
     fn parse(stored: &[u8]) -> Option<Self> {
         serde_json::from_slice(stored).ok()
     }
@@ -345,11 +354,11 @@ impl Record {
     }
 
     /// The server, if the rules allow it.
-    fn spec(&self, rules: &Rules) -> Result<ServerSpec, Refusal> {
-        let name = ServerName::parse(&self.server).map_err(|_| Refusal::Name)?;
+    fn spec(&self, rules: &RegistrationRules) -> Result<ServerSpec, RegistrationRefusal> {
+        let name = ServerName::parse(&self.server).map_err(|_| RegistrationRefusal::Name)?;
         // Narrower than configured names, so that no two names look alike.
         if !self.server.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-')) {
-            return Err(Refusal::Name);
+            return Err(RegistrationRefusal::Name);
         }
         Ok(ServerSpec {
             name,
@@ -360,7 +369,7 @@ impl Record {
             tool_timeout: None,
             is_lazy: false,
             is_disabled: false,
-            origin: Origin::Registration,
+            origin: ServerOrigin::Registration,
         })
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use toolbus_core::pattern::Pattern;
 use url::{Host, Url};
 
-use crate::spec::{Credentials, Endpoint, HttpKind, Program, TransportSpec};
+use crate::spec::{Credentials, HttpKind, HttpSpec, StdioSpec, TransportSpec};
 
 /// Longest command and longest argument, in bytes.
 const MAX_ARGUMENT: usize = 1024;
@@ -23,7 +23,7 @@ const MAX_URL: usize = 2048;
 /// `*` or `?` in its host never stands for an address or for this machine, which must be written out; an IPv6 address
 /// without brackets.
 #[derive(Debug, Clone, Default)]
-pub struct Rules {
+pub struct RegistrationRules {
     /// Command lines: the command, then its arguments.
     pub commands: Vec<Vec<Pattern>>,
     /// Hosts.
@@ -33,7 +33,7 @@ pub struct Rules {
 /// What a caller wants to register, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Target {
+pub(super) enum RegisteredTransport {
     /// A program.
     Command {
         command: String,
@@ -44,14 +44,14 @@ pub(super) enum Target {
     Url {
         url: String,
         #[serde(rename = "type", default)]
-        kind: Kind,
+        kind: RegisteredHttpKind,
     },
 }
 
 /// A transport over HTTP, as it is stored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Kind {
+pub(super) enum RegisteredHttpKind {
     #[default]
     Detect,
     Http,
@@ -60,7 +60,7 @@ pub(super) enum Kind {
 
 /// Why something may not be registered. The texts are for callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum RuleViolation {
     #[error("this command line is none of those that an operator allows")]
     Command,
     #[error("the url is not usable; expected https://host/path of at most {MAX_URL} bytes")]
@@ -73,58 +73,64 @@ pub(super) enum Refused {
     Host,
 }
 
-impl Rules {
+impl RegistrationRules {
     /// How the server is reached that a caller wants, if it may.
-    pub(super) fn transport(&self, target: &Target) -> Result<TransportSpec, Refused> {
+    pub(super) fn transport(&self, target: &RegisteredTransport) -> Result<TransportSpec, RuleViolation> {
         match target {
-            Target::Command { command, args } => {
+            RegisteredTransport::Command { command, args } => {
                 let is_allowed = |patterns: &Vec<Pattern>| line_fits(patterns, command, args);
                 if !self.commands.iter().any(is_allowed) {
-                    return Err(Refused::Command);
+                    return Err(RuleViolation::Command);
                 }
                 let (command, args) = (command.clone(), args.clone());
-                Ok(TransportSpec::Stdio(Program { command, args, env: BTreeMap::new(), cwd: None, roots: Vec::new() }))
+                Ok(TransportSpec::Stdio(StdioSpec {
+                    command,
+                    args,
+                    env: BTreeMap::new(),
+                    cwd: None,
+                    roots: Vec::new(),
+                }))
             }
-            Target::Url { url, kind } => {
+            RegisteredTransport::Url { url, kind } => {
                 let url = self.url(url)?;
                 let kind = HttpKind::from(*kind);
                 let headers = BTreeMap::new();
-                Ok(TransportSpec::Http(Endpoint { url, kind, headers, credentials: Credentials::None }))
+                Ok(TransportSpec::Http(HttpSpec { url, kind, headers, credentials: Credentials::None }))
             }
         }
     }
 
-    fn url(&self, text: &str) -> Result<Url, Refused> {
+    fn url(&self, text: &str) -> Result<Url, RuleViolation> {
         if text.len() > MAX_URL {
-            return Err(Refused::Url);
+            return Err(RuleViolation::Url);
         }
-        let mut url = Url::parse(text).map_err(|_| Refused::Url)?;
+        let mut url = Url::parse(text).map_err(|_| RuleViolation::Url)?;
         let (Some(host), Some(port)) = (url.host().map(|host| host.to_owned()), url.port_or_known_default()) else {
-            return Err(Refused::Url);
+            return Err(RuleViolation::Url);
         };
         match url.scheme() {
             "https" => {}
             "http" if is_this_machine(&host) => {}
-            _ => return Err(Refused::Scheme),
+            _ => return Err(RuleViolation::Scheme),
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(Refused::Login);
+            return Err(RuleViolation::Login);
         }
         let port = url.port().map(|_| port);
         if !self.hosts.iter().any(|pattern| host_fits(pattern, &host, port)) {
-            return Err(Refused::Host);
+            return Err(RuleViolation::Host);
         }
         url.set_fragment(None);
         Ok(url)
     }
 }
 
-impl From<Kind> for HttpKind {
-    fn from(kind: Kind) -> Self {
+impl From<RegisteredHttpKind> for HttpKind {
+    fn from(kind: RegisteredHttpKind) -> Self {
         match kind {
-            Kind::Detect => Self::Detect,
-            Kind::Http => Self::Streamable,
-            Kind::Sse => Self::Sse,
+            RegisteredHttpKind::Detect => Self::Detect,
+            RegisteredHttpKind::Http => Self::Streamable,
+            RegisteredHttpKind::Sse => Self::Sse,
         }
     }
 }
@@ -186,8 +192,8 @@ pub(super) mod tests {
         texts.iter().map(|text| Pattern::parse(text).unwrap()).collect()
     }
 
-    pub(crate) fn rules() -> Rules {
-        Rules {
+    pub(crate) fn rules() -> RegistrationRules {
+        RegistrationRules {
             commands: vec![
                 patterns(&["npx", "-y", "@scope/*"]),
                 patterns(&["uvx", "mcp-server-time"]),
@@ -205,18 +211,18 @@ pub(super) mod tests {
         }
     }
 
-    fn refused_line(line: &[&str]) -> Option<Refused> {
+    fn refused_line(line: &[&str]) -> Option<RuleViolation> {
         let (command, args) = line.split_first().unwrap();
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        rules().transport(&Target::Command { command: (*command).to_owned(), args }).err()
+        rules().transport(&RegisteredTransport::Command { command: (*command).to_owned(), args }).err()
     }
 
-    fn refused_url(url: &str) -> Option<Refused> {
+    fn refused_url(url: &str) -> Option<RuleViolation> {
         refused_by(&rules(), url)
     }
 
-    fn refused_by(rules: &Rules, url: &str) -> Option<Refused> {
-        rules.transport(&Target::Url { url: url.to_owned(), kind: Kind::Detect }).err()
+    fn refused_by(rules: &RegistrationRules, url: &str) -> Option<RuleViolation> {
+        rules.transport(&RegisteredTransport::Url { url: url.to_owned(), kind: RegisteredHttpKind::Detect }).err()
     }
 
     #[test]
@@ -256,7 +262,7 @@ pub(super) mod tests {
             &["mcp-files", "--other=/data/a"],
         ];
         for line in refused {
-            assert_eq!(refused_line(line), Some(Refused::Command), "{line:?}");
+            assert_eq!(refused_line(line), Some(RuleViolation::Command), "{line:?}");
         }
     }
 
@@ -273,10 +279,10 @@ pub(super) mod tests {
 
     #[test]
     fn without_a_pattern_nothing_is_allowed() {
-        let nothing = Rules::default();
-        let line = Target::Command { command: "true".to_owned(), args: Vec::new() };
-        assert_eq!(nothing.transport(&line), Err(Refused::Command));
-        assert_eq!(refused_by(&nothing, "https://example.com"), Some(Refused::Host));
+        let nothing = RegistrationRules::default();
+        let line = RegisteredTransport::Command { command: "true".to_owned(), args: Vec::new() };
+        assert_eq!(nothing.transport(&line), Err(RuleViolation::Command));
+        assert_eq!(refused_by(&nothing, "https://example.com"), Some(RuleViolation::Host));
         assert!(!line_fits(&[], "", &[]));
     }
 
@@ -297,43 +303,43 @@ pub(super) mod tests {
             assert_eq!(refused_url(url), None, "{url}");
         }
         let table = [
-            ("https://mcp.example.com:8443/", Refused::Host),
-            ("https://odd.example/", Refused::Host),
-            ("https://odd.example:8444/", Refused::Host),
-            ("https://many.example/", Refused::Host),
-            ("https://tools.example/", Refused::Host),
-            ("https://mcp.example.com.evil.example/", Refused::Host),
-            ("https://mcp.example.com./", Refused::Host),
-            ("https://evil.example/mcp.example.com", Refused::Host),
-            ("https://evil.example/?.tools.example", Refused::Host),
-            ("https://evil.example\\.tools.example/", Refused::Host),
-            ("https://mcp.example.com@evil.example/", Refused::Login),
-            ("https://a:b@mcp.example.com/", Refused::Login),
-            ("https://:b@mcp.example.com/", Refused::Login),
-            ("https://[::1]:8080/", Refused::Host),
-            ("https://[::ffff:127.0.0.1]:8080/", Refused::Host),
-            ("http://127.0.0.1/", Refused::Host),
-            ("http://localhost:80/", Refused::Host),
-            ("http://mcp.example.com/", Refused::Scheme),
-            ("http://10.0.0.1:8080/", Refused::Scheme),
-            ("ftp://mcp.example.com/", Refused::Scheme),
-            ("ws://mcp.example.com/", Refused::Scheme),
-            ("file:///etc/passwd", Refused::Url),
-            ("file://mcp.example.com/etc/passwd", Refused::Url),
-            ("unix:/run/x", Refused::Url),
-            ("mcp.example.com", Refused::Url),
-            ("", Refused::Url),
-            ("https://", Refused::Url),
+            ("https://mcp.example.com:8443/", RuleViolation::Host),
+            ("https://odd.example/", RuleViolation::Host),
+            ("https://odd.example:8444/", RuleViolation::Host),
+            ("https://many.example/", RuleViolation::Host),
+            ("https://tools.example/", RuleViolation::Host),
+            ("https://mcp.example.com.evil.example/", RuleViolation::Host),
+            ("https://mcp.example.com./", RuleViolation::Host),
+            ("https://evil.example/mcp.example.com", RuleViolation::Host),
+            ("https://evil.example/?.tools.example", RuleViolation::Host),
+            ("https://evil.example\\.tools.example/", RuleViolation::Host),
+            ("https://mcp.example.com@evil.example/", RuleViolation::Login),
+            ("https://a:b@mcp.example.com/", RuleViolation::Login),
+            ("https://:b@mcp.example.com/", RuleViolation::Login),
+            ("https://[::1]:8080/", RuleViolation::Host),
+            ("https://[::ffff:127.0.0.1]:8080/", RuleViolation::Host),
+            ("http://127.0.0.1/", RuleViolation::Host),
+            ("http://localhost:80/", RuleViolation::Host),
+            ("http://mcp.example.com/", RuleViolation::Scheme),
+            ("http://10.0.0.1:8080/", RuleViolation::Scheme),
+            ("ftp://mcp.example.com/", RuleViolation::Scheme),
+            ("ws://mcp.example.com/", RuleViolation::Scheme),
+            ("file:///etc/passwd", RuleViolation::Url),
+            ("file://mcp.example.com/etc/passwd", RuleViolation::Url),
+            ("unix:/run/x", RuleViolation::Url),
+            ("mcp.example.com", RuleViolation::Url),
+            ("", RuleViolation::Url),
+            ("https://", RuleViolation::Url),
         ];
         for (url, refused) in table {
             assert_eq!(refused_url(url), Some(refused), "{url}");
         }
-        assert_eq!(refused_url(&format!("https://mcp.example.com/{}", "x".repeat(MAX_URL))), Some(Refused::Url));
+        assert_eq!(refused_url(&format!("https://mcp.example.com/{}", "x".repeat(MAX_URL))), Some(RuleViolation::Url));
     }
 
     #[test]
     fn no_glob_stands_for_an_address_or_for_this_machine() {
-        let any = Rules { hosts: patterns(&["*", "*:*", "1*", "?oc*"]), ..Rules::default() };
+        let any = RegistrationRules { hosts: patterns(&["*", "*:*", "1*", "?oc*"]), ..RegistrationRules::default() };
         assert_eq!(refused_by(&any, "https://example.com:1"), None);
         for url in [
             "http://127.0.0.1/",
@@ -348,13 +354,13 @@ pub(super) mod tests {
             "https://[::1]/",
             "https://[fe80::1]:8080/",
         ] {
-            assert_eq!(refused_by(&any, url), Some(Refused::Host), "{url}");
+            assert_eq!(refused_by(&any, url), Some(RuleViolation::Host), "{url}");
         }
     }
 
     #[test]
     fn what_is_allowed_has_no_environment_no_headers_and_no_fragment() {
-        let line = Target::Command { command: "true".to_owned(), args: Vec::new() };
+        let line = RegisteredTransport::Command { command: "true".to_owned(), args: Vec::new() };
         insta::assert_debug_snapshot!(rules().transport(&line).unwrap(), @r#"
     Stdio(
         Program {
@@ -366,7 +372,8 @@ pub(super) mod tests {
         },
     )
     "#);
-        let url = Target::Url { url: "https://mcp.example.com/mcp#x".to_owned(), kind: Kind::Sse };
+        let url =
+            RegisteredTransport::Url { url: "https://mcp.example.com/mcp#x".to_owned(), kind: RegisteredHttpKind::Sse };
         let TransportSpec::Http(endpoint) = rules().transport(&url).unwrap() else { panic!("not HTTP") };
         assert_eq!((endpoint.url.as_str(), endpoint.kind), ("https://mcp.example.com/mcp", HttpKind::Sse));
         assert_eq!((endpoint.headers, endpoint.credentials), (BTreeMap::new(), Credentials::None));
@@ -442,7 +449,7 @@ pub(super) mod tests {
     proptest! {
         #[test]
         fn no_command_line_passes_that_the_patterns_do_not_allow(line in hostile_line()) {
-            let target = Target::Command { command: line[0].clone(), args: line[1..].to_vec() };
+            let target = RegisteredTransport::Command { command: line[0].clone(), args: line[1..].to_vec() };
             match rules().transport(&target) {
                 Ok(TransportSpec::Stdio(program)) => {
                     prop_assert!(is_allowed_line(&line), "{:?}", line);
@@ -455,7 +462,7 @@ pub(super) mod tests {
 
         #[test]
         fn no_url_passes_whose_host_the_patterns_do_not_allow(text in hostile_url()) {
-            if let Ok(TransportSpec::Http(endpoint)) = rules().transport(&Target::Url { url: text, kind: Kind::Detect }) {
+            if let Ok(TransportSpec::Http(endpoint)) = rules().transport(&RegisteredTransport::Url { url: text, kind: RegisteredHttpKind::Detect }) {
                 let url = endpoint.url;
                 let (host, port) = (url.host_str().unwrap(), url.port());
                 prop_assert!(url.username().is_empty() && url.password().is_none(), "{}", url);

@@ -120,7 +120,7 @@ fn watch(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
     let (patience, supervisor, _) = parse(args)?;
     let supervisor = supervisor.to_str().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
     let supervisor = supervisor.ok_or(io::ErrorKind::InvalidInput)?;
-    let mut signals = Signals::new()?;
+    let mut signals = GuardSignals::new()?;
     finish(Ward::Supervisor, supervisor, Duration::from_millis(patience.into()), &mut signals)
 }
 
@@ -130,7 +130,7 @@ fn supervise(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
     // Without a guard everything ends at once.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     lead()?;
-    let mut signals = Signals::new()?;
+    let mut signals = GuardSignals::new()?;
     let id = std::process::id().to_string();
     let server = itself().arg(EXEC).arg(id).arg(command).args(arguments).process_group(0).spawn()?;
     finish(Ward::Server, Pid::from_child(&server), Duration::from_millis(grace.into()), &mut signals)
@@ -151,7 +151,7 @@ fn itself() -> Command {
 }
 
 /// Waits for the end of what was started, and ends what that leaves behind.
-fn finish(ward: Ward, child: Pid, patience: Duration, signals: &mut Signals) -> io::Result<u8> {
+fn finish(ward: Ward, child: Pid, patience: Duration, signals: &mut GuardSignals) -> io::Result<u8> {
     // Where the name cannot be set, `ps` shows another.
     let _ = thread::set_name(c"toolbus-mcp");
     let ended = let_go().and_then(|()| serve(ward, child, patience, signals));
@@ -173,7 +173,7 @@ fn let_go() -> io::Result<()> {
 }
 
 /// Waits until what was started ends. None where it has to be killed.
-fn serve(ward: Ward, child: Pid, grace: Duration, signals: &mut Signals) -> io::Result<Option<WaitStatus>> {
+fn serve(ward: Ward, child: Pid, grace: Duration, signals: &mut GuardSignals) -> io::Result<Option<WaitStatus>> {
     let input = io::stdin();
     let mut stage = Stage::Serving;
     // Whoever stops a server may do so; what it started may not stop its supervisor.
@@ -216,7 +216,7 @@ fn serve(ward: Ward, child: Pid, grace: Duration, signals: &mut Signals) -> io::
 }
 
 /// Kills every descendant, adopted ones included, until none is left.
-fn end_all(signals: &mut Signals) -> io::Result<()> {
+fn end_all(signals: &mut GuardSignals) -> io::Result<()> {
     let until = CLOCK.now() + AFTER_KILL;
     loop {
         loop {
@@ -250,13 +250,13 @@ fn exit_code(status: WaitStatus) -> u8 {
 }
 
 /// Signals that wake the supervisor up.
-struct Signals {
+struct GuardSignals {
     wake: UnixStream,
     /// Whether SIGTERM, SIGINT or SIGHUP has arrived.
     end: Arc<AtomicBool>,
 }
 
-impl Signals {
+impl GuardSignals {
     fn new() -> io::Result<Self> {
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::SpawnError;
-use crate::spec::Program;
+use crate::spec::StdioSpec;
 
 /// Variables of the daemon that a server gets: those that the MCP SDKs pass, and those that say where and in which
 /// language it runs. Everything else may be a secret of the daemon's.
@@ -25,7 +25,7 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// The whole environment of a program, out of the daemon's and its own.
 pub(super) fn of(
-    program: &Program,
+    program: &StdioSpec,
     daemon: impl Iterator<Item = (OsString, OsString)>,
 ) -> BTreeMap<OsString, OsString> {
     let is_inherited = |name: &str| INHERITED.contains(&name) || name.starts_with(INHERITED_PREFIX);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_server_gets_what_every_program_needs_and_what_is_configured_and_nothing_else() {
-        let program = Program {
+        let program = StdioSpec {
             command: "x".to_owned(),
             args: Vec::new(),
             env: BTreeMap::from([("TOKEN".to_owned(), "hunter2".into()), ("LANG".to_owned(), "C".into())]),

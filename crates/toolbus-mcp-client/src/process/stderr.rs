@@ -76,7 +76,7 @@ impl Tail {
 /// Reads until the end, so that the server never waits for us. Every line goes to the tail, and to the log unless there
 /// are too many.
 pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: Arc<Tail>) {
-    let mut lines = Lines { from: BufReader::new(from), line: Vec::new(), is_cut: false };
+    let mut lines = StderrLines { from: BufReader::new(from), line: Vec::new(), is_cut: false };
     let clock = tail.clock;
     let mut share = Share::new(clock.now());
     loop {
@@ -141,14 +141,14 @@ impl Share {
 }
 
 /// Lines, of which only the beginning is kept.
-struct Lines<R> {
+struct StderrLines<R> {
     from: BufReader<R>,
     line: Vec<u8>,
     /// Whether what comes belongs to a line that was given out already.
     is_cut: bool,
 }
 
-impl<R: AsyncRead + Unpin> Lines<R> {
+impl<R: AsyncRead + Unpin> StderrLines<R> {
     /// The beginning of the next line. Cancel-safe.
     async fn next(&mut self) -> Option<String> {
         loop {
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     async fn lines(text: &[u8]) -> Vec<String> {
-        let mut lines = Lines { from: BufReader::new(text), line: Vec::new(), is_cut: false };
+        let mut lines = StderrLines { from: BufReader::new(text), line: Vec::new(), is_cut: false };
         let mut all = Vec::new();
         while let Some(line) = lines.next().await {
             all.push(line);

@@ -16,15 +16,15 @@ use serde_json::json;
 use toolbus_testing::patience::eventually;
 
 use super::{Launcher, Process};
-use crate::spec::Program;
+use crate::spec::StdioSpec;
 use crate::transport::stdio::StdioTransport;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(100);
 
 /// A server in Python.
-fn python(script: &str) -> Program {
-    Program {
+fn python(script: &str) -> StdioSpec {
+    StdioSpec {
         command: "python3".to_owned(),
         args: vec!["-c".to_owned(), format!("import os, signal, subprocess, sys, time\n{script}")],
         env: BTreeMap::new(),

@@ -11,7 +11,7 @@ use toolbus_core::{Lookup, PendingTools, ToolRef};
 
 use super::entry::ServerEntry;
 use super::{PlacedServer, Servers};
-use crate::spec::{Origin, ServerName, ServerSpec};
+use crate::spec::{ServerName, ServerOrigin, ServerSpec};
 
 /// Control of the servers, for messages and management tools.
 pub trait ServerControl: Send + Sync + 'static {
@@ -45,7 +45,7 @@ pub trait ServerControl: Send + Sync + 'static {
     fn remove<'a>(&'a self, name: &'a ServerName) -> BoxFuture<'a, bool>;
 
     /// Who added the server of this name (case-insensitive); `None` if there is none.
-    fn origin(&self, name: &str) -> Option<Origin>;
+    fn origin(&self, name: &str) -> Option<ServerOrigin>;
 }
 
 /// Description and instructions of a server. The texts are the server's own, and bounded.
@@ -93,7 +93,7 @@ impl ServerControl for Servers {
         Box::pin(async move {
             let entry = {
                 let _one_at_a_time = self.changing();
-                if self.origin(spec.name.as_str()) == Some(Origin::Configuration) {
+                if self.origin(spec.name.as_str()) == Some(ServerOrigin::Configuration) {
                     return Err("a server of this name is configured".to_owned());
                 }
                 self.shared.add(PlacedServer { spec, set: None })
@@ -109,13 +109,14 @@ impl ServerControl for Servers {
     fn remove<'a>(&'a self, name: &'a ServerName) -> BoxFuture<'a, bool> {
         Box::pin(async move {
             let _one_at_a_time = self.changing();
-            let entry = self.shared.entry(name.as_str()).filter(|entry| entry.spec().origin == Origin::Registration);
+            let entry =
+                self.shared.entry(name.as_str()).filter(|entry| entry.spec().origin == ServerOrigin::Registration);
             entry.iter().for_each(|entry| self.shared.forget(entry));
             entry.is_some()
         })
     }
 
-    fn origin(&self, name: &str) -> Option<Origin> {
+    fn origin(&self, name: &str) -> Option<ServerOrigin> {
         self.shared.entry(name).map(|entry| entry.spec().origin)
     }
 }

@@ -254,10 +254,10 @@ mod tests {
     use serde_json::from_value;
 
     use super::*;
-    use crate::spec::{Origin, Program, ServerName, ToolFilter, TransportSpec};
+    use crate::spec::{ServerName, ServerOrigin, StdioSpec, ToolFilter, TransportSpec};
 
     fn spec() -> ServerSpec {
-        let command = Program {
+        let command = StdioSpec {
             command: "server".to_owned(),
             args: Vec::new(),
             env: BTreeMap::new(),
@@ -273,7 +273,7 @@ mod tests {
             tool_timeout: Some(Duration::from_secs(7)),
             is_lazy: false,
             is_disabled: false,
-            origin: Origin::Configuration,
+            origin: ServerOrigin::Configuration,
         }
     }
 

@@ -23,7 +23,7 @@ use crate::process::Launcher;
 use crate::spec::{Credentials, ServerSpec, TransportSpec};
 use crate::status::{HiddenTool, PhaseName, ServerStatus, ShadowedTool};
 use crate::supervise::connect::{Connector, no_credential};
-use crate::supervise::{Lifetime, State, SupervisedServer, Timeouts};
+use crate::supervise::{Lifetime, ServerState, SupervisedServer, Timeouts};
 
 /// A server, with its tools and its instances.
 pub(super) struct ServerEntry {
@@ -32,7 +32,7 @@ pub(super) struct ServerEntry {
     pub(super) main: Option<Arc<SupervisedServer>>,
     /// Instances of agents with their own credentials. The first lists the tools, or else any that is ready.
     agents: BTreeMap<AgentName, Arc<SupervisedServer>>,
-    known: Mutex<KnownTools>,
+    known: Mutex<ListedTools>,
     /// Whether its tools are known: it was connected to before.
     pub(super) is_known: watch::Sender<bool>,
     /// Where its tools are registered.
@@ -40,7 +40,7 @@ pub(super) struct ServerEntry {
 }
 
 #[derive(Default)]
-pub(super) struct KnownTools {
+pub(super) struct ListedTools {
     pub(super) tools: Vec<ToolDescriptor>,
     pub(super) hidden: Vec<HiddenTool>,
     pub(super) about: ServerDescription,
@@ -117,7 +117,7 @@ impl ServerEntry {
             let server = Arc::clone(server);
             shared.tasks.spawn(async move {
                 for mut states in leaving {
-                    let _ = states.wait_for(|state| matches!(state, State::Stopped)).await;
+                    let _ = states.wait_for(|state| matches!(state, ServerState::Stopped)).await;
                 }
                 server.keep(listener).await;
             });
@@ -196,7 +196,7 @@ impl ServerEntry {
                 let mut states = server.states();
                 loop {
                     let is_over = match &*states.borrow_and_update() {
-                        State::Waiting => !patient,
+                        ServerState::Waiting => !patient,
                         state => state.is_final(server.clock()),
                     };
                     if is_over {
@@ -276,7 +276,7 @@ impl ServerEntry {
         self.servers().find_map(|server| server.last_error())
     }
 
-    pub(super) fn known(&self) -> MutexGuard<'_, KnownTools> {
+    pub(super) fn known(&self) -> MutexGuard<'_, ListedTools> {
         self.known.lock()
     }
 }
@@ -301,7 +301,7 @@ impl ServerEntry {
         }
         self.tell_shadowed(&mut status);
         // Of several instances, a ready one has the most to show.
-        let server = self.servers().find(|server| matches!(server.state(), State::Ready(_))).unwrap_or(main);
+        let server = self.servers().find(|server| matches!(server.state(), ServerState::Ready(_))).unwrap_or(main);
         server.connector().transport_name().clone_into(&mut status.transport);
         let state = server.state();
         status.phase = state.phase();
@@ -309,7 +309,7 @@ impl ServerEntry {
         status.restarts = self.servers().map(|server| server.restarts()).sum();
         status.stderr = server.stderr();
         status.in_flight = self.servers().map(|server| server.in_flight()).sum();
-        if let State::Ready(ready) = &state {
+        if let ServerState::Ready(ready) = &state {
             let connection = &ready.connected.connection;
             status.pid = ready.connected.pid();
             status.protocol_version = Some(connection.server_info().protocol_version.clone());

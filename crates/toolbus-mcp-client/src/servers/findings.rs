@@ -112,7 +112,7 @@ mod tests {
     use toolbus_trust::text::Removed;
 
     use super::*;
-    use crate::spec::{Origin, Program, ServerName, ServerSpec, ToolFilter, TransportSpec};
+    use crate::spec::{ServerName, ServerOrigin, ServerSpec, StdioSpec, ToolFilter, TransportSpec};
     use crate::status::PhaseName;
 
     fn suspect(name: &str, excerpt: &str) -> SuspectTexts {
@@ -165,7 +165,8 @@ mod tests {
         let lines = logged(&many, &Findings::default());
         assert_eq!(lines.lines().count(), 2 * (MAX_LINES + 1));
         assert_eq!(lines.lines().filter(|line| line.contains("tools=980")).count(), 2, "{lines}");
-        let command = Program { command: "x".to_owned(), args: vec![], env: BTreeMap::new(), cwd: None, roots: vec![] };
+        let command =
+            StdioSpec { command: "x".to_owned(), args: vec![], env: BTreeMap::new(), cwd: None, roots: vec![] };
         let spec = ServerSpec {
             name: ServerName::parse("files").unwrap(),
             transport: TransportSpec::Stdio(command),
@@ -175,7 +176,7 @@ mod tests {
             tool_timeout: None,
             is_lazy: false,
             is_disabled: false,
-            origin: Origin::Configuration,
+            origin: ServerOrigin::Configuration,
         };
         let mut status = ServerStatus::untried(&spec, PhaseName::Ready);
         many.tell(&mut status);

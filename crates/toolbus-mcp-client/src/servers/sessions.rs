@@ -15,11 +15,11 @@ use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey};
 use toolbus_protocol::llm_name;
 
-use crate::client::{Listed, ServerInfo};
+use crate::client::{ServerInfo, ServerListing};
 use crate::process::Launcher;
-use crate::spec::{Credential, Credentials, Endpoint, Program, ServerSpec, TransportSpec};
+use crate::spec::{Credential, Credentials, HttpSpec, ServerSpec, StdioSpec, TransportSpec};
 use crate::supervise::connect::{Connector, Remembered, no_credential};
-use crate::supervise::{Lifetime, Listener, State, SupervisedServer, Timeouts};
+use crate::supervise::{Lifetime, Listener, ServerState, SupervisedServer, Timeouts};
 
 /// Stands for the caller's agent.
 const AGENT: &str = "{agent}";
@@ -75,9 +75,9 @@ impl SessionFactory for ServerSessions {
         tokio::spawn(Arc::clone(&server).keep(Arc::new(DiscardTools)));
         let started = SessionServer { server, was_told: AtomicBool::new(false) };
         let (mut states, clock) = (started.server.states(), started.server.clock());
-        let settled = states.wait_for(|state| matches!(state, State::Ready(_)) || state.is_final(clock));
+        let settled = states.wait_for(|state| matches!(state, ServerState::Ready(_)) || state.is_final(clock));
         let is_ready = match timeout(START_TIME, settled).await {
-            Ok(Ok(state)) => matches!(*state, State::Ready(_)),
+            Ok(Ok(state)) => matches!(*state, ServerState::Ready(_)),
             _ => false,
         };
         if is_ready {
@@ -93,7 +93,7 @@ impl SessionFactory for ServerSessions {
 /// name of no agent.
 fn credential<'a>(spec: &'a ServerSpec, owner: &str) -> Result<Option<&'a Credential>, ToolFailure> {
     match &spec.transport {
-        TransportSpec::Http(Endpoint { credentials: Credentials::PerAgent(agents), .. }) => {
+        TransportSpec::Http(HttpSpec { credentials: Credentials::PerAgent(agents), .. }) => {
             agents.get(owner).map(Some).ok_or_else(|| no_credential(&spec.name))
         }
         _ => Ok(None),
@@ -125,7 +125,7 @@ impl Executor for SessionServer {
 impl SessionServer {
     /// Whether the server has ended: it was there before.
     fn is_gone(&self) -> bool {
-        !matches!(self.server.state(), State::Ready(ready) if !ready.connected.connection.is_over())
+        !matches!(self.server.state(), ServerState::Ready(ready) if !ready.connected.connection.is_over())
     }
 
     /// Replaces `failure` by one that says that the session's state is lost.
@@ -147,7 +147,8 @@ impl SessionServer {
 impl Instance for SessionServer {
     async fn stop(&self) {
         self.server.stop();
-        let gone = async { self.server.states().wait_for(|state| matches!(state, State::Stopped)).await.map(drop) };
+        let gone =
+            async { self.server.states().wait_for(|state| matches!(state, ServerState::Stopped)).await.map(drop) };
         let _ = timeout(STOP_TIME, gone).await;
     }
 
@@ -167,7 +168,7 @@ impl Drop for SessionServer {
 struct DiscardTools;
 
 impl Listener for DiscardTools {
-    fn listed(&self, _: &ServerInfo, _: Listed) -> futures_util::future::BoxFuture<'_, ()> {
+    fn listed(&self, _: &ServerInfo, _: ServerListing) -> futures_util::future::BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 }
@@ -201,7 +202,7 @@ fn fill(spec: &ServerSpec, agent: &str, session: &str) -> ServerSpec {
     let TransportSpec::Stdio(program) = &spec.transport else { return spec.clone() };
     let env: BTreeMap<_, _> =
         program.env.iter().map(|(name, value)| (name.clone(), Secret::new(text(value.expose())))).collect();
-    let program = Program {
+    let program = StdioSpec {
         command: program.command.clone(),
         args: program.args.iter().map(|argument| text(argument)).collect(),
         env,
@@ -226,9 +227,9 @@ mod tests {
     use toolbus_core::tool::{Naming, Validation};
 
     use super::*;
-    use crate::spec::{Origin, ServerName, ToolFilter};
+    use crate::spec::{ServerName, ServerOrigin, ToolFilter};
 
-    fn spec(program: Program) -> ServerSpec {
+    fn spec(program: StdioSpec) -> ServerSpec {
         ServerSpec {
             name: ServerName::parse("files").unwrap(),
             transport: TransportSpec::Stdio(program),
@@ -238,13 +239,13 @@ mod tests {
             tool_timeout: None,
             is_lazy: false,
             is_disabled: false,
-            origin: Origin::Configuration,
+            origin: ServerOrigin::Configuration,
         }
     }
 
     #[test]
     fn a_session_is_named_in_arguments_environment_directory_and_roots() {
-        let program = Program {
+        let program = StdioSpec {
             command: "{agent}".to_owned(),
             args: vec!["--for={agent}/{session}".to_owned()],
             env: [("WHO".to_owned(), Secret::new("{agent}"))].into(),
@@ -263,14 +264,14 @@ mod tests {
     fn a_session_has_the_credential_of_its_own_agent_and_no_other() {
         let agent = |name| AgentName::parse(name).unwrap();
         let token = |text: &str| Credential::Bearer(Secret::new(text));
-        let endpoint = Endpoint {
+        let endpoint = HttpSpec {
             url: "https://mcp.example.com/mcp".parse().unwrap(),
             kind: crate::spec::HttpKind::Detect,
             headers: BTreeMap::new(),
             credentials: Credentials::PerAgent(["ana", "bruno"].map(|name| (agent(name), token(name))).into()),
         };
         let plain =
-            spec(Program { command: "x".to_owned(), args: vec![], env: BTreeMap::new(), cwd: None, roots: vec![] });
+            spec(StdioSpec { command: "x".to_owned(), args: vec![], env: BTreeMap::new(), cwd: None, roots: vec![] });
         let http = ServerSpec { transport: TransportSpec::Http(endpoint), ..plain.clone() };
         assert_eq!(credential(&http, "bruno"), Ok(Some(&token("bruno"))));
         for owner in ["carla", "unknown:0::ana"] {

@@ -14,11 +14,11 @@ use toolbus_core::tool::{Naming, Validation};
 use toolbus_testing::patience::eventually;
 
 use super::*;
-use crate::spec::{Program, ToolFilter, TransportSpec};
+use crate::spec::{StdioSpec, ToolFilter, TransportSpec};
 
 /// A server whose program is not there, so that it is tried again and again.
-fn spec(name: &str, origin: Origin) -> ServerSpec {
-    let program = Program {
+fn spec(name: &str, origin: ServerOrigin) -> ServerSpec {
+    let program = StdioSpec {
         command: "/no/such/mcp-server".to_owned(),
         args: Vec::new(),
         env: BTreeMap::new(),
@@ -46,8 +46,8 @@ async fn a_server_of_an_operator_takes_the_place_of_one_that_a_caller_registered
         Arc::new(Discard),
         Scanner::new().unwrap(),
     );
-    bridge.restore(vec![spec("files", Origin::Registration), spec("git", Origin::Registration)]);
-    bridge.apply(vec![PlacedServer { spec: spec("Files", Origin::Configuration), set: None }], Arc::new(|_| {}));
+    bridge.restore(vec![spec("files", ServerOrigin::Registration), spec("git", ServerOrigin::Registration)]);
+    bridge.apply(vec![PlacedServer { spec: spec("Files", ServerOrigin::Configuration), set: None }], Arc::new(|_| {}));
     let known: Vec<_> = bridge.status().into_iter().map(|server| (server.name, server.origin)).collect();
     let expected = [("Files", "configuration"), ("git", "registration")];
     assert_eq!(known, expected.map(|(name, origin)| (name.to_owned(), origin.to_owned())));

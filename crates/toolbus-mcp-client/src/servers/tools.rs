@@ -9,10 +9,10 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 use super::definition::{Definitions, ToolsetPlace, definitions};
-use super::entry::{KnownTools, ServerEntry};
+use super::entry::{ListedTools, ServerEntry};
 use super::findings::Findings;
 use super::{Limits, ServerDescription, ServersState};
-use crate::client::{Listed, ServerInfo, size};
+use crate::client::{ServerInfo, ServerListing, size};
 use crate::spec::ServerName;
 use crate::status::HiddenTool;
 use crate::supervise::Listener;
@@ -25,7 +25,7 @@ pub(super) struct RegisterTools {
 }
 
 impl Listener for RegisterTools {
-    fn listed(&self, about: &ServerInfo, listed: Listed) -> BoxFuture<'_, ()> {
+    fn listed(&self, about: &ServerInfo, listed: ServerListing) -> BoxFuture<'_, ()> {
         let (entry, about) = (Arc::clone(&self.entry), about.clone());
         Box::pin(async move {
             if !self.is_main && entry.is_known() {
@@ -59,9 +59,9 @@ impl ServerEntry {
     }
 }
 
-impl KnownTools {
+impl ListedTools {
     /// A fingerprint of a server's texts and tools. Its keys are secret, so that no server can forge a collision.
-    fn fingerprint(&self, about: &ServerInfo, listed: &Listed) -> u64 {
+    fn fingerprint(&self, about: &ServerInfo, listed: &ServerListing) -> u64 {
         let mut hasher = self.fingerprints.build_hasher();
         (&about.name, &about.version, &about.title, &about.description, &about.instructions).hash(&mut hasher);
         for tool in &listed.tools {
@@ -76,7 +76,7 @@ impl KnownTools {
 
 /// Makes tools of what a server lists. An unchanged list is skipped: compiling the schemas of a long list takes
 /// seconds.
-fn take(entry: &Arc<ServerEntry>, shared: &Arc<ServersState>, about: ServerInfo, listed: Listed) {
+fn take(entry: &Arc<ServerEntry>, shared: &Arc<ServersState>, about: ServerInfo, listed: ServerListing) {
     let said = {
         let known = entry.known();
         let said = known.fingerprint(&about, &listed);
@@ -159,12 +159,12 @@ const MAX_MIB: usize = 64;
 /// The quota, and the usage of each server.
 #[derive(Default)]
 pub(super) struct ToolQuota {
-    taken: BTreeMap<ServerName, Usage>,
+    taken: BTreeMap<ServerName, ServerUsage>,
 }
 
 /// The usage of one server.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Usage {
+pub(super) struct ServerUsage {
     tools: usize,
     bytes: usize,
 }
@@ -179,7 +179,7 @@ pub(super) struct QuotaExceeded {
     tools: usize,
 }
 
-impl Usage {
+impl ServerUsage {
     pub(super) fn of(tools: &[ToolDescriptor]) -> Self {
         let bytes =
             |tool: &ToolDescriptor| tool.name.len() + tool.description.len() + size(&tool.parameters.as_deref());
@@ -193,7 +193,7 @@ impl ToolQuota {
     /// # Errors
     ///
     /// If the quota is exceeded; the server then has no reservation.
-    pub(super) fn reserve(&mut self, server: &ServerName, share: Usage) -> Result<(), QuotaExceeded> {
+    pub(super) fn reserve(&mut self, server: &ServerName, share: ServerUsage) -> Result<(), QuotaExceeded> {
         self.release(server);
         let all = || self.taken.values().chain([&share]);
         let (tools, bytes) =
@@ -226,10 +226,10 @@ mod tests {
     #[test]
     fn there_is_room_for_so_many_tools_whoever_has_them() {
         let mut quota = ToolQuota::default();
-        let half = Usage { tools: MAX_TOOLS / 2, bytes: 1 };
+        let half = ServerUsage { tools: MAX_TOOLS / 2, bytes: 1 };
         assert_eq!(quota.reserve(&name("a"), half), Ok(()));
         assert_eq!(quota.reserve(&name("b"), half), Ok(()));
-        let one = Usage { tools: 1, bytes: 1 };
+        let one = ServerUsage { tools: 1, bytes: 1 };
         let full = quota.reserve(&name("c"), one).unwrap_err();
         insta::assert_snapshot!(full, @"its 1 tools are not offered: all servers together may have 20000 tools and 64 MiB of definitions; offer less, and restart it");
         assert_eq!(quota.reserve(&name("A"), one), Ok(()), "in the place of what it had");
@@ -239,12 +239,12 @@ mod tests {
     #[test]
     fn there_is_room_for_so_many_bytes() {
         let mut quota = ToolQuota::default();
-        let most = Usage { tools: 1, bytes: MAX_MIB << 20 };
+        let most = ServerUsage { tools: 1, bytes: MAX_MIB << 20 };
         assert_eq!(quota.reserve(&name("a"), most), Ok(()));
-        assert!(quota.reserve(&name("b"), Usage { tools: 1, bytes: 1 }).is_err());
+        assert!(quota.reserve(&name("b"), ServerUsage { tools: 1, bytes: 1 }).is_err());
         quota.release(&name("A"));
         assert_eq!(quota.reserve(&name("b"), most), Ok(()));
-        let too_much = Usage { tools: 1, bytes: (MAX_MIB << 20) + 1 };
+        let too_much = ServerUsage { tools: 1, bytes: (MAX_MIB << 20) + 1 };
         assert!(quota.reserve(&name("b"), too_much).is_err());
         assert_eq!(quota.reserve(&name("c"), most), Ok(()), "what found no room has none");
     }
@@ -256,7 +256,7 @@ mod tests {
             parameters: Some(Arc::new(json!({"a": 1}))),
             ..ToolDescriptor::new("12", "mcp:a", "mcp")
         };
-        let Usage { tools, bytes } = Usage::of(&[tool.clone(), tool]);
+        let ServerUsage { tools, bytes } = ServerUsage::of(&[tool.clone(), tool]);
         assert_eq!((tools, bytes), (2, 2 * (2 + 3 + 7)));
     }
 }

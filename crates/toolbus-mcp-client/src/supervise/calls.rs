@@ -11,7 +11,7 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use super::{Lifetime, Ready, State, SupervisedServer};
+use super::{Lifetime, Ready, ServerState, SupervisedServer};
 
 /// Wait for the end of a connection after a call on it was lost.
 const END_TIME: Duration = Duration::from_millis(100);
@@ -132,14 +132,14 @@ impl SupervisedServer {
 
     /// What a call gets in this state; none where it has to wait. A connection that has ended takes no call, even
     /// before its supervision notices.
-    fn usable(&self, state: &State) -> Option<Result<Arc<Ready>, ToolFailure>> {
+    fn usable(&self, state: &ServerState) -> Option<Result<Arc<Ready>, ToolFailure>> {
         match state {
             state if state.starts_when_called(self.clock) => None,
-            State::Ready(ready) => (!ready.connected.connection.is_over()).then(|| Ok(Arc::clone(ready))),
-            State::AuthRequired => Some(Err(self.unreachable(Cause::AuthRequired, "it needs credentials"))),
-            State::Parked { .. } => Some(Err(self.unreachable(Cause::ConnectFailed, "it fails again and again"))),
-            State::Stopped => Some(Err(self.unreachable(Cause::ConnectFailed, "it has been stopped"))),
-            State::Idle | State::Connecting | State::Waiting => None,
+            ServerState::Ready(ready) => (!ready.connected.connection.is_over()).then(|| Ok(Arc::clone(ready))),
+            ServerState::AuthRequired => Some(Err(self.unreachable(Cause::AuthRequired, "it needs credentials"))),
+            ServerState::Parked { .. } => Some(Err(self.unreachable(Cause::ConnectFailed, "it fails again and again"))),
+            ServerState::Stopped => Some(Err(self.unreachable(Cause::ConnectFailed, "it has been stopped"))),
+            ServerState::Idle | ServerState::Connecting | ServerState::Waiting => None,
         }
     }
 

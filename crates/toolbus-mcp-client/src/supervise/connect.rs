@@ -15,11 +15,11 @@ use toolbus_core::redact::Redactor;
 use toolbus_core::text::shown;
 use tracing::Span;
 
-use crate::client::{Connection, Opening, RequestError, SessionMode};
+use crate::client::{Connection, HandshakeContext, RequestError, SessionMode};
 use crate::process::{Launcher, Process};
 use crate::spec::{Credential, ServerName, ServerSpec, TransportSpec};
 use crate::transport::TransportFailure;
-use crate::transport::http::{OpenError, Opener};
+use crate::transport::http::{HttpOpenError, Opener};
 
 /// Time that a process gets to end by itself before it is killed, its supervisor's own patience included.
 pub(crate) const STOP_TIME: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ const PROBE_ECHO: Duration = Duration::from_millis(250);
 /// Opens connections to one server, and remembers its session mode.
 pub(crate) struct Connector {
     server: ServerName,
-    way: Way,
+    way: ConnectMode,
     roots: Vec<PathBuf>,
     observer: Arc<dyn McpClientEvents>,
     redactor: Redactor,
@@ -56,20 +56,20 @@ impl Remembered {
     }
 }
 
-enum Way {
-    Stdio(Launcher, crate::spec::Program),
-    Http(Result<Opener, OpenError>),
+enum ConnectMode {
+    Stdio(Launcher, crate::spec::StdioSpec),
+    Http(Result<Opener, HttpOpenError>),
 }
 
 /// Until when a connection is wanted.
-struct Bounds<'a> {
+struct ConnectLimits<'a> {
     patience: Duration,
     latest: Instant,
     given_up: &'a CancellationToken,
     span: &'a Span,
 }
 
-impl Bounds<'_> {
+impl ConnectLimits<'_> {
     /// Drops what takes longer.
     async fn hold<T, E: Into<ConnectError>>(
         &self,
@@ -124,9 +124,9 @@ impl From<RequestError> for ConnectError {
     }
 }
 
-impl From<OpenError> for ConnectError {
-    fn from(error: OpenError) -> Self {
-        Self { needs_credentials: matches!(error, OpenError::AuthRequired { .. }), ..Self::new(error.to_string()) }
+impl From<HttpOpenError> for ConnectError {
+    fn from(error: HttpOpenError) -> Self {
+        Self { needs_credentials: matches!(error, HttpOpenError::AuthRequired { .. }), ..Self::new(error.to_string()) }
     }
 }
 
@@ -139,11 +139,16 @@ impl Connector {
         observer: &Arc<dyn McpClientEvents>,
     ) -> Self {
         let (way, roots) = match &spec.transport {
-            TransportSpec::Stdio(program) => (Way::Stdio(launcher.clone(), program.clone()), program.roots.clone()),
+            TransportSpec::Stdio(program) => {
+                (ConnectMode::Stdio(launcher.clone(), program.clone()), program.roots.clone())
+            }
             TransportSpec::Http(endpoint) => {
                 // Without an agent, tools are listed with the first.
                 let credential = credential.or_else(|| endpoint.credentials.all().next()).cloned();
-                (Way::Http(Opener::new(endpoint, credential, launcher.redactor(), launcher.clock())), Vec::new())
+                (
+                    ConnectMode::Http(Opener::new(endpoint, credential, launcher.redactor(), launcher.clock())),
+                    Vec::new(),
+                )
             }
         };
         let (server, observer) = (spec.name.clone(), Arc::clone(observer));
@@ -165,9 +170,9 @@ impl Connector {
     /// `stdio`, `http`, `sse`, or `http?` while that is not known.
     pub(crate) fn transport_name(&self) -> &'static str {
         match &self.way {
-            Way::Stdio(..) => "stdio",
-            Way::Http(Ok(opener)) => opener.kind_name(),
-            Way::Http(Err(_)) => "http?",
+            ConnectMode::Stdio(..) => "stdio",
+            ConnectMode::Http(Ok(opener)) => opener.kind_name(),
+            ConnectMode::Http(Err(_)) => "http?",
         }
     }
 
@@ -178,7 +183,7 @@ impl Connector {
 
     /// Whether its server is a process of ours.
     pub(crate) const fn is_process(&self) -> bool {
-        matches!(self.way, Way::Stdio(..))
+        matches!(self.way, ConnectMode::Stdio(..))
     }
 
     /// Connects within `patience`, unless it is given up before. Lifecycle spans are children of `span`. Where that
@@ -193,7 +198,7 @@ impl Connector {
         given_up: &CancellationToken,
         span: &Span,
     ) -> Result<Connected, ConnectError> {
-        let bounds = Bounds { patience, latest: self.clock.now() + patience, given_up, span };
+        let bounds = ConnectLimits { patience, latest: self.clock.now() + patience, given_up, span };
         match self.attempt(&bounds).await {
             // Some servers with sessions end when they are probed for the stateless version.
             Err(ConnectError { next: Some(next), .. }) => {
@@ -204,12 +209,12 @@ impl Connector {
         }
     }
 
-    async fn attempt(&self, bounds: &Bounds<'_>) -> Result<Connected, ConnectError> {
+    async fn attempt(&self, bounds: &ConnectLimits<'_>) -> Result<Connected, ConnectError> {
         if bounds.given_up.is_cancelled() {
             return Err(given_up());
         }
         let (opened, process) = match &self.way {
-            Way::Stdio(launcher, program) => {
+            ConnectMode::Stdio(launcher, program) => {
                 let admitted = async {
                     made(self.directories.clone()).await?;
                     Ok::<_, ConnectError>(launcher.turn().await)
@@ -223,14 +228,14 @@ impl Connector {
                 if is_probed {
                     process.hush(bounds.patience);
                 }
-                let opening = Opening { fast_path: Some(transport.fast_path()), ..opening };
+                let opening = HandshakeContext { fast_path: Some(transport.fast_path()), ..opening };
                 let opened = bounds.hold(turn.run(Connection::open(transport, opening))).await;
                 if is_probed && opened.is_ok() {
                     process.hush(PROBE_ECHO);
                 }
                 (opened, Some(process))
             }
-            Way::Http(opener) => {
+            ConnectMode::Http(opener) => {
                 let opened = async {
                     let transport = opener.as_ref().map_err(Clone::clone)?.open().await?;
                     let opening = self.opening("tcp", transport.failure(), bounds.span);
@@ -254,8 +259,13 @@ impl Connector {
         }
     }
 
-    fn opening<'a>(&'a self, transport: &'static str, failure: TransportFailure, span: &'a Span) -> Opening<'a> {
-        Opening {
+    fn opening<'a>(
+        &'a self,
+        transport: &'static str,
+        failure: TransportFailure,
+        span: &'a Span,
+    ) -> HandshakeContext<'a> {
+        HandshakeContext {
             server: &self.server,
             transport,
             session_mode: self.session_mode.get(),

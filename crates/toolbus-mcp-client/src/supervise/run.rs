@@ -16,7 +16,7 @@ use tracing::field::Empty;
 use tracing::{Instrument as _, Span, info_span};
 
 use super::connect::{ConnectError, Connected, LOST_TIME, STOP_TIME};
-use super::{Lifetime, Listener, Ready, State, SupervisedServer, Timeouts};
+use super::{Lifetime, Listener, Ready, ServerState, SupervisedServer, Timeouts};
 use crate::client::Connection;
 
 /// Pings in a row without an answer after which a server is started again.
@@ -83,12 +83,12 @@ pub(super) async fn keep(server: &SupervisedServer, listener: &dyn Listener) {
             }
         }
     }
-    server.state.send_replace(State::Stopped);
+    server.state.send_replace(ServerState::Stopped);
 }
 
 /// Waits for a call or a restart. Returns `false` if the server is stopped first.
 async fn wanted(server: &SupervisedServer) -> bool {
-    server.state.send_replace(State::Idle);
+    server.state.send_replace(ServerState::Idle);
     tokio::select! {
         biased;
         () = server.stop.cancelled() => false,
@@ -117,11 +117,13 @@ async fn failed(server: &SupervisedServer, error: ConnectError, failures: u32, w
     }
     let took = if was_ready { Duration::ZERO } else { server.clock.since(server.tried()) };
     let state = match (error.needs_credentials, wait.is_parked) {
-        (true, _) => State::AuthRequired,
-        (false, true) => State::Parked { due: server.clock.now() + server.timeouts.retry.max(took * RETRY_SHARE) },
-        (false, false) => State::Waiting,
+        (true, _) => ServerState::AuthRequired,
+        (false, true) => {
+            ServerState::Parked { due: server.clock.now() + server.timeouts.retry.max(took * RETRY_SHARE) }
+        }
+        (false, false) => ServerState::Waiting,
     };
-    if matches!(state, State::Parked { .. }) && failures == PARKED_AFTER {
+    if matches!(state, ServerState::Parked { .. }) && failures == PARKED_AFTER {
         tracing::error!(server = name, failures, retry_ms, "an MCP server fails again and again: parked");
     }
     server.remember_error(&error.text, error.stderr);
@@ -153,10 +155,10 @@ async fn life(server: &SupervisedServer, listener: &dyn Listener, attempt: u32) 
     );
     server.active_calls.note();
     let end = loop {
-        server.state.send_replace(State::Ready(Arc::clone(&ready)));
+        server.state.send_replace(ServerState::Ready(Arc::clone(&ready)));
         let end = watch(server, listener, &ready.connected).await;
         // No further call takes the connection; those that have it end with it.
-        server.state.send_replace(State::Connecting);
+        server.state.send_replace(ServerState::Connecting);
         if !matches!(end, LifeEnd::Idle) || server.active_calls.count() == 0 {
             break end;
         }

@@ -47,7 +47,7 @@ struct Requests {
 type RequestResult = Result<ServerResult, ErrorData>;
 
 #[derive(Serialize)]
-struct Request<'a, P> {
+struct FastRequest<'a, P> {
     jsonrpc: &'static str,
     id: i64,
     method: &'a str,
@@ -73,8 +73,8 @@ impl FastPath {
     /// server that does not respond.
     pub(crate) async fn ask<P: Serialize>(&self, method: &str, params: &P) -> Result<ServerResult, ServiceError> {
         let (sender, answer) = oneshot::channel();
-        let mut waiting = Waiting { fast_path: self, id: self.pending.lock().begin(sender), is_sent: false };
-        let request = Request { jsonrpc: "2.0", id: waiting.id, method, params };
+        let mut waiting = FastPathCall { fast_path: self, id: self.pending.lock().begin(sender), is_sent: false };
+        let request = FastRequest { jsonrpc: "2.0", id: waiting.id, method, params };
         let request = line(&request).map_err(|_| ServiceError::UnexpectedResponse)?;
         self.outgoing.send(request).await.map_err(|_| ServiceError::TransportClosed)?;
         waiting.is_sent = true;
@@ -102,14 +102,14 @@ impl FastPath {
 }
 
 /// A request that waits for its response.
-struct Waiting<'a> {
+struct FastPathCall<'a> {
     fast_path: &'a FastPath,
     id: i64,
     /// Whether it was sent and has no response yet.
     is_sent: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for FastPathCall<'_> {
     fn drop(&mut self) {
         self.fast_path.pending.lock().waiting.remove(&self.id);
         if self.is_sent {

@@ -30,9 +30,9 @@ use self::client::{MAX_REFUSAL, Requester};
 use self::sse::SseTransport;
 use self::streamable::SESSION;
 use super::TransportFailure;
-use crate::spec::{Credential, Endpoint, HttpKind};
+use crate::spec::{Credential, HttpKind, HttpSpec};
 
-pub(crate) use self::client::{HttpClient, Outgoing};
+pub(crate) use self::client::{McpHttpClient, OutgoingRequest};
 pub(crate) use self::error::{HttpError, HttpErrorKind, classify};
 pub(crate) use self::streamable::is_of_type;
 
@@ -53,14 +53,14 @@ pub(crate) enum HttpTransport {
 
 /// A connection by Streamable HTTP.
 pub(crate) struct StreamableTransport {
-    worker: StreamableHttpClientTransport<HttpClient>,
-    client: HttpClient,
+    worker: StreamableHttpClientTransport<McpHttpClient>,
+    client: McpHttpClient,
     /// Ends requests that the worker waits for without listening, so that it ends as well.
     _guard: DropGuard,
 }
 
 impl HttpTransport {
-    fn streamable(client: HttpClient) -> Self {
+    fn streamable(client: McpHttpClient) -> Self {
         let mut config = StreamableHttpClientTransportConfig::with_uri(client.url().as_str());
         config.max_concurrent_requests = MAX_POSTS;
         let mut backoff = ExponentialBackoff::default();
@@ -131,7 +131,7 @@ pub(crate) struct Opener {
 
 /// Why there is no connection. The texts are for operators: no secret, and of a URL only its origin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum OpenError {
+pub(crate) enum HttpOpenError {
     /// A person has to give or renew a credential.
     #[error("{text}")]
     AuthRequired {
@@ -154,11 +154,11 @@ impl Opener {
     ///
     /// If the URL, a header or the credential is invalid.
     pub(crate) fn new(
-        endpoint: &Endpoint,
+        endpoint: &HttpSpec,
         credential: Option<Credential>,
         redactor: &Redactor,
         clock: Clock,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, HttpOpenError> {
         let requester = Arc::new(Requester::new(endpoint, credential, redactor, clock)?);
         Ok(Self { requester, configured: endpoint.kind, found: Mutex::new(endpoint.kind) })
     }
@@ -166,8 +166,8 @@ impl Opener {
     /// Opens a connection by the transport that is configured or remembered; where that is neither, by Streamable HTTP
     /// if the server takes messages at its URL, else by HTTP+SSE. Streamable HTTP that is known connects when the first
     /// message is sent.
-    pub(crate) async fn open(&self) -> Result<HttpTransport, OpenError> {
-        let client = HttpClient::new(Arc::clone(&self.requester));
+    pub(crate) async fn open(&self) -> Result<HttpTransport, HttpOpenError> {
+        let client = McpHttpClient::new(Arc::clone(&self.requester));
         match self.kind() {
             HttpKind::Streamable => Ok(HttpTransport::streamable(client)),
             HttpKind::Sse => {
@@ -189,14 +189,14 @@ impl Opener {
         }
     }
 
-    async fn detect(&self, client: HttpClient) -> Result<HttpTransport, HttpError> {
+    async fn detect(&self, client: McpHttpClient) -> Result<HttpTransport, HttpError> {
         let refusal = match within(probe(&client)).await? {
-            Probed::Streamable => {
+            ProbeResult::Streamable => {
                 self.remember(HttpKind::Streamable);
                 return Ok(HttpTransport::streamable(client));
             }
-            Probed::NoMessages(refusal) => Some(refusal),
-            Probed::Unclear => None,
+            ProbeResult::NoMessages(refusal) => Some(refusal),
+            ProbeResult::Unclear => None,
         };
         match (within(SseTransport::open(client.clone())).await, refusal) {
             (Ok(transport), _) => {
@@ -225,7 +225,7 @@ async fn within<T>(step: impl Future<Output = Result<T, HttpError>>) -> Result<T
     })
 }
 
-impl From<HttpError> for OpenError {
+impl From<HttpError> for HttpOpenError {
     fn from(error: HttpError) -> Self {
         let text = error.to_string();
         match error.kind {
@@ -241,7 +241,7 @@ impl From<HttpError> for OpenError {
 const PING: &str = r#"{"jsonrpc":"2.0","id":"probe","method":"ping"}"#;
 
 /// What a server made of a message that was posted to its URL.
-enum Probed {
+enum ProbeResult {
     /// It speaks Streamable HTTP.
     Streamable,
     /// It accepts no messages at its URL; with the refusal.
@@ -251,12 +251,12 @@ enum Probed {
 }
 
 /// Posts a ping.
-async fn probe(client: &HttpClient) -> Result<Probed, HttpError> {
+async fn probe(client: &McpHttpClient) -> Result<ProbeResult, HttpError> {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let body = Some(Bytes::from_static(PING.as_bytes()));
-    let outgoing = Outgoing { method: Method::POST, url: client.url().clone(), headers, body };
+    let outgoing = OutgoingRequest { method: Method::POST, url: client.url().clone(), headers, body };
     let response = client.exchange(&outgoing).await?;
     let refusal = client.refusal(&response);
     let status = response.status();
@@ -265,26 +265,26 @@ async fn probe(client: &HttpClient) -> Result<Probed, HttpError> {
         StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
             let body = client::read(client.origin(), response, MAX_REFUSAL).await.unwrap_or_default();
             Ok(if is_json_rpc(&body) {
-                Probed::Streamable
+                ProbeResult::Streamable
             } else if status == StatusCode::BAD_REQUEST {
-                Probed::Unclear
+                ProbeResult::Unclear
             } else {
-                Probed::NoMessages(refusal)
+                ProbeResult::NoMessages(refusal)
             })
         }
         StatusCode::NOT_ACCEPTABLE | StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::UNPROCESSABLE_ENTITY => {
-            Ok(Probed::Streamable)
+            Ok(ProbeResult::Streamable)
         }
-        status if status.is_success() => Ok(Probed::Streamable),
+        status if status.is_success() => Ok(ProbeResult::Streamable),
         _ => Err(refusal),
     }
 }
 
 /// Some servers open a session for whatever comes first.
-async fn delete_session(client: &HttpClient, response: &Response) {
+async fn delete_session(client: &McpHttpClient, response: &Response) {
     let Some(session) = response.headers().get(SESSION) else { return };
     let headers = HeaderMap::from_iter([(SESSION, session.clone())]);
-    let outgoing = Outgoing { method: Method::DELETE, url: client.url().clone(), headers, body: None };
+    let outgoing = OutgoingRequest { method: Method::DELETE, url: client.url().clone(), headers, body: None };
     if let Err(error) = client.exchange(&outgoing).await {
         tracing::debug!(%error, "the session of a probe was not deleted");
     }

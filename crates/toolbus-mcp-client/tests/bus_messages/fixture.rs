@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use toolbus_broker::embedded::Embedded;
 use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, Subscription, Target};
 use toolbus_core::caller::{AgentName, Identity};
+use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, EffectiveTools, Policy, PolicyHandle};
@@ -20,14 +21,14 @@ use toolbus_core::store::Store;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{
-    About, AllArrived, Budgets, Clock, ControlService, Dispatcher, Gates, Invoker, ReplyRules, Service, Settings,
-    audit, telemetry,
+    About, AllArrived, Budgets, Clock, ControlService, Dispatcher, DispatcherSettings, Gates, Invoker, ReplyRules,
+    Service,
 };
 use toolbus_protocol::{Envelope, Properties, Random, header, new_message_id, topic};
 
 use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
 use toolbus_mcp_client::servers::{ServerControl, ServerDescription};
-use toolbus_mcp_client::spec::{Origin, ServerName, ServerSpec};
+use toolbus_mcp_client::spec::{ServerName, ServerOrigin, ServerSpec};
 use toolbus_store::Memory;
 
 /// Longest wait for a message that must come.
@@ -102,7 +103,7 @@ impl ServerControl for Fleet {
         panic!("no message removes a server directly")
     }
 
-    fn origin(&self, _: &str) -> Option<Origin> {
+    fn origin(&self, _: &str) -> Option<ServerOrigin> {
         None
     }
 }
@@ -210,7 +211,7 @@ impl Fixture {
             default_topic: "tool.result".to_owned(),
             own_topics_only,
         };
-        let settings = Settings {
+        let settings = DispatcherSettings {
             name: "toolbus".to_owned(),
             replies: rules.clone(),
             budgets: Budgets { default: Duration::from_secs(60), max: Duration::from_secs(120) },
@@ -227,8 +228,8 @@ impl Fixture {
             settings,
             Arc::new(Gates::new(access.clone())),
             Arc::clone(&shared),
-            Arc::new(telemetry::Silent),
-            Arc::new(audit::Silent),
+            Arc::new(Discard),
+            Arc::new(Discard),
             Arc::default(),
             Arc::new(AllArrived),
         );

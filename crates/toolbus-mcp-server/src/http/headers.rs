@@ -12,7 +12,7 @@ use toolbus_core::caller::Caller;
 use toolbus_protocol::{TraceContext, header};
 
 use crate::meta::{Meta, Version};
-use crate::rpc::{Call, RpcError};
+use crate::rpc::{RpcError, RpcRequest};
 
 pub(super) const SESSION_ID: &str = "mcp-session-id";
 pub(super) const PROTOCOL_VERSION: &str = "mcp-protocol-version";
@@ -86,13 +86,13 @@ pub(super) fn trace(headers: &HeaderMap) -> Option<TraceContext> {
 }
 
 /// Whether a request is stateless, as in version 2026-07-28.
-pub(super) fn stands_alone(headers: &HeaderMap, call: &Call<'_>, meta: &Meta<'_>) -> bool {
+pub(super) fn stands_alone(headers: &HeaderMap, call: &RpcRequest<'_>, meta: &Meta<'_>) -> bool {
     meta.stands_alone(&call.method)
         || headers.get(PROTOCOL_VERSION).and_then(|value| value.to_str().ok()) == Some(Version::V20260728.as_str())
 }
 
 /// Checks that the headers of a stateless request are complete and agree with the message.
-pub(super) fn agree(headers: &HeaderMap, call: &Call<'_>, meta: &Meta<'_>) -> Result<(), RpcError> {
+pub(super) fn agree(headers: &HeaderMap, call: &RpcRequest<'_>, meta: &Meta<'_>) -> Result<(), RpcError> {
     let version = meta.stated_version()?;
     let mismatch = |text: String| RpcError::new(RpcError::HEADER_MISMATCH, text);
     match one(headers, PROTOCOL_VERSION)? {
@@ -120,9 +120,9 @@ pub(super) fn agree(headers: &HeaderMap, call: &Call<'_>, meta: &Meta<'_>) -> Re
 }
 
 /// What the header `Mcp-Name` has to repeat.
-fn name_of(call: &Call<'_>) -> Option<String> {
+fn name_of(call: &RpcRequest<'_>) -> Option<String> {
     #[derive(Deserialize)]
-    struct Named {
+    struct NamedParams {
         name: String,
     }
     #[derive(Deserialize)]
@@ -132,7 +132,7 @@ fn name_of(call: &Call<'_>) -> Option<String> {
     // Parsed as the methods parse them, so that both see the same name.
     let params = call.params.map(RawValue::get)?;
     match &*call.method {
-        "tools/call" => serde_json::from_str(params).ok().map(|Named { name }| name),
+        "tools/call" => serde_json::from_str(params).ok().map(|NamedParams { name }| name),
         "resources/read" => serde_json::from_str(params).ok().map(|Addressed { uri }| uri),
         _ => None,
     }

@@ -13,10 +13,10 @@ use super::headers::{self, Narrowed};
 use super::{TRANSPORT, caller, response, session};
 use crate::auth::Principal;
 use crate::meta::Meta;
-use crate::methods::{Flow, Step};
-use crate::rpc::{Call, Message, RpcError};
-use crate::server::{Answer, McpServer};
-use crate::session::{Owner, Peer};
+use crate::methods::{Flow, FlowStep};
+use crate::rpc::{Message, RpcError, RpcRequest};
+use crate::server::{Handled, McpServer};
+use crate::session::{Peer, SessionOwner};
 
 /// Time after which the response becomes a stream: proxies do not wait for a header for ever.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ pub(super) async fn handle(
     }
 }
 
-async fn answer(server: &McpServer, principal: Principal, headers: &HeaderMap, call: &Call<'_>) -> Response {
+async fn answer(server: &McpServer, principal: Principal, headers: &HeaderMap, call: &RpcRequest<'_>) -> Response {
     if call.method == "initialize" {
         return begin(server, &principal, headers, call);
     }
@@ -73,19 +73,19 @@ async fn answer(server: &McpServer, principal: Principal, headers: &HeaderMap, c
     };
     let peer = peer.within(headers::trace(headers));
     match server.answer(&peer, call).await {
-        Answer::Now(body) => response::json(StatusCode::OK, body),
-        Answer::Refused(error, body) => response::json(status(&peer, &error), body),
-        Answer::Later(flow) => later(server, &principal, flow).await,
+        Handled::Now(body) => response::json(StatusCode::OK, body),
+        Handled::Refused(error, body) => response::json(status(&peer, &error), body),
+        Handled::Later(flow) => later(server, &principal, flow).await,
     }
 }
 
-fn begin(server: &McpServer, principal: &Principal, headers: &HeaderMap, call: &Call<'_>) -> Response {
+fn begin(server: &McpServer, principal: &Principal, headers: &HeaderMap, call: &RpcRequest<'_>) -> Response {
     let narrowed = match Narrowed::read(headers) {
         Ok(narrowed) => narrowed,
         Err(error) => return response::bad_request(Some(&call.id), &error),
     };
     let outside = headers::trace(headers);
-    let owner = Owner { token: principal.token, revoked: principal.revoked.clone() };
+    let owner = SessionOwner { token: principal.token, revoked: principal.revoked.clone() };
     let begun = server.begin(call, owner, TRANSPORT, outside, |id| caller(server, principal, narrowed, id));
     match begun {
         Ok((peer, body)) => {
@@ -106,7 +106,7 @@ fn begin(server: &McpServer, principal: &Principal, headers: &HeaderMap, call: &
 /// Answers with JSON when nothing comes before the answer and it comes soon; else with a stream.
 async fn later(server: &McpServer, principal: &Principal, mut flow: Flow) -> Response {
     let first = tokio::time::timeout(PATIENCE, flow.next()).await.ok();
-    if let Some(Step::Last(body)) = first {
+    if let Some(FlowStep::Last(body)) = first {
         return response::json(StatusCode::OK, body);
     }
     flow.detach();
@@ -117,9 +117,9 @@ async fn later(server: &McpServer, principal: &Principal, mut flow: Flow) -> Res
             None => flow.next().await,
         };
         match step {
-            Step::Interim(message) => Some((message, (None, Some(flow)))),
-            Step::Last(message) => Some((message, (None, None))),
-            Step::Nothing => None,
+            FlowStep::Interim(message) => Some((message, (None, Some(flow)))),
+            FlowStep::Last(message) => Some((message, (None, None))),
+            FlowStep::Nothing => None,
         }
     });
     response::event_stream(steps, withdrawn(principal.revoked.clone(), server.parts.closing.clone()))

@@ -17,12 +17,12 @@ use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::TraceContext;
 
-use super::{Flow, Step};
+use super::{Flow, FlowStep};
 use crate::backend::{Backend, BackendCall};
 use crate::content::{self, Response};
 use crate::meta::Version;
-use crate::rpc::{self, Call, Id, RpcError};
-use crate::server::Parts;
+use crate::rpc::{self, Id, RpcError, RpcRequest};
+use crate::server::ServerParts;
 use crate::session::{InFlightRequest, Peer};
 
 /// Longest name of a tool, in bytes: answers repeat it.
@@ -39,9 +39,9 @@ struct CallParams<'a> {
 
 /// Begins a call.
 pub(crate) fn begin(
-    parts: &Parts,
+    parts: &ServerParts,
     peer: &Peer,
-    call: &Call<'_>,
+    call: &RpcRequest<'_>,
     token: Option<&RawValue>,
     trace: Option<TraceContext>,
 ) -> Result<Flow, RpcError> {
@@ -55,7 +55,7 @@ pub(crate) fn begin(
     if arguments.is_some_and(|arguments| !arguments.get().starts_with('{')) {
         return Err(RpcError::invalid_params("The arguments are no JSON object."));
     }
-    let in_flight = Parts::enter(peer, &call.id)?;
+    let in_flight = ServerParts::enter(peer, &call.id)?;
     let (sink, reports) = token.map(|_| ProgressSink::new()).unzip();
     let running = parts.backend.call(BackendCall {
         caller: Arc::clone(&peer.caller),
@@ -100,7 +100,7 @@ pub(crate) struct CallFlow {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report<'a> {
+struct ProgressReport<'a> {
     progress_token: &'a RawValue,
     progress: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,7 +109,7 @@ struct Report<'a> {
     message: Option<&'a str>,
 }
 
-enum Event {
+enum CallEvent {
     Report(Progress),
     Ended(Result<ToolOutput, ToolFailure>),
 }
@@ -155,17 +155,17 @@ impl CallFlow {
         self.running = Some(ended.boxed());
     }
 
-    pub(super) async fn next(&mut self) -> Step {
+    pub(super) async fn next(&mut self) -> FlowStep {
         match std::future::poll_fn(|context| self.poll(context)).await {
-            None => Step::Nothing,
-            Some(Event::Report(progress)) => self.report(&progress).map_or(Step::Nothing, Step::Interim),
-            Some(Event::Ended(result)) => self.end(&result),
+            None => FlowStep::Nothing,
+            Some(CallEvent::Report(progress)) => self.report(&progress).map_or(FlowStep::Nothing, FlowStep::Interim),
+            Some(CallEvent::Ended(result)) => self.end(&result),
         }
     }
 
     /// Reports first: a report after the response would be lost. They are looked at once the call was, because a report
     /// and the result may both come in between.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<CallEvent>> {
         let ended = self.running.as_mut().map(|running| Pin::new(running).poll(context));
         let report = self.progress.as_mut().map(|(_, reports)| reports.poll_recv(context));
         match (ended, report) {
@@ -173,11 +173,11 @@ impl CallFlow {
                 if let Some(Poll::Ready(result)) = ended {
                     self.running = Some(ready(result).boxed());
                 }
-                Poll::Ready(Some(Event::Report(progress)))
+                Poll::Ready(Some(CallEvent::Report(progress)))
             }
             (Some(Poll::Ready(result)), _) => {
                 self.running = None;
-                Poll::Ready(Some(Event::Ended(result)))
+                Poll::Ready(Some(CallEvent::Ended(result)))
             }
             (Some(Poll::Pending), _) => Poll::Pending,
             (None, _) => Poll::Ready(None),
@@ -187,11 +187,12 @@ impl CallFlow {
     fn report(&self, progress: &Progress) -> Option<bytes::Bytes> {
         let (token, _) = self.progress.as_ref()?;
         let Progress { progress, total, message } = progress;
-        let report = Report { progress_token: token, progress: *progress, total: *total, message: message.as_deref() };
+        let report =
+            ProgressReport { progress_token: token, progress: *progress, total: *total, message: message.as_deref() };
         Some(rpc::notification("notifications/progress", Some(report)))
     }
 
-    fn end(&mut self, result: &Result<ToolOutput, ToolFailure>) -> Step {
+    fn end(&mut self, result: &Result<ToolOutput, ToolFailure>) -> FlowStep {
         let is_cancelled = self.in_flight.take().is_some_and(|in_flight| in_flight.cancelled.is_cancelled());
         let started = self.started.take();
         let finished = |error_type: Option<&str>| {
@@ -201,11 +202,11 @@ impl CallFlow {
         };
         if is_cancelled && result.is_err() {
             finished(Some("cancelled"));
-            return Step::Nothing;
+            return FlowStep::Nothing;
         }
         let Response { body, error_type } = content::response_to(&self.id, result, self.version);
         finished(error_type);
-        Step::Last(body)
+        FlowStep::Last(body)
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::FRESH_MS;
 use crate::meta::Version;
 use crate::rpc::RpcError;
-use crate::server::Settings;
+use crate::server::McpServerSettings;
 
 /// Instructions for models.
 const INSTRUCTIONS: &str = "The tools of a tool bus, from several sources, as far as this client may use them. What a tool \
@@ -40,7 +40,7 @@ pub(crate) fn version(params: Option<&RawValue>) -> Result<Version, RpcError> {
 }
 
 /// The answer to the handshake.
-pub(crate) fn result(settings: &Settings, version: Version) -> Initialized {
+pub(crate) fn result(settings: &McpServerSettings, version: Version) -> Initialized {
     Initialized {
         protocol_version: version.as_str(),
         capabilities: capabilities(),
@@ -50,7 +50,7 @@ pub(crate) fn result(settings: &Settings, version: Version) -> Initialized {
 }
 
 /// The answer to a client that wants to know what there is before it asks for anything.
-pub(crate) fn discovered(settings: &Settings) -> Value {
+pub(crate) fn discovered(settings: &McpServerSettings) -> Value {
     json!({
         "resultType": "complete",
         "supportedVersions": Version::ALL.map(Version::as_str),
@@ -63,7 +63,7 @@ pub(crate) fn discovered(settings: &Settings) -> Value {
 }
 
 /// Who is speaking.
-pub(crate) fn server_info(settings: &Settings) -> Value {
+pub(crate) fn server_info(settings: &McpServerSettings) -> Value {
     json!({"name": settings.name, "title": "Toolbus", "version": settings.version})
 }
 

@@ -11,11 +11,11 @@ use toolbus_core::caller::Caller;
 use toolbus_core::events::McpServerRequest;
 
 use super::initialize::server_info;
-use super::{Flow, Step, required};
+use super::{Flow, FlowStep, required};
 use crate::backend::Backend;
-use crate::rpc::{self, Call, Id, RpcError};
-use crate::server::{Parts, Settings};
-use crate::session::{Peer, Session};
+use crate::rpc::{self, Id, RpcError, RpcRequest};
+use crate::server::{McpServerSettings, ServerParts};
+use crate::session::{McpSession, Peer};
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
@@ -32,7 +32,7 @@ pub(crate) struct Wanted {
 }
 
 /// Begins to listen.
-pub(crate) async fn begin(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<Flow, RpcError> {
+pub(crate) async fn begin(parts: &ServerParts, peer: &Peer, call: &RpcRequest<'_>) -> Result<Flow, RpcError> {
     let params = call.params.ok_or_else(|| RpcError::invalid_params("The parameter `notifications` is missing."))?;
     let ListenParams { notifications } = required(params)?;
     let mut accepted = Map::new();
@@ -94,7 +94,7 @@ struct Over<'a> {
 
 impl ListenFlow {
     pub(crate) fn new(
-        settings: &Settings,
+        settings: &McpServerSettings,
         subscription: Id,
         accepted: Value,
         wanted: Wanted,
@@ -113,19 +113,19 @@ impl ListenFlow {
         }
     }
 
-    pub(super) async fn next(&mut self) -> Step {
+    pub(super) async fn next(&mut self) -> FlowStep {
         if self.is_over {
-            return Step::Nothing;
+            return FlowStep::Nothing;
         }
         if let Some(accepted) = self.accepted.take() {
-            return Step::Interim(self.notification("notifications/subscriptions/acknowledged", Some(accepted)));
+            return FlowStep::Interim(self.notification("notifications/subscriptions/acknowledged", Some(accepted)));
         }
         loop {
             let next = self.closing.run_until_cancelled(self.changes.next()).await.flatten();
             match next {
                 Some(TOOLS) if self.wanted.tools_list_changed != Some(true) => {}
                 Some(RESOURCES) if self.wanted.resources_list_changed != Some(true) => {}
-                Some(method) => return Step::Interim(self.notification(method, None)),
+                Some(method) => return FlowStep::Interim(self.notification(method, None)),
                 None => return self.end(),
             }
         }
@@ -137,13 +137,13 @@ impl ListenFlow {
     }
 
     /// The server closes.
-    fn end(&mut self) -> Step {
+    fn end(&mut self) -> FlowStep {
         self.is_over = true;
         if let Some(started) = self.started.take() {
             started.finished(None, None);
         }
         let meta = SubscriptionMeta { subscription: &self.subscription, server_info: Some(&self.server_info) };
-        Step::Last(rpc::success(&self.subscription, Over { result_type: "complete", meta }))
+        FlowStep::Last(rpc::success(&self.subscription, Over { result_type: "complete", meta }))
     }
 }
 
@@ -172,7 +172,7 @@ pub(crate) struct ListChanges {
 impl ListChanges {
     /// Changes from now on; for a session, since its last listing: notifications of an earlier stream may have been
     /// lost.
-    pub(crate) async fn begin(backend: Arc<dyn Backend>, caller: Arc<Caller>, session: Option<&Session>) -> Self {
+    pub(crate) async fn begin(backend: Arc<dyn Backend>, caller: Arc<Caller>, session: Option<&McpSession>) -> Self {
         let mut changes = backend.changes();
         changes.borrow_and_update();
         let now = backend.fingerprints(&caller).await;

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Cursor, FRESH_MS, Listing, optional, required};
+use super::{Cursor, FRESH_MS, ListParams, optional, required};
 use crate::backend::Document;
-use crate::rpc::{self, Call, RpcError};
-use crate::server::Parts;
-use crate::session::{Listed, Peer};
+use crate::rpc::{self, RpcError, RpcRequest};
+use crate::server::ServerParts;
+use crate::session::{ListFingerprints, Peer};
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
@@ -16,12 +16,12 @@ struct Read {
     uri: String,
 }
 
-pub(super) async fn list(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<Bytes, RpcError> {
-    let listing: Listing = optional(call.params)?;
+pub(super) async fn list(parts: &ServerParts, peer: &Peer, call: &RpcRequest<'_>) -> Result<Bytes, RpcError> {
+    let listing: ListParams = optional(call.params)?;
     let cursor = Cursor::read(listing.cursor.as_deref())?;
     if let Some(session) = peer.session.as_ref().filter(|_| listing.cursor.is_none()) {
         let (_, texts) = parts.backend.fingerprints(&peer.caller).await;
-        session.lists(Listed { tools: None, texts: Some(texts) });
+        session.lists(ListFingerprints { tools: None, texts: Some(texts) });
     }
     let documents = documents(parts, peer).await?;
     let size = |document: &Document| document.uri.len() + document.description.len();
@@ -30,13 +30,13 @@ pub(super) async fn list(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<
 }
 
 /// Responds with an empty list: each text has its own URI.
-pub(super) fn templates(peer: &Peer, call: &Call<'_>) -> Result<Bytes, RpcError> {
-    let listing: Listing = optional(call.params)?;
+pub(super) fn templates(peer: &Peer, call: &RpcRequest<'_>) -> Result<Bytes, RpcError> {
+    let listing: ListParams = optional(call.params)?;
     Cursor::read(listing.cursor.as_deref())?;
     Ok(answered(peer, call, json!({"resourceTemplates": []}), None))
 }
 
-pub(super) async fn read(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<Bytes, RpcError> {
+pub(super) async fn read(parts: &ServerParts, peer: &Peer, call: &RpcRequest<'_>) -> Result<Bytes, RpcError> {
     let params = call.params.ok_or_else(|| RpcError::invalid_params("The parameter `uri` is missing."))?;
     let Read { uri } = required(params)?;
     let documents = documents(parts, peer).await?;
@@ -52,7 +52,7 @@ pub(super) async fn read(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<
     Ok(answered(peer, call, json!({"contents": contents}), None))
 }
 
-async fn documents(parts: &Parts, peer: &Peer) -> Result<Vec<Document>, RpcError> {
+async fn documents(parts: &ServerParts, peer: &Peer) -> Result<Vec<Document>, RpcError> {
     let documents = parts.backend.documents(&peer.caller).await;
     documents.map_err(|error| RpcError::new(RpcError::INTERNAL_ERROR, error.to_string()))
 }
@@ -68,7 +68,7 @@ fn entry(document: &Document) -> Value {
     })
 }
 
-fn answered(peer: &Peer, call: &Call<'_>, mut result: Value, next: Option<String>) -> Bytes {
+fn answered(peer: &Peer, call: &RpcRequest<'_>, mut result: Value, next: Option<String>) -> Bytes {
     if let Some(members) = result.as_object_mut() {
         hint(peer, members);
         if let Some(next) = next {

@@ -5,22 +5,22 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
-use toolbus_core::listing::Definition;
+use toolbus_core::listing::ListedTool;
 use toolbus_core::tool::Effect;
 
-use super::{Cursor, FRESH_MS, Listing, optional};
+use super::{Cursor, FRESH_MS, ListParams, optional};
 use crate::meta::Version;
-use crate::rpc::{self, Call, RpcError};
-use crate::server::Parts;
-use crate::session::{Listed, Peer};
+use crate::rpc::{self, RpcError, RpcRequest};
+use crate::server::ServerParts;
+use crate::session::{ListFingerprints, Peer};
 
 /// The result of a list.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Tools<'a> {
+struct ToolsResult<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     result_type: Option<&'static str>,
-    tools: Vec<Tool<'a>>,
+    tools: Vec<ToolEntry<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,20 +29,20 @@ struct Tools<'a> {
     cache_scope: Option<&'static str>,
 }
 
-pub(super) async fn list(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<Bytes, RpcError> {
-    let listing: Listing = optional(call.params)?;
+pub(super) async fn list(parts: &ServerParts, peer: &Peer, call: &RpcRequest<'_>) -> Result<Bytes, RpcError> {
+    let listing: ListParams = optional(call.params)?;
     let cursor = Cursor::read(listing.cursor.as_deref())?;
     if let Some(session) = peer.session.as_ref().filter(|_| listing.cursor.is_none()) {
         let (tools, _) = parts.backend.fingerprints(&peer.caller).await;
-        session.lists(Listed { tools: Some(tools), texts: None });
+        session.lists(ListFingerprints { tools: Some(tools), texts: None });
     }
     let listed = parts.backend.list(&peer.caller).await;
     let listed = listed.map_err(|error| RpcError::new(RpcError::INTERNAL_ERROR, error.to_string()))?;
     let (tools, next_cursor) = cursor.page(&listed.tools, |tool| &tool.name, |tool| tool, size);
     let is_alone = peer.is_alone();
-    let result = Tools {
+    let result = ToolsResult {
         result_type: is_alone.then_some("complete"),
-        tools: tools.into_iter().map(|tool| Tool::new(tool, peer.version)).collect(),
+        tools: tools.into_iter().map(|tool| ToolEntry::new(tool, peer.version)).collect(),
         next_cursor,
         ttl_ms: is_alone.then_some(FRESH_MS),
         cache_scope: is_alone.then_some("private"),
@@ -58,7 +58,7 @@ const HEADER: &str = "x-mcp-header";
 /// A tool, as MCP has it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Tool<'a> {
+pub(crate) struct ToolEntry<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     title: Option<&'a str>,
@@ -79,9 +79,9 @@ struct Annotations {
     idempotent_hint: Option<bool>,
 }
 
-impl<'a> Tool<'a> {
+impl<'a> ToolEntry<'a> {
     /// The tool, for a client of this protocol version.
-    pub(crate) fn new(definition: &'a Definition, version: Version) -> Self {
+    pub(crate) fn new(definition: &'a ListedTool, version: Version) -> Self {
         Self {
             name: name(definition),
             title: definition.title.as_deref(),
@@ -97,14 +97,14 @@ impl<'a> Tool<'a> {
 }
 
 /// The name that MCP clients call it by: its own, where MCP allows that.
-pub(crate) fn name(definition: &Definition) -> &str {
+pub(crate) fn name(definition: &ListedTool) -> &str {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let name = &*definition.name;
     if name.len() <= MAX_NAME && name.bytes().all(fits) { name } else { &definition.llm_name }
 }
 
 /// About how many bytes it takes on a page.
-pub(crate) fn size(definition: &Definition) -> usize {
+pub(crate) fn size(definition: &ListedTool) -> usize {
     let schemas = [&definition.parameters, &definition.output_schema];
     let schemas = schemas.into_iter().flatten().map(|schema| schema.to_string().len()).sum::<usize>();
     definition.name.len() + definition.description.len() + schemas
@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn shown_to(version: Version, descriptor: &ToolDescriptor) -> String {
-        serde_json::to_string(&Tool::new(&definition(descriptor), version)).unwrap()
+        serde_json::to_string(&ToolEntry::new(&definition(descriptor), version)).unwrap()
     }
 
     #[test]

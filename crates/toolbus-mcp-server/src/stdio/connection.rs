@@ -14,10 +14,10 @@ use tracing::debug;
 use super::{Line, TRANSPORT};
 use crate::meta::Meta;
 use crate::methods::listen::ListChanges;
-use crate::methods::{Flow, Method, Step};
-use crate::rpc::{self, Call, Id, Message, RpcError};
-use crate::server::{Answer, McpServer};
-use crate::session::{InFlightRequest, Owner, Peer, Session};
+use crate::methods::{Flow, FlowStep, McpMethod};
+use crate::rpc::{self, Id, Message, RpcError, RpcRequest};
+use crate::server::{Handled, McpServer};
+use crate::session::{InFlightRequest, McpSession, Peer, SessionOwner};
 
 /// Requests under way, besides those that listen.
 const MAX_UNDERWAY: usize = 64;
@@ -25,7 +25,7 @@ const MAX_UNDERWAY: usize = 64;
 const MAX_LISTENING: usize = 16;
 
 /// The one client, and what it is waiting for.
-pub(super) struct Connection {
+pub(super) struct StdioConnection {
     server: McpServer,
     agent: Option<AgentName>,
     outgoing: mpsc::Sender<Bytes>,
@@ -39,7 +39,7 @@ pub(super) struct Connection {
     changes: JoinSet<()>,
 }
 
-impl Connection {
+impl StdioConnection {
     pub(super) fn new(server: McpServer, agent: Option<AgentName>, outgoing: mpsc::Sender<Bytes>) -> Self {
         let (requests, listening, changes) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         Self { server, agent, outgoing, session: None, alone: None, requests, listening, changes }
@@ -91,8 +91,8 @@ impl Connection {
         self.listening.shutdown().await;
     }
 
-    async fn request(&mut self, call: &Call<'_>) -> Result<(), RpcError> {
-        if call.method == Method::Initialize.as_str() {
+    async fn request(&mut self, call: &RpcRequest<'_>) -> Result<(), RpcError> {
+        if call.method == McpMethod::Initialize.as_str() {
             let body = self.begin(call)?;
             self.send(body).await;
             return Ok(());
@@ -103,14 +103,14 @@ impl Connection {
             self.alone()?
         } else if let Some(peer) = &self.session {
             peer.clone()
-        } else if call.method == Method::Ping.as_str() {
+        } else if call.method == McpMethod::Ping.as_str() {
             self.send(rpc::success(&call.id, json!({}))).await;
             return Ok(());
         } else {
             let text = "There is no session. Begin with `initialize`, or say in the request's `_meta` which revision it is written in.";
             return Err(RpcError::new(RpcError::INVALID_REQUEST, text));
         };
-        let listens = call.method == Method::Listen.as_str();
+        let listens = call.method == McpMethod::Listen.as_str();
         let (set, limit) = match listens {
             true => (&mut self.listening, MAX_LISTENING),
             false => (&mut self.requests, MAX_UNDERWAY),
@@ -134,13 +134,13 @@ impl Connection {
     }
 
     /// The handshake.
-    fn begin(&mut self, call: &Call<'_>) -> Result<Bytes, RpcError> {
+    fn begin(&mut self, call: &RpcRequest<'_>) -> Result<Bytes, RpcError> {
         if self.session.is_some() {
             let text = "There is a session already, which lasts as long as this connection.";
             return Err(RpcError::new(RpcError::INVALID_REQUEST, text));
         }
         let caller = self.caller();
-        let (peer, body) = self.server.begin(call, Owner::default(), TRANSPORT, None, caller)?;
+        let (peer, body) = self.server.begin(call, SessionOwner::default(), TRANSPORT, None, caller)?;
         self.session = Some(peer);
         Ok(body)
     }
@@ -172,7 +172,7 @@ impl Connection {
         move |session| backend.caller(agent, session)
     }
 
-    fn sessions(&self) -> impl Iterator<Item = &Session> {
+    fn sessions(&self) -> impl Iterator<Item = &McpSession> {
         [&self.session, &self.alone].into_iter().flatten().filter_map(|peer| peer.session.as_deref())
     }
 
@@ -190,7 +190,7 @@ struct Owned {
 }
 
 impl Owned {
-    fn of(call: &Call<'_>) -> Self {
+    fn of(call: &RpcRequest<'_>) -> Self {
         Self {
             id: call.id.clone(),
             method: call.method.clone().into_owned(),
@@ -209,10 +209,10 @@ fn answer(
 ) -> BoxFuture<'static, ()> {
     async move {
         let Owned { id, method, params } = request;
-        let call = Call { id, method: method.into(), params: params.as_deref() };
+        let call = RpcRequest { id, method: method.into(), params: params.as_deref() };
         let sent = match server.answer(&peer, &call).await {
-            Answer::Now(body) | Answer::Refused(_, body) => outgoing.send(body).await,
-            Answer::Later(mut flow) => match &in_flight {
+            Handled::Now(body) | Handled::Refused(_, body) => outgoing.send(body).await,
+            Handled::Later(mut flow) => match &in_flight {
                 None => follow(&mut flow, &outgoing).await,
                 // Nobody waits for an answer to what was cancelled.
                 Some(in_flight) => tokio::select! {
@@ -232,12 +232,12 @@ fn answer(
 async fn follow(flow: &mut Flow, outgoing: &mpsc::Sender<Bytes>) -> Result<(), mpsc::error::SendError<Bytes>> {
     loop {
         match flow.next().await {
-            Step::Interim(message) => {
+            FlowStep::Interim(message) => {
                 flow.detach();
                 outgoing.send(message).await?;
             }
-            Step::Last(message) => return outgoing.send(message).await,
-            Step::Nothing => return Ok(()),
+            FlowStep::Last(message) => return outgoing.send(message).await,
+            FlowStep::Nothing => return Ok(()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::de::{IgnoredAny, MapAccess};
 use serde::{Deserialize, Serialize};
 
-use super::members::{Members, read_members};
+use super::members::{MessageFields, read_members};
 use crate::json::ParseError;
 
 /// Asks a daemon whether it is there, and what it is.
@@ -24,7 +24,7 @@ impl Ping {
     }
 }
 
-impl Members for Ping {
+impl MessageFields for Ping {
     const NAMES: &'static [&'static str] = &[];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, _: &str, members: &mut A) -> Result<(), A::Error> {
@@ -75,7 +75,7 @@ impl ToolCancelRequest {
     }
 }
 
-impl Members for ToolCancelRequest {
+impl MessageFields for ToolCancelRequest {
     const NAMES: &'static [&'static str] = &["toolCallId"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
@@ -122,7 +122,7 @@ impl SessionEnd {
     }
 }
 
-impl Members for SessionEnd {
+impl MessageFields for SessionEnd {
     const NAMES: &'static [&'static str] = &["sessionId"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {

@@ -2,7 +2,7 @@ use serde::de::{IgnoredAny, MapAccess};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::members::{Members, read_members};
+use super::members::{MessageFields, read_members};
 use crate::json::ParseError;
 use crate::{Code, Outcome};
 
@@ -59,7 +59,7 @@ impl Serialize for ToolInvokeRequest {
     }
 }
 
-impl Members for ToolInvokeRequest {
+impl MessageFields for ToolInvokeRequest {
     const NAMES: &'static [&'static str] = &["toolCallId", "toolName", "arguments", "sessionId", "batchId"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {

@@ -5,7 +5,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Se
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::members::{Members, read_members};
+use super::members::{MessageFields, read_members};
 use crate::json::ParseError;
 
 /// Most names in a [`ToolListRequest`].
@@ -114,7 +114,7 @@ impl ToolListRequest {
     }
 }
 
-impl Members for ToolListRequest {
+impl MessageFields for ToolListRequest {
     const NAMES: &'static [&'static str] = &["sessionId", "profile", "binding", "format", "names", "ifVersion"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
@@ -126,7 +126,7 @@ impl Members for ToolListRequest {
                 self.format = text(members)?.map(|name| name.parse()).transpose().map_err(A::Error::custom)?;
             }
             "names" => {
-                let names = members.next_value::<Option<Names>>()?.map(|Names(names)| names);
+                let names = members.next_value::<Option<BoundedNames>>()?.map(|BoundedNames(names)| names);
                 self.names = names.filter(|names| !names.is_empty());
             }
             "ifVersion" => self.if_version = text(members)?,
@@ -144,11 +144,11 @@ fn text<'de, A: MapAccess<'de>>(members: &mut A) -> Result<Option<String>, A::Er
 }
 
 /// A list of names that stops being read where it gets too long.
-struct Names(Vec<String>);
+struct BoundedNames(Vec<String>);
 
-impl<'de> Deserialize<'de> for Names {
+impl<'de> Deserialize<'de> for BoundedNames {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NamesVisitor).map(Names)
+        deserializer.deserialize_any(NamesVisitor).map(BoundedNames)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::json::{ParseError, checked_text, quoted};
 /// A message whose members are read in any case and at most once.
 ///
 /// Serde's derive can do neither: it compares exactly, and peers send `ToolName` as well as `toolName`.
-pub(crate) trait Members: Default {
+pub(crate) trait MessageFields: Default {
     /// The members' names, as written.
     const NAMES: &'static [&'static str];
 
@@ -22,7 +22,7 @@ pub(crate) trait Members: Default {
 /// # Errors
 ///
 /// If the body is not UTF-8, not JSON, not an object, or too deep.
-pub(crate) fn read_members<M: Members>(body: &[u8]) -> Result<M, ParseError> {
+pub(crate) fn read_members<M: MessageFields>(body: &[u8]) -> Result<M, ParseError> {
     let text = checked_text(body)?;
     match serde_json::from_str::<Liberal<M>>(text) {
         Ok(Liberal(message)) => Ok(message),
@@ -46,7 +46,7 @@ fn no_object(text: &str) -> Option<ParseError> {
 
 struct Liberal<M>(M);
 
-impl<'de, M: Members> Deserialize<'de> for Liberal<M> {
+impl<'de, M: MessageFields> Deserialize<'de> for Liberal<M> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(LiberalVisitor(M::default())).map(Liberal)
     }
@@ -54,7 +54,7 @@ impl<'de, M: Members> Deserialize<'de> for Liberal<M> {
 
 struct LiberalVisitor<M>(M);
 
-impl<'de, M: Members> Visitor<'de> for LiberalVisitor<M> {
+impl<'de, M: MessageFields> Visitor<'de> for LiberalVisitor<M> {
     type Value = M;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,7 @@
 use serde::de::{IgnoredAny, MapAccess};
 use serde::{Serialize, Serializer};
 
-use super::members::{Members, read_members};
+use super::members::{MessageFields, read_members};
 use crate::json::ParseError;
 
 /// The tool that a [`ScriptInvokeRequest`] calls.
@@ -56,7 +56,7 @@ fn or_default<S: Serializer>(seconds: &Option<i64>, serializer: S) -> Result<S::
     serializer.serialize_i64(seconds.unwrap_or(DEFAULT_SCRIPT_SECONDS))
 }
 
-impl Members for ScriptInvokeRequest {
+impl MessageFields for ScriptInvokeRequest {
     const NAMES: &'static [&'static str] = &["toolCallId", "script", "inputData", "timeoutSeconds", "pipPackages"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use toolbus_core::failure::{Cause, Status};
-use toolbus_core::telemetry::{DeadReason, End, Summary};
+use toolbus_core::telemetry::{CallEnd, CallSummary, DeadReason};
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{Code, Properties};
-use toolbus_telemetry::{Identity, Protocol};
+use toolbus_telemetry::{BusIdentity, Protocol};
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
 
@@ -58,7 +58,7 @@ impl Arrived {
 }
 
 /// Every end that a call can have, with and without what a caller may leave out.
-async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Identity) {
+async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: BusIdentity) {
     let endpoint = match protocol {
         Protocol::Grpc => receiver.grpc_endpoint(),
         Protocol::HttpProtobuf => receiver.http_endpoint(),
@@ -68,8 +68,8 @@ async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Id
     let weather = tool("weather");
     let codes = Code::ALL.into_iter().map(|code| refused(code, Cause::Failed));
     let causes = Cause::ALL.into_iter().map(|cause| refused(Code::ExecutionFailed, cause));
-    let others = [OK, End { status: Status::Error, cause: None }];
-    let without_cause = End { status: Status::Refused(Code::Timeout), cause: None };
+    let others = [OK, CallEnd { status: Status::Error, cause: None }];
+    let without_cause = CallEnd { status: Status::Refused(Code::Timeout), cause: None };
     for end in codes.chain(causes).chain(others).chain([without_cause]) {
         let call = Script::of(Some(&weather), end);
         Script { parent: Some(parent(SAMPLED)), session_id: Some("session-1"), ..call }.tell(telemetry);
@@ -80,7 +80,7 @@ async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Id
     for reason in DeadReason::ALL {
         telemetry.dead_lettered("toolbus.invoke", reason);
     }
-    telemetry.arrived(&delivery(request()), None).finished(&Summary::unanswered(std::time::Duration::ZERO));
+    telemetry.arrived(&delivery(request()), None).finished(&CallSummary::unanswered(std::time::Duration::ZERO));
     let of_server = ToolDescriptor { provider: "mcp", ..tool("read_file") };
     Script::of(Some(&of_server), OK).tell(telemetry);
     clients::ask_in_every_way(&daemon.exporters);

@@ -7,14 +7,14 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use toolbus_core::audit::Silent;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
 use toolbus_core::caller::Identity;
+use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
-use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, Gates, ReplyRules, Settings};
+use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, ReplyRules};
 use toolbus_protocol::{Properties, Random, TraceContext, header};
 use toolbus_telemetry::Protocol;
 use toolbus_testing::otlp::Receiver;
@@ -88,7 +88,7 @@ impl World {
             default_topic: "tool.result".into(),
             own_topics_only: false,
         };
-        let settings = Settings {
+        let settings = DispatcherSettings {
             name: "toolbus".into(),
             replies,
             budgets: Budgets { default: Duration::from_secs(60), max: Duration::from_secs(60) },
@@ -107,7 +107,8 @@ impl World {
         let policy = Policy { default: everybody, ..Policy::default() };
         let capacity = Capacity { max_in_flight: 2, max_waiting: 4 };
         let gates = Arc::new(Gates::new(PolicyHandle::new(registry, Identity::default(), policy, capacity)));
-        let dispatcher = Dispatcher::new(settings, gates, bus, telemetry, Arc::new(Silent), load, Arc::new(AllArrived));
+        let dispatcher =
+            Dispatcher::new(settings, gates, bus, telemetry, Arc::new(Discard), load, Arc::new(AllArrived));
         Self { dispatcher, taker, go, traces }
     }
 }

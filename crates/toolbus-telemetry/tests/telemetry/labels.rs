@@ -2,7 +2,7 @@
 
 use toolbus_core::bus::BusState;
 use toolbus_core::failure::{Cause, Status};
-use toolbus_core::telemetry::End;
+use toolbus_core::telemetry::CallEnd;
 use toolbus_protocol::Code;
 use toolbus_telemetry::Protocol;
 use toolbus_testing::otlp::Receiver;
@@ -23,7 +23,7 @@ async fn many_tools_that_end_in_every_way_stay_below_the_limit_of_series() {
     for number in 0..300 {
         let tool = tool(&format!("tool_{number}"));
         let failures = Cause::ALL.into_iter().map(|cause| refused(Code::ExecutionFailed, cause));
-        let ends = statuses.iter().map(|status| End { status: *status, cause: None });
+        let ends = statuses.iter().map(|status| CallEnd { status: *status, cause: None });
         for end in ends.chain(failures) {
             Script::of(Some(&tool), end).tell(&*daemon.telemetry);
             calls += 1.0;
@@ -66,7 +66,7 @@ async fn a_tools_own_error_has_a_status_of_its_own() {
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &QUICK[..1]);
     let weather = tool("weather");
     Script::of(Some(&weather), OK).tell(&*daemon.telemetry);
-    Script::of(Some(&weather), End { status: Status::Error, cause: None }).tell(&*daemon.telemetry);
+    Script::of(Some(&weather), CallEnd { status: Status::Error, cause: None }).tell(&*daemon.telemetry);
     daemon.end().await;
 
     let metrics = metrics(&receiver);

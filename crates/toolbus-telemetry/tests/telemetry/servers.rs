@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use toolbus_core::events::{McpClientEvents as _, McpClientOperation, McpClientSession};
-use toolbus_telemetry::{Exporters, McpServers, Protocol};
+use toolbus_telemetry::{Exporters, McpServerCounts, Protocol};
 use toolbus_testing::otlp::Receiver;
 
 use crate::observed::metrics;
@@ -75,7 +75,7 @@ pub(crate) fn ask_in_every_way(exporters: &Exporters) {
         recorder.operation(&McpClientOperation { error_type: Some(error), ..call("read_file") });
         recorder.session(&McpClientSession { error_type: Some(error), ..session() });
     }
-    exporters.watch_mcp_client(|| McpServers {
+    exporters.watch_mcp_client(|| McpServerCounts {
         phases: PHASES.into_iter().map(|phase| (phase, 1)).collect(),
         restarts: vec![("files".to_owned(), 2)],
         suspects: vec![("files".to_owned(), 1)],
@@ -108,7 +108,7 @@ async fn a_server_that_makes_up_names_and_codes_stays_below_the_limit_of_series(
 async fn phases_restarts_suspects_and_shadowed_tools_are_looked_up_at_each_export() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
-    daemon.exporters.watch_mcp_client(|| McpServers {
+    daemon.exporters.watch_mcp_client(|| McpServerCounts {
         phases: vec![("ready", 2), ("parked", 0)],
         restarts: vec![("files".to_owned(), 7), ("git".to_owned(), 0)],
         suspects: vec![("files".to_owned(), 3), ("git".to_owned(), 0)],

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use toolbus_core::failure::{Cause, Status};
-use toolbus_core::telemetry::{End, Summary};
+use toolbus_core::telemetry::{CallEnd, CallSummary};
 use toolbus_protocol::{Code, TraceContext};
 use toolbus_telemetry::Protocol;
 use toolbus_testing::otlp::Receiver;
@@ -54,7 +54,7 @@ async fn a_call_within_a_call_is_a_tool_that_runs_and_no_message() {
         assert_eq!(call.trace_id(), Some(TRACE));
         assert!(call.executing(&weather, "c", None).is_some());
         call.executed(&OK, Duration::from_millis(20));
-        call.finished(&Summary { tool: Some(&weather), end: Some(OK), ..Summary::unanswered(Duration::ZERO) });
+        call.finished(&CallSummary { tool: Some(&weather), end: Some(OK), ..CallSummary::unanswered(Duration::ZERO) });
     }
     daemon.end().await;
 
@@ -124,7 +124,7 @@ async fn ids_of_any_length_are_cut_before_they_are_recorded() {
     let mut call = daemon.telemetry.arrived(&delivery(request()), None);
     call.executing(&tool("weather"), &"x".repeat(1_000_000), Some(&"y".repeat(1_000_000)));
     call.executed(&OK, Duration::ZERO);
-    call.finished(&Summary { end: Some(OK), replayed: true, ..Summary::unanswered(Duration::ZERO) });
+    call.finished(&CallSummary { end: Some(OK), replayed: true, ..CallSummary::unanswered(Duration::ZERO) });
     daemon.end().await;
     let spans = receiver.spans();
     let attributes = attributes(span(&spans, "execute_tool").attributes.clone());
@@ -138,7 +138,7 @@ async fn a_call_that_goes_back_to_its_queue_leaves_no_span_open() {
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
     let mut call = daemon.telemetry.arrived(&delivery(request()), None);
     call.executing(&tool("weather"), "call-1", None);
-    call.finished(&Summary::unanswered(Duration::from_millis(3)));
+    call.finished(&CallSummary::unanswered(Duration::from_millis(3)));
     daemon.end().await;
 
     assert_eq!(receiver.spans().len(), 2);
@@ -152,7 +152,7 @@ async fn without_an_endpoint_the_senders_context_still_goes_on() {
     let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
     assert!(!daemon.exporters.is_exporting());
     let weather = tool("weather");
-    let end = End { status: Status::Error, cause: None };
+    let end = CallEnd { status: Status::Error, cause: None };
     for sender in [Some(parent(SAMPLED)), Some(parent(UNSAMPLED)), None] {
         let call = Script { parent: sender.clone(), ..Script::of(Some(&weather), end) };
         let trace_id = sender.as_ref().map(|sender| sender.trace_id().to_owned());

@@ -10,16 +10,16 @@ use toolbus_core::bus::{BusState, Delivery, Settle};
 use toolbus_core::failure::{Cause, Status};
 use toolbus_core::redact::Redactor;
 use toolbus_core::secret::Secret;
-use toolbus_core::telemetry::{End, Load, Summary, Telemetry};
+use toolbus_core::telemetry::{CallEnd, CallSummary, Load, Telemetry};
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{Code, Properties, TraceContext};
-use toolbus_telemetry::{Exporters, Identity, Protocol, Settings, logging};
+use toolbus_telemetry::{BusIdentity, Exporters, Protocol, TelemetrySettings, logging};
 use toolbus_testing::log::LogCapture;
 use toolbus_testing::otlp::Receiver;
 
 /// Longest time that a test gives a collector that answers.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
-pub(crate) const OK: End = End { status: Status::Ok, cause: None };
+pub(crate) const OK: CallEnd = CallEnd { status: Status::Ok, cause: None };
 pub(crate) const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 pub(crate) const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
@@ -46,7 +46,8 @@ impl Daemon {
     pub(crate) fn logged(&self, filter: &str, secrets: &[&str], speak: impl FnOnce()) -> String {
         let page = LogCapture::default();
         self.redactor.configure(secrets.iter().map(|secret| Secret::new(*secret)));
-        let settings = logging::Settings { filter: filter.to_owned(), format: logging::Format::Text, coloured: false };
+        let settings =
+            logging::LogSettings { filter: filter.to_owned(), format: logging::LogFormat::Text, coloured: false };
         let redactor = self.redactor.clone();
         let subscriber = logging::subscriber(&settings, redactor, Some(&self.exporters), page.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, speak);
@@ -57,10 +58,10 @@ impl Daemon {
         otlp_endpoint: Option<String>,
         protocol: Protocol,
         variables: &[(&str, &str)],
-        identity: Identity,
+        identity: BusIdentity,
     ) -> Self {
         let redactor = Redactor::default();
-        let settings = Settings {
+        let settings = TelemetrySettings {
             otlp_endpoint,
             protocol,
             service_name: "toolbus".into(),
@@ -83,8 +84,8 @@ impl Daemon {
     }
 }
 
-pub(crate) fn rabbit() -> Identity {
-    Identity {
+pub(crate) fn rabbit() -> BusIdentity {
+    BusIdentity {
         system: "rabbitmq",
         exchange: "rockbot".into(),
         client_id: "toolbus-1".into(),
@@ -93,16 +94,16 @@ pub(crate) fn rabbit() -> Identity {
     }
 }
 
-pub(crate) fn embedded() -> Identity {
-    Identity { system: "toolbus", server_address: None, server_port: None, ..rabbit() }
+pub(crate) fn embedded() -> BusIdentity {
+    BusIdentity { system: "toolbus", server_address: None, server_port: None, ..rabbit() }
 }
 
 pub(crate) fn parent(traceparent: &str) -> TraceContext {
     TraceContext::parse(traceparent, Some("vendor=1")).unwrap()
 }
 
-pub(crate) fn refused(code: Code, cause: Cause) -> End {
-    End { status: Status::Refused(code), cause: Some(cause) }
+pub(crate) fn refused(code: Code, cause: Cause) -> CallEnd {
+    CallEnd { status: Status::Refused(code), cause: Some(cause) }
 }
 
 pub(crate) fn tool(name: &str) -> ToolDescriptor {
@@ -151,7 +152,7 @@ pub(crate) struct Script<'a> {
     /// The tool that runs; without, the call is refused before one is found.
     pub(crate) tool: Option<&'a ToolDescriptor>,
     pub(crate) session_id: Option<&'a str>,
-    pub(crate) end: End,
+    pub(crate) end: CallEnd,
     pub(crate) delivered: bool,
     /// Whether the answer was given before.
     pub(crate) replayed: bool,
@@ -166,7 +167,7 @@ pub(crate) struct Carried {
 }
 
 impl Script<'_> {
-    pub(crate) fn of(tool: Option<&ToolDescriptor>, end: End) -> Script<'_> {
+    pub(crate) fn of(tool: Option<&ToolDescriptor>, end: CallEnd) -> Script<'_> {
         Script { properties: request(), parent: None, tool, session_id: None, end, delivered: true, replayed: false }
     }
 
@@ -181,7 +182,7 @@ impl Script<'_> {
         }
         let answer = span.publishing("answer-1");
         span.published(self.delivered, Duration::from_millis(2));
-        span.finished(&Summary {
+        span.finished(&CallSummary {
             tool: self.tool,
             end: Some(self.end),
             replayed: self.replayed,

@@ -9,7 +9,7 @@ use toolbus_core::{Parameters, ParametersError};
 use super::credentials::EndpointCredentials;
 use super::endpoint::EndpointExecutor;
 use super::template::UrlTemplate;
-use super::{Body, CredentialError, Endpoint, HeaderError, HttpClient, TemplateError};
+use super::{Body, CredentialError, Endpoint, HeaderError, HttpClient, UrlTemplateError};
 use crate::nearest::nearest;
 
 /// What is wrong with an endpoint's section.
@@ -20,7 +20,7 @@ pub enum EndpointError {
     Name,
     /// The URL template.
     #[error("the URL {0}")]
-    Url(#[from] TemplateError),
+    Url(#[from] UrlTemplateError),
     /// A placeholder that no argument can fill.
     #[error("the URL has a placeholder `{{{placeholder}}}`, but `parameters` has no property of that name{hint}")]
     Undeclared {
@@ -139,7 +139,7 @@ mod tests {
 
     use super::{Endpoint, EndpointError, HttpClient};
     use crate::Secret;
-    use crate::rest::{Auth, Body, CredentialError, HeaderError, Method, TemplateError, tool};
+    use crate::rest::{Auth, Body, CredentialError, HeaderError, Method, UrlTemplateError, tool};
 
     const CITY: &str = r#"{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}"#;
 
@@ -221,7 +221,7 @@ mod tests {
             (EndpointError::Name, "name", |s| s.name = " ".to_owned()),
             (EndpointError::Body("GET"), "body", |s| s.body = Body::Json),
             (EndpointError::Body("HEAD"), "body", |s| (s.body, s.method) = (Body::Json, Method::Head)),
-            (EndpointError::Url(TemplateError::Misplaced("host")), "url", |s| s.url = "http://{city}/".to_owned()),
+            (EndpointError::Url(UrlTemplateError::Misplaced("host")), "url", |s| s.url = "http://{city}/".to_owned()),
             (EndpointError::Fixed("city".to_owned()), "parameters", |s| s.url = "http://h/?city=Rome".to_owned()),
             (EndpointError::Credential(CredentialError::Empty("token")), "auth", |s| {
                 s.auth = Some(Auth::Bearer { token: Some(Secret::new("")), per_agent: None });

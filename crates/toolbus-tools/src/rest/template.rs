@@ -183,7 +183,7 @@ fn encoded(text: &str) -> String {
 
 /// Why a text is no URL template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TemplateError {
+pub enum UrlTemplateError {
     /// Not an absolute `http` or `https` URL.
     #[error("must start with `http://` or `https://`, followed by a host")]
     NotHttp,
@@ -215,23 +215,23 @@ pub enum TemplateError {
 
 impl UrlTemplate {
     /// Parses a template.
-    pub(crate) fn parse(template: &str) -> Result<Self, TemplateError> {
+    pub(crate) fn parse(template: &str) -> Result<Self, UrlTemplateError> {
         if template.chars().any(|c| c.is_whitespace() || c.is_control() || c == '\\') {
-            return Err(TemplateError::Character);
+            return Err(UrlTemplateError::Character);
         }
         let (scheme, rest) = template.split_once("://").unwrap_or((template, ""));
         if scheme.contains(['{', '}']) {
-            return Err(TemplateError::Misplaced("scheme"));
+            return Err(UrlTemplateError::Misplaced("scheme"));
         }
         if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
-            return Err(TemplateError::NotHttp);
+            return Err(UrlTemplateError::NotHttp);
         }
         let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         check_authority(authority)?;
         let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(rest, fragment)| (rest, Some(fragment)));
         match fragment {
-            Some(fragment) if fragment.contains(['{', '}']) => return Err(TemplateError::Misplaced("fragment")),
-            Some(_) => return Err(TemplateError::Fragment),
+            Some(fragment) if fragment.contains(['{', '}']) => return Err(UrlTemplateError::Misplaced("fragment")),
+            Some(_) => return Err(UrlTemplateError::Fragment),
             None => {}
         }
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -241,42 +241,42 @@ impl UrlTemplate {
     }
 }
 
-fn check_authority(authority: &str) -> Result<(), TemplateError> {
+fn check_authority(authority: &str) -> Result<(), UrlTemplateError> {
     let (userinfo, host) = authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
     let (host, port) = host.rsplit_once(':').unwrap_or((host, ""));
     let has_brace = |text: &str| text.contains(['{', '}']);
     match userinfo {
-        Some(userinfo) if has_brace(userinfo) => Err(TemplateError::Misplaced("user name or password")),
-        Some(_) => Err(TemplateError::UserInfo),
-        None if has_brace(host) => Err(TemplateError::Misplaced("host")),
-        None if has_brace(port) => Err(TemplateError::Misplaced("port")),
-        None if host.is_empty() => Err(TemplateError::NotHttp),
+        Some(userinfo) if has_brace(userinfo) => Err(UrlTemplateError::Misplaced("user name or password")),
+        Some(_) => Err(UrlTemplateError::UserInfo),
+        None if has_brace(host) => Err(UrlTemplateError::Misplaced("host")),
+        None if has_brace(port) => Err(UrlTemplateError::Misplaced("port")),
+        None if host.is_empty() => Err(UrlTemplateError::NotHttp),
         None => Ok(()),
     }
 }
 
-fn segment(text: &str) -> Result<UrlParts, TemplateError> {
+fn segment(text: &str) -> Result<UrlParts, UrlTemplateError> {
     if has_dot_segment(text) {
-        return Err(TemplateError::DotSegment);
+        return Err(UrlTemplateError::DotSegment);
     }
     parts(text)
 }
 
-fn pair(text: &str) -> Result<QueryPair, TemplateError> {
+fn pair(text: &str) -> Result<QueryPair, UrlTemplateError> {
     let (name, _) = text.split_once('=').unwrap_or((text, ""));
     let name = (!name.contains('{')).then(|| percent_decode_str(name).decode_utf8_lossy().into_owned());
     Ok(QueryPair { name, parts: parts(text)? })
 }
 
-fn parts(mut text: &str) -> Result<UrlParts, TemplateError> {
+fn parts(mut text: &str) -> Result<UrlParts, UrlTemplateError> {
     let mut parts = Vec::new();
     while let Some((literal, rest)) = text.split_once('{') {
-        let (name, rest) = rest.split_once('}').ok_or(TemplateError::Unbalanced)?;
+        let (name, rest) = rest.split_once('}').ok_or(UrlTemplateError::Unbalanced)?;
         if name.contains('{') {
-            return Err(TemplateError::Unbalanced);
+            return Err(UrlTemplateError::Unbalanced);
         }
         if name.is_empty() || !name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.')) {
-            return Err(TemplateError::Name);
+            return Err(UrlTemplateError::Name);
         }
         push_literal(&mut parts, literal)?;
         parts.push(UrlPart::Placeholder(name.to_owned()));
@@ -286,9 +286,9 @@ fn parts(mut text: &str) -> Result<UrlParts, TemplateError> {
     Ok(UrlParts(parts))
 }
 
-fn push_literal(parts: &mut Vec<UrlPart>, literal: &str) -> Result<(), TemplateError> {
+fn push_literal(parts: &mut Vec<UrlPart>, literal: &str) -> Result<(), UrlTemplateError> {
     if literal.contains('}') {
-        return Err(TemplateError::Unbalanced);
+        return Err(UrlTemplateError::Unbalanced);
     }
     if !literal.is_empty() {
         parts.push(UrlPart::Literal(literal.to_owned()));
@@ -325,7 +325,7 @@ mod tests {
     use serde_json::{Map, Value, json};
     use url::Url;
 
-    use super::{MAX_URL, TemplateError, UrlFillError, UrlTemplate, has_dot_segment};
+    use super::{MAX_URL, UrlFillError, UrlTemplate, UrlTemplateError, has_dot_segment};
 
     fn object(value: Value) -> Map<String, Value> {
         let Value::Object(members) = value else { panic!("an object") };
@@ -442,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_template_that_cannot_be_meant_is_refused_with_the_reason() {
-        use TemplateError as E;
+        use UrlTemplateError as E;
         let table = [
             ("{url}", E::Misplaced("scheme")),
             ("{scheme}://h/", E::Misplaced("scheme")),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::definition::{Definition, Digest};
 use super::level::Level;
-use super::record::{Pin, PinRecord, PresentTool, SourceRecord, State, digest_of};
+use super::record::{Pin, PinRecord, PresentTool, SourceRecord, ToolState, digest_of};
 use super::state::{PinState, reason};
 
 /// What source names of MCP servers begin with.
@@ -12,7 +12,7 @@ pub(super) const MCP: &str = "mcp:";
 
 /// How one tool is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct PinEntry {
     /// Its source.
     pub source: String,
     /// Its name within the source.
@@ -20,7 +20,7 @@ pub struct Entry {
     /// The name that it is called by, where that is known.
     pub name: String,
     /// How it is, compared with what is pinned.
-    pub state: State,
+    pub state: ToolState,
     /// Whether it is quarantined.
     pub is_held: bool,
     /// Since when it is like this.
@@ -33,7 +33,7 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// How it is.
-    pub entry: Entry,
+    pub entry: PinEntry,
     /// What is pinned, or what it was before.
     pub before: Option<Definition>,
     /// What it is now.
@@ -62,7 +62,7 @@ pub enum Mismatch {
     Again(String),
 }
 
-impl State {
+impl ToolState {
     /// Whether an operator can approve it.
     #[must_use]
     pub const fn is_open(self) -> bool {
@@ -83,7 +83,7 @@ pub fn offer_digest(differences: &[Difference]) -> Digest {
 
 impl PinState {
     /// Every pinned or present tool, of one source or of all, by source and name.
-    pub(super) fn entries(&self, only: Option<&str>) -> Vec<Entry> {
+    pub(super) fn entries(&self, only: Option<&str>) -> Vec<PinEntry> {
         self.differences(|source, _, _| only.is_none_or(|only| only == source))
             .into_iter()
             .map(|difference| difference.entry)
@@ -170,24 +170,26 @@ fn difference(
     let (pin, pending) = (kept.tools.get(tool), kept.pending.get(tool));
     let state = match now {
         None => kept.recorded_state(tool, level),
-        Some(None) => State::Missing,
+        Some(None) => ToolState::Missing,
         Some(Some(now)) => kept.state(tool, now, level),
     };
     let now = now.flatten();
     let after = match now {
         Some(now) => Some(now.definition.clone()),
-        None if state == State::Missing => None,
+        None if state == ToolState::Missing => None,
         None => pending.map(|seen| seen.definition.clone()).or_else(|| pin.map(|pin| pin.definition.clone())),
     };
     let is_pin = |pin: &Pin| after.as_ref().is_some_and(|after| after.digest() == pin.digest);
     let before = match pin {
-        Some(pin) if state == State::Changed && is_pin(pin) => pin.before.as_ref().map(|seen| seen.definition.clone()),
+        Some(pin) if state == ToolState::Changed && is_pin(pin) => {
+            pin.before.as_ref().map(|seen| seen.definition.clone())
+        }
         Some(pin) => Some(pin.definition.clone()),
         None => None,
     };
     let since = pending.map(|seen| &seen.since).or_else(|| pin.map(|pin| &pin.since)).cloned().unwrap_or_default();
-    let is_held = level.holds() && matches!(state, State::Changed | State::New | State::Suspect);
-    let entry = Entry {
+    let is_held = level.holds() && matches!(state, ToolState::Changed | ToolState::New | ToolState::Suspect);
+    let entry = PinEntry {
         source: source.to_owned(),
         tool: tool.to_owned(),
         name: now.map_or_else(|| tool.to_owned(), |now| now.name.to_string()),

@@ -25,7 +25,7 @@ pub enum Level {
 /// The forms that [`Level`] is written in.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum LevelForm {
     Flag(bool),
     Word(Word),
 }
@@ -39,9 +39,9 @@ enum Word {
 impl Serialize for Level {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let written = match self {
-            Self::Record => Written::Flag(false),
-            Self::Hold => Written::Flag(true),
-            Self::Strict => Written::Word(Word::Strict),
+            Self::Record => LevelForm::Flag(false),
+            Self::Hold => LevelForm::Flag(true),
+            Self::Strict => LevelForm::Word(Word::Strict),
         };
         written.serialize(serializer)
     }
@@ -49,10 +49,10 @@ impl Serialize for Level {
 
 impl<'de> Deserialize<'de> for Level {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match Written::deserialize(deserializer)? {
-            Written::Flag(false) => Self::Record,
-            Written::Flag(true) => Self::Hold,
-            Written::Word(Word::Strict) => Self::Strict,
+        Ok(match LevelForm::deserialize(deserializer)? {
+            LevelForm::Flag(false) => Self::Record,
+            LevelForm::Flag(true) => Self::Hold,
+            LevelForm::Word(Word::Strict) => Self::Strict,
         })
     }
 }
@@ -73,7 +73,7 @@ impl JsonSchema for Level {
 
 /// A source that the configuration names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedSource {
     /// Its name.
     pub source: String,
     /// How its tools are called.
@@ -89,7 +89,7 @@ pub struct Levels {
     /// The most specific first.
     patterns: Vec<(Pattern, Level)>,
     /// The other settings of configured sources.
-    named: BTreeMap<Box<str>, Named>,
+    named: BTreeMap<Box<str>, NamedSource>,
     /// Minimum levels of present sources that are no longer configured.
     kept: BTreeMap<Box<str>, Level>,
 }
@@ -116,7 +116,7 @@ impl Levels {
 
     /// Adds configured sources with the names of their tools; their levels do not change.
     #[must_use]
-    pub fn naming(mut self, sources: impl IntoIterator<Item = Named>) -> Self {
+    pub fn naming(mut self, sources: impl IntoIterator<Item = NamedSource>) -> Self {
         for named in sources {
             let level = self.of(&named.source);
             self.exact.insert(named.source.as_str().into(), level);
@@ -181,8 +181,8 @@ mod tests {
 
     use super::*;
 
-    fn plainly(source: &str) -> Named {
-        Named { source: source.to_owned(), naming: Naming::default(), reached: None }
+    fn plainly(source: &str) -> NamedSource {
+        NamedSource { source: source.to_owned(), naming: Naming::default(), reached: None }
     }
 
     #[test]

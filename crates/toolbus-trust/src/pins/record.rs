@@ -92,7 +92,7 @@ pub(super) struct ReviewTime<'a> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Observation {
     /// Changed tools, by name.
-    pub(super) changes: Vec<(String, State)>,
+    pub(super) changes: Vec<(String, ToolState)>,
     /// Whether the record changed.
     pub(super) is_changed: bool,
 }
@@ -100,7 +100,7 @@ pub(super) struct Observation {
 /// The state of a tool, compared with its pin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum ToolState {
     /// Unchanged, of a source whose changes are quarantined.
     Pinned,
     /// Unchanged, of a source whose changes are only logged.
@@ -115,7 +115,7 @@ pub enum State {
     Suspect,
 }
 
-impl State {
+impl ToolState {
     /// Its name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -236,30 +236,30 @@ impl SourceRecord {
     }
 
     /// The tools that differ from their pins.
-    fn compare(&self, present: &BTreeMap<String, PresentTool>) -> Vec<(String, State)> {
+    fn compare(&self, present: &BTreeMap<String, PresentTool>) -> Vec<(String, ToolState)> {
         let here = present.iter().filter_map(|(name, tool)| {
             let state = match self.tools.get(name) {
-                None => State::New,
-                Some(pin) if pin.digest != tool.definition.digest() => State::Changed,
+                None => ToolState::New,
+                Some(pin) if pin.digest != tool.definition.digest() => ToolState::Changed,
                 Some(_) => return None,
             };
             Some((name.clone(), state))
         });
         let missing = self.tools.keys().filter(|name| !present.contains_key(*name));
-        here.chain(missing.map(|name| (name.clone(), State::Missing))).collect()
+        here.chain(missing.map(|name| (name.clone(), ToolState::Missing))).collect()
     }
 
     fn follow(&mut self, present: &BTreeMap<String, PresentTool>, at: ReviewTime<'_>) -> Observation {
         let mut changes = Vec::new();
         self.tools.retain(|name, _| {
             let stays = present.contains_key(name);
-            changes.extend((!stays).then(|| (name.clone(), State::Missing)));
+            changes.extend((!stays).then(|| (name.clone(), ToolState::Missing)));
             stays
         });
         for (name, tool) in present {
             let Some(pin) = self.tools.get_mut(name) else {
                 self.tools.insert(name.clone(), Pin::new(&tool.definition, at.now, false).first_at(at.first));
-                changes.push((name.clone(), State::New));
+                changes.push((name.clone(), ToolState::New));
                 continue;
             };
             if pin.digest != tool.definition.digest() {
@@ -267,32 +267,34 @@ impl SourceRecord {
                     SeenDefinition { since: pin.since.clone(), digest: pin.digest, definition: pin.definition.clone() };
                 let next = Pin::new(&tool.definition, at.now, false).after(Some(pin));
                 *pin = Pin { before: Some(before), ..next };
-                changes.push((name.clone(), State::Changed));
+                changes.push((name.clone(), ToolState::Changed));
             }
         }
         Observation { is_changed: !changes.is_empty(), changes }
     }
 
     /// The state of a present tool.
-    pub(super) fn state(&self, name: &str, tool: &PresentTool, level: Level) -> State {
+    pub(super) fn state(&self, name: &str, tool: &PresentTool, level: Level) -> ToolState {
         match self.tools.get(name) {
-            None => State::New,
-            Some(pin) if pin.digest != tool.definition.digest() => State::Changed,
-            Some(pin) if level == Level::Strict && tool.finding.is_some() && pin.approved.is_none() => State::Suspect,
-            Some(_) if level.holds() => State::Pinned,
-            Some(pin) if pin.before.is_some() => State::Changed,
-            Some(_) => State::Recorded,
+            None => ToolState::New,
+            Some(pin) if pin.digest != tool.definition.digest() => ToolState::Changed,
+            Some(pin) if level == Level::Strict && tool.finding.is_some() && pin.approved.is_none() => {
+                ToolState::Suspect
+            }
+            Some(_) if level.holds() => ToolState::Pinned,
+            Some(pin) if pin.before.is_some() => ToolState::Changed,
+            Some(_) => ToolState::Recorded,
         }
     }
 
     /// The state of a tool by the record alone.
-    pub(super) fn recorded_state(&self, name: &str, level: Level) -> State {
+    pub(super) fn recorded_state(&self, name: &str, level: Level) -> ToolState {
         match (self.tools.get(name), self.pending.contains_key(name)) {
-            (None, _) => State::New,
-            (Some(_), true) => State::Changed,
-            (Some(_), false) if level.holds() => State::Pinned,
-            (Some(pin), false) if pin.before.is_some() => State::Changed,
-            (Some(_), false) => State::Recorded,
+            (None, _) => ToolState::New,
+            (Some(_), true) => ToolState::Changed,
+            (Some(_), false) if level.holds() => ToolState::Pinned,
+            (Some(pin), false) if pin.before.is_some() => ToolState::Changed,
+            (Some(_), false) => ToolState::Recorded,
         }
     }
 }
@@ -321,7 +323,7 @@ mod tests {
         tools.iter().map(present).collect()
     }
 
-    fn states(source: &SourceRecord, present: &BTreeMap<String, PresentTool>, level: Level) -> Vec<State> {
+    fn states(source: &SourceRecord, present: &BTreeMap<String, PresentTool>, level: Level) -> Vec<ToolState> {
         present.iter().map(|(name, tool)| source.state(name, tool, level)).collect()
     }
 
@@ -338,7 +340,7 @@ mod tests {
         for now in ["2", "3"] {
             assert_eq!(source.observe(&present, Level::Hold, at(now)), Observation::default());
         }
-        assert_eq!(states(&source, &present, Level::Hold), [State::Pinned; 2]);
+        assert_eq!(states(&source, &present, Level::Hold), [ToolState::Pinned; 2]);
         assert_eq!(source, SourceRecord::first_seen(&present, Level::Hold, at("1")));
     }
 
@@ -347,8 +349,8 @@ mod tests {
         let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1"));
         let present = here(&[("read", "Reads all."), ("write", "Writes.")]);
         let observed = source.observe(&present, Level::Hold, at("2"));
-        assert_eq!(observed, Observation { changes: vec![("read".to_owned(), State::Changed)], is_changed: true });
-        assert_eq!(states(&source, &present, Level::Hold), [State::Changed, State::Pinned]);
+        assert_eq!(observed, Observation { changes: vec![("read".to_owned(), ToolState::Changed)], is_changed: true });
+        assert_eq!(states(&source, &present, Level::Hold), [ToolState::Changed, ToolState::Pinned]);
         assert_eq!(source.pending["read"].since, "2");
         assert!(!source.observe(&present, Level::Hold, at("3")).is_changed, "the same change is not another one");
         assert_eq!(source.pending["read"].since, "2");
@@ -362,8 +364,8 @@ mod tests {
         let present = here(&[("read", "Reads."), ("store", "Writes.")]);
         let observed = source.observe(&present, Level::Hold, at("2"));
         let told = |name: &str, state| (name.to_owned(), state);
-        assert_eq!(observed.changes, [told("store", State::New), told("write", State::Missing)]);
-        assert_eq!(states(&source, &present, Level::Hold), [State::Pinned, State::New]);
+        assert_eq!(observed.changes, [told("store", ToolState::New), told("write", ToolState::Missing)]);
+        assert_eq!(states(&source, &present, Level::Hold), [ToolState::Pinned, ToolState::New]);
         assert!(source.observe(&here(&FIRST[..1]), Level::Hold, at("3")).is_changed);
         assert!(source.pending.is_empty(), "what is gone waits for nobody");
     }
@@ -383,14 +385,14 @@ mod tests {
         let told = |name: &str, state| (name.to_owned(), state);
         assert_eq!(
             observed.changes,
-            [told("write", State::Missing), told("read", State::Changed), told("stat", State::New)]
+            [told("write", ToolState::Missing), told("read", ToolState::Changed), told("stat", ToolState::New)]
         );
-        assert_eq!(states(&source, &present, Level::Record), [State::Changed, State::Recorded]);
+        assert_eq!(states(&source, &present, Level::Record), [ToolState::Changed, ToolState::Recorded]);
         assert_eq!(source.tools["read"].before.as_ref().map(|seen| &*seen.since), Some("1"));
         assert_eq!(source.digest, digest_of(&source.tools));
         assert_eq!(
             states(&source, &present, Level::Hold),
-            [State::Pinned; 2],
+            [ToolState::Pinned; 2],
             "pinned from now on, it is pinned as it is"
         );
     }
@@ -405,11 +407,11 @@ mod tests {
         let told = |name: &str, state| (name.to_owned(), state);
         assert_eq!(
             observed.changes,
-            [told("read", State::Changed), told("stat", State::New), told("write", State::Missing)]
+            [told("read", ToolState::Changed), told("stat", ToolState::New), told("write", ToolState::Missing)]
         );
         assert_eq!((observed.is_changed, &source), (false, &before));
-        assert_eq!(states(&source, &present, Level::Record), [State::Changed, State::New]);
-        assert_eq!(states(&source, &present, Level::Hold), [State::Changed, State::New]);
+        assert_eq!(states(&source, &present, Level::Record), [ToolState::Changed, ToolState::New]);
+        assert_eq!(states(&source, &present, Level::Hold), [ToolState::Changed, ToolState::New]);
     }
 
     #[test]
@@ -420,7 +422,7 @@ mod tests {
         assert!(source.observe(&now, Level::Hold, at("3")).is_changed);
         assert!(!source.observe(&now, Level::Hold, at("4")).is_changed);
         source.observe(&here(&FIRST), Level::Record, at("5"));
-        assert_eq!(states(&source, &now, Level::Hold), [State::Pinned; 2]);
+        assert_eq!(states(&source, &now, Level::Hold), [ToolState::Pinned; 2]);
     }
 
     #[test]
@@ -428,11 +430,11 @@ mod tests {
         let mut present = here(&FIRST);
         present.get_mut("read").unwrap().finding = Some("speaks to the model".to_owned());
         let mut source = SourceRecord::first_seen(&present, Level::Hold, at("1"));
-        assert_eq!(states(&source, &present, Level::Strict), [State::Suspect, State::Pinned]);
-        assert_eq!(states(&source, &present, Level::Hold), [State::Pinned; 2]);
-        assert_eq!(states(&source, &present, Level::Record), [State::Recorded; 2]);
+        assert_eq!(states(&source, &present, Level::Strict), [ToolState::Suspect, ToolState::Pinned]);
+        assert_eq!(states(&source, &present, Level::Hold), [ToolState::Pinned; 2]);
+        assert_eq!(states(&source, &present, Level::Record), [ToolState::Recorded; 2]);
         let read = Pin::new(&present["read"].definition, "2", true);
         source.tools.insert("read".to_owned(), read);
-        assert_eq!(states(&source, &present, Level::Strict), [State::Pinned; 2]);
+        assert_eq!(states(&source, &present, Level::Strict), [ToolState::Pinned; 2]);
     }
 }

@@ -12,7 +12,7 @@ use toolbus_core::tool::ToolDescriptor;
 use super::definition::{Definition, Digest};
 use super::differences::MCP;
 use super::level::{Level, Levels};
-use super::record::{PinRecord, PresentTool, ReviewTime, SourceRecord, State};
+use super::record::{PinRecord, PresentTool, ReviewTime, SourceRecord, ToolState};
 
 /// Most changes of one source that are remembered as reported.
 const MAX_REPORTED: usize = 10_000;
@@ -45,7 +45,7 @@ pub(super) struct PinState {
     /// with this age, so that it does not matter which source was faster.
     pub(super) starting: Option<String>,
     /// What was reported of each source, so that it is reported once.
-    pub(super) reported: BTreeMap<String, BTreeSet<(String, State, Option<Digest>)>>,
+    pub(super) reported: BTreeMap<String, BTreeSet<(String, ToolState, Option<Digest>)>>,
     /// Number of reported changes, by source.
     pub(super) changes: BTreeMap<String, u64>,
     /// Whether the record changed since it was last saved.
@@ -68,7 +68,7 @@ pub(super) enum PinChangeKind {
     /// The source is seen for the first time, and pinned as this one was, which is gone.
     Renamed(String),
     /// A tool changed.
-    Tool { tool: String, state: State, is_held: bool },
+    Tool { tool: String, state: ToolState, is_held: bool },
 }
 
 impl PinState {
@@ -79,7 +79,7 @@ impl PinState {
         for (source, kept) in &pins.record.sources {
             let reported = pins.reported.entry(source.clone()).or_default();
             for (tool, seen) in &kept.pending {
-                let state = if kept.tools.contains_key(tool) { State::Changed } else { State::New };
+                let state = if kept.tools.contains_key(tool) { ToolState::Changed } else { ToolState::New };
                 reported.insert((tool.clone(), state, Some(seen.digest)));
             }
         }
@@ -151,9 +151,9 @@ impl PinState {
             self.is_unsaved |= observed.is_changed;
             let mut tools = observed.changes;
             let is_suspect = |tool: &&String| {
-                present.get(*tool).is_some_and(|here| source.state(tool, here, level) == State::Suspect)
+                present.get(*tool).is_some_and(|here| source.state(tool, here, level) == ToolState::Suspect)
             };
-            tools.extend(present.keys().filter(is_suspect).map(|tool| (tool.clone(), State::Suspect)));
+            tools.extend(present.keys().filter(is_suspect).map(|tool| (tool.clone(), ToolState::Suspect)));
             for (tool, state) in tools {
                 let digest = present.get(&tool).map(|here| here.definition.digest());
                 found.push((name.clone(), tool, state, digest, level));
@@ -190,7 +190,7 @@ impl PinState {
         &mut self,
         source: String,
         tool: String,
-        state: State,
+        state: ToolState,
         digest: Option<Digest>,
         level: Level,
     ) -> Option<PinChange> {
@@ -203,7 +203,7 @@ impl PinState {
             return None;
         }
         *self.changes.entry(source.clone()).or_default() += 1;
-        let is_held = level.holds() && state != State::Missing;
+        let is_held = level.holds() && state != ToolState::Missing;
         Some(PinChange { source, kind: PinChangeKind::Tool { tool, state, is_held } })
     }
 
@@ -311,12 +311,12 @@ fn finding(tool: &ToolDescriptor) -> Option<String> {
 }
 
 /// Why a tool is quarantined, for operators; `None` if it is not.
-pub(super) fn reason(state: State, present: &PresentTool) -> Option<String> {
+pub(super) fn reason(state: ToolState, present: &PresentTool) -> Option<String> {
     let why = match state {
-        State::Pinned | State::Recorded | State::Missing => return None,
-        State::Changed => "its definition changed since it was pinned".to_owned(),
-        State::New => "it is new since its source was pinned".to_owned(),
-        State::Suspect => format!("it is suspect: {}", present.finding.as_deref().unwrap_or_default()),
+        ToolState::Pinned | ToolState::Recorded | ToolState::Missing => return None,
+        ToolState::Changed => "its definition changed since it was pinned".to_owned(),
+        ToolState::New => "it is new since its source was pinned".to_owned(),
+        ToolState::Suspect => format!("it is suspect: {}", present.finding.as_deref().unwrap_or_default()),
     };
     Some(format!("{why}; see `toolbus pins diff {}`", present.name))
 }
@@ -352,7 +352,7 @@ mod tests {
     use toolbus_core::tool::{Naming, Suspicion};
 
     use super::super::differences::{Mismatch, approve, offer_digest};
-    use super::super::level::Named;
+    use super::super::level::NamedSource;
     use super::*;
 
     fn tool(source: &str, name: &str, description: &str) -> Arc<ToolDescriptor> {
@@ -382,7 +382,7 @@ mod tests {
         assert!(pins.admits(&tool("mcp:never seen", "read", "1")));
         let reported = |source: &str, tool: &str, is_held| PinChange {
             source: source.to_owned(),
-            kind: PinChangeKind::Tool { tool: tool.to_owned(), state: State::Changed, is_held },
+            kind: PinChangeKind::Tool { tool: tool.to_owned(), state: ToolState::Changed, is_held },
         };
         assert_eq!(changes, [reported("mcp:a", "read", true), reported("mcp:b", "look", false)]);
         assert_eq!(pins.changes, [("mcp:a".to_owned(), 1), ("mcp:b".to_owned(), 1)].into());
@@ -432,13 +432,13 @@ mod tests {
         assert_eq!(pins.claim(&changed[0]).since.as_deref(), Some("2026-01-01T00:00:00Z"));
         let naming = Naming { prefix: Some("b".into()), ..Naming::default() };
         pins.levels =
-            holding(&["mcp:a", "mcp:b"]).naming([Named { source: "mcp:b".to_owned(), naming, reached: None }]);
+            holding(&["mcp:a", "mcp:b"]).naming([NamedSource { source: "mcp:b".to_owned(), naming, reached: None }]);
         assert_eq!(reserved(&pins), [pair("b_read", "mcp:b"), pair("list", "mcp:a"), pair("read", "mcp:a")]);
     }
 
     fn reached(source: &str, how: &str) -> Levels {
         let reached = Some(Digest::of([how]));
-        let named = Named { source: source.to_owned(), naming: Naming::default(), reached };
+        let named = NamedSource { source: source.to_owned(), naming: Naming::default(), reached };
         holding(&[source]).naming([named])
     }
 
@@ -609,7 +609,7 @@ mod tests {
         let offered = pins.offered("a", None, whole).unwrap();
         let states: Vec<_> =
             offered.iter().map(|difference| (&*difference.entry.tool, difference.entry.state)).collect();
-        assert_eq!(states, [("new", State::New), ("old", State::Missing), ("read", State::Changed)]);
+        assert_eq!(states, [("new", ToolState::New), ("old", ToolState::Missing), ("read", ToolState::Changed)]);
         approve(&mut pins.record, &offered, "later");
         assert_eq!(held(&mut pins, &next), ["read"], "that of the other source");
         assert_eq!(pins.offered("a", None, whole), Err(Mismatch::Nothing("a".to_owned())));
@@ -741,7 +741,7 @@ mod tests {
         held(&mut pins, &[tool("mcp:a", "read", "0"), tool("mcp:b", "look", "0")]);
         for number in 1..=MAX_REPORTED + 1 {
             let digest = Some(Digest::of([number.to_string().as_str()]));
-            pins.report("mcp:a".to_owned(), "read".to_owned(), State::Changed, digest, Level::Hold);
+            pins.report("mcp:a".to_owned(), "read".to_owned(), ToolState::Changed, digest, Level::Hold);
         }
         assert!(pins.reported["mcp:a"].len() <= MAX_REPORTED);
         let (_, changes) = pins.review(&[tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1")], "now");

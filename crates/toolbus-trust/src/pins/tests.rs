@@ -32,7 +32,7 @@ async fn what_was_first_seen_is_pinned_over_a_restart() {
     let second = pins(Some(&file));
     assert_eq!(held(&second, &[tool("read", "2")]), 1);
     let entry = &second.list(None)[0];
-    assert_eq!((&*entry.tool, entry.state, entry.is_held), ("read", State::Changed, true));
+    assert_eq!((&*entry.tool, entry.state, entry.is_held), ("read", ToolState::Changed, true));
     assert_eq!(second.counts(), [Count { source: "mcp:a".to_owned(), held: 1, changes: 1 }]);
 }
 
@@ -66,7 +66,7 @@ fn an_approval_without_a_daemon_is_of_what_waits_in_the_file() {
     daemon.save().unwrap();
     drop(daemon);
     let command = pins(Some(&file));
-    assert_eq!(command.list(None)[0].state, State::Changed);
+    assert_eq!(command.list(None)[0].state, ToolState::Changed);
     let digest = shown(&command, "a");
     command.approve("a", None, digest).unwrap();
     let daemon = pins(Some(&file));
@@ -172,7 +172,7 @@ fn a_process_that_holds_nothing_back_leaves_the_pins_of_others_as_they_are() {
     let next = [tool("read", "2")];
     assert_eq!(held(&watching, &next), 0);
     let entry = &watching.list(None)[0];
-    assert_eq!((entry.state, entry.is_held), (State::Changed, false));
+    assert_eq!((entry.state, entry.is_held), (ToolState::Changed, false));
     watching.save().unwrap();
     holding.reload().unwrap();
     assert_eq!(held(&holding, &next), 1);

@@ -7,7 +7,7 @@ use toolbus_core::bus::{Ownership, Subscription};
 use toolbus_core::caller::IdentitySource;
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Rank;
-use toolbus_core::{About, Budgets, Clock, ControlService, Invoker, ReplyRules, Settings};
+use toolbus_core::{About, Budgets, Clock, ControlService, DispatcherSettings, Invoker, ReplyRules};
 use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
 use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl;
@@ -16,7 +16,7 @@ use toolbus_protocol::{Random, new_message_id, topic};
 use toolbus_telemetry::Exporters;
 
 use super::servers::Instructions;
-use super::{App, Servers, pins};
+use super::{App, AppServers, pins};
 use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::mcp::UnknownServer;
@@ -88,7 +88,7 @@ impl App {
 
     /// The MCP server for the tools of this process. It ends when the app stops serving HTTP.
     fn mcp_server(&self, exporters: &Exporters) -> McpServer {
-        let settings = toolbus_mcp_server::Settings {
+        let settings = toolbus_mcp_server::McpServerSettings {
             name: self.config.bus.name.clone(),
             version: crate::VERSION.to_owned(),
             max_body: self.config.max_mcp_body(),
@@ -106,7 +106,7 @@ impl App {
     }
 
     /// Registers the tools that manage MCP servers, and has `control` answer requests about servers.
-    fn with_servers(&mut self, control: ControlService, servers: &Servers) -> ControlService {
+    fn with_servers(&mut self, control: ControlService, servers: &AppServers) -> ControlService {
         let servers: Arc<dyn ServerControl> = Arc::new(servers.bridge().clone());
         let invoker: Arc<dyn Invoker> = Arc::new(self.dispatcher.clone());
         let registrar = self.registrar.clone();
@@ -189,8 +189,8 @@ fn about(config: &Config, config_digest: watch::Receiver<String>) -> About {
 }
 
 /// The settings of the dispatcher.
-pub(super) fn settings(config: &Config, redactor: Redactor) -> Settings {
-    Settings {
+pub(super) fn settings(config: &Config, redactor: Redactor) -> DispatcherSettings {
+    DispatcherSettings {
         name: config.bus.name.clone(),
         replies: reply_rules(config),
         budgets: Budgets { default: config.invoke.default_timeout.into(), max: config.invoke.max_timeout.into() },

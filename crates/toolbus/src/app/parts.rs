@@ -12,7 +12,7 @@ use toolbus_core::registry::Registry;
 use toolbus_core::toolsets::SessionSet;
 
 use super::toolsets::in_sessions;
-use super::{AppError, Servers, scripts};
+use super::{AppError, AppServers, scripts};
 use crate::config::{BusUrl, Config, secrets};
 use crate::http::{McpAdmin, NoServers};
 
@@ -26,7 +26,7 @@ pub fn bus(config: &Config) -> Result<Arc<dyn Bus>, AppError> {
     match &bus.url {
         BusUrl::Embedded => Ok(Arc::new(Embedded::new())),
         BusUrl::Amqp(urls) => {
-            let settings = rabbitmq::Settings {
+            let settings = rabbitmq::RabbitMqSettings {
                 urls: urls.iter().map(|url| url.reveal().to_string()).collect(),
                 name: bus.name.clone(),
                 exchange: bus.exchange.clone(),
@@ -89,6 +89,6 @@ pub(crate) fn hide(config: &Config, redactor: &Redactor) {
 }
 
 /// The MCP servers of a process, which may have none.
-pub(super) fn shown(servers: Option<&Servers>) -> Arc<dyn McpAdmin> {
+pub(super) fn shown(servers: Option<&AppServers>) -> Arc<dyn McpAdmin> {
     servers.map_or_else(|| Arc::new(NoServers) as _, |servers| Arc::new(servers.clone()) as _)
 }

@@ -22,7 +22,7 @@ use crate::http::ScriptStatus;
 
 /// What runs the scripts and commands of this process. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Scripts {
+pub struct AppScripts {
     shared: Arc<ScriptsInner>,
 }
 
@@ -68,7 +68,7 @@ pub enum ScriptsError {
     },
 }
 
-impl Scripts {
+impl AppScripts {
     /// Gets ready to run what the configuration asks for, and finds out how well this system can keep it in.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ use crate::http::McpAdmin;
 
 /// The MCP servers of this process. Cheap to clone.
 #[derive(Clone)]
-pub struct Servers {
+pub struct AppServers {
     bridge: mcp::Servers,
     launcher: Launcher,
     observer: Arc<dyn McpClientEvents>,
@@ -38,7 +38,7 @@ pub struct Servers {
     configured: Arc<RwLock<McpServers>>,
 }
 
-impl Servers {
+impl AppServers {
     /// No servers yet; none at all where the configuration gives this process other parts to run. `redactor` removes secrets
     /// from what they say.
     ///
@@ -109,7 +109,7 @@ impl Servers {
     }
 }
 
-impl McpAdmin for Servers {
+impl McpAdmin for AppServers {
     fn status(&self) -> Vec<ServerStatus> {
         let configured = self.configured.read();
         let mut all = self.bridge.status();
@@ -133,7 +133,7 @@ impl McpAdmin for Servers {
 }
 
 /// The instructions of MCP servers, for callers that may use a tool of theirs.
-pub(super) struct Instructions(pub(super) Servers);
+pub(super) struct Instructions(pub(super) AppServers);
 
 impl Resources for Instructions {
     fn documents(&self, effective: &EffectiveTools) -> Vec<Document> {

@@ -12,11 +12,11 @@ use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_protocol::new_message_id;
-use toolbus_telemetry::{Exporters, HeldTools, Identity, McpServers, ScriptLoad, logging};
+use toolbus_telemetry::{BusIdentity, Exporters, HeldTools, McpServerCounts, ScriptLoad, logging};
 use toolbus_trust::pins::{Count, Pins};
 
 use super::parts::redactor;
-use super::{AppError, Scripts};
+use super::{AppError, AppScripts};
 use crate::config::{BusUrl, Config};
 use crate::http::{Health, McpAdmin, ScriptStatus};
 
@@ -52,19 +52,19 @@ pub fn logging(config: &Config, redactor: &Redactor, exporters: Option<&Exporter
     let format = config.telemetry.log_format;
     log_panics(redactor.clone(), format);
     let coloured = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
-    let settings = logging::Settings { filter: config.telemetry.log.clone(), format, coloured };
+    let settings = logging::LogSettings { filter: config.telemetry.log.clone(), format, coloured };
     Ok(logging::init(&settings, redactor.clone(), exporters)?)
 }
 
 /// Writes panics to standard error in the usual form, but without secrets: their texts may quote anything. With JSON they
 /// are lines of the log.
-fn log_panics(redactor: Redactor, format: logging::Format) {
+fn log_panics(redactor: Redactor, format: logging::LogFormat) {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
         let text = format!("thread '{}' {panic}", thread.name().unwrap_or("<unnamed>"));
         let trace = Backtrace::capture();
         let trace = if trace.status() == BacktraceStatus::Captured { format!("\n{trace}") } else { String::new() };
-        if format == logging::Format::Json {
+        if format == logging::LogFormat::Json {
             return tracing::error!(panic = format!("{text}{trace}"), "a panic");
         }
         // Standard error is the last resort.
@@ -78,7 +78,7 @@ fn log_panics(redactor: Redactor, format: logging::Format) {
 ///
 /// If a setting or a variable of the environment cannot be honoured.
 fn exporters(config: &Config, redactor: &Redactor) -> Result<Exporters, AppError> {
-    let settings = toolbus_telemetry::Settings {
+    let settings = toolbus_telemetry::TelemetrySettings {
         otlp_endpoint: config.telemetry.otlp_endpoint.clone(),
         protocol: config.telemetry.protocol,
         service_name: config.bus.name.clone(),
@@ -97,12 +97,12 @@ pub(super) fn of_calls(
     load: &Arc<Load>,
     bus: &watch::Receiver<BusState>,
 ) -> Arc<dyn Telemetry> {
-    let Some(exporters) = exporters else { return Arc::new(toolbus_core::telemetry::Silent) };
+    let Some(exporters) = exporters else { return Arc::new(Discard) };
     let broker = match &config.bus.url {
         BusUrl::Embedded => None,
         BusUrl::Amqp(urls) => urls.first().map(|url| url.reveal()),
     };
-    let identity = Identity {
+    let identity = BusIdentity {
         system: if broker.is_some() { "rabbitmq" } else { "toolbus" },
         exchange: config.bus.exchange.clone(),
         client_id: config.bus.name.clone(),
@@ -131,7 +131,7 @@ pub(super) fn of_scripts(exporters: Option<&Exporters>) -> Arc<dyn ScriptEvents>
 /// Has the exporters ask for what is measured at each export: scripts, pins, MCP servers and reloads.
 pub(super) fn watch(
     exporters: &Exporters,
-    scripts: Scripts,
+    scripts: AppScripts,
     pins: Pins,
     servers: Arc<dyn McpAdmin>,
     health: Arc<Health>,
@@ -161,12 +161,12 @@ fn number(count: usize) -> u64 {
 }
 
 /// Every phase with its number of servers, also those that no server is in: so that a graph falls to zero.
-fn counted(servers: Vec<ServerStatus>) -> McpServers {
+fn counted(servers: Vec<ServerStatus>) -> McpServerCounts {
     let in_phase = |phase: PhaseName| servers.iter().filter(|server| server.phase == phase).count();
     let phases = PhaseName::ALL.map(|phase| (phase.as_str(), number(in_phase(phase))));
     let suspect = |server: &ServerStatus| (server.name.clone(), number(server.suspect_total));
     let shadowed = |server: &ServerStatus| (server.name.clone(), number(server.shadowed_total));
-    McpServers {
+    McpServerCounts {
         phases: phases.to_vec(),
         suspects: servers.iter().map(suspect).collect(),
         shadowed: servers.iter().map(shadowed).collect(),

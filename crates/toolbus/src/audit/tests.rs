@@ -16,10 +16,10 @@ use crate::config::Secret;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn record(call_id: &str) -> Record {
-    Record {
+fn record(call_id: &str) -> AuditRecord {
+    AuditRecord {
         time_unix_ms: 0,
-        event: Event::Refused,
+        event: AuditEvent::Refused,
         agent: Some("ana".to_owned()),
         claimed: None,
         login: Some("svc-ana".to_owned()),
@@ -82,7 +82,7 @@ async fn no_text_begins_a_line_in_either_place() {
     let audit = to_file(&file);
     let hostile = "x\r\n{\"event\":\"called\"}\n\u{1b}[2J\u{85}\0";
     let text = || Some(hostile.to_owned());
-    let record = Record {
+    let record = AuditRecord {
         agent: text(),
         claimed: text(),
         login: text(),

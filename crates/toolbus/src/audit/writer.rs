@@ -7,7 +7,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use toolbus_core::audit::Record;
+use toolbus_core::audit::AuditRecord;
 use toolbus_core::redact::Redactor;
 use toolbus_core::throttle::Throttle;
 
@@ -24,7 +24,7 @@ const TARGET: &str = "toolbus";
 
 /// What the thread is asked to do.
 enum WriterOrder {
-    Write(Box<Record>),
+    Write(Box<AuditRecord>),
     /// Looks whether the file is to be opened anew.
     Look,
     Close(oneshot::Sender<()>),
@@ -58,7 +58,7 @@ impl Writer {
     }
 
     /// Queues a record; drops and counts it when the queue is full.
-    pub(super) fn write(&self, record: Record) {
+    pub(super) fn write(&self, record: AuditRecord) {
         if self.orders.try_send(WriterOrder::Write(Box::new(record))).is_ok() {
             return;
         }
@@ -127,7 +127,7 @@ impl Clerk {
         None
     }
 
-    fn line(&mut self, record: &Record) {
+    fn line(&mut self, record: &AuditRecord) {
         let begin = self.lines.len();
         match serde_json::to_writer(&mut self.lines, record) {
             Ok(()) => {

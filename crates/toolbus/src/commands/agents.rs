@@ -8,8 +8,8 @@ use comfy_table::presets::NOTHING;
 
 use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
 use super::{as_json, one_line, plain};
-use crate::cli::Output;
-use crate::http::admin::view::{AgentSummary, AgentTools, Agents, Named, Rules, Switched};
+use crate::cli::OutputFormat;
+use crate::http::admin::view::{AgentSummary, AgentTools, Agents, AppliedRules, NamedRule, Switched};
 use crate::terminal::ignore_broken_pipe;
 
 /// Lists the agents; with a name, that agent's tools: which it may use, which not, and why.
@@ -41,11 +41,11 @@ pub async fn run(args: AgentsArgs, operator: &Operator) -> Result<ExitCode, Targ
     let text = match args.name {
         None => {
             let agents = target.agents().await?;
-            if operator.output == Output::Json { as_json(&agents) } else { of_all(&agents) }
+            if operator.output == OutputFormat::Json { as_json(&agents) } else { of_all(&agents) }
         }
         Some(name) => {
             let agent = target.agent(&name, &args.role.role(None)).await?;
-            if operator.output == Output::Json { as_json(&agent) } else { of_one(&agent) }
+            if operator.output == OutputFormat::Json { as_json(&agent) } else { of_one(&agent) }
         }
     };
     ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
@@ -119,7 +119,7 @@ fn mark(suspect: &[String]) -> String {
 }
 
 /// What holds beside the tools; what is not restricted is left out.
-fn rules(rules: &Rules) -> String {
+fn rules(rules: &AppliedRules) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);
     let mut add = |what: &str, text: String| {
@@ -127,7 +127,8 @@ fn rules(rules: &Rules) -> String {
             table.add_row([what, &one_line(&text)]);
         }
     };
-    let named = |rules: &[Named]| rules.iter().map(|rule| format!("{}: {}", rule.name, rule.value)).collect::<Vec<_>>();
+    let named =
+        |rules: &[NamedRule]| rules.iter().map(|rule| format!("{}: {}", rule.name, rule.value)).collect::<Vec<_>>();
     add("profile", rules.profile.clone().unwrap_or_default());
     add("tool sets", rules.tool_sets.join(", "));
     add("bindings", rules.bindings.join(", "));
@@ -143,7 +144,7 @@ mod tests {
     use toolbus_core::policy::UnknownCallers;
 
     use super::*;
-    use crate::http::admin::view::Verdict;
+    use crate::http::admin::view::ToolVerdict;
 
     #[test]
     fn every_agent_is_one_line() {
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn every_tool_of_an_agent_is_one_line_with_the_reason() {
-        let verdict = |tool: &str, allowed, because: &str| Verdict {
+        let verdict = |tool: &str, allowed, because: &str| ToolVerdict {
             tool: tool.to_owned(),
             source: "web".to_owned(),
             allowed,
@@ -190,20 +191,20 @@ mod tests {
         let tools = vec![
             verdict("web_search", true, "allowed by `web_*`"),
             verdict("a\nb\u{9b}", false, "not in allowed_tools"),
-            Verdict {
+            ToolVerdict {
                 shadows: vec!["mcp:aaa".to_owned()],
                 suspect: vec!["conceal".to_owned(), "file".to_owned()],
                 ..verdict("web_read", true, "allowed by `web_*`")
             },
         ];
-        let named = |name: &str, value: &str| vec![Named { name: name.to_owned(), value: value.to_owned() }];
-        let rules = Rules {
+        let named = |name: &str, value: &str| vec![NamedRule { name: name.to_owned(), value: value.to_owned() }];
+        let rules = AppliedRules {
             profile: Some("subagent".to_owned()),
             max_in_flight: 3,
             max_queued: 4,
             rate_limits: named("web_*", "1 per second, 3 at once"),
             recipients: named("whatsapp", "2 listed"),
-            ..Rules::default()
+            ..AppliedRules::default()
         };
         let agent = AgentTools { agent: "ana".to_owned(), configured: false, nothing: None, rules, tools };
         insta::assert_snapshot!(of_one(&agent), @r#"

@@ -21,11 +21,11 @@ use toolbus_protocol::{
 use super::arguments::{self, ArgumentsError};
 use super::target::RoleArgs;
 use super::{Context, one_line};
-use crate::cli::Output;
+use crate::cli::OutputFormat;
 use crate::config::{BusUrl, HumanDuration};
 use crate::local_daemon::{LocalDaemon, LocalDaemonError};
 use crate::terminal::{ignore_broken_pipe, printable};
-use toolbus_client::{Answer, Client, ClientError, Content, Request, Sender};
+use toolbus_client::{CallReply, Client, ClientError, ReplyContent, Sender, SignedRequest};
 
 /// Time beyond the tool's budget in which the answer may still arrive.
 const GRACE: Duration = Duration::from_secs(5);
@@ -75,7 +75,7 @@ pub struct CallArgs {
 
 /// Why no call was made, or no answer came.
 #[derive(Debug, thiserror::Error)]
-pub enum CallError {
+pub enum CallCommandError {
     /// The arguments cannot be sent.
     #[error(transparent)]
     Arguments(#[from] ArgumentsError),
@@ -98,7 +98,7 @@ impl CallArgs {
     }
 }
 
-impl CallError {
+impl CallCommandError {
     /// The exit code that tells this outcome.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
@@ -115,12 +115,12 @@ impl CallError {
 /// # Errors
 ///
 /// If the command is mistaken, the bus cannot be reached, or no answer comes.
-pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallError> {
-    let is_json = args.json || context.output == Output::Json;
+pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallCommandError> {
+    let is_json = args.json || context.output == OutputFormat::Json;
     match answered(&args, context).await {
         Ok(answer) => {
             ignore_broken_pipe(print(&args, is_json, &answer))?;
-            if let Content::Result(result) = &answer.content {
+            if let ReplyContent::Result(result) = &answer.content {
                 keep_blocks(result, &args.name, args.save.as_deref())?;
             }
             Ok(ExitCode::from(exit_code(&answer.content)))
@@ -134,7 +134,7 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallErro
     }
 }
 
-async fn answered(args: &CallArgs, context: &Context) -> Result<Answer, CallError> {
+async fn answered(args: &CallArgs, context: &Context) -> Result<CallReply, CallCommandError> {
     let arguments = arguments::parse(&args.arguments)?;
     let mut config = context.config.clone();
     if args.name == EXECUTE_PYTHON_SCRIPT && config.bus.url == BusUrl::Embedded && context.sources.files.is_empty() {
@@ -152,7 +152,7 @@ async fn exchange(
     arguments: Option<&Map<String, Value>>,
     session: &LocalDaemon,
     context: &Context,
-) -> Result<Answer, CallError> {
+) -> Result<CallReply, CallCommandError> {
     let topic = context.config.invoke.topics.first().map_or(toolbus_protocol::topic::TOOL_INVOKE, String::as_str);
     let client = Client::connect(session.bus(), topic, CONNECT_TIME).await?;
     let queue = format!("{}.invoke", context.config.queue_prefix());
@@ -188,7 +188,7 @@ async fn exchange(
 }
 
 /// The answer to a request, after reports of progress on standard error.
-async fn followed(client: &Client, request: &Request, patience: Duration) -> Result<Answer, CallError> {
+async fn followed(client: &Client, request: &SignedRequest, patience: Duration) -> Result<CallReply, CallCommandError> {
     let (sink, mut reports) = ProgressSink::new();
     let mut expected = client.expect(request, Some(sink));
     let exchange = async {
@@ -204,7 +204,7 @@ async fn followed(client: &Client, request: &Request, patience: Duration) -> Res
             received = &mut limited => break received,
         }
     };
-    Ok(Answer::read(received.unwrap_or(Err(ClientError::NoAnswer(patience)))?)?)
+    Ok(CallReply::read(received.unwrap_or(Err(ClientError::NoAnswer(patience)))?)?)
 }
 
 fn show_progress(report: &Progress) -> io::Result<()> {
@@ -220,10 +220,10 @@ fn new_trace() -> Option<TraceContext> {
     TraceContext::parse(&format!("00-{trace}-{}-01", span.get(..16)?), None)
 }
 
-fn exit_code(content: &Content) -> u8 {
+fn exit_code(content: &ReplyContent) -> u8 {
     match content {
-        Content::Result(result) => u8::from(result.is_error),
-        Content::Error(error) => match error.code {
+        ReplyContent::Result(result) => u8::from(result.is_error),
+        ReplyContent::Error(error) => match error.code {
             Code::ToolNotFound | Code::InvalidArguments | Code::NotAllowed => 3,
             Code::ExecutionFailed | Code::Cancelled | Code::AuthRequired => 4,
             Code::Timeout => 5,
@@ -232,7 +232,7 @@ fn exit_code(content: &Content) -> u8 {
     }
 }
 
-fn print(args: &CallArgs, is_json: bool, answer: &Answer) -> io::Result<()> {
+fn print(args: &CallArgs, is_json: bool, answer: &CallReply) -> io::Result<()> {
     // Not through `anstream`: it would take bytes out of what a tool answered.
     let mut out = io::stdout().lock();
     if is_json {
@@ -240,8 +240,8 @@ fn print(args: &CallArgs, is_json: bool, answer: &Answer) -> io::Result<()> {
         return writeln!(out, "{body:#}");
     }
     match &answer.content {
-        Content::Result(result) => print_result(&mut out, result),
-        Content::Error(error) => print_error(error, arguments::hint(&args.arguments, error.code, &error.message)),
+        ReplyContent::Result(result) => print_result(&mut out, result),
+        ReplyContent::Error(error) => print_error(error, arguments::hint(&args.arguments, error.code, &error.message)),
     }
 }
 
@@ -273,7 +273,7 @@ fn print_error(error: &ToolError, hint: Option<String>) -> io::Result<()> {
     Ok(())
 }
 
-fn show_request(request: &Request) -> io::Result<()> {
+fn show_request(request: &SignedRequest) -> io::Result<()> {
     let dimmed = Style::new().dimmed();
     writeln!(anstream::stderr(), "{dimmed}topic {}{dimmed:#}", request.topic)?;
     show_message("request", &request.properties, &request.body)
@@ -409,7 +409,7 @@ mod tests {
     fn the_exit_code_tells_the_outcome() {
         let error = |code| {
             let text = String::new();
-            Content::Error(ToolError {
+            ReplyContent::Error(ToolError {
                 tool_call_id: text.clone(),
                 tool_name: text.clone(),
                 code,

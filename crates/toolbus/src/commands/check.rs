@@ -8,9 +8,9 @@ use comfy_table::presets::NOTHING;
 use serde_json::{Value, json};
 use toolbus_scripts::config::RunnerKind;
 
-use super::target::{DaemonArgs, Operator, Target, TargetError};
+use super::target::{AdminTarget, DaemonArgs, Operator, TargetError};
 use super::{MISTAKE, complain, plain, warn};
-use crate::cli::Output;
+use crate::cli::OutputFormat;
 use crate::config::{Config, Loaded, Problem, Problems, Sources};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::Agents;
@@ -43,7 +43,7 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
     }
     if let (Ok(loaded), Some(client)) = (&result, args.daemon.named(operator)?) {
         let place = client.to_string();
-        let Agents { agents, unknown, .. } = Target::Daemon(client).agents().await?;
+        let Agents { agents, unknown, .. } = AdminTarget::Daemon(client).agents().await?;
         let named: Vec<&str> =
             agents.iter().map(|agent| agent.agent.as_str()).filter(|name| *name != EVERYBODY).collect();
         if let Some(what) = loaded.config.widening(unknown, &named) {
@@ -54,9 +54,9 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
     let is_usable = result.as_ref().is_ok_and(|loaded| loaded.config.mcp_servers().problems.is_empty());
     let code = if is_usable { ExitCode::SUCCESS } else { ExitCode::from(MISTAKE) };
     match (output, &result) {
-        (Output::Json, _) => ignore_broken_pipe(writeln!(io::stdout(), "{:#}", as_json(sources, &result)))?,
-        (Output::Table, Err(problems)) => drop(complain(problems)),
-        (Output::Table, Ok(loaded)) => {
+        (OutputFormat::Json, _) => ignore_broken_pipe(writeln!(io::stdout(), "{:#}", as_json(sources, &result)))?,
+        (OutputFormat::Table, Err(problems)) => drop(complain(problems)),
+        (OutputFormat::Table, Ok(loaded)) => {
             let problems = loaded.config.mcp_servers().problems;
             mere_warnings(loaded, &problems).for_each(|warning| warn(warning));
             if !is_usable {

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::target::{DaemonArgs, Operator, TargetError};
 use super::{as_json, one_line, plain};
-use crate::cli::Output;
+use crate::cli::OutputFormat;
 use crate::http::admin::view::DaemonStatus;
 use crate::http::{Blocker, ReloadReport};
 use crate::terminal::ignore_broken_pipe;
@@ -48,8 +48,8 @@ pub async fn status(args: StatusArgs, operator: &Operator) -> Result<ExitCode, T
     let answer: Value = args.daemon.open(operator).await?.ask(Method::GET, "/v1/status").await?;
     let is_ready = answer.get("ready").and_then(Value::as_bool).unwrap_or_default();
     let text = match operator.output {
-        Output::Json => as_json(&answer),
-        Output::Table => {
+        OutputFormat::Json => as_json(&answer),
+        OutputFormat::Table => {
             let unreadable = |error| TargetError::Usage(format!("the daemon is of another version: {error}"));
             shown(&serde_json::from_value(answer).map_err(unreadable)?)
         }
@@ -67,8 +67,8 @@ pub async fn reload(args: ReloadArgs, operator: &Operator) -> Result<ExitCode, T
     let client = args.daemon.open(operator).await?;
     let report: ReloadReport = client.ask_within(RELOAD_TIME, Method::POST, "/v1/reload").await?;
     let printed = match operator.output {
-        Output::Json => writeln!(io::stdout(), "{}", as_json(&report)),
-        Output::Table => writeln!(io::stdout(), "{}", reloaded(&report)),
+        OutputFormat::Json => writeln!(io::stdout(), "{}", as_json(&report)),
+        OutputFormat::Table => writeln!(io::stdout(), "{}", reloaded(&report)),
     };
     ignore_broken_pipe(printed)?;
     Ok(ExitCode::from(u8::from(!report.applied)))

@@ -16,11 +16,11 @@ use toolbus_core::Clock;
 use url::form_urlencoded;
 
 use super::Context;
-use crate::cli::Output;
+use crate::cli::OutputFormat;
 use crate::config::{BusUrl, Config, Override, Problems};
 use crate::local_daemon::{LocalDaemon, LocalDaemonError};
 use crate::terminal::ignore_broken_pipe;
-use toolbus_client::{Answer, Client, ClientError, Content};
+use toolbus_client::{CallReply, Client, ClientError, ReplyContent};
 
 /// Calls whose latency is measured.
 const MEASURED: usize = 2_000;
@@ -79,8 +79,8 @@ pub async fn run(_: DemoArgs, context: &Context) -> Result<ExitCode, DemoError> 
 
     let session = LocalDaemon::with_daemon(&config, None).await?;
     let shown = match context.output {
-        Output::Table => show(&config, &session).await,
-        Output::Json => report(&config, &session).await,
+        OutputFormat::Table => show(&config, &session).await,
+        OutputFormat::Json => report(&config, &session).await,
     };
     session.remove().await;
     server.abort();
@@ -147,7 +147,7 @@ async fn play(client: &Client, scene: &Scene) -> Result<(), DemoError> {
 
 impl Scene {
     /// The outcome, if it is the one that the scene must have.
-    fn check(&self, answer: &Answer) -> Result<String, DemoError> {
+    fn check(&self, answer: &CallReply) -> Result<String, DemoError> {
         let outcome = outcome(answer);
         if outcome == self.outcome {
             Ok(outcome)
@@ -234,11 +234,11 @@ fn scenes() -> Vec<Scene> {
     ]
 }
 
-fn outcome(answer: &Answer) -> String {
+fn outcome(answer: &CallReply) -> String {
     match &answer.content {
-        Content::Result(result) if result.is_error => "error".to_owned(),
-        Content::Result(_) => "ok".to_owned(),
-        Content::Error(error) => error.code.to_string(),
+        ReplyContent::Result(result) if result.is_error => "error".to_owned(),
+        ReplyContent::Result(_) => "ok".to_owned(),
+        ReplyContent::Error(error) => error.code.to_string(),
     }
 }
 
@@ -309,7 +309,7 @@ mod tests {
             Override::new("tools.limits.echo.timeout", "1ms"),
         ];
         let sources = Sources { overrides, ..Sources::default() };
-        let context = Context { config: Config::default(), sources, output: Output::Table, warnings: Vec::new() };
+        let context = Context { config: Config::default(), sources, output: OutputFormat::Table, warnings: Vec::new() };
         let tools = configuration(&context, 1).unwrap().tools;
         assert!(tools.time && tools.echo && tools.required.is_empty() && tools.limits.is_empty(), "{tools:?}");
     }

@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use toolbus_config::Format;
+use toolbus_config::ConfigFormat;
 
 use super::target::TargetError;
 
@@ -45,9 +45,9 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, TargetError> {
 /// If the extension of the file is that of another format, or of none.
 pub(super) fn expect_toml(file: &Path) -> Result<(), TargetError> {
     let shown = file.display();
-    match Format::of(file) {
-        Ok(Format::Toml) => Ok(()),
-        Ok(Format::Json | Format::Yaml) => Err(TargetError::Usage(format!(
+    match ConfigFormat::of(file) {
+        Ok(ConfigFormat::Toml) => Ok(()),
+        Ok(ConfigFormat::Json | ConfigFormat::Yaml) => Err(TargetError::Usage(format!(
             "`{shown}` is not TOML, which alone this command writes: change it by hand, or name a TOML file that is laid \
              over it with one more --config"
         ))),

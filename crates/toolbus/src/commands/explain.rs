@@ -13,8 +13,8 @@ use toolbus_protocol::Code;
 use super::arguments;
 use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
 use super::{as_json, one_line, plain};
-use crate::cli::Output;
-use crate::http::admin::view::{Explained, Gate, Question};
+use crate::cli::OutputFormat;
+use crate::http::admin::view::{Explained, GateResult, Question};
 use crate::terminal::ignore_broken_pipe;
 
 /// Walks the gates of a call without making it, and shows the first that refuses.
@@ -56,12 +56,12 @@ pub async fn run(args: ExplainArgs, operator: &Operator) -> Result<ExitCode, Tar
     };
     let explained = args.target.open(operator).await?.explain(&question).await?;
     let printed = match operator.output {
-        Output::Json => writeln!(io::stdout(), "{}", as_json(&explained)),
-        Output::Table => writeln!(anstream::stdout(), "{}", gates(&explained)),
+        OutputFormat::Json => writeln!(io::stdout(), "{}", as_json(&explained)),
+        OutputFormat::Table => writeln!(anstream::stdout(), "{}", gates(&explained)),
     };
     ignore_broken_pipe(printed)?;
-    let refuses_arguments = |gate: &Gate| !gate.passes && gate.step == StepName::Arguments.as_str();
-    if operator.output == Output::Table
+    let refuses_arguments = |gate: &GateResult| !gate.passes && gate.step == StepName::Arguments.as_str();
+    if operator.output == OutputFormat::Table
         && let Some(gate) = explained.steps.iter().find(|gate| refuses_arguments(gate))
         && let Some(hint) = arguments::hint(&words, Code::InvalidArguments, &gate.text)
     {
@@ -76,7 +76,7 @@ fn gates(explained: &Explained) -> String {
     for gate in &explained.steps {
         table.add_row([if gate.passes { "pass" } else { "refuse" }, &one_line(&gate.step), &one_line(&gate.text)]);
     }
-    let refusing: Option<&Gate> = explained.steps.iter().find(|gate| !gate.passes);
+    let refusing: Option<&GateResult> = explained.steps.iter().find(|gate| !gate.passes);
     let (colour, verdict) = match refusing {
         Some(gate) => (AnsiColor::Red.on_default(), refusal(gate)),
         None => (Style::new(), "would be run".to_owned()),
@@ -85,7 +85,7 @@ fn gates(explained: &Explained) -> String {
 }
 
 /// Which gate refuses, and what the caller would be told where that is something else.
-fn refusal(gate: &Gate) -> String {
+fn refusal(gate: &GateResult) -> String {
     let step = one_line(&gate.step);
     match &gate.told {
         Some(told) if *told != gate.text => format!("refused at {step}; the caller is told: {}", one_line(told)),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::cli::Output;
+use crate::cli::OutputFormat;
 use crate::http::admin::client::{ProbeError, probe};
 
 /// Longest wait for an answer.
@@ -32,7 +32,7 @@ pub async fn run(args: HealthArgs, context: &Context) -> Result<ExitCode, ProbeE
     // A health check looks at the exit code; the text is for people. Only /livez has one that is no JSON.
     let text = body.trim_end();
     let shown = match context.output {
-        Output::Json if serde_json::from_str::<Value>(text).is_err() => json!({"status": text}).to_string(),
+        OutputFormat::Json if serde_json::from_str::<Value>(text).is_err() => json!({"status": text}).to_string(),
         _ => text.to_owned(),
     };
     let _ = writeln!(anstream::stdout(), "{shown}");

@@ -17,8 +17,8 @@ use toolbus_mcp_client::status::ServerStatus;
 
 use super::target::{DaemonArgs, Operator, TargetError, escaped};
 use super::{as_json, one_line, plain};
-use crate::cli::Output;
-use crate::http::admin::view::{McpRestart, McpServers};
+use crate::cli::OutputFormat;
+use crate::http::admin::view::{McpRestart, McpServerList};
 use crate::terminal::ignore_broken_pipe;
 
 /// Longest error in the table, in characters; `toolbus mcp show` has it whole.
@@ -67,10 +67,10 @@ struct ServerArgs {
 ///
 /// If the daemon does not answer or refuses, or standard output is closed.
 pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
-    let is_json = operator.output == Output::Json;
+    let is_json = operator.output == OutputFormat::Json;
     let text = match args.command {
         McpCommand::List(args) => {
-            let all: McpServers = args.daemon.open(operator).await?.ask(Method::GET, "/v1/mcp").await?;
+            let all: McpServerList = args.daemon.open(operator).await?.ask(Method::GET, "/v1/mcp").await?;
             if is_json { as_json(&all) } else { list(&all) }
         }
         McpCommand::Show(args) => {
@@ -91,8 +91,8 @@ pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetE
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(all: &McpServers) -> String {
-    let McpServers { servers, problems } = all;
+fn list(all: &McpServerList) -> String {
+    let McpServerList { servers, problems } = all;
     let problems = problems.iter().map(|problem| format!("problem: {}", one_line(problem)));
     if servers.is_empty() && problems.len() > 0 {
         return problems.collect::<Vec<_>>().join("\n");
@@ -164,7 +164,7 @@ mod tests {
             ..example("git")
         };
         let second = ServerStatus { shadowed_total: 2, ..example("second") };
-        let mut all = McpServers { servers: vec![example("files"), waiting, second], problems: Vec::new() };
+        let mut all = McpServerList { servers: vec![example("files"), waiting, second], problems: Vec::new() };
         insta::assert_snapshot!(list(&all), @r#"
         NAME    TRANSPORT  PHASE    TOOLS                    RESTARTS  LATENCY  LAST ERROR
         files   stdio      ready    2, 1 hidden              0         1.2 ms   -
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_daemon_without_servers_says_how_to_get_some() {
-        assert!(list(&McpServers { servers: Vec::new(), problems: Vec::new() }).contains("mcp.servers_file"));
+        assert!(list(&McpServerList { servers: Vec::new(), problems: Vec::new() }).contains("mcp.servers_file"));
     }
 
     #[test]

@@ -7,11 +7,11 @@ use axum::http::Method;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde_json::value::RawValue;
-use toolbus_trust::pins::{Definition, Digest, State, Unified, unified};
+use toolbus_trust::pins::{Definition, Digest, ToolState, Unified, unified};
 
-use super::target::{Operator, Target, TargetArgs, TargetError, escaped};
+use super::target::{AdminTarget, Operator, TargetArgs, TargetError, escaped};
 use super::{as_json, one_line, plain, warn};
-use crate::cli::Output;
+use crate::cli::OutputFormat;
 use crate::http::admin::view::{Approval, Approved, Changed, Changes, Pinned, PinnedTools};
 use crate::terminal::ignore_broken_pipe;
 
@@ -74,7 +74,7 @@ const MAX_ANSWER: u64 = 64;
 ///
 /// If the daemon does not answer or refuses, or standard output is closed.
 pub async fn run(args: PinsArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
-    let is_json = operator.output == Output::Json;
+    let is_json = operator.output == OutputFormat::Json;
     let text = match args.command {
         None => {
             let all = args.target.open(operator).await?.pins(args.source.as_deref()).await?;
@@ -152,7 +152,7 @@ fn confirm(
     }
 }
 
-impl Target {
+impl AdminTarget {
     async fn pins(&self, source: Option<&str>) -> Result<PinnedTools, TargetError> {
         match self {
             Self::Daemon(client) => Ok(client.ask(Method::GET, &format!("/v1/pins{}", of(source))).await?),
@@ -209,7 +209,7 @@ fn table(all: &PinnedTools) -> String {
 fn state(tool: &Pinned) -> String {
     let state = match (tool.state.is_open(), tool.held) {
         (_, true) => format!("{}, quarantined", tool.state.as_str()),
-        (true, false) if tool.state != State::Missing => format!("{}, not quarantined", tool.state.as_str()),
+        (true, false) if tool.state != ToolState::Missing => format!("{}, not quarantined", tool.state.as_str()),
         _ => tool.state.as_str().to_owned(),
     };
     match &tool.shadowed_by {
@@ -272,9 +272,9 @@ fn difference(change: &Changed) -> (String, usize) {
     let state = state(&change.is);
     let head = format!("{} of {}: {state} since {}", one_line(name), one_line(source), one_line(since));
     // What is suspect is as it was first seen, which is what is to be looked at.
-    let before = change.before.as_deref().filter(|_| change.is.state != State::Suspect);
+    let before = change.before.as_deref().filter(|_| change.is.state != ToolState::Suspect);
     let Unified { text, left_out } = unified(read(before).as_ref(), read(change.after.as_deref()).as_ref());
-    let reason = reason.iter().filter(|_| change.is.state == State::Suspect).map(|reason| one_line(reason));
+    let reason = reason.iter().filter(|_| change.is.state == ToolState::Suspect).map(|reason| one_line(reason));
     let parts = [head].into_iter().chain(reason).chain((!text.is_empty()).then_some(text));
     (parts.collect::<Vec<_>>().join("\n"), left_out)
 }
@@ -288,7 +288,7 @@ fn approved_lines(approved: &Approved) -> String {
     let line = |tool: &Pinned| {
         let (name, source) = (one_line(&tool.name), one_line(&tool.source));
         match tool.state {
-            State::Missing => format!("{name} of {source} is forgotten"),
+            ToolState::Missing => format!("{name} of {source} is forgotten"),
             _ => format!("{name} of {source} is pinned as it is now"),
         }
     };
@@ -336,7 +336,7 @@ mod tests {
         }
     }
 
-    fn pinned(tool: &str, state: State, held: bool) -> Pinned {
+    fn pinned(tool: &str, state: ToolState, held: bool) -> Pinned {
         Pinned {
             source: "mcp:files".to_owned(),
             tool: tool.to_owned(),
@@ -360,10 +360,10 @@ mod tests {
     #[test]
     fn what_is_quarantined_comes_first() {
         let tools = vec![
-            pinned("read", State::Pinned, false),
-            Pinned { shadowed_by: Some("mcp:zzz".to_owned()), ..pinned("write", State::Recorded, false) },
-            pinned("old", State::Missing, false),
-            pinned("sto\u{1b}[2Jre", State::New, true),
+            pinned("read", ToolState::Pinned, false),
+            Pinned { shadowed_by: Some("mcp:zzz".to_owned()), ..pinned("write", ToolState::Recorded, false) },
+            pinned("old", ToolState::Missing, false),
+            pinned("sto\u{1b}[2Jre", ToolState::New, true),
         ];
         let all = PinnedTools { file: Some("/var/lib/toolbus/toolbus.pins.json".to_owned()), problem: None, tools };
         insta::assert_snapshot!(table(&all), @r"
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_difference_ends_with_how_to_approve_exactly_it() {
-        let changes = vec![change(pinned("read", State::Changed, true), Some(BEFORE), Some(AFTER))];
+        let changes = vec![change(pinned("read", ToolState::Changed, true), Some(BEFORE), Some(AFTER))];
         let changes = Changes { name: "read".to_owned(), digest: offer_digest(&[]), changes, more: 0 };
         insta::assert_snapshot!(differences(&changes), @r"
         read of mcp:files: changed, quarantined since 2026-01-02T03:04:05Z
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn nobody_is_led_to_approve_what_is_not_shown() {
         let end = |after: &str, more| {
-            let changes = vec![change(pinned("read", State::Changed, true), Some(BEFORE), Some(after))];
+            let changes = vec![change(pinned("read", ToolState::Changed, true), Some(BEFORE), Some(after))];
             let text = differences(&Changes { name: "read".to_owned(), digest: offer_digest(&[]), changes, more });
             assert!(!text.contains("approve"), "{text}");
             text.lines().last().unwrap().to_owned()
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn an_approval_names_every_tool() {
-        let tools = vec![pinned("read", State::Changed, true), pinned("old", State::Missing, false)];
+        let tools = vec![pinned("read", ToolState::Changed, true), pinned("old", ToolState::Missing, false)];
         insta::assert_snapshot!(approved_lines(&Approved { approved: tools }), @"
         read of mcp:files is pinned as it is now
         old of mcp:files is forgotten

@@ -8,14 +8,14 @@ use crate::terminal::ignore_broken_pipe;
 /// Why the schema was not printed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write: {0}")]
-pub struct SchemaError(#[from] io::Error);
+pub struct PrintSchemaError(#[from] io::Error);
 
 /// Prints the schema.
 ///
 /// # Errors
 ///
 /// If standard output is closed.
-pub fn run() -> Result<ExitCode, SchemaError> {
+pub fn run() -> Result<ExitCode, PrintSchemaError> {
     ignore_broken_pipe(writeln!(io::stdout(), "{:#}", crate::config::schema()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 use super::target::{DaemonArgs, Operator, TargetError, escaped};
 use super::{as_json, one_line, warn};
-use crate::cli::Output;
+use crate::cli::OutputFormat;
 use crate::http::admin::view::Switching;
 use crate::terminal::ignore_broken_pipe;
 
@@ -57,8 +57,8 @@ pub async fn run(args: SwitchArgs, off: bool, operator: &Operator) -> Result<Exi
     let method = if off { Method::PUT } else { Method::DELETE };
     let switching: Switching = args.daemon.open(operator).await?.ask(method, &path).await?;
     let text = match operator.output {
-        Output::Json => as_json(&switching),
-        Output::Table => in_words(&switching),
+        OutputFormat::Json => as_json(&switching),
+        OutputFormat::Table => in_words(&switching),
     };
     ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
     if off && !switching.known {

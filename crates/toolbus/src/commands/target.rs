@@ -14,14 +14,14 @@ use url::Url;
 
 use super::{MISTAKE, complain, note, told, warn};
 use crate::app::{self, AppError};
-use crate::cli::Output;
+use crate::cli::OutputFormat;
 use crate::config::{Config, Problems, Secret, Sources};
 use crate::http::NoServers;
 use crate::http::admin::client::{AdminClient, AdminClientError};
 use crate::http::admin::view::{
-    AgentTools, Agents, ApiError, DaemonStatus, Explained, Question, Role, Tools, ToolsQuery,
+    AgentTools, Agents, ApiError, CallerQuery, DaemonStatus, Explained, Question, ToolsFound, ToolsQuery,
 };
-use crate::http::admin::{Admin, Switches};
+use crate::http::admin::{Admin, SwitchStore};
 
 /// Variable that holds the token for a daemon that is asked over HTTP.
 pub(crate) const TOKEN_VARIABLE: &str = "TOOLBUS_ADMIN_TOKEN";
@@ -73,11 +73,11 @@ pub struct Operator {
     /// Where the configuration comes from.
     pub sources: Sources,
     /// How results are printed.
-    pub output: Output,
+    pub output: OutputFormat,
 }
 
 /// Who answers.
-pub enum Target {
+pub enum AdminTarget {
     /// A running daemon.
     Daemon(AdminClient),
     /// The configuration alone.
@@ -210,7 +210,7 @@ impl TargetArgs {
     /// # Errors
     ///
     /// If the configuration cannot be used; or no daemon answers, and there is no configuration either.
-    pub async fn open(&self, operator: &Operator) -> Result<Target, TargetError> {
+    pub async fn open(&self, operator: &Operator) -> Result<AdminTarget, TargetError> {
         self.find(operator, operator.is_configured()).await
     }
 
@@ -219,19 +219,19 @@ impl TargetArgs {
     /// # Errors
     ///
     /// If the configuration cannot be used.
-    pub async fn open_always(&self, operator: &Operator) -> Result<Target, TargetError> {
+    pub async fn open_always(&self, operator: &Operator) -> Result<AdminTarget, TargetError> {
         self.find(operator, true).await
     }
 
-    async fn find(&self, operator: &Operator, may_go_without: bool) -> Result<Target, TargetError> {
+    async fn find(&self, operator: &Operator, may_go_without: bool) -> Result<AdminTarget, TargetError> {
         if let Some(client) = self.daemon.named(operator)? {
-            return Ok(Target::Daemon(client));
+            return Ok(AdminTarget::Daemon(client));
         }
         let loaded = Config::load(&operator.sources);
         if !self.offline {
             let config = loaded.as_ref().map(|loaded| &loaded.config);
             match running(socket(&config, &operator.sources), &operator.sources).await {
-                Ok(client) => return Ok(Target::Daemon(client)),
+                Ok(client) => return Ok(AdminTarget::Daemon(client)),
                 Err(error) if loaded.is_ok() && error.is_absence() && may_go_without => {
                     note(&format!("no daemon is asked, the configuration alone is looked at: {error}"));
                 }
@@ -240,7 +240,7 @@ impl TargetArgs {
         }
         let loaded = loaded.map_err(TargetError::Configuration)?;
         loaded.warnings.iter().for_each(|warning| warn(warning));
-        Ok(Target::Files(Box::new(of_files(&loaded.config, &operator.sources)?)))
+        Ok(AdminTarget::Files(Box::new(of_files(&loaded.config, &operator.sources)?)))
     }
 }
 
@@ -292,7 +292,7 @@ pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppE
     policy.vet(Arc::new(pins.clone()));
     Ok(Admin {
         gates: Arc::new(Gates::new(policy)),
-        switches: Switches::unkept(),
+        switches: SwitchStore::unkept(),
         pins: Some(pins),
         servers: Arc::new(NoServers),
         daemon: None,
@@ -300,12 +300,16 @@ pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppE
 }
 
 impl RoleArgs {
-    pub(crate) fn role(&self, session: Option<&str>) -> Role {
-        Role { binding: self.binding.clone(), profile: self.profile.clone(), session: session.map(str::to_owned) }
+    pub(crate) fn role(&self, session: Option<&str>) -> CallerQuery {
+        CallerQuery {
+            binding: self.binding.clone(),
+            profile: self.profile.clone(),
+            session: session.map(str::to_owned),
+        }
     }
 }
 
-impl Target {
+impl AdminTarget {
     pub(crate) async fn agents(&self) -> Result<Agents, TargetError> {
         match self {
             Self::Daemon(client) => Ok(client.ask(Method::GET, "/v1/agents").await?),
@@ -313,7 +317,7 @@ impl Target {
         }
     }
 
-    pub(crate) async fn agent(&self, name: &str, role: &Role) -> Result<AgentTools, TargetError> {
+    pub(crate) async fn agent(&self, name: &str, role: &CallerQuery) -> Result<AgentTools, TargetError> {
         match self {
             Self::Daemon(client) => {
                 let given = [("binding", &role.binding), ("profile", &role.profile), ("session", &role.session)];
@@ -323,7 +327,7 @@ impl Target {
         }
     }
 
-    pub(crate) async fn tools(&self, query: &ToolsQuery) -> Result<Tools, TargetError> {
+    pub(crate) async fn tools(&self, query: &ToolsQuery) -> Result<ToolsFound, TargetError> {
         let ToolsQuery { name, agent, binding, profile } = query;
         match self {
             Self::Daemon(client) => {
@@ -371,7 +375,7 @@ mod tests {
 
     fn operator(environment: &[(&str, &str)]) -> Operator {
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Operator { sources: Sources { environment, ..Sources::default() }, output: Output::Table }
+        Operator { sources: Sources { environment, ..Sources::default() }, output: OutputFormat::Table }
     }
 
     fn over_http() -> DaemonArgs {
@@ -399,11 +403,11 @@ mod tests {
         let default = TargetArgs::default();
         let offline = TargetArgs { offline: true, ..TargetArgs::default() };
         assert!(matches!(default.open(&operator).await, Err(TargetError::Ask(AdminClientError::Unreachable { .. }))));
-        assert!(matches!(default.open_always(&operator).await, Ok(Target::Files(_))));
-        assert!(matches!(offline.open(&operator).await, Ok(Target::Files(_))));
+        assert!(matches!(default.open_always(&operator).await, Ok(AdminTarget::Files(_))));
+        assert!(matches!(offline.open(&operator).await, Ok(AdminTarget::Files(_))));
         operator.sources.files = vec![folder.path().join("toolbus.toml")];
         std::fs::write(folder.path().join("toolbus.toml"), "").unwrap();
-        assert!(matches!(default.open(&operator).await, Ok(Target::Files(_))));
+        assert!(matches!(default.open(&operator).await, Ok(AdminTarget::Files(_))));
     }
 
     #[tokio::test]

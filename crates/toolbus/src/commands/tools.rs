@@ -13,9 +13,9 @@ use toolbus_core::caller::AgentName;
 
 use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
 use super::{as_json, one_line, plain, warn};
-use crate::cli::Output;
+use crate::cli::OutputFormat;
 use crate::config::HumanDuration;
-use crate::http::admin::view::{ToolDetails, Tools, ToolsQuery};
+use crate::http::admin::view::{ToolDetails, ToolsFound, ToolsQuery};
 use crate::terminal::{ignore_broken_pipe, printable};
 
 /// Longest description in the table, in characters; `toolbus tools NAME` has it whole.
@@ -59,18 +59,18 @@ pub async fn run(args: ToolsArgs, operator: &Operator) -> Result<ExitCode, Targe
     }
     let agent = args.agent.map(|agent| agent.to_string());
     let query = ToolsQuery { name: args.name, agent, binding, profile };
-    let Tools { nothing, tools } = args.target.open_always(operator).await?.tools(&query).await?;
+    let ToolsFound { nothing, tools } = args.target.open_always(operator).await?.tools(&query).await?;
     if let Some(nothing) = nothing {
         warn(&format!("{} has no tools. {nothing}", query.agent.as_deref().unwrap_or_default()));
     }
     let text = match (operator.output, &query.name, tools.as_slice()) {
-        (Output::Json, None, tools) => as_json(&tools),
-        (Output::Json, Some(_), tools) => {
+        (OutputFormat::Json, None, tools) => as_json(&tools),
+        (OutputFormat::Json, Some(_), tools) => {
             let example = |tool: &ToolDetails| example_arguments(tool.parameters.as_ref());
             as_json(&tools.first().map(|tool| Exemplified { tool, example_arguments: example(tool) }))
         }
-        (Output::Table, Some(_), [tool, ..]) => in_full(tool),
-        (Output::Table, _, tools) => table(tools),
+        (OutputFormat::Table, Some(_), [tool, ..]) => in_full(tool),
+        (OutputFormat::Table, _, tools) => table(tools),
     };
     ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
     Ok(ExitCode::SUCCESS)

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_core::pattern::Pattern;
-use toolbus_mcp_client::model_tools::Rules;
+use toolbus_mcp_client::model_tools::RegistrationRules;
 use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 use toolbus_trust::pins::Level;
 
@@ -85,11 +85,11 @@ pub struct RegisterConfig {
 impl RegisterConfig {
     /// What callers may register; `None`: nothing, because that is switched off.
     #[must_use]
-    pub fn rules(&self) -> Option<Rules> {
+    pub fn rules(&self) -> Option<RegistrationRules> {
         // Names of hosts are compared in lower case.
         let host = |host: &ToolPattern| Pattern::parse(&host.as_str().to_lowercase()).ok();
         let line = |line: &Vec<ToolPattern>| line.iter().map(|pattern| Pattern::clone(pattern)).collect();
-        self.enabled.then(|| Rules {
+        self.enabled.then(|| RegistrationRules {
             commands: self.commands.iter().map(line).collect(),
             hosts: self.hosts.iter().filter_map(host).collect(),
         })

@@ -15,12 +15,12 @@ pub(crate) struct PatternSite<'a> {
     /// Whether the pattern is a key there.
     pub(crate) part: Part,
     pub(crate) pattern: &'a ToolPattern,
-    names: Names,
+    names: PatternNames,
 }
 
 /// The names of tools that a pattern is compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Names {
+enum PatternNames {
     /// Those under which they are called: what allows must not reach further than it says.
     Published,
     /// Those within their tool sets as well: a prefix is no way around what restricts.
@@ -31,14 +31,14 @@ impl PatternSite<'_> {
     /// Whether it means a tool of these names.
     pub(crate) fn is_for(&self, published: &str, bare: &str) -> bool {
         match self.names {
-            Names::Published => self.pattern.matches(published),
-            Names::Either => self.pattern.matches_either(published, bare),
+            PatternNames::Published => self.pattern.matches(published),
+            PatternNames::Either => self.pattern.matches_either(published, bare),
         }
     }
 
     /// Whether tools are meant by their names within tool sets, too.
     pub(crate) fn takes_bare_names(&self) -> bool {
-        self.names == Names::Either
+        self.names == PatternNames::Either
     }
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn patterns<'a>(agents: &'a Agents, outbound: &'a BTreeMap<String, Ou
         places.of_agent(&["agents", agent.as_str()], config);
     }
     for (channel, config) in outbound {
-        places.list(&["outbound", channel, "tools"], &config.tools, Names::Either);
+        places.list(&["outbound", channel, "tools"], &config.tools, PatternNames::Either);
     }
     places.0
 }
@@ -59,20 +59,20 @@ struct PatternSites<'a>(Vec<PatternSite<'a>>);
 impl<'a> PatternSites<'a> {
     fn of_agent(&mut self, here: &[&str], config: &'a AgentConfig) {
         self.allowed(here, &config.allowed_tools);
-        self.list(&[here, &["denied_tools"]].concat(), &config.denied_tools, Names::Either);
+        self.list(&[here, &["denied_tools"]].concat(), &config.denied_tools, PatternNames::Either);
         self.rates(here, &config.tool_rate_limits);
         self.keys(&[here, &["arguments"]].concat(), config.arguments.keys());
         for (index, binding) in config.bindings.iter().enumerate() {
             let index = index.to_string();
             let here = [here, &["bindings", &index]].concat();
             self.allowed(&here, &binding.allowed_tools);
-            self.list(&[&here, ["denied_tools"].as_slice()].concat(), &binding.denied_tools, Names::Either);
+            self.list(&[&here, ["denied_tools"].as_slice()].concat(), &binding.denied_tools, PatternNames::Either);
             binding.tool_rate_limits.iter().for_each(|rates| self.rates(&here, rates));
         }
     }
 
     fn allowed(&mut self, here: &[&str], allowed: &'a AllowedTools) {
-        self.list(&[here, &["allowed_tools"]].concat(), allowed.patterns(), Names::Published);
+        self.list(&[here, &["allowed_tools"]].concat(), allowed.patterns(), PatternNames::Published);
     }
 
     /// The name of the topic on which tools are listed is none of a tool, and limits that.
@@ -81,7 +81,7 @@ impl<'a> PatternSites<'a> {
         self.keys(&[here, &["tool_rate_limits"]].concat(), of_tools);
     }
 
-    fn list(&mut self, here: &[&str], patterns: &'a [ToolPattern], names: Names) {
+    fn list(&mut self, here: &[&str], patterns: &'a [ToolPattern], names: PatternNames) {
         for (index, pattern) in patterns.iter().enumerate() {
             let path = key_path(&[here, &[&index.to_string()]].concat());
             self.0.push(PatternSite { path, part: Part::Value, pattern, names });
@@ -91,7 +91,7 @@ impl<'a> PatternSites<'a> {
     fn keys(&mut self, here: &[&str], patterns: impl Iterator<Item = &'a ToolPattern>) {
         for pattern in patterns {
             let path = key_path(&[here, &[pattern.as_str()]].concat());
-            self.0.push(PatternSite { path, part: Part::Key, pattern, names: Names::Either });
+            self.0.push(PatternSite { path, part: Part::Key, pattern, names: PatternNames::Either });
         }
     }
 }

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_core::pattern::Pattern;
 use toolbus_core::tool::Naming;
-use toolbus_mcp_client::spec::{Program, TransportSpec};
-use toolbus_trust::pins::{Digest, Level, Levels, Named};
+use toolbus_mcp_client::spec::{StdioSpec, TransportSpec};
+use toolbus_trust::pins::{Digest, Level, Levels, NamedSource};
 
 use super::pattern::ToolPattern;
 use super::secrets::open_arguments;
@@ -61,7 +61,7 @@ impl Config {
         let servers = self.mcp_servers();
         let named = servers.specs.iter().map(|spec| {
             let set = self.set_of_server(&spec.name).map(|(name, set)| set.prefix(name).into());
-            Named {
+            NamedSource {
                 source: spec.name.source().to_string(),
                 naming: Naming { set, ..spec.naming.clone() },
                 reached: Some(reached(&spec.transport)),
@@ -102,7 +102,7 @@ impl Config {
 /// Fingerprint of how a server is reached: by which command line, or under which address. Secrets are not part of it.
 fn reached(transport: &TransportSpec) -> Digest {
     match transport {
-        TransportSpec::Stdio(Program { command, args, .. }) => {
+        TransportSpec::Stdio(StdioSpec { command, args, .. }) => {
             Digest::of(["stdio", command].into_iter().chain(open_arguments(args)))
         }
         TransportSpec::Http(endpoint) => {

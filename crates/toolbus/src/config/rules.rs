@@ -13,7 +13,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use toolbus_config::{Difference, KeyPath, Part, Tree};
+use toolbus_config::{KeyPath, Part, SchemaDifference, Tree};
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 
 use super::Secret;
@@ -31,8 +31,8 @@ const MIN_SECRET: usize = 16;
 ///
 /// Looks at the tree rather than at the finished configuration, because the rest of it may be wrong; what compares
 /// itself with a wrong value (one in `wrong`) is left out. `servers` is what the file of MCP servers says.
-pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &ServersFile) -> Vec<Difference> {
-    let mut checker = Checker { tree, wrong, servers, found: Vec::new() };
+pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &ServersFile) -> Vec<SchemaDifference> {
+    let mut checker = RuleChecker { tree, wrong, servers, found: Vec::new() };
     let bus: Option<BusConfig> = checker.section("bus");
     let invoke: Option<InvokeConfig> = checker.section("invoke");
     let identity: Option<IdentityConfig> = checker.section("identity");
@@ -68,14 +68,14 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &Servers
     checker.found
 }
 
-struct Checker<'a> {
+struct RuleChecker<'a> {
     tree: &'a Tree,
     wrong: Vec<KeyPath>,
     servers: &'a ServersFile,
-    found: Vec<Difference>,
+    found: Vec<SchemaDifference>,
 }
 
-impl Checker<'_> {
+impl RuleChecker<'_> {
     /// A section as far as it is in order: without its wrong values.
     fn section<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let mut tree = self.tree.clone();
@@ -120,7 +120,7 @@ impl Checker<'_> {
         }
         let given = paths.iter().find(|path| self.tree.get(path).is_some());
         if let Some(path) = given.or(paths.first()) {
-            self.found.push(Difference { path: path.clone(), part, what: what.into() });
+            self.found.push(SchemaDifference { path: path.clone(), part, what: what.into() });
         }
     }
 

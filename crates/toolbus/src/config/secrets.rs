@@ -13,7 +13,7 @@ use serde_json::Value;
 use toolbus_config::{KeyPath, Tree};
 use toolbus_core::redact::{Obstacle, obstacle};
 use toolbus_core::secret::Secret;
-use toolbus_mcp_client::spec::{Credential, Endpoint, Program, TransportSpec};
+use toolbus_mcp_client::spec::{Credential, HttpSpec, StdioSpec, TransportSpec};
 use url::{Url, form_urlencoded};
 
 use super::{BusUrl, Config};
@@ -130,7 +130,7 @@ fn add(found: &mut Vec<KeyedSecret>, key: &str, values: Vec<String>) {
     }
 }
 
-fn of_program(program: &Program) -> Vec<String> {
+fn of_program(program: &StdioSpec) -> Vec<String> {
     let mut values = of_arguments(&program.args);
     for (name, value) in &program.env {
         values.extend(in_url(value.expose()));
@@ -150,7 +150,7 @@ fn of_arguments(arguments: &[String]) -> Vec<String> {
     before.zip(arguments).flat_map(|(before, one)| argument(before, one)).collect()
 }
 
-fn of_endpoint(endpoint: &Endpoint) -> Vec<String> {
+fn of_endpoint(endpoint: &HttpSpec) -> Vec<String> {
     let mut values = in_query(endpoint.url.as_str());
     for (name, value) in &endpoint.headers {
         values.extend(names_secret(name).then(|| header(value.expose())).into_iter().flatten());

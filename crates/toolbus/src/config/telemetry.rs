@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_telemetry::Protocol;
-use toolbus_telemetry::logging::Format;
+use toolbus_telemetry::logging::LogFormat;
 
 /// Metrics, traces and logs. The standard `OTEL_*` environment variables are honoured too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -19,7 +19,7 @@ pub struct TelemetryConfig {
     #[schemars(extend("format" = "toolbus-log-filter"))]
     pub log: String,
     /// How it is logged.
-    pub log_format: Format,
+    pub log_format: LogFormat,
 }
 
 impl Default for TelemetryConfig {
@@ -28,7 +28,7 @@ impl Default for TelemetryConfig {
             otlp_endpoint: None,
             protocol: Protocol::default(),
             log: "info".to_owned(),
-            log_format: Format::default(),
+            log_format: LogFormat::default(),
         }
     }
 }

@@ -9,7 +9,7 @@ use toolbus_scripts::{commands, tool};
 
 use super::mcp::{MANAGEMENT_SOURCE, MANAGEMENT_TOOLS};
 use super::tools::{ToolsConfig, builtin};
-use super::toolsets::{Members, Toolsets};
+use super::toolsets::{ToolsetMembers, Toolsets};
 use super::{AgentConfig, Config};
 
 /// The source of endpoints.
@@ -60,7 +60,7 @@ pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
         };
         (Arc::clone(&descriptor.name), tool)
     });
-    let members = Members::new(toolsets);
+    let members = ToolsetMembers::new(toolsets);
     let endpoints = endpoints.into_iter().map(|(name, parameters)| {
         let parameters = schema(parameters);
         let set = members.set_of(name).map(|(set, _)| set.to_owned());

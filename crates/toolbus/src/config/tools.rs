@@ -14,7 +14,7 @@ use toolbus_tools::{echo, rest, time};
 
 use super::Config;
 use super::pattern::ToolPattern;
-use super::toolsets::{Members, Scope};
+use super::toolsets::{Scope, ToolsetMembers};
 
 /// The tools that the daemon brings along, and limits for any tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -104,7 +104,7 @@ impl Config {
         let mut tools = builtin(&self.tools);
         if !self.rest.endpoints.is_empty() {
             let client = HttpClient::new()?;
-            let members = Members::new(&self.toolsets);
+            let members = ToolsetMembers::new(&self.toolsets);
             for endpoint in &self.rest.endpoints {
                 let mut tool = rest::tool(&published(endpoint, &members), &client)
                     .map_err(|error| ToolsError::Endpoint { name: endpoint.name.clone(), error })?;
@@ -125,7 +125,7 @@ impl Config {
     #[must_use]
     pub fn tool_names(&self) -> Vec<Arc<str>> {
         let builtin = builtin(&self.tools).into_iter().map(|tool| Arc::clone(&tool.descriptor.name));
-        let members = Members::new(&self.toolsets);
+        let members = ToolsetMembers::new(&self.toolsets);
         let endpoints = self.rest.endpoints.iter().map(|endpoint| members.published(&endpoint.name));
         let commands = self.commands.iter().map(|command| command.name.as_str().into());
         let script = self.script.iter().map(|_| EXECUTE_PYTHON_SCRIPT.into());
@@ -134,11 +134,11 @@ impl Config {
 }
 
 /// An endpoint under the name by which it is called, so that its failures name what the caller knows.
-fn published(endpoint: &Endpoint, members: &Members<'_>) -> Endpoint {
+fn published(endpoint: &Endpoint, members: &ToolsetMembers<'_>) -> Endpoint {
     Endpoint { name: members.published(&endpoint.name).to_string(), ..endpoint.clone() }
 }
 
-fn membership(endpoint: &Endpoint, members: &Members<'_>) -> Option<Membership> {
+fn membership(endpoint: &Endpoint, members: &ToolsetMembers<'_>) -> Option<Membership> {
     members.set_of(&endpoint.name).map(|(name, set)| Membership {
         set: name.into(),
         name: endpoint.name.as_str().into(),

@@ -80,9 +80,9 @@ impl ToolsetConfig {
 }
 
 /// Which endpoint belongs to which tool set.
-pub(crate) struct Members<'a>(BTreeMap<&'a str, (&'a str, &'a ToolsetConfig)>);
+pub(crate) struct ToolsetMembers<'a>(BTreeMap<&'a str, (&'a str, &'a ToolsetConfig)>);
 
-impl<'a> Members<'a> {
+impl<'a> ToolsetMembers<'a> {
     pub(crate) fn new(toolsets: &'a Toolsets) -> Self {
         let members = |(name, set): (&'a String, &'a ToolsetConfig)| {
             set.endpoints.iter().map(move |endpoint| (endpoint.as_str(), (name.as_str(), set)))

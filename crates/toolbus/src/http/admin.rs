@@ -11,12 +11,12 @@ use toolbus_config::nearest;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{
-    Because, EffectiveTools, EmptyReason, Explanation, PolicyHandle, Summary, Switch, SwitchError,
+    Because, EffectiveTools, EmptyReason, Explanation, PolicyHandle, PolicySummary, Switch, SwitchError,
 };
 use toolbus_core::store::{Store, StoreError};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, ToolDescriptor};
-use toolbus_core::{Gates, Step};
+use toolbus_core::{ExplainedStep, Gates};
 use toolbus_trust::pins::Pins;
 
 pub mod client;
@@ -26,8 +26,8 @@ pub mod view;
 
 pub use routes::{guarded, open};
 use view::{
-    AgentSummary, AgentTools, Agents, ApiError, DaemonStatus, Explained, Gate, Named, Question, Role, Rules, Switched,
-    Switching, ToolDetails, Tools, ToolsQuery, Verdict,
+    AgentSummary, AgentTools, Agents, ApiError, AppliedRules, CallerQuery, DaemonStatus, Explained, GateResult,
+    NamedRule, Question, Switched, Switching, ToolDetails, ToolVerdict, ToolsFound, ToolsQuery,
 };
 
 use crate::http::{Health, McpAdmin, ReloadReport};
@@ -51,7 +51,7 @@ pub struct Admin {
     /// The gates that calls pass.
     pub gates: Arc<Gates>,
     /// Keeps what is switched off.
-    pub switches: Switches,
+    pub switches: SwitchStore,
     /// What is pinned.
     pub pins: Option<Pins>,
     /// The MCP servers.
@@ -69,7 +69,7 @@ impl Admin {
         let callers = access.agents().into_iter().map(Caller::agent).chain([Caller::unknown()]);
         let summary = |caller: Caller| {
             let effective = access.effective(&caller);
-            let Summary { profile, max_in_flight, max_queued, rates, bindings, .. } = effective.summary();
+            let PolicySummary { profile, max_in_flight, max_queued, rates, bindings, .. } = effective.summary();
             AgentSummary {
                 agent: effective.section_name().to_owned(),
                 tools: effective.names().count(),
@@ -90,7 +90,7 @@ impl Admin {
     /// # Errors
     ///
     /// If `name` cannot be the name of an agent.
-    pub fn effective(&self, name: &str, role: &Role) -> Result<EffectiveTools, ApiError> {
+    pub fn effective(&self, name: &str, role: &CallerQuery) -> Result<EffectiveTools, ApiError> {
         Ok(self.gates.access().effective(&caller(name, role)?))
     }
 
@@ -99,13 +99,13 @@ impl Admin {
     /// # Errors
     ///
     /// If `name` cannot be the name of an agent.
-    pub fn agent(&self, name: &str, role: &Role) -> Result<AgentTools, ApiError> {
+    pub fn agent(&self, name: &str, role: &CallerQuery) -> Result<AgentTools, ApiError> {
         let effective = self.effective(name, role)?;
         let tools = self.gates.access().current().tools();
         let known: HashMap<&str, &ToolDescriptor> = tools.iter().map(|tool| (&*tool.name, &**tool)).collect();
         let verdict = |explanation: Explanation| {
             let tool = known.get(&*explanation.tool);
-            Verdict {
+            ToolVerdict {
                 source: match (&explanation.because, tool) {
                     (Because::Absent(owner, _), _) => owner.to_string(),
                     (_, tool) => tool.map(|tool| tool.source.to_string()).unwrap_or_default(),
@@ -136,18 +136,18 @@ impl Admin {
     /// If the agent's name cannot be one.
     pub fn explain(&self, question: &Question) -> Result<Explained, ApiError> {
         let Question { agent, tool, arguments, binding, profile, session } = question;
-        let role = Role { binding: binding.clone(), profile: profile.clone(), session: session.clone() };
+        let role = CallerQuery { binding: binding.clone(), profile: profile.clone(), session: session.clone() };
         let arguments = arguments
             .as_deref()
             .map(|raw| serde_json::from_str::<String>(raw.get()).unwrap_or_else(|_| raw.get().to_owned()));
         let steps = self.gates.explain(&caller(agent, &role)?, tool, arguments.as_deref());
-        let gate = |step: Step| Gate {
+        let gate = |step: ExplainedStep| GateResult {
             step: step.name.as_str().to_owned(),
             passes: step.passes,
             text: step.text,
             told: step.told,
         };
-        let steps: Vec<Gate> = steps.into_iter().map(gate).collect();
+        let steps: Vec<GateResult> = steps.into_iter().map(gate).collect();
         let passes = steps.iter().all(|step| step.passes);
         Ok(Explained { agent: agent.clone(), tool: tool.clone(), passes, steps })
     }
@@ -196,7 +196,7 @@ impl Admin {
     /// # Errors
     ///
     /// If no agent can have the given name, or there is no tool of the given name.
-    pub fn tools(&self, query: &ToolsQuery) -> Result<Tools, ApiError> {
+    pub fn tools(&self, query: &ToolsQuery) -> Result<ToolsFound, ApiError> {
         let wanted = |tool: &ToolDescriptor| query.name.as_deref().is_none_or(|name| *tool.name == *name);
         let (tools, names, nothing) = match &query.agent {
             None => {
@@ -209,7 +209,8 @@ impl Admin {
                 (tools, all.iter().map(|tool| Arc::clone(&tool.name)).collect::<Vec<_>>(), None)
             }
             Some(agent) => {
-                let role = Role { binding: query.binding.clone(), profile: query.profile.clone(), session: None };
+                let role =
+                    CallerQuery { binding: query.binding.clone(), profile: query.profile.clone(), session: None };
                 let effective = self.effective(agent, &role)?;
                 let (mut tools, mut names) = (Vec::new(), Vec::new());
                 for allowed in effective.tools() {
@@ -232,7 +233,7 @@ impl Admin {
                 let agent = query.agent.as_deref().map(|agent| format!(" for {}", shown(agent))).unwrap_or_default();
                 Err(ApiError::not_found(format!("there is no tool `{}`{agent}: {others}", shown(name))))
             }
-            _ => Ok(Tools { nothing, tools }),
+            _ => Ok(ToolsFound { nothing, tools }),
         }
     }
 
@@ -306,7 +307,7 @@ impl DaemonAdmin {
 }
 
 /// Keeps what is switched off over restarts.
-pub struct Switches {
+pub struct SwitchStore {
     store: Option<Arc<dyn Store>>,
     /// One change at a time, so that store and daemon cannot end up with different ones.
     changing: Mutex<()>,
@@ -328,7 +329,7 @@ pub enum LoadError {
     },
 }
 
-impl Switches {
+impl SwitchStore {
     /// Switches off what was off when the store was last written.
     ///
     /// # Errors
@@ -398,9 +399,9 @@ fn rules_met(tool: &ToolDescriptor) -> Vec<String> {
 }
 
 /// What holds for an agent beside its tools.
-fn rules(summary: Summary) -> Rules {
-    let named = |(pattern, text): (Pattern, String)| Named { name: pattern.to_string(), value: text };
-    Rules {
+fn rules(summary: PolicySummary) -> AppliedRules {
+    let named = |(pattern, text): (Pattern, String)| NamedRule { name: pattern.to_string(), value: text };
+    AppliedRules {
         profile: summary.profile,
         tool_sets: summary.toolsets,
         max_in_flight: summary.max_in_flight,
@@ -409,7 +410,7 @@ fn rules(summary: Summary) -> Rules {
         recipients: summary
             .recipients
             .into_iter()
-            .map(|(name, listed)| Named {
+            .map(|(name, listed)| NamedRule {
                 name,
                 value: listed.map_or_else(|| "everybody".to_owned(), |listed| format!("{listed} listed")),
             })
@@ -420,7 +421,7 @@ fn rules(summary: Summary) -> Rules {
 }
 
 /// Whoever asks under this name, in this role.
-fn caller(name: &str, role: &Role) -> Result<Caller, ApiError> {
+fn caller(name: &str, role: &CallerQuery) -> Result<Caller, ApiError> {
     let refused = |error| {
         let shown: String = name.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
         ApiError::bad_request(format!("`{shown}` {error}"))

@@ -15,13 +15,13 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
-use toolbus_core::audit::{Audit, Record};
+use toolbus_core::audit::{Audit, AuditRecord};
 use toolbus_core::throttle::Throttle;
 use toolbus_mcp_server::{AuthOutcome, Principal, TokenAuth};
 
 use super::bodies::{Bodies, QueuedResponses};
-use super::origin::{self, Names};
-use super::refusal::{PENALTY, Refusal};
+use super::origin::{self, HostNames};
+use super::refusal::{HttpRefusal, PENALTY};
 use super::slots::ConnectionState;
 use crate::config::http::Open;
 use crate::config::{Config, HttpConfig};
@@ -40,7 +40,7 @@ const TOKENS_IN_URLS: [&str; 6] = ["token", "access_token", "api_key", "apikey",
 /// Admits requests to the MCP server. Tokens and names follow the configuration.
 pub struct HttpAuth {
     tokens: TokenAuth,
-    names: RwLock<Arc<Names>>,
+    names: RwLock<Arc<HostNames>>,
     wrong_tokens: WrongTokens,
     bodies: Bodies,
     responses: QueuedResponses,
@@ -65,11 +65,11 @@ impl HttpAuth {
     pub fn replace(&self, config: &HttpConfig) {
         let tokens = config.each_token().map(|(agent, token)| (agent.clone(), token.expose()));
         self.tokens.replace(tokens, config.open != Open::No);
-        let names = Names { hosts: config.allowed_hosts.clone(), origins: config.allowed_origins.clone() };
+        let names = HostNames { hosts: config.allowed_hosts.clone(), origins: config.allowed_origins.clone() };
         *self.names.write() = Arc::new(names);
     }
 
-    pub(super) fn names(&self) -> Arc<Names> {
+    pub(super) fn names(&self) -> Arc<HostNames> {
         Arc::clone(&self.names.read())
     }
 }
@@ -90,7 +90,7 @@ pub(super) async fn check_host(State(auth): State<Arc<HttpAuth>>, request: Reque
         return next.run(request).await;
     }
     match is_for_mcp(request.uri().path()) {
-        true => Refusal::misdirected(WRONG_HOST).answer(request.into_body()).await,
+        true => HttpRefusal::misdirected(WRONG_HOST).answer(request.into_body()).await,
         false => (StatusCode::MISDIRECTED_REQUEST, format!("{WRONG_HOST}\n")).into_response(),
     }
 }
@@ -131,19 +131,19 @@ impl HttpAuth {
     /// # Errors
     ///
     /// If the client may not use the MCP server, or no slot is free.
-    async fn admit(&self, parts: &Parts) -> Result<Principal, Refusal> {
+    async fn admit(&self, parts: &Parts) -> Result<Principal, HttpRefusal> {
         let connection = parts.extensions.get::<Arc<ConnectionState>>();
         let principal = match self.tokens.authenticate(&parts.headers) {
-            AuthOutcome::Closed => return Err(Refusal::closed()),
-            _ if has_token(parts.uri.query()) => return Err(Refusal::in_url()),
+            AuthOutcome::Closed => return Err(HttpRefusal::closed()),
+            _ if has_token(parts.uri.query()) => return Err(HttpRefusal::in_url()),
             AuthOutcome::Principal(principal) => principal,
-            AuthOutcome::NoToken => return Err(Refusal::no_token()),
-            AuthOutcome::Unreadable => return Err(Refusal::unreadable()),
+            AuthOutcome::NoToken => return Err(HttpRefusal::no_token()),
+            AuthOutcome::Unreadable => return Err(HttpRefusal::unreadable()),
             AuthOutcome::Wrong => {
                 self.wrong_tokens.report(connection.and_then(|connection| connection.remote()));
                 return Err(match slowed(connection).await {
-                    true => Refusal::wrong_token(),
-                    false => Refusal::too_many_attempts(),
+                    true => HttpRefusal::wrong_token(),
+                    false => HttpRefusal::too_many_attempts(),
                 });
             }
         };
@@ -153,7 +153,7 @@ impl HttpAuth {
                 None => connection.welcome().await,
             };
             if !has_slot {
-                return Err(Refusal::full());
+                return Err(HttpRefusal::full());
             }
             connection.take_any_time();
         }
@@ -198,7 +198,7 @@ impl WrongTokens {
             tracing::warn!(remote, left_out, "door: a wrong token was given");
         }
         if let Some(counted) = self.begins(remote) {
-            self.audit.record(Record::refused_entry(remote, 0));
+            self.audit.record(AuditRecord::refused_entry(remote, 0));
             self.follow(counted);
         }
     }
@@ -239,7 +239,7 @@ impl WrongTokens {
                 if left_out == 0 {
                     return;
                 }
-                audit.record(Record::refused_entry(remote, left_out));
+                audit.record(AuditRecord::refused_entry(remote, left_out));
             }
         });
     }

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use toolbus_mcp_server::TokenId;
 
-use super::refusal::Refusal;
+use super::refusal::HttpRefusal;
 
 /// How long a body may take to arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
@@ -56,17 +56,17 @@ impl Bodies {
     /// # Errors
     ///
     /// If the body is too large, too slow or incomplete, or there is no room for it; with what is left of it.
-    pub(super) async fn read(&self, body: Body, headers: &HeaderMap) -> Result<Whole, (Refusal, Body)> {
+    pub(super) async fn read(&self, body: Body, headers: &HeaderMap) -> Result<Whole, (HttpRefusal, Body)> {
         let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if announced.is_some_and(|length| length > self.max) {
-            return Err((Refusal::large_body(self.max), body));
+            return Err((HttpRefusal::large_body(self.max), body));
         }
         let mut chunks = body.into_data_stream();
         let read = timeout(BODY_TIME, self.collect(&mut chunks)).await;
-        read.unwrap_or(Err(Refusal::slow_body())).map_err(|refusal| (refusal, Body::from_stream(chunks)))
+        read.unwrap_or(Err(HttpRefusal::slow_body())).map_err(|refusal| (refusal, Body::from_stream(chunks)))
     }
 
-    async fn collect(&self, chunks: &mut BodyDataStream) -> Result<Whole, Refusal> {
+    async fn collect(&self, chunks: &mut BodyDataStream) -> Result<Whole, HttpRefusal> {
         let first = next(chunks).await?.unwrap_or_default();
         self.within(first.len())?;
         let Some(second) = next(chunks).await? else { return Ok(Whole { bytes: first, room: None }) };
@@ -82,19 +82,19 @@ impl Bodies {
         Ok(Whole { bytes: bytes.freeze(), room })
     }
 
-    fn within(&self, length: usize) -> Result<(), Refusal> {
-        if length > self.max { Err(Refusal::large_body(self.max)) } else { Ok(()) }
+    fn within(&self, length: usize) -> Result<(), HttpRefusal> {
+        if length > self.max { Err(HttpRefusal::large_body(self.max)) } else { Ok(()) }
     }
 
     /// Takes room for `length` bytes in all.
-    fn hold(&self, held: &mut Option<OwnedSemaphorePermit>, length: usize) -> Result<(), Refusal> {
+    fn hold(&self, held: &mut Option<OwnedSemaphorePermit>, length: usize) -> Result<(), HttpRefusal> {
         let taken = held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let wanted = length.saturating_sub(SMALL).div_ceil(STEP).saturating_sub(taken);
         if wanted == 0 {
             return Ok(());
         }
         let more = Arc::clone(&self.room).try_acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX));
-        let more = more.map_err(|_| Refusal::no_room())?;
+        let more = more.map_err(|_| HttpRefusal::no_room())?;
         match held {
             Some(held) => held.merge(more),
             None => *held = Some(more),
@@ -103,8 +103,8 @@ impl Bodies {
     }
 }
 
-async fn next(chunks: &mut BodyDataStream) -> Result<Option<Bytes>, Refusal> {
-    chunks.next().await.transpose().map_err(|_| Refusal::broken_body())
+async fn next(chunks: &mut BodyDataStream) -> Result<Option<Bytes>, HttpRefusal> {
+    chunks.next().await.transpose().map_err(|_| HttpRefusal::broken_body())
 }
 
 /// Bounds the responses that are queued for clients that read slowly, or not at all.
@@ -158,10 +158,12 @@ impl QueuedResponses {
                 .map(move |part| part.and_then(|bytes| responses.count(bytes, token).ok_or_else(untaken)));
             return Response::from_parts(parts, Body::from_stream(counted));
         }
-        let Ok(bytes) = to_bytes(body, usize::MAX).await else { return Refusal::untaken().answer(Body::empty()).await };
+        let Ok(bytes) = to_bytes(body, usize::MAX).await else {
+            return HttpRefusal::untaken().answer(Body::empty()).await;
+        };
         match self.count(bytes, token) {
             Some(bytes) => Response::from_parts(parts, Body::from(bytes)),
-            None => Refusal::untaken().answer(Body::empty()).await,
+            None => HttpRefusal::untaken().answer(Body::empty()).await,
         }
     }
 

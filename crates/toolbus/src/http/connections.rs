@@ -118,25 +118,25 @@ where
         .max_buf_size(MAX_HEAD)
         .serve_connection(
             TokioIo::new(Watched::new(stream, Arc::clone(&state))),
-            Service::new(routes, Arc::clone(&state)),
+            ConnectionService::new(routes, Arc::clone(&state)),
         );
     drive(connection, &state, &stop).await;
     drop(deregister);
 }
 
 /// The routes. Each request has the [`ConnectionState`] among its extensions.
-struct Service {
+struct ConnectionService {
     routes: TowerToHyperService<Router>,
     state: Arc<ConnectionState>,
 }
 
-impl Service {
+impl ConnectionService {
     fn new(routes: Router, state: Arc<ConnectionState>) -> Self {
         Self { routes: TowerToHyperService::new(routes), state }
     }
 }
 
-impl hyper::service::Service<Request<Incoming>> for Service {
+impl hyper::service::Service<Request<Incoming>> for ConnectionService {
     type Response = Response<Reported>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
@@ -263,7 +263,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
 /// Drives a connection until it ends, its deadline passes, or its slot is needed. Errors of the connection are dropped:
 /// they concern the client alone.
-async fn drive<I>(connection: Connection<I, Service>, state: &ConnectionState, stop: &CancellationToken)
+async fn drive<I>(connection: Connection<I, ConnectionService>, state: &ConnectionState, stop: &CancellationToken)
 where
     I: Read + Write + Unpin,
 {

@@ -204,7 +204,7 @@ pub enum Blocker {
 /// The daemon at one moment. Says nothing of who may do what.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Status {
+pub struct DaemonHealth {
     /// What this program was built from.
     pub build: Build,
     /// Seconds since the start.
@@ -218,7 +218,7 @@ pub struct Status {
     /// How much there is.
     pub counts: Counts,
     /// The MCP servers.
-    pub mcp: Vec<McpServerSummary>,
+    pub mcp: Vec<McpServerHealth>,
     /// What is wrong with MCP servers as they are configured: a file that cannot be read, servers that are left out.
     pub mcp_problems: Vec<String>,
     /// How scripts are run, where they are.
@@ -243,7 +243,7 @@ pub struct LastReload {
 /// An MCP server in short.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct McpServerSummary {
+pub struct McpServerHealth {
     /// Its name.
     pub name: String,
     /// What it is doing.
@@ -354,11 +354,11 @@ impl Health {
 
     /// The daemon at this moment.
     #[must_use]
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> DaemonHealth {
         let ready = self.readiness().ready;
         let HealthSources { bus, policy, load, servers, scripts, build, clock, .. } = &self.sources;
         let bus = bus.borrow().clone();
-        Status {
+        DaemonHealth {
             build: build.clone(),
             uptime_seconds: clock.since(self.started).as_secs(),
             ready,
@@ -433,7 +433,7 @@ impl Health {
 /// Stands for what is wrong with an MCP server where everybody may read.
 const NOT_PUBLIC: &str = "an MCP server is left out: `toolbus status` says which, and why";
 
-impl Status {
+impl DaemonHealth {
     /// The parts that everybody may read: no text about the configuration, which names files and variables.
     #[must_use]
     pub fn public(self) -> Self {
@@ -443,10 +443,10 @@ impl Status {
     }
 }
 
-fn in_short(server: ServerStatus) -> McpServerSummary {
+fn in_short(server: ServerStatus) -> McpServerHealth {
     let ServerStatus { name, phase, restarts, suspect_total: suspect, shadowed_total: shadowed, last_error, .. } =
         server;
-    McpServerSummary { name, phase, restarts, suspect, shadowed, last_error: last_error.as_deref().map(shown) }
+    McpServerHealth { name, phase, restarts, suspect, shadowed, last_error: last_error.as_deref().map(shown) }
 }
 
 fn bus_blockers(state: &BusState) -> Vec<Blocker> {

@@ -47,7 +47,7 @@ const MAX_PATH: usize = 107;
 
 /// Why the HTTP server cannot listen, and which key to change.
 #[derive(Debug, thiserror::Error)]
-pub enum HttpError {
+pub enum ListenError {
     /// Another program listens there.
     #[error("cannot listen on {0}: the port is in use. End the other program, or set http.listen to another port")]
     PortInUse(SocketAddr),
@@ -67,7 +67,7 @@ pub enum HttpError {
     },
 }
 
-impl HttpError {
+impl ListenError {
     fn new(address: SocketAddr, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::AddrInUse => Self::PortInUse(address),
@@ -83,7 +83,7 @@ impl HttpError {
 pub enum ListenersError {
     /// The port.
     #[error(transparent)]
-    Http(#[from] HttpError),
+    Http(#[from] ListenError),
     /// The socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -149,9 +149,9 @@ impl HttpServer {
     /// # Errors
     ///
     /// If the port cannot be had; the text names the key to change.
-    pub async fn bind(listen: SocketAddr) -> Result<Self, HttpError> {
-        let listener = TcpListener::bind(listen).await.map_err(|source| HttpError::new(listen, source))?;
-        let address = listener.local_addr().map_err(|source| HttpError::new(listen, source))?;
+    pub async fn bind(listen: SocketAddr) -> Result<Self, ListenError> {
+        let listener = TcpListener::bind(listen).await.map_err(|source| ListenError::new(listen, source))?;
+        let address = listener.local_addr().map_err(|source| ListenError::new(listen, source))?;
         tracing::info!(%address, "HTTP: listening");
         Ok(Self { listener, address })
     }

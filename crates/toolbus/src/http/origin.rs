@@ -13,11 +13,11 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 
-use super::refusal::Refusal;
+use super::refusal::HttpRefusal;
 
 /// Names that are no addresses.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct HostNames {
     /// Of this server.
     pub(super) hosts: Vec<String>,
     /// Origins of pages that may use the MCP server.
@@ -32,7 +32,7 @@ const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE, OPTION
 const EXPOSED: HeaderValue = HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate, Retry-After");
 
 /// Whether target and `Host` name this server.
-pub(super) fn is_ours(request: &Request, names: &Names) -> bool {
+pub(super) fn is_ours(request: &Request, names: &HostNames) -> bool {
     let is_name =
         |authority: &Authority| is_local(authority) || names.hosts.iter().any(|name| is_named(authority, name));
     let mut hosts = request.headers().get_all(HOST).iter();
@@ -71,13 +71,13 @@ fn is_whole(authority: &Authority) -> bool {
 ///
 /// If the origin is neither of this machine nor in `http.allowed_origins`: a browser cannot leave it out, so that no
 /// page from elsewhere uses what is open to programs of this machine.
-pub(super) fn page(headers: &HeaderMap, names: &Names) -> Result<Option<HeaderValue>, Refusal> {
+pub(super) fn page(headers: &HeaderMap, names: &HostNames) -> Result<Option<HeaderValue>, HttpRefusal> {
     let mut origins = headers.get_all(ORIGIN).iter();
     let Some(origin) = origins.next() else { return Ok(None) };
     let is_allowed = |text: &str| is_local_page(text) || names.origins.iter().any(|allowed| allowed == text);
     match origin.to_str() {
         Ok(text) if origins.next().is_none() && is_allowed(text) => Ok(Some(origin.clone())),
-        _ => Err(Refusal::origin()),
+        _ => Err(HttpRefusal::origin()),
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     fn is_let_in(origins: &[&str]) -> bool {
-        let names = Names { origins: vec!["https://app.example.com".to_owned()], ..Names::default() };
+        let names = HostNames { origins: vec!["https://app.example.com".to_owned()], ..HostNames::default() };
         let mut headers = HeaderMap::new();
         for origin in origins {
             headers.append(ORIGIN, origin.parse().unwrap());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn is_ours(request: &Request) -> bool {
-        let names = Names { hosts: vec!["toolbus.example.com".to_owned()], ..Names::default() };
+        let names = HostNames { hosts: vec!["toolbus.example.com".to_owned()], ..HostNames::default() };
         super::is_ours(request, &names)
     }
 

@@ -24,7 +24,7 @@ const CODE: i32 = -32000;
 
 /// Why a request is refused, and what to do about it. MCP clients read it as a JSON-RPC error.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct HttpRefusal {
     status: StatusCode,
     text: String,
     /// Value of `WWW-Authenticate`.
@@ -34,7 +34,7 @@ pub(super) struct Refusal {
     closes: bool,
 }
 
-impl Refusal {
+impl HttpRefusal {
     fn new(status: StatusCode, text: impl Into<String>) -> Self {
         Self { status, text: text.into(), challenge: None, retry_after: None, closes: false }
     }

@@ -196,7 +196,7 @@ pub(crate) struct ConnectionState {
 #[derive(Debug)]
 struct Inner {
     clock: Clock,
-    phase: Phase,
+    phase: ConnectionPhase,
     /// When the phase began.
     since: Instant,
     /// Since when the client has read nothing of what is written.
@@ -211,7 +211,7 @@ struct Inner {
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     /// The head of a request is arriving, or the first one is awaited.
     Head,
     /// A request is being served, within this time if it is limited.
@@ -236,7 +236,7 @@ impl ConnectionState {
     fn new(id: u64, remote: Option<IpAddr>, slots: Arc<Slots>, slot: OwnedSemaphorePermit) -> Self {
         let inner = Inner {
             clock: slots.clock,
-            phase: Phase::Head,
+            phase: ConnectionPhase::Head,
             since: slots.clock.now(),
             blocked: None,
             end: None,
@@ -282,7 +282,7 @@ impl ConnectionState {
 
     /// Lifts the time limit of the present request.
     pub(crate) fn take_any_time(&self) {
-        if let Phase::Answering(limit) = &mut self.inner.lock().phase {
+        if let ConnectionPhase::Answering(limit) = &mut self.inner.lock().phase {
             *limit = None;
         }
     }
@@ -323,26 +323,26 @@ impl ConnectionState {
     /// Notes that bytes have arrived.
     pub(super) fn heard(&self) {
         let mut inner = self.inner.lock();
-        if inner.phase == Phase::Idle {
-            inner.enter(Phase::Head);
+        if inner.phase == ConnectionPhase::Idle {
+            inner.enter(ConnectionPhase::Head);
         }
     }
 
     /// Notes that a request has arrived.
     pub(super) fn begin(&self) {
-        self.inner.lock().enter(Phase::Answering(Some(REQUEST_TIME)));
+        self.inner.lock().enter(ConnectionPhase::Answering(Some(REQUEST_TIME)));
     }
 
     /// Notes that the response is complete, though much of it may not have been sent.
     pub(super) fn answered(&self) {
-        self.inner.lock().enter(Phase::Idle);
+        self.inner.lock().enter(ConnectionPhase::Idle);
     }
 
     /// Notes whether the client reads what is written; called when that changes.
     pub(super) fn wrote(&self, is_blocked: bool) {
         let mut inner = self.inner.lock();
         inner.blocked = is_blocked.then(|| inner.clock.now());
-        if inner.phase == Phase::Idle {
+        if inner.phase == ConnectionPhase::Idle {
             // It is idle from the end of its response on, not while the client reads that.
             inner.since = inner.clock.now();
         }
@@ -358,10 +358,10 @@ impl ConnectionState {
     pub(super) fn deadline(&self) -> Option<Instant> {
         let inner = self.inner.lock();
         let limit = match inner.phase {
-            Phase::Head => Some(HEAD_TIME),
-            Phase::Answering(limit) => limit,
-            Phase::Idle => Some(IDLE_TIME),
-            Phase::Evicted => Some(Duration::ZERO),
+            ConnectionPhase::Head => Some(HEAD_TIME),
+            ConnectionPhase::Answering(limit) => limit,
+            ConnectionPhase::Idle => Some(IDLE_TIME),
+            ConnectionPhase::Evicted => Some(Duration::ZERO),
         };
         let times = [limit.map(|limit| inner.since + limit), inner.blocked.map(|since| since + WRITE_TIME), inner.end];
         times.into_iter().flatten().min()
@@ -380,7 +380,7 @@ impl ConnectionState {
         let mut inner = self.inner.lock();
         let waits = inner.waits();
         if waits {
-            inner.enter(Phase::Evicted);
+            inner.enter(ConnectionPhase::Evicted);
             self.evicted.notify_one();
         }
         waits
@@ -404,17 +404,17 @@ impl Inner {
     fn waits(&self) -> bool {
         if let Some(blocked) = self.blocked {
             return self.class == Class::Anonymous
-                && self.phase != Phase::Evicted
+                && self.phase != ConnectionPhase::Evicted
                 && self.clock.since(blocked) >= GRACE;
         }
         match self.phase {
-            Phase::Idle => true,
-            Phase::Head => self.clock.since(self.since) >= GRACE,
-            Phase::Answering(_) | Phase::Evicted => false,
+            ConnectionPhase::Idle => true,
+            ConnectionPhase::Head => self.clock.since(self.since) >= GRACE,
+            ConnectionPhase::Answering(_) | ConnectionPhase::Evicted => false,
         }
     }
 
-    fn enter(&mut self, phase: Phase) {
+    fn enter(&mut self, phase: ConnectionPhase) {
         self.phase = phase;
         self.since = self.clock.now();
     }

@@ -17,9 +17,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
-use toolbus_core::audit::Silent;
 use toolbus_core::bus::BusState;
 use toolbus_core::caller::Identity;
+use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::{Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
@@ -31,7 +31,7 @@ use toolbus_scripts::runner::RunnerStatus;
 use super::admin::client::{ProbeError, probe};
 use super::slots::{HEAD_TIME, MAX_ANONYMOUS};
 use super::{
-    Build, Health, HealthSources, HttpAuth, HttpError, HttpServer, HttpState, McpAdmin, NoServers, ScriptStatus,
+    Build, Health, HealthSources, HttpAuth, HttpServer, HttpState, ListenError, McpAdmin, NoServers, ScriptStatus,
 };
 use crate::config::Config;
 
@@ -110,7 +110,7 @@ pub(super) fn sources(bus: watch::Receiver<BusState>, registry: Registry) -> Hea
 
 /// A state with neither admin API nor MCP server.
 pub(super) fn http_state(health: Arc<Health>) -> HttpState {
-    let auth = HttpAuth::new(&Config::default(), Arc::new(Silent), CancellationToken::new());
+    let auth = HttpAuth::new(&Config::default(), Arc::new(Discard), CancellationToken::new());
     HttpState { health, admin: None, auth, mcp: Router::new(), redactor: Default::default() }
 }
 
@@ -373,7 +373,7 @@ async fn a_port_in_use_is_told_with_the_key_to_change() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
     let error = HttpServer::bind(address).await.unwrap_err();
-    assert!(matches!(error, HttpError::PortInUse(_)));
+    assert!(matches!(error, ListenError::PortInUse(_)));
     assert_eq!(
         error.to_string(),
         format!(
@@ -381,7 +381,7 @@ async fn a_port_in_use_is_told_with_the_key_to_change() {
         )
     );
     let error = HttpServer::bind(SocketAddr::from(([203, 0, 113, 1], 0))).await.unwrap_err();
-    assert!(matches!(error, HttpError::NoSuchAddress(_)) && error.to_string().contains("http.listen"), "{error}");
+    assert!(matches!(error, ListenError::NoSuchAddress(_)) && error.to_string().contains("http.listen"), "{error}");
 }
 
 #[tokio::test]

@@ -17,11 +17,11 @@ pub struct RecipientPath {
     text: Arc<str>,
     argument: String,
     /// From that argument on.
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
+enum PathStep {
     Key(String),
     EveryElement,
 }
@@ -77,11 +77,11 @@ impl RecipientPath {
             return Err(RecipientPathError::TooLong);
         }
         let rest = text.strip_prefix('/').ok_or(RecipientPathError::NoPointer)?;
-        let mut steps = rest.split('/').map(Step::parse).collect::<Result<VecDeque<_>, _>>()?;
+        let mut steps = rest.split('/').map(PathStep::parse).collect::<Result<VecDeque<_>, _>>()?;
         if steps.len() > MAX_STEPS {
             return Err(RecipientPathError::TooDeep);
         }
-        let Some(Step::Key(argument)) = steps.pop_front() else { return Err(RecipientPathError::StarFirst) };
+        let Some(PathStep::Key(argument)) = steps.pop_front() else { return Err(RecipientPathError::StarFirst) };
         Ok(Self { text: text.into(), argument, steps: steps.into() })
     }
 
@@ -105,16 +105,16 @@ impl RecipientPath {
 }
 
 fn descend<'a, E>(
-    steps: &[Step],
+    steps: &[PathStep],
     value: &'a Value,
     visit: &mut impl FnMut(Found<'a>) -> Result<(), E>,
 ) -> Result<(), E> {
     match (steps.split_first(), value) {
         (None, Value::String(text)) => visit(Found::Text(text)),
-        (Some((Step::Key(key), rest)), Value::Object(object)) => {
+        (Some((PathStep::Key(key), rest)), Value::Object(object)) => {
             object.get(key).map_or(Ok(()), |value| descend(rest, value, visit))
         }
-        (Some((Step::EveryElement, rest)), Value::Array(elements)) => {
+        (Some((PathStep::EveryElement, rest)), Value::Array(elements)) => {
             elements.iter().try_for_each(|element| descend(rest, element, visit))
         }
         _ => visit(Found::Other),
@@ -129,19 +129,19 @@ pub(super) fn name_somebody(paths: &[RecipientPath], arguments: &Map<String, Val
     argument.is_none_or(|value| every_object_names_somebody(&steps, value))
 }
 
-fn every_object_names_somebody(paths: &[&[Step]], value: &Value) -> bool {
-    let below = |step: &Step| -> Vec<&[Step]> {
+fn every_object_names_somebody(paths: &[&[PathStep]], value: &Value) -> bool {
+    let below = |step: &PathStep| -> Vec<&[PathStep]> {
         let rests = paths.iter().filter_map(|path| path.split_first());
         rests.filter(|(first, _)| *first == step).map(|(_, rest)| rest).collect()
     };
     match value {
         Value::Array(elements) => {
-            let paths = below(&Step::EveryElement);
+            let paths = below(&PathStep::EveryElement);
             elements.iter().all(|element| every_object_names_somebody(&paths, element))
         }
         Value::Object(members) => {
             let mut named = paths.iter().filter_map(|path| match path.first() {
-                Some(step @ Step::Key(key)) => Some((step, members.get(key)?)),
+                Some(step @ PathStep::Key(key)) => Some((step, members.get(key)?)),
                 _ => None,
             });
             let mut names_somebody = false;
@@ -155,7 +155,7 @@ fn every_object_names_somebody(paths: &[&[Step]], value: &Value) -> bool {
     }
 }
 
-impl Step {
+impl PathStep {
     fn parse(text: &str) -> Result<Self, RecipientPathError> {
         match text {
             "" => Err(RecipientPathError::EmptyStep),

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::policy::{Profile, Role};
+use crate::policy::{Profile, ProfileRole};
 
 /// One or more tools of every canonical source. A new source belongs here, and forces a decision.
 const CANONICAL: [(&str, &str); 22] = [
@@ -32,7 +32,7 @@ const CANONICAL: [(&str, &str); 22] = [
 
 fn denied(profile: &Profile) -> String {
     let judged = CANONICAL.iter().map(|(name, source)| (name, source, profile.judge(name, name, source)));
-    let denied = judged.filter(|(.., role)| *role != Role::Allowed);
+    let denied = judged.filter(|(.., role)| *role != ProfileRole::Allowed);
     denied.map(|(name, source, role)| format!("{name} ({source}): {role:?}\n")).collect()
 }
 
@@ -73,7 +73,7 @@ fn whoever_puts_answers_of_agents_together_asks_no_further_ones() {
 #[test]
 fn a_prefix_is_no_way_around_a_denied_name() {
     let role = Profile::subagent().judge("fs.mcp_register_server", "mcp_register_server", "mcp:fs");
-    assert_eq!(role, Role::DeniedName);
+    assert_eq!(role, ProfileRole::DeniedName);
 }
 
 #[test]
@@ -84,24 +84,24 @@ fn a_denial_wins_over_whatever_allows() {
         .denying_names(["web_browse"])
         .denying_source("rest");
     let judge = |name, source| profile.judge(name, name, source);
-    assert_eq!(judge("web_search", "web"), Role::Allowed);
-    assert_eq!(judge("echo", "time"), Role::Allowed);
-    assert_eq!(judge("web_browse", "web"), Role::DeniedName);
-    assert_eq!(judge("echo", "rest"), Role::DeniedSource);
-    assert_eq!(judge("current_time", "time"), Role::NotAllowed);
+    assert_eq!(judge("web_search", "web"), ProfileRole::Allowed);
+    assert_eq!(judge("echo", "time"), ProfileRole::Allowed);
+    assert_eq!(judge("web_browse", "web"), ProfileRole::DeniedName);
+    assert_eq!(judge("echo", "rest"), ProfileRole::DeniedSource);
+    assert_eq!(judge("current_time", "time"), ProfileRole::NotAllowed);
 }
 
 #[test]
 fn a_changed_copy_leaves_the_named_profile_as_it_was() {
     let changed = Profile::main().named("mine").denying_source("web");
     assert_eq!(changed.name(), "mine");
-    assert_eq!(changed.judge("web_search", "web_search", "web"), Role::DeniedSource);
-    assert_eq!(Profile::main().judge("web_search", "web_search", "web"), Role::Allowed);
+    assert_eq!(changed.judge("web_search", "web_search", "web"), ProfileRole::DeniedSource);
+    assert_eq!(Profile::main().judge("web_search", "web_search", "web"), ProfileRole::Allowed);
 }
 
 #[test]
 fn a_profile_that_allows_nothing_has_nothing() {
-    assert_eq!(Profile::new("none").judge("web_search", "web_search", "web"), Role::NotAllowed);
+    assert_eq!(Profile::new("none").judge("web_search", "web_search", "web"), ProfileRole::NotAllowed);
 }
 
 #[test]

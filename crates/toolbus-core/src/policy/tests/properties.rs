@@ -108,7 +108,8 @@ fn naive(policy: &Policy, caller: &Caller, tool: &ToolDescriptor) -> bool {
     };
     let judged = |name: &str| {
         let profile = Profile::all().into_iter().find(|profile| profile.name() == name);
-        profile.is_some_and(|p| p.judge(&tool.name, tool.bare_name(), &tool.source) == crate::policy::Role::Allowed)
+        profile
+            .is_some_and(|p| p.judge(&tool.name, tool.bare_name(), &tool.source) == crate::policy::ProfileRole::Allowed)
     };
     tool.toolset.as_ref().is_none_or(|member| section.toolsets.contains(&member.set))
         && in_list(&section.tools)

@@ -4,14 +4,14 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 
 use super::{How, Script, session};
-use crate::client::{Listed, RequestError};
+use crate::client::{RequestError, ServerListing};
 
 fn tool(name: &str) -> Value {
     json!({ "name": name, "inputSchema": { "type": "object" } })
 }
 
 /// Lists the tools of a server that answers each request with what `page` makes of its cursor.
-async fn listed(page: impl Fn(Option<&str>) -> Value) -> Listed {
+async fn listed(page: impl Fn(Option<&str>) -> Value) -> ServerListing {
     let (connection, mut script) = session(How::default()).await;
     let listing = tokio::spawn(async move { connection.list_tools().await });
     serve(&mut script, page).await;

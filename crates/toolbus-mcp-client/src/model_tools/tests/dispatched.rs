@@ -8,12 +8,12 @@ use tokio_util::sync::CancellationToken;
 use toolbus_broker::embedded::Embedded;
 use toolbus_core::bus::Bus;
 use toolbus_core::caller::Caller;
+use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{
-    AllArrived, Budgets, Clock, Dispatcher, Gates, InnerCall, InnerOrigin, Invoker, ReplyRules, Settings, audit,
-    telemetry,
+    AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, InnerCall, InnerOrigin, Invoker, ReplyRules,
 };
 use toolbus_protocol::Random;
 
@@ -29,7 +29,7 @@ fn dispatcher(access: &PolicyHandle) -> Dispatcher {
         default_topic: "tool.result".to_owned(),
         own_topics_only: false,
     };
-    let settings = Settings {
+    let settings = DispatcherSettings {
         name: "toolbus".to_owned(),
         replies,
         budgets: Budgets { default: Duration::from_secs(60), max: Duration::from_secs(60) },
@@ -45,8 +45,8 @@ fn dispatcher(access: &PolicyHandle) -> Dispatcher {
         settings,
         Arc::new(Gates::new(access.clone())),
         Arc::new(Embedded::new()) as Arc<dyn Bus>,
-        Arc::new(telemetry::Silent),
-        Arc::new(audit::Silent),
+        Arc::new(Discard),
+        Arc::new(Discard),
         Arc::default(),
         Arc::new(AllArrived),
     );

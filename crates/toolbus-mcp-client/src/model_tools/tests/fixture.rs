@@ -24,7 +24,7 @@ use toolbus_store::Memory;
 use crate::model_tools::rules::tests::rules;
 use crate::model_tools::{Registrar, tools};
 use crate::servers::{ServerControl, ServerDescription};
-use crate::spec::{Origin, ServerName, ServerSpec, TransportSpec};
+use crate::spec::{ServerName, ServerOrigin, ServerSpec, TransportSpec};
 
 /// The agents `ana`, who may use reading tools, and `bob`, who may use all; three servers, of which `Lazy` has not been
 /// started.
@@ -208,7 +208,7 @@ impl ServerControl for FakeServers {
     }
 
     fn add<'a>(&'a self, spec: ServerSpec, _: Instant) -> BoxFuture<'a, Result<Vec<String>, String>> {
-        assert_eq!(spec.origin, Origin::Registration);
+        assert_eq!(spec.origin, ServerOrigin::Registration);
         self.added.lock().push(spec.transport.clone());
         self.servers.lock().insert(spec.name.folded().to_string(), spec);
         if self.hangs.load(Ordering::Relaxed) {
@@ -226,10 +226,10 @@ impl ServerControl for FakeServers {
         async move { was_there }.boxed()
     }
 
-    fn origin(&self, name: &str) -> Option<Origin> {
+    fn origin(&self, name: &str) -> Option<ServerOrigin> {
         let name = name.to_lowercase();
         if name == "files" {
-            return Some(Origin::Configuration);
+            return Some(ServerOrigin::Configuration);
         }
         self.servers.lock().get(&name).map(|spec| spec.origin)
     }

@@ -7,14 +7,14 @@ use toolbus_core::store::Store as _;
 
 use super::fixture::{FakeServers, Fixture, agent};
 use crate::model_tools::rules::tests::rules;
-use crate::model_tools::{Registrar, Rules};
+use crate::model_tools::{Registrar, RegistrationRules};
 
 async fn put(world: &Fixture, key: &str, value: Value) {
     world.store.put("mcp.registered", key, value.to_string().into_bytes()).await.unwrap();
 }
 
 /// The names that another daemon with the same store would restore.
-async fn restored(world: &Fixture, rules: Rules) -> Vec<String> {
+async fn restored(world: &Fixture, rules: RegistrationRules) -> Vec<String> {
     let registrar = Registrar::new(
         rules,
         Arc::clone(&world.store) as _,
@@ -61,7 +61,7 @@ async fn what_the_rules_do_not_allow_any_more_is_forgotten() {
     let world = Fixture::new();
     world.register(&agent("ana"), json!({"server_name": "Time", "command": "uvx", "args": ["mcp-server-time"]})).await;
     world.register(&agent("ana"), json!({"server_name": "web", "url": "https://mcp.example.com"})).await;
-    assert_eq!(restored(&world, Rules { commands: Vec::new(), ..rules() }).await, ["web"]);
+    assert_eq!(restored(&world, RegistrationRules { commands: Vec::new(), ..rules() }).await, ["web"]);
     assert_eq!(restored(&world, rules()).await, ["web"]);
 }
 

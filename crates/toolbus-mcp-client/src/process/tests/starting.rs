@@ -9,31 +9,31 @@ use toolbus_testing::patience::eventually;
 use super::*;
 use crate::process::Exit;
 
-fn refusal(program: &Program) -> String {
+fn refusal(program: &StdioSpec) -> String {
     Launcher::of_tests(LONG).start("hostile", program).err().unwrap().to_string()
 }
 
 #[tokio::test]
 async fn a_program_that_is_not_there_is_named() {
-    let program = Program { command: "no-such-mcp-server".to_owned(), ..python("") };
+    let program = StdioSpec { command: "no-such-mcp-server".to_owned(), ..python("") };
     insta::assert_snapshot!(refusal(&program), @"program 'no-such-mcp-server' was not found; give its full path, or check PATH");
 }
 
 #[tokio::test]
 async fn a_program_is_looked_for_in_the_path_that_it_will_have() {
-    let program = Program { env: BTreeMap::from([("PATH".to_owned(), "/nowhere".into())]), ..python("") };
+    let program = StdioSpec { env: BTreeMap::from([("PATH".to_owned(), "/nowhere".into())]), ..python("") };
     insta::assert_snapshot!(refusal(&program), @"program 'python3' was not found; give its full path, or check PATH");
 }
 
 #[tokio::test]
 async fn a_working_directory_that_is_not_there_is_named() {
-    let program = Program { cwd: Some(PathBuf::from("/no/such/place")), ..python("") };
+    let program = StdioSpec { cwd: Some(PathBuf::from("/no/such/place")), ..python("") };
     insta::assert_snapshot!(refusal(&program), @"working directory '/no/such/place' does not exist or is no directory");
 }
 
 #[tokio::test]
 async fn an_argument_that_no_program_can_get_is_an_error() {
-    let program = Program { args: vec!["a\0b".to_owned()], ..python("") };
+    let program = StdioSpec { args: vec!["a\0b".to_owned()], ..python("") };
     insta::assert_snapshot!(refusal(&program), @"cannot start a process: nul byte found in provided data");
 }
 
@@ -43,7 +43,7 @@ async fn a_program_that_the_system_cannot_run_says_so_by_its_exit_code_and_on_st
     let script = directory.path().join("server");
     fs::write(&script, "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    let program = Program { command: "./server".to_owned(), cwd: Some(directory.path().to_owned()), ..python("") };
+    let program = StdioSpec { command: "./server".to_owned(), cwd: Some(directory.path().to_owned()), ..python("") };
     let (process, mut transport) = Launcher::of_tests(LONG).start("hostile", &program).unwrap();
     assert_eq!(failure(&mut transport).await, "the server ended with exit code 127");
     assert_eq!(process.exited().await, Exit::Code(127));

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::graph::Graph;
-use super::keywords::Step;
+use super::keywords::SchemaStep;
 use super::{MAX_EXPANDED, SchemaProblem};
 
 /// How often schemas are run where it is asked what they have looked at.
@@ -83,7 +83,12 @@ struct Order {
 impl Order {
     fn of(graph: &Graph<'_>) -> Self {
         let targets = |place: usize| -> Vec<usize> {
-            graph.edges(place).iter().filter(|(step, _)| *step != Step::Nothing).map(|(_, target)| *target).collect()
+            graph
+                .edges(place)
+                .iter()
+                .filter(|(step, _)| *step != SchemaStep::Nothing)
+                .map(|(_, target)| *target)
+                .collect()
         };
         let ending = pruned(graph.len(), targets);
         let ends: HashSet<usize> = ending.iter().copied().collect();
@@ -145,21 +150,21 @@ fn applied(graph: &Graph<'_>, place: usize) -> Vec<usize> {
 /// The most that the schemas in `applied` apply to any one part of a value.
 fn heaviest(graph: &Graph<'_>, applied: &[usize], weight: impl Fn(usize) -> usize) -> usize {
     let (mut any_member, mut any_item) = (0, 0);
-    let mut at: HashMap<Step<'_>, usize> = HashMap::new();
+    let mut at: HashMap<SchemaStep<'_>, usize> = HashMap::new();
     // What applies to other members or items than these.
-    let mut not_at: HashMap<Step<'_>, usize> = HashMap::new();
+    let mut not_at: HashMap<SchemaStep<'_>, usize> = HashMap::new();
     for &place in applied {
         let edges = graph.edges(place);
         let of =
             |kind| edges.iter().filter(|(step, _)| *step == kind).map(|(_, target)| weight(*target)).sum::<usize>();
-        let (other_member, other_item) = (of(Step::OtherMember), of(Step::OtherItem));
-        any_member += other_member + of(Step::AnyMember);
-        any_item += other_item + of(Step::AnyItem);
+        let (other_member, other_item) = (of(SchemaStep::OtherMember), of(SchemaStep::OtherItem));
+        any_member += other_member + of(SchemaStep::AnyMember);
+        any_item += other_item + of(SchemaStep::AnyItem);
         let mut named = HashSet::new();
         for &(step, target) in edges {
             let other = match step {
-                Step::Member(_) => other_member,
-                Step::Item(_) => other_item,
+                SchemaStep::Member(_) => other_member,
+                SchemaStep::Item(_) => other_item,
                 _ => continue,
             };
             *at.entry(step).or_default() += weight(target);
@@ -168,7 +173,7 @@ fn heaviest(graph: &Graph<'_>, applied: &[usize], weight: impl Fn(usize) -> usiz
             }
         }
     }
-    let anywhere = |step: &Step<'_>| if matches!(step, Step::Member(_)) { any_member } else { any_item };
+    let anywhere = |step: &SchemaStep<'_>| if matches!(step, SchemaStep::Member(_)) { any_member } else { any_item };
     let there = at.iter().map(|(step, own)| own + anywhere(step) - not_at.get(step).copied().unwrap_or_default());
     there.chain([any_member, any_item]).max().unwrap_or_default()
 }

@@ -5,20 +5,22 @@ use std::collections::HashMap;
 use serde_json::Value;
 use toolbus_core::text::shown;
 
-use super::keywords::{Reference, Step, check_identity, looks_back, note_anchors, patterns, references, subschemas};
+use super::keywords::{
+    Reference, SchemaStep, check_identity, looks_back, note_anchors, patterns, references, subschemas,
+};
 use super::{MAX_PATTERNS, MAX_REFERENCES, SchemaProblem};
 
 /// Every schema within a document, the document itself first.
 #[derive(Debug, Default)]
 pub(super) struct Graph<'a> {
-    nodes: Vec<Node<'a>>,
+    nodes: Vec<SchemaPart<'a>>,
 }
 
 /// One schema.
 #[derive(Debug, Default)]
-struct Node<'a> {
+struct SchemaPart<'a> {
     /// The schemas that it applies, and to what.
-    edges: Vec<(Step<'a>, usize)>,
+    edges: Vec<(SchemaStep<'a>, usize)>,
     /// Whether it asks what the schemas that it applies have looked at.
     looks_back: bool,
 }
@@ -45,7 +47,7 @@ impl<'a> Graph<'a> {
     }
 
     /// What a schema applies, and to what.
-    pub(super) fn edges(&self, place: usize) -> &[(Step<'a>, usize)] {
+    pub(super) fn edges(&self, place: usize) -> &[(SchemaStep<'a>, usize)] {
         self.nodes.get(place).map_or(&[], |node| node.edges.as_slice())
     }
 
@@ -56,7 +58,7 @@ impl<'a> Graph<'a> {
 
     /// The schemas that a schema applies to the same value.
     pub(super) fn same(&self, place: usize) -> impl Iterator<Item = usize> {
-        self.edges(place).iter().filter(|(step, _)| *step == Step::Same).map(|(_, target)| *target)
+        self.edges(place).iter().filter(|(step, _)| *step == SchemaStep::Same).map(|(_, target)| *target)
     }
 }
 
@@ -90,7 +92,7 @@ impl<'a> SchemaReader<'a> {
         let next = self.graph.len();
         let place = *self.places.entry(std::ptr::from_ref(schema)).or_insert(next);
         if place == next {
-            self.graph.nodes.push(Node::default());
+            self.graph.nodes.push(SchemaPart::default());
             self.pending.push((place, schema));
         }
         place
@@ -111,7 +113,7 @@ impl<'a> SchemaReader<'a> {
         for reference in references(self.document, members)? {
             self.references += 1;
             match reference {
-                Reference::Place(target) => edges.push((Step::Same, self.place(target))),
+                Reference::Place(target) => edges.push((SchemaStep::Same, self.place(target))),
                 Reference::Named(name) => self.named.push((place, name)),
             }
         }
@@ -119,7 +121,7 @@ impl<'a> SchemaReader<'a> {
             return Err(SchemaProblem::References);
         }
         if let Some(node) = self.graph.nodes.get_mut(place) {
-            *node = Node { edges, looks_back: looks_back(members) };
+            *node = SchemaPart { edges, looks_back: looks_back(members) };
         }
         Ok(())
     }
@@ -128,7 +130,7 @@ impl<'a> SchemaReader<'a> {
         for (place, name) in self.named {
             let target = *self.anchors.get(name).ok_or_else(|| SchemaProblem::Nowhere(format!("#{}", shown(name))))?;
             if let Some(node) = self.graph.nodes.get_mut(place) {
-                node.edges.push((Step::Same, target));
+                node.edges.push((SchemaStep::Same, target));
             }
         }
         Ok(self.graph)

@@ -13,7 +13,7 @@ use super::SchemaProblem;
 
 /// The part of a value that a schema applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Step<'a> {
+pub(super) enum SchemaStep<'a> {
     /// The value itself.
     Same,
     /// The member of this name.
@@ -33,32 +33,32 @@ pub(super) enum Step<'a> {
 }
 
 /// Every schema directly within `schema`, and what it applies to.
-pub(super) fn subschemas(schema: &Map<String, Value>) -> Vec<(Step<'_>, &Value)> {
+pub(super) fn subschemas(schema: &Map<String, Value>) -> Vec<(SchemaStep<'_>, &Value)> {
     let mut found = Vec::new();
     for (keyword, value) in schema {
         match (keyword.as_str(), value) {
-            ("not" | "if" | "then" | "else", value) => found.push((Step::Same, value)),
+            ("not" | "if" | "then" | "else", value) => found.push((SchemaStep::Same, value)),
             ("allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => {
-                found.extend(schemas.iter().map(|schema| (Step::Same, schema)));
+                found.extend(schemas.iter().map(|schema| (SchemaStep::Same, schema)));
             }
             ("dependentSchemas" | "dependencies", Value::Object(schemas)) => {
-                found.extend(schemas.values().map(|schema| (Step::Same, schema)));
+                found.extend(schemas.values().map(|schema| (SchemaStep::Same, schema)));
             }
             ("properties", Value::Object(schemas)) => {
-                found.extend(schemas.iter().map(|(name, schema)| (Step::Member(name), schema)));
+                found.extend(schemas.iter().map(|(name, schema)| (SchemaStep::Member(name), schema)));
             }
             ("patternProperties", Value::Object(schemas)) => {
-                found.extend(schemas.values().map(|schema| (Step::AnyMember, schema)));
+                found.extend(schemas.values().map(|schema| (SchemaStep::AnyMember, schema)));
             }
-            ("additionalProperties" | "unevaluatedProperties", value) => found.push((Step::OtherMember, value)),
+            ("additionalProperties" | "unevaluatedProperties", value) => found.push((SchemaStep::OtherMember, value)),
             ("prefixItems" | "items", Value::Array(schemas)) => {
-                found.extend(schemas.iter().enumerate().map(|(index, schema)| (Step::Item(index), schema)));
+                found.extend(schemas.iter().enumerate().map(|(index, schema)| (SchemaStep::Item(index), schema)));
             }
-            ("items" | "additionalItems" | "unevaluatedItems", value) => found.push((Step::OtherItem, value)),
-            ("contains", value) => found.push((Step::AnyItem, value)),
-            ("propertyNames" | "contentSchema", value) => found.push((Step::Nothing, value)),
+            ("items" | "additionalItems" | "unevaluatedItems", value) => found.push((SchemaStep::OtherItem, value)),
+            ("contains", value) => found.push((SchemaStep::AnyItem, value)),
+            ("propertyNames" | "contentSchema", value) => found.push((SchemaStep::Nothing, value)),
             ("$defs" | "definitions", Value::Object(schemas)) => {
-                found.extend(schemas.values().map(|schema| (Step::Nothing, schema)));
+                found.extend(schemas.values().map(|schema| (SchemaStep::Nothing, schema)));
             }
             _ => {}
         }

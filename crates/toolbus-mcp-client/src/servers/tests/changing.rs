@@ -110,7 +110,7 @@ async fn of_two_servers_with_a_tool_of_one_name_the_first_by_name_has_it_and_one
 async fn servers_are_added_replaced_and_removed_at_run_time() {
     let world = Fixture::run(&[("mine", "well")]).await;
     let latest = || Instant::now() + Duration::from_secs(60);
-    let registered = |name, way| ServerSpec { origin: Origin::Registration, ..world.server(name, way) };
+    let registered = |name, way| ServerSpec { origin: ServerOrigin::Registration, ..world.server(name, way) };
     let configured = world.bridge.add(registered("Mine", "well"), latest()).await;
     assert_eq!(configured, Err("a server of this name is configured".to_owned()));
     let tools = world.bridge.add(registered("a", "well"), latest()).await.unwrap();
@@ -126,7 +126,7 @@ async fn servers_are_added_replaced_and_removed_at_run_time() {
     assert!(!world.bridge.remove(&mine).await, "an operator's");
     assert!(world.bridge.remove(&a).await && !world.bridge.remove(&a).await);
     assert!(world.registry.snapshot().get("a_echo").is_none());
-    assert_eq!(world.bridge.origin("MINE"), Some(Origin::Configuration));
+    assert_eq!(world.bridge.origin("MINE"), Some(ServerOrigin::Configuration));
     assert_eq!(world.bridge.origin("a"), None);
     world.end().await;
 }

@@ -17,7 +17,7 @@ use toolbus_core::tool::ToolCall;
 
 use super::fixture::Fixture;
 use super::*;
-use crate::spec::{Credential, Credentials, Endpoint, HttpKind};
+use crate::spec::{Credential, Credentials, HttpKind, HttpSpec};
 
 /// Who asked for what.
 type Asked = Arc<Mutex<Vec<String>>>;
@@ -58,7 +58,7 @@ async fn remote(tokens: &[(&str, &str)]) -> (Fixture, Asked) {
     let of_agent =
         |(agent, token): &(&str, &str)| (AgentName::parse(agent).unwrap(), Credential::Bearer(Secret::new(*token)));
     let credentials = Credentials::PerAgent(tokens.iter().map(of_agent).collect());
-    let endpoint = Endpoint { url, kind: HttpKind::Streamable, headers: BTreeMap::new(), credentials };
+    let endpoint = HttpSpec { url, kind: HttpKind::Streamable, headers: BTreeMap::new(), credentials };
     let world = Fixture::new();
     world.apply([ServerSpec { transport: TransportSpec::Http(endpoint), ..world.server("remote", "") }]);
     eventually("the tools", async || world.registry.snapshot().get("who").map(drop)).await;

@@ -54,14 +54,14 @@ impl Fixture {
         let folder = self.folder.path();
         let script = folder.join("server.py");
         let args = ["-SE", &script.to_string_lossy(), &folder.to_string_lossy(), name, way];
-        let program = Program {
+        let program = StdioSpec {
             command: "python3".to_owned(),
             args: args.map(str::to_owned).to_vec(),
             env: BTreeMap::new(),
             cwd: None,
             roots: Vec::new(),
         };
-        ServerSpec { transport: TransportSpec::Stdio(program), ..spec(name, Origin::Configuration) }
+        ServerSpec { transport: TransportSpec::Stdio(program), ..spec(name, ServerOrigin::Configuration) }
     }
 
     pub(super) fn lazy(&self, name: &str) -> ServerSpec {

@@ -4,7 +4,7 @@ use toolbus_core::Clock;
 use toolbus_core::caller::Identity;
 use toolbus_core::policy::{Capacity, Policy, PolicyHandle};
 use toolbus_core::tool::Naming;
-use toolbus_trust::pins::{Level, Levels, Named, Pins};
+use toolbus_trust::pins::{Level, Levels, NamedSource, Pins};
 
 use super::fixture::Fixture;
 use super::*;
@@ -29,7 +29,7 @@ fn pid(world: &Fixture, server: &str) -> String {
 /// Rules that ask pins about the tools of a world, of which those of `zzz` are pinned; and what keeps both together.
 fn pinned(world: &Fixture, file: &std::path::Path) -> (PolicyHandle, Pins) {
     let levels = Levels::new([("mcp:zzz".to_owned(), Level::Strict)], []);
-    let named = Named { source: "mcp:zzz".to_owned(), naming: Naming::default(), reached: None };
+    let named = NamedSource { source: "mcp:zzz".to_owned(), naming: Naming::default(), reached: None };
     let pins = Pins::open(Some(file.to_owned()), levels.naming([named]), Clock::SYSTEM).unwrap();
     let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
     let access = PolicyHandle::new(world.registry.clone(), Identity::default(), Policy::default(), capacity);

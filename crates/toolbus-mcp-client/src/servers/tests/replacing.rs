@@ -6,7 +6,7 @@ use crate::status::PhaseName;
 #[tokio::test]
 async fn what_an_operator_denies_is_not_offered_by_a_registered_server_of_the_same_name() {
     let world = Fixture::new();
-    world.bridge.restore(vec![ServerSpec { origin: Origin::Registration, ..world.server("a", "well") }]);
+    world.bridge.restore(vec![ServerSpec { origin: ServerOrigin::Registration, ..world.server("a", "well") }]);
     world.phase("a", PhaseName::Ready).await;
     let registered = world.call("pid").await.unwrap();
     let denied = ToolFilter::new(Vec::new(), vec!["pid".to_owned()]);

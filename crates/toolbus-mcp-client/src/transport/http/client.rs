@@ -18,9 +18,9 @@ use toolbus_outbound::headers::{HeaderError, parse_name, parse_value};
 use toolbus_outbound::{Authorizer, http_client, read_up_to};
 use url::Url;
 
-use super::OpenError;
+use super::HttpOpenError;
 use super::error::{HttpError, HttpErrorKind};
-use crate::spec::{Credential, Endpoint};
+use crate::spec::{Credential, HttpSpec};
 use crate::transport::TransportFailure;
 
 /// Longest wait for a connection.
@@ -43,18 +43,19 @@ pub(super) struct Requester {
 
 impl Requester {
     pub(super) fn new(
-        endpoint: &Endpoint,
+        endpoint: &HttpSpec,
         credential: Option<Credential>,
         redactor: &Redactor,
         clock: Clock,
-    ) -> Result<Self, OpenError> {
-        let http = http_client(CONNECT_TIMEOUT, IDLE_TIMEOUT)
-            .map_err(|_| OpenError::Other("the HTTP client cannot be set up: can the certificates be read?".into()))?;
+    ) -> Result<Self, HttpOpenError> {
+        let http = http_client(CONNECT_TIMEOUT, IDLE_TIMEOUT).map_err(|_| {
+            HttpOpenError::Other("the HTTP client cannot be set up: can the certificates be read?".into())
+        })?;
         let mut url = endpoint.url.clone();
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(OpenError::Other("the URL must begin with http:// or https://".into()));
+            return Err(HttpOpenError::Other("the URL must begin with http:// or https://".into()));
         }
-        let mut headers = configured(&endpoint.headers).map_err(|error| OpenError::Other(error.to_string()))?;
+        let mut headers = configured(&endpoint.headers).map_err(|error| HttpOpenError::Other(error.to_string()))?;
         if let Some(value) = from_user_info(&http, &url) {
             headers.entry(AUTHORIZATION).or_insert(value);
         }
@@ -62,8 +63,8 @@ impl Requester {
         let _ = url.set_username("");
         let _ = url.set_password(None);
         let origin = url.origin().ascii_serialization();
-        let authorizer =
-            Authorizer::new(credential, &http, redactor, clock).map_err(|error| OpenError::Other(error.to_string()))?;
+        let authorizer = Authorizer::new(credential, &http, redactor, clock)
+            .map_err(|error| HttpOpenError::Other(error.to_string()))?;
         Ok(Self { http, url, origin, headers, authorizer })
     }
 
@@ -72,7 +73,7 @@ impl Requester {
     }
 
     /// Sends a request. A token that the server does not accept is fetched anew, once.
-    async fn exchange(&self, outgoing: &Outgoing) -> Result<Response, HttpError> {
+    async fn exchange(&self, outgoing: &OutgoingRequest) -> Result<Response, HttpError> {
         let credential = self.authorizer.header().await?;
         let response = self.attempt(outgoing, credential.clone()).await?;
         if response.status() == StatusCode::UNAUTHORIZED
@@ -87,7 +88,7 @@ impl Requester {
 
     async fn attempt(
         &self,
-        outgoing: &Outgoing,
+        outgoing: &OutgoingRequest,
         credential: Option<(reqwest::header::HeaderName, HeaderValue)>,
     ) -> Result<Response, HttpError> {
         if outgoing.url.origin() != self.url.origin() {
@@ -114,7 +115,7 @@ fn from_user_info(http: &reqwest::Client, url: &Url) -> Option<HeaderValue> {
 }
 
 /// A request, besides what every request has.
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingRequest {
     pub(crate) method: Method,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
@@ -123,13 +124,13 @@ pub(crate) struct Outgoing {
 
 /// One connection to a server, in the sense of MCP. Clones are the same connection.
 #[derive(Clone)]
-pub(crate) struct HttpClient {
+pub(crate) struct McpHttpClient {
     requester: Arc<Requester>,
     closed: CancellationToken,
     failure: TransportFailure,
 }
 
-impl HttpClient {
+impl McpHttpClient {
     pub(super) fn new(requester: Arc<Requester>) -> Self {
         Self { requester, closed: CancellationToken::new(), failure: TransportFailure::default() }
     }
@@ -167,7 +168,7 @@ impl HttpClient {
     }
 
     /// Sends a request, and gives the answer whatever its status is.
-    pub(crate) async fn exchange(&self, outgoing: &Outgoing) -> Result<Response, HttpError> {
+    pub(crate) async fn exchange(&self, outgoing: &OutgoingRequest) -> Result<Response, HttpError> {
         self.requester.exchange(outgoing).await
     }
 

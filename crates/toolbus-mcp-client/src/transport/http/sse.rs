@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use url::Url;
 
 use super::events::events;
-use super::{HttpClient, HttpError, HttpErrorKind, Outgoing, is_of_type};
+use super::{HttpError, HttpErrorKind, McpHttpClient, OutgoingRequest, is_of_type};
 use crate::client::message;
 use crate::transport::TransportFailure;
 
@@ -28,7 +28,7 @@ const MAX_ADDRESS: usize = 4096;
 
 /// A connection by HTTP+SSE.
 pub(crate) struct SseTransport {
-    client: HttpClient,
+    client: McpHttpClient,
     /// Where messages are posted.
     address: Url,
     events: BoxStream<'static, Result<Sse, HttpError>>,
@@ -39,9 +39,9 @@ pub(crate) struct SseTransport {
 
 impl SseTransport {
     /// Opens the stream, and waits for its first event.
-    pub(crate) async fn open(client: HttpClient) -> Result<Self, HttpError> {
+    pub(crate) async fn open(client: McpHttpClient) -> Result<Self, HttpError> {
         let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("text/event-stream"))]);
-        let outgoing = Outgoing { method: Method::GET, url: client.url().clone(), headers, body: None };
+        let outgoing = OutgoingRequest { method: Method::GET, url: client.url().clone(), headers, body: None };
         let response = client.exchange(&outgoing).await?;
         if !response.status().is_success() {
             return Err(client.refusal(&response));
@@ -91,7 +91,7 @@ impl SseTransport {
 }
 
 /// Where messages are posted: on the origin of the stream and nowhere else.
-fn address(client: &HttpClient, event: &Sse) -> Result<Url, HttpError> {
+fn address(client: &McpHttpClient, event: &Sse) -> Result<Url, HttpError> {
     let origin = client.origin();
     let said = match (event.event.as_deref(), &event.data) {
         (Some("endpoint"), Some(address)) if address.len() <= MAX_ADDRESS => address,
@@ -123,7 +123,7 @@ impl Transport<RoleClient> for SseTransport {
             let body = serde_json::to_vec(&message)
                 .map_err(|_| HttpError::invalid("a message to an MCP server could not be written"))?;
             let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
-            let outgoing = Outgoing { method: Method::POST, url, headers, body: Some(body.into()) };
+            let outgoing = OutgoingRequest { method: Method::POST, url, headers, body: Some(body.into()) };
             let post = client.while_open(client.exchange(&outgoing));
             // Whoever cancels a request does not wait for it any more.
             let Some(response) = posting.unless_cancelled(post).await else { return Ok(()) };

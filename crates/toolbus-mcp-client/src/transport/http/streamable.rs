@@ -13,7 +13,7 @@ use rmcp::transport::streamable_http_client::{
 };
 use sse_stream::Sse;
 
-use super::client::{self, HttpClient, MAX_ANSWER, MAX_REFUSAL, Outgoing};
+use super::client::{self, MAX_ANSWER, MAX_REFUSAL, McpHttpClient, OutgoingRequest};
 use super::error::{HttpError, HttpErrorKind};
 use super::events::events;
 use crate::client::message;
@@ -36,7 +36,7 @@ impl From<HttpError> for Failure {
     }
 }
 
-impl StreamableHttpClient for HttpClient {
+impl StreamableHttpClient for McpHttpClient {
     type Error = HttpError;
 
     async fn post_message(
@@ -71,7 +71,7 @@ impl StreamableHttpClient for HttpClient {
     ) -> Result<(), Failure> {
         let mut headers = HeaderMap::from_iter(headers);
         headers.insert(SESSION, header(&session)?);
-        let outgoing = Outgoing { method: Method::DELETE, url: self.url().clone(), headers, body: None };
+        let outgoing = OutgoingRequest { method: Method::DELETE, url: self.url().clone(), headers, body: None };
         let response = self.exchange(&outgoing).await?;
         match response.status() {
             // A server need not let sessions be deleted, and may have forgotten this one.
@@ -82,7 +82,7 @@ impl StreamableHttpClient for HttpClient {
     }
 }
 
-impl HttpClient {
+impl McpHttpClient {
     async fn post(
         &self,
         message: ClientJsonRpcMessage,
@@ -97,7 +97,7 @@ impl HttpClient {
         }
         let body = Some(serde_json::to_vec(&message)?.into());
         let response =
-            self.exchange(&Outgoing { method: Method::POST, url: self.url().clone(), headers, body }).await?;
+            self.exchange(&OutgoingRequest { method: Method::POST, url: self.url().clone(), headers, body }).await?;
         let status = response.status();
         if status == StatusCode::NOT_FOUND && session.is_some() {
             return Err(Failure::SessionExpired);
@@ -220,8 +220,9 @@ impl HttpClient {
         if let Some(last_event) = last_event {
             headers.insert(LAST_EVENT, header(&last_event)?);
         }
-        let response =
-            self.exchange(&Outgoing { method: Method::GET, url: self.url().clone(), headers, body: None }).await?;
+        let response = self
+            .exchange(&OutgoingRequest { method: Method::GET, url: self.url().clone(), headers, body: None })
+            .await?;
         let refusal = self.refusal(&response);
         let status = response.status();
         if status.is_success() && is_of_type(&response, EVENT_STREAM) {

@@ -18,20 +18,20 @@ use serde_json::{Value, json};
 use toolbus_core::Clock;
 use url::Url;
 
-use super::{HttpError, HttpTransport, OpenError, Opener};
-use crate::spec::{Credential, Credentials, Endpoint, HttpKind};
+use super::{HttpError, HttpOpenError, HttpTransport, Opener};
+use crate::spec::{Credential, Credentials, HttpKind, HttpSpec};
 
-fn endpoint(url: &Url, kind: HttpKind) -> Endpoint {
+fn endpoint(url: &Url, kind: HttpKind) -> HttpSpec {
     // Fails where it is installed already.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    Endpoint { url: url.clone(), kind, headers: BTreeMap::new(), credentials: Credentials::None }
+    HttpSpec { url: url.clone(), kind, headers: BTreeMap::new(), credentials: Credentials::None }
 }
 
 fn opener(url: &Url, kind: HttpKind, credential: Option<Credential>) -> Opener {
     Opener::new(&endpoint(url, kind), credential, &Default::default(), Clock::SYSTEM).unwrap()
 }
 
-async fn open(url: &Url, kind: HttpKind) -> Result<HttpTransport, OpenError> {
+async fn open(url: &Url, kind: HttpKind) -> Result<HttpTransport, HttpOpenError> {
     opener(url, kind, None).open().await
 }
 

@@ -19,13 +19,13 @@ use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::Discard;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::listing::{Definition, definition};
+use toolbus_core::listing::{ListedTool, definition};
 use toolbus_core::progress::Progress;
 use toolbus_core::tool::{ToolDescriptor, ToolOutput};
 
 use crate::auth::{Principal, TokenId};
-use crate::backend::{Backend, BackendCall, Document, Listed, Unavailable};
-use crate::server::{McpServer, Settings};
+use crate::backend::{Backend, BackendCall, CallerListing, Document, Unavailable};
+use crate::server::{McpServer, McpServerSettings};
 
 /// Largest message.
 pub(super) const MAX_BODY: usize = 1024 * 1024;
@@ -92,10 +92,10 @@ impl Backend for Shared {
         Caller { session: Some(session), ..agent.map_or_else(Caller::unknown, Caller::agent) }
     }
 
-    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Listed, Unavailable>> {
+    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<CallerListing, Unavailable>> {
         let defined = |name: String| definition(&ToolDescriptor::new(name, "tests", "local"));
-        let tools: Vec<Definition> = self.0.tools_of(caller).into_iter().map(defined).collect();
-        ready(Ok(Listed { tools })).boxed()
+        let tools: Vec<ListedTool> = self.0.tools_of(caller).into_iter().map(defined).collect();
+        ready(Ok(CallerListing { tools })).boxed()
     }
 
     fn documents<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {
@@ -183,7 +183,7 @@ impl Fixture {
             scripted: Mutex::default(),
         });
         backend.has("ana", &["echo", "scripted", "storm", "wait"]);
-        let settings = Settings {
+        let settings = McpServerSettings {
             name: "toolbus".to_owned(),
             version: "0.0.0".to_owned(),
             max_body: MAX_BODY,

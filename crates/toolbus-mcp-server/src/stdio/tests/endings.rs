@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::fixture::{Fixture, INITIALIZE, INITIALIZED, alone, call, plain};
-use crate::stdio::End;
+use crate::stdio::StdioEnd;
 
 #[tokio::test(start_paused = true)]
 async fn at_the_end_of_the_input_what_is_under_way_is_answered_and_the_session_ends() {
@@ -14,7 +14,7 @@ async fn at_the_end_of_the_input_what_is_under_way_is_answered_and_the_session_e
     world.write(plain(2, "ping").as_bytes()).await;
     world.close_input();
     let (rest, end, log) = world.ended().await;
-    assert_eq!(end, End::Input);
+    assert_eq!(end, StdioEnd::Input);
     assert_eq!((rest.len(), log), (2, vec!["second: done".to_owned(), "session ended".to_owned()]), "{rest:?}");
 }
 
@@ -26,7 +26,7 @@ async fn what_takes_too_long_after_the_end_of_the_input_is_cancelled() {
     world.close_input();
     let began = Instant::now();
     let (rest, end, log) = world.ended().await;
-    assert_eq!((rest.len(), end), (1, End::Input), "{rest:?}");
+    assert_eq!((rest.len(), end), (1, StdioEnd::Input), "{rest:?}");
     assert_eq!(log, ["session ended", "waits: cancelled"]);
     assert!(began.elapsed().as_secs() <= 6, "{:?}", began.elapsed());
 }
@@ -45,7 +45,7 @@ async fn all_that_is_written_in_one_go_is_answered() {
 async fn without_a_word_there_is_nothing_to_end() {
     let mut world = Fixture::new();
     world.close_input();
-    assert_eq!(world.ended().await, (Vec::new(), End::Input, Vec::new()));
+    assert_eq!(world.ended().await, (Vec::new(), StdioEnd::Input, Vec::new()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,7 +55,7 @@ async fn when_nobody_reads_any_more_everything_is_cancelled() {
     world.close_output();
     world.say(&plain(2, "ping")).await;
     let (_, end, log) = world.ended().await;
-    assert_eq!((end, log), (End::Output, vec!["session ended".to_owned(), "waits: cancelled".to_owned()]));
+    assert_eq!((end, log), (StdioEnd::Output, vec!["session ended".to_owned(), "waits: cancelled".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,7 +65,7 @@ async fn when_the_server_closes_calls_are_cancelled_and_those_who_listen_are_tol
     world.ask(&alone(2, "subscriptions/listen", r#""notifications":{"toolsListChanged":true},"#)).await;
     world.closing.cancel();
     let (rest, end, mut log) = world.ended().await;
-    assert_eq!(end, End::Closed);
+    assert_eq!(end, StdioEnd::Closed);
     insta::assert_snapshot!(rest.join("\n"), @r#"{"jsonrpc":"2.0","id":2,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":2,"io.modelcontextprotocol/serverInfo":{"name":"toolbus","title":"Toolbus","version":"1"}}}}"#);
     log.sort();
     assert_eq!(log, ["session ended", "session ended", "waits: cancelled"]);
@@ -82,6 +82,6 @@ async fn a_client_that_does_not_read_holds_the_end_up_for_a_moment_only() {
     let began = Instant::now();
     // The pipe stays open, and nobody reads it.
     let end = world.served_to_its_end().await;
-    assert_eq!(end, End::Closed);
+    assert_eq!(end, StdioEnd::Closed);
     assert!(began.elapsed().as_secs() <= 3, "{:?}", began.elapsed());
 }

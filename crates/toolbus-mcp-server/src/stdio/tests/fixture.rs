@@ -15,13 +15,13 @@ use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::Discard;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::listing::{Definition, definition};
+use toolbus_core::listing::{ListedTool, definition};
 use toolbus_core::progress::Progress;
 use toolbus_core::tool::{ToolDescriptor, ToolOutput};
 
-use crate::backend::{Backend, BackendCall, Document, Listed, Unavailable};
-use crate::server::{McpServer, Settings};
-use crate::stdio::End;
+use crate::backend::{Backend, BackendCall, CallerListing, Document, Unavailable};
+use crate::server::{McpServer, McpServerSettings};
+use crate::stdio::StdioEnd;
 
 /// Longest message that is taken.
 pub(super) const MAX_BODY: usize = 4_096;
@@ -63,10 +63,10 @@ impl Backend for Shared {
         Caller { session: Some(session), ..Caller::agent(agent.unwrap()) }
     }
 
-    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Listed, Unavailable>> {
+    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<CallerListing, Unavailable>> {
         assert_eq!(&*caller.name, "ana");
-        let tool = |name: &&str| -> Definition { definition(&ToolDescriptor::new(*name, "test", "local")) };
-        ready(Ok(Listed { tools: self.0.tools.borrow().iter().map(tool).collect() })).boxed()
+        let tool = |name: &&str| -> ListedTool { definition(&ToolDescriptor::new(*name, "test", "local")) };
+        ready(Ok(CallerListing { tools: self.0.tools.borrow().iter().map(tool).collect() })).boxed()
     }
 
     fn documents<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {
@@ -128,7 +128,7 @@ impl Backend for Shared {
 pub(super) struct Fixture {
     pub(super) fake: Arc<Fake>,
     pub(super) closing: CancellationToken,
-    served: JoinHandle<End>,
+    served: JoinHandle<StdioEnd>,
     input: Option<DuplexStream>,
     output: Option<Lines<BufReader<DuplexStream>>>,
 }
@@ -153,8 +153,12 @@ impl Fixture {
             changes: watch::Sender::new(0),
             log: Mutex::default(),
         });
-        let settings =
-            Settings { name: "toolbus".to_owned(), version: "1".to_owned(), max_body: MAX_BODY, clock: Clock::SYSTEM };
+        let settings = McpServerSettings {
+            name: "toolbus".to_owned(),
+            version: "1".to_owned(),
+            max_body: MAX_BODY,
+            clock: Clock::SYSTEM,
+        };
         let closing = CancellationToken::new();
         let backend = Arc::new(Shared(Arc::clone(&fake)));
         let server = McpServer::new(settings, backend, Arc::new(Discard), closing.clone());
@@ -203,7 +207,7 @@ impl Fixture {
     }
 
     /// Waits for the end of the server. Gives what it still had to say, and why it ended.
-    pub(super) async fn ended(mut self) -> (Vec<String>, End, Vec<String>) {
+    pub(super) async fn ended(mut self) -> (Vec<String>, StdioEnd, Vec<String>) {
         let mut rest = Vec::new();
         if let Some(output) = &mut self.output {
             while let Some(line) = tokio::time::timeout(PATIENCE, output.next_line()).await.unwrap().unwrap() {
@@ -215,7 +219,7 @@ impl Fixture {
     }
 
     /// Waits for the end of the server without reading what it has to say.
-    pub(super) async fn served_to_its_end(&mut self) -> End {
+    pub(super) async fn served_to_its_end(&mut self) -> StdioEnd {
         tokio::time::timeout(PATIENCE, &mut self.served).await.expect("an end in time").unwrap()
     }
 }

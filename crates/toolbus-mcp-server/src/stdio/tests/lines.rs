@@ -1,9 +1,9 @@
 //! How a stream is read as lines of bounded length.
 
-use crate::stdio::{Line, Lines};
+use crate::stdio::{BoundedLines, Line};
 
 async fn lines(input: &[u8], limit: usize) -> Vec<Line> {
-    let mut lines = Lines::new(input, limit);
+    let mut lines = BoundedLines::new(input, limit);
     let mut all = Vec::new();
     while let Some(line) = lines.next().await.unwrap() {
         all.push(line);

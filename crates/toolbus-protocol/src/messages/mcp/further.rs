@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::text;
 use crate::json::ParseError;
-use crate::messages::members::{Members, read_members};
+use crate::messages::members::{MessageFields, read_members};
 
 /// The members of a request that its answer repeats; those that it does not have are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl McpEchoed {
     }
 }
 
-impl Members for McpEchoed {
+impl MessageFields for McpEchoed {
     const NAMES: &'static [&'static str] = &["serverName", "promptName", "uri", "questionId"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use super::optional_text;
 use crate::json::ParseError;
-use crate::messages::members::{Members, read_members};
+use crate::messages::members::{MessageFields, read_members};
 
 /// Tells an agent which servers there are for it: those that are new or changed, and those that are gone. What the agent
 /// knows of others stays.
@@ -56,7 +56,7 @@ impl McpMetadataRefreshRequest {
     }
 }
 
-impl Members for McpMetadataRefreshRequest {
+impl MessageFields for McpMetadataRefreshRequest {
     const NAMES: &'static [&'static str] = &["serverName"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {

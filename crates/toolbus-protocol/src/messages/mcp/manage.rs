@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{optional_text, text};
 use crate::json::ParseError;
-use crate::messages::members::{Members, read_members};
+use crate::messages::members::{MessageFields, read_members};
 
 /// Asks what the tools of a server are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -147,7 +147,7 @@ fn named(server: &str) -> Result<(), ParseError> {
     if server.is_empty() { Err(ParseError::Missing("serverName")) } else { Ok(()) }
 }
 
-impl Members for McpGetServiceDetailsRequest {
+impl MessageFields for McpGetServiceDetailsRequest {
     const NAMES: &'static [&'static str] = &["serverName"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
@@ -155,7 +155,7 @@ impl Members for McpGetServiceDetailsRequest {
     }
 }
 
-impl Members for McpUnregisterServerRequest {
+impl MessageFields for McpUnregisterServerRequest {
     const NAMES: &'static [&'static str] = &["serverName"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
@@ -163,7 +163,7 @@ impl Members for McpUnregisterServerRequest {
     }
 }
 
-impl Members for McpRegisterServerRequest {
+impl MessageFields for McpRegisterServerRequest {
     const NAMES: &'static [&'static str] = &["serverName", "type", "url", "command", "args", "env"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {

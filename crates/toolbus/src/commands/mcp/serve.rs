@@ -9,7 +9,7 @@ use toolbus_core::Clock;
 use toolbus_core::caller::AgentName;
 use toolbus_core::caller::IdentitySource;
 use toolbus_core::events::Discard;
-use toolbus_mcp_server::{McpServer, Settings};
+use toolbus_mcp_server::{McpServer, McpServerSettings};
 use toolbus_protocol::topic;
 use tracing::info;
 
@@ -77,7 +77,7 @@ async fn serve(args: McpServeArgs, agent: AgentName, config: &Config) -> Result<
     });
     let bus = app::bus(config)?;
     let remote = backend::Bus::start(Arc::clone(&bus), settings(args, &agent, config));
-    let settings = Settings {
+    let settings = McpServerSettings {
         name: "toolbus".to_owned(),
         version: crate::VERSION.to_owned(),
         max_body: usize::try_from(config.invoke.max_body.bytes()).unwrap_or(usize::MAX),

@@ -17,7 +17,7 @@ use toolbus_trust::scan::Scanner;
 
 use super::{milliseconds, show};
 use crate::app;
-use crate::cli::Output;
+use crate::cli::OutputFormat;
 use crate::commands::target::{Operator, TargetError};
 use crate::commands::{as_json, one_line, plain, warn};
 use crate::config::{Config, McpServers};
@@ -44,8 +44,8 @@ pub(super) async fn run(args: TestArgs, operator: &Operator) -> Result<ExitCode,
     let scanner = Scanner::new().map_err(|error| TargetError::Usage(error.to_string()))?;
     let report = without_secrets(&probe(&spec, &launcher, &scanner).await, &redactor)?;
     let printed = match operator.output {
-        Output::Json => writeln!(io::stdout(), "{}", as_json(&report)),
-        Output::Table => writeln!(anstream::stdout(), "{}", in_words(&report)),
+        OutputFormat::Json => writeln!(io::stdout(), "{}", as_json(&report)),
+        OutputFormat::Table => writeln!(anstream::stdout(), "{}", in_words(&report)),
     };
     ignore_broken_pipe(printed)?;
     Ok(ExitCode::from(u8::from(!report.passed())))

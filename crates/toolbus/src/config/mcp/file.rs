@@ -20,8 +20,8 @@ use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 
 use toolbus_trust::pins::Level;
 
-use self::json::{Members, elements, plain, position, problem};
-use self::refusal::Refusal;
+use self::json::{JsonFields, elements, plain, position, problem};
+use self::refusal::ServerRefusal;
 pub(crate) use self::substitution::INPUT_PREFIX;
 use self::substitution::Variables;
 use super::MAX_SERVERS;
@@ -43,7 +43,7 @@ pub struct ServersFile {
     pub(super) entries: Vec<(ServerSpec, String)>,
     /// What is done about changes of their tools, where that is said.
     pub(super) pins: BTreeMap<ServerName, Level>,
-    refused: Vec<Refusal>,
+    refused: Vec<ServerRefusal>,
     pub(super) warnings: Vec<String>,
     /// What is wrong besides servers that are refused.
     problems: Vec<String>,
@@ -136,7 +136,7 @@ impl ServersFile {
     ) -> Result<Vec<FileEntry<'a>>, String> {
         let whole: &RawValue = serde_json::from_str(text).map_err(|error| problem(file, &error))?;
         let expected = || format!("{file}: expected an object with `mcpServers`");
-        let members = Members::of(whole).ok_or_else(expected)?.0;
+        let members = JsonFields::of(whole).ok_or_else(expected)?.0;
         let (mut entries, mut ignored, mut has_servers) = (Vec::new(), Vec::new(), false);
         let names = |key: &str, value: &RawValue| {
             let names: Result<Option<Vec<String>>, _> = serde_json::from_str(value.get());
@@ -159,7 +159,7 @@ impl ServersFile {
                 }
                 "mcp" => {
                     let mut servers = None;
-                    for (key, value) in Members::of(value).map(|members| members.0).unwrap_or_default() {
+                    for (key, value) in JsonFields::of(value).map(|members| members.0).unwrap_or_default() {
                         match key.to_lowercase().as_str() {
                             "servers" => servers = Some(value),
                             "allowed" => choice.allowed = names("mcp.allowed", value)?,
@@ -178,7 +178,7 @@ impl ServersFile {
                 continue;
             };
             has_servers = true;
-            if let Some(members) = Members::of(servers) {
+            if let Some(members) = JsonFields::of(servers) {
                 entries.extend(members.0.into_iter().map(|(name, text)| FileEntry { name: Some(name), text }));
             } else if let Some(elements) = elements(servers) {
                 entries.extend(elements.into_iter().map(|text| FileEntry { name: None, text }));
@@ -239,7 +239,7 @@ impl ServersFile {
                     self.warnings.push(format!("{place}: {shown} is left out: {mistake}"));
                 }
                 let (place, mistake) = (place.to_owned(), mistake.to_string());
-                self.refused.push(Refusal { name, place, mistake, is_disabled: entry.is_disabled });
+                self.refused.push(ServerRefusal { name, place, mistake, is_disabled: entry.is_disabled });
             }
         }
     }

@@ -11,7 +11,7 @@ use toolbus_core::text::shown;
 use toolbus_core::tool::{Naming, Validation};
 use toolbus_mcp_client::spec::ToolFilter;
 use toolbus_mcp_client::spec::{
-    Credential, Credentials, Endpoint, HttpKind, Origin, Program, ServerName, ServerSpec, TransportSpec,
+    Credential, Credentials, HttpKind, HttpSpec, ServerName, ServerOrigin, ServerSpec, StdioSpec, TransportSpec,
 };
 use toolbus_trust::pins::Level;
 use url::Url;
@@ -177,7 +177,7 @@ impl ServerConfig {
             tool_timeout: self.tool_timeout.map(HumanDuration::get),
             is_lazy: self.lazy,
             is_disabled: self.disabled,
-            origin: Origin::Configuration,
+            origin: ServerOrigin::Configuration,
             transport: self.transport(credentials)?,
         };
         warnings.extend(is_exposed(&spec).then(|| "sends credentials unencrypted; use https://".to_owned()));
@@ -259,7 +259,7 @@ impl ServerConfig {
         Ok(TransportSpec::Http(self.endpoint(kind, credentials)?))
     }
 
-    fn program(&self) -> Result<Program, Mistake> {
+    fn program(&self) -> Result<StdioSpec, Mistake> {
         let Self { command, args, env, cwd, roots, .. } = self;
         let command = command.clone().unwrap_or_default();
         require(!command.trim().is_empty() && !command.contains('\0'), "command", "is no program")?;
@@ -273,10 +273,10 @@ impl ServerConfig {
         let is_path = |path: &PathBuf| !path.as_os_str().is_empty() && !path.to_string_lossy().contains('\0');
         require(cwd.as_ref().is_none_or(is_path), "cwd", "is no path of a directory")?;
         require(roots.iter().all(is_path), "roots", "has an entry that is no path of a directory")?;
-        Ok(Program { command, args: args.clone(), env: env.clone(), cwd: cwd.clone(), roots: roots.clone() })
+        Ok(StdioSpec { command, args: args.clone(), env: env.clone(), cwd: cwd.clone(), roots: roots.clone() })
     }
 
-    fn endpoint(&self, kind: HttpKind, credentials: Credentials) -> Result<Endpoint, Mistake> {
+    fn endpoint(&self, kind: HttpKind, credentials: Credentials) -> Result<HttpSpec, Mistake> {
         let url = http_url("url", self.url.as_deref().unwrap_or_default())?;
         require(self.headers.len() <= MAX_HEADERS, "headers", &format!("has more than {MAX_HEADERS} headers"))?;
         for (name, value) in &self.headers {
@@ -295,7 +295,7 @@ impl ServerConfig {
             let is_taken = credentials.all().any(|own| header_name(own).eq_ignore_ascii_case(header));
             require(!is_taken, "headers", &format!("has `{header}`, which `auth` sets, too"))?;
         }
-        Ok(Endpoint { url, kind, headers: self.headers.clone(), credentials })
+        Ok(HttpSpec { url, kind, headers: self.headers.clone(), credentials })
     }
 }
 

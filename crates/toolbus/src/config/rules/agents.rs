@@ -9,7 +9,7 @@ use toolbus_core::pattern::Pattern;
 use toolbus_core::rate::{Rate, RateRule, RateRules};
 use toolbus_core::recipients::AllowedRecipients;
 
-use super::{Checker, below, path};
+use super::{RuleChecker, below, path};
 use crate::config::OutboundConfig;
 use crate::config::agents::{AgentConfig, Agents, Rates, Recipients};
 use crate::config::identity::{IdentityConfig, Unknown};
@@ -33,7 +33,7 @@ impl Sections {
     }
 }
 
-impl Checker<'_> {
+impl RuleChecker<'_> {
     pub(super) fn sections(&self) -> Sections {
         let (toolsets, has_every_toolset) = self.entries("toolsets");
         Sections {
@@ -124,7 +124,7 @@ impl Checker<'_> {
     }
 }
 
-impl Checker<'_> {
+impl RuleChecker<'_> {
     /// Tells of rules for single agents on a bus where anybody can claim to be any agent.
     pub(super) fn identity(&mut self, identity: &IdentityConfig, sections: &Sections) {
         if identity.source == IdentitySource::Broker || identity.trust_headers || identity.agent.is_some() {

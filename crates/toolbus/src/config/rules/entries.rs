@@ -6,7 +6,7 @@ use toolbus_config::{KeyPath, Part, key_path};
 use toolbus_scripts::commands::{self, CommandConfig};
 use toolbus_tools::rest::{self, Auth, Endpoint, HttpClient};
 
-use super::{Checker, below};
+use super::{RuleChecker, below};
 
 /// A program that is there wherever this one runs, also where there is no shell.
 const STAND_IN: &str = "/proc/self/exe";
@@ -17,7 +17,7 @@ type Complete = fn(&mut Map<String, Value>);
 /// The key of a mistake in an entry, and what is wrong there.
 type KeyMistake = (&'static str, String);
 
-impl Checker<'_> {
+impl RuleChecker<'_> {
     /// Lets the tools crate look at every endpoint, as far as that is in order by itself.
     pub(super) fn endpoints(&mut self) {
         let entries = self.list(&["rest", "endpoints"], complete_endpoint);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use toolbus_config::Part;
 
-use super::{Checker, below, path};
+use super::{RuleChecker, below, path};
 use crate::config::http::{AgentTokens, HttpConfig, Open};
 use crate::config::identity::IdentityConfig;
 use crate::config::invoke::InvokeConfig;
 use toolbus_core::caller::AgentName;
 
-impl Checker<'_> {
+impl RuleChecker<'_> {
     pub(super) fn http(&mut self, http: &HttpConfig, identity: Option<&IdentityConfig>, invoke: Option<&InvokeConfig>) {
         self.secret("http.admin_token", http.admin_token.clone());
         self.tokens(http);

@@ -8,11 +8,11 @@ use toolbus_config::{Part, expected};
 use toolbus_mcp_client::spec::ServerName;
 
 use super::agents::Sections;
-use super::{Checker, below, path};
+use super::{RuleChecker, below, path};
 use crate::config::mcp::{ServerConfig, misplaced, placeholder};
 use crate::config::toolsets::{Kind, Scope, ToolsetConfig};
 
-impl Checker<'_> {
+impl RuleChecker<'_> {
     /// Whether there can be MCP servers.
     pub(super) fn has_servers(&self) -> bool {
         let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object);

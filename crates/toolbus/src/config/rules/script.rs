@@ -5,12 +5,12 @@ use toolbus_scripts::config::{LocalConfig, RunnerKind, ScriptConfig};
 use toolbus_scripts::requirement::AllowedPackages;
 use url::Url;
 
-use super::{Checker, path};
+use super::{RuleChecker, path};
 
 /// Least memory that an interpreter starts with.
 const LEAST_MEMORY: u64 = 32 * 1024 * 1024;
 
-impl Checker<'_> {
+impl RuleChecker<'_> {
     pub(super) fn has_scripts(&self) -> bool {
         self.tree.get(&path("script")).is_some()
     }

@@ -8,13 +8,13 @@ use toolbus_config::{Part, expected};
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 
 use super::agents::Sections;
-use super::{Checker, below, path};
+use super::{RuleChecker, below, path};
 use crate::config::mcp::MANAGEMENT_TOOLS;
 use crate::config::tool_names::{Declared, KnownTools, Named, known};
 use crate::config::tools::{ToolsConfig, builtin};
-use crate::config::toolsets::Members;
+use crate::config::toolsets::ToolsetMembers;
 
-impl Checker<'_> {
+impl RuleChecker<'_> {
     /// Tells of names that are given twice, and of names in lists that no tool has.
     pub(super) fn tools(&mut self, tools: &ToolsConfig, sections: &Sections) {
         self.names(tools, sections);
@@ -72,7 +72,7 @@ impl Checker<'_> {
 
     fn names(&mut self, tools: &ToolsConfig, sections: &Sections) {
         let toolsets = &sections.toolsets;
-        let members = Members::new(toolsets);
+        let members = ToolsetMembers::new(toolsets);
         let mut names: BTreeMap<String, String> = BTreeMap::new();
         for tool in builtin(tools) {
             let owner = "a tool that the daemon brings along (see `tools`)".to_owned();
@@ -152,7 +152,7 @@ impl Checker<'_> {
     }
 }
 
-impl Checker<'_> {
+impl RuleChecker<'_> {
     /// Tells of prefixes that are given twice, and of endpoints that are not there or in two sets.
     pub(super) fn toolsets(&mut self, sections: &Sections) {
         let endpoints: BTreeSet<String> = self.endpoint_tools().map(|(name, _)| name.to_owned()).collect();

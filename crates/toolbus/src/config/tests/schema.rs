@@ -1,5 +1,5 @@
 use serde_json::Value;
-use toolbus_config::Node;
+use toolbus_config::SchemaNode;
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn the_schema_forbids_unknown_keys_and_knows_no_null() {
 #[test]
 fn parts_are_found_through_references_choices_and_maps() {
     let schema = schema();
-    let at = |path: &[&str]| path.iter().try_fold(Node::root(&schema), |node, key| node.child(key));
+    let at = |path: &[&str]| path.iter().try_fold(SchemaNode::root(&schema), |node, key| node.child(key));
     assert!(at(&["tools", "limits", "web_*", "timeout"]).unwrap().takes("string"));
     assert!(at(&["rest", "endpoints", "0", "auth", "token"]).unwrap().is_secret());
     assert!(at(&["rest", "endpoints", "0", "headers", "x"]).unwrap().is_secret());

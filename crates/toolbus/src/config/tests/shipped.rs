@@ -1,7 +1,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use toolbus_config::Node;
+use toolbus_config::SchemaNode;
 use toolbus_scripts::config::PackagesConfig;
 
 use super::*;
@@ -288,14 +288,14 @@ fn the_documented_configuration_has_every_key() {
 
     let schema = schema();
     let mut keys = Vec::new();
-    every_key(Node::root(&schema), &mut Vec::new(), &mut keys);
+    every_key(SchemaNode::root(&schema), &mut Vec::new(), &mut keys);
     assert!(keys.len() > 50, "{keys:?}");
     let missing: Vec<String> = keys.iter().filter(|path| !has(tree.root(), path)).map(|path| path.join(".")).collect();
     assert!(missing.is_empty(), "not in config/toolbus.toml: {missing:?}");
 }
 
 /// Every key of the schema; `*` stands for the entries of maps and lists.
-fn every_key(node: Node<'_>, path: &mut KeyPath, found: &mut Vec<KeyPath>) {
+fn every_key(node: SchemaNode<'_>, path: &mut KeyPath, found: &mut Vec<KeyPath>) {
     if node.is_secret() {
         return;
     }

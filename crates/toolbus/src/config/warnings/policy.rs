@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use toolbus_core::caller::AgentName;
 use toolbus_core::caller::IdentitySource;
-use toolbus_core::policy::{Profile, Role};
+use toolbus_core::policy::{Profile, ProfileRole};
 use toolbus_core::recipients::declared;
 
 use super::mcp;
@@ -190,7 +190,7 @@ impl PolicyRules<'_> {
             Profile::all().into_iter().find(|one| self.agent.profile.as_deref().is_some_and(|name| one.is_named(name)));
         let role = profile.map(|profile| profile.judge(name, &tool.bare_name, &tool.source));
         tool.is_bound(self.agent)
-            && role.is_none_or(|role| role == Role::Allowed)
+            && role.is_none_or(|role| role == ProfileRole::Allowed)
             && passes(&self.agent.allowed_tools, &self.agent.denied_tools)
             && self.binding.is_none_or(|binding| passes(&binding.allowed_tools, &binding.denied_tools))
     }

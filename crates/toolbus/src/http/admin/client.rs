@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use url::Url;
 
-use super::view::{MAX_BODY, Refusal};
+use super::view::{ApiRefusal, MAX_BODY};
 use crate::config::Secret;
 
 /// Longest wait for a response.
@@ -130,7 +130,7 @@ impl AdminClient {
         if status.is_success() {
             return serde_json::from_slice(&response).map_err(|error| self.unreadable(error));
         }
-        match serde_json::from_slice::<Refusal>(&response) {
+        match serde_json::from_slice::<ApiRefusal>(&response) {
             Ok(refusal) if status.is_server_error() => Err(AdminClientError::Failed(refusal.error)),
             Ok(refusal) => Err(AdminClientError::Refused(refusal.error)),
             Err(_) if status == StatusCode::NOT_FOUND => Err(AdminClientError::Closed(self.to_string())),

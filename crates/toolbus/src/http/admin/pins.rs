@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::value::RawValue;
 use toolbus_config::expected;
 use toolbus_core::text::shown;
-use toolbus_trust::pins::{ApproveError, Definition, Difference, Entry, Mismatch, Pins, offer_digest};
+use toolbus_trust::pins::{ApproveError, Definition, Difference, Mismatch, PinEntry, Pins, offer_digest};
 
 use super::Admin;
 use super::view::{ApiError, Approval, Approved, Changed, Changes, Pinned, PinnedTools};
@@ -29,7 +29,7 @@ impl Admin {
         let clashes = self.gates.access().current().clashes();
         let owners: HashMap<(&str, &str), &str> =
             clashes.iter().map(|clash| ((&*clash.shadowed, &*clash.name), &*clash.kept)).collect();
-        let with_owner = |entry: Entry| {
+        let with_owner = |entry: PinEntry| {
             let owner = owners.get(&(&*entry.source, &*entry.name)).map(|owner| (*owner).to_owned());
             Pinned { shadowed_by: owner, ..pinned(entry) }
         };
@@ -109,8 +109,8 @@ impl Admin {
     }
 }
 
-fn pinned(entry: Entry) -> Pinned {
-    let Entry { source, tool, name, state, is_held, since, reason } = entry;
+fn pinned(entry: PinEntry) -> Pinned {
+    let PinEntry { source, tool, name, state, is_held, since, reason } = entry;
     Pinned { source, tool, name, state, held: is_held, since, reason, shadowed_by: None }
 }
 

@@ -22,8 +22,8 @@ use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_mcp_server::auth::bearer;
 
 use super::view::{
-    AgentTools, Agents, ApiError, Approved, Changes, DaemonStatus, Disabled, Explained, MAX_BODY, McpRestart,
-    McpServers, PinnedTools, Role, Switching, Tools, ToolsQuery,
+    AgentTools, Agents, ApiError, Approved, CallerQuery, Changes, DaemonStatus, Disabled, Explained, MAX_BODY,
+    McpRestart, McpServerList, PinnedTools, Switching, ToolsFound, ToolsQuery,
 };
 use super::{Admin, DaemonAdmin};
 use crate::http::auth::slowed;
@@ -106,12 +106,12 @@ async fn agents(State(admin): AdminState) -> Json<Agents> {
     Json(admin.agents())
 }
 
-async fn agent(State(admin): AdminState, name: NameInPath, role: QueryOf<Role>) -> ApiResult<AgentTools> {
+async fn agent(State(admin): AdminState, name: NameInPath, role: QueryOf<CallerQuery>) -> ApiResult<AgentTools> {
     let (Path(name), Query(role)) = (name?, role?);
     Ok(Json(admin.agent(&name, &role)?))
 }
 
-async fn tools(State(admin): AdminState, query: QueryOf<ToolsQuery>) -> ApiResult<Tools> {
+async fn tools(State(admin): AdminState, query: QueryOf<ToolsQuery>) -> ApiResult<ToolsFound> {
     let Query(query) = query?;
     Ok(Json(admin.tools(&query)?))
 }
@@ -156,8 +156,8 @@ async fn approve(State(admin): AdminState, name: NameInPath, body: BodyBytes) ->
     Ok(Json(admin.approve_pin(&name, parsed(body)?).await?))
 }
 
-async fn servers(State(admin): AdminState) -> Json<McpServers> {
-    Json(McpServers { servers: admin.servers.status(), problems: admin.servers.problems() })
+async fn servers(State(admin): AdminState) -> Json<McpServerList> {
+    Json(McpServerList { servers: admin.servers.status(), problems: admin.servers.problems() })
 }
 
 async fn server(State(admin): AdminState, name: NameInPath) -> ApiResult<ServerStatus> {

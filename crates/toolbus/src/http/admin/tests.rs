@@ -96,7 +96,7 @@ impl Fixture {
         let (access, folder, stop) = (access(), tempfile::tempdir().unwrap(), CancellationToken::new());
         let admin = Arc::new(Admin {
             gates: Arc::new(Gates::new(access.clone())),
-            switches: Switches::unkept(),
+            switches: SwitchStore::unkept(),
             pins: None,
             servers,
             daemon: None,

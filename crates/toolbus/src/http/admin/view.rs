@@ -11,9 +11,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_core::policy::UnknownCallers;
 use toolbus_mcp_client::status::ServerStatus;
-use toolbus_trust::pins::{Digest, State};
+use toolbus_trust::pins::{Digest, ToolState};
 
-use crate::http::health::{Blocker, Status};
+use crate::http::health::{Blocker, DaemonHealth};
 
 /// Largest body of a request, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;
@@ -56,7 +56,7 @@ pub struct AgentSummary {
 /// As what an agent asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Role {
+pub struct CallerQuery {
     /// The binding, as `channel:account`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
@@ -78,15 +78,15 @@ pub struct AgentTools {
     /// Why it has no tools at all, if something takes them all away.
     pub nothing: Option<String>,
     /// What holds for it beside that.
-    pub rules: Rules,
+    pub rules: AppliedRules,
     /// Every tool that there is, by name.
-    pub tools: Vec<Verdict>,
+    pub tools: Vec<ToolVerdict>,
 }
 
 /// What holds for an agent beside its tools, under the binding that was asked about.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Rules {
+pub struct AppliedRules {
     /// The profile that each of its requests has; absent: the request chooses.
     pub profile: Option<String>,
     /// Its tool sets.
@@ -96,18 +96,18 @@ pub struct Rules {
     /// Calls of it that wait at a time.
     pub max_queued: usize,
     /// Rates by pattern of tools, the most specific first.
-    pub rate_limits: Vec<Named>,
+    pub rate_limits: Vec<NamedRule>,
     /// How many people it may address, by channel.
-    pub recipients: Vec<Named>,
+    pub recipients: Vec<NamedRule>,
     /// Arguments that are set for it, by pattern of tools.
-    pub arguments: Vec<Named>,
+    pub arguments: Vec<NamedRule>,
     /// Its bindings, as `channel:account`.
     pub bindings: Vec<String>,
 }
 
 /// A rule in words, and what it is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Named {
+pub struct NamedRule {
     /// What it is for.
     pub name: String,
     /// The rule.
@@ -116,7 +116,7 @@ pub struct Named {
 
 /// What becomes of one tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct ToolVerdict {
     /// Name of the tool.
     pub tool: String,
     /// Where it comes from.
@@ -165,12 +165,12 @@ pub struct Explained {
     /// Whether every gate lets the call pass.
     pub passes: bool,
     /// The gates, in order.
-    pub steps: Vec<Gate>,
+    pub steps: Vec<GateResult>,
 }
 
 /// One gate of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gate {
+pub struct GateResult {
     /// Name of the step.
     pub step: String,
     /// Whether the call passes.
@@ -222,7 +222,7 @@ pub struct DaemonStatus {
     pub blocked_by: Vec<Blocker>,
     /// What everybody may know, and the last reload as a whole.
     #[serde(flatten)]
-    pub status: Status,
+    pub status: DaemonHealth,
 }
 
 /// Which tools are asked for; by default all.
@@ -245,7 +245,7 @@ pub struct ToolsQuery {
 
 /// The tools that there are, or those of one agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Tools {
+pub struct ToolsFound {
     /// Why the agent has none, if something takes them all away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nothing: Option<String>,
@@ -280,7 +280,7 @@ pub struct ToolDetails {
 
 /// The MCP servers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct McpServers {
+pub struct McpServerList {
     /// Every server, by name.
     pub servers: Vec<ServerStatus>,
     /// What is wrong with servers as they are configured; absent: nothing.
@@ -316,7 +316,7 @@ pub struct Pinned {
     /// The name that it is called by.
     pub name: String,
     /// How it is, compared with what is pinned.
-    pub state: State,
+    pub state: ToolState,
     /// Whether it is quarantined.
     pub held: bool,
     /// Since when it is like this.
@@ -372,7 +372,7 @@ pub struct Approved {
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct ApiRefusal {
     /// The reason, and what to do about it.
     pub error: String,
 }
@@ -413,7 +413,7 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, Json(Refusal { error: self.text })).into_response()
+        (self.status, Json(ApiRefusal { error: self.text })).into_response()
     }
 }
 

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use toolbus_core::Clock;
-use toolbus_core::audit::{ArgumentsHash, Audit, Event, Record};
+use toolbus_core::audit::{ArgumentsHash, Audit, AuditEvent, AuditRecord};
 use toolbus_core::bus::BusState;
 use toolbus_core::caller::AgentName;
 use toolbus_core::registry::Registry;
@@ -31,10 +31,10 @@ const TOKEN: &str = "s3cret-of-ana-1234";
 
 /// Keeps records for tests.
 #[derive(Default)]
-struct Kept(Mutex<Vec<Record>>);
+struct Kept(Mutex<Vec<AuditRecord>>);
 
 impl Audit for Kept {
-    fn record(&self, record: Record) {
+    fn record(&self, record: AuditRecord) {
         self.0.lock().push(record);
     }
 
@@ -157,7 +157,7 @@ async fn a_wrong_token_is_answered_late_recorded_and_the_last_of_its_connection(
     assert_eq!(client.closed_after().await, Duration::ZERO);
     let records = fixture.audit.0.lock();
     let recorded: Vec<_> = records.iter().map(|record| (record.event, record.remote, record.left_out)).collect();
-    assert_eq!(recorded, [(Event::RefusedEntry, "192.0.2.7".parse().ok(), None)]);
+    assert_eq!(recorded, [(AuditEvent::RefusedEntry, "192.0.2.7".parse().ok(), None)]);
     assert!(!format!("{records:?}").contains("not-the-right-one"));
 }
 

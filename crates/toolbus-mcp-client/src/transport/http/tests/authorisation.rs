@@ -8,7 +8,7 @@ use toolbus_core::failure::Cause;
 use super::server::{Asked, Server, orderly, status};
 use super::{begin, call, endpoint, opener};
 use crate::spec::{Credential, HttpKind};
-use crate::transport::http::{OpenError, Opener, classify};
+use crate::transport::http::{HttpOpenError, Opener, classify};
 
 fn challenged(code: u16, challenge: &str) -> Response {
     let mut response = status(code, "hunter2");
@@ -62,7 +62,8 @@ async fn refused(credential: Option<Credential>, answer: fn(&Asked) -> Response)
     let server = Server::start(answer).await;
     let mut texts = Vec::new();
     for kind in [HttpKind::Detect, HttpKind::Sse] {
-        let Err(OpenError::AuthRequired { text }) = opener(&server.url, kind, credential.clone()).open().await else {
+        let Err(HttpOpenError::AuthRequired { text }) = opener(&server.url, kind, credential.clone()).open().await
+        else {
             panic!()
         };
         texts.push(text);

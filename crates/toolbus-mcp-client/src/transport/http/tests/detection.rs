@@ -10,7 +10,7 @@ use serde_json::json;
 use super::server::{Asked, Server, json_of, orderly, result_of, said, silent_after, status};
 use super::{begin, call, opener, received};
 use crate::spec::HttpKind;
-use crate::transport::http::{HttpTransport, OpenError};
+use crate::transport::http::{HttpOpenError, HttpTransport};
 
 /// A server of HTTP+SSE that refuses posts to its URL with `code`.
 fn only_sse(asked: &Asked, code: u16) -> Response {
@@ -89,7 +89,7 @@ async fn nothing_is_remembered_of_a_server_that_speaks_neither() {
         let opener = opener(&server.url, HttpKind::Detect, None);
         match opener.open().await {
             Ok(mut transport) => assert_eq!(transport.send(super::initialize()).await.unwrap_err().status, Some(code)),
-            Err(OpenError::Other(text)) => assert!(text.contains(&format!("answered HTTP {code}; ")), "{text}"),
+            Err(HttpOpenError::Other(text)) => assert!(text.contains(&format!("answered HTTP {code}; ")), "{text}"),
             Err(error) => panic!("{error:?}"),
         }
         assert_eq!(opener.kind_name(), "http?");

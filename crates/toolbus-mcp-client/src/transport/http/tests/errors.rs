@@ -11,7 +11,7 @@ use toolbus_core::failure::Cause;
 use super::server::{Server, orderly, redirect, status};
 use super::{begun, call, open};
 use crate::spec::HttpKind;
-use crate::transport::http::{HttpError, HttpTransport, OpenError, classify};
+use crate::transport::http::{HttpError, HttpOpenError, HttpTransport, classify};
 
 const KINDS: [HttpKind; 3] = [HttpKind::Detect, HttpKind::Streamable, HttpKind::Sse];
 
@@ -26,7 +26,7 @@ async fn problem(url: &url::Url, kind: HttpKind) -> HttpOrOpen {
 #[derive(Debug, PartialEq)]
 enum HttpOrOpen {
     Http(HttpError),
-    Open(OpenError),
+    Open(HttpOpenError),
 }
 
 impl HttpOrOpen {
@@ -63,7 +63,7 @@ async fn a_server_that_is_not_there_is_told_from_one_that_fails() {
         let problem = problem(&url, kind).await;
         assert!(problem.text().ends_with("Connection refused (os error 111)"), "{problem:?}");
         match problem {
-            HttpOrOpen::Open(error) => assert!(matches!(error, OpenError::Refused(_)), "{error:?}"),
+            HttpOrOpen::Open(error) => assert!(matches!(error, HttpOpenError::Refused(_)), "{error:?}"),
             HttpOrOpen::Http(error) => assert_eq!(classify(&error), Some(Cause::ConnectFailed)),
         }
     }
@@ -77,7 +77,7 @@ async fn a_name_that_does_not_resolve_and_a_server_without_tls_are_failures_to_c
     for url in [tls, "http://nowhere.invalid/mcp".parse().unwrap()] {
         let HttpOrOpen::Http(error) = problem(&url, HttpKind::Streamable).await else { panic!() };
         assert_eq!(classify(&error), Some(Cause::ConnectFailed), "{error}");
-        assert!(matches!(problem(&url, HttpKind::Sse).await, HttpOrOpen::Open(OpenError::Refused(_))));
+        assert!(matches!(problem(&url, HttpKind::Sse).await, HttpOrOpen::Open(HttpOpenError::Refused(_))));
     }
 }
 
@@ -135,7 +135,7 @@ async fn a_connection_that_ends_in_the_middle_is_lost() {
     });
     let HttpOrOpen::Http(error) = problem(&url, HttpKind::Streamable).await else { panic!() };
     assert_eq!(classify(&error), Some(Cause::ConnectionLost), "{error}");
-    assert!(matches!(problem(&url, HttpKind::Sse).await, HttpOrOpen::Open(OpenError::Other(_))));
+    assert!(matches!(problem(&url, HttpKind::Sse).await, HttpOrOpen::Open(HttpOpenError::Other(_))));
     server.abort();
 }
 

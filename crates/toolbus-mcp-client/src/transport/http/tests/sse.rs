@@ -16,7 +16,7 @@ use toolbus_testing::patience::eventually;
 use super::server::{Open, Server, endless, events, orderly, said, silent_after, status};
 use super::{call, cancel, open, received};
 use crate::spec::HttpKind;
-use crate::transport::http::{HttpTransport, OpenError, classify};
+use crate::transport::http::{HttpOpenError, HttpTransport, classify};
 
 const HERE: &str = "event: endpoint\ndata: /messages?session=1\n\n";
 
@@ -83,7 +83,7 @@ async fn an_answer_is_whole_whoever_stops_waiting_for_it() {
 async fn refused(text: String) -> String {
     let open_streams = Arc::new(AtomicUsize::new(0));
     let server = Server::start(move |_| silent_after(&text, &open_streams)).await;
-    let Err(OpenError::Other(text)) = open(&server.url, HttpKind::Sse).await else { panic!() };
+    let Err(HttpOpenError::Other(text)) = open(&server.url, HttpKind::Sse).await else { panic!() };
     text.replace(&server.url.origin().ascii_serialization(), "ORIGIN")
 }
 
@@ -129,7 +129,7 @@ async fn what_is_no_stream_of_events_is_refused() {
     ];
     for (answer, expected) in table {
         let server = Server::start(move |_| answer()).await;
-        let Err(OpenError::Other(text)) = open(&server.url, HttpKind::Sse).await else { panic!() };
+        let Err(HttpOpenError::Other(text)) = open(&server.url, HttpKind::Sse).await else { panic!() };
         assert!(text.ends_with(expected), "{text}");
     }
 }

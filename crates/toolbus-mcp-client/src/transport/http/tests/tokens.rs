@@ -17,7 +17,7 @@ use url::Url;
 use super::server::{Asked, Server, endless, json_of, orderly, redirect, said, status};
 use super::{begin, call, endpoint, opener, received};
 use crate::spec::{ClientCredentials, Credential, HttpKind};
-use crate::transport::http::{HttpTransport, OpenError, Opener, classify};
+use crate::transport::http::{HttpOpenError, HttpTransport, Opener, classify};
 
 fn grant(token_url: &Url) -> Option<Credential> {
     Some(Credential::ClientCredentials(ClientCredentials {
@@ -130,22 +130,22 @@ async fn a_server_that_accepts_no_token_needs_a_person() {
 }
 
 /// Why there is no connection with a token endpoint that answers so; the MCP server must not be asked.
-async fn without_token(answer: impl Fn(&Asked) -> Response + Send + Sync + 'static) -> OpenError {
+async fn without_token(answer: impl Fn(&Asked) -> Response + Send + Sync + 'static) -> HttpOpenError {
     let (tokens, server) = (Server::start(answer).await, Server::start(orderly).await);
     let error = opener(&server.url, HttpKind::Detect, grant(&tokens.url)).open().await.err().unwrap();
     assert_eq!(server.asked().len(), 0);
     let origin = tokens.url.origin().ascii_serialization();
     match error {
-        OpenError::AuthRequired { text } => OpenError::AuthRequired { text: text.replace(&origin, "ORIGIN") },
-        OpenError::Refused(text) => OpenError::Refused(text.replace(&origin, "ORIGIN")),
-        OpenError::Other(text) => OpenError::Other(text.replace(&origin, "ORIGIN")),
+        HttpOpenError::AuthRequired { text } => HttpOpenError::AuthRequired { text: text.replace(&origin, "ORIGIN") },
+        HttpOpenError::Refused(text) => HttpOpenError::Refused(text.replace(&origin, "ORIGIN")),
+        HttpOpenError::Other(text) => HttpOpenError::Other(text.replace(&origin, "ORIGIN")),
     }
 }
 
 async fn useless(body: impl Into<String>) -> String {
     let body = body.into();
     let error = without_token(move |_| ([("content-type", "application/json")], body.clone()).into_response()).await;
-    assert!(matches!(error, OpenError::AuthRequired { .. }));
+    assert!(matches!(error, HttpOpenError::AuthRequired { .. }));
     error.to_string()
 }
 
@@ -200,7 +200,7 @@ async fn a_token_endpoint_that_hangs_is_given_up() {
         Response::new(silence())
     })
     .await;
-    assert!(matches!(&error, OpenError::Refused(_)), "{error:?}");
+    assert!(matches!(&error, HttpOpenError::Refused(_)), "{error:?}");
     insta::assert_snapshot!(error, @"the token endpoint at ORIGIN does not answer");
 }
 
@@ -211,6 +211,6 @@ async fn those_who_wait_for_a_fetch_that_fails_do_not_each_try_again() {
     let opener = opener(&server.url, HttpKind::Sse, grant(&tokens.url));
     let waiting: Vec<_> = (0..20).map(|_| opener.open()).collect();
     let outcomes = futures_util::future::join_all(waiting).await;
-    assert!(outcomes.into_iter().all(|outcome| matches!(outcome, Err(OpenError::Refused(_)))));
+    assert!(outcomes.into_iter().all(|outcome| matches!(outcome, Err(HttpOpenError::Refused(_)))));
     assert!(tokens.asked().len() <= 2, "{}", tokens.asked().len());
 }

@@ -10,7 +10,7 @@ use toolbus_core::tool::Validation;
 use toolbus_trust::pins::Level;
 
 use super::env_file;
-use super::json::Members;
+use super::json::JsonFields;
 use super::substitution::{Substitution, Variables};
 use crate::config::mcp::server::{Mistake, ServerConfig, ServerKind};
 use crate::config::{HumanDuration, Secret};
@@ -87,7 +87,7 @@ const CHOICES: [&str; 18] = [
 ];
 
 /// What is written of one server.
-pub(super) struct Written {
+pub(super) struct WrittenServer {
     pub(super) name: Option<String>,
     pub(super) server: Result<ServerConfig, Mistake>,
     /// Whether it says that it is not to be used, whatever else is wrong with it.
@@ -97,12 +97,12 @@ pub(super) struct Written {
 }
 
 /// Reads a server; `name` is absent where it is a member.
-pub(super) fn read(name: Option<String>, text: &RawValue, variables: &Variables<'_>) -> Written {
-    let Some(Members(members)) = Members::of(text) else {
+pub(super) fn read(name: Option<String>, text: &RawValue, variables: &Variables<'_>) -> WrittenServer {
+    let Some(JsonFields(members)) = JsonFields::of(text) else {
         let server = Err(wrong("", "expected an object"));
-        return Written { name, server, is_disabled: false, ignored: Vec::new() };
+        return WrittenServer { name, server, is_disabled: false, ignored: Vec::new() };
     };
-    let mut reader = Reader {
+    let mut reader = EntryReader {
         name,
         server: ServerConfig::default(),
         env_file: BTreeMap::new(),
@@ -130,10 +130,10 @@ pub(super) fn read(name: Option<String>, text: &RawValue, variables: &Variables<
         server.kind = reader.transport_mode;
     }
     let server = mistake.map_or(Ok(server), Err);
-    Written { name: reader.name, server, is_disabled, ignored: reader.ignored }
+    WrittenServer { name: reader.name, server, is_disabled, ignored: reader.ignored }
 }
 
-struct Reader<'a> {
+struct EntryReader<'a> {
     name: Option<String>,
     server: ServerConfig,
     /// What `envFile` gives.
@@ -145,7 +145,7 @@ struct Reader<'a> {
     substitution: Substitution<'a>,
 }
 
-impl Reader<'_> {
+impl EntryReader<'_> {
     fn member(&mut self, member: String, text: &RawValue) -> Result<(), Mistake> {
         let found = known(&member);
         // A server that is called by its key may have a `name` that means nothing.

@@ -6,16 +6,16 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// The members of an object, in their order.
-pub(super) struct Members<'a>(pub(super) Vec<(String, &'a RawValue)>);
+pub(super) struct JsonFields<'a>(pub(super) Vec<(String, &'a RawValue)>);
 
-impl<'a> Members<'a> {
+impl<'a> JsonFields<'a> {
     /// Those of an object; `None` for anything else.
     pub(super) fn of(text: &'a RawValue) -> Option<Self> {
         serde_json::from_str(text.get()).ok()
     }
 }
 
-impl<'de> Deserialize<'de> for Members<'de> {
+impl<'de> Deserialize<'de> for JsonFields<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(InOrder)
     }
@@ -24,7 +24,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
 struct InOrder;
 
 impl<'de> Visitor<'de> for InOrder {
-    type Value = Members<'de>;
+    type Value = JsonFields<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -35,7 +35,7 @@ impl<'de> Visitor<'de> for InOrder {
         while let Some(member) = map.next_entry()? {
             members.push(member);
         }
-        Ok(Members(members))
+        Ok(JsonFields(members))
     }
 }
 

@@ -9,7 +9,7 @@ use super::{ServersFile, shown};
 
 /// A server that cannot be used as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct ServerRefusal {
     pub(super) name: ServerName,
     pub(super) place: String,
     pub(super) mistake: String,
@@ -21,7 +21,7 @@ impl ServersFile {
     /// Everything that is wrong, in words.
     pub(in crate::config::mcp) fn problems(&self) -> Vec<String> {
         let told = self.refused.iter().filter(|refusal| !refusal.is_disabled).map(|refusal| {
-            let Refusal { name, place, mistake, .. } = refusal;
+            let ServerRefusal { name, place, mistake, .. } = refusal;
             let outcome = if self.is_used(name) { "goes on as it was" } else { "is left out" };
             format!("{place}: `{}` {outcome}: {mistake}", shown(name.as_str()))
         });
@@ -61,7 +61,7 @@ impl ServersFile {
             };
             if let Some(mistake) = mistake(spec).filter(|_| !spec.is_disabled) {
                 let (name, place) = (spec.name.clone(), place.clone());
-                self.refused.push(Refusal { name, place, mistake, is_disabled: false });
+                self.refused.push(ServerRefusal { name, place, mistake, is_disabled: false });
                 spec.clone_from(before);
                 keep_pin(&mut self.pins, &before.name, pins);
             }

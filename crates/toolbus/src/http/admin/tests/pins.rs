@@ -2,7 +2,7 @@
 
 use toolbus_core::Clock;
 use toolbus_core::tool::ToolDescriptor;
-use toolbus_trust::pins::{Level, Levels, Pins, State};
+use toolbus_trust::pins::{Level, Levels, Pins, ToolState};
 
 use super::super::view::{Approval, Approved, Changes, PinnedTools};
 use super::*;
@@ -27,7 +27,7 @@ impl Pinned {
         let pins = Pins::open(Some(folder.path().join("pins.json")), levels, Clock::SYSTEM).unwrap();
         let admin = Admin {
             gates: Arc::new(Gates::new(access.clone())),
-            switches: Switches::unkept(),
+            switches: SwitchStore::unkept(),
             pins: Some(pins.clone()),
             servers: Arc::new(NoServers),
             daemon: None,
@@ -75,7 +75,7 @@ async fn what_is_held_back_is_listed_shown_and_let_through_at_once() {
     assert!(!fixture.is_listed());
     let all: PinnedTools = fixture.client().ask(Method::GET, "/v1/pins?source=files").await.unwrap();
     let [read] = &all.tools[..] else { panic!("{all:?}") };
-    assert_eq!((read.state, read.held, all.problem), (State::Changed, true, None));
+    assert_eq!((read.state, read.held, all.problem), (ToolState::Changed, true, None));
     let changes = fixture.changes("read").await;
     let [change] = &changes.changes[..] else { panic!("{changes:?}") };
     assert!(change.before.as_ref().unwrap().get().contains("\"Reads.\""));

@@ -2,7 +2,7 @@ use axum::http::Method;
 use parking_lot::Mutex;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 
-use super::super::view::{McpRestart, McpServers};
+use super::super::view::{McpRestart, McpServerList};
 use super::*;
 
 /// Three servers, and who was to be restarted.
@@ -34,7 +34,7 @@ async fn refused(fixture: &Fixture, method: Method, path: &str) -> String {
 #[tokio::test]
 async fn every_server_is_told_with_all_that_is_known() {
     let fixture = Fixture::with(Arc::new(Three::default())).await;
-    let all: McpServers = fixture.socket().ask(Method::GET, "/v1/mcp").await.unwrap();
+    let all: McpServerList = fixture.socket().ask(Method::GET, "/v1/mcp").await.unwrap();
     let names: Vec<&str> = all.servers.iter().map(|server| server.name.as_str()).collect();
     assert_eq!(names, ["Files", "git hub", "old"]);
     insta::assert_json_snapshot!(fixture.get("/v1/mcp/files").await, @r#"

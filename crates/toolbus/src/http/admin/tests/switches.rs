@@ -47,13 +47,13 @@ impl Store for Broken {
 async fn what_was_off_is_off_again_and_what_was_on_again_is_on() {
     let store: Arc<dyn Store> = Arc::new(Memory::default());
     let first = access();
-    let switches = Switches::load(Arc::clone(&store), &first).await.unwrap();
+    let switches = SwitchStore::load(Arc::clone(&store), &first).await.unwrap();
     for name in ["a/b c", "echo"] {
         assert!(switches.set(&first, &tool(name), true).await.unwrap());
     }
     assert!(switches.set(&first, &tool("echo"), false).await.unwrap());
     let second = access();
-    Switches::load(store, &second).await.unwrap();
+    SwitchStore::load(store, &second).await.unwrap();
     assert_eq!(second.disabled(), [tool("a/b c")]);
 }
 
@@ -61,15 +61,15 @@ async fn what_was_off_is_off_again_and_what_was_on_again_is_on() {
 async fn a_store_that_holds_something_else_stops_the_start() {
     let store: Arc<dyn Store> = Arc::new(Memory::default());
     store.put(NAMESPACE, "everything", Vec::new()).await.unwrap();
-    let error = Switches::load(store, &access()).await.err().unwrap();
+    let error = SwitchStore::load(store, &access()).await.err().unwrap();
     assert!(matches!(error, LoadError::Unreadable { .. }), "{error}");
-    assert!(matches!(Switches::load(Arc::new(Broken), &access()).await, Err(LoadError::Store(_))));
+    assert!(matches!(SwitchStore::load(Arc::new(Broken), &access()).await, Err(LoadError::Store(_))));
 }
 
 #[tokio::test]
 async fn what_cannot_be_kept_is_off_all_the_same() {
     let access = access();
-    let switches = Switches { store: Some(Arc::new(Broken)), changing: Mutex::default() };
+    let switches = SwitchStore { store: Some(Arc::new(Broken)), changing: Mutex::default() };
     let error = switches.set(&access, &tool("echo"), true).await.unwrap_err();
     assert_eq!(access.disabled(), [tool("echo")]);
     assert!(error.to_string().contains("the disk is full"), "{error}");
