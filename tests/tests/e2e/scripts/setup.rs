@@ -78,7 +78,8 @@ fn shows_python(exe: &std::path::Path) -> bool {
     exe.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"))
 }
 
-/// Processes that this one has started, and those that they have.
+/// Processes that this one has started, and those that they have, but for the spawner of sandboxes, which stays as long
+/// as its daemon.
 pub(super) fn descendants(of: u32) -> HashSet<u32> {
     let listed = fs::read_dir("/proc").unwrap().flatten();
     let parents: Vec<(u32, u32)> = listed
@@ -94,7 +95,7 @@ pub(super) fn descendants(of: u32) -> HashSet<u32> {
             parents.iter().filter(|(_, parent)| family.contains(parent)).map(|(pid, _)| *pid).collect::<Vec<_>>(),
         );
         if family.len() == before {
-            family.remove(&of);
+            family.retain(|pid| *pid != of && name(*pid).as_deref() != Some("toolbus-spawner"));
             return family;
         }
     }
@@ -106,6 +107,11 @@ fn parent(pid: u32) -> Option<u32> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     fields.next()?.parse().ok().filter(|_| state != "Z")
+}
+
+/// The name of a process that lives.
+fn name(pid: u32) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
 }
 
 /// Whether a process lives.

@@ -217,12 +217,14 @@ modes = [attempt(lambda: os.chmod('file', mode)) for mode in (0o755, 0o4755, 0o2
 print(modes, attempt(lambda: os.fchmod(file, 0o6755)), attempt(lambda: os.open('new', os.O_CREAT | os.O_WRONLY, 0o4755)))
 ";
     let python = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|file| Path::new(file).exists());
-    for (level, first) in [(Level::Full, "done"), (Level::NoNamespaces, "Operation not permitted")] {
+    let refused = "Operation not permitted";
+    // Without namespaces, only a daemon of root gives a command a user of its own, which may change modes.
+    let without_namespaces = if rustix::process::geteuid().is_root() { "done" } else { refused };
+    for (level, first) in [(Level::Full, "done"), (Level::NoNamespaces, without_namespaces)] {
         let sandbox = sandbox(level);
         let given = folder();
         let mut settings = confined(&[python.unwrap(), "-c", script, given.path().to_str().unwrap()]);
         settings.write = vec![given.path().to_owned()];
-        let refused = "Operation not permitted";
         let expected = format!("['{first}', '{refused}', '{refused}'] {refused} {refused}");
         assert_eq!(printed(&sandbox, settings).await, expected, "{level}");
         let modes =
