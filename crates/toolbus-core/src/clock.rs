@@ -6,7 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Tells the time.
 ///
 /// [`Clock::SYSTEM`] is the system's. In a test whose runtime is paused it stands still and advances with the timers of
-/// tokio, so that decisions and waits agree. A clock of [`Clock::manual`] moves when it is told to, the wall clock included.
+/// tokio, so that decisions and waits agree. A clock of [`Clock::manual`] moves when it is told to, and one of
+/// [`Clock::paused`] with those timers, the wall clock included.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock(Option<&'static Manual>);
 
@@ -14,8 +15,8 @@ pub struct Clock(Option<&'static Manual>);
 #[derive(Debug)]
 struct Manual {
     start: Instant,
-    /// Time that has passed, in nanoseconds.
-    passed: AtomicU64,
+    /// Time that has passed, in nanoseconds; `None` if that is told by the runtime.
+    passed: Option<AtomicU64>,
 }
 
 impl Clock {
@@ -25,15 +26,24 @@ impl Clock {
     /// A clock for tests that begins at 2026-01-01T00:00:00Z, and moves by [`Self::advance`] alone. It is never freed.
     #[must_use]
     pub fn manual() -> Self {
-        let manual = Manual { start: Self::SYSTEM.now(), passed: AtomicU64::new(0) };
-        Self(Some(Box::leak(Box::new(manual))))
+        Self::beginning_now(Some(AtomicU64::new(0)))
     }
 
-    /// Moves a manual clock. Nothing for that of the system.
+    /// A clock for a paused runtime, in which it is made: it begins at 2026-01-01T00:00:00Z, and moves with the timers of
+    /// tokio, so that two runs see the same times. It is never freed.
+    #[must_use]
+    pub fn paused() -> Self {
+        Self::beginning_now(None)
+    }
+
+    fn beginning_now(passed: Option<AtomicU64>) -> Self {
+        Self(Some(Box::leak(Box::new(Manual { start: Self::SYSTEM.now(), passed }))))
+    }
+
+    /// Moves a manual clock. Nothing for others.
     pub fn advance(self, time: Duration) {
-        if let Some(manual) = self.0 {
-            let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            manual.passed.fetch_add(nanos, Ordering::Relaxed);
+        if let Some(passed) = self.0.and_then(|manual| manual.passed.as_ref()) {
+            passed.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
     }
 
@@ -76,7 +86,10 @@ impl Manual {
     const FIRST: Duration = Duration::from_secs(1_767_225_600);
 
     fn passed(&self) -> Duration {
-        Duration::from_nanos(self.passed.load(Ordering::Relaxed))
+        match &self.passed {
+            Some(passed) => Duration::from_nanos(passed.load(Ordering::Relaxed)),
+            None => Clock::SYSTEM.since(self.start),
+        }
     }
 }
 
@@ -100,5 +113,14 @@ mod tests {
         let before = Clock::SYSTEM.now();
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert_eq!(Clock::SYSTEM.since(before).as_secs(), 3600);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn the_clock_of_a_paused_runtime_moves_with_its_timers_the_wall_included() {
+        let clock = Clock::paused();
+        let now = clock.now();
+        assert_eq!(clock.since_epoch().as_secs(), 1_767_225_600);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        clock.advance(Duration::from_secs(1));
+        assert_eq!((clock.since(now).as_secs(), clock.since_epoch().as_secs()), (3600, 1_767_229_200));
     }
 }

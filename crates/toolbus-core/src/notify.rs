@@ -130,7 +130,9 @@ impl<N: NotificationSource> ChangeNotifier<N> {
         let mut asking = Vec::new();
         loop {
             let at = due.unwrap_or_else(|| clock.now());
+            // Biased, so that the same run twice notifies in the same order. No branch is ready again and again.
             tokio::select! {
+                biased;
                 changed = changes.changed() => {
                     if changed.is_err() {
                         return;

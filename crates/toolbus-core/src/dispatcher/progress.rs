@@ -70,7 +70,9 @@ impl ProgressPublisher {
         let mut pace = tokio::time::interval(PERIOD);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            // Biased, as everywhere: the same run twice takes the same turns.
             tokio::select! {
+                biased;
                 _ = pace.tick() => {}
                 () = ended.cancelled() => {}
             }

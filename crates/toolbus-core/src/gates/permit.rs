@@ -357,7 +357,8 @@ impl State {
             callers.entry(caller).or_default().push((waiter.number, waiter.bytes));
         }
         let beside_first = |calls: &[(u64, usize)]| calls.iter().skip(1).map(|(_, bytes)| bytes).sum::<usize>();
-        let most = callers.into_values().max_by_key(|calls| beside_first(calls));
+        // Of equal ones, whose last call came last: the order of the map must not decide.
+        let most = callers.into_values().max_by_key(|calls| (beside_first(calls), calls.last().copied()));
         let Some(calls) = most.filter(|calls| beside_first(calls) >= lacking) else { return false };
         let mut freed = 0;
         for (number, bytes) in calls.into_iter().rev() {

@@ -108,7 +108,7 @@ fn make_room(buckets: &mut HashMap<Key, Bucket>, now: Duration) {
     if buckets.len() < before {
         return;
     }
-    let first = buckets.iter().min_by_key(|(_, bucket)| bucket.full_at).map(|(key, _)| *key);
+    let first = buckets.iter().min_by_key(|(key, bucket)| (bucket.full_at, **key)).map(|(key, _)| *key);
     if let Some(key) = first {
         buckets.remove(&key);
     }

@@ -72,6 +72,7 @@ async fn start(place: &SessionSlot) -> Started {
 /// Returns when the session is to end: somebody says so, or it was idle for long enough.
 async fn ended(place: &SessionSlot) {
     tokio::select! {
+        biased;
         () = place.session.ending.cancelled() => {}
         () = idle(place) => {}
     }
