@@ -18,6 +18,7 @@ use crate::usage::Usage;
 use toolbus_protocol::new_message_id;
 
 use crate::args::MeasureArgs;
+use crate::daemon::TOOLBUS;
 use crate::error::MeasureError;
 use crate::figures::Row;
 use crate::report::Report;
@@ -31,8 +32,6 @@ use toolbus::signals::Signals;
 
 /// Name of the side that is the floor.
 pub(crate) const BARE: &str = "bare responder";
-/// Name of the side that is measured.
-pub(crate) const TOOLBUS: &str = "toolbus";
 
 /// Measures, and prints a table or JSON.
 ///

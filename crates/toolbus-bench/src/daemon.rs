@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use tokio::process::{Child, Command};
 
-use crate::broker::TOOLBUS;
 use crate::error::MeasureError;
 use crate::errors::Errors;
 use toolbus::http::admin::client::probe;
@@ -104,3 +103,6 @@ fn command(program: &Path) -> Command {
 pub(crate) async fn free_address() -> io::Result<SocketAddr> {
     tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()
 }
+
+/// Name of the side that is measured.
+pub(crate) const TOOLBUS: &str = "toolbus";

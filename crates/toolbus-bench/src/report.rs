@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use toolbus::cli::OutputFormat;
 use toolbus::commands::as_json;
+use toolbus::terminal::OutputFormat;
 use toolbus::terminal::ignore_broken_pipe;
 
 use crate::args::MeasureArgs;

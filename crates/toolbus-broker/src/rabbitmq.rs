@@ -25,12 +25,12 @@ use tokio_util::task::TaskTracker;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription, Target};
 use tracing::warn;
 
-use self::connection::{ConnectionHandle, ConnectionKind, ConnectionSupervisor};
+use self::connection::{ConnectionHandle, ConnectionSupervisor};
 use self::consumer::Consumer;
 use self::publisher::Publisher;
 use self::settings::Checked;
 pub use self::settings::{QueueType, RabbitMqSettings, SettingsError, Tls};
-use self::state::StateTracker;
+use self::state::{ConnectionKind, StateTracker};
 
 /// Longest wait for consumers to be cancelled, and for connections to be closed.
 const CLOSE_TIME: Duration = Duration::from_secs(8);

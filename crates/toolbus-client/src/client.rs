@@ -8,15 +8,15 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use toolbus_core::Clock;
-use toolbus_core::bus::{Bus, BusState, Outgoing, PublishError, Routing, Target};
+use toolbus_core::bus::{Bus, BusState, Outgoing, Routing, Target};
 use toolbus_core::progress::ProgressSink;
 use toolbus_protocol::{
     Envelope, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse, TraceContext, header, message_type,
     new_message_id,
 };
 
-use crate::inbox::{Expected, Inbox, Pending};
-use crate::sender::Sender;
+use crate::inbox::{ClientError, Expected, Inbox, Pending, Received};
+use crate::sender::{Sender, SignedRequest};
 
 /// Publishes requests and receives their answers.
 pub struct Client {
@@ -29,26 +29,6 @@ pub struct Client {
     news: watch::Receiver<u64>,
     sender: Sender,
     pub(crate) clock: Clock,
-}
-
-/// A request as it was sent.
-#[derive(Debug, Clone)]
-pub struct SignedRequest {
-    /// Where it goes.
-    pub topic: String,
-    /// The message's properties.
-    pub properties: Arc<Properties>,
-    /// The message's body.
-    pub body: Bytes,
-}
-
-/// A message as it came.
-#[derive(Debug, Clone)]
-pub struct Received {
-    /// The message's properties.
-    pub properties: Arc<Properties>,
-    /// The message's body.
-    pub body: Bytes,
 }
 
 /// An answer to a call, as it came.
@@ -69,44 +49,6 @@ pub enum ReplyContent {
     Result(ToolInvokeResponse),
     /// There is no result.
     Error(ToolError),
-}
-
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The broker did not take the request.
-    #[error("the request could not be published: {0}")]
-    Publish(#[from] PublishError),
-    /// No queue is bound to the topic.
-    #[error("nobody listens on topic `{0}`: is a daemon running with this topic in invoke.topics, on this exchange?")]
-    NoConsumer(String),
-    /// The queue of the daemon has no consumer.
-    #[error(
-        "no daemon takes calls from the queue `{0}`: start one, or check that its bus.url (virtual host) and \
-         bus.queue_prefix are these"
-    )]
-    NoDaemon(String),
-    /// The broker refuses this client.
-    #[error("the bus cannot be used: {0}")]
-    Refused(String),
-    /// The broker could not be reached in time.
-    #[error("the broker could not be reached within {0:.1?}{1}")]
-    Unreachable(Duration, String),
-    /// No answer came in time.
-    #[error("no answer came within {0:.1?}")]
-    NoAnswer(Duration),
-    /// The answer is no message of the wire.
-    #[error("the answer could not be read: {0}")]
-    Unreadable(String),
-    /// The daemon refuses a request that is no call.
-    #[error("{}: {}", .0.code, .0.message)]
-    Tool(ToolError),
-    /// The broker holds something that no retry mends.
-    #[error("the bus cannot be used: {0}")]
-    Fatal(String),
-    /// The bus was closed.
-    #[error("the bus was closed")]
-    Closed,
 }
 
 impl Client {

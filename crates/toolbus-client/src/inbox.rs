@@ -2,17 +2,64 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, oneshot, watch};
-use toolbus_core::bus::{Bus, Delivery, Ownership, Subscription};
+use toolbus_core::bus::{Bus, Delivery, Ownership, PublishError, Subscription};
 use toolbus_core::progress::{Progress, ProgressSink};
-use toolbus_protocol::{ToolProgress, message_type, new_message_id};
-
-use crate::client::{ClientError, Received};
+use toolbus_protocol::{Properties, ToolError, ToolProgress, message_type, new_message_id};
 
 /// Unacknowledged deliveries of one client.
 const PREFETCH: u16 = 64;
+
+/// A message as it came.
+#[derive(Debug, Clone)]
+pub struct Received {
+    /// The message's properties.
+    pub properties: Arc<Properties>,
+    /// The message's body.
+    pub body: Bytes,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The broker did not take the request.
+    #[error("the request could not be published: {0}")]
+    Publish(#[from] PublishError),
+    /// No queue is bound to the topic.
+    #[error("nobody listens on topic `{0}`: is a daemon running with this topic in invoke.topics, on this exchange?")]
+    NoConsumer(String),
+    /// The queue of the daemon has no consumer.
+    #[error(
+        "no daemon takes calls from the queue `{0}`: start one, or check that its bus.url (virtual host) and \
+         bus.queue_prefix are these"
+    )]
+    NoDaemon(String),
+    /// The broker refuses this client.
+    #[error("the bus cannot be used: {0}")]
+    Refused(String),
+    /// The broker could not be reached in time.
+    #[error("the broker could not be reached within {0:.1?}{1}")]
+    Unreachable(Duration, String),
+    /// No answer came in time.
+    #[error("no answer came within {0:.1?}")]
+    NoAnswer(Duration),
+    /// The answer is no message of the wire.
+    #[error("the answer could not be read: {0}")]
+    Unreadable(String),
+    /// The daemon refuses a request that is no call.
+    #[error("{}: {}", .0.code, .0.message)]
+    Tool(ToolError),
+    /// The broker holds something that no retry mends.
+    #[error("the bus cannot be used: {0}")]
+    Fatal(String),
+    /// The bus was closed.
+    #[error("the bus was closed")]
+    Closed,
+}
 
 /// The queue from which a client receives replies and announcements.
 #[derive(Debug, Clone, PartialEq, Eq)]

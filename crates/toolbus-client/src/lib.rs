@@ -44,11 +44,11 @@ mod inbox;
 mod invocation;
 mod sender;
 
-pub use client::{CallReply, Client, ClientError, Received, ReplyContent, SignedRequest};
+pub use client::{CallReply, Client, ReplyContent};
 pub use connection::{BusConnection, ConnectionOptions};
-pub use inbox::{Expected, Inbox};
+pub use inbox::{ClientError, Expected, Inbox, Received};
 pub use invocation::Invocation;
-pub use sender::Sender;
+pub use sender::{Sender, SignedRequest};
 pub use toolbus_broker::rabbitmq::{SettingsError, Tls};
 pub use toolbus_core::caller::AgentName;
 pub use toolbus_protocol::{ToolListRequest, ToolListResponse};

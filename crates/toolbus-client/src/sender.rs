@@ -1,9 +1,19 @@
 use std::sync::Arc;
 
+use bytes::Bytes;
 use toolbus_core::caller::AgentName;
 use toolbus_protocol::{Properties, header};
 
-use crate::client::SignedRequest;
+/// A request as it was sent.
+#[derive(Debug, Clone)]
+pub struct SignedRequest {
+    /// Where it goes.
+    pub topic: String,
+    /// The message's properties.
+    pub properties: Arc<Properties>,
+    /// The message's body.
+    pub body: Bytes,
+}
 
 /// Who asks, and as what.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -10,49 +10,15 @@ use std::path::Path;
 use config::{FileFormat, Format as _, Value as Parsed, ValueKind};
 use serde_json::{Map, Number, Value};
 
+use crate::format::ConfigFormat;
 use crate::problem::Problem;
 use crate::tree::{ParsedFile, Tree};
 use crate::{json, toml, yaml};
 
 /// Largest configuration file, in bytes: room for ten thousand endpoints.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
-/// Longest extension that is repeated, in characters.
-const MAX_SHOWN: usize = 20;
 /// Largest whole number that every reader takes for the same: 2^53.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
-
-/// The format of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConfigFormat {
-    /// `.toml`, or no extension.
-    Toml,
-    /// `.json`
-    Json,
-    /// `.yaml` or `.yml`
-    Yaml,
-}
-
-impl ConfigFormat {
-    /// The format that the extension of a file names, ASCII case ignored.
-    ///
-    /// # Errors
-    ///
-    /// If the extension is none of `toml`, `json`, `yaml` and `yml`.
-    pub fn of(file: &Path) -> Result<Self, UnknownConfigFormat> {
-        let extension = file.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
-        match extension.as_deref() {
-            None | Some("toml") => Ok(Self::Toml),
-            Some("json") => Ok(Self::Json),
-            Some("yaml" | "yml") => Ok(Self::Yaml),
-            Some(other) => Err(UnknownConfigFormat(other.chars().take(MAX_SHOWN).collect())),
-        }
-    }
-}
-
-/// An extension that names no format of a configuration.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("its extension `.{0}` is that of no configuration; expected .toml, .json, .yaml or .yml, or none for TOML")]
-pub struct UnknownConfigFormat(String);
 
 /// Puts the values of a file over those that are there.
 ///
@@ -121,29 +87,5 @@ fn value(parsed: Parsed) -> Value {
         ValueKind::String(text) => Value::String(text),
         ValueKind::Array(elements) => elements.into_iter().map(value).collect(),
         ValueKind::Table(members) => members.into_iter().map(|(key, member)| (key, value(member))).collect(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_extension_says_the_format() {
-        let format = |name: &str| ConfigFormat::of(Path::new(name));
-        for (name, expected) in [
-            ("a.toml", ConfigFormat::Toml),
-            ("a", ConfigFormat::Toml),
-            (".a", ConfigFormat::Toml),
-            ("/etc/a.d/a", ConfigFormat::Toml),
-            ("a.json", ConfigFormat::Json),
-            ("a.yaml", ConfigFormat::Yaml),
-            ("a.b.YML", ConfigFormat::Yaml),
-        ] {
-            assert_eq!(format(name), Ok(expected), "{name}");
-        }
-        insta::assert_snapshot!(format("a.conf").unwrap_err(), @"its extension `.conf` is that of no configuration; expected .toml, .json, .yaml or .yml, or none for TOML");
-        let long = format(&format!("a.{}", "x".repeat(1000))).unwrap_err().to_string();
-        assert!(long.len() < 200, "{long}");
     }
 }

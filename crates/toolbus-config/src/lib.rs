@@ -7,6 +7,7 @@
 mod cpu;
 mod duration;
 mod file;
+mod format;
 mod json;
 mod layers;
 mod problem;
@@ -20,7 +21,8 @@ mod yaml;
 
 pub use cpu::{Cpu, CpuError};
 pub use duration::{DurationError, HumanDuration};
-pub use file::{ConfigFormat, UnknownConfigFormat, layer};
+pub use file::layer;
+pub use format::{ConfigFormat, UnknownConfigFormat};
 pub use layers::{Override, command_line, environment};
 pub use problem::{MAX_SHOWN, Origin, Part, Position, Problem, Problems, Span, expected, near_names, nearest};
 pub use schema::{SchemaNode, schema_of};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::file::ConfigFormat;
+use crate::format::ConfigFormat;
 
 /// Most problems that are shown; what is left off is counted.
 pub const MAX_SHOWN: usize = 100;

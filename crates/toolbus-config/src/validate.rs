@@ -3,7 +3,7 @@
 use jsonschema::error::{TypeKind, ValidationError, ValidationErrorKind as Kind};
 use serde_json::Value;
 
-use crate::file::ConfigFormat;
+use crate::format::ConfigFormat;
 use crate::problem::{Part, Problem, expected, nearest};
 use crate::schema::{SchemaNode, quoted};
 use crate::tree::{KeyPath, Tree, from_pointer};

@@ -19,7 +19,8 @@ use toolbus_protocol::{
 use crate::bus::{Bus, Delivery};
 use crate::dispatcher::Dispatcher;
 use crate::failure::ToolFailure;
-use crate::reply::{AddressRefused, Buried, Replies, ReplyRules};
+use crate::reply::{Buried, Replies};
+use crate::request::{AddressRefused, ReplyRules};
 use crate::telemetry::DeadReason;
 use crate::text::shown;
 use crate::throttle::Throttle;
@@ -27,8 +28,7 @@ use crate::toolsets::SessionSets;
 
 use self::list::ListCache;
 
-pub use handler::{ControlError, ControlHandler, ControlRequest};
-pub use reply::ControlReply;
+pub use handler::{ControlError, ControlHandler, ControlReply, ControlRequest};
 use reply::{message, refusal};
 
 /// Longest body of a small request, in bytes.
@@ -71,7 +71,7 @@ struct ControlParts {
 /// Why a request is not obeyed.
 #[derive(Debug, thiserror::Error)]
 enum ControlRefusal {
-    /// Somebody else's, or nobody's: it is settled, and nothing more.
+    /// For another daemon, or for none: it is acknowledged without a reply.
     #[error("it is nothing for this daemon")]
     NotOurs,
     #[error("its answer may not go where it says: {0}")]
@@ -124,7 +124,7 @@ impl ControlService {
         }
     }
 
-    /// Has the requests of `topic` answered by somebody else.
+    /// Has the requests of `topic` answered by this handler.
     #[must_use]
     pub fn with(mut self, topic: &'static str, answerer: Arc<dyn ControlHandler>) -> Self {
         Arc::make_mut(&mut self.answerers).insert(topic, answerer);

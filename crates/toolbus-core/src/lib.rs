@@ -52,7 +52,7 @@ pub use gates::{rate, recipients};
 pub use notify::{ChangeNotifier, NotificationSource, NotifyHandle, ToolNames};
 pub use parameters::{Parameters, ParametersError};
 pub use pending_tools::{AllArrived, PendingTools};
-pub use reply::ReplyRules;
-pub use request::{Lookup, ToolRef};
+
+pub use request::{Lookup, ReplyRules, ToolRef};
 pub use service::{Drained, Service};
 pub use turns::{Turn, Turns};

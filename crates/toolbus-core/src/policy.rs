@@ -18,13 +18,13 @@ mod switches;
 mod tests;
 
 pub use crate::quarantine::{Claim, DefinitionCheck, Quarantine};
-pub use catalogue::Catalogue;
-pub use effective::{AllowedTool, EffectiveTools, EmptyReason, Forced};
+pub use catalogue::{Catalogue, Forced};
+pub use effective::{AllowedTool, EffectiveTools, EmptyReason};
 pub(crate) use explain::listed;
 pub use explain::{Because, Explanation};
-pub use handle::{Capacity, PolicyHandle};
+pub use handle::PolicyHandle;
 pub(crate) use profile::is_same_name;
 pub use profile::{EVERY_SOURCE, Profile, ProfileRole};
-pub use rules::{AgentPolicy, Allowed, BindingPolicy, Policy, UnknownCallers};
+pub use rules::{AgentPolicy, Allowed, BindingPolicy, Capacity, Policy, UnknownCallers};
 pub use summary::PolicySummary;
 pub use switches::{Switch, SwitchError};

@@ -24,15 +24,6 @@ pub use self::rules::RegistrationRules;
 /// The source of these tools.
 pub const SOURCE: &str = "mcp:management";
 
-/// The names of these tools, whether they are offered or not. No tool of a server has one.
-const NAMES: [&str; 5] =
-    ["mcp_list_services", "mcp_get_service_details", "mcp_invoke_tool", "mcp_register_server", "mcp_unregister_server"];
-
-/// Whether a name is that of a management tool, whatever server has a tool of it.
-pub(crate) fn has_name(name: &str) -> bool {
-    NAMES.contains(&name)
-}
-
 /// The management tools; those that add and remove servers only with a `registrar`. They list only what the caller may
 /// use.
 #[must_use]

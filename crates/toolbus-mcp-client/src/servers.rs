@@ -24,13 +24,14 @@ use toolbus_core::toolsets::SessionSet;
 use toolbus_trust::scan::Scanner;
 
 use self::entry::ServerEntry;
-use self::tools::{QuotaExceeded, ServerUsage, ToolQuota};
+use self::tools::{QuotaExceeded, RegisterTools, ServerUsage, ToolQuota};
 use crate::process::Launcher;
 use crate::spec::{ServerName, ServerOrigin, ServerSpec};
 use crate::status::ServerStatus;
 use crate::supervise::Timeouts;
 
-pub use self::control::{ServerControl, ServerDescription};
+pub use self::control::ServerControl;
+pub use crate::status::ServerDescription;
 
 /// Timeout of the first attempts before names are kept.
 const START_TIME: Duration = Duration::from_secs(10);
@@ -218,7 +219,7 @@ impl ServersState {
         let name = placed.spec.name.clone();
         let entry = ServerEntry::new(placed, self.timeouts, &self.launcher, &self.observer);
         self.entries.write().insert(name, Arc::clone(&entry));
-        entry.keep(self, before.as_ref());
+        entry.keep(self, before.as_ref(), |is_main| Arc::new(RegisterTools { entry: Arc::clone(&entry), is_main }));
         entry
     }
 

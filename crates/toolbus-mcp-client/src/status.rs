@@ -223,6 +223,17 @@ impl ProbeReport {
     }
 }
 
+/// Description and instructions of a server. The texts are the server's own, and bounded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServerDescription {
+    /// Its name, as configured.
+    pub name: String,
+    /// Its description.
+    pub description: Option<String>,
+    /// Its instructions.
+    pub instructions: Option<String>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,8 @@ pub(crate) mod stdio;
 
 use std::sync::{Arc, OnceLock};
 
+use serde::Serialize;
+
 /// The reason in `notifications/cancelled`.
 pub(crate) const GIVEN_UP: &str = "nobody waits for the answer any more";
 
@@ -53,6 +55,13 @@ fn count(json: &[u8]) -> usize {
         }
     }
     values
+}
+
+/// A message as it is written, with its end.
+fn line(message: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 #[cfg(test)]

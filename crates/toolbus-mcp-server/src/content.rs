@@ -7,8 +7,8 @@ use toolbus_core::failure::{Cause, ToolFailure, verdict};
 use toolbus_core::tool::{Effect, ToolOutput};
 use toolbus_protocol::{Code, ContentBlock, Outcome, header};
 
-use crate::meta::Version;
 use crate::rpc::{self, Id, RpcError};
+use crate::version::Version;
 
 /// Largest result, in bytes of its texts and data, as on the bus.
 const MAX_RESULT: usize = 16 * 1024 * 1024 - 64 * 1024;

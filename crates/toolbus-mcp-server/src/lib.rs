@@ -17,10 +17,12 @@ mod rpc;
 mod server;
 mod session;
 mod stdio;
+mod version;
 
 pub use self::auth::{AuthOutcome, Principal, TokenAuth, TokenId};
 pub use self::backend::{Backend, BackendCall, CallerListing, Document, Local, Resources, Unavailable};
 pub use self::http::router;
-pub use self::meta::Version;
-pub use self::server::{McpServer, McpServerSettings};
+pub use self::methods::McpServerSettings;
+pub use self::server::McpServer;
 pub use self::stdio::StdioEnd;
+pub use self::version::Version;

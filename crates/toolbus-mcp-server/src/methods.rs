@@ -8,22 +8,58 @@ mod tools;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use serde_json::value::RawValue;
-use toolbus_core::events::McpServerRequest;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
+use toolbus_core::events::{McpServerEvents, McpServerRequest};
 
+use crate::backend::Backend;
 use crate::rpc::{self, Id, RpcError, RpcRequest};
-use crate::server::ServerParts;
-use crate::session::Peer;
+use crate::session::{InFlightRequest, Peer, Sessions};
 
 pub(crate) use self::call::CallFlow;
 pub(crate) use self::listen::ListenFlow;
 
 /// How long a client may cache a list, in milliseconds. A client that listens is notified of changes.
 const FRESH_MS: u64 = 5_000;
+
+/// How the server presents itself, and what it takes.
+#[derive(Debug, Clone)]
+pub struct McpServerSettings {
+    /// The daemon's name in `serverInfo`.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Largest message, in bytes.
+    pub max_body: usize,
+    /// Measures sessions and requests.
+    pub clock: Clock,
+}
+
+pub(crate) struct ServerParts {
+    pub(crate) settings: McpServerSettings,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) events: Arc<dyn McpServerEvents>,
+    pub(crate) sessions: Sessions,
+    /// Cancelled when the server closes.
+    pub(crate) closing: CancellationToken,
+}
+
+impl ServerParts {
+    /// Notes that a request is under way.
+    pub(crate) fn enter(peer: &Peer, id: &Id) -> Result<InFlightRequest, RpcError> {
+        match &peer.session {
+            Some(session) => session.enter(id),
+            None => Ok(InFlightRequest::alone()),
+        }
+    }
+}
 
 /// A method that there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolbus_core::text::shortened;
 
-use crate::meta::Version;
+use crate::version::Version;
 
 /// Longest part of a message that its answer repeats, in characters.
 const MAX_SHOWN: usize = 200;

@@ -6,16 +6,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
-use toolbus_core::Clock;
+
 use toolbus_core::caller::Caller;
 use toolbus_core::events::{McpServerEvents, McpServerOperation};
 use toolbus_protocol::TraceContext;
 
 use crate::backend::Backend;
-use crate::meta::{Meta, Version};
-use crate::methods::{self, Flow, McpMethod};
-use crate::rpc::{self, Id, RpcError, RpcRequest};
-use crate::session::{InFlightRequest, McpSession, McpSessionLimits, Peer, SessionOwner, Sessions};
+use crate::meta::Meta;
+use crate::methods::{self, Flow, McpMethod, McpServerSettings, ServerParts};
+use crate::rpc::{self, RpcError, RpcRequest};
+use crate::session::{McpSession, McpSessionLimits, Peer, SessionOwner, Sessions};
+use crate::version::Version;
 
 /// Sessions of everybody together.
 const MAX_SESSIONS: usize = 10_000;
@@ -26,32 +27,10 @@ const SESSION_IDLE: Duration = Duration::from_secs(60 * 60);
 /// Time between two looks for sessions that are over.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 
-/// How the server presents itself, and what it takes.
-#[derive(Debug, Clone)]
-pub struct McpServerSettings {
-    /// The daemon's name in `serverInfo`.
-    pub name: String,
-    /// Its version.
-    pub version: String,
-    /// Largest message, in bytes.
-    pub max_body: usize,
-    /// Measures sessions and requests.
-    pub clock: Clock,
-}
-
 /// The MCP server. Cheap to clone.
 #[derive(Clone)]
 pub struct McpServer {
     pub(crate) parts: Arc<ServerParts>,
-}
-
-pub(crate) struct ServerParts {
-    pub(crate) settings: McpServerSettings,
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) events: Arc<dyn McpServerEvents>,
-    pub(crate) sessions: Sessions,
-    /// Cancelled when the server closes.
-    pub(crate) closing: CancellationToken,
 }
 
 /// The answer to a request.
@@ -204,15 +183,5 @@ impl McpServer {
         session.ended.cancel();
         self.parts.backend.end_session(&session.caller);
         self.parts.events.session_ended(session.version.as_str(), session.transport, session.lasted());
-    }
-}
-
-impl ServerParts {
-    /// Notes that a request is under way.
-    pub(crate) fn enter(peer: &Peer, id: &Id) -> Result<InFlightRequest, RpcError> {
-        match &peer.session {
-            Some(session) => session.enter(id),
-            None => Ok(InFlightRequest::alone()),
-        }
     }
 }

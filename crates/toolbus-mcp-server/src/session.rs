@@ -11,8 +11,8 @@ use toolbus_core::caller::Caller;
 use toolbus_protocol::{TraceContext, new_message_id};
 
 use crate::auth::TokenId;
-use crate::meta::Version;
 use crate::rpc::{Id, RpcError};
+use crate::version::Version;
 
 /// How many sessions there are, and for how long.
 #[derive(Debug, Clone, Copy)]

@@ -24,6 +24,7 @@ mod mcp;
 mod mcp_client;
 mod mcp_server;
 mod redacted;
+mod resource;
 mod scripts;
 mod settings;
 mod spans;

@@ -3,8 +3,6 @@
 
 use std::io;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use toolbus_core::audit;
 use toolbus_core::lifecycle;
 use toolbus_core::redact::Redactor;
@@ -20,6 +18,7 @@ use tracing_subscriber::registry::{LookupSpan, Registry};
 
 use crate::exporters::Exporters;
 use crate::redacted::RedactedLines;
+pub use crate::settings::LogFormat;
 
 /// Verbose libraries: logged from `warn` on, unless the filter names them.
 const CHATTY: [&str; 9] =
@@ -38,18 +37,6 @@ pub struct LogSettings {
     pub format: LogFormat,
     /// Whether text is coloured.
     pub coloured: bool,
-}
-
-/// How a log line is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
 }
 
 /// Why the log could not be set up.

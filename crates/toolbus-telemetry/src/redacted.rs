@@ -9,7 +9,7 @@ use opentelemetry_sdk::trace::SpanData;
 use toolbus_core::redact::Redactor;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::logging::LogFormat;
+use crate::settings::LogFormat;
 
 /// Longest description of a span's failure, in bytes.
 const MAX_DESCRIPTION: usize = 255;

@@ -1,17 +1,11 @@
-//! What is exported for whom: settings, and the resource that they make.
+//! What is exported and logged, and for whom.
 
 use std::str::FromStr;
 
-use opentelemetry::KeyValue;
-use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::resource::TelemetryResourceDetector;
-use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
-
-use crate::environment::{Environment, EnvironmentError, error};
 
 /// The collector, and the service that exports to it.
 #[derive(Debug, Clone)]
@@ -31,6 +25,18 @@ pub struct TelemetrySettings {
     pub redactor: Redactor,
     /// Measures what is recorded.
     pub clock: Clock,
+}
+
+/// How a log line is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
 }
 
 /// How metrics, traces and logs are sent.
@@ -78,91 +84,14 @@ pub struct BusIdentity {
     pub server_port: Option<u16>,
 }
 
-/// Attributes taken from the environment.
-const MAX_ATTRIBUTES: usize = 64;
-
-/// Who sends: the settings, over them `OTEL_RESOURCE_ATTRIBUTES`, over both `OTEL_SERVICE_NAME`.
-pub(crate) fn resource(
-    settings: &TelemetrySettings,
-    environment: &Environment<'_>,
-) -> Result<Resource, EnvironmentError> {
-    let own = [
-        KeyValue::new("service.name", settings.service_name.clone()),
-        KeyValue::new("service.version", settings.service_version.clone()),
-        KeyValue::new("service.instance.id", settings.service_instance.clone()),
-    ];
-    let given = environment.get("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
-    let given = attributes(&given).ok_or_else(|| {
-        error("OTEL_RESOURCE_ATTRIBUTES", "use key=value pairs with commas between them, percent-encoded, at most 64")
-    })?;
-    let name = environment.get("OTEL_SERVICE_NAME").map(|name| KeyValue::new("service.name", name));
-    // Later attributes replace earlier ones of the same key.
-    let builder = Resource::builder_empty().with_detector(Box::new(TelemetryResourceDetector));
-    Ok(builder.with_attributes(own).with_attributes(given).with_attributes(name).build())
-}
-
-/// Reads `key=value,…`; `None` when it cannot be read.
-fn attributes(text: &str) -> Option<Vec<KeyValue>> {
-    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
-    let read: Option<Vec<KeyValue>> = pairs
-        .map(|pair| {
-            let (key, value) = pair.split_once('=')?;
-            let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
-            (!key.trim().is_empty()).then(|| KeyValue::new(key.trim().to_owned(), value.into_owned()))
-        })
-        .collect();
-    read.filter(|attributes| attributes.len() <= MAX_ATTRIBUTES)
-}
-
 #[cfg(test)]
 mod tests {
-    use opentelemetry::Key;
-
-    use super::{Protocol, TelemetrySettings, UnknownProtocol, resource};
-    use crate::environment::Environment;
+    use super::{Protocol, UnknownProtocol};
 
     #[test]
     fn a_protocol_is_known_by_its_standard_name() {
         assert_eq!("grpc".parse(), Ok(Protocol::Grpc));
         assert_eq!("http/protobuf".parse(), Ok(Protocol::HttpProtobuf));
         assert_eq!("http/json".parse::<Protocol>(), Err(UnknownProtocol));
-    }
-
-    fn read(key: &'static str, variables: &[(&str, &str)]) -> Result<Option<String>, String> {
-        let settings = TelemetrySettings {
-            otlp_endpoint: None,
-            protocol: Protocol::Grpc,
-            service_name: "toolbus".into(),
-            service_version: "1.2".into(),
-            service_instance: "a".into(),
-            redactor: Default::default(),
-            clock: Default::default(),
-        };
-        let look_up = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let resource = resource(&settings, &Environment::new(&look_up)).map_err(|error| error.to_string())?;
-        Ok(resource.get(&Key::from(key)).map(|value| value.to_string()))
-    }
-
-    #[test]
-    fn the_settings_name_the_service() {
-        assert_eq!(read("service.name", &[]).unwrap().unwrap(), "toolbus");
-        assert_eq!(read("service.version", &[]).unwrap().unwrap(), "1.2");
-        assert_eq!(read("service.instance.id", &[]).unwrap().unwrap(), "a");
-        assert_eq!(read("telemetry.sdk.language", &[]).unwrap().unwrap(), "rust");
-    }
-
-    #[test]
-    fn the_environment_adds_and_replaces() {
-        let attributes = ("OTEL_RESOURCE_ATTRIBUTES", "service.name=b, deployment.environment.name=a%2Cb");
-        let name = ("OTEL_SERVICE_NAME", "c");
-        assert_eq!(read("service.name", &[attributes]).unwrap().unwrap(), "b");
-        assert_eq!(read("service.name", &[attributes, name]).unwrap().unwrap(), "c");
-        assert_eq!(read("deployment.environment.name", &[attributes]).unwrap().unwrap(), "a,b");
-    }
-
-    #[test]
-    fn attributes_that_cannot_be_read_are_an_error() {
-        assert!(read("service.name", &[("OTEL_RESOURCE_ATTRIBUTES", "novalue")]).is_err());
-        assert!(read("service.name", &[("OTEL_RESOURCE_ATTRIBUTES", "a=%ff")]).is_err());
     }
 }

@@ -21,8 +21,7 @@ use toolbus_core::tool::Tool;
 pub use toolbus_outbound::{Credential, CredentialError, HeaderError, HttpClient, HttpClientError};
 
 pub use self::auth::{AgentCredential, Auth};
-pub use self::check::EndpointError;
-pub use self::config::{Body, Endpoint, Method, RestConfig, UnknownMethod};
+pub use self::config::{Body, Endpoint, EndpointError, Method, RestConfig, UnknownMethod};
 pub use self::template::UrlTemplateError;
 
 /// Makes a tool of an endpoint, of source and provider `rest`.

@@ -12,6 +12,7 @@ use crate::commands::{
     tools,
 };
 use crate::config::{Override, Sources, default_files};
+use crate::terminal::OutputFormat;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,16 +83,6 @@ pub struct GlobalArgs {
     /// Print help with the global options, such as --config, --set and --output.
     #[arg(long, global = true, action = ArgAction::HelpLong, help_heading = "Options", display_order = 1_000)]
     help_all: Option<bool>,
-}
-
-/// How results are printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum OutputFormat {
-    /// For people.
-    #[default]
-    Table,
-    /// For programs.
-    Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]

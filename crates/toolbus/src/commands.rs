@@ -34,8 +34,9 @@ use toolbus_telemetry::logging;
 use toolbus_telemetry::logging::LogFormat;
 
 use crate::app;
-use crate::cli::{Cli, Command, GlobalArgs, OutputFormat, environment};
+use crate::cli::{Cli, Command, GlobalArgs, environment};
 use crate::config::{Config, Loaded, Problems, Sources};
+use crate::terminal::OutputFormat;
 use crate::terminal::printable;
 
 /// Exit code of a mistake in the command line or the configuration.
@@ -73,9 +74,9 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Mcp(args) => mcp::run(args, &operator()).await.map_err(told_by_kind),
         Command::Init(args) => init::run(args, &operator(), cli.global.named_file()).map_err(told_by_kind),
         Command::Connect(args) => connect::run(&args, &operator()).map_err(told_by_kind),
-        Command::Completions(args) => completions::completions(&args).map_err(told),
-        Command::Man(args) => completions::man(&args).map_err(told),
-        Command::Bench(args) => Err(told(bench::run(&args, &cli.global))),
+        Command::Completions(args) => completions::completions(&args, Cli::definition(true)).map_err(told),
+        Command::Man(args) => completions::man(&args, Cli::definition(true)).map_err(told),
+        Command::Bench(args) => Err(told(bench::run(&args, cli.global.words()))),
         Command::Tools(args) => tools::run(args, &operator()).await.map_err(told_by_kind),
         Command::Status(args) => daemon::status(args, &operator()).await.map_err(told_by_kind),
         Command::Reload(args) => daemon::reload(args, &operator()).await.map_err(told_by_kind),

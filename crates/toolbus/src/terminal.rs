@@ -1,7 +1,19 @@
-//! What is printed of texts that others wrote.
+//! How results are printed, and what of texts that others wrote.
 
 use std::borrow::Cow;
 use std::io;
+
+use clap::ValueEnum;
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum OutputFormat {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+}
 
 /// A text as a terminal may show it: control characters other than line break and tab are written as escapes.
 #[must_use]
@@ -17,7 +29,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Success when the reader has gone, as `head` does: what it did not want is nobody's loss.
+/// Treats `EPIPE` as success, so that `toolbus tools | head` exits with 0.
 ///
 /// # Errors
 ///

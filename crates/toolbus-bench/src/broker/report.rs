@@ -6,8 +6,9 @@ use std::time::Duration;
 use crate::usage::Usage;
 use serde::Serialize;
 
-use super::{BARE, TOOLBUS};
+use super::BARE;
 use crate::args::MeasureArgs;
+use crate::daemon::TOOLBUS;
 use crate::figures::{self, Row};
 use crate::report::Measured;
 use toolbus::commands::Context;

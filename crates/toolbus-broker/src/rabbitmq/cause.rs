@@ -42,6 +42,11 @@ pub(super) fn is_refusal(error: &Error) -> bool {
     matches!(code(error), Some(ACCESS_REFUSED | NOT_ALLOWED))
 }
 
+/// The broker's words, if it refused the address.
+pub(super) fn refusal(error: &Error) -> Option<String> {
+    matches!(code(error)?, ACCESS_REFUSED | NOT_FOUND | PRECONDITION_FAILED).then(|| words(error))
+}
+
 /// Why a connection could not be opened.
 pub(super) fn connecting(error: &Error) -> String {
     match code(error) {

@@ -13,10 +13,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lapin::message::BasicReturnMessage;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Error};
 use parking_lot::RwLock;
@@ -24,9 +26,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 use toolbus_core::Clock;
 use toolbus_core::bus::{PublishError, Routing};
+use tracing::warn;
 
+use super::cause;
 use super::connection::ConnectionHandle;
-use super::publisher::{Prepared, PublishFailure, open};
 
 /// Publishes that may wait for the channel's task.
 const BACKLOG: usize = 1024;
@@ -34,6 +37,57 @@ const BACKLOG: usize = 1024;
 const UNCLEAR_TIME: Duration = Duration::from_secs(5);
 /// How often that is looked at while nothing else happens.
 const PULSE: Duration = Duration::from_secs(1);
+
+/// Longest wait for a channel to be opened.
+const OPEN_TIME: Duration = Duration::from_secs(10);
+
+/// Why a message was not confirmed.
+pub(super) enum PublishFailure {
+    Amqp(Error),
+    /// The broker's own verdict on this message; the channel goes on.
+    Nack,
+    Gone,
+}
+
+/// A message as AMQP wants it.
+pub(super) struct Prepared {
+    pub(super) exchange: ShortString,
+    pub(super) address: ShortString,
+    pub(super) properties: lapin::BasicProperties,
+    pub(super) mandatory: bool,
+    pub(super) body: Bytes,
+}
+
+impl Prepared {
+    /// Publishes, and waits for the confirm.
+    pub(super) async fn send(self, channel: &Channel) -> Result<Confirmation, Error> {
+        let Self { exchange, address, properties, mandatory, body } = self;
+        let options = BasicPublishOptions { mandatory, immediate: false };
+        let confirm = channel.basic_publish(exchange, address, options, &body, properties).await?;
+        // The client has its own copy; a confirm may take long.
+        drop(body);
+        confirm.await
+    }
+}
+
+/// Waits for the connection, and opens a channel with confirms.
+pub(super) async fn open(handle: &ConnectionHandle) -> Result<Channel, PublishError> {
+    let unavailable = |error: Error| PublishError::Unavailable(cause::words(&error));
+    let connection = handle.open().await.map_err(|_| PublishError::Closed)?;
+    let opening = async {
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok(channel)
+    };
+    match tokio::time::timeout(OPEN_TIME, opening).await {
+        Ok(opened) => opened.map_err(unavailable),
+        Err(_) => {
+            let seconds = OPEN_TIME.as_secs();
+            warn!("the broker did not open a channel for publishing within {seconds} s; it is tried again");
+            Err(PublishError::Unavailable(format!("no channel within {seconds} s")))
+        }
+    }
+}
 
 /// The channel that publishes share, opened again after its loss.
 pub(super) struct SharedChannel {

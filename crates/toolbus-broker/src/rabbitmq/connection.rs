@@ -1,7 +1,6 @@
 //! Keeps one connection open: connects, watches, and connects again with back-off.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +20,7 @@ use tracing::{Span, debug, error, info, warn};
 
 use super::cause::{self, ACCESS_REFUSED};
 use super::settings::{Checked, host_of};
-use super::state::StateTracker;
+use super::state::{ConnectionKind, StateTracker};
 use super::topology::{self, TopologyError};
 
 /// Longest time for name, TCP, TLS and login together.
@@ -41,28 +40,6 @@ const CONFIRM_TIME: Duration = Duration::from_secs(10);
 /// Shortest and longest wait before the next attempt.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-
-/// What a connection is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ConnectionKind {
-    Consume,
-    Publish,
-}
-
-impl ConnectionKind {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Consume => "consume",
-            Self::Publish => "publish",
-        }
-    }
-}
-
-impl fmt::Display for ConnectionKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
 
 /// The connection while it is open; it ends with the supervisor, when the bus is closed.
 #[derive(Clone)]

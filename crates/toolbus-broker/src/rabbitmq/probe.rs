@@ -14,7 +14,6 @@ use toolbus_core::bus::PublishError;
 
 use super::cause;
 use super::connection::ConnectionHandle;
-use super::publisher::refusal;
 
 /// Probes under way at a time; further ones wait for one of them.
 const MAX_PROBES: usize = 16;
@@ -52,7 +51,7 @@ impl PublishProbe {
                     return None;
                 }
                 Err(error) => {
-                    if let Some(words) = refusal(&error) {
+                    if let Some(words) = cause::refusal(&error) {
                         return Some(words);
                     }
                 }

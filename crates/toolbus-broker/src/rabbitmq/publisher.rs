@@ -1,18 +1,13 @@
 //! Publishing with confirms: proven addresses share one channel, others have one each while it lasts.
 
-use std::time::Duration;
-
-use bytes::Bytes;
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
-use lapin::{Channel, Confirmation, Error};
+use lapin::{Channel, Confirmation};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
 use toolbus_core::bus::{BusState, Outgoing, PublishError, Routing, Target};
-use tracing::warn;
 
-use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
-use super::confirm_channel::SharedChannel;
+use super::cause;
+use super::confirm_channel::{Prepared, PublishFailure, SharedChannel, open};
 use super::connection::ConnectionHandle;
 use super::probe::PublishProbe;
 use super::properties;
@@ -20,8 +15,6 @@ use super::settings::Checked;
 
 /// Messages to unproven addresses on their way at a time; further ones wait for one of them.
 const MAX_CHANNELS: usize = 64;
-/// Longest wait for a channel to be opened.
-const OPEN_TIME: Duration = Duration::from_secs(10);
 
 /// The publishing half of the bus.
 ///
@@ -94,7 +87,7 @@ impl Publisher {
             Ok(Confirmation::Ack(None)) => Ok(Routing::Routed),
             Ok(Confirmation::Ack(Some(_))) => Ok(Routing::Unroutable),
             Ok(Confirmation::Nack(_) | Confirmation::NotRequested) => Err(self.error(&PublishFailure::Nack)),
-            Err(error) => match refusal(&error) {
+            Err(error) => match cause::refusal(&error) {
                 Some(words) => Err(PublishError::Refused(words)),
                 None => Err(self.error(&PublishFailure::Amqp(error))),
             },
@@ -154,59 +147,6 @@ impl Publisher {
             PublishFailure::Amqp(error) => PublishError::Unavailable(cause::words(error)),
             PublishFailure::Nack => PublishError::Rejected("a queue for it is full or down".to_owned()),
             PublishFailure::Gone => PublishError::Unavailable("the channel was lost".to_owned()),
-        }
-    }
-}
-
-/// Why a message was not confirmed.
-pub(super) enum PublishFailure {
-    Amqp(Error),
-    /// The broker's own verdict on this message; the channel goes on.
-    Nack,
-    Gone,
-}
-
-/// The broker's words, if it refused the address.
-pub(super) fn refusal(error: &Error) -> Option<String> {
-    matches!(cause::code(error)?, ACCESS_REFUSED | NOT_FOUND | PRECONDITION_FAILED).then(|| cause::words(error))
-}
-
-/// A message as AMQP wants it.
-pub(super) struct Prepared {
-    pub(super) exchange: ShortString,
-    pub(super) address: ShortString,
-    pub(super) properties: lapin::BasicProperties,
-    mandatory: bool,
-    body: Bytes,
-}
-
-impl Prepared {
-    /// Publishes, and waits for the confirm.
-    pub(super) async fn send(self, channel: &Channel) -> Result<Confirmation, Error> {
-        let Self { exchange, address, properties, mandatory, body } = self;
-        let options = BasicPublishOptions { mandatory, immediate: false };
-        let confirm = channel.basic_publish(exchange, address, options, &body, properties).await?;
-        // The client has its own copy; a confirm may take long.
-        drop(body);
-        confirm.await
-    }
-}
-
-/// Waits for the connection, and opens a channel with confirms.
-pub(super) async fn open(handle: &ConnectionHandle) -> Result<Channel, PublishError> {
-    let unavailable = |error: Error| PublishError::Unavailable(cause::words(&error));
-    let connection = handle.open().await.map_err(|_| PublishError::Closed)?;
-    let opening = async {
-        let channel = connection.create_channel().await?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        Ok(channel)
-    };
-    match tokio::time::timeout(OPEN_TIME, opening).await {
-        Ok(opened) => opened.map_err(unavailable),
-        Err(_) => {
-            let seconds = OPEN_TIME.as_secs();
-            warn!("the broker did not open a channel for publishing within {seconds} s; it is tried again");
-            Err(PublishError::Unavailable(format!("no channel within {seconds} s")))
         }
     }
 }

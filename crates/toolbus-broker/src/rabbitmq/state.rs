@@ -1,13 +1,35 @@
 //! The state that the bus shows, changed by the supervisors of its connections and by its consumers.
 
+use std::fmt;
+
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use toolbus_core::bus::BusState;
 
-use super::connection::ConnectionKind;
-
 /// Longest reason, in characters: what brokers and proxies send is theirs to choose.
 const MAX_REASON: usize = 400;
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ConnectionKind {
+    Consume,
+    Publish,
+}
+
+impl ConnectionKind {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Consume => "consume",
+            Self::Publish => "publish",
+        }
+    }
+}
+
+impl fmt::Display for ConnectionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
 
 #[derive(Default)]
 pub(super) struct StateTracker {
@@ -165,8 +187,7 @@ fn bounded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_REASON, StateTracker};
-    use crate::rabbitmq::connection::ConnectionKind;
+    use super::{ConnectionKind, MAX_REASON, StateTracker};
 
     #[test]
     fn it_is_connected_when_both_connections_are_open() {

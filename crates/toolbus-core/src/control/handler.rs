@@ -1,5 +1,6 @@
 //! How others answer requests on topics of their own.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,11 +8,12 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use toolbus_protocol::{Envelope, ParseError};
 
-use super::reply::ControlReply;
+use crate::answer::LARGE;
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::deadline::{Budgets, TimeBudget, inner};
-use crate::reply::Address;
+use crate::request::Address;
+use crate::turns::Turn;
 
 /// Answers the requests of one topic.
 pub trait ControlHandler: Send + Sync + 'static {
@@ -38,6 +40,50 @@ pub struct ControlRequest {
     pub body: Bytes,
     pub(super) address: Option<Address>,
     pub(super) clock: Clock,
+}
+
+/// A message to send back.
+pub struct ControlReply {
+    pub(super) message_type: Cow<'static, str>,
+    pub(super) body: Vec<u8>,
+    pub(super) persistent: bool,
+    pub(super) provider: Option<&'static str>,
+    /// Held until the message is sent.
+    pub(super) turn: Option<Turn>,
+}
+
+impl ControlReply {
+    /// A message of this type.
+    #[must_use]
+    pub fn new(message_type: impl Into<Cow<'static, str>>, body: &impl serde::Serialize) -> Self {
+        Self {
+            message_type: message_type.into(),
+            body: serde_json::to_vec(body).unwrap_or_default(),
+            persistent: true,
+            provider: None,
+            turn: None,
+        }
+    }
+
+    /// Keeps a turn until the message is sent, if the message is large: only so many of those are held in memory at a time.
+    #[must_use]
+    pub fn in_turn(mut self, turn: Turn) -> Self {
+        self.turn = (self.size() > LARGE).then_some(turn);
+        self
+    }
+
+    /// Names the kind of backend that it comes from.
+    #[must_use]
+    pub const fn of(mut self, provider: &'static str) -> Self {
+        self.provider = Some(provider);
+        self
+    }
+
+    /// Size of the message's body, in bytes.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.body.len()
+    }
 }
 
 /// Why a request is not obeyed.

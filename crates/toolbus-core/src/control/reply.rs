@@ -1,60 +1,13 @@
 //! What is sent back to who made a small request.
 
-use std::borrow::Cow;
-
 use toolbus_protocol::{Code, Envelope, Random, ToolError, bounded, header, message_type};
 
-use super::{ControlRefusal, ControlRequest};
-use crate::answer::{LARGE, Reply, destination, whole_milliseconds};
+use super::{ControlRefusal, ControlReply, ControlRequest};
+use crate::answer::{Reply, destination, whole_milliseconds};
 use crate::bus::Delivery;
 use crate::failure::{Status, verdict};
 use crate::telemetry::CallEnd;
 use crate::tool::Effect;
-use crate::turns::Turn;
-
-/// A message to send back.
-pub struct ControlReply {
-    pub(super) message_type: Cow<'static, str>,
-    pub(super) body: Vec<u8>,
-    pub(super) persistent: bool,
-    pub(super) provider: Option<&'static str>,
-    /// Held until the message is sent.
-    pub(super) turn: Option<Turn>,
-}
-
-impl ControlReply {
-    /// A message of this type.
-    #[must_use]
-    pub fn new(message_type: impl Into<Cow<'static, str>>, body: &impl serde::Serialize) -> Self {
-        Self {
-            message_type: message_type.into(),
-            body: serde_json::to_vec(body).unwrap_or_default(),
-            persistent: true,
-            provider: None,
-            turn: None,
-        }
-    }
-
-    /// Keeps a turn until the message is sent, if the message is large: only so many of those are held in memory at a time.
-    #[must_use]
-    pub fn in_turn(mut self, turn: Turn) -> Self {
-        self.turn = (self.size() > LARGE).then_some(turn);
-        self
-    }
-
-    /// Names the kind of backend that it comes from.
-    #[must_use]
-    pub const fn of(mut self, provider: &'static str) -> Self {
-        self.provider = Some(provider);
-        self
-    }
-
-    /// Size of the message's body, in bytes.
-    #[must_use]
-    pub const fn size(&self) -> usize {
-        self.body.len()
-    }
-}
 
 /// The answer to a request, from the daemon of this name.
 pub(super) fn message(source: &str, random: Random, asked: &ControlRequest, said: ControlReply) -> Reply {

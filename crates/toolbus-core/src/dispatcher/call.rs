@@ -17,8 +17,7 @@ use crate::failure::{ToolFailure, Verdict, verdict};
 use crate::gates::permit::Permit;
 use crate::progress::ProgressSink;
 use crate::replay::{Key, Slot};
-use crate::reply::Address;
-use crate::request::{Dialect, Request, RequestedSource};
+use crate::request::{Address, Dialect, Request, RequestedSource};
 use crate::telemetry::{CallEnd, CallSpan, CallSummary};
 use crate::tool::{Effect, Tool, ToolDescriptor};
 

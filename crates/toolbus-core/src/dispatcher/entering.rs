@@ -12,8 +12,7 @@ use crate::failure::{Cause, ToolFailure};
 use crate::gates::find;
 use crate::policy::EffectiveTools;
 use crate::replay::{Seen, Slot};
-use crate::reply::AddressRefused;
-use crate::request::{Lookup, Request};
+use crate::request::{AddressRefused, Lookup, Request};
 
 impl Dispatcher {
     /// Why the answer of a request would not arrive. A request that is running or was answered is not asked for: what its

@@ -12,7 +12,7 @@ use super::Dispatcher;
 use super::call::Call;
 use crate::answer::destination;
 use crate::progress::{Progress, ProgressSink};
-use crate::reply::Address;
+use crate::request::Address;
 
 /// Time between two messages of one call; of the reports in between, the last is told.
 const PERIOD: Duration = Duration::from_millis(50);

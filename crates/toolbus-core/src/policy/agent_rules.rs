@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Map, Value};
 
-use super::Capacity;
 use super::index::{ListId, PatternIndex};
 use super::profile::Profile;
-use super::rules::{AgentPolicy, Allowed, Policy};
+use super::rules::{AgentPolicy, Allowed, Capacity, Policy};
 use crate::caller::{AgentName, Caller, Identity};
 use crate::gates::permit::AgentGate;
 use crate::gates::rate::RateRules;

@@ -1,13 +1,15 @@
 //! The meeting of a policy with the tools that there are, at one moment.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicU16;
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
 use toolbus_protocol::{gemini_name, llm_name};
 
 use super::agent_rules::{EVERYBODY, Rules, ToolList};
 use super::bits::Bits;
-use super::effective::SetData;
 use super::index::ListId;
 use super::profile::ProfileRole;
 use super::switches::Switches;
@@ -45,6 +47,34 @@ pub struct Catalogue {
     pub(super) quarantine: Quarantine,
     /// The sets that were asked for, by section, cell and profile.
     built: Vec<Vec<Vec<OnceLock<Arc<SetData>>>>>,
+}
+
+/// Arguments that are set for a caller.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Forced(pub Map<String, Value>);
+
+/// The tools of a set, and what was found out about them.
+pub(super) struct SetData {
+    pub(super) bits: Bits,
+    /// Number of the rate that holds for a tool, plus two; one when none does, zero when nobody has asked yet.
+    pub(super) rates: OnceLock<Box<[AtomicU16]>>,
+    pub(super) forced: Mutex<HashMap<u32, Option<Arc<Forced>>>>,
+    pub(super) version: OnceLock<Arc<str>>,
+    pub(super) fingerprint: OnceLock<u64>,
+    pub(super) capacity: usize,
+}
+
+impl SetData {
+    pub(super) fn new(bits: Bits, capacity: usize) -> Self {
+        Self {
+            bits,
+            rates: OnceLock::new(),
+            forced: Mutex::default(),
+            version: OnceLock::new(),
+            fingerprint: OnceLock::new(),
+            capacity,
+        }
+    }
 }
 
 /// A tool, and what is known of it beforehand.

@@ -1,18 +1,16 @@
 //! What one caller may use: the one object that lists, enforces and explains.
 
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, OnceLock};
 
-use serde_json::{Map, Value};
+use serde_json::Map;
 use toolbus_protocol::topic;
 
 use super::agent_rules::{AgentRules, BindingRules, ToolList};
-use super::bits::Bits;
-use super::catalogue::{Catalogue, CatalogueTool};
+
+use super::catalogue::{Catalogue, CatalogueTool, Forced, SetData};
 use crate::caller::Caller;
 use crate::gates::permit::AgentGate;
 use crate::gates::rate::RateRule;
@@ -67,39 +65,11 @@ pub struct AllowedTool<'a> {
     pub(super) entry: &'a CatalogueTool,
 }
 
-/// Arguments that are set for a caller.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Forced(pub Map<String, Value>);
-
-/// The tools of a set, and what was found out about them.
-pub(super) struct SetData {
-    pub(super) bits: Bits,
-    /// Number of the rate that holds for a tool, plus two; one when none does, zero when nobody has asked yet.
-    rates: OnceLock<Box<[AtomicU16]>>,
-    forced: Mutex<HashMap<u32, Option<Arc<Forced>>>>,
-    version: OnceLock<Arc<str>>,
-    fingerprint: OnceLock<u64>,
-    capacity: usize,
-}
-
 /// Stands for listing where rates are counted by tool.
 const LISTING: u64 = 0;
 const UNASKED: u16 = 0;
 const NO_RATE: u16 = 1;
 const FIRST_RATE: u16 = 2;
-
-impl SetData {
-    pub(super) fn new(bits: Bits, capacity: usize) -> Self {
-        Self {
-            bits,
-            rates: OnceLock::new(),
-            forced: Mutex::default(),
-            version: OnceLock::new(),
-            fingerprint: OnceLock::new(),
-            capacity,
-        }
-    }
-}
 
 impl EffectiveTools {
     /// What a caller may use of a catalogue, outside of any session.

@@ -13,6 +13,7 @@ use toolbus_protocol::Envelope;
 use super::agent_rules::Rules;
 use super::catalogue::Catalogue;
 use super::effective::EffectiveTools;
+use super::rules::Capacity;
 use super::rules::{Policy, UnknownCallers};
 use super::switches::{Switch, SwitchError};
 use crate::caller::{AgentName, Caller, Identity};
@@ -23,15 +24,6 @@ use crate::turns::Turns;
 
 /// Sessions whose tool sets are remembered.
 const MAX_SESSIONS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
-
-/// How many calls the daemon takes, of which each agent may have a share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capacity {
-    /// Calls that run at a time.
-    pub max_in_flight: usize,
-    /// Calls that wait at a time.
-    pub max_waiting: usize,
-}
 
 /// Tool sets of a session, by caller and session.
 type Sessions = LruCache<(Arc<str>, Arc<str>), Arc<[Arc<str>]>>;

@@ -11,6 +11,15 @@ use crate::gates::rate::RateRules;
 use crate::gates::recipients::{AllowedRecipients, Outbound};
 use crate::pattern::Pattern;
 
+/// How many calls the daemon takes, of which each agent may have a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    /// Calls that run at a time.
+    pub max_in_flight: usize,
+    /// Calls that wait at a time.
+    pub max_waiting: usize,
+}
+
 /// Who may use what.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {

@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::time::{sleep_until, timeout};
 
 use super::instance::{AnyInstance, Panic, Started, contained};
-use super::session::{Id, SessionPhase, ToolSetSession};
-use super::set::SessionSet;
+use super::session::{Id, SessionPhase, SetState, ToolSetSession};
 use crate::bulkhead::text_of;
 use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
@@ -27,7 +26,7 @@ pub(super) const ENDING_TIME: Duration = START_GRACE.saturating_add(LEAVING_TIME
 
 /// A session's place in its set, left when dropped: also when its keeper panics or is aborted.
 pub(super) struct SessionSlot {
-    pub(super) set: Arc<SessionSet>,
+    pub(super) set: Arc<SetState>,
     pub(super) session: Arc<ToolSetSession>,
     pub(super) id: Id,
     /// What the calls that wait for the instance are told.
@@ -83,7 +82,7 @@ async fn idle(SessionSlot { set, session, .. }: &SessionSlot) {
         let until = {
             // No call can enter between the look and the end.
             let _table = set.table();
-            let until = session.idle_until(set.limits.idle_timeout);
+            let until = session.idle_until(set.idle_timeout);
             if until <= Clock::SYSTEM.now() {
                 session.ending.cancel();
                 return;

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::instance::{AnyInstance, SessionKey};
+use super::instance::{AnyFactory, AnyInstance, SessionKey};
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
@@ -29,6 +29,20 @@ pub(super) enum SessionPhase {
     Failed(ToolFailure),
     /// It has ended.
     Over,
+}
+
+/// What a tool set and the lives of its sessions share.
+pub(super) struct SetState {
+    pub(super) name: Arc<str>,
+    pub(super) factory: Arc<dyn AnyFactory>,
+    pub(super) idle_timeout: Duration,
+    pub(super) sessions: Mutex<SessionTable>,
+}
+
+impl SetState {
+    pub(super) fn table(&self) -> MutexGuard<'_, SessionTable> {
+        self.sessions.lock()
+    }
 }
 
 /// One session: made by its first call, held by its keeper and by its calls.

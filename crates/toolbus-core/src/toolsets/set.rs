@@ -1,15 +1,15 @@
 //! A tool set whose tools are run by an instance of each session's own.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::instance::{AnyFactory, SessionFactory, SessionKey};
+use super::instance::{SessionFactory, SessionKey};
 use super::lifecycle::{SessionSlot, live};
-use super::session::{Full, Id, SessionTable, ToolSetSession, Visit, share_of};
+use super::session::{Full, Id, SessionTable, SetState, ToolSetSession, Visit, share_of};
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
 use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -31,10 +31,7 @@ pub struct SessionLimits {
 
 /// A tool set of scope `session`.
 pub struct SessionSet {
-    pub(super) name: Arc<str>,
-    pub(super) factory: Arc<dyn AnyFactory>,
-    pub(super) limits: SessionLimits,
-    sessions: Mutex<SessionTable>,
+    pub(super) state: Arc<SetState>,
     lives: TaskTracker,
 }
 
@@ -57,21 +54,19 @@ impl Executor for InSession {
 impl SessionSet {
     /// A tool set without sessions, whose `factory` builds what runs their calls.
     pub fn new(name: impl Into<Arc<str>>, factory: impl SessionFactory, limits: SessionLimits) -> Arc<Self> {
-        let limits =
-            SessionLimits { idle_timeout: limits.idle_timeout.clamp(Duration::from_millis(1), MAX_IDLE), ..limits };
-        Arc::new(Self {
+        let state = SetState {
             name: name.into(),
             factory: Arc::new(factory),
-            limits,
+            idle_timeout: limits.idle_timeout.clamp(Duration::from_millis(1), MAX_IDLE),
             sessions: Mutex::new(SessionTable::new(limits.max_sessions)),
-            lives: TaskTracker::new(),
-        })
+        };
+        Arc::new(Self { state: Arc::new(state), lives: TaskTracker::new() })
     }
 
     /// Name of the set.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.state.name
     }
 
     /// A tool of this set.
@@ -83,12 +78,12 @@ impl SessionSet {
     /// Sessions that live: those that start and those that end included.
     #[must_use]
     pub fn sessions(&self) -> usize {
-        self.table().len()
+        self.state.table().len()
     }
 
     /// Ends a session, if there is one: its calls are cancelled and what runs them is stopped, both after this returns.
     pub fn end(&self, owner: &str, session: &str) {
-        if let Some(session) = self.table().get(&(owner.into(), session.into())) {
+        if let Some(session) = self.state.table().get(&(owner.into(), session.into())) {
             session.ending.cancel();
         }
     }
@@ -96,7 +91,7 @@ impl SessionSet {
     /// Ends every session and waits for that; no further one begins.
     pub async fn shutdown(&self) {
         {
-            let mut sessions = self.table();
+            let mut sessions = self.state.table();
             sessions.closed = true;
             sessions.all().for_each(|session| session.ending.cancel());
         }
@@ -107,7 +102,7 @@ impl SessionSet {
     /// Runs one call in its session.
     pub(super) async fn run(self: &Arc<Self>, mut call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let visit = self.visit(&call.caller).await?;
-        let instance = visit.instance(&self.name).await?;
+        let instance = visit.instance(&self.state.name).await?;
         // The call's own token is its caller's: it says who cancelled.
         let cancelled = call.cancelled.child_token();
         call.cancelled = cancelled.clone();
@@ -132,7 +127,7 @@ impl SessionSet {
     /// Enters the caller's session, which may begin now.
     async fn visit(self: &Arc<Self>, caller: &Caller) -> Result<Visit, ToolFailure> {
         let Some(session) = &caller.session else {
-            let text = format!("Tool set '{}' works within a session. Give the call a sessionId.", self.name);
+            let text = format!("Tool set '{}' works within a session. Give the call a sessionId.", self.state.name);
             return Err(ToolFailure::new(Cause::InvalidArguments, text));
         };
         let id = (Arc::clone(&caller.owner), Arc::clone(session));
@@ -145,7 +140,7 @@ impl SessionSet {
     }
 
     fn enter(self: &Arc<Self>, caller: &Caller, id: &Id) -> Result<SessionEntry, ToolFailure> {
-        let mut sessions = self.table();
+        let mut sessions = self.state.table();
         if let Some(session) = sessions.get(id) {
             let is_ending = session.ending.is_cancelled();
             return Ok(if is_ending {
@@ -166,13 +161,13 @@ impl SessionSet {
         let visit = session.enter();
         // Counted under the lock, so that a shutdown waits for it.
         // In a task of its own: the start is not the first call's, which may be cancelled.
-        self.lives.spawn(live(SessionSlot { set: Arc::clone(self), session, id: id.clone(), failure: None }));
+        self.lives.spawn(live(SessionSlot { set: Arc::clone(&self.state), session, id: id.clone(), failure: None }));
         drop(sessions);
         Ok(SessionEntry::In(visit))
     }
 
     fn full(&self, full: Full) -> ToolFailure {
-        let set = &self.name;
+        let set = &self.state.name;
         overloaded(match full {
             Full::Set(max) => {
                 format!("Tool set '{set}' has no room for another session: there are {max}, the most. Try again later.")
@@ -182,10 +177,6 @@ impl SessionSet {
                  is not needed any more, or try again later."
             ),
         })
-    }
-
-    pub(super) fn table(&self) -> MutexGuard<'_, SessionTable> {
-        self.sessions.lock()
     }
 }
 

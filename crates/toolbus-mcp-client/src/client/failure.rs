@@ -7,7 +7,6 @@ use rmcp::service::{ClientInitializeError, ServiceError};
 use toolbus_core::failure::{Cause, ToolFailure};
 
 use super::SessionMode;
-use super::redacted::shown;
 use crate::transport::http::classify;
 
 /// Longest text of a server within an error, in characters.
@@ -191,6 +190,22 @@ fn chain(error: &(dyn Error + 'static)) -> String {
     shown(&sources.map(ToString::to_string).collect::<Vec<_>>().join(": "), MAX_TEXT)
 }
 
+/// At most `max` characters of `text`, without control characters besides line breaks and tabs.
+pub(super) fn shown(text: &str, max: usize) -> String {
+    let mut shown = String::with_capacity(text.len().min(max));
+    for character in text.chars().take(max) {
+        if character.is_control() && !matches!(character, '\n' | '\t') {
+            shown.extend(character.escape_debug());
+        } else {
+            shown.push(character);
+        }
+    }
+    if text.chars().nth(max).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use std::any::TypeId;
@@ -254,5 +269,16 @@ mod tests {
             request("ping", &ServiceError::TransportSend(refused()), None),
             RequestError::AuthRequired("`ping` could not be sent: renew it".to_owned())
         );
+    }
+
+    #[test]
+    fn a_text_keeps_its_lines_and_loses_what_would_move_a_cursor() {
+        assert_eq!(shown("a\tb\nc\u{1b}[2J", 100), "a\tb\nc\\u{1b}[2J");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_a_character() {
+        assert_eq!(shown("äöüß", 4), "äöüß");
+        assert_eq!(shown("äöüß", 3), "äöü…");
     }
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 
 use super::Connection;
-use super::redacted::shown;
+use super::failure::shown;
 use crate::status::HiddenTool;
 
 /// The method that lists.

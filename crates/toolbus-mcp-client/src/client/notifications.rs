@@ -17,8 +17,8 @@ use tokio::time::sleep;
 use toolbus_core::Clock;
 use toolbus_core::progress::{Progress, ProgressSink};
 
+use super::failure::shown;
 use super::inflight::PendingRequest;
-use super::redacted::shown;
 
 /// Most calls with progress at a time; further ones run without.
 const MAX_FOLLOWED: usize = 4_096;

@@ -15,7 +15,7 @@ use toolbus_core::tool::Validation;
 use toolbus_protocol::Format;
 
 use self::fixture::Fixture;
-use super::has_name;
+use crate::servers::definition::is_reserved;
 
 #[test]
 fn models_are_told_the_names_of_the_issue_and_nothing_of_aliases() {
@@ -23,7 +23,7 @@ fn models_are_told_the_names_of_the_issue_and_nothing_of_aliases() {
     for tool in Fixture::new().tools {
         let descriptor = &tool.descriptor;
         assert_eq!((&*descriptor.source, descriptor.provider), ("mcp:management", "mcp"));
-        assert!(has_name(&descriptor.name), "no server takes it");
+        assert!(is_reserved(&descriptor.name), "no server takes it");
         // The tool understands more than its schema says.
         assert_eq!(descriptor.validation, Validation::Off);
         let schema = descriptor.parameters.as_deref().unwrap();

@@ -12,6 +12,7 @@ use toolbus_core::{Lookup, PendingTools, ToolRef};
 use super::entry::ServerEntry;
 use super::{PlacedServer, Servers};
 use crate::spec::{ServerName, ServerOrigin, ServerSpec};
+use crate::status::ServerDescription;
 
 /// Control of the servers, for messages and management tools.
 pub trait ServerControl: Send + Sync + 'static {
@@ -46,17 +47,6 @@ pub trait ServerControl: Send + Sync + 'static {
 
     /// Who added the server of this name (case-insensitive); `None` if there is none.
     fn origin(&self, name: &str) -> Option<ServerOrigin>;
-}
-
-/// Description and instructions of a server. The texts are the server's own, and bounded.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ServerDescription {
-    /// Its name, as configured.
-    pub name: String,
-    /// Its description.
-    pub description: Option<String>,
-    /// Its instructions.
-    pub instructions: Option<String>,
 }
 
 impl ServerControl for Servers {

@@ -14,7 +14,6 @@ use toolbus_trust::scan::Scanner;
 use toolbus_trust::text;
 
 use super::schema;
-use crate::model_tools;
 use crate::spec::ServerSpec;
 use crate::status::{CleanedTexts, HiddenTool};
 
@@ -159,7 +158,7 @@ fn descriptor(
         return Err(Unusable::Renamed);
     }
     // Whoever calls such a name means the daemon, also where that does not offer the tool.
-    if model_tools::has_name(name) || model_tools::has_name(&published) {
+    if is_reserved(name) || is_reserved(&published) {
         return Err(Unusable::Management);
     }
     Ok(ToolDescriptor {
@@ -245,6 +244,15 @@ fn bounded(mut hidden: Vec<HiddenTool>) -> Vec<HiddenTool> {
         hidden.push(HiddenTool { name: "…".to_owned(), reason: format!("and {more} more tools are hidden") });
     }
     hidden
+}
+
+/// The names of the tools in `model_tools`, whether they are offered or not. No tool of a server has one.
+const RESERVED: [&str; 5] =
+    ["mcp_list_services", "mcp_get_service_details", "mcp_invoke_tool", "mcp_register_server", "mcp_unregister_server"];
+
+/// Whether a name is that of a management tool, whatever server has a tool of it.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name)
 }
 
 #[cfg(test)]

@@ -15,15 +15,14 @@ use toolbus_core::policy::EffectiveTools;
 use toolbus_core::tool::{Membership, Naming, ToolDescriptor};
 use toolbus_protocol::{is_alias_of, rest_of_alias};
 
+use super::definition::is_reserved;
 use super::findings::Findings;
-use super::tools::RegisterTools;
-use super::{PlacedServer, ServerDescription, ServersState, SetPlace, sessions};
-use crate::model_tools;
+use super::{PlacedServer, ServersState, SetPlace, sessions};
 use crate::process::Launcher;
 use crate::spec::{Credentials, ServerSpec, TransportSpec};
-use crate::status::{HiddenTool, PhaseName, ServerStatus, ShadowedTool};
+use crate::status::{HiddenTool, PhaseName, ServerDescription, ServerStatus, ShadowedTool};
 use crate::supervise::connect::{Connector, no_credential};
-use crate::supervise::{Lifetime, ServerState, SupervisedServer, Timeouts};
+use crate::supervise::{Lifetime, Listener, ServerState, SupervisedServer, Timeouts};
 
 /// A server, with its tools and its instances.
 pub(super) struct ServerEntry {
@@ -106,12 +105,18 @@ impl ServerEntry {
         self.placed.spec == other.spec && place(&self.placed) == place(other)
     }
 
-    /// Starts supervision, after the instances of `before` have ended: both may need the same exclusive resource.
-    pub(super) fn keep(self: &Arc<Self>, shared: &Arc<ServersState>, before: Option<&Arc<Self>>) {
+    /// Starts supervision, after the instances of `before` have ended: both may need the same exclusive resource. Each
+    /// instance reports to its own listener, which is made with whether its list counts before those of others.
+    pub(super) fn keep<L: Listener + 'static>(
+        &self,
+        shared: &Arc<ServersState>,
+        before: Option<&Arc<Self>>,
+        listener: impl Fn(bool) -> Arc<L>,
+    ) {
         let _ = self.shared.set(Arc::downgrade(shared));
         for server in self.servers() {
             let is_main = self.main.as_ref().is_some_and(|main| Arc::ptr_eq(main, server));
-            let listener = Arc::new(RegisterTools { entry: Arc::clone(self), is_main });
+            let listener = listener(is_main);
             let leaving: Vec<_> =
                 before.iter().flat_map(|before| before.servers()).map(|server| server.states()).collect();
             let server = Arc::clone(server);
@@ -229,7 +234,7 @@ impl ServerEntry {
         }
         descriptor.server = Some(Arc::clone(spec.name.as_str()));
         let name = descriptor.bare_name();
-        let may_offer = spec.tools.admits(name) && !model_tools::has_name(name);
+        let may_offer = spec.tools.admits(name) && !is_reserved(name);
         may_offer.then_some(descriptor)
     }
 

@@ -11,10 +11,10 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use super::definition::{Definitions, ToolsetPlace, definitions};
 use super::entry::{ListedTools, ServerEntry};
 use super::findings::Findings;
-use super::{Limits, ServerDescription, ServersState};
+use super::{Limits, ServersState};
 use crate::client::{ServerInfo, ServerListing, size};
 use crate::spec::ServerName;
-use crate::status::HiddenTool;
+use crate::status::{HiddenTool, ServerDescription};
 use crate::supervise::Listener;
 
 /// Registers the tools that a server lists.

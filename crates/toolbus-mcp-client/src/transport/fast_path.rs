@@ -13,8 +13,7 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::GIVEN_UP;
-use super::stdio::line;
+use super::{GIVEN_UP, line};
 
 /// The first id and how many there are. Those of rmcp count from 0. Ids stay below 2³¹, because servers that keep them
 /// in 32 bits with a sign work with other clients.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use rmcp::RoleClient;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::Transport;
-use serde::Serialize;
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader, copy_buf, sink,
 };
@@ -21,7 +20,7 @@ use toolbus_core::Clock;
 use toolbus_core::text::shown;
 
 use super::fast_path::PendingCalls;
-use super::{MAX_VALUES, TransportFailure, has_few_values};
+use super::{MAX_VALUES, TransportFailure, has_few_values, line};
 use crate::client::message;
 use crate::process::Exited;
 
@@ -180,13 +179,6 @@ async fn write_batches(
         lines.clear();
         lines.shrink_to(KEPT_BATCH);
     }
-}
-
-/// A message as it is written, with its end.
-pub(super) fn line(message: &impl Serialize) -> serde_json::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    Ok(line)
 }
 
 /// Longest line, with its end, in bytes. Also what messages that wait to be taken may take together.

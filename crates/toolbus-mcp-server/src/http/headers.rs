@@ -11,8 +11,9 @@ use serde_json::value::RawValue;
 use toolbus_core::caller::Caller;
 use toolbus_protocol::{TraceContext, header};
 
-use crate::meta::{Meta, Version};
+use crate::meta::Meta;
 use crate::rpc::{RpcError, RpcRequest};
+use crate::version::Version;
 
 pub(super) const SESSION_ID: &str = "mcp-session-id";
 pub(super) const PROTOCOL_VERSION: &str = "mcp-protocol-version";

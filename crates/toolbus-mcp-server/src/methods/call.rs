@@ -17,13 +17,13 @@ use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::TraceContext;
 
+use super::ServerParts;
 use super::{Flow, FlowStep};
 use crate::backend::{Backend, BackendCall};
 use crate::content::{self, Response};
-use crate::meta::Version;
 use crate::rpc::{self, Id, RpcError, RpcRequest};
-use crate::server::ServerParts;
 use crate::session::{InFlightRequest, Peer};
+use crate::version::Version;
 
 /// Longest name of a tool, in bytes: answers repeat it.
 const MAX_NAME: usize = 1024;

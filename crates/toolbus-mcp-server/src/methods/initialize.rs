@@ -5,9 +5,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::FRESH_MS;
-use crate::meta::Version;
+use super::McpServerSettings;
 use crate::rpc::RpcError;
-use crate::server::McpServerSettings;
+use crate::version::Version;
 
 /// Instructions for models.
 const INSTRUCTIONS: &str = "The tools of a tool bus, from several sources, as far as this client may use them. What a tool \

@@ -12,9 +12,9 @@ use toolbus_core::events::McpServerRequest;
 
 use super::initialize::server_info;
 use super::{Flow, FlowStep, required};
+use super::{McpServerSettings, ServerParts};
 use crate::backend::Backend;
 use crate::rpc::{self, Id, RpcError, RpcRequest};
-use crate::server::{McpServerSettings, ServerParts};
 use crate::session::{McpSession, Peer};
 
 #[derive(Deserialize)]

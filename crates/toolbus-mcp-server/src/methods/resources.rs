@@ -4,10 +4,10 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::ServerParts;
 use super::{Cursor, FRESH_MS, ListParams, optional, required};
 use crate::backend::Document;
 use crate::rpc::{self, RpcError, RpcRequest};
-use crate::server::ServerParts;
 use crate::session::{ListFingerprints, Peer};
 
 #[derive(Deserialize)]

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use toolbus_core::listing::ListedTool;
 use toolbus_core::tool::Effect;
 
+use super::ServerParts;
 use super::{Cursor, FRESH_MS, ListParams, optional};
-use crate::meta::Version;
 use crate::rpc::{self, RpcError, RpcRequest};
-use crate::server::ServerParts;
 use crate::session::{ListFingerprints, Peer};
+use crate::version::Version;
 
 /// The result of a list.
 #[derive(Serialize)]

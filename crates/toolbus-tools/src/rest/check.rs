@@ -2,72 +2,14 @@
 
 use std::sync::Arc;
 
-use toolbus_core::caller::AgentName;
+use toolbus_core::Parameters;
 use toolbus_core::tool::{Effect, ToolDescriptor};
-use toolbus_core::{Parameters, ParametersError};
 
 use super::credentials::EndpointCredentials;
 use super::endpoint::EndpointExecutor;
 use super::template::UrlTemplate;
-use super::{Body, CredentialError, Endpoint, HeaderError, HttpClient, UrlTemplateError};
+use super::{Body, Endpoint, EndpointError, HttpClient};
 use crate::nearest::nearest;
-
-/// What is wrong with an endpoint's section.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EndpointError {
-    /// No name.
-    #[error("an endpoint needs a name")]
-    Name,
-    /// The URL template.
-    #[error("the URL {0}")]
-    Url(#[from] UrlTemplateError),
-    /// A placeholder that no argument can fill.
-    #[error("the URL has a placeholder `{{{placeholder}}}`, but `parameters` has no property of that name{hint}")]
-    Undeclared {
-        /// Its name.
-        placeholder: String,
-        /// The nearest property's name, as part of the sentence.
-        hint: String,
-    },
-    /// An argument that could never be sent.
-    #[error("`parameters` has a property `{0}`, but the URL's query sets that already; rename or remove one")]
-    Fixed(String),
-    /// The schema of the arguments.
-    #[error(transparent)]
-    Parameters(#[from] ParametersError),
-    /// The credentials.
-    #[error("{0}")]
-    Credential(CredentialError),
-    /// The credentials of one agent.
-    #[error("`per_agent.{agent}`: {error}")]
-    AgentCredential {
-        /// The agent.
-        agent: AgentName,
-        /// What is wrong with them.
-        error: CredentialError,
-    },
-    /// The headers.
-    #[error("{0}")]
-    Headers(HeaderError),
-    /// A body where servers expect none.
-    #[error("{0} requests have no body; leave `body` out, or use POST, PUT, PATCH or DELETE")]
-    Body(&'static str),
-}
-
-impl EndpointError {
-    /// The configuration key that is wrong.
-    #[must_use]
-    pub const fn key(&self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Url(_) | Self::Undeclared { .. } => "url",
-            Self::Fixed(_) | Self::Parameters(_) => "parameters",
-            Self::Credential(_) | Self::AgentCredential { .. } => "auth",
-            Self::Headers(_) => "headers",
-            Self::Body(_) => "body",
-        }
-    }
-}
 
 /// Checks a section, and makes of it what runs and what is known of it.
 pub(super) fn endpoint(

@@ -6,9 +6,12 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::{ByteSize, HumanDuration, Secret};
+use toolbus_core::ParametersError;
+use toolbus_core::caller::AgentName;
 use toolbus_core::tool::Effect;
 
 use super::auth::Auth;
+use super::{CredentialError, HeaderError, UrlTemplateError};
 
 /// HTTP endpoints that can be called as tools.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -175,6 +178,63 @@ impl FromStr for Method {
     /// Reads a name in any case.
     fn from_str(name: &str) -> Result<Self, UnknownMethod> {
         Self::ALL.into_iter().find(|method| method.as_str().eq_ignore_ascii_case(name)).ok_or(UnknownMethod)
+    }
+}
+
+/// What is wrong with an endpoint's section.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// No name.
+    #[error("an endpoint needs a name")]
+    Name,
+    /// The URL template.
+    #[error("the URL {0}")]
+    Url(#[from] UrlTemplateError),
+    /// A placeholder that no argument can fill.
+    #[error("the URL has a placeholder `{{{placeholder}}}`, but `parameters` has no property of that name{hint}")]
+    Undeclared {
+        /// Its name.
+        placeholder: String,
+        /// The nearest property's name, as part of the sentence.
+        hint: String,
+    },
+    /// An argument that could never be sent.
+    #[error("`parameters` has a property `{0}`, but the URL's query sets that already; rename or remove one")]
+    Fixed(String),
+    /// The schema of the arguments.
+    #[error(transparent)]
+    Parameters(#[from] ParametersError),
+    /// The credentials.
+    #[error("{0}")]
+    Credential(CredentialError),
+    /// The credentials of one agent.
+    #[error("`per_agent.{agent}`: {error}")]
+    AgentCredential {
+        /// The agent.
+        agent: AgentName,
+        /// What is wrong with them.
+        error: CredentialError,
+    },
+    /// The headers.
+    #[error("{0}")]
+    Headers(HeaderError),
+    /// A body where servers expect none.
+    #[error("{0} requests have no body; leave `body` out, or use POST, PUT, PATCH or DELETE")]
+    Body(&'static str),
+}
+
+impl EndpointError {
+    /// The configuration key that is wrong.
+    #[must_use]
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Url(_) | Self::Undeclared { .. } => "url",
+            Self::Fixed(_) | Self::Parameters(_) => "parameters",
+            Self::Credential(_) | Self::AgentCredential { .. } => "auth",
+            Self::Headers(_) => "headers",
+            Self::Body(_) => "body",
+        }
     }
 }
 

@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 use super::definition::{Definition, Digest};
 use super::level::Level;
 use super::record::{Pin, PinRecord, PresentTool, SourceRecord, ToolState, digest_of};
-use super::state::{PinState, reason};
-
-/// What source names of MCP servers begin with.
-pub(super) const MCP: &str = "mcp:";
+use super::state::{MCP, PinState, reason};
 
 /// How one tool is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,6 @@ use toolbus_core::policy::{Claim, Quarantine};
 use toolbus_core::tool::ToolDescriptor;
 
 use super::definition::{Definition, Digest};
-use super::differences::MCP;
 use super::level::{Level, Levels};
 use super::record::{PinRecord, PresentTool, ReviewTime, SourceRecord, ToolState};
 
@@ -344,6 +343,9 @@ fn size(source: &SourceRecord) -> usize {
     let waiting = source.pending.iter().map(|(name, seen)| of_tool((name, seen.definition.as_json().len())));
     OVERHEAD + pinned.chain(waiting).sum::<usize>()
 }
+
+/// What source names of MCP servers begin with.
+pub(super) const MCP: &str = "mcp:";
 
 #[cfg(test)]
 mod tests {

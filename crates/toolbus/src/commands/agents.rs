@@ -8,8 +8,8 @@ use comfy_table::presets::NOTHING;
 
 use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
 use super::{as_json, one_line, plain};
-use crate::cli::OutputFormat;
 use crate::http::admin::view::{AgentSummary, AgentTools, Agents, AppliedRules, NamedRule, Switched};
+use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
 
 /// Lists the agents; with a name, that agent's tools: which it may use, which not, and why.

@@ -6,8 +6,6 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cli::GlobalArgs;
-
 /// The program that measures.
 const PROGRAM: &str = "toolbus-bench";
 /// Tells it which daemon to measure.
@@ -45,13 +43,14 @@ pub enum BenchError {
     },
 }
 
-/// Becomes `toolbus-bench`, so that signals and the exit code are its own. Returns only if that fails.
-pub fn run(args: &BenchArgs, global: &GlobalArgs) -> BenchError {
+/// Becomes `toolbus-bench`, so that signals and the exit code are its own; `global` are the global options, as words of a
+/// command line. Returns only if that fails.
+pub fn run(args: &BenchArgs, global: Vec<OsString>) -> BenchError {
     let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("toolbus"));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let Some(program) = find(&this, std::env::split_paths(&path)) else { return BenchError::Absent(this) };
     let mut command = Command::new(&program);
-    command.args(global.words()).args(&args.options);
+    command.args(global).args(&args.options);
     if std::env::var_os(DAEMON).is_none() {
         command.env(DAEMON, &this);
     }

@@ -21,9 +21,9 @@ use toolbus_protocol::{
 use super::arguments::{self, ArgumentsError};
 use super::target::RoleArgs;
 use super::{Context, one_line};
-use crate::cli::OutputFormat;
 use crate::config::{BusUrl, HumanDuration};
 use crate::local_daemon::{LocalDaemon, LocalDaemonError};
+use crate::terminal::OutputFormat;
 use crate::terminal::{ignore_broken_pipe, printable};
 use toolbus_client::{CallReply, Client, ClientError, ReplyContent, Sender, SignedRequest};
 

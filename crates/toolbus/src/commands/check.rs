@@ -10,10 +10,10 @@ use toolbus_scripts::config::RunnerKind;
 
 use super::target::{AdminTarget, DaemonArgs, Operator, TargetError};
 use super::{MISTAKE, complain, plain, warn};
-use crate::cli::OutputFormat;
 use crate::config::{Config, Loaded, Problem, Problems, Sources};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::Agents;
+use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
 
 /// Most tools that are named in the summary.

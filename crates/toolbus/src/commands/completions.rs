@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::terminal::ignore_broken_pipe;
 
 /// Name of the program, as shells know it.
@@ -30,25 +29,24 @@ pub struct ManArgs {
     dir: Option<PathBuf>,
 }
 
-/// Prints the completions.
+/// Prints the completions for the commands of `definition`.
 ///
 /// # Errors
 ///
 /// If nothing can be printed.
-pub fn completions(args: &CompletionsArgs) -> io::Result<ExitCode> {
+pub fn completions(args: &CompletionsArgs, mut definition: clap::Command) -> io::Result<ExitCode> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::definition(true), PROGRAM, &mut text);
+    clap_complete::generate(args.shell, &mut definition, PROGRAM, &mut text);
     ignore_broken_pipe(io::stdout().write_all(&text))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints or writes the manual.
+/// Prints or writes the manual of the commands of `definition`.
 ///
 /// # Errors
 ///
 /// If nothing can be printed or written.
-pub fn man(args: &ManArgs) -> io::Result<ExitCode> {
-    let definition = Cli::definition(true);
+pub fn man(args: &ManArgs, definition: clap::Command) -> io::Result<ExitCode> {
     match &args.dir {
         Some(folder) => {
             std::fs::create_dir_all(folder)?;

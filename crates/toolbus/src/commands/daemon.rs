@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::target::{DaemonArgs, Operator, TargetError};
 use super::{as_json, one_line, plain};
-use crate::cli::OutputFormat;
 use crate::http::admin::view::DaemonStatus;
 use crate::http::{Blocker, ReloadReport};
+use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
 
 /// Longest wait for a reload: it may have files to read, and programs to look for.

@@ -16,9 +16,9 @@ use toolbus_core::Clock;
 use url::form_urlencoded;
 
 use super::Context;
-use crate::cli::OutputFormat;
 use crate::config::{BusUrl, Config, Override, Problems};
 use crate::local_daemon::{LocalDaemon, LocalDaemonError};
+use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
 use toolbus_client::{CallReply, Client, ClientError, ReplyContent};
 

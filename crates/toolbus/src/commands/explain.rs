@@ -13,8 +13,8 @@ use toolbus_protocol::Code;
 use super::arguments;
 use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
 use super::{as_json, one_line, plain};
-use crate::cli::OutputFormat;
 use crate::http::admin::view::{Explained, GateResult, Question};
+use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
 
 /// Walks the gates of a call without making it, and shows the first that refuses.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::cli::OutputFormat;
 use crate::http::admin::client::{ProbeError, probe};
+use crate::terminal::OutputFormat;
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -17,8 +17,8 @@ use toolbus_mcp_client::status::ServerStatus;
 
 use super::target::{DaemonArgs, Operator, TargetError, escaped};
 use super::{as_json, one_line, plain};
-use crate::cli::OutputFormat;
 use crate::http::admin::view::{McpRestart, McpServerList};
+use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
 
 /// Longest error in the table, in characters; `toolbus mcp show` has it whole.

@@ -11,8 +11,8 @@ use toolbus_trust::pins::{Definition, Digest, ToolState, Unified, unified};
 
 use super::target::{AdminTarget, Operator, TargetArgs, TargetError, escaped};
 use super::{as_json, one_line, plain, warn};
-use crate::cli::OutputFormat;
 use crate::http::admin::view::{Approval, Approved, Changed, Changes, Pinned, PinnedTools};
+use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
 
 /// Shows which tools are not as they were pinned, how they changed, and lets them through.

@@ -8,8 +8,8 @@ use clap::ValueEnum;
 
 use super::target::{DaemonArgs, Operator, TargetError, escaped};
 use super::{as_json, one_line, warn};
-use crate::cli::OutputFormat;
 use crate::http::admin::view::Switching;
+use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
 
 /// Switches a tool, an agent or all tools of a source off or on, at once and without a restart.

@@ -14,7 +14,6 @@ use url::Url;
 
 use super::{MISTAKE, complain, note, told, warn};
 use crate::app::{self, AppError};
-use crate::cli::OutputFormat;
 use crate::config::{Config, Problems, Secret, Sources};
 use crate::http::NoServers;
 use crate::http::admin::client::{AdminClient, AdminClientError};
@@ -22,6 +21,7 @@ use crate::http::admin::view::{
     AgentTools, Agents, ApiError, CallerQuery, DaemonStatus, Explained, Question, ToolsFound, ToolsQuery,
 };
 use crate::http::admin::{Admin, SwitchStore};
+use crate::terminal::OutputFormat;
 
 /// Variable that holds the token for a daemon that is asked over HTTP.
 pub(crate) const TOKEN_VARIABLE: &str = "TOOLBUS_ADMIN_TOKEN";

@@ -13,9 +13,9 @@ use toolbus_core::caller::AgentName;
 
 use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
 use super::{as_json, one_line, plain, warn};
-use crate::cli::OutputFormat;
 use crate::config::HumanDuration;
 use crate::http::admin::view::{ToolDetails, ToolsFound, ToolsQuery};
+use crate::terminal::OutputFormat;
 use crate::terminal::{ignore_broken_pipe, printable};
 
 /// Longest description in the table, in characters; `toolbus tools NAME` has it whole.

@@ -14,6 +14,7 @@ use toolbus_core::pattern::Pattern;
 use toolbus_mcp_client::model_tools::RegistrationRules;
 use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 use toolbus_trust::pins::Level;
+use url::Url;
 
 pub use self::auth::{AgentCredential, ServerAuth};
 pub(crate) use self::file::INPUT_PREFIX;
@@ -219,4 +220,36 @@ impl Config {
 /// What is wrong with the placeholders of a server, if anything is.
 fn misplaced_in(spec: &ServerSpec, in_sessions: &BTreeSet<ServerName>) -> Option<String> {
     placeholder(spec).filter(|_| !in_sessions.contains(&spec.name)).map(misplaced)
+}
+
+/// Why a server cannot be what is said of it. Never holds a value, which may be secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub(crate) struct Mistake {
+    /// The key, as TOML has it; empty: the server as a whole.
+    pub(crate) key: &'static str,
+    /// What is wrong and what is expected.
+    pub(crate) what: String,
+}
+
+impl Mistake {
+    pub(super) fn new(key: &'static str, what: impl Into<String>) -> Self {
+        Self { key, what: what.into() }
+    }
+}
+
+/// Reads the address of an HTTP server; `key` is where it stands.
+pub(super) fn http_url(key: &'static str, text: &str) -> Result<Url, Mistake> {
+    let url = Url::parse(text).map_err(|error| {
+        let what = format!("`{key}` is no URL ({error}); expected \"https://host/path\"");
+        Mistake::new(key, what)
+    })?;
+    require(matches!(url.scheme(), "http" | "https"), key, "is no HTTP address; expected \"https://host/path\"")?;
+    let has_user = !url.username().is_empty() || url.password().is_some();
+    require(!has_user, key, "has a user or a password, which would be shown; use a header instead")?;
+    Ok(url)
+}
+
+fn require(holds: bool, key: &'static str, what: &str) -> Result<(), Mistake> {
+    if holds { Ok(()) } else { Err(Mistake::new(key, format!("`{key}` {what}"))) }
 }

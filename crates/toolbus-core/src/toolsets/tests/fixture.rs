@@ -218,7 +218,7 @@ impl World {
 
     /// Whether nothing is left of any session.
     pub(super) fn is_empty(&self) -> bool {
-        self.instances() == 0 && self.set.table().is_empty()
+        self.instances() == 0 && self.set.state.table().is_empty()
     }
 }
 

@@ -25,7 +25,8 @@ use toolbus_core::tool::{ToolDescriptor, ToolOutput};
 
 use crate::auth::{Principal, TokenId};
 use crate::backend::{Backend, BackendCall, CallerListing, Document, Unavailable};
-use crate::server::{McpServer, McpServerSettings};
+use crate::methods::McpServerSettings;
+use crate::server::McpServer;
 
 /// Largest message.
 pub(super) const MAX_BODY: usize = 1024 * 1024;

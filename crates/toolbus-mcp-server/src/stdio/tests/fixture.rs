@@ -20,7 +20,8 @@ use toolbus_core::progress::Progress;
 use toolbus_core::tool::{ToolDescriptor, ToolOutput};
 
 use crate::backend::{Backend, BackendCall, CallerListing, Document, Unavailable};
-use crate::server::{McpServer, McpServerSettings};
+use crate::methods::McpServerSettings;
+use crate::server::McpServer;
 use crate::stdio::StdioEnd;
 
 /// Longest message that is taken.

@@ -17,10 +17,10 @@ use toolbus_trust::scan::Scanner;
 
 use super::{milliseconds, show};
 use crate::app;
-use crate::cli::OutputFormat;
 use crate::commands::target::{Operator, TargetError};
 use crate::commands::{as_json, one_line, plain, warn};
 use crate::config::{Config, McpServers};
+use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
 
 /// Starts or connects one server of the configuration and tells each step: connect, list of tools, ping.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use toolbus_core::caller::AgentName;
 use toolbus_mcp_client::spec::{ClientCredentials, Credential, Credentials};
 
-use super::server::{Mistake, http_url};
+use super::{Mistake, http_url};
 use crate::config::Secret;
 
 /// Credentials by agent.

@@ -18,6 +18,7 @@ use url::Url;
 
 use super::auth::ServerAuth;
 use super::placeholders::shared_path;
+use super::{Mistake, http_url, require};
 use crate::config::bus::is_local;
 use crate::config::{HumanDuration, Secret};
 
@@ -121,22 +122,6 @@ pub enum ServerKind {
     /// Whichever of those for HTTP the server has.
     #[serde(skip)]
     Detect,
-}
-
-/// Why a server cannot be what is said of it. Never holds a value, which may be secret.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what}")]
-pub(crate) struct Mistake {
-    /// The key, as TOML has it; empty: the server as a whole.
-    pub(crate) key: &'static str,
-    /// What is wrong and what is expected.
-    pub(crate) what: String,
-}
-
-impl Mistake {
-    pub(super) fn new(key: &'static str, what: impl Into<String>) -> Self {
-        Self { key, what: what.into() }
-    }
 }
 
 impl ServerConfig {
@@ -299,18 +284,6 @@ impl ServerConfig {
     }
 }
 
-/// Reads the address of an HTTP server; `key` is where it stands.
-pub(super) fn http_url(key: &'static str, text: &str) -> Result<Url, Mistake> {
-    let url = Url::parse(text).map_err(|error| {
-        let what = format!("`{key}` is no URL ({error}); expected \"https://host/path\"");
-        Mistake::new(key, what)
-    })?;
-    require(matches!(url.scheme(), "http" | "https"), key, "is no HTTP address; expected \"https://host/path\"")?;
-    let has_user = !url.username().is_empty() || url.password().is_some();
-    require(!has_user, key, "has a user or a password, which would be shown; use a header instead")?;
-    Ok(url)
-}
-
 /// The header that a credential takes.
 fn header_name(credential: &Credential) -> &str {
     match credential {
@@ -326,8 +299,4 @@ fn is_exposed(spec: &ServerSpec) -> bool {
     let exposes = |credential: &Credential| matches!(credential, Credential::ClientCredentials(grant) if is_plain(&grant.token_url));
     let has_secrets = !endpoint.headers.is_empty() || endpoint.credentials != Credentials::None;
     endpoint.credentials.all().any(exposes) || (has_secrets && is_plain(&endpoint.url))
-}
-
-fn require(holds: bool, key: &'static str, what: &str) -> Result<(), Mistake> {
-    if holds { Ok(()) } else { Err(Mistake::new(key, format!("`{key}` {what}"))) }
 }

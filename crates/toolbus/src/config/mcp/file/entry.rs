@@ -12,7 +12,8 @@ use toolbus_trust::pins::Level;
 use super::env_file;
 use super::json::JsonFields;
 use super::substitution::{Substitution, Variables};
-use crate::config::mcp::server::{Mistake, ServerConfig, ServerKind};
+use crate::config::mcp::Mistake;
+use crate::config::mcp::server::{ServerConfig, ServerKind};
 use crate::config::{HumanDuration, Secret};
 
 /// Longest `toolTimeoutMs`: a year.
