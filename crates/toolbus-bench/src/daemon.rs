@@ -99,7 +99,7 @@ fn command(program: &Path) -> Command {
     command
 }
 
-/// An address that nobody listens on.
+/// An address on which no program listens.
 pub(crate) async fn free_address() -> io::Result<SocketAddr> {
     tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()
 }

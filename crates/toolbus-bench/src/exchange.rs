@@ -11,7 +11,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(10);
 /// Why there is no good answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
-    /// Nobody listens.
+    /// No program listens there.
     #[error("cannot be connected: {0}")]
     Connect(io::Error),
     /// The connection broke, or what came is no HTTP.

@@ -24,7 +24,7 @@ type Outgoing = Full<Bytes>;
 
 /// A connection that is kept for the next request, and opened again where the server closed it.
 ///
-/// Whoever waits for an answer reads it from the socket as well, so that no task has to wake another one.
+/// The task that waits for a response reads it from the socket, so that no task has to wake another.
 pub(crate) struct HttpConnection {
     address: SocketAddr,
     open: Option<OpenConnection>,

@@ -51,7 +51,7 @@ impl<'a, S> Rounds<'a, S> {
 }
 
 /// Measures in a task, where calls are in a daemon, too: what waits outside of the workers has a thread of its own, which
-/// would have to be woken for each answer. Whoever interrupts ends the measurement, and with it all that it started.
+/// would have to be woken for each answer. An interrupt ends the measurement, and with it all that it started.
 pub(crate) async fn in_a_task<T: Send + 'static>(
     measure: impl Future<Output = Result<T, MeasureError>> + Send + 'static,
 ) -> Result<T, MeasureError> {

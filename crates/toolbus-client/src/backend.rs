@@ -25,7 +25,7 @@ use tracing::debug;
 use crate::{Client, ClientError, Inbox, Sender};
 use listing::ListCaches;
 
-/// Longest wait for the broker to take what nobody answers.
+/// Longest wait for the broker to confirm a message that has no reply.
 const TELL_TIME: Duration = Duration::from_secs(1);
 
 /// How a daemon elsewhere is called.
@@ -52,7 +52,7 @@ struct BackendParts {
     sender: Sender,
     max_timeout: Duration,
     listing: ListCaches,
-    /// What runs whether or not somebody waits for it.
+    /// Tasks that no call waits for.
     tasks: TaskTracker,
     closing: CancellationToken,
 }
@@ -79,7 +79,7 @@ impl Bus {
 }
 
 impl BackendParts {
-    /// Publishes what nobody answers, if the broker is there.
+    /// Publishes a message that has no reply, if the broker is connected.
     async fn tell(&self, topic: &str, message_type: &str, body: &impl serde::Serialize) {
         let message = self.sender.sign(self.client.tell(topic, message_type, body));
         match tokio::time::timeout(TELL_TIME, self.client.publish(&message)).await {

@@ -26,7 +26,7 @@ pub trait Audit: Send + Sync + 'static {
     /// Keeps a record of every refusal, and of every call of a tool that is not read-only.
     fn record(&self, record: AuditRecord);
 
-    /// What a record says of these arguments; absent when nobody would read it.
+    /// The hash of these arguments; `None` if no audit file is written.
     fn hash(&self, arguments: &Map<String, Value>) -> Option<ArgumentsHash>;
 }
 

@@ -45,7 +45,7 @@ pub trait Bus: Send + Sync + 'static {
         Box::pin(std::future::ready(None))
     }
 
-    /// Deletes what outlives the process: these queues and their dead-letter queues where nobody consumes them, and the
+    /// Deletes what outlives the process: these queues and their dead-letter queues if they have no consumer, and the
     /// exchanges where nothing is bound to them any more.
     fn remove<'a>(&'a self, _queues: &'a [String]) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
@@ -81,13 +81,13 @@ pub enum Ownership {
     ShortLived,
     /// Ours alone: exclusive, gone with the connection, no dead letters.
     Replica,
-    /// Somebody else's: it must exist, and is consumed as it is.
+    /// Another program's: it must exist, and is consumed as it is.
     Existing,
 }
 
 /// A message that arrived.
 pub struct Delivery {
-    /// The message's properties. Shared, because whoever can put the message back keeps them as well.
+    /// The message's properties. Shared with the settler, which needs them to requeue the message.
     pub properties: Arc<Properties>,
     /// The message's body.
     pub body: Bytes,

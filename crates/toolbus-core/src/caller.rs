@@ -144,7 +144,7 @@ impl fmt::Display for AgentName {
 }
 
 impl Identity {
-    /// Who sent a message; absent when it is somebody whom this daemon does not serve.
+    /// The sender of a message; `None` if this daemon does not serve that sender.
     #[must_use]
     pub fn identify(&self, user_id: Option<&str>, envelope: &Envelope, topic: &str) -> Option<Caller> {
         let claimed = envelope.source.as_deref().filter(|name| !name.is_empty());
@@ -192,7 +192,7 @@ impl Identity {
             return Some(agent.clone());
         }
         let agent = AgentName::parse(user).ok()?;
-        // Whoever has this name by configuration must not share it with whoever gets a login of this name.
+        // The agent to which the configuration gives this name must not share it with a login of the same name.
         (!self.users.values().any(|taken| *taken == agent)).then_some(agent)
     }
 }

@@ -90,7 +90,7 @@ pub enum Effect {
     Idempotent,
     /// Changes something each time.
     Effectful,
-    /// Nobody said; treated as effectful wherever a call might be repeated.
+    /// Undeclared: treated as effectful wherever a call might be repeated.
     #[serde(skip)]
     #[default]
     Undeclared,
@@ -163,7 +163,7 @@ pub struct Verdict {
 /// Maps a cause to the wire: the only place where codes, retry hints and outcomes are decided.
 ///
 /// `started` says whether the executor had begun. A tool *declared* effectful that may have started is never said to be
-/// retryable; one that nobody declared is, as peers expect.
+/// retryable; an undeclared one is, as peers expect.
 #[must_use]
 pub const fn verdict(cause: Cause, effect: Effect, started: bool) -> Verdict {
     let may_have_acted = started && !matches!(effect, Effect::ReadOnly);

@@ -1,4 +1,4 @@
-//! Tools as they are listed to whoever may use them.
+//! Tools as they are listed for callers that may use them.
 
 mod inlined;
 mod render;

@@ -310,7 +310,7 @@ struct LastCall {
 }
 
 impl RecentCallers {
-    /// Nobody yet.
+    /// No callers yet.
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,

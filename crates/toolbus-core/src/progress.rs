@@ -35,7 +35,7 @@ impl ProgressSink {
         (Self { reports: sender, redactor: Redactor::default() }, receiver)
     }
 
-    /// Reports, if somebody listens and keeps up.
+    /// Reports, if the receiver listens and keeps up.
     pub fn report(&self, mut progress: Progress) {
         if let Some(message) = &mut progress.message {
             self.redactor.clean(message);
@@ -43,7 +43,7 @@ impl ProgressSink {
         let _ = self.reports.try_send(progress);
     }
 
-    /// A text without secrets: for whoever cuts it before it is reported.
+    /// A text without secrets, to be shortened before it is reported.
     #[must_use]
     pub fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.redactor.text(text)

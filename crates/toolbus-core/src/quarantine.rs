@@ -1,14 +1,14 @@
-//! Tools that are there and that nobody may use, because an operator has to look at them first.
+//! Tools in quarantine: no agent may use them until an operator has approved them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::tool::ToolDescriptor;
 
-/// Decides which tools are held back. Not an operator's switch: it looks at what tools say of themselves.
+/// Decides which tools are in quarantine, by their definitions. It is no switch of an operator.
 pub trait DefinitionCheck: Send + Sync + 'static {
-    /// Which of these tools nobody may use. Asked about every tool that there is whenever anything changes, before anybody
-    /// can use what is new. Calls go on meanwhile, but no other change can be made: so this touches no file.
+    /// The tools that are in quarantine. Called with all tools whenever any changes, before a caller can use a new one.
+    /// Calls go on meanwhile, but no other change can be made, so an implementation must not access files.
     fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine;
 
     /// Whether a tool may be used as it is described now. Asked about one that took the place of another while a call of that
@@ -24,7 +24,7 @@ pub trait DefinitionCheck: Send + Sync + 'static {
     /// The sources of the start are known. What is seen first later is younger than all of them, which are of one age.
     fn end_start(&self) {}
 
-    /// Published names that pinned sources have, and nobody else while those do not publish them; each with its source.
+    /// Published names that only a pinned source may have, also while it does not publish them; each with its source.
     fn reserved(&self) -> HashMap<Arc<str>, Arc<str>> {
         HashMap::new()
     }

@@ -33,8 +33,8 @@ pub const MIN_SECRET: usize = 8;
 /// forgotten.
 const MAX_OUTDATED: usize = 1024;
 
-/// Passwords that everybody knows. To remove them would hide ordinary words, and tell whoever tries them that they are in
-/// use.
+/// Well-known passwords. Removing them would hide ordinary words, and would tell an attacker who tries them that they are
+/// in use.
 const WELL_KNOWN: [&str; 23] = [
     "12345678",
     "123456789",

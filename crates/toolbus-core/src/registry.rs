@@ -108,7 +108,7 @@ pub enum RegistryError {
     },
 }
 
-/// A change that changes nothing is none: nobody is notified.
+/// There is no such tool, so nothing changes and no notification is sent.
 struct NoSuchTool;
 
 impl Snapshot {

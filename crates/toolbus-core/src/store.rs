@@ -61,7 +61,7 @@ pub enum StoreError {
     /// A namespace without room for another key.
     #[error("the namespace `{0}` of the store is full: it has {MAX_KEYS} keys; delete some of them")]
     Full(String),
-    /// The medium failed: a full disk, a lock that somebody holds, a damaged file.
+    /// The medium failed: a full disk, a lock of another process, a damaged file.
     #[error("the store failed: {0}")]
     Failed(String),
 }

@@ -14,7 +14,7 @@ pub const MAX_SUGGESTIONS: usize = 3;
 /// make.
 const PER_SECOND: u32 = 5;
 
-/// Finds near names, at a bounded rate for each section of the policy, so that nobody is silenced by another.
+/// Finds near names, at a bounded rate for each section of the policy, so that no agent uses up the rate of another.
 pub(crate) struct Suggestions {
     clock: Clock,
     windows: Mutex<HashMap<usize, (Instant, u32)>>,

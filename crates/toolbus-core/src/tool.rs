@@ -70,7 +70,7 @@ pub enum Validation {
     Enforce,
     /// The call is run, and the log says what is wrong.
     Warn,
-    /// Nobody looks.
+    /// Arguments are not checked.
     Off,
 }
 
@@ -132,7 +132,7 @@ pub struct ToolCall {
     pub deadline: Instant,
     /// The time that the call has in all, as its caller or the tool's settings gave it: what texts tell.
     pub limit: Duration,
-    /// Cancelled when nobody waits any more. An executor that ignores it is dropped.
+    /// Cancelled when no caller waits any more. An executor that ignores it is dropped.
     pub cancelled: CancellationToken,
     /// The trace to continue in requests to others.
     pub trace: Option<TraceContext>,
@@ -301,7 +301,7 @@ impl Tool {
 }
 
 impl Schema {
-    /// Schemas may come from outside, so the digest is one that nobody can make collide.
+    /// Schemas may come from outside, so the digest resists collisions.
     pub(crate) fn new(value: &Arc<Value>) -> Self {
         let mut digest = [0_u8; 16];
         for (to, from) in digest.iter_mut().zip(Sha256::digest(value.to_string())) {
@@ -311,7 +311,7 @@ impl Schema {
     }
 }
 
-/// A number for some texts, which nobody can make equal to that of others.
+/// A number for some texts; collisions cannot be forged.
 pub(crate) fn digest_of(texts: &[&str]) -> u64 {
     let mut digest = Sha256::new();
     for text in texts {

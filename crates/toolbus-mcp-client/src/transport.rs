@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use serde::Serialize;
 
 /// The reason in `notifications/cancelled`.
-pub(crate) const GIVEN_UP: &str = "nobody waits for the answer any more";
+pub(crate) const GIVEN_UP: &str = "the caller no longer waits for the response";
 
 /// Why a transport has ended. Its parts and its owner share it; the first reason counts.
 #[derive(Debug, Clone, Default)]

@@ -34,7 +34,7 @@ const FLUSH_TIME: Duration = Duration::from_secs(1);
 pub enum StdioEnd {
     /// The client closed its end of the input.
     Input,
-    /// Nobody reads the output any more.
+    /// The client no longer reads the output.
     Output,
     /// The server was closed.
     Closed,

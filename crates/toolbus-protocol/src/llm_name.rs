@@ -12,7 +12,7 @@ const HASH_BYTES: usize = 6;
 ///
 /// A name that fits stays as it is. Of any other, each run of other characters becomes `_`, and a hash of the whole name
 /// follows. The result depends on the name alone, never on which other tools there are. A tool may bear the very name
-/// that another one's becomes: whoever resolves names looks for real ones first.
+/// that another one's becomes: real names are resolved first.
 #[must_use]
 pub fn llm_name(name: &str) -> Cow<'_, str> {
     if (1..=MAX_LLM_NAME).contains(&name.len()) && name.chars().all(is_accepted) {

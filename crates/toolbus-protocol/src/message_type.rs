@@ -62,7 +62,7 @@ pub const MCP_READ_RESOURCE_RESPONSE: &str = "RockBot.Tools.Mcp.McpReadResourceR
 pub const MCP_ANSWER_QUESTION_REQUEST: &str = "RockBot.Tools.Mcp.McpAnswerQuestionRequest";
 /// What became of a call once its question was answered.
 pub const MCP_ANSWER_QUESTION_RESPONSE: &str = "RockBot.Tools.Mcp.McpAnswerQuestionResponse";
-/// Says that nobody will answer the questions of a session any more; it has no answer.
+/// Says that the questions of a session will not be answered any more; it has no reply.
 pub const MCP_RELEASE_SESSION_QUESTIONS_REQUEST: &str = "RockBot.Tools.Mcp.McpReleaseSessionQuestionsRequest";
 
 /// What a message on a request topic is, judged by its `type` alone.
@@ -78,7 +78,7 @@ pub enum Kind {
     Foreign,
 }
 
-/// Suffixes of payload types that nobody answers.
+/// Suffixes of payload types that have no reply.
 const ANSWER_SUFFIXES: [&str; 11] = [
     "Response",
     "Error",

@@ -63,7 +63,7 @@ impl AuditLog {
         Ok(Arc::new(Self { keyed, writer: config.file.as_ref().map(open).transpose()? }))
     }
 
-    /// Opens the file anew by its name, after somebody has renamed it. Returns at once.
+    /// Opens the file anew by its name, after it was renamed. Returns at once.
     pub fn reopen(&self) {
         if let Some(writer) = &self.writer {
             writer.reopen();

@@ -13,7 +13,7 @@ use crate::http::{McpAdmin, NoServers};
 /// Time that calls under way get when the command is done with them.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A connected bus. On the embedded bus the daemon's parts run beside it, because nobody else could answer.
+/// A connected bus. On the embedded bus the daemon's parts run beside it, because no other process could reply.
 pub struct LocalDaemon {
     bus: Arc<dyn Bus>,
     app: Option<App>,

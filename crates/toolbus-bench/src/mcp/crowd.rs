@@ -1,4 +1,4 @@
-//! Many servers that nobody calls.
+//! Many idle servers.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(super) struct Crowd {
     idle_seconds: u64,
     /// From the start of the daemon until each took calls.
     ready_ms: f64,
-    /// Processor time of the daemon, all supervisors and all servers together while nobody called.
+    /// CPU time of the daemon, all supervisors and all servers together while no call ran.
     idle_cpu_ms: f64,
     /// Mean memory of a supervisor, with its part of what is shared.
     supervisor_mib: f64,

@@ -76,7 +76,7 @@ impl BackendParts {
             session_id: call.caller.session.as_deref().map(str::to_owned),
             batch_id: None,
         };
-        // With a budget, the daemon does not begin a call that nobody waits for any more.
+        // With a budget, the daemon does not begin a call after its caller has stopped waiting.
         let mut request = self.client.call(&body, Some(self.max_timeout), call.trace.clone());
         let progress = call.progress.as_ref().map(|_| header::PROGRESS);
         let wanted = [Some(header::STRUCTURED_CONTENT), progress].into_iter().flatten();
@@ -130,7 +130,7 @@ impl BackendParts {
 /// Waits until a connection has been lost more often than `before`.
 pub(super) async fn lost(state: &mut watch::Receiver<BusState>, before: u64) {
     if state.wait_for(|state| state.reconnects > before).await.is_err() {
-        // The bus is gone, and with it whoever waits.
+        // The bus is closed, so no caller waits.
         std::future::pending::<()>().await;
     }
 }

@@ -25,7 +25,7 @@ const LOOK_PERIOD: Duration = Duration::from_secs(60);
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// Longest wait for the broker and the daemon together.
 const LIST_TIME: Duration = Duration::from_secs(10);
-/// How long it counts that nobody answered, so that two who ask do not wait one after the other.
+/// How long a missing reply counts, so that two requests do not wait one after the other.
 const FAILED_TIME: Duration = Duration::from_secs(1);
 
 /// The lists of all sessions.
@@ -34,7 +34,7 @@ pub(super) struct ListCaches {
     known: Mutex<HashMap<Arc<str>, Option<CachedList>>>,
     /// Held while the daemon is asked.
     asking: tokio::sync::Mutex<()>,
-    /// When nobody answered last, and why.
+    /// When a reply was last missing, and why.
     failed: Mutex<Option<(Instant, Unavailable)>>,
     changes: watch::Sender<u64>,
     begun: Notify,
@@ -112,13 +112,13 @@ impl ListCaches {
         }
     }
 
-    /// Why nobody answered, if that was a moment ago.
+    /// Why there was no reply, if that was a moment ago.
     fn failed(&self) -> Option<Unavailable> {
         let failed = self.failed.lock();
         failed.as_ref().filter(|(at, _)| self.clock.since(*at) < FAILED_TIME).map(|(_, error)| error.clone())
     }
 
-    /// Notes that nobody answered. Whether that is news.
+    /// Notes that there was no reply. Returns whether the reason is new.
     fn fail(&self, error: &Unavailable) -> bool {
         let mut failed = self.failed.lock();
         let before = failed.replace((self.clock.now(), error.clone()));
@@ -135,7 +135,7 @@ impl ListCaches {
 }
 
 impl BackendParts {
-    /// The list of a session: as it was told a moment ago, or as it is. Where nobody answers, as it was last told.
+    /// The list of a session: cached for a moment, then queried anew. Without a reply, the last known one.
     pub(super) async fn list(&self, session: Option<&Arc<str>>) -> Result<CachedList, Unavailable> {
         let Some(session) = session else { return Err(Unavailable("A caller without a session has no list.".into())) };
         let error = match self.listing.fresh(session) {
@@ -159,7 +159,7 @@ impl BackendParts {
                 () = tokio::time::sleep(period) => {}
                 () = self.listing.begun.notified() => {}
                 Ok(()) = news.changed() => {}
-                // What was told meanwhile was told to nobody.
+                // Announcements sent while the connection was lost did not arrive.
                 () = lost(&mut state, losses) => {}
             }
             losses = state.borrow_and_update().reconnects;
@@ -169,7 +169,7 @@ impl BackendParts {
         }
     }
 
-    /// Asks the daemon, unless somebody else has just done so. With `anew`, that somebody was answered does not count.
+    /// Queries the daemon, unless another task has just done so; with `anew`, also if that one got a reply.
     async fn ask(&self, session: &Arc<str>, anew: bool) -> Result<CachedList, Unavailable> {
         if let Some(error) = self.listing.failed() {
             return Err(error);

@@ -62,8 +62,8 @@ enum Reason {
     NotListed(RecipientPath),
     /// Not exactly one recipient.
     Unreadable(RecipientPath, Compare),
-    /// Nobody, in all of these places.
-    Nobody(Vec<RecipientPath>),
+    /// No recipient, in all of these places.
+    NoRecipient(Vec<RecipientPath>),
     /// An argument that neither the tool's schema nor the policy declares.
     Undeclared(String),
 }
@@ -104,7 +104,7 @@ impl AllowedRecipients {
         Ok(Self { compare, listed: listed.collect::<Result<_, _>>()? })
     }
 
-    /// Whether the arguments of a call name somebody, and nobody who is not in the list. An object in which recipients
+    /// Checks that the arguments name a recipient, and none that is not in the list. An object in which recipients
     /// stand, such as an element of a list, names one itself: what else it holds may be one that no path reads.
     ///
     /// # Errors
@@ -120,13 +120,13 @@ impl AllowedRecipients {
             })?;
         }
         if !names_somebody {
-            return Err(refused(Reason::Nobody(outbound.recipients.clone())));
+            return Err(refused(Reason::NoRecipient(outbound.recipients.clone())));
         }
         for argument in arguments.keys() {
             let paths = outbound.recipients.iter().filter(|path| path.argument() == argument).cloned();
             let paths: Vec<_> = paths.collect();
             if !paths.is_empty() && !path::name_somebody(&paths, arguments) {
-                return Err(refused(Reason::Nobody(paths)));
+                return Err(refused(Reason::NoRecipient(paths)));
             }
         }
         Ok(())
@@ -181,7 +181,7 @@ impl fmt::Display for RecipientRefusal {
                  expected {}.",
                 compare.expected()
             ),
-            Reason::Nobody(paths) => {
+            Reason::NoRecipient(paths) => {
                 write!(f, "The call names no recipient on {channel}: expected one at ")?;
                 for (number, path) in paths.iter().take(MAX_NAMED).enumerate() {
                     write!(f, "{}'{path}'", if number == 0 { "" } else { " or " })?;
@@ -220,7 +220,7 @@ mod tests {
             Ok(()) => "listed",
             Err(Reason::NotListed(_)) => "stranger",
             Err(Reason::Unreadable(..)) => "unreadable",
-            Err(Reason::Nobody(_)) => "nobody",
+            Err(Reason::NoRecipient(_)) => "nobody",
             Err(Reason::Undeclared(_)) => "undeclared",
         }
     }

@@ -133,7 +133,7 @@ struct Hints {
 }
 
 impl Hints {
-    /// An idempotent tool may delete or not: nobody said. An effectful one is taken to, as MCP does where nothing is said.
+    /// An idempotent tool may or may not delete. An effectful one is assumed to, as MCP does without a hint.
     const fn of(effect: Effect) -> Self {
         let (read_only, destructive, idempotent) = match effect {
             Effect::ReadOnly => (Some(true), Some(false), Some(true)),

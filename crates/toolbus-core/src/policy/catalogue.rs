@@ -56,7 +56,7 @@ pub struct Forced(pub Map<String, Value>);
 /// The tools of a set, and what was found out about them.
 pub(super) struct SetData {
     pub(super) bits: Bits,
-    /// Number of the rate that holds for a tool, plus two; one when none does, zero when nobody has asked yet.
+    /// Number of the rate that holds for a tool, plus two; one if none does, zero if not queried yet.
     pub(super) rates: OnceLock<Box<[AtomicU16]>>,
     pub(super) forced: Mutex<HashMap<u32, Option<Arc<Forced>>>>,
     pub(super) version: OnceLock<Arc<str>>,
@@ -322,7 +322,7 @@ impl Catalogue {
         clashes
     }
 
-    /// Number of tools that there are, whoever may use them.
+    /// Number of all tools, independent of callers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_name.len()
@@ -334,7 +334,7 @@ impl Catalogue {
         self.by_name.is_empty()
     }
 
-    /// Every tool that can be called by its name, sorted by name, whoever may use it.
+    /// Every tool that can be called by its name, sorted by name, independent of callers.
     #[must_use]
     pub fn tools(&self) -> Vec<Arc<ToolDescriptor>> {
         let called = self.entries().filter(|(_, entry)| !entry.is_shadowed);

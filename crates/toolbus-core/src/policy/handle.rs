@@ -81,7 +81,7 @@ impl PolicyHandle {
         Arc::clone(&self.shared.current.read())
     }
 
-    /// Who sent a message; absent when it is somebody whom this daemon does not serve.
+    /// The sender of a message; `None` if this daemon does not serve that sender.
     #[must_use]
     pub fn identify(&self, user_id: Option<&str>, envelope: &Envelope, topic: &str) -> Option<Caller> {
         let current = self.current();
@@ -90,7 +90,7 @@ impl PolicyHandle {
         Some(caller)
     }
 
-    /// A caller that somebody else has found out to be this agent; absent for one that nobody knows.
+    /// A caller that another component has authenticated as this agent; `None`: an unknown caller.
     #[must_use]
     pub fn vouched(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller {
         let known = agent.map(|agent| Caller { verified: true, ..Caller::agent(agent) });
@@ -153,14 +153,14 @@ impl PolicyHandle {
         self.sessions().pop(&(Arc::clone(&caller.owner), Arc::clone(session)));
     }
 
-    /// The tools that there are, whoever may use them.
+    /// All tools, independent of callers.
     #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.shared.registry
     }
 
-    /// Puts other rules in the place of those that hold, and changes the registry with them, so that nobody sees the one
-    /// without the other. Calls under way keep what they have.
+    /// Replaces the rules, and changes the registry with them, so that no call sees the one change without the other.
+    /// Calls under way keep what they have.
     ///
     /// # Errors
     ///

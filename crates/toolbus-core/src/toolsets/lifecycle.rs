@@ -68,7 +68,7 @@ async fn start(place: &SessionSlot) -> Started {
     }
 }
 
-/// Returns when the session is to end: somebody says so, or it was idle for long enough.
+/// Returns when the session is to end: on request, or because it was idle for long enough.
 async fn ended(place: &SessionSlot) {
     tokio::select! {
         biased;
@@ -143,7 +143,7 @@ impl SessionSlot {
 impl Drop for SessionSlot {
     fn drop(&mut self) {
         let Self { set, session, id, failure } = self;
-        // First, so that whoever reads the failure can begin another session.
+        // First, so that a caller that reads the failure can begin another session.
         set.table().remove(id);
         if let Some(failure) = failure.take() {
             session.phase.send_replace(SessionPhase::Failed(failure));

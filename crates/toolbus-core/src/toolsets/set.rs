@@ -110,7 +110,7 @@ impl SessionSet {
         tokio::select! {
             biased;
             result = Arc::clone(&instance).execute_boxed(call) => {
-                // At once, so that whoever has read the answer finds another session.
+                // At once, so that a caller that has read the reply gets another session.
                 if instance.is_over() {
                     visit.session.ending.cancel();
                 }

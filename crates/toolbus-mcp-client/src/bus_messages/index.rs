@@ -52,7 +52,7 @@ impl NotificationSource for Index {
         let asleep = self.servers.asleep(now);
         let now = summaries(now, &asleep);
         let told = match before {
-            // Somebody waits for this message, even if there is nothing in it.
+            // The requester waits for this message, even if it lists nothing.
             None => McpServersIndexed { servers: now.into_values().collect(), removed_servers: Vec::new() },
             Some(before) => {
                 let told = difference(&summaries(before, &asleep), now);

@@ -59,7 +59,7 @@ impl ManageHandler {
         if !self.ignores_unknown {
             return false;
         }
-        // Whoever may register servers here does so.
+        // A caller that may register servers here has its request handled here.
         if request.envelope.message_type.eq_ignore_ascii_case(types::MCP_REGISTER_SERVER_REQUEST) {
             return self.access.effective(&request.caller).get(REGISTER).is_none();
         }

@@ -225,8 +225,7 @@ pub(crate) async fn awaited(
 ) -> EffectiveTools {
     let effective = access.effective(caller);
     let Ok(server) = ServerName::parse(server) else { return effective };
-    // Nobody has a server started of whose tools it could use none, or learns from the wait that there is such a
-    // server.
+    // No caller starts a server none of whose tools it could use, or learns from the wait that there is such a server.
     if is_registered(access, &server) || !known.within_reach(&effective).contains(&server) {
         return effective;
     }

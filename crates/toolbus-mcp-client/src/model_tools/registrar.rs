@@ -207,7 +207,7 @@ impl Registrar {
         owner: &RegistrationOwner,
     ) -> Result<(NameClaim, Option<RegistrationRecord>), RegistrationRefusal> {
         let _one_at_a_time = self.deciding.lock().await;
-        // Whoever has a name, and whether the caller may see it: the answer is the same.
+        // The reply does not depend on who has the name, or on whether the caller may see it.
         let mut owners = self.owners().await?;
         let is_taken = match (owners.get(name.folded()), self.fleet.origin(name.as_str())) {
             (_, Some(ServerOrigin::Configuration)) => true,
@@ -228,7 +228,7 @@ impl Registrar {
         Ok((place, self.record(name.folded()).await?))
     }
 
-    /// Whoever has registered a name, or is about to.
+    /// The owners of names: registered ones, and those being registered.
     async fn owners(&self) -> Result<BTreeMap<Arc<str>, RegistrationOwner>, RegistrationRefusal> {
         let mut owners = BTreeMap::new();
         for key in self.store.list(NAMESPACE).await.map_err(not_stored)? {

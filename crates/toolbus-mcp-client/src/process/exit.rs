@@ -18,7 +18,7 @@ pub(crate) enum Exit {
     Signal(i32),
     /// Its supervisor was killed by a signal, and took it along.
     Unsupervised(i32),
-    /// Nobody saw it.
+    /// Its exit status is unknown.
     Unknown,
 }
 

@@ -176,7 +176,7 @@ fn let_go() -> io::Result<()> {
 fn serve(ward: Ward, child: Pid, grace: Duration, signals: &mut GuardSignals) -> io::Result<Option<WaitStatus>> {
     let input = io::stdin();
     let mut stage = Stage::Serving;
-    // Whoever stops a server may do so; what it started may not stop its supervisor.
+    // Others may stop a server; what the server started may not stop its supervisor.
     let stops = if ward == Ward::Supervisor { WaitOptions::UNTRACED } else { WaitOptions::empty() };
     loop {
         while let Some((pid, status)) = reap(stops)?.flatten() {

@@ -75,7 +75,7 @@ impl StartLimit {
     }
 
     pub(super) async fn next(&self) -> StartPermit {
-        // Nobody closes it.
+        // The semaphore is never closed.
         StartPermit { _permit: Arc::clone(&self.0).acquire_owned().await.ok() }
     }
 }

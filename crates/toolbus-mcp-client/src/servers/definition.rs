@@ -157,7 +157,7 @@ fn descriptor(
     if naming.own(&published) != Some(name) {
         return Err(Unusable::Renamed);
     }
-    // Whoever calls such a name means the daemon, also where that does not offer the tool.
+    // A call of such a name means the daemon, also if that does not offer the tool.
     if is_reserved(name) || is_reserved(&published) {
         return Err(Unusable::Management);
     }

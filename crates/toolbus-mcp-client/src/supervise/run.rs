@@ -73,7 +73,7 @@ pub(super) async fn keep(server: &SupervisedServer, listener: &dyn Listener) {
             }
             LifeEnd::Lost(error) => {
                 failures += 1;
-                // Whoever waits for one that is started by calls, calls for it again.
+                // The next call starts a server that is started by calls.
                 is_due = !matches!(server.lifetime, Lifetime::WhileUsed(_));
                 match failed(server, error, failures, ready.is_some()).await {
                     Next::Stopped => break,

@@ -26,7 +26,7 @@ use crate::process::Exited;
 
 pub(crate) use super::fast_path::FastPath;
 
-/// Messages that wait to be written. Whoever sends more waits.
+/// Messages that wait to be written; further senders wait.
 const OUTGOING: usize = 64;
 /// Messages that wait to be taken. The server waits when there are more.
 const INCOMING: usize = 64;
@@ -205,7 +205,7 @@ const EXIT: Duration = Duration::from_millis(250);
 enum ReadEnd {
     /// The server's standard output has ended, perhaps within a line.
     Closed { is_within_line: bool },
-    /// Nobody takes messages any more.
+    /// The receiver of messages is gone.
     Abandoned,
     /// A line was too long.
     LongLine,

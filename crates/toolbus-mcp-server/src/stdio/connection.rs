@@ -68,7 +68,7 @@ impl StdioConnection {
         }
     }
 
-    /// Waits until the requests under way are answered, at most so long. Nobody listens any more.
+    /// Waits until the requests under way are answered, at most so long. No further request is read.
     pub(super) async fn drain(&mut self, patience: Duration) {
         self.listening.shutdown().await;
         self.changes.shutdown().await;
@@ -214,7 +214,7 @@ fn answer(
             Handled::Now(body) | Handled::Refused(_, body) => outgoing.send(body).await,
             Handled::Later(mut flow) => match &in_flight {
                 None => follow(&mut flow, &outgoing).await,
-                // Nobody waits for an answer to what was cancelled.
+                // A cancelled request gets no response.
                 Some(in_flight) => tokio::select! {
                     biased;
                     sent = follow(&mut flow, &outgoing) => sent,
@@ -223,7 +223,7 @@ fn answer(
             },
         };
         if sent.is_err() {
-            debug!("nobody reads the answer to a request");
+            debug!("the client does not read the response to a request");
         }
     }
     .boxed()

@@ -35,7 +35,7 @@ impl ToolInvokeRequest {
         Ok(request)
     }
 
-    /// Reads a body like [`Self::parse`], and leaves a missing tool's name empty: for whoever refuses such a request, and
+    /// Reads a body like [`Self::parse`], and leaves a missing tool's name empty: for code that refuses such a request, and
     /// names the call when doing so.
     ///
     /// # Errors

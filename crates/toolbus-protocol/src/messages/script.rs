@@ -40,7 +40,7 @@ impl ScriptInvokeRequest {
         Ok(request)
     }
 
-    /// Reads a body like [`Self::parse`], also one without a script: for whoever refuses such a request, and names the
+    /// Reads a body like [`Self::parse`], also one without a script: for code that refuses such a request, and names the
     /// call when doing so.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ pub enum FileError {
     /// Its folder is missing.
     #[error("its folder does not exist; create it, for the daemon's user alone")]
     NoFolder,
-    /// It points elsewhere, where somebody else may have wanted it to.
+    /// It is a symbolic link, which another user may have made.
     #[error("it is a symbolic link; name the file itself")]
     Link,
     /// A folder, a pipe or a device.

@@ -145,7 +145,7 @@ impl Clerk {
         }
     }
 
-    /// Writes until everything is written, or until it fails and nobody waits for it any more.
+    /// Writes until everything is written, or until a write fails and no caller waits for it.
     fn write_out(&mut self) {
         loop {
             self.reopen_if_asked();

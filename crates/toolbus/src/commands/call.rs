@@ -138,7 +138,7 @@ async fn answered(args: &CallArgs, context: &Context) -> Result<CallReply, CallC
     let arguments = arguments::parse(&args.arguments)?;
     let mut config = context.config.clone();
     if args.name == EXECUTE_PYTHON_SCRIPT && config.bus.url == BusUrl::Embedded && context.sources.files.is_empty() {
-        // Nobody else could run it, and nothing says that nobody shall.
+        // No other process could run it, and no configuration forbids it.
         config.script.get_or_insert_default();
     }
     let session = LocalDaemon::open(&config, config.pin_file(&context.sources)).await?;

@@ -37,7 +37,7 @@ const TOOLS: &str = "
 time = true
 ";
 
-/// Without a broker there is no login to tell callers apart by, and nobody else on the bus.
+/// Without a broker there is no login to tell callers apart by, and no other program on the bus.
 const EMBEDDED: &str = "
 # How callers are told apart: by what they say, because nothing but this daemon is on its bus.
 [identity]

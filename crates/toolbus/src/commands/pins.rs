@@ -256,8 +256,8 @@ fn how_to_see_all(changes: &Changes) -> String {
 fn differences(changes: &Changes) -> String {
     let Shown { text, is_whole, is_open } = shown_changes(changes);
     let (name, digest) = (one_line(&changes.name), changes.digest);
-    // Nobody is led to approve what they have not seen. The digest is whole: whoever writes both definitions finds two
-    // whose digests begin alike.
+    // An approval is suggested only for what is shown. The digest is whole: the author of both definitions could find
+    // two whose digests begin alike.
     let end = match (is_open, is_whole) {
         (false, _) => format!("{name} is as it was pinned"),
         (true, false) => how_to_see_all(changes),

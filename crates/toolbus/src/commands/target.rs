@@ -25,11 +25,10 @@ use crate::terminal::OutputFormat;
 
 /// Variable that holds the token for a daemon that is asked over HTTP.
 pub(crate) const TOKEN_VARIABLE: &str = "TOOLBUS_ADMIN_TOKEN";
-/// Key and variable of the socket.
 /// Largest file with a token, in bytes.
 const MAX_TOKEN: u64 = 64 * 1024;
 /// Exit code when no daemon answers.
-const NOBODY: u8 = 7;
+const NO_DAEMON: u8 = 7;
 
 /// The daemon that is asked: the one that runs the configuration, unless another is named.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -142,7 +141,7 @@ impl TargetError {
             Self::Ask(AdminClientError::Failed(_)) | Self::Output(_) => told(self),
             Self::Ask(_) | Self::Other { .. } => {
                 told(self);
-                NOBODY
+                NO_DAEMON
             }
         }
     }

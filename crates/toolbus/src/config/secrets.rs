@@ -102,8 +102,8 @@ impl Config {
         found
     }
 
-    /// The keys of secrets that cannot be removed from texts, each with why. Nobody wonders that the password of guests is
-    /// none.
+    /// The keys of secrets that cannot be removed from texts, each with why, except the well-known
+    /// password of `guest`.
     #[must_use]
     pub fn unremovable(&self) -> BTreeMap<String, Obstacle> {
         let is_known = |given: &KeyedSecret| given.key == BUS_URL && given.secret.expose() == GUEST;

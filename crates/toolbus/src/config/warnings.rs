@@ -198,8 +198,7 @@ fn of_script(script: &ScriptConfig, config: &Config) -> Vec<String> {
     }
     match script.runner {
         RunnerKind::Local => warnings.push(
-            "script.runner: nothing keeps scripts in; whoever may call the tool can do all that the daemon can"
-                .to_owned(),
+            "script.runner: nothing keeps scripts in; a caller of the tool can do all that the daemon can".to_owned(),
         ),
         RunnerKind::Sandbox if script.sandbox.require == Level::LimitsOnly => warnings.push(
             "script.sandbox.require: \"limits-only\" lets scripts read every file that the daemon can read".to_owned(),

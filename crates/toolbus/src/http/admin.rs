@@ -420,23 +420,18 @@ fn rules(summary: PolicySummary) -> AppliedRules {
     }
 }
 
-/// Whoever asks under this name, in this role.
+/// The caller of this name, in this role.
 fn caller(name: &str, role: &CallerQuery) -> Result<Caller, ApiError> {
     let refused = |error| {
         let shown: String = name.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
         ApiError::bad_request(format!("`{shown}` {error}"))
     };
-    let whoever = match name {
+    let named = match name {
         EVERYBODY => Caller::unknown(),
         name => Caller::agent(AgentName::parse(name).map_err(refused)?),
     };
     let given = |text: &Option<String>| text.as_deref().filter(|text| !text.is_empty()).map(Arc::from);
-    Ok(Caller {
-        binding: given(&role.binding),
-        profile: given(&role.profile),
-        session: given(&role.session),
-        ..whoever
-    })
+    Ok(Caller { binding: given(&role.binding), profile: given(&role.profile), session: given(&role.session), ..named })
 }
 
 #[cfg(test)]

@@ -32,13 +32,13 @@ use crate::config::Config;
 /// Largest response whose secrets are removed, in bytes: far more than any response has.
 const MAX_REDACTED: usize = 64 * 1024 * 1024;
 
-/// Who may use the socket: the user of the daemon, and nobody else.
+/// Who may use the socket: only the user of the daemon.
 const MODE: u32 = 0o600;
 /// Longest wait for another daemon that is taking a socket of the same folder.
 const LOCK_TIME: Duration = Duration::from_secs(5);
 /// Time between two looks at the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-/// Longest wait for whoever may answer on a socket that is there already.
+/// Longest wait for a process that may listen on an existing socket.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// Random characters of the name of the folder in which the socket is made.
 const RANDOM: usize = 6;
@@ -265,7 +265,7 @@ pub enum SocketError {
     },
 }
 
-/// The Unix socket for operators, which nobody but the daemon's own user may open.
+/// The Unix socket for operators, which only the daemon's own user may open.
 #[derive(Debug)]
 pub struct AdminSocket {
     listener: UnixListener,
@@ -304,7 +304,7 @@ impl AdminSocket {
         Ok(socket)
     }
 
-    /// Makes the socket in a folder that nobody else may enter, and moves it to its place once its mode is right: there
+    /// Makes the socket in a folder that no other user may enter, and moves it to its place once its mode is right: there
     /// is no moment at which another user could open it.
     fn make(path: &Path) -> io::Result<Self> {
         let name: String = new_message_id().chars().take(RANDOM).collect();
@@ -351,7 +351,7 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Locks the folder of a socket: a lock leaves no file behind, and ends with whoever holds it.
+/// Locks the folder of a socket: a lock leaves no file behind, and ends with the process that holds it.
 async fn lock(path: &Path) -> Result<File, SocketError> {
     let refused = |source| SocketError::Other { path: path.to_owned(), source };
     let folder = File::open(folder(path)).map_err(refused)?;
@@ -368,7 +368,7 @@ async fn lock(path: &Path) -> Result<File, SocketError> {
     }
 }
 
-/// Whether somebody takes connections there. Whoever takes none in time may be too busy to, and is alive.
+/// Whether a process accepts connections there. One that accepts none in time may be busy, and counts as alive.
 async fn answers(path: &Path) -> io::Result<bool> {
     match tokio::time::timeout(ANSWER_TIME, UnixStream::connect(path)).await {
         Err(_) | Ok(Ok(_)) => Ok(true),

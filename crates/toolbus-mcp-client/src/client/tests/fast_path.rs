@@ -135,7 +135,7 @@ async fn the_server_is_told_of_a_call_that_is_given_up_and_its_late_answer_is_no
     told.sort_by_key(|told| told["params"]["requestId"].as_i64());
     for (told, request) in told.iter().zip(&requests) {
         assert_eq!(told["params"]["requestId"], request["id"]);
-        assert_eq!(told["params"]["reason"], "nobody waits for the answer any more");
+        assert_eq!(told["params"]["reason"], "the caller no longer waits for the response");
         server.answer(&request["id"], text("late")).await;
     }
     let next = start(&connection, call());

@@ -125,7 +125,7 @@ impl Transport<RoleClient> for SseTransport {
             let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
             let outgoing = OutgoingRequest { method: Method::POST, url, headers, body: Some(body.into()) };
             let post = client.while_open(client.exchange(&outgoing));
-            // Whoever cancels a request does not wait for it any more.
+            // A cancelled request is no longer waited for.
             let Some(response) = posting.unless_cancelled(post).await else { return Ok(()) };
             let response = response?;
             if response.status().is_success() { Ok(()) } else { Err(client.refusal(&response)) }

@@ -234,7 +234,7 @@ impl ServersFile {
                 self.pins.extend(pin.map(|pin| (name, pin)));
             }
             Err(mistake) => {
-                // Nobody misses a server that is not to be used.
+                // A disabled server is not missed.
                 if entry.is_disabled {
                     self.warnings.push(format!("{place}: {shown} is left out: {mistake}"));
                 }
@@ -258,7 +258,7 @@ fn inputs(written: &RawValue) -> BTreeMap<String, String> {
 /// The text of a regular file of at most `limit` bytes.
 fn text(path: &Path, limit: u64) -> Result<String, String> {
     let unreadable = |error| format!("the file cannot be read: {error}");
-    // Opening a pipe would wait for somebody to write to it.
+    // Opening a pipe would wait for a writer.
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err("not a regular file".to_owned());
     }

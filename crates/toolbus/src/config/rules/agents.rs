@@ -95,7 +95,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells of recipients that nobody can be.
+    /// Reports entries that no recipient can match.
     fn entries_of(&mut self, here: &[String], recipients: &Recipients, sections: &Sections) {
         for (channel, entries) in recipients {
             let Some(outbound) = sections.outbound.get(channel) else { continue };

@@ -1,4 +1,4 @@
-//! Whether the tokens of the MCP server tell agents apart, and nobody is let in by mistake.
+//! Checks that the tokens of the MCP server tell agents apart, and that no client is admitted by mistake.
 
 use std::collections::BTreeMap;
 

@@ -40,7 +40,7 @@ fn an_unconfined_runner_must_be_meant() {
     insta::assert_snapshot!(problems("[script]\nrunner = 'local'"), @r#"a.toml:2:10: `script.runner`: "local" keeps scripts from nothing: they can read and change all that the daemon can; expected "sandbox", or `script.local.i_understand = true`"#);
     let meant = "[script]\nrunner = 'local'\nlocal = { i_understand = true }";
     assert_eq!(load(&[meant], &[], &[]).unwrap().config.script.unwrap().runner, RunnerKind::Local);
-    insta::assert_snapshot!(warnings(meant), @"script.runner: nothing keeps scripts in; whoever may call the tool can do all that the daemon can");
+    insta::assert_snapshot!(warnings(meant), @"script.runner: nothing keeps scripts in; a caller of the tool can do all that the daemon can");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What operators write for models: characters that nobody sees, and what servers would be suspected for.
+//! Texts that operators write for models: invisible characters, and what would make a server suspect.
 
 use std::sync::Arc;
 
