@@ -363,7 +363,7 @@ pub(super) mod tests {
         let line = RegisteredTransport::Command { command: "true".to_owned(), args: Vec::new() };
         insta::assert_debug_snapshot!(rules().transport(&line).unwrap(), @r#"
     Stdio(
-        Program {
+        StdioSpec {
             command: "true",
             args: [],
             env: {},
