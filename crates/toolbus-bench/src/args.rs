@@ -12,8 +12,8 @@ const MAX_SECONDS: u64 = 600;
 /// What is measured, and for how long.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct MeasureArgs {
-    /// Calls in flight, measured one after the other; with --mcp and --door 1,32 if not given, with --script 8.
-    #[arg(long, value_delimiter = ',', default_value = "1,64", default_value_ifs([("mcp", ArgPredicate::IsPresent, "1,32"), ("script", ArgPredicate::IsPresent, "8"), ("door", ArgPredicate::IsPresent, "1,32")]), value_parser = clap::value_parser!(u16).range(1..=4096))]
+    /// Calls in flight, measured one after the other; with --mcp and --mcp-server 1,32 if not given, with --script 8.
+    #[arg(long, value_delimiter = ',', default_value = "1,64", default_value_ifs([("mcp", ArgPredicate::IsPresent, "1,32"), ("script", ArgPredicate::IsPresent, "8"), ("mcp_server", ArgPredicate::IsPresent, "1,32")]), value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) callers: Vec<u16>,
     /// Rounds; each measures every side once.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -56,16 +56,16 @@ pub(crate) struct MeasureArgs {
     /// With --script: the interpreter, instead of `script.python`.
     #[arg(long, requires = "script", value_name = "COMMAND")]
     pub(crate) python: Option<String>,
-    /// Measure the door for MCP clients instead, without a broker: a call of `echo` there, on the bus, and the page `/healthz` of
-    /// the same HTTP server; then what idle sessions take. Exit code 1 if they cost more than they may.
-    #[arg(long, conflicts_with_all = ["tools", "agents", "trace_ratio", "mcp", "script"])]
-    pub(crate) door: bool,
-    /// With --door: how many idle sessions.
-    #[arg(long, requires = "door", value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Measure the MCP server of the daemon instead, without a broker: a call of `echo` there, on the bus, and the page
+    /// `/healthz` of the same HTTP server; then what idle sessions take. Exit code 1 if they cost more than they may.
+    #[arg(long, visible_alias = "door", conflicts_with_all = ["tools", "agents", "trace_ratio", "mcp", "script"])]
+    pub(crate) mcp_server: bool,
+    /// With --mcp-server: how many idle sessions.
+    #[arg(long, requires = "mcp_server", value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) sessions: u32,
-    /// With --door: another proxy to compare with, in front of the same MCP server. It is started by `sh`, has to listen on
+    /// With --mcp-server: another proxy to compare with, in front of the same MCP server. It is started by `sh`, has to listen on
     /// `$PORT`, and finds the server's command line in `$SERVER`. Its endpoint is /mcp if no path is given.
-    #[arg(long, requires = "door", group = "servers", value_name = "NAME[@PATH]=COMMAND")]
+    #[arg(long, requires = "mcp_server", group = "servers", value_name = "NAME[@PATH]=COMMAND")]
     pub(crate) peer: Vec<PeerCommand>,
     /// Put the report into this JSON file, as one entry with command, machine, date and commit.
     #[arg(long, value_name = "FILE")]

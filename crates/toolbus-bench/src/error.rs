@@ -37,10 +37,10 @@ pub(crate) enum MeasureError {
     #[error("scripts cannot be measured: {0}")]
     Script(String),
     /// The MCP server, or one of the other proxies.
-    #[error("the door cannot be measured: {0}")]
+    #[error("the MCP server cannot be measured: {0}")]
     McpServer(String),
     /// An answer over HTTP that is none.
-    #[error("the door cannot be measured: {0}")]
+    #[error("the MCP server cannot be measured: {0}")]
     Exchange(#[from] ExchangeError),
     /// Nothing can be printed or started.
     #[error("{0}")]

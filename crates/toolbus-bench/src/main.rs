@@ -79,7 +79,7 @@ async fn measure(args: MeasureArgs, context: &Context) -> Result<ExitCode, Measu
     if args.script {
         return script::run(&args, context).await;
     }
-    if args.door {
+    if args.mcp_server {
         return mcp_server::run(&args, context).await;
     }
     broker::run(args, context).await

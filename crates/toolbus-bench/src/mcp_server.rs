@@ -1,4 +1,4 @@
-//! `toolbus bench --door`: calls by MCP clients, beside the same call on the bus and the simplest page of the same HTTP server;
+//! `toolbus bench --mcp-server`: calls by MCP clients, beside the same call on the bus and the simplest page of the same HTTP server;
 //! what idle sessions cost; and other proxies in front of the same MCP server.
 
 mod idle;
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn the_mcp_server_is_measured_at_one_and_at_thirty_two_connections_with_a_thousand_sessions_unless_told_otherwise()
     {
-        let args = parsed(&["--door"]).unwrap();
+        let args = parsed(&["--mcp-server"]).unwrap();
         assert_eq!((&*args.callers, args.sessions, args.peer.len()), (&[1, 32][..], 1000, 0));
         let args = parsed(&["--door", "--callers", "4", "--sessions", "7"]).unwrap();
         assert_eq!((&*args.callers, args.sessions), (&[4][..], 7));

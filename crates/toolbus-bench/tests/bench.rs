@@ -81,7 +81,7 @@ fn a_proxy_that_does_not_start_is_told_with_its_own_words() {
     let done = bench(&[&args[..], &["--peer", "another=echo no configuration >&2; exit 3"]].concat());
     let told = String::from_utf8(done.stderr).unwrap();
     assert_eq!((done.status.code(), &*done.stdout), (Some(1), &b""[..]));
-    let said = "error: the door cannot be measured: another ended (exit status: 3): no configuration\n";
+    let said = "error: the MCP server cannot be measured: another ended (exit status: 3): no configuration\n";
     assert!(told.ends_with(said), "{told}");
 }
 

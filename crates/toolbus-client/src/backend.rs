@@ -43,7 +43,7 @@ pub struct BackendSettings {
 
 /// The tools of a daemon elsewhere, as one agent may use them. Cheap to clone.
 #[derive(Clone)]
-pub struct Bus {
+pub struct BusBackend {
     parts: Arc<BackendParts>,
 }
 
@@ -57,7 +57,7 @@ struct BackendParts {
     closing: CancellationToken,
 }
 
-impl Bus {
+impl BusBackend {
     /// Starts listening for answers. The broker need not be there yet.
     #[must_use]
     pub fn start(bus: Arc<dyn bus::Bus>, settings: BackendSettings) -> Self {
@@ -90,7 +90,7 @@ impl BackendParts {
     }
 }
 
-impl Backend for Bus {
+impl Backend for BusBackend {
     fn caller(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller {
         self.parts.listing.begin(&session);
         let Sender { binding, profile, .. } = &self.parts.sender;

@@ -20,7 +20,7 @@ mod tests;
 use toolbus_core::tool::Tool;
 pub use toolbus_outbound::{Credential, CredentialError, HeaderError, HttpClient, HttpClientError};
 
-pub use self::auth::{AgentCredential, Auth};
+pub use self::auth::{Auth, EndpointAgentCredential};
 pub use self::config::{Body, Endpoint, EndpointError, Method, RestConfig, UnknownMethod};
 pub use self::template::UrlTemplateError;
 

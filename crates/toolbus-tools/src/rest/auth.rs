@@ -10,7 +10,7 @@ use toolbus_outbound::Credential;
 use crate::Secret;
 
 /// Credentials by agent.
-type PerAgent = BTreeMap<AgentName, AgentCredential>;
+type PerAgent = BTreeMap<AgentName, EndpointAgentCredential>;
 
 /// How the daemon proves to an endpoint who it is. With `per_agent`, each agent has a credential of its own, and an agent
 /// without one is refused.
@@ -60,7 +60,7 @@ pub enum Auth {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, deny_unknown_fields)]
 #[schemars(inline)]
-pub enum AgentCredential {
+pub enum EndpointAgentCredential {
     /// For "bearer".
     Bearer {
         /// The token.
@@ -105,13 +105,13 @@ impl Auth {
         self.agents().into_iter().flatten().map(|(agent, credential)| (agent, self.of_agent(credential)))
     }
 
-    fn of_agent(&self, credential: &AgentCredential) -> Option<Credential> {
+    fn of_agent(&self, credential: &EndpointAgentCredential) -> Option<Credential> {
         match (self, credential) {
-            (Self::Bearer { .. }, AgentCredential::Bearer { token }) => Some(Credential::Bearer(token.clone())),
-            (Self::ApiKey { header, .. }, AgentCredential::ApiKey { key }) => {
+            (Self::Bearer { .. }, EndpointAgentCredential::Bearer { token }) => Some(Credential::Bearer(token.clone())),
+            (Self::ApiKey { header, .. }, EndpointAgentCredential::ApiKey { key }) => {
                 Some(Credential::Header { name: header.clone(), value: key.clone() })
             }
-            (Self::Basic { .. }, AgentCredential::Basic { username, password }) => {
+            (Self::Basic { .. }, EndpointAgentCredential::Basic { username, password }) => {
                 Some(Credential::Basic { username: username.clone(), password: password.clone() })
             }
             _ => None,
@@ -162,7 +162,7 @@ impl Auth {
             Self::ApiKey { .. } => "`key`",
             Self::Basic { .. } => "`username` and `password`",
         };
-        let is_misfit = |(_, credential): &(&AgentName, &AgentCredential)| self.of_agent(credential).is_none();
+        let is_misfit = |(_, credential): &(&AgentName, &EndpointAgentCredential)| self.of_agent(credential).is_none();
         self.agents().into_iter().flatten().filter(is_misfit).map(|(agent, _)| (agent, needed)).collect()
     }
 }

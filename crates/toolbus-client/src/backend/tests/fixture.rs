@@ -70,7 +70,7 @@ impl ReceivedRequest {
 }
 
 pub(super) struct Fixture {
-    pub(super) remote: backend::Bus,
+    pub(super) remote: backend::BusBackend,
     pub(super) caller: Arc<Caller>,
     daemon: Option<mpsc::Receiver<Delivery>>,
     bus: Embedded,
@@ -122,7 +122,7 @@ impl Fixture {
         };
         let settings =
             BackendSettings { topic: topic::TOOL_INVOKE.to_owned(), sender, inbox, max_timeout: MAX_TIMEOUT };
-        let remote = backend::Bus::start(Arc::clone(&broken) as Arc<dyn Bus>, settings);
+        let remote = backend::BusBackend::start(Arc::clone(&broken) as Arc<dyn Bus>, settings);
         let caller = Arc::new(remote.caller(Some(AgentName::parse("ana").unwrap()), "session".into()));
         Self { remote, caller, daemon: None, bus: embedded, broken }
     }

@@ -76,7 +76,7 @@ async fn serve(args: McpServeArgs, agent: AgentName, config: &Config) -> Result<
         std::process::exit(130);
     });
     let bus = app::bus(config)?;
-    let remote = backend::Bus::start(Arc::clone(&bus), settings(args, &agent, config));
+    let remote = backend::BusBackend::start(Arc::clone(&bus), settings(args, &agent, config));
     let settings = McpServerSettings {
         name: "toolbus".to_owned(),
         version: crate::VERSION.to_owned(),

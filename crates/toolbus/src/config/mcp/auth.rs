@@ -12,7 +12,7 @@ use super::{Mistake, http_url};
 use crate::config::Secret;
 
 /// Credentials by agent.
-type PerAgent = BTreeMap<AgentName, AgentCredential>;
+type PerAgent = BTreeMap<AgentName, ServerAgentCredential>;
 
 /// How requests to an MCP server are authorised. With `per_agent`, each agent has a credential of its own, and an agent
 /// without one is refused.
@@ -68,7 +68,7 @@ pub enum ServerAuth {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, deny_unknown_fields)]
 #[schemars(inline)]
-pub enum AgentCredential {
+pub enum ServerAgentCredential {
     /// For "bearer".
     Bearer {
         /// The token.
@@ -107,7 +107,7 @@ impl ServerAuth {
                 Mistake::new("auth", format!("{needed} is missing; expected it here, or in `per_agent` for each agent"))
             });
         };
-        let of_agent = |(agent, own): (&AgentName, &AgentCredential)| {
+        let of_agent = |(agent, own): (&AgentName, &ServerAgentCredential)| {
             let credential = self.credential(own)?.ok_or_else(|| {
                 let what =
                     format!("expected {needed} for `{agent}` in `per_agent`, as the `type` of this `auth` needs");
@@ -132,25 +132,27 @@ impl ServerAuth {
     }
 
     /// The credential of every caller, if it is complete.
-    fn shared(&self) -> Option<AgentCredential> {
+    fn shared(&self) -> Option<ServerAgentCredential> {
         match self {
-            Self::Bearer { token, .. } => token.clone().map(|token| AgentCredential::Bearer { token }),
-            Self::ApiKey { key, .. } => key.clone().map(|key| AgentCredential::ApiKey { key }),
-            Self::ClientCredentials { client_id, client_secret, .. } => Some(AgentCredential::ClientCredentials {
-                client_id: client_id.clone()?,
-                client_secret: client_secret.clone()?,
-            }),
+            Self::Bearer { token, .. } => token.clone().map(|token| ServerAgentCredential::Bearer { token }),
+            Self::ApiKey { key, .. } => key.clone().map(|key| ServerAgentCredential::ApiKey { key }),
+            Self::ClientCredentials { client_id, client_secret, .. } => {
+                Some(ServerAgentCredential::ClientCredentials {
+                    client_id: client_id.clone()?,
+                    client_secret: client_secret.clone()?,
+                })
+            }
         }
     }
 
     /// What one credential is sent as; `None` if it is of another form than the `type` needs.
-    fn credential(&self, own: &AgentCredential) -> Result<Option<Credential>, Mistake> {
+    fn credential(&self, own: &ServerAgentCredential) -> Result<Option<Credential>, Mistake> {
         let credential = match (self, own) {
-            (Self::Bearer { .. }, AgentCredential::Bearer { token }) => {
+            (Self::Bearer { .. }, ServerAgentCredential::Bearer { token }) => {
                 header_value(token.expose())?;
                 Credential::Bearer(token.clone())
             }
-            (Self::ApiKey { header, .. }, AgentCredential::ApiKey { key }) => {
+            (Self::ApiKey { header, .. }, ServerAgentCredential::ApiKey { key }) => {
                 header_value(key.expose())?;
                 let name = HeaderName::from_bytes(header.as_bytes())
                     .map_err(|_| Mistake::new("auth", "`header` is a name that no header can have"))?;
@@ -158,7 +160,7 @@ impl ServerAuth {
             }
             (
                 Self::ClientCredentials { token_url, scopes, .. },
-                AgentCredential::ClientCredentials { client_id, client_secret },
+                ServerAgentCredential::ClientCredentials { client_id, client_secret },
             ) => {
                 let is_scope = |scope: &String| !scope.is_empty() && scope.bytes().all(|byte| byte.is_ascii_graphic());
                 if !scopes.iter().all(is_scope) {
