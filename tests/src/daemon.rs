@@ -176,8 +176,17 @@ impl Daemon {
     }
 
     /// Ends the daemon in order, and starts it again in its folder, with what it kept there.
-    pub async fn restarted(mut self) -> Self {
-        self.signal("TERM").await;
+    pub async fn restarted(self) -> Self {
+        self.started_again_after("TERM").await
+    }
+
+    /// Kills the daemon, and starts it again in its folder, with what it kept there.
+    pub async fn killed(self) -> Self {
+        self.started_again_after("KILL").await
+    }
+
+    async fn started_again_after(mut self, signal: &str) -> Self {
+        self.signal(signal).await;
         self.ended().await;
         let folder = Arc::clone(&self.folder);
         // What it left is looked for before another uses its folder.

@@ -14,7 +14,7 @@ use toolbus_protocol::{
 use crate::caller::{AgentName, Caller};
 use crate::clock::Clock;
 use crate::failure::{Cause, Status, ToolFailure, Verdict};
-use crate::request::Dialect;
+use crate::request::{Dialect, Request};
 use crate::telemetry::CallEnd;
 use crate::text::shortened;
 use crate::tool::{Program, ToolOutput};
@@ -45,6 +45,8 @@ pub(crate) struct Reply {
     pub(crate) end: CallEnd,
     /// What the caller is told of side effects.
     pub(crate) outcome: Option<Outcome>,
+    /// The call that the body names.
+    pub(crate) call_id: Arc<str>,
 }
 
 /// Who is answered, and about which call.
@@ -55,7 +57,7 @@ pub(crate) struct Recipient<'a> {
     pub(crate) clock: Clock,
     pub(crate) envelope: &'a Envelope,
     pub(crate) caller: &'a Caller,
-    pub(crate) call_id: &'a str,
+    pub(crate) call_id: &'a Arc<str>,
     pub(crate) tool_name: &'a str,
     pub(crate) dialect: Dialect,
 }
@@ -81,7 +83,7 @@ impl Recipient<'_> {
                 checked(output.size())?;
                 let ToolOutput { content, blocks, is_error, structured, .. } = output;
                 let response = ToolInvokeResponse {
-                    tool_call_id: self.call_id.to_owned(),
+                    tool_call_id: self.call_id.to_string(),
                     tool_name: self.tool_name.to_owned(),
                     content_blocks: self.blocks(blocks, content.as_deref(), structured.as_deref()),
                     content,
@@ -98,7 +100,7 @@ impl Recipient<'_> {
         checked(body.len())?;
         let end = CallEnd { status, cause: None };
         let properties = self.properties(message_type, run);
-        Ok(Reply { properties, body, end, outcome: None })
+        Ok(Reply { properties, body, end, outcome: None, call_id: Arc::clone(self.call_id) })
     }
 
     /// All of a result, when there is more than text: for a caller that wants it, its structured part by itself, too.
@@ -129,7 +131,7 @@ impl Recipient<'_> {
         let (message_type, body) = match self.dialect {
             Dialect::Tool => {
                 let error = ToolError {
-                    tool_call_id: self.call_id.to_owned(),
+                    tool_call_id: self.call_id.to_string(),
                     tool_name: self.tool_name.to_owned(),
                     code: verdict.code,
                     message,
@@ -147,7 +149,7 @@ impl Recipient<'_> {
         };
         let end = CallEnd { status: Status::Refused(verdict.code), cause: Some(failure.cause) };
         let properties = self.properties(message_type, run);
-        Reply { properties, body, end, outcome: verdict.outcome }
+        Reply { properties, body, end, outcome: verdict.outcome, call_id: Arc::clone(self.call_id) }
     }
 
     fn properties(&self, message_type: &str, run: Run) -> Arc<Properties> {
@@ -192,6 +194,29 @@ impl Reply {
         }
     }
 
+    /// The same answer for another request that asks for the same: with that request's ids.
+    pub(crate) fn for_request(self: &Arc<Self>, request: &Request) -> Arc<Self> {
+        let Request { envelope, caller, call_id, .. } = request;
+        let correlation_id = bounded(&envelope.correlation_id);
+        let destination = destination(envelope, caller);
+        let is_same = self.properties.correlation_id.as_deref() == Some(correlation_id)
+            && self.properties.header(header::DESTINATION) == destination.as_deref()
+            && self.call_id == *call_id;
+        if is_same {
+            return Arc::clone(self);
+        }
+        let mut answer = Self::clone(self);
+        let properties = Arc::make_mut(&mut answer.properties);
+        properties.correlation_id = Some(correlation_id.to_owned());
+        properties.headers.retain(|(name, _)| name != header::DESTINATION);
+        properties.headers.extend(destination.map(|name| (header::DESTINATION.to_owned(), name)));
+        if self.call_id != *call_id {
+            answer.call_id = Arc::clone(call_id);
+            answer.body = with_call_id(&self.properties, &self.body, call_id);
+        }
+        answer.into()
+    }
+
     /// Rough memory of a kept answer, in bytes.
     pub(crate) fn size(&self) -> usize {
         const PROPERTIES: usize = 512;
@@ -201,7 +226,8 @@ impl Reply {
     #[cfg(test)]
     pub(crate) fn for_test(bytes: usize) -> Self {
         let end = CallEnd { status: Status::Ok, cause: None };
-        Self { properties: Arc::default(), body: Bytes::from(vec![b'x'; bytes]), end, outcome: None }
+        let body = Bytes::from(vec![b'x'; bytes]);
+        Self { properties: Arc::default(), body, end, outcome: None, call_id: "1".into() }
     }
 }
 
@@ -219,6 +245,22 @@ fn checked(size: usize) -> Result<(), ToolFailure> {
 /// Serialises a message of ours. These types hold strings, numbers and enums only, which cannot fail.
 fn encode<T: Serialize>(message: &T) -> Bytes {
     serde_json::to_vec(message).unwrap_or_default().into()
+}
+
+/// A body of ours that names another call. One that cannot be read stays as it is.
+fn with_call_id(properties: &Properties, body: &Bytes, call_id: &str) -> Bytes {
+    let id = || call_id.to_owned();
+    let renamed = match properties.message_type.as_deref() {
+        Some(message_type::TOOL_INVOKE_RESPONSE) => {
+            serde_json::from_slice(body).map(|response| encode(&ToolInvokeResponse { tool_call_id: id(), ..response }))
+        }
+        Some(message_type::TOOL_ERROR) => {
+            serde_json::from_slice(body).map(|error| encode(&ToolError { tool_call_id: id(), ..error }))
+        }
+        _ => serde_json::from_slice(body)
+            .map(|response| encode(&ScriptInvokeResponse { tool_call_id: id(), ..response })),
+    };
+    renamed.unwrap_or_else(|_| body.clone())
 }
 
 /// What became of a script that was run.
@@ -286,7 +328,7 @@ mod tests {
             clock: Clock::SYSTEM,
             envelope: &envelope,
             caller: &caller,
-            call_id: "1",
+            call_id: &"1".into(),
             tool_name: "t",
             dialect,
         };

@@ -116,6 +116,7 @@ mod tests {
 
     fn call() -> ToolCall {
         ToolCall {
+            idempotency_key: None,
             tool: "t".into(),
             call_id: "c".into(),
             caller: Arc::new(crate::caller::Caller::unknown()),

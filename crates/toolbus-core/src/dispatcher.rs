@@ -8,7 +8,9 @@ mod entering;
 mod inner;
 mod log;
 mod progress;
+mod recording;
 
+use std::collections::hash_map::RandomState;
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -21,10 +23,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_protocol::{Envelope, Random};
 
-use self::call::Call;
+use self::call::{Attached, Call};
 pub use self::inner::{InnerCall, InnerOrigin, Invoker};
 use self::log::{Log, LoggedCall};
 use self::progress::ProgressReporter;
+use self::recording::Instance;
 use crate::answer::{LARGE, Recipient, Reply};
 use crate::audit::Audit;
 use crate::bulkhead::{self, StopReason};
@@ -35,15 +38,16 @@ use crate::deadline::{self, Budgets};
 use crate::failure::{Cause, ToolFailure};
 use crate::gates::Gates;
 use crate::gates::permit::{AgentGate, Permit, Permits};
+use crate::ledger::{LedgerEntry, LedgerSettings};
 use crate::notify::{ChangeNotifier, NotificationSource, NotifyHandle, RecentCallers, ToolNames};
 use crate::pending_tools::PendingTools;
 use crate::policy::{EffectiveTools, PolicyHandle};
 use crate::redact::Redactor;
-use crate::replay::{Replay, Slot};
+use crate::replay::Replay;
 use crate::reply::Replies;
 use crate::request::{Decoded, Decoder, ReplyRules, Request};
 use crate::running::RunningCalls;
-use crate::telemetry::{CallSummary, DeadReason, Load, Telemetry};
+use crate::telemetry::{CallSummary, Load, Telemetry};
 use crate::tool::{Tool, ToolCall, ToolOutput};
 
 /// A request that was delivered this often before is answered instead of tried again.
@@ -72,6 +76,8 @@ pub struct DispatcherSettings {
     pub redactor: Redactor,
     /// Whether requests for MCP servers that this daemon does not have are left to other bridges, unanswered.
     pub ignores_unknown_servers: bool,
+    /// What is known of calls that must not run twice; `None`: nothing.
+    pub ledger: Option<LedgerSettings>,
     /// Tells the time.
     pub clock: Clock,
     /// Makes ids.
@@ -92,7 +98,10 @@ struct Parts {
     permits: Permits,
     /// Taken while a large result is made into an answer.
     large: Arc<Semaphore>,
-    replay: Replay,
+    replay: Replay<Attached>,
+    instance: Instance,
+    /// Digests where answers go.
+    recipients: RandomState,
     running: Arc<RunningCalls>,
     load: Arc<Load>,
     callers: RecentCallers,
@@ -122,6 +131,8 @@ enum Abort {
     Requeued,
     /// It is settled without an answer, because another bridge may have what it asks for.
     Ignored(ToolFailure),
+    /// Another daemon has begun it, or answered it.
+    Known(LedgerEntry),
 }
 
 impl From<ToolFailure> for Abort {
@@ -152,6 +163,8 @@ impl Dispatcher {
             permits: Permits::new(settings.max_in_flight, settings.max_waiting, Arc::clone(&load)),
             large: Arc::new(Semaphore::new(1)),
             replay: Replay::new(kept, MAX_KEPT_BYTES),
+            instance: Instance::new(settings.random.id()),
+            recipients: RandomState::new(),
             running: Arc::default(),
             load,
             callers: RecentCallers::new(settings.clock),
@@ -247,7 +260,7 @@ impl Dispatcher {
     }
 
     /// Handles one delivery to its end: every delivery is answered, dead-lettered or put back, and then settled.
-    pub async fn handle(&self, delivery: Delivery) {
+    pub async fn handle(&self, mut delivery: Delivery) {
         let parts = &*self.parts;
         let envelope = Envelope::read(&delivery.properties);
         let span = parts.telemetry.arrived(&delivery, envelope.trace.as_ref());
@@ -259,24 +272,19 @@ impl Dispatcher {
             return;
         };
         // 1. decode
-        let decoded = match parts.decoder().decode(&delivery, envelope, caller) {
-            Decoded::Call(request) => match self.address_refused(&request, &delivery).await {
-                Some(refused) => Decoded::Dead(DeadReason::ReplyToRefused, refused.to_string()),
-                None => Decoded::Call(request),
-            },
-            decoded => decoded,
-        };
-        match decoded {
+        match parts.decoder().decode(&delivery, envelope, caller) {
             Decoded::Call(request) => {
+                let call = Call::new(parts, request, span, &delivery);
                 // 3. replay
-                if let Some(mut call) = self.replay(Call::new(parts, request, span, &delivery), delivery).await {
-                    let result = self.run_contained(&mut call).await;
-                    self.finish(call, result).await;
+                let Some(call) = self.replay(call, &mut delivery).await else { return };
+                match self.address_refused(&call).await {
+                    None => self.run_to_end(call).await,
+                    Some(refused) => self.refuse_address(call, delivery, &refused).await,
                 }
             }
             Decoded::Refused(request, failure) => {
-                let mut call = Call::new(parts, request, span, &delivery);
-                call.slot = Slot::new(delivery.settle);
+                let call = Call::new(parts, request, span, &delivery);
+                let _ = call.slot.replace(delivery.settle);
                 self.finish(call, Err(Abort::Failed(failure))).await;
             }
             Decoded::Ignored => {
@@ -289,6 +297,20 @@ impl Dispatcher {
                 self.bury(delivery, reason, &detail).await;
                 span.finished(&CallSummary::unanswered(self.clock().since(arrived)));
             }
+        }
+    }
+
+    /// Steps 4 to 13.
+    async fn run_to_end(&self, mut call: Box<Call>) {
+        loop {
+            let result = self.run_contained(&mut call).await;
+            let (Err(Abort::Known(entry)), Some(identity)) = (&result, call.identity) else {
+                return self.finish(call, result).await;
+            };
+            // It was not there at step 3: another daemon was faster.
+            let known = self.resolve_entry(&mut call, identity, entry.clone()).await;
+            let Some(again) = self.end_known(call, known).await else { return };
+            call = again;
         }
     }
 
@@ -306,7 +328,7 @@ impl Dispatcher {
         match &mut result {
             Ok(output) => beside(is_large(output), || output.redact(redactor)),
             Err(Abort::Failed(failure) | Abort::Ignored(failure)) => failure.redact(redactor),
-            Err(Abort::Requeued) => {}
+            Err(Abort::Requeued | Abort::Known(_)) => {}
         }
         result
     }
@@ -332,6 +354,11 @@ impl Dispatcher {
         let cancel = call.cancelled.clone().unwrap_or_else(|| entry.token().clone());
         let permit = self.permit(call, allowed.tool, effective.gate(), &cancel).await?;
         gates.still_on(&call.request.caller, allowed, call.request.wanted())?;
+        // 9. start
+        self.start(call, allowed.tool.descriptor.effect.is_repeatable()).await?;
+        if cancel.is_cancelled() {
+            return Err(cancelled_before_start().into());
+        }
         // 10. execute
         let result = self.execute(call, allowed.tool, arguments, &cancel).await;
         if let Ok(output) = &result
@@ -366,8 +393,7 @@ impl Dispatcher {
         let permit = tokio::select! {
             biased;
             () = cancel.cancelled() => {
-                let text = "The call was cancelled before the tool began.";
-                Err(ToolFailure::new(Cause::CancelledBeforeStart, text).into())
+                Err(cancelled_before_start().into())
             }
             () = self.parts.shutdown.cancelled() => Err(Abort::Requeued),
             permit = self.parts.permits.acquire(Some(&tool.descriptor), agent, caller, call.body_size, latest) => permit.map(Some).map_err(Abort::from),
@@ -404,8 +430,10 @@ impl Dispatcher {
             cancelled: cancel.child_token(),
             trace,
             progress: sink,
+            idempotency_key: call.onward_key(descriptor.effect),
         };
-        let stopped = bulkhead::run(Arc::clone(&tool.executor), tool_call, call.deadline, &self.parts.shutdown).await;
+        let running = bulkhead::run(Arc::clone(&tool.executor), tool_call, call.deadline, &self.parts.shutdown);
+        let stopped = self.running(call.run.is_some(), running).await;
         call.ran = Some(self.clock().since(started));
         if let Some(reporter) = reporter {
             reporter.end().await;
@@ -425,8 +453,11 @@ impl Dispatcher {
             Err(Abort::Failed(failure)) => self.failure(&mut call, &failure),
             Err(Abort::Requeued) => return self.requeue(call).await,
             Err(Abort::Ignored(_)) => return self.ignore(call).await,
+            // Resolved before, or the entry of a request without an identity, which there is not.
+            Err(Abort::Known(_)) => return self.requeue(call).await,
         };
-        self.send(call, Arc::new(answer)).await;
+        let answer = self.record(&mut call, Arc::new(answer)).await;
+        self.send(call, answer).await;
     }
 
     fn result(&self, call: &mut Call, output: ToolOutput) -> Reply {
@@ -476,6 +507,10 @@ fn is_large(output: &ToolOutput) -> bool {
 fn beside<T>(takes_long: bool, work: impl FnOnce() -> T) -> T {
     let has_others = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
     if takes_long && has_others() { tokio::task::block_in_place(work) } else { work() }
+}
+
+fn cancelled_before_start() -> ToolFailure {
+    ToolFailure::new(Cause::CancelledBeforeStart, "The call was cancelled before the tool began.")
 }
 
 fn cancelled(text: &str) -> ToolFailure {

@@ -49,13 +49,19 @@ pub enum Cause {
     InvalidResult,
     /// The request was delivered too often without an answer.
     DeliveredTooOften,
+    /// The request had begun before, and how that ended is not known.
+    OutcomeUnknown,
+    /// The idempotency key is that of a request for something else.
+    KeyReused,
+    /// What must be recorded before the tool begins cannot be.
+    LedgerUnavailable,
     /// Anything else.
     Failed,
 }
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::MalformedRequest,
         Self::UnknownTool,
         Self::UnknownServer,
@@ -75,6 +81,9 @@ impl Cause {
         Self::ResultTooLarge,
         Self::InvalidResult,
         Self::DeliveredTooOften,
+        Self::OutcomeUnknown,
+        Self::KeyReused,
+        Self::LedgerUnavailable,
         Self::Failed,
     ];
 }
@@ -170,7 +179,7 @@ pub const fn verdict(cause: Cause, effect: Effect, started: bool) -> Verdict {
     let repeatable = !(started && matches!(effect, Effect::Effectful));
     let interrupted = if may_have_acted { Some(Outcome::Unknown) } else { None };
     let (code, is_retryable, outcome) = match cause {
-        Cause::MalformedRequest | Cause::InvalidArguments => (Code::InvalidArguments, false, None),
+        Cause::MalformedRequest | Cause::InvalidArguments | Cause::KeyReused => (Code::InvalidArguments, false, None),
         Cause::UnknownTool | Cause::UnknownServer => (Code::ToolNotFound, false, None),
         Cause::Expired => (Code::Timeout, true, Some(Outcome::NotStarted)),
         Cause::DeadlineExceeded => (Code::Timeout, repeatable, interrupted),
@@ -179,12 +188,15 @@ pub const fn verdict(cause: Cause, effect: Effect, started: bool) -> Verdict {
         Cause::Overloaded => (Code::Overloaded, true, Some(Outcome::NotStarted)),
         Cause::CancelledBeforeStart => (Code::Cancelled, false, Some(Outcome::NotStarted)),
         Cause::Cancelled => (Code::Cancelled, false, interrupted),
-        Cause::ConnectFailed => (Code::ExecutionFailed, true, Some(Outcome::NotStarted)),
+        Cause::ConnectFailed | Cause::LedgerUnavailable => (Code::ExecutionFailed, true, Some(Outcome::NotStarted)),
         Cause::ConnectionLost | Cause::Unavailable => (Code::ExecutionFailed, repeatable, interrupted),
         Cause::AuthRequired => (Code::AuthRequired, false, Some(Outcome::NotStarted)),
-        Cause::Panicked | Cause::ResultTooLarge | Cause::InvalidResult | Cause::DeliveredTooOften | Cause::Failed => {
-            (Code::ExecutionFailed, false, interrupted)
-        }
+        Cause::Panicked
+        | Cause::ResultTooLarge
+        | Cause::InvalidResult
+        | Cause::DeliveredTooOften
+        | Cause::OutcomeUnknown
+        | Cause::Failed => (Code::ExecutionFailed, false, interrupted),
     };
     Verdict { code, is_retryable, outcome }
 }
@@ -233,6 +245,9 @@ pub const fn error_type(cause: Cause) -> &'static str {
         Cause::ResultTooLarge => "result_too_large",
         Cause::InvalidResult => "invalid_result",
         Cause::DeliveredTooOften => "delivered_too_often",
+        Cause::OutcomeUnknown => "outcome_unknown",
+        Cause::KeyReused => "key_reused",
+        Cause::LedgerUnavailable => "ledger_unavailable",
         Cause::Failed => "execution_failed",
     }
 }
@@ -320,6 +335,12 @@ mod tests {
         InvalidResult        started execution_failed  | final -           | final unknown     | final unknown     | final unknown
         DeliveredTooOften    before  execution_failed  | final -           | final -           | final -           | final -
         DeliveredTooOften    started execution_failed  | final -           | final unknown     | final unknown     | final unknown
+        OutcomeUnknown       before  execution_failed  | final -           | final -           | final -           | final -
+        OutcomeUnknown       started execution_failed  | final -           | final unknown     | final unknown     | final unknown
+        KeyReused            before  invalid_arguments | final -           | final -           | final -           | final -
+        KeyReused            started invalid_arguments | final -           | final -           | final -           | final -
+        LedgerUnavailable    before  execution_failed  | again not_started | again not_started | again not_started | again not_started
+        LedgerUnavailable    started execution_failed  | again not_started | again not_started | again not_started | again not_started
         Failed               before  execution_failed  | final -           | final -           | final -           | final -
         Failed               started execution_failed  | final -           | final unknown     | final unknown     | final unknown
         ");
@@ -378,6 +399,9 @@ mod tests {
         ResultTooLarge result_too_large
         InvalidResult invalid_result
         DeliveredTooOften delivered_too_often
+        OutcomeUnknown outcome_unknown
+        KeyReused key_reused
+        LedgerUnavailable ledger_unavailable
         Failed execution_failed
         ");
     }

@@ -85,6 +85,17 @@ pub struct LedgerLimits {
     pub max_bytes: u64,
 }
 
+/// How a dispatcher uses a ledger.
+#[derive(Debug, Clone)]
+pub struct LedgerSettings {
+    /// The ledger.
+    pub ledger: Arc<dyn Ledger>,
+    /// How long an entry is kept.
+    pub ttl: Duration,
+    /// Largest body of an answer that is kept, in bytes. Of a larger one, the entry says that there was one.
+    pub max_answer: usize,
+}
+
 /// The beginning of a run.
 #[derive(Debug, Clone)]
 pub struct Begin {

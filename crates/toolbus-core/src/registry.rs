@@ -542,6 +542,7 @@ mod tests {
         registry.register(Tool::new(ToolDescriptor::new("b", "s", "local"), Says("from b"))).unwrap();
         let executor = Arc::clone(&registry.snapshot().get("b").unwrap().executor);
         let call = ToolCall {
+            idempotency_key: None,
             tool: "b".into(),
             caller: Arc::new(crate::caller::Caller::unknown()),
             call_id: "1".into(),

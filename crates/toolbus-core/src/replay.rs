@@ -1,173 +1,183 @@
-//! Answers that were given, kept for requests that the broker delivers again.
+//! Requests under way and answers that were given, as far as this process knows.
 //!
-//! A broker redelivers whatever was not acknowledged when a connection broke, also when its answer had already left.
-//! Where an acknowledgement cannot be lost, answers are not kept. Only deliveries that the broker marks as redelivered are looked up: two requests that merely look alike are two.
+//! A broker redelivers whatever was not acknowledged when a connection broke, also when its answer had already left; and
+//! a publisher that lost its confirm publishes again. Either attaches to the run that is under way. Answers are given
+//! again to redelivered requests only: the ledger knows of calls that must not run twice. Where an acknowledgement cannot
+//! be lost, answers are not kept.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Weak};
 
 use lru::LruCache;
 
-use toolbus_protocol::header;
-
 use crate::answer::Reply;
-use crate::bus::{Delivery, Settle};
+use crate::bus::Settle;
+use crate::ledger::{Fingerprint, RequestKey};
+use crate::request_key::{IdentityKind, RequestIdentity};
 
-/// What identifies a request: who sent it, its ids, and its body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Key(u64);
-
-/// The calls under way, and the last answers, which are bounded in number and in bytes.
-pub(crate) struct Replay {
-    hasher: RandomState,
-    entries: Mutex<Entries>,
+/// The calls under way, and the last answers, which are bounded in number and in bytes. `A` is what attaches to a call.
+pub(crate) struct Replay<A> {
+    entries: Mutex<Entries<A>>,
     max_bytes: usize,
 }
 
-struct Entries {
-    /// The calls under way, each with the slot through which its delivery is settled. Apart from the answers, so that no
-    /// number of answers makes a running call unknown. A call that was dropped leaves a slot that is gone.
-    running: HashMap<Key, Weak<Slot>>,
+struct Entries<A> {
+    /// The calls under way. Apart from the answers, so that no number of answers makes a running call unknown. A call that
+    /// was dropped leaves a slot that is gone.
+    running: HashMap<RequestKey, Run<A>>,
     /// The calls that were answered; without the answer when it was too much to keep.
-    answers: LruCache<Key, Option<Arc<Reply>>>,
+    answers: LruCache<RequestKey, Option<Arc<Reply>>>,
     bytes: usize,
 }
 
-/// Holds the one delivery by which a running call can be settled: the latest, because the broker takes a message back
-/// before it delivers it again.
-#[derive(Default)]
-pub(crate) struct Slot(Mutex<Option<Box<dyn Settle>>>);
+struct Run<A> {
+    slot: Weak<Slot<A>>,
+    fingerprint: Fingerprint,
+}
 
-impl Slot {
-    pub(crate) fn new(settle: Box<dyn Settle>) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Some(settle))))
+/// Holds what a running call settles and answers in the end: its delivery, and the duplicates that have attached.
+pub(crate) struct Slot<A> {
+    /// Digest of where the answer goes and how it is addressed.
+    recipient: u64,
+    held: Mutex<Held<A>>,
+}
+
+struct Held<A> {
+    /// One delivery is enough for all that want the same answer at the same place: the latest, because the broker takes a
+    /// message back before it delivers it again.
+    settle: Option<Box<dyn Settle>>,
+    /// Each is an unsettled delivery or an open HTTP request, which bounds them.
+    attached: Vec<A>,
+    is_closed: bool,
+}
+
+impl<A> Default for Slot<A> {
+    fn default() -> Self {
+        Self::new(None, 0)
+    }
+}
+
+impl<A> Slot<A> {
+    pub(crate) fn new(settle: Option<Box<dyn Settle>>, recipient: u64) -> Self {
+        Self { recipient, held: Mutex::new(Held { settle, attached: Vec::new(), is_closed: false }) }
     }
 
     /// Takes the delivery out, to settle it.
     pub(crate) fn take(&self) -> Option<Box<dyn Settle>> {
-        lock(&self.0).take()
+        self.held.lock().settle.take()
     }
 
     /// Whether a delivery that is acknowledged now never comes again.
     pub(crate) fn is_sure(&self) -> bool {
-        lock(&self.0).as_ref().is_some_and(|settle| settle.is_sure())
+        self.held.lock().settle.as_ref().is_some_and(|settle| settle.is_sure())
     }
 
-    /// Puts a later delivery in; the earlier one, which the broker has forgotten, comes back.
-    fn replace(&self, settle: Box<dyn Settle>) -> Option<Box<dyn Settle>> {
-        lock(&self.0).replace(settle)
+    /// Whether another delivery wants the same answer at the same place.
+    pub(crate) fn is_same_recipient(&self, other: &Self) -> bool {
+        self.recipient == other.recipient
+    }
+
+    /// Puts a later delivery in and returns the earlier one; the later one itself if the call has ended.
+    pub(crate) fn replace(&self, settle: Box<dyn Settle>) -> Result<Option<Box<dyn Settle>>, Box<dyn Settle>> {
+        let mut held = self.held.lock();
+        if held.is_closed { Err(settle) } else { Ok(held.settle.replace(settle)) }
+    }
+
+    /// Attaches a duplicate; returns it if the call has ended.
+    pub(crate) fn attach(&self, duplicate: A) -> Result<(), A> {
+        let mut held = self.held.lock();
+        if held.is_closed {
+            return Err(duplicate);
+        }
+        held.attached.push(duplicate);
+        Ok(())
+    }
+
+    /// Takes the duplicates out. No further one attaches.
+    pub(crate) fn close(&self) -> Vec<A> {
+        let mut held = self.held.lock();
+        held.is_closed = true;
+        std::mem::take(&mut held.attached)
     }
 }
 
-/// What is known of a request that was delivered again.
-///
-/// The delivery comes back, except from a running call, which gives an earlier one that the broker has forgotten.
-pub(crate) enum Seen {
-    /// Nothing: it is run.
-    Never(Box<dyn Settle>),
-    /// It is still running: the running call has taken the delivery over.
-    Running(Option<Box<dyn Settle>>),
-    /// It was answered like this.
-    Answered(Box<dyn Settle>, Arc<Reply>),
-    /// It was answered, and the answer is no longer kept.
-    Forgotten(Box<dyn Settle>),
+/// What this process knows of a request.
+pub(crate) enum Seen<A> {
+    /// Nothing: it is under way from now on.
+    Never,
+    /// It is running.
+    Running(Arc<Slot<A>>),
+    /// Its key is that of a running request which asks for something else.
+    Conflict,
+    /// It was answered like this. It is under way from now on, so that one delivery at a time repeats the answer.
+    Answered(Arc<Reply>),
+    /// It was answered, and the answer is no longer kept. It is under way from now on.
+    Forgotten,
 }
 
-impl Replay {
+impl<A> Replay<A> {
     /// Keeps at most `max_entries` answers, of `max_bytes` together.
     pub(crate) fn new(max_entries: NonZeroUsize, max_bytes: usize) -> Self {
         let entries = Entries { running: HashMap::new(), answers: LruCache::new(max_entries), bytes: 0 };
-        Self { hasher: RandomState::new(), entries: Mutex::new(entries), max_bytes }
+        Self { entries: Mutex::new(entries), max_bytes }
     }
 
-    /// The key of a request; absent when it carries no id, because then nothing tells it from another like it.
-    pub(crate) fn key(&self, delivery: &Delivery, has_call_id: bool) -> Option<Key> {
-        let properties = &delivery.properties;
-        let given = |id: &Option<String>| id.as_deref().is_some_and(|id| !id.is_empty());
-        if !has_call_id && !given(&properties.message_id) && !given(&properties.correlation_id) {
-            return None;
-        }
-        let mut hasher = self.hasher.build_hasher();
-        properties.message_id.hash(&mut hasher);
-        properties.correlation_id.hash(&mut hasher);
-        properties.reply_to.hash(&mut hasher);
-        properties.user_id.hash(&mut hasher);
-        properties.timestamp.hash(&mut hasher);
-        delivery.routing_key.hash(&mut hasher);
-        // What a caller may use depends on these; whatever else was sent is the same in the same message.
-        for (name, value) in &properties.headers {
-            if name == header::SOURCE || name.ends_with(header::BINDING) || name.ends_with(header::TOOL_PROFILE) {
-                (name, value).hash(&mut hasher);
-            }
-        }
-        hasher.write(&delivery.body);
-        Some(Key(hasher.finish()))
-    }
-
-    /// Whether a request is running, or was answered.
-    pub(crate) fn knows(&self, key: Key) -> bool {
-        let entries = self.lock();
-        entries.answers.contains(&key) || entries.running.get(&key).is_some_and(|slot| slot.strong_count() > 0)
-    }
-
-    /// Looks up a redelivered request; one that is still running takes the delivery over.
-    pub(crate) fn look_up(&self, key: Key, settle: Box<dyn Settle>) -> Seen {
+    /// Looks a request up, and notes that it is under way unless another like it is. `slot` is its own.
+    pub(crate) fn enter(&self, identity: &RequestIdentity, slot: &Arc<Slot<A>>, is_redelivered: bool) -> Seen<A> {
         let mut entries = self.lock();
-        if let Some(slot) = entries.running.get(&key).and_then(Weak::upgrade) {
-            return Seen::Running(slot.replace(settle));
+        let RequestIdentity { key, fingerprint, kind } = *identity;
+        // Requests that merely look alike are two.
+        let may_be_another = kind == IdentityKind::Content && !is_redelivered;
+        if may_be_another {
+            entries.remove_answer(key);
+        } else if let Some(run) = entries.running.get(&key)
+            && let Some(running) = run.slot.upgrade()
+        {
+            return if run.fingerprint == fingerprint { Seen::Running(running) } else { Seen::Conflict };
         }
-        match entries.answers.get(&key) {
-            None => Seen::Never(settle),
-            Some(Some(answer)) => Seen::Answered(settle, Arc::clone(answer)),
-            Some(None) => Seen::Forgotten(settle),
+        entries.note_running(key, fingerprint, slot);
+        match entries.answers.get(&key).filter(|_| is_redelivered) {
+            None => Seen::Never,
+            Some(Some(answer)) => Seen::Answered(Arc::clone(answer)),
+            Some(None) => Seen::Forgotten,
         }
     }
 
-    /// Notes that a call is under way. An earlier answer was that of another request.
-    pub(crate) fn begin(&self, key: Key, slot: &Arc<Slot>) {
-        self.lock().remove_answer(key);
-        self.resume(key, slot);
-    }
-
-    /// Notes that a call which was answered before is answered again, so that one delivery at a time does that.
-    pub(crate) fn resume(&self, key: Key, slot: &Arc<Slot>) {
-        let mut entries = self.lock();
-        if entries.running.len() >= entries.answers.cap().get() {
-            entries.running.retain(|_, slot| slot.strong_count() > 0);
-        }
-        entries.running.insert(key, Arc::downgrade(slot));
-    }
-
-    /// Notes how a call was answered.
-    pub(crate) fn answered(&self, key: Key, slot: &Arc<Slot>, answer: Arc<Reply>) {
+    /// Notes how a call was answered. It is no longer under way.
+    pub(crate) fn answered(&self, key: RequestKey, slot: &Arc<Slot<A>>, answer: Arc<Reply>) {
         let mut entries = self.lock();
         entries.end(key, slot);
         entries.put_answer(key, answer, self.max_bytes);
     }
 
-    /// Forgets a call that goes back to its queue.
-    pub(crate) fn forget(&self, key: Key, slot: &Arc<Slot>) {
+    /// Notes that a call is no longer under way.
+    pub(crate) fn forget(&self, key: RequestKey, slot: &Arc<Slot<A>>) {
         self.lock().end(key, slot);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Entries> {
-        lock(&self.entries)
+    fn lock(&self) -> MutexGuard<'_, Entries<A>> {
+        self.entries.lock()
     }
 }
 
-impl Entries {
+impl<A> Entries<A> {
+    fn note_running(&mut self, key: RequestKey, fingerprint: Fingerprint, slot: &Arc<Slot<A>>) {
+        if self.running.len() >= self.answers.cap().get() {
+            self.running.retain(|_, run| run.slot.strong_count() > 0);
+        }
+        self.running.insert(key, Run { slot: Arc::downgrade(slot), fingerprint });
+    }
+
     /// Removes a call that is no longer under way, unless the entry is that of a later one like it.
-    fn end(&mut self, key: Key, slot: &Arc<Slot>) {
-        if self.running.get(&key).is_some_and(|known| known.as_ptr() == Arc::as_ptr(slot)) {
+    fn end(&mut self, key: RequestKey, slot: &Arc<Slot<A>>) {
+        if self.running.get(&key).is_some_and(|run| run.slot.as_ptr() == Arc::as_ptr(slot)) {
             self.running.remove(&key);
         }
     }
 
-    fn put_answer(&mut self, key: Key, answer: Arc<Reply>, max_bytes: usize) {
+    fn put_answer(&mut self, key: RequestKey, answer: Arc<Reply>, max_bytes: usize) {
         self.bytes += answer.size();
         if let Some((_, replaced)) = self.answers.push(key, Some(answer)) {
             self.bytes -= size(replaced.as_ref());
@@ -177,7 +187,7 @@ impl Entries {
         }
     }
 
-    fn remove_answer(&mut self, key: Key) {
+    fn remove_answer(&mut self, key: RequestKey) {
         if let Some(answer) = self.answers.pop(&key) {
             self.bytes -= size(answer.as_ref());
         }
@@ -199,17 +209,16 @@ fn size(answer: Option<&Arc<Reply>>) -> usize {
     answer.map_or(0, |answer| answer.size())
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    struct Nobody;
+    /// What attaches, here.
+    type Replay = super::Replay<&'static str>;
 
-    impl Settle for Nobody {
+    struct Ignores;
+
+    impl Settle for Ignores {
         fn acknowledge(self: Box<Self>) -> futures_util::future::BoxFuture<'static, ()> {
             Box::pin(async {})
         }
@@ -227,48 +236,88 @@ mod tests {
         Arc::new(Reply::for_test(bytes))
     }
 
-    fn slot() -> Arc<Slot> {
-        Slot::new(Box::new(Nobody))
+    fn slot() -> Arc<Slot<&'static str>> {
+        Arc::new(Slot::new(Some(Box::new(Ignores)), 1))
+    }
+
+    fn identity(number: u8, kind: IdentityKind) -> RequestIdentity {
+        RequestIdentity { key: key(number), fingerprint: Fingerprint([number; 32]), kind }
+    }
+
+    fn key(number: u8) -> RequestKey {
+        RequestKey([number; 32])
+    }
+
+    impl Replay {
+        fn message(&self, number: u8, slot: &Arc<Slot<&'static str>>, is_redelivered: bool) -> Seen<&'static str> {
+            self.enter(&identity(number, IdentityKind::MessageId), slot, is_redelivered)
+        }
     }
 
     #[test]
     fn an_unknown_request_was_never_seen() {
-        assert!(matches!(replay(4, 100).look_up(Key(1), Box::new(Nobody)), Seen::Never(_)));
+        assert!(matches!(replay(4, 100).message(1, &slot(), true), Seen::Never));
     }
 
     #[test]
-    fn an_answer_is_given_again() {
+    fn an_answer_is_given_again_to_a_redelivered_request_alone() {
         let replay = replay(4, 10_000);
         let given = answer(10);
-        replay.answered(Key(1), &slot(), Arc::clone(&given));
-        let Seen::Answered(_, again) = replay.look_up(Key(1), Box::new(Nobody)) else { panic!("not kept") };
+        replay.answered(key(1), &slot(), Arc::clone(&given));
+        let Seen::Answered(again) = replay.message(1, &slot(), true) else { panic!("not kept") };
         assert!(Arc::ptr_eq(&given, &again));
+        assert!(matches!(replay.message(1, &slot(), false), Seen::Never));
     }
 
     #[test]
-    fn a_running_call_takes_the_delivery_over_and_gives_the_forgotten_one_back() {
+    fn a_duplicate_attaches_until_the_run_has_ended() {
         let replay = replay(4, 10_000);
         let slot = slot();
-        replay.begin(Key(1), &slot);
-        assert!(matches!(replay.look_up(Key(1), Box::new(Nobody)), Seen::Running(Some(_))));
+        assert!(matches!(replay.message(1, &slot, false), Seen::Never));
+        for is_redelivered in [true, false] {
+            let Seen::Running(running) = replay.message(1, &self::slot(), is_redelivered) else { panic!("not known") };
+            assert_eq!(running.attach("duplicate"), Ok(()));
+            assert!(running.is_same_recipient(&self::slot()) && !running.is_same_recipient(&Slot::default()));
+            assert!(matches!(running.replace(Box::new(Ignores)), Ok(Some(_))), "the earlier delivery comes back");
+        }
+        assert_eq!(slot.close(), ["duplicate", "duplicate"]);
+        assert_eq!(slot.attach("late"), Err("late"));
+        assert!(slot.replace(Box::new(Ignores)).is_err());
         assert!(slot.take().is_some());
+    }
+
+    #[test]
+    fn a_key_of_a_running_request_that_asks_for_something_else_is_a_conflict() {
+        let (replay, running) = (replay(4, 10_000), slot());
+        assert!(matches!(replay.enter(&identity(1, IdentityKind::Given), &running, false), Seen::Never));
+        let other = RequestIdentity { fingerprint: Fingerprint([9; 32]), ..identity(1, IdentityKind::Given) };
+        assert!(matches!(replay.enter(&other, &slot(), false), Seen::Conflict));
+    }
+
+    #[test]
+    fn requests_that_merely_look_alike_are_two_unless_the_broker_says_otherwise() {
+        let (replay, first, second) = (replay(4, 10_000), slot(), slot());
+        let alike = identity(1, IdentityKind::Content);
+        assert!(matches!(replay.enter(&alike, &first, false), Seen::Never));
+        assert!(matches!(replay.enter(&alike, &second, false), Seen::Never));
+        assert!(matches!(replay.enter(&alike, &slot(), true), Seen::Running(_)));
     }
 
     #[test]
     fn the_oldest_answers_go_first_and_are_known_to_have_been_given() {
         let replay = replay(4, 10_000);
-        for key in 0..3 {
-            replay.answered(Key(key), &slot(), answer(4_000));
+        for number in 0..3 {
+            replay.answered(key(number), &slot(), answer(4_000));
         }
-        assert!(matches!(replay.look_up(Key(0), Box::new(Nobody)), Seen::Forgotten(_)));
-        assert!(matches!(replay.look_up(Key(2), Box::new(Nobody)), Seen::Answered(..)));
+        assert!(matches!(replay.message(0, &slot(), true), Seen::Forgotten));
+        assert!(matches!(replay.message(2, &slot(), true), Seen::Answered(..)));
     }
 
     #[test]
     fn the_number_of_entries_is_bounded() {
         let replay = replay(2, 1_000_000);
-        for key in 0..100 {
-            replay.answered(Key(key), &slot(), answer(10));
+        for number in 0..100 {
+            replay.answered(key(number), &slot(), answer(10));
         }
         assert_eq!(replay.lock().answers.len(), 2);
         assert_eq!(replay.lock().bytes, 2 * answer(10).size());
@@ -278,34 +327,33 @@ mod tests {
     fn no_number_of_answers_makes_a_running_call_unknown() {
         let replay = replay(2, 1_000_000);
         let running = slot();
-        replay.begin(Key(1_000), &running);
-        for key in 0..100 {
-            replay.answered(Key(key), &slot(), answer(10));
+        replay.message(200, &running, false);
+        for number in 0..100 {
+            replay.answered(key(number), &slot(), answer(10));
         }
-        assert!(matches!(replay.look_up(Key(1_000), Box::new(Nobody)), Seen::Running(Some(_))));
+        assert!(matches!(replay.message(200, &slot(), true), Seen::Running(_)));
     }
 
     #[test]
     fn a_call_that_goes_back_is_forgotten() {
-        let replay = replay(2, 1_000);
-        let slot = slot();
-        replay.begin(Key(1), &slot);
-        replay.forget(Key(1), &slot);
-        assert!(matches!(replay.look_up(Key(1), Box::new(Nobody)), Seen::Never(_)));
+        let (replay, slot) = (replay(2, 1_000), slot());
+        replay.message(1, &slot, false);
+        replay.forget(key(1), &slot);
+        assert!(matches!(replay.message(1, &self::slot(), true), Seen::Never));
     }
 
     #[test]
     fn a_call_that_was_dropped_counts_as_never_seen() {
         let replay = replay(2, 1_000);
-        replay.begin(Key(1), &slot());
-        assert!(matches!(replay.look_up(Key(1), Box::new(Nobody)), Seen::Never(_)));
+        replay.message(1, &slot(), false);
+        assert!(matches!(replay.message(1, &slot(), true), Seen::Never));
     }
 
     #[test]
     fn dropped_calls_do_not_pile_up() {
         let replay = replay(2, 1_000);
-        for key in 0..100 {
-            replay.begin(Key(key), &slot());
+        for number in 0..100 {
+            replay.message(number, &slot(), false);
         }
         assert!(replay.lock().running.len() <= 2);
     }
@@ -314,20 +362,20 @@ mod tests {
     fn the_end_of_one_call_does_not_end_another_like_it() {
         let replay = replay(2, 1_000_000);
         let (first, second) = (slot(), slot());
-        replay.begin(Key(1), &first);
-        replay.begin(Key(1), &second);
-        replay.answered(Key(1), &first, answer(10));
-        assert!(matches!(replay.look_up(Key(1), Box::new(Nobody)), Seen::Running(_)));
+        for slot in [&first, &second] {
+            replay.enter(&identity(1, IdentityKind::Content), slot, false);
+        }
+        replay.answered(key(1), &first, answer(10));
+        assert!(matches!(replay.message(1, &slot(), true), Seen::Running(_)));
     }
 
     #[test]
     fn a_new_call_like_an_answered_one_is_not_taken_for_it() {
-        let replay = replay(2, 1_000_000);
-        let slot = slot();
-        replay.answered(Key(1), &slot, answer(10));
-        replay.begin(Key(1), &slot);
-        replay.forget(Key(1), &slot);
-        assert!(matches!(replay.look_up(Key(1), Box::new(Nobody)), Seen::Never(_)));
+        let (replay, slot) = (replay(2, 1_000_000), slot());
+        replay.answered(key(1), &slot, answer(10));
+        replay.enter(&identity(1, IdentityKind::Content), &slot, false);
+        replay.forget(key(1), &slot);
+        assert!(matches!(replay.message(1, &self::slot(), true), Seen::Never));
         assert_eq!(replay.lock().bytes, 0);
     }
 }

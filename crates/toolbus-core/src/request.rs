@@ -18,6 +18,11 @@ use crate::deadline::TimeBudget;
 use crate::failure::{Cause, ToolFailure};
 use crate::telemetry::DeadReason;
 
+/// Longest key of a caller, in bytes.
+const MAX_IDEMPOTENCY_KEY: usize = 255;
+/// The key that stands for the request's call id.
+const TOOL_CALL_ID: &str = "tool-call-id";
+
 /// Longest tool name, call id or session id, in bytes: answers repeat the first two, and are small when they are errors.
 const MAX_ECHOED: usize = 1024;
 
@@ -67,6 +72,8 @@ pub(crate) struct Request {
     pub(crate) dialect: Dialect,
     /// Whether the caller wants to hear of progress.
     pub(crate) wants_progress: bool,
+    /// The key by which the caller identifies the request.
+    pub(crate) idempotency_key: Option<Arc<str>>,
 }
 
 /// Where a request says that its tool is.
@@ -162,6 +169,7 @@ impl Request {
             route: RequestedSource::read(&envelope, &delivery.routing_key),
             dialect: Dialect::of(&delivery.routing_key),
             wants_progress: envelope.header(header::PROGRESS).is_some_and(|value| value.trim() == "1"),
+            idempotency_key: None,
             address,
             envelope,
         }
@@ -220,7 +228,7 @@ impl Decoder<'_> {
         }
         match read(dialect, &delivery.body) {
             Ok(mut body) => match unusable(&mut body) {
-                None => Decoded::Call(self.request(delivery, envelope, address, caller, body.request)),
+                None => identified(self.request(delivery, envelope, address, caller, body.request)),
                 Some(text) => self.refused(delivery, envelope, address, caller, body.request, text),
             },
             Err(error @ (ParseError::NotUtf8 { .. } | ParseError::NotJson(_) | ParseError::NotAnObject(_)))
@@ -257,6 +265,40 @@ impl Decoder<'_> {
     ) -> Decoded {
         let request = self.request(delivery, envelope, address, caller, request);
         Decoded::Refused(request, ToolFailure::new(Cause::MalformedRequest, text))
+    }
+}
+
+/// The idempotency key that a request gives, as [`header::IDEMPOTENCY_KEY`] says; `None` if it gives none.
+///
+/// # Errors
+///
+/// [`Cause::InvalidArguments`] if it is empty, longer than [`MAX_IDEMPOTENCY_KEY`] bytes or has control characters, or
+/// stands for a call id that is not there.
+fn idempotency_key(given: Option<&str>, call_id: Option<&str>) -> Result<Option<Arc<str>>, ToolFailure> {
+    let Some(key) = given else { return Ok(None) };
+    let name = header::IDEMPOTENCY_KEY;
+    let invalid = |text: String| ToolFailure::new(Cause::InvalidArguments, text);
+    if key == TOOL_CALL_ID {
+        let missing =
+            || invalid(format!("'{name}' is '{TOOL_CALL_ID}', and the request has no toolCallId. Give it one."));
+        return call_id.map(|id| Some(Arc::from(id))).ok_or_else(missing);
+    }
+    if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY || key.chars().any(char::is_control) {
+        let text = format!("'{name}' must have 1 to {MAX_IDEMPOTENCY_KEY} bytes, without control characters.");
+        return Err(invalid(text));
+    }
+    Ok(Some(key.into()))
+}
+
+/// The request with the key that its caller gives it.
+fn identified(mut request: Request) -> Decoded {
+    let call_id = request.has_call_id.then_some(&*request.call_id);
+    match idempotency_key(request.envelope.header(header::IDEMPOTENCY_KEY), call_id) {
+        Ok(key) => {
+            request.idempotency_key = key;
+            Decoded::Call(request)
+        }
+        Err(failure) => Decoded::Refused(request, failure),
     }
 }
 
@@ -467,6 +509,27 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
+
+    fn refusal(given: &str, call_id: Option<&str>) -> String {
+        idempotency_key(Some(given), call_id).unwrap_err().message
+    }
+
+    #[test]
+    fn a_key_is_bounded_and_its_refusal_names_the_header() {
+        insta::assert_snapshot!(refusal("", None), @"'rb-idempotency-key' must have 1 to 255 bytes, without control characters.");
+        for key in ["a\nb", &"x".repeat(256)] {
+            assert_eq!(refusal(key, None), refusal("", None));
+        }
+        let long = "x".repeat(255);
+        assert_eq!(idempotency_key(Some(&long), None).unwrap().as_deref(), Some(long.as_str()));
+        assert_eq!(idempotency_key(None, Some("call_1")).unwrap(), None, "a call id alone is no key");
+    }
+
+    #[test]
+    fn a_caller_may_have_its_call_id_as_the_key() {
+        assert_eq!(idempotency_key(Some("tool-call-id"), Some("call_1")).unwrap().as_deref(), Some("call_1"));
+        insta::assert_snapshot!(refusal("tool-call-id", None), @"'rb-idempotency-key' is 'tool-call-id', and the request has no toolCallId. Give it one.");
+    }
 
     fn arguments(body: &str) -> String {
         let RequestBody { request, missing } = read_script(body.as_bytes()).unwrap();

@@ -25,6 +25,9 @@ pub trait Telemetry: Send + Sync + 'static {
 
     /// A message was dead-lettered by us: a request that cannot be answered, or an answer that cannot be delivered.
     fn dead_lettered(&self, queue: &str, reason: DeadReason);
+
+    /// A request was recognised as one that is known, or the ledger could not do what it is for.
+    fn ledger(&self, event: LedgerEvent);
 }
 
 /// One request on its way. Steps that a call does not reach are not told.
@@ -112,6 +115,42 @@ impl DeadReason {
     }
 }
 
+/// What became of a request that is known, or that the ledger could not take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LedgerEvent {
+    /// It was answered as before.
+    Replayed,
+    /// It gets the answer of a run that is under way.
+    Attached,
+    /// It had begun, and how that ended is not known.
+    Unknown,
+    /// Its key is that of a request for something else.
+    Conflict,
+    /// It was refused, because the ledger is full.
+    Full,
+    /// The ledger could not be read or written.
+    Failed,
+}
+
+impl LedgerEvent {
+    /// Every event.
+    pub const ALL: [Self; 6] =
+        [Self::Replayed, Self::Attached, Self::Unknown, Self::Conflict, Self::Full, Self::Failed];
+
+    /// Value of the metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Replayed => "replayed",
+            Self::Attached => "attached",
+            Self::Unknown => "unknown",
+            Self::Conflict => "conflict",
+            Self::Full => "full",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// How much is going on, for gauges and for `/status`.
 #[derive(Debug, Default)]
 pub struct Load {
@@ -172,6 +211,8 @@ impl Telemetry for Discard {
     fn consuming(&self, _: &str) {}
 
     fn dead_lettered(&self, _: &str, _: DeadReason) {}
+
+    fn ledger(&self, _: LedgerEvent) {}
 }
 
 /// A call of which nothing is recorded; its sender's context goes on to the tool and to the answer.

@@ -138,6 +138,9 @@ pub struct ToolCall {
     pub trace: Option<TraceContext>,
     /// Where to report progress; absent when the caller does not want to know.
     pub progress: Option<ProgressSink>,
+    /// What a backend may recognise a repetition by: the same whenever this request is run again, and no other request's.
+    /// `None` for a tool that is read-only, and for a request that cannot be told from others.
+    pub idempotency_key: Option<Arc<str>>,
 }
 
 impl ToolCall {

@@ -361,6 +361,7 @@ for line in sys.stdin:
         let direct = start(ECHO).await.unwrap();
         let arguments: Map<String, Value> = [("text".to_owned(), Value::from("hi"))].into_iter().collect();
         let call = ToolCall {
+            idempotency_key: None,
             tool: "echo".into(),
             caller: Arc::new(Caller::unknown()),
             call_id: "1".into(),

@@ -157,6 +157,7 @@ impl Backend for Local {
         let BackendCall { caller, tool, arguments, cancelled, trace, progress } = call;
         let invoker = Arc::clone(&self.invoker);
         let inner = InnerCall {
+            idempotency_key: None,
             origin: InnerOrigin::McpClient,
             caller,
             call_id: new_message_id().into(),

@@ -134,9 +134,9 @@ impl Envelope {
     }
 }
 
-/// Whether leaving this header out would give its sender more than it asks for.
+/// Whether leaving this header out would give its sender more than it asks for, a second run included.
 fn is_narrowing(name: &str) -> bool {
-    matches!(name, header::TOOL_PROFILE | header::BINDING)
+    matches!(name, header::TOOL_PROFILE | header::BINDING | header::IDEMPOTENCY_KEY)
 }
 
 fn is_reserved(key: &str) -> bool {

@@ -20,6 +20,9 @@ pub const MCP_SERVER: &str = "rb-mcp-server";
 pub const PROGRESS: &str = "rb-progress";
 /// `1`: the caller wants the structured part of a result in a block of its own.
 pub const STRUCTURED_CONTENT: &str = "rb-structured-content";
+/// The key by which the caller identifies its request, so that it is never run twice; `tool-call-id` stands for the
+/// request's call id.
+pub const IDEMPOTENCY_KEY: &str = "rb-idempotency-key";
 /// How far the content may be trusted.
 pub const CONTENT_TRUST: &str = "rb-content-trust";
 /// On answers, the kind of backend that ran: `local`, `rest`, …

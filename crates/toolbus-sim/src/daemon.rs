@@ -133,6 +133,7 @@ fn settings(context: &ScheduleContext) -> DispatcherSettings {
         max_waiting: ROOM,
         redactor: Default::default(),
         ignores_unknown_servers: false,
+        ledger: None,
         clock: context.clock,
         random: context.chance.random(),
     }

@@ -4,7 +4,9 @@
 mod memory;
 mod memory_ledger;
 mod sqlite;
+mod sqlite_ledger;
 
 pub use memory::Memory;
 pub use memory_ledger::MemoryLedger;
 pub use sqlite::{OpenError, Sqlite};
+pub use sqlite_ledger::SqliteLedger;

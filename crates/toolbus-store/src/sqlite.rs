@@ -14,6 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 use toolbus_core::Clock;
 use toolbus_core::store::{MAX_KEYS, Store, StoreError, check_key, check_namespace, check_value};
 
+use crate::sqlite_ledger;
+
 /// Operations that wait for the connection; further ones wait for a slot.
 const MAX_WAITING: usize = 64;
 
@@ -24,12 +26,15 @@ const RETRY: Duration = Duration::from_millis(10);
 /// Marks the file as ours: `Tbus`.
 const APPLICATION: i32 = i32::from_be_bytes(*b"Tbus");
 /// What each version of the tables adds to the one before. Only ever appended to.
-const MIGRATIONS: [&str; 1] = ["CREATE TABLE entries (
+const MIGRATIONS: [&str; 2] = [
+    "CREATE TABLE entries (
     namespace TEXT NOT NULL,
     key TEXT NOT NULL,
     value BLOB NOT NULL,
     PRIMARY KEY (namespace, key)
-) STRICT, WITHOUT ROWID"];
+) STRICT, WITHOUT ROWID",
+    sqlite_ledger::MIGRATION,
+];
 
 /// An operation, run by the thread of the connection.
 type Operation = Box<dyn FnOnce(&Connection) + Send>;
@@ -189,7 +194,7 @@ impl From<rusqlite::Error> for OpenError {
 }
 
 /// Opens the file, creates it if it is missing, and migrates its tables.
-fn open(path: &Path) -> Result<Connection, OpenError> {
+pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
     // A name such as `:memory:` has a meaning of its own for SQLite; a path does not.
     let path = std::path::absolute(path).map_err(OpenError::Unusable)?;
     create(&path)?;

@@ -8,7 +8,7 @@ use opentelemetry_sdk::trace::SdkTracer;
 use toolbus_core::Clock;
 use toolbus_core::bus::Delivery;
 use toolbus_core::failure::Status;
-use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, Passing, Telemetry};
+use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, LedgerEvent, Passing, Telemetry};
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::TraceContext;
 
@@ -61,6 +61,7 @@ impl Recorder {
         let (sent, by_status) = (sent(&identity), Prebuilt::default());
         if let Some(instruments) = &instruments {
             sent.iter().for_each(|labels| instruments.sent.add(0, labels));
+            LedgerEvent::ALL.iter().for_each(|event| instruments.ledger_events.add(0, &[ledger_label(*event)]));
         }
         let shared = RecorderShared {
             identity,
@@ -74,6 +75,10 @@ impl Recorder {
         };
         Self { shared: Arc::new(shared) }
     }
+}
+
+fn ledger_label(event: LedgerEvent) -> KeyValue {
+    KeyValue::new("event", event.as_str())
 }
 
 fn sent(identity: &BusIdentity) -> [Vec<KeyValue>; 2] {
@@ -120,6 +125,12 @@ impl Telemetry for Recorder {
 
     fn dead_lettered(&self, queue: &str, reason: DeadReason) {
         self.shared.count_dead_letters(queue, reason, 1);
+    }
+
+    fn ledger(&self, event: LedgerEvent) {
+        if let Some(instruments) = &self.shared.instruments {
+            instruments.ledger_events.add(1, &[ledger_label(event)]);
+        }
     }
 }
 

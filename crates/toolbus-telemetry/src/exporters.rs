@@ -10,6 +10,7 @@ use opentelemetry_sdk::metrics::{Instrument, PeriodicReader, SdkMeterProvider, S
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
 use tokio::sync::{oneshot, watch};
 use toolbus_core::bus::BusState;
+use toolbus_core::ledger::LedgerUsage;
 use toolbus_core::lifecycle;
 use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
@@ -210,6 +211,13 @@ impl Exporters {
     pub fn watch_reloads(&self, look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static) {
         if let Some(provider) = &self.metering {
             trust::observe_reloads(&provider.meter(SCOPE), look);
+        }
+    }
+
+    /// Registers how much the ledger keeps, looked up at each export.
+    pub fn watch_ledger(&self, look: impl Fn() -> LedgerUsage + Send + Sync + 'static) {
+        if let Some(provider) = &self.metering {
+            trust::observe_ledger(&provider.meter(SCOPE), look);
         }
     }
 

@@ -34,6 +34,7 @@ pub(crate) struct CallInstruments {
     pub(crate) sent: Counter<u64>,
     pub(crate) overhead: Histogram<f64>,
     pub(crate) dead_letters: Counter<u64>,
+    pub(crate) ledger_events: Counter<u64>,
 }
 
 impl CallInstruments {
@@ -78,6 +79,11 @@ impl CallInstruments {
                 "toolbus.dead_letters",
                 "{message}",
                 "Messages that were dead-lettered by the daemon.",
+            ),
+            ledger_events: counter(
+                "toolbus.ledger.events",
+                "{event}",
+                "Requests that were known, and that the ledger could not take.",
             ),
         }
     }

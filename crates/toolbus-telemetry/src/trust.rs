@@ -1,10 +1,11 @@
-//! What is recorded of tools and configurations that are not as they were.
+//! What is looked up at each export: tools and configurations that are not as they were, and the ledger.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
+use toolbus_core::ledger::LedgerUsage;
 use toolbus_protocol::bounded;
 
 /// The attribute that says which source.
@@ -57,6 +58,22 @@ pub(crate) fn observe_reloads(meter: &Meter, look: impl Fn() -> [(&'static str, 
         }
     });
     by_outcome.build();
+}
+
+/// Registers how much the ledger keeps.
+pub(crate) fn observe_ledger(meter: &Meter, look: impl Fn() -> LedgerUsage + Send + Sync + 'static) {
+    let look = Arc::new(look);
+    let (of_bytes, of_shed) = (Arc::clone(&look), Arc::clone(&look));
+    let gauge = |name: &'static str, unit: &'static str, description: &'static str| {
+        meter.u64_observable_gauge(name).with_unit(unit).with_description(description)
+    };
+    let entries = gauge("toolbus.ledger.entries", "{entry}", "Calls that the ledger knows.");
+    entries.with_callback(move |gauge| gauge.observe(look().entries, &[])).build();
+    let bytes = gauge("toolbus.ledger.size", "By", "What the ledger keeps of them.");
+    bytes.with_callback(move |gauge| gauge.observe(of_bytes().bytes, &[])).build();
+    let shed = meter.u64_observable_counter("toolbus.ledger.shed").with_unit("{entry}");
+    let shed = shed.with_description("Answered calls that the ledger forgot before their time, to make room.");
+    shed.with_callback(move |counter| counter.observe(of_shed().shed, &[])).build();
 }
 
 /// The first sources by name, and one sum for those that are too many.

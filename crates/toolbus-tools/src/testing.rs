@@ -13,6 +13,7 @@ use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 pub(crate) fn call(tool: &Tool, arguments: Value) -> ToolCall {
     let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
     ToolCall {
+        idempotency_key: None,
         tool: Arc::clone(&tool.descriptor.name),
         call_id: "call-1".into(),
         caller: std::sync::Arc::new(toolbus_core::caller::Caller::unknown()),

@@ -189,6 +189,7 @@ impl App {
             Some(recording) => recording.redactor.clone(),
             None => parts::redactor(config),
         };
+        let ledger = if is_daemon { Some(config.store.open_ledger(config.ledger.limits())?) } else { None };
         let store: Arc<dyn Store> = if is_daemon { config.store.open()? } else { Arc::new(Memory::default()) };
         let (registry, mut sets) = parts::tools(config)?;
         let policy = parts::policy(config, registry.clone())?;
@@ -235,7 +236,7 @@ impl App {
             None => Arc::new(AllArrived),
         };
         let dispatcher = Dispatcher::new(
-            listen::settings(config, redactor.clone()),
+            listen::settings(config, redactor.clone(), ledger.clone()),
             Arc::clone(&gates),
             Arc::clone(&bus),
             Arc::clone(&recorder),
@@ -275,6 +276,9 @@ impl App {
         if let Some(DaemonParts { exporters, .. }) = &app.daemon {
             let (servers, health) = (app.servers(), Arc::clone(&app.health));
             telemetry::watch(exporters, app.scripts.clone(), app.pins.clone(), servers, health);
+            if let Some(ledger) = ledger {
+                exporters.watch_ledger(move || ledger.usage());
+            }
         }
         Ok(app)
     }

@@ -11,6 +11,7 @@ mod format;
 pub mod http;
 pub mod identity;
 pub mod invoke;
+pub mod ledger;
 pub mod mcp;
 pub mod outbound;
 pub mod pattern;
@@ -51,6 +52,7 @@ pub use daemon::{DaemonConfig, Role};
 pub use http::HttpConfig;
 pub use identity::IdentityConfig;
 pub use invoke::InvokeConfig;
+pub use ledger::LedgerConfig;
 pub use mcp::{McpConfig, McpServers};
 pub use outbound::OutboundConfig;
 pub use pattern::ToolPattern;
@@ -102,6 +104,8 @@ pub struct Config {
     pub telemetry: TelemetryConfig,
     /// Where is kept what must outlive a call.
     pub store: StoreConfig,
+    /// What is known of calls that must not run twice.
+    pub ledger: LedgerConfig,
     /// The record of what was refused and what was done.
     pub audit: AuditConfig,
     /// Tools that the daemon brings along, and limits.

@@ -30,6 +30,7 @@ mod scripts;
 mod secrets;
 mod sidecar;
 mod starting;
+mod storm;
 mod switches;
 mod telemetry;
 mod tools;

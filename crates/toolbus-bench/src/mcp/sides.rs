@@ -90,6 +90,7 @@ impl McpSides {
 
     async fn call_directly(&self) -> Result<(), MeasureError> {
         let call = ToolCall {
+            idempotency_key: None,
             tool: Arc::clone(&self.subject.tool),
             caller: Arc::new(Caller::unknown()),
             call_id: "bench".into(),

@@ -112,6 +112,7 @@ pub(super) async fn run(runner: &dyn Runner, expected: Option<StartKind>) -> Res
 pub(super) async fn call(tool: &ScriptTool) -> Result<(), MeasureError> {
     let arguments = serde_json::Map::from_iter([("script".to_owned(), SOURCE.into())]);
     let call = ToolCall {
+        idempotency_key: None,
         tool: EXECUTE_PYTHON_SCRIPT.into(),
         caller: Arc::new(Caller::unknown()),
         call_id: "bench".into(),

@@ -1,5 +1,7 @@
 //! What is sent back to who made a small request.
 
+use std::sync::Arc;
+
 use toolbus_protocol::{Code, Envelope, Random, ToolError, bounded, header, message_type};
 
 use super::{ControlRefusal, ControlReply, ControlRequest};
@@ -26,6 +28,7 @@ pub(super) fn message(source: &str, random: Random, asked: &ControlRequest, said
         body: said.body.into(),
         end: CallEnd { status: Status::Ok, cause: None },
         outcome: None,
+        call_id: Arc::default(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is known of one request on its way.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,25 +9,37 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::Envelope;
 
-use super::{InnerCall, Parts};
+use super::{InnerCall, InnerOrigin, Parts};
 use crate::answer::{Reply, Run};
 use crate::bus::Delivery;
 use crate::clock::Clock;
 use crate::deadline::{Budgets, TimeBudget};
 use crate::failure::{ToolFailure, Verdict, verdict};
 use crate::gates::permit::Permit;
+use crate::ledger::RunToken;
 use crate::progress::ProgressSink;
-use crate::replay::{Key, Slot};
+use crate::replay;
 use crate::request::{Address, Dialect, Request, RequestedSource};
+use crate::request_key::RequestIdentity;
 use crate::telemetry::{CallEnd, CallSpan, CallSummary};
 use crate::tool::{Effect, Tool, ToolDescriptor};
+
+/// What a running call settles and answers in the end.
+pub(super) type Slot = replay::Slot<Attached>;
+
+/// A duplicate of a running call, which gets the same answer.
+pub(super) type Attached = Box<Call>;
 
 /// A request on its way through the steps.
 pub(super) struct Call {
     pub(super) request: Request,
     pub(super) span: Box<dyn CallSpan>,
     pub(super) slot: Arc<Slot>,
-    pub(super) key: Option<Key>,
+    pub(super) identity: Option<RequestIdentity>,
+    /// Whether the broker has delivered it before.
+    pub(super) is_redelivered: bool,
+    /// The run that the ledger has, once the tool may begin.
+    pub(super) run: Option<RunToken>,
     pub(super) queue: Arc<str>,
     pub(super) clock: Clock,
     pub(super) arrived: Instant,
@@ -49,6 +62,8 @@ pub(super) struct Call {
     pub(super) cancelled: Option<CancellationToken>,
     /// Takes the reports of a call within a call.
     pub(super) progress: Option<ProgressSink>,
+    /// The key of the call around it, by which its backend recognises it.
+    pub(super) outer_key: Option<Arc<str>>,
 }
 
 impl Call {
@@ -59,10 +74,12 @@ impl Call {
             parts.log.unusable_budget(&request);
         }
         Box::new(Self {
+            identity: RequestIdentity::of(&request, delivery),
+            slot: Arc::new(Slot::new(None, recipient(parts, &request))),
             span,
             request,
-            slot: Arc::default(),
-            key: None,
+            is_redelivered: delivery.redelivered || delivery.earlier_deliveries > 0,
+            run: None,
             queue: Arc::clone(&delivery.queue),
             clock: parts.settings.clock,
             arrived: delivery.arrived,
@@ -77,12 +94,14 @@ impl Call {
             permit: None,
             cancelled: None,
             progress: None,
+            outer_key: None,
         })
     }
 
     /// A call that nobody delivered, so that nobody but who makes it gets its answer.
     pub(super) fn within(parts: &Parts, inner: InnerCall, span: Box<dyn CallSpan>) -> Box<Self> {
         let InnerCall { caller, call_id, server, tool, arguments, deadline, cancelled, progress, .. } = inner;
+        let outer_key = inner.idempotency_key.filter(|_| inner.origin == InnerOrigin::Tool);
         let now = parts.settings.clock.now();
         let body_size = arguments.as_ref().map_or(0, String::len);
         let budget = deadline.map_or(TimeBudget::UNLIMITED, |deadline| TimeBudget::until(deadline, now));
@@ -98,12 +117,15 @@ impl Call {
             budget,
             dialect: Dialect::Tool,
             wants_progress: false,
+            idempotency_key: None,
         };
         Box::new(Self {
             span,
             request,
             slot: Arc::default(),
-            key: None,
+            identity: None,
+            is_redelivered: false,
+            run: None,
             queue: Arc::default(),
             clock: parts.settings.clock,
             arrived: now,
@@ -118,6 +140,7 @@ impl Call {
             permit: None,
             cancelled: Some(cancelled),
             progress,
+            outer_key,
         })
     }
 
@@ -132,6 +155,14 @@ impl Call {
         let arguments = Arc::new(arguments);
         self.arguments = Some(Arc::clone(&arguments));
         arguments
+    }
+
+    /// The key by which a backend recognises a repetition.
+    pub(super) fn onward_key(&self, effect: Effect) -> Option<Arc<str>> {
+        if effect == Effect::ReadOnly {
+            return None;
+        }
+        self.outer_key.clone().or_else(|| self.identity?.onward())
     }
 
     pub(super) fn run(&self) -> Run {
@@ -166,6 +197,12 @@ impl Call {
         }
     }
 
+    /// Settles and concludes without an answer of its own.
+    pub(super) async fn settle_unanswered(mut self: Box<Self>, done: bool) {
+        self.settle(done).await;
+        self.end(None);
+    }
+
     /// Concludes without a time of the answer's own.
     pub(super) fn end(self: Box<Self>, end: Option<CallEnd>) {
         let now = self.clock.now();
@@ -185,4 +222,10 @@ impl Call {
         };
         self.span.finished(&summary);
     }
+}
+
+/// Where the answer goes, and how it is addressed.
+fn recipient(parts: &Parts, request: &Request) -> u64 {
+    let Request { envelope, address, call_id, .. } = request;
+    parts.recipients.hash_one((&address.written, &envelope.correlation_id, &envelope.source, call_id))
 }

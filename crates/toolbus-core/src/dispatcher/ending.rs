@@ -4,15 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
 use toolbus_protocol::{Outcome, Properties};
 
 use super::Dispatcher;
-use super::call::Call;
+use super::call::{Attached, Call, Slot};
 use crate::answer::Reply;
 use crate::audit::{AuditEvent, AuditRecord, AuditedCall};
 use crate::bus::Delivery;
 use crate::failure::Cause;
 use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered};
+use crate::request::AddressRefused;
+use crate::request_key::RequestIdentity;
 use crate::telemetry::{CallEnd, DeadReason};
 use crate::text::shown;
 use crate::tool::Effect;
@@ -26,16 +30,41 @@ const CLOSING_GRACE: Duration = Duration::from_secs(5);
 
 impl Dispatcher {
     /// Step 12, reply, and step 13, acknowledge: in this order, always.
-    pub(super) async fn send(&self, mut call: Box<Call>, answer: Arc<Reply>) {
+    pub(super) async fn send(&self, call: Box<Call>, answer: Arc<Reply>) {
+        let attached = self.send_one(call, &answer).await;
+        self.send_to_attached(attached, &answer).await;
+    }
+
+    /// Gives duplicates the answer of the call that they attached to: each recipient once.
+    async fn send_to_attached(&self, attached: Vec<Attached>, answer: &Arc<Reply>) {
+        let mut first: Vec<Arc<Slot>> = Vec::new();
+        let mut answered = Vec::new();
+        for mut call in attached {
+            // None of them is under way for others.
+            (call.identity, call.replayed) = (None, true);
+            if first.iter().any(|slot| slot.is_same_recipient(&call.slot)) {
+                answered.push(async move { call.settle_unanswered(true).await }.boxed());
+                continue;
+            }
+            first.push(Arc::clone(&call.slot));
+            let answer = answer.for_request(&call.request);
+            let _ = call.span.publishing(answer.properties.message_id.as_deref().unwrap_or_default());
+            answered.push(async move { drop(self.send_one(call, &answer).await) }.boxed());
+        }
+        join_all(answered).await;
+    }
+
+    /// Steps 12 and 13 of one call; gives the duplicates that have attached to it.
+    async fn send_one(&self, mut call: Box<Call>, answer: &Arc<Reply>) -> Vec<Attached> {
         // First: an effect must not go unrecorded because nobody takes its answer.
         self.audit(&call, answer.end, answer.outcome);
         let built = self.clock().now();
-        let delivered = self.deliver(&call, &answer).await;
+        let delivered = self.deliver(&call, answer).await;
         let confirmed = self.clock().since(built);
         call.span.published(delivered.is_ok(), confirmed);
         let settled = match delivered {
             Ok(()) => true,
-            Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(&call, &answer, &reason).await,
+            Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(&call, answer, &reason).await,
             Err(reason @ (NotDelivered::BrokerAway | NotDelivered::Closed)) => {
                 if let Some(left_out) = self.parts.log.unconfirmed.due() {
                     tracing::warn!(
@@ -49,15 +78,17 @@ impl Dispatcher {
                 false
             }
         };
-        if let Some(key) = call.key {
+        if let Some(RequestIdentity { key, .. }) = call.identity {
             if settled && call.slot.is_sure() {
                 self.parts.replay.forget(key, &call.slot);
             } else {
-                self.parts.replay.answered(key, &call.slot, Arc::clone(&answer));
+                self.parts.replay.answered(key, &call.slot, Arc::clone(answer));
             }
         }
+        let attached = call.slot.close();
         call.settle(settled).await;
         call.conclude(Some(answer.end), built, confirmed);
+        attached
     }
 
     /// Records a refusal, and a call of a tool that is not read-only. An answer that was given before was recorded then.
@@ -217,21 +248,39 @@ impl Dispatcher {
         buried
     }
 
+    /// Dead-letters a request whose answer would not arrive.
+    pub(super) async fn refuse_address(&self, mut call: Box<Call>, delivery: Delivery, refused: &AddressRefused) {
+        let attached = self.leave(&mut call).await;
+        let settle = call.slot.take().unwrap_or(delivery.settle);
+        call.end(None);
+        self.bury(Delivery { settle, ..delivery }, DeadReason::ReplyToRefused, &refused.to_string()).await;
+        requeue_all(attached).await;
+    }
+
     /// Settles a call that is somebody else's to answer.
     pub(super) async fn ignore(&self, mut call: Box<Call>) {
-        if let Some(key) = call.key {
-            self.parts.replay.forget(key, &call.slot);
-        }
-        call.settle(true).await;
-        call.end(None);
+        let attached = self.leave(&mut call).await;
+        call.settle_unanswered(true).await;
+        join_all(attached.into_iter().map(|call| call.settle_unanswered(true))).await;
     }
 
     /// Gives a call back to its queue.
     pub(super) async fn requeue(&self, mut call: Box<Call>) {
-        if let Some(key) = call.key {
+        let attached = self.leave(&mut call).await;
+        call.settle_unanswered(false).await;
+        requeue_all(attached).await;
+    }
+
+    /// Ends what is known of a call that gets no answer; gives the duplicates that have attached to it.
+    async fn leave(&self, call: &mut Call) -> Vec<Attached> {
+        self.forget_run(call).await;
+        if let Some(RequestIdentity { key, .. }) = call.identity {
             self.parts.replay.forget(key, &call.slot);
         }
-        call.settle(false).await;
-        call.end(None);
+        call.slot.close()
     }
+}
+
+async fn requeue_all(attached: Vec<Attached>) {
+    join_all(attached.into_iter().map(|call| call.settle_unanswered(false))).await;
 }

@@ -3,74 +3,115 @@
 
 use std::sync::Arc;
 
-use super::call::Call;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+
+use super::call::{Call, Slot};
+use super::recording::Known;
 use super::{Abort, Dispatcher, MAX_EARLIER_DELIVERIES};
-use crate::bus::Delivery;
+use crate::answer::Reply;
+use crate::bus::{Delivery, Settle};
 use crate::caller::Caller;
 use crate::deadline;
 use crate::failure::{Cause, ToolFailure};
 use crate::gates::find;
 use crate::policy::EffectiveTools;
-use crate::replay::{Seen, Slot};
-use crate::request::{AddressRefused, Lookup, Request};
+use crate::replay::Seen;
+use crate::request::{AddressRefused, Lookup};
+use crate::telemetry::LedgerEvent;
 
 impl Dispatcher {
     /// Why the answer of a request would not arrive. A request that is running or was answered is not asked for: what its
     /// tool did must not be lost with it.
-    pub(super) async fn address_refused(&self, request: &Request, delivery: &Delivery) -> Option<AddressRefused> {
-        let replay = &self.parts.replay;
-        if is_redelivered(delivery) && replay.key(delivery, request.has_call_id).is_some_and(|key| replay.knows(key)) {
-            return None;
-        }
-        self.parts.replies.refusal(&request.address).await
+    pub(super) async fn address_refused(&self, call: &Call) -> Option<AddressRefused> {
+        self.parts.replies.refusal(&call.request.address).await
     }
 
-    /// Gives the call its delivery, unless the request was answered or is running already.
-    pub(super) async fn replay(&self, mut call: Box<Call>, delivery: Delivery) -> Option<Box<Call>> {
-        let replay = &self.parts.replay;
-        call.key = replay.key(&delivery, call.request.has_call_id);
-        let seen = match call.key {
-            Some(key) if is_redelivered(&delivery) => replay.look_up(key, delivery.settle),
-            _ => Seen::Never(delivery.settle),
-        };
-        match seen {
-            Seen::Never(settle) => call.slot = Slot::new(settle),
-            Seen::Running(stale) => {
-                // The running call has taken the delivery over, and settles it with its answer.
-                if let Some(stale) = stale {
-                    stale.acknowledge().await;
+    /// Step 3. Gives the call its delivery, unless the request was answered or is running already.
+    pub(super) async fn replay(&self, mut call: Box<Call>, delivery: &mut Delivery) -> Option<Box<Call>> {
+        let _ = call.slot.replace(std::mem::replace(&mut delivery.settle, Box::new(Settled)));
+        if let Some(identity) = call.identity {
+            loop {
+                match self.parts.replay.enter(&identity, &call.slot, call.is_redelivered) {
+                    Seen::Never => break,
+                    Seen::Running(running) => match self.attach(call, &running).await {
+                        None => return None,
+                        // It has ended meanwhile.
+                        Some(again) => call = again,
+                    },
+                    Seen::Conflict => {
+                        self.finish(call, Err(self.conflict().into())).await;
+                        return None;
+                    }
+                    Seen::Answered(answer) => {
+                        self.repeat(call, &answer).await;
+                        return None;
+                    }
+                    Seen::Forgotten => {
+                        let text =
+                            "This request is not run again. It was answered before, and the answer is no longer kept.";
+                        let answer = self.unrepeated(&mut call, Cause::DeliveredTooOften, text);
+                        self.send(call, answer).await;
+                        return None;
+                    }
                 }
-                call.end(None);
-                return None;
             }
-            Seen::Answered(settle, answer) => {
-                call.slot = Slot::new(settle);
-                call.replayed = true;
-                if let Some(key) = call.key {
-                    replay.resume(key, &call.slot);
-                }
-                // The answer is repeated as it was: with the trace that it had.
-                let _ = call.span.publishing(answer.properties.message_id.as_deref().unwrap_or_default());
-                self.send(call, answer).await;
-                return None;
+            let is_redelivered = call.is_redelivered;
+            if let Some(known) = self.known(&mut call, is_redelivered).await {
+                call = self.end_known(call, known).await?;
             }
-            Seen::Forgotten(settle) => {
-                call.slot = Slot::new(settle);
-                if let Some(key) = call.key {
-                    replay.resume(key, &call.slot);
-                }
-                self.give_up(call, "It was answered before, and the answer is no longer kept").await;
-                return None;
-            }
-        }
-        if let Some(key) = call.key {
-            replay.begin(key, &call.slot);
         }
         if delivery.earlier_deliveries >= MAX_EARLIER_DELIVERIES {
-            self.give_up(call, "It was delivered too often without an answer").await;
+            let text = "This request is not run again. It was delivered too often without an answer.";
+            let answer = self.unrepeated(&mut call, Cause::DeliveredTooOften, text);
+            self.send(call, answer).await;
             return None;
         }
         Some(call)
+    }
+
+    /// Leaves a duplicate to the call that runs, which settles and answers it in the end; gives it back if that has ended.
+    async fn attach(&self, call: Box<Call>, running: &Slot) -> Option<Box<Call>> {
+        if running.is_same_recipient(&call.slot) {
+            let settle = call.slot.take()?;
+            match running.replace(settle) {
+                Ok(stale) => {
+                    if let Some(stale) = stale {
+                        stale.acknowledge().await;
+                    }
+                    call.end(None);
+                }
+                Err(settle) => {
+                    let _ = call.slot.replace(settle);
+                    return Some(call);
+                }
+            }
+        } else if let Err(call) = running.attach(call) {
+            return Some(call);
+        }
+        self.telemetry().ledger(LedgerEvent::Attached);
+        None
+    }
+
+    /// Ends a call whose request the ledger knows; gives it back if it is to be run.
+    pub(super) async fn end_known(&self, call: Box<Call>, known: Known) -> Option<Box<Call>> {
+        match known {
+            Known::Answered(answer) => self.repeat(call, &answer).await,
+            Known::Unknown(answer) => self.send(call, answer).await,
+            Known::Failed(failure) => self.finish(call, Err(failure.into())).await,
+            Known::Requeued => self.requeue(call).await,
+            Known::Free => return Some(call),
+        }
+        None
+    }
+
+    /// Answers a request as it, or one like it, was answered before: with the trace that the answer had.
+    pub(super) async fn repeat(&self, mut call: Box<Call>, answer: &Arc<Reply>) {
+        self.telemetry().ledger(LedgerEvent::Replayed);
+        call.replayed = true;
+        let answer = answer.for_request(&call.request);
+        let _ = call.span.publishing(answer.properties.message_id.as_deref().unwrap_or_default());
+        self.send(call, answer).await;
     }
 
     /// What the caller may use. A tool that is not there yet, and may come, is waited for: as a permit is, or else, where the
@@ -131,12 +172,11 @@ impl Dispatcher {
         if is_others { Abort::Ignored(failure) } else { Abort::Failed(failure) }
     }
 
-    /// Answers a request that must not be run once more.
-    async fn give_up(&self, mut call: Box<Call>, reason: &str) {
-        let text = format!("This request is not run again. {reason}.");
-        let mut answer = self.refusal(&call, &ToolFailure::new(Cause::DeliveredTooOften, text), true);
+    /// The answer of a request that must not be run once more.
+    pub(super) fn unrepeated(&self, call: &mut Call, cause: Cause, text: &str) -> Arc<Reply> {
+        let mut answer = self.refusal(call, &ToolFailure::new(cause, text), true);
         call.trace(&mut answer);
-        self.send(call, Arc::new(answer)).await;
+        Arc::new(answer)
     }
 
     /// Remembers who called, so that it is told of changes.
@@ -149,6 +189,15 @@ impl Dispatcher {
     }
 }
 
-const fn is_redelivered(delivery: &Delivery) -> bool {
-    delivery.redelivered || delivery.earlier_deliveries > 0
+/// In the place of what settles a delivery, once its call has that.
+struct Settled;
+
+impl Settle for Settled {
+    fn acknowledge(self: Box<Self>) -> BoxFuture<'static, ()> {
+        ready(()).boxed()
+    }
+
+    fn requeue(self: Box<Self>) -> BoxFuture<'static, ()> {
+        ready(()).boxed()
+    }
 }

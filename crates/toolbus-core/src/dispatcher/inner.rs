@@ -40,6 +40,9 @@ pub struct InnerCall {
     pub trace: Option<TraceContext>,
     /// Takes the tool's reports of progress.
     pub progress: Option<ProgressSink>,
+    /// From a tool: [`ToolCall::idempotency_key`](crate::tool::ToolCall::idempotency_key) of the call around it, if that makes
+    /// this one call alone. From an MCP client: the key by which the client identifies the call.
+    pub idempotency_key: Option<Arc<str>>,
 }
 
 /// Where a call comes from that no message brought.
@@ -94,7 +97,7 @@ impl Dispatcher {
             Err(abort) => {
                 let failure = match abort {
                     Abort::Failed(failure) | Abort::Ignored(failure) => failure,
-                    Abort::Requeued => cancelled("The daemon shut down."),
+                    Abort::Requeued | Abort::Known(_) => cancelled("The daemon shut down."),
                 };
                 if origin == InnerOrigin::McpClient {
                     self.log_failure(&call, &failure);

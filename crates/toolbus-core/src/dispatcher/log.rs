@@ -23,6 +23,7 @@ pub(super) struct Log {
     pub(super) not_buried: Throttle,
     pub(super) no_queue: Throttle,
     pub(super) broker_away: Throttle,
+    pub(super) unrecorded: Throttle,
 }
 
 /// The call that a line is about.
@@ -40,6 +41,7 @@ impl Log {
             | Cause::UnknownTool
             | Cause::UnknownServer
             | Cause::InvalidArguments
+            | Cause::KeyReused
             | Cause::NotAllowed
             | Cause::RateLimited => (Level::INFO, "refused a call"),
             Cause::Expired | Cause::CancelledBeforeStart => {

@@ -19,6 +19,7 @@ use toolbus_core::Clock;
 fn call(world: &World, tool: &str, session: &str) -> InnerCall {
     let caller = world.dispatcher.access().vouched(AgentName::parse("ana").ok(), session.into());
     InnerCall {
+        idempotency_key: None,
         origin: InnerOrigin::McpClient,
         caller: Arc::new(caller),
         call_id: "call_1".into(),

@@ -16,7 +16,7 @@ use toolbus_core::events::Discard;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
-use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, Load, Telemetry};
+use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, LedgerEvent, Load, Telemetry};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, PendingTools, ReplyRules};
 use toolbus_protocol::{Properties, Random, TraceContext};
@@ -128,6 +128,7 @@ pub(crate) struct Recorder {
     published: AtomicUsize,
     dead_letters: AtomicUsize,
     panics: AtomicBool,
+    ledger: Mutex<Vec<LedgerEvent>>,
 }
 
 impl Recorder {
@@ -139,6 +140,11 @@ impl Recorder {
     /// Dead letters that were counted.
     pub(crate) fn dead_letters(&self) -> usize {
         self.dead_letters.load(Ordering::SeqCst)
+    }
+
+    /// What was told of the ledger, in order.
+    pub(crate) fn ledger(&self) -> Vec<LedgerEvent> {
+        self.ledger.lock().clone()
     }
 
     /// Makes every call panic before its tool begins.
@@ -162,6 +168,10 @@ impl Telemetry for RecordingTelemetry {
 
     fn dead_lettered(&self, _: &str, _: DeadReason) {
         self.0.dead_letters.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn ledger(&self, event: LedgerEvent) {
+        self.0.ledger.lock().push(event);
     }
 }
 
@@ -271,6 +281,14 @@ impl World {
         sent.pop().unwrap()
     }
 
+    /// Registers one more tool, without a declared effect, that says "paid".
+    pub(crate) fn register(&self, name: &str) {
+        let scripted = Scripted { runs: Arc::clone(&self.runs), go_on: Arc::clone(&self.go_on) };
+        let registry = self.dispatcher.access().registry();
+        registry.register(Tool::new(ToolDescriptor::new(name, "test", "local"), scripted)).unwrap();
+        self.dispatcher.access().refresh();
+    }
+
     pub(crate) fn runs(&self) -> usize {
         self.runs.load(Ordering::SeqCst)
     }
@@ -299,6 +317,7 @@ pub(crate) fn settings() -> DispatcherSettings {
         max_waiting: 4,
         redactor: Default::default(),
         ignores_unknown_servers: false,
+        ledger: None,
         clock: Clock::SYSTEM,
         random: Random::SYSTEM,
     }
@@ -348,7 +367,7 @@ impl Executor for Scripted {
                 self.go_on.notified().await;
                 Ok(ToolOutput::text("waited"))
             }
-            "pay" => Ok(ToolOutput::text("paid")),
+            "pay" | "gone" => Ok(ToolOutput::text("paid")),
             _ => Ok(ToolOutput::text(call.arguments["text"].as_str().unwrap())),
         }
     }

@@ -107,6 +107,12 @@ impl Message {
         self
     }
 
+    /// The same with another message id: another request.
+    pub(crate) fn id(mut self, id: &str) -> Self {
+        self.properties.message_id = Some(id.to_owned());
+        self
+    }
+
     pub(crate) fn redelivered(mut self) -> Self {
         self.redelivered = true;
         self

@@ -84,8 +84,10 @@ async fn what_a_tool_did_is_not_lost_with_an_address_that_is_refused_later() {
 #[tokio::test]
 async fn two_requests_that_look_alike_are_two_calls() {
     let world = World::new();
-    world.answer(call("pay", json!({}))).await;
-    world.answer(call("pay", json!({}))).await;
+    let (first, mut second) = (call("pay", json!({})), call("pay", json!({})));
+    second.properties.message_id = Some("another".to_owned());
+    world.answer(first).await;
+    world.answer(second.redelivered()).await;
     assert_eq!(world.runs(), 2);
 }
 

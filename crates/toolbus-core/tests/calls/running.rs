@@ -181,7 +181,7 @@ async fn a_call_over_all_bounds_is_answered_overloaded_with_a_time_to_wait() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 0));
     let (running, _) = world.begin(call("wait", json!({})));
     world.until_running(1).await;
-    let sent = world.answer(call("wait", json!({}))).await;
+    let sent = world.answer(call("wait", json!({})).id("second")).await;
     assert_json_snapshot!(sent.body, @r#"
     {
       "code": "overloaded",
@@ -202,7 +202,7 @@ async fn a_call_that_waits_runs_when_a_place_comes_free() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 1));
     let (first, _) = world.begin(call("wait", json!({})));
     world.until_running(1).await;
-    let (second, settled) = world.begin(call("wait", json!({})));
+    let (second, settled) = world.begin(call("wait", json!({})).id("second"));
     while world.load.waiting() == 0 {
         tokio::task::yield_now().await;
     }
@@ -220,7 +220,7 @@ async fn waiting_leaves_half_of_the_budget_for_another_try() {
     let (first, _) = world.begin(call("wait", json!({})));
     world.until_running(1).await;
     let begun = Clock::SYSTEM.now();
-    let sent = world.answer(call("wait", json!({})).header("rb-timeout-ms", "1000")).await;
+    let sent = world.answer(call("wait", json!({})).id("second").header("rb-timeout-ms", "1000")).await;
     assert_eq!(sent.body["code"], "overloaded");
     assert!(Clock::SYSTEM.since(begun) >= Duration::from_millis(450));
     world.go_on.notify_one();
@@ -264,8 +264,10 @@ impl PendingTools for Hanging {
 async fn calls_that_wait_for_a_server_are_bounded_as_those_that_wait_for_a_permit() {
     let hanging = Arc::new(Hanging::default());
     let world = World::arriving(|settings| settings.max_waiting = 2, Arc::clone(&hanging) as Arc<dyn PendingTools>);
-    let numbered =
-        |number: u32| request(&json!({"toolCallId": format!("call_{number}"), "toolName": "unknown", "arguments": {}}));
+    let numbered = |number: u32| {
+        request(&json!({"toolCallId": format!("call_{number}"), "toolName": "unknown", "arguments": {}}))
+            .id(&number.to_string())
+    };
     let waiting = [1, 2].map(|number| world.begin(numbered(number)));
     while world.load.waiting() < 2 {
         tokio::task::yield_now().await;
@@ -310,8 +312,10 @@ async fn a_tool_that_is_registered_and_not_yet_in_the_catalogue_is_there() {
 async fn calls_that_waited_for_one_server_have_one_catalogue_made() {
     let hanging = Arc::new(Hanging::default());
     let world = World::arriving(|_| {}, Arc::clone(&hanging) as Arc<dyn PendingTools>);
-    let numbered =
-        |number: u32| request(&json!({"toolCallId": format!("call_{number}"), "toolName": "arrived", "arguments": {}}));
+    let numbered = |number: u32| {
+        request(&json!({"toolCallId": format!("call_{number}"), "toolName": "arrived", "arguments": {}}))
+            .id(&number.to_string())
+    };
     let waiting = [1, 2, 3, 4].map(|number| world.begin(numbered(number)));
     while world.load.waiting() < waiting.len() {
         tokio::task::yield_now().await;

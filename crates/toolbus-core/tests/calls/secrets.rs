@@ -48,6 +48,7 @@ fn world() -> World {
 
 fn inner(how: &str, progress: Option<ProgressSink>) -> InnerCall {
     InnerCall {
+        idempotency_key: None,
         origin: InnerOrigin::McpClient,
         caller: agent("ana").into(),
         call_id: "c".into(),

@@ -112,6 +112,7 @@ impl ManageHandler {
         };
         let id = request.envelope.message_id.as_deref().map(|id| toolbus_protocol::bounded(id).into());
         let inner = InnerCall {
+            idempotency_key: None,
             origin: InnerOrigin::Tool,
             caller: Arc::clone(&request.caller),
             call_id: id.unwrap_or_else(|| toolbus_protocol::new_message_id().into()),

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{ToolCall, ToolOutput};
-use toolbus_protocol::ContentBlock;
+use toolbus_protocol::{ContentBlock, header};
 
 use super::notifications::ProgressMark;
 
@@ -29,31 +29,35 @@ pub(super) struct Params<'a> {
 
 /// The parameters of a call. `common` is the `_meta` of every request.
 pub(super) fn params<'a>(tool: &'a str, call: &'a ToolCall, common: Option<&RequestMetaObject>) -> Params<'a> {
-    let meta = match (common.cloned(), trace(call)) {
-        (Some(mut common), Some(trace)) => {
-            common.extend(trace);
+    let meta = match (common.cloned(), meta(call)) {
+        (Some(mut common), Some(own)) => {
+            common.extend(own);
             Some(common)
         }
-        (common, trace) => common.or(trace),
+        (common, own) => common.or(own),
     };
     Params { name: tool, arguments: &call.arguments, meta }
 }
 
-/// The trace of a call, for the server to go on with.
-fn trace(call: &ToolCall) -> Option<RequestMetaObject> {
-    let trace = call.trace.as_ref()?;
+/// The trace of a call, for the server to go on with, and the key by which it recognises a repetition.
+fn meta(call: &ToolCall) -> Option<RequestMetaObject> {
     let mut meta = RequestMetaObject::new();
-    meta.set_traceparent(trace.traceparent());
-    if let Some(state) = trace.tracestate() {
-        meta.set_tracestate(state);
+    if let Some(trace) = &call.trace {
+        meta.set_traceparent(trace.traceparent());
+        if let Some(state) = trace.tracestate() {
+            meta.set_tracestate(state);
+        }
     }
-    Some(meta)
+    if let Some(key) = &call.idempotency_key {
+        meta.insert(header::IDEMPOTENCY_KEY.to_owned(), Value::from(&**key));
+    }
+    (!meta.is_empty()).then_some(meta)
 }
 
 /// The request of a call, for rmcp. `token` is its progress token.
 pub(super) fn request(tool: &str, call: &ToolCall, token: Option<ProgressMark>) -> ClientRequest {
     let mut extensions = Extensions::new();
-    if let Some(meta) = trace(call) {
+    if let Some(meta) = meta(call) {
         extensions.insert(meta);
     }
     if let Some(token) = token {

@@ -202,6 +202,7 @@ async fn stateless(how: How) -> (Arc<Connection>, Script, Value) {
 fn call() -> ToolCall {
     let arguments = json!({ "text": "hi" });
     ToolCall {
+        idempotency_key: None,
         tool: "echo".into(),
         caller: Arc::new(Caller::unknown()),
         call_id: "call-1".into(),

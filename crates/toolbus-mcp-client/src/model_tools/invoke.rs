@@ -60,6 +60,7 @@ impl Executor for Invoke {
             cancelled: call.cancelled,
             trace: call.trace,
             progress: call.progress,
+            idempotency_key: call.idempotency_key,
         };
         self.invoker.invoke(inner).await
     }

@@ -220,6 +220,7 @@ impl Fixture {
             max_waiting: 8,
             redactor: Default::default(),
             ignores_unknown_servers: false,
+            ledger: None,
             clock: Clock::SYSTEM,
             random: Random::SYSTEM,
         };

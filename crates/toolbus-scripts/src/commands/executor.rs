@@ -17,6 +17,9 @@ use crate::unconfined::{self, UnconfinedRun};
 /// Most time that is kept for ending a program and reading what is left.
 const MAX_MARGIN: Duration = Duration::from_millis(100);
 
+/// The variable by which a program recognises a call that is run again.
+const KEY_VARIABLE: &str = "TOOLBUS_IDEMPOTENCY_KEY";
+
 /// Goes to the folder and becomes the program. What it is given are arguments, of which nothing is expanded again.
 const IN_FOLDER: &str = r#"cd -- "$0" && exec "$@""#;
 /// What understands that.
@@ -56,6 +59,7 @@ struct CommandLine {
     args: Vec<String>,
     stdin: Bytes,
     time: Duration,
+    environment: BTreeMap<OsString, OsString>,
 }
 
 impl Executor for CommandExecutor {
@@ -85,11 +89,14 @@ impl CommandExecutor {
         };
         let left = call.remaining();
         let time = left.saturating_sub((left / 20).min(MAX_MARGIN)).min(self.timeout);
-        Ok(CommandLine { args, stdin, time })
+        let mut environment = self.environment.clone();
+        environment.extend(call.idempotency_key.as_ref().map(|key| (KEY_VARIABLE.into(), OsString::from(&**key))));
+        Ok(CommandLine { args, stdin, time, environment })
     }
 
-    async fn run_unconfined(&self, CommandLine { args, stdin, time }: CommandLine) -> Result<Outcome, (Cause, String)> {
-        let (program, env, cwd, output) = (&self.program, &self.environment, self.cwd.as_deref(), self.limits.output);
+    async fn run_unconfined(&self, command: CommandLine) -> Result<Outcome, (Cause, String)> {
+        let CommandLine { args, stdin, time, environment: env } = command;
+        let (program, env, cwd, output) = (&self.program, &env, self.cwd.as_deref(), self.limits.output);
         let run = unconfined::run(UnconfinedRun { program, args: &args, env, cwd, stdin, time, output });
         run.await.map_err(|error| (Cause::ConnectFailed, format!("cannot start '{}': {error}", program.display())))
     }
@@ -98,7 +105,7 @@ impl CommandExecutor {
         &self,
         sandbox: &Sandbox,
         (read, write, network): (&[PathBuf], &[PathBuf], bool),
-        CommandLine { args, stdin, time }: CommandLine,
+        CommandLine { args, stdin, time, environment }: CommandLine,
     ) -> Result<Outcome, (Cause, String)> {
         let (program, args) = match &self.cwd {
             None => (self.program.clone(), args),
@@ -108,7 +115,7 @@ impl CommandExecutor {
         let plan = Plan {
             program,
             args,
-            env: self.environment.iter().map(|(name, value)| (text(name), text(value))).collect(),
+            env: environment.iter().map(|(name, value)| (text(name), text(value))).collect(),
             read: read.to_owned(),
             write: write.to_owned(),
             network,

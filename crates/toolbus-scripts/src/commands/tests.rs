@@ -48,6 +48,7 @@ async fn run_until(settings: CommandConfig, arguments: Value, time: Duration) ->
 async fn run_tool(tool: &Tool, arguments: Value, time: Duration) -> Result<ToolOutput, ToolFailure> {
     let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
     let call = ToolCall {
+        idempotency_key: None,
         tool: Arc::clone(&tool.descriptor.name),
         call_id: "call-1".into(),
         caller: Arc::new(toolbus_core::caller::Caller::unknown()),

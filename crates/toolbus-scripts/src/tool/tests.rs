@@ -137,6 +137,7 @@ impl ToolFixture {
     ) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
         let call = ToolCall {
+            idempotency_key: None,
             tool: Arc::clone(&self.tool.descriptor.name),
             call_id: "call-1".into(),
             caller: Arc::new(caller),

@@ -63,6 +63,7 @@ async fn tool(level: Level, installer: Arc<Nothing>) -> Tool {
 async fn told(tool: &Tool, packages: &Value) -> String {
     let Value::Object(arguments) = json!({"script": "print('ran')", "pip_packages": packages}) else { unreachable!() };
     let call = ToolCall {
+        idempotency_key: None,
         tool: Arc::clone(&tool.descriptor.name),
         call_id: "call-1".into(),
         caller: Arc::new(Caller::unknown()),

@@ -86,6 +86,7 @@ async fn tool(level: Level) -> Tool {
 pub(crate) async fn answer_at(level: Level, arguments: &Value) -> String {
     let tool = tool(level).await;
     let call = ToolCall {
+        idempotency_key: None,
         tool: Arc::clone(&tool.descriptor.name),
         call_id: "call-1".into(),
         caller: Arc::new(Caller::unknown()),

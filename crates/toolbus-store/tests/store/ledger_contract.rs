@@ -4,26 +4,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tempfile::TempDir;
 use toolbus_core::Clock;
 use toolbus_core::ledger::{
     Begin, Begun, ENTRY_BYTES, EntryState, Fingerprint, Finished, Ledger, LedgerEntry, LedgerLimits, RequestKey,
     RunToken,
 };
-use toolbus_store::MemoryLedger;
+use toolbus_store::{MemoryLedger, SqliteLedger};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const ROOMY: LedgerLimits = LedgerLimits { max_entries: 10_000, max_bytes: 64 * 1024 * 1024 };
 
-/// A ledger, and how its time passes.
+/// A ledger, how its time passes, and where it keeps what it knows.
 struct Subject {
     ledger: Arc<dyn Ledger>,
     clock: Clock,
+    _folder: Option<TempDir>,
 }
 
 /// An empty ledger of each kind.
 fn ledgers(limits: LedgerLimits) -> Vec<Subject> {
     let clock = Clock::manual();
-    vec![Subject { ledger: Arc::new(MemoryLedger::new(limits, clock)), clock }]
+    let folder = tempfile::tempdir().unwrap();
+    let sqlite = SqliteLedger::open(&folder.path().join("store.db"), limits, clock).unwrap();
+    let subject = |ledger, folder| Subject { ledger, clock, _folder: folder };
+    vec![
+        subject(Arc::new(MemoryLedger::new(limits, clock)) as Arc<dyn Ledger>, None),
+        subject(Arc::new(sqlite), Some(folder)),
+    ]
 }
 
 impl Subject {

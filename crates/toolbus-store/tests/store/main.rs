@@ -6,3 +6,4 @@ mod contract;
 mod files;
 mod killed;
 mod ledger_contract;
+mod ledger_files;

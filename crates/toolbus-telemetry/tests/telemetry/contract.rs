@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use toolbus_core::failure::{Cause, Status};
-use toolbus_core::telemetry::{CallEnd, CallSummary, DeadReason};
+use toolbus_core::ledger::LedgerUsage;
+use toolbus_core::telemetry::{CallEnd, CallSummary, DeadReason, LedgerEvent};
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{Code, Properties};
 use toolbus_telemetry::{BusIdentity, Protocol};
@@ -80,6 +81,10 @@ async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Bu
     for reason in DeadReason::ALL {
         telemetry.dead_lettered("toolbus.invoke", reason);
     }
+    for event in LedgerEvent::ALL {
+        telemetry.ledger(event);
+    }
+    daemon.exporters.watch_ledger(|| LedgerUsage { entries: 1, bytes: 2, shed: 3 });
     telemetry.arrived(&delivery(request()), None).finished(&CallSummary::unanswered(std::time::Duration::ZERO));
     let of_server = ToolDescriptor { provider: "mcp", ..tool("read_file") };
     Script::of(Some(&of_server), OK).tell(telemetry);
@@ -155,6 +160,7 @@ async fn a_counter_whose_labels_are_known_begins_at_zero_and_is_exported_at_once
     };
     let known = [
         ("toolbus.dead_letters", DeadReason::ALL.len()),
+        ("toolbus.ledger.events", LedgerEvent::ALL.len()),
         // Delivered, and not delivered.
         ("messaging.client.sent.messages", 2),
         // Twelve outcomes, of scripts that did not start, started cold, and started warm.

@@ -97,6 +97,7 @@ impl World {
             max_waiting: 4,
             redactor: Default::default(),
             ignores_unknown_servers: false,
+            ledger: None,
             clock: Clock::SYSTEM,
             random: Random::SYSTEM,
         };

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use reqwest::header::HeaderName;
 use toolbus_core::Parameters;
 use toolbus_core::tool::{Effect, ToolDescriptor};
+use toolbus_outbound::headers::{parse_name, unreserved};
 
 use super::credentials::EndpointCredentials;
 use super::endpoint::EndpointExecutor;
@@ -47,10 +49,16 @@ pub(super) fn endpoint(
         template,
         credentials,
         body: endpoint.body,
+        idempotency_header: endpoint.idempotency_header().map(idempotency_header).transpose()?,
         timeout: endpoint.timeout.get(),
         max_response: usize::try_from(endpoint.max_response.bytes()).unwrap_or(usize::MAX),
     };
     Ok((descriptor, executor))
+}
+
+/// The name of a header that carries an idempotency key.
+fn idempotency_header(name: &str) -> Result<HeaderName, EndpointError> {
+    parse_name(name).and_then(unreserved).map_err(EndpointError::IdempotencyHeader)
 }
 
 /// Properties that would go to the query under a name that it has.

@@ -60,6 +60,17 @@ pub struct Endpoint {
     /// What repeating a call would do; absent: what the method says, nothing for POST and PATCH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
+    /// Header by which the endpoint recognises a request that is sent again, unless the tool is read-only; "none": no header.
+    #[serde(default = "default_idempotency_header")]
+    #[schemars(length(min = 1, max = 64))]
+    pub idempotency_header: String,
+}
+
+/// Stands for no header.
+const NO_HEADER: &str = "none";
+
+fn default_idempotency_header() -> String {
+    "Idempotency-Key".to_owned()
 }
 
 const fn default_timeout() -> HumanDuration {
@@ -86,7 +97,13 @@ impl Endpoint {
             timeout: default_timeout(),
             max_response: default_max_response(),
             effect: None,
+            idempotency_header: default_idempotency_header(),
         }
+    }
+
+    /// The header by which the endpoint recognises a request that is sent again, if it has one.
+    pub(super) fn idempotency_header(&self) -> Option<&str> {
+        Some(self.idempotency_header.as_str()).filter(|name| *name != NO_HEADER)
     }
 
     /// Whether it has a credential that is never sent, because agents have their own.
@@ -218,6 +235,9 @@ pub enum EndpointError {
     /// The headers.
     #[error("{0}")]
     Headers(HeaderError),
+    /// The header of the idempotency key.
+    #[error("{0}; name a header, or \"none\"")]
+    IdempotencyHeader(HeaderError),
     /// A body where servers expect none.
     #[error("{0} requests have no body; leave `body` out, or use POST, PUT, PATCH or DELETE")]
     Body(&'static str),
@@ -233,6 +253,7 @@ impl EndpointError {
             Self::Fixed(_) | Self::Parameters(_) => "parameters",
             Self::Credential(_) | Self::AgentCredential { .. } => "auth",
             Self::Headers(_) => "headers",
+            Self::IdempotencyHeader(_) => "idempotency_header",
             Self::Body(_) => "body",
         }
     }

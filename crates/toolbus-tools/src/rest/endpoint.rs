@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Request;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
@@ -22,6 +22,7 @@ pub(super) struct EndpointExecutor {
     pub(super) template: UrlTemplate,
     pub(super) credentials: EndpointCredentials,
     pub(super) body: Body,
+    pub(super) idempotency_header: Option<HeaderName>,
     pub(super) timeout: Duration,
     /// Bytes.
     pub(super) max_response: usize,
@@ -60,6 +61,12 @@ impl EndpointExecutor {
         *request.headers_mut() = headers.clone();
         if let Some(trace) = &call.trace {
             carry(trace, request.headers_mut());
+        }
+        if let (Some(name), Some(key)) = (&self.idempotency_header, &call.idempotency_key) {
+            let key = HeaderValue::from_str(key).map_err(|error| {
+                ToolFailure::new(Cause::Failed, "the idempotency key could not be written").with_detail(error)
+            })?;
+            request.headers_mut().entry(name).or_insert(key);
         }
         if self.body == Body::Json {
             let body: Map<String, Value> =

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use toolbus_core::bus::{Ownership, Subscription};
 use toolbus_core::caller::IdentitySource;
+use toolbus_core::ledger::{Ledger, LedgerSettings};
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Rank;
 use toolbus_core::{About, Budgets, Clock, ControlService, DispatcherSettings, Invoker, ReplyRules};
@@ -189,7 +190,12 @@ fn about(config: &Config, config_digest: watch::Receiver<String>) -> About {
 }
 
 /// The settings of the dispatcher.
-pub(super) fn settings(config: &Config, redactor: Redactor) -> DispatcherSettings {
+pub(super) fn settings(config: &Config, redactor: Redactor, ledger: Option<Arc<dyn Ledger>>) -> DispatcherSettings {
+    let of_ledger = |ledger| LedgerSettings {
+        ledger,
+        ttl: config.ledger.ttl.into(),
+        max_answer: usize::try_from(config.ledger.max_answer.bytes()).unwrap_or(usize::MAX),
+    };
     DispatcherSettings {
         name: config.bus.name.clone(),
         replies: reply_rules(config),
@@ -199,6 +205,7 @@ pub(super) fn settings(config: &Config, redactor: Redactor) -> DispatcherSetting
         max_waiting: config.invoke.max_waiting,
         redactor,
         ignores_unknown_servers: config.mcp.unknown_server == UnknownServer::Ignore,
+        ledger: ledger.map(of_ledger),
         clock: Clock::SYSTEM,
         random: Random::SYSTEM,
     }

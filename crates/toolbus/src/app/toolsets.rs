@@ -110,6 +110,7 @@ mod tests {
             cancelled: CancellationToken::new(),
             trace: None,
             progress: None,
+            idempotency_key: None,
         };
         Arc::clone(&tool.executor).execute_boxed(call).await.unwrap_err().cause
     }

@@ -22,6 +22,7 @@ use super::bus::BusConfig;
 use super::http::HttpConfig;
 use super::identity::{IdentityConfig, sidecar_topic};
 use super::invoke::InvokeConfig;
+use super::ledger::LedgerConfig;
 use super::mcp::ServersFile;
 
 /// Shortest secret of the daemon's own, in bytes.
@@ -51,6 +52,9 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &Servers
         checker.identity(identity, &sections);
     }
     checker.toolsets(&sections);
+    if let (Some(ledger), Some(invoke)) = (checker.section::<LedgerConfig>("ledger"), &invoke) {
+        checker.ledger(&ledger, invoke);
+    }
     checker.servers(&sections);
     if let Some(tools) = checker.section("tools") {
         checker.tools(&tools, &sections);
@@ -180,6 +184,23 @@ impl RuleChecker<'_> {
             self.tell(
                 &["invoke.max_waiting", "invoke.max_in_flight"],
                 format!("max_in_flight + max_waiting is {prefetch}; AMQP hands over at most 65535 messages at a time"),
+            );
+        }
+    }
+
+    fn ledger(&mut self, ledger: &LedgerConfig, invoke: &InvokeConfig) {
+        if ledger.ttl <= invoke.max_timeout {
+            let LedgerConfig { ttl, .. } = ledger;
+            let longest = invoke.max_timeout;
+            self.tell(
+                &["ledger.ttl", "invoke.max_timeout"],
+                format!("ttl ({ttl}) is no longer than max_timeout ({longest}); a call must be known while it runs"),
+            );
+        }
+        if ledger.max_answer > ledger.max_size {
+            self.tell(
+                &["ledger.max_answer", "ledger.max_size"],
+                format!("max_answer ({}) is larger than max_size ({})", ledger.max_answer, ledger.max_size),
             );
         }
     }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_core::Clock;
+use toolbus_core::ledger::{Ledger, LedgerLimits};
 use toolbus_core::store::Store;
-use toolbus_store::{Memory, OpenError, Sqlite};
+use toolbus_store::{Memory, MemoryLedger, OpenError, Sqlite, SqliteLedger};
 
 /// Where is kept what must outlive a call, such as the switches that operators turned.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -50,6 +52,21 @@ pub struct StoreOpenError {
 }
 
 impl StoreConfig {
+    /// Opens the ledger that is kept in the store.
+    ///
+    /// # Errors
+    ///
+    /// If the store's file cannot be opened, or its threads cannot be started.
+    pub fn open_ledger(&self, limits: LedgerLimits) -> Result<Arc<dyn Ledger>, StoreOpenError> {
+        match &self.url {
+            StoreUrl::Memory => Ok(Arc::new(MemoryLedger::new(limits, Clock::SYSTEM))),
+            StoreUrl::Sqlite(file) => match SqliteLedger::open(file, limits, Clock::SYSTEM) {
+                Ok(ledger) => Ok(Arc::new(ledger)),
+                Err(error) => Err(StoreOpenError { file: file.clone(), error }),
+            },
+        }
+    }
+
     /// Opens the store.
     ///
     /// # Errors
@@ -108,7 +125,10 @@ impl From<StoreUrl> for String {
 
 #[cfg(test)]
 mod tests {
+    use toolbus_core::ledger::RequestKey;
+
     use super::*;
+    use crate::config::LedgerConfig;
 
     #[test]
     fn a_store_is_written_so_that_it_reads_the_same() {
@@ -135,8 +155,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store.db");
         for url in [StoreUrl::Memory, StoreUrl::Sqlite(file.clone())] {
-            let store = StoreConfig { url }.open().unwrap();
+            let store = StoreConfig { url: url.clone() }.open().unwrap();
             store.put("a", "b", Vec::new()).await.unwrap();
+            let ledger = StoreConfig { url }.open_ledger(LedgerConfig::default().limits()).unwrap();
+            assert_eq!(ledger.look_up(RequestKey([0; 32])).await, Ok(None));
         }
         assert!(file.exists());
     }

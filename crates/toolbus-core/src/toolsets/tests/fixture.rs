@@ -162,6 +162,7 @@ impl World {
     pub(super) fn begin(&self, tool: &str, caller: Caller) -> JoinHandle<Result<ToolOutput, ToolFailure>> {
         let tool = self.tool(tool);
         let call = ToolCall {
+            idempotency_key: None,
             tool: Arc::clone(tool.descriptor.bare_name()),
             caller: Arc::new(caller),
             call_id: "c".into(),

@@ -38,6 +38,7 @@ fn dispatcher(access: &PolicyHandle) -> Dispatcher {
         max_waiting: 1,
         redactor: Default::default(),
         ignores_unknown_servers: false,
+        ledger: None,
         clock: Clock::SYSTEM,
         random: Random::SYSTEM,
     };
@@ -79,6 +80,7 @@ impl Executor for Back {
 
 async fn told(dispatcher: &Dispatcher, caller: &Caller, arguments: Value) -> String {
     let call = InnerCall {
+        idempotency_key: None,
         origin: InnerOrigin::Tool,
         caller: Arc::new(caller.clone()),
         call_id: "call-1".into(),

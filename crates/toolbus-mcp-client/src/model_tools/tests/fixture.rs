@@ -106,6 +106,7 @@ pub(super) fn agent(name: &str) -> Caller {
 pub(super) fn call(caller: &Caller, tool: &str, arguments: Value) -> ToolCall {
     let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
     ToolCall {
+        idempotency_key: None,
         tool: tool.into(),
         call_id: "call-1".into(),
         caller: Arc::new(caller.clone()),

@@ -69,6 +69,7 @@ impl Fixture {
     /// Calls the tool as this agent.
     async fn who(&self, agent: &str) -> Result<String, ToolFailure> {
         let call = ToolCall {
+            idempotency_key: None,
             tool: "who".into(),
             caller: Arc::new(Caller::agent(AgentName::parse(agent).unwrap())),
             call_id: "1".into(),

@@ -116,6 +116,7 @@ impl Fixture {
     ) -> impl Future<Output = Result<ToolOutput, ToolFailure>> + use<> {
         let tool = self.registry.snapshot().get(tool).unwrap().clone();
         let call = ToolCall {
+            idempotency_key: None,
             tool: Arc::clone(tool.descriptor.bare_name()),
             caller: Arc::new(Caller::unknown()),
             call_id: "1".into(),

@@ -37,6 +37,7 @@ impl Desk {
         let tool = self.world.registry.snapshot().get(&format!("desk.{tool}")).unwrap().clone();
         let caller = Caller { session: Some(session.into()), ..Caller::agent(AgentName::parse("ana").unwrap()) };
         let call = ToolCall {
+            idempotency_key: None,
             tool: Arc::clone(tool.descriptor.bare_name()),
             caller: Arc::new(caller),
             call_id: "1".into(),

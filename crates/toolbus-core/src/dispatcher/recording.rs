@@ -1,0 +1,302 @@
+//! What the ledger has to do with a call: whether its request is known (step 3), that its tool begins (step 9), and how it
+//! was answered, before anybody hears of it.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use toolbus_protocol::Outcome;
+
+use super::call::Call;
+use super::{Abort, Dispatcher};
+use crate::answer::Reply;
+use crate::deadline;
+use crate::failure::{Cause, Effect, ToolFailure, verdict};
+use crate::gates::find;
+use crate::ledger::{Begin, Begun, EntryState, Finished, LedgerEntry, LedgerSettings, RequestKey, RunToken};
+use crate::request_key::{IdentityKind, RequestIdentity};
+use crate::store::StoreError;
+use crate::stored_answer;
+use crate::telemetry::LedgerEvent;
+use crate::text::shown;
+use crate::throttle::Throttle;
+
+/// Longest wait for one operation of the ledger.
+const LEDGER_TIME: Duration = Duration::from_secs(10);
+/// How long a daemon is taken to be alive after it last said so.
+const LEASE: Duration = Duration::from_secs(5);
+/// Time between two such words while calls run that others may ask for.
+const RENEWAL: Duration = Duration::from_millis(1_500);
+/// First and longest time between two looks at a call that another daemon runs.
+const POLLS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+/// How long the entry of a request is kept that cannot be told from others like it: as long as it may take until what was
+/// not acknowledged is delivered again.
+const ALIKE_TTL: Duration = Duration::from_mins(15);
+/// How long a caller should wait while the ledger is full.
+const FULL_RETRY: Duration = Duration::from_secs(5);
+
+/// The name of this daemon in the ledger, and when it last said that it is alive.
+pub(super) struct Instance {
+    name: Arc<str>,
+    renewed: Mutex<Option<Instant>>,
+    failures: Throttle,
+}
+
+/// What becomes of a call whose request the ledger knows.
+pub(super) enum Known {
+    /// It gets the answer that was given.
+    Answered(Arc<Reply>),
+    /// It gets this answer, by which the run that had begun has ended.
+    Unknown(Arc<Reply>),
+    /// It is refused.
+    Failed(ToolFailure),
+    /// It goes back to its queue.
+    Requeued,
+    /// The run that had begun had no effect: the request is run.
+    Free,
+}
+
+impl Instance {
+    pub(super) fn new(name: String) -> Self {
+        Self { name: name.into(), renewed: Mutex::default(), failures: Throttle::default() }
+    }
+}
+
+impl Dispatcher {
+    /// Step 3, for what outlives the process. `None`: nothing is known, and the request is run.
+    pub(super) async fn known(&self, call: &mut Call, is_redelivered: bool) -> Option<Known> {
+        let LedgerSettings { ledger, .. } = self.parts.settings.ledger.as_ref()?;
+        let identity = call.identity?;
+        let is_asked = match identity.kind {
+            IdentityKind::Given => true,
+            IdentityKind::MessageId => is_redelivered || !self.is_repeatable(call),
+            IdentityKind::Content => is_redelivered,
+        };
+        if !is_asked {
+            return None;
+        }
+        match within(ledger.look_up(identity.key)).await {
+            Ok(entry) => Some(self.resolve_entry(call, identity, entry?).await),
+            // Step 9 refuses it, unless it is a tool that may run again.
+            Err(_) if !is_redelivered && identity.kind == IdentityKind::MessageId => None,
+            Err(error) => Some(Known::Failed(self.unreadable(&error))),
+        }
+    }
+
+    /// Whether the machinery may run the tool of a call again, as far as that is known before it is resolved.
+    fn is_repeatable(&self, call: &Call) -> bool {
+        let effective = self.access().effective(&call.request.caller);
+        find(&effective, call.request.wanted()).is_some_and(|allowed| allowed.tool.descriptor.effect.is_repeatable())
+    }
+
+    /// What an entry means for a call. Waits for a run of another daemon until it ends, at most until the call's deadline.
+    pub(super) async fn resolve_entry(
+        &self,
+        call: &mut Call,
+        identity: RequestIdentity,
+        mut entry: LedgerEntry,
+    ) -> Known {
+        let Some(LedgerSettings { ledger, max_answer, .. }) = &self.parts.settings.ledger else { return Known::Free };
+        let [mut pause, longest] = POLLS;
+        loop {
+            if entry.fingerprint != identity.fingerprint {
+                return Known::Failed(self.conflict());
+            }
+            let (run, instance, is_live) = match entry.state {
+                EntryState::Answered(stored) => return self.answered_before(call, &stored),
+                EntryState::Started { run, instance, is_live } => (run, instance, is_live),
+            };
+            // A run of this process would have been attached to.
+            let is_running = is_live && instance != self.parts.instance.name;
+            if is_running && self.clock().now() < call.deadline {
+                let shutdown = &self.parts.shutdown;
+                if tokio::time::timeout(pause, shutdown.cancelled()).await.is_ok() {
+                    return Known::Requeued;
+                }
+                pause = (pause * 2).min(longest);
+            } else if self.is_repeatable(call) {
+                if let Err(error) = within(ledger.release(identity.key, run)).await {
+                    return Known::Failed(self.unreadable(&error));
+                }
+                return Known::Free;
+            } else {
+                let text = "This request had begun when the daemon that ran it ended or lost its connection. It is not run again.";
+                let answer = self.unknown(call, text);
+                match within(ledger.finish(identity.key, run, stored_answer::write(&answer, *max_answer))).await {
+                    Ok(Finished::Stored) => return Known::Unknown(answer),
+                    Ok(Finished::Superseded(stored)) => return self.answered_before(call, &stored),
+                    Ok(Finished::Forgotten) => {}
+                    Err(error) => return Known::Failed(self.unreadable(&error)),
+                }
+            }
+            entry = match within(ledger.look_up(identity.key)).await {
+                Ok(Some(entry)) => entry,
+                Ok(None) => return Known::Free,
+                Err(error) => return Known::Failed(self.unreadable(&error)),
+            };
+        }
+    }
+
+    fn answered_before(&self, call: &mut Call, stored: &Bytes) -> Known {
+        match stored_answer::read(stored) {
+            Some(answer) => Known::Answered(Arc::new(answer).for_request(&call.request)),
+            None => {
+                let text = "This request was answered before, and the answer is no longer kept. It is not run again.";
+                Known::Unknown(self.unknown(call, text))
+            }
+        }
+    }
+
+    fn unknown(&self, call: &mut Call, text: &str) -> Arc<Reply> {
+        self.telemetry().ledger(LedgerEvent::Unknown);
+        self.unrepeated(call, Cause::OutcomeUnknown, text)
+    }
+
+    /// The failure of a request whose key stands for another one.
+    pub(super) fn conflict(&self) -> ToolFailure {
+        self.telemetry().ledger(LedgerEvent::Conflict);
+        let text =
+            "The idempotency key was used for another tool or other arguments. Use a new key for another request.";
+        ToolFailure::new(Cause::KeyReused, text)
+    }
+
+    /// The failure of a request that may have begun before, which cannot be found out.
+    fn unreadable(&self, error: &StoreError) -> ToolFailure {
+        self.telemetry().ledger(LedgerEvent::Failed);
+        let text = "Whether this request had begun before cannot be found out now. It is not run.";
+        let failure = ToolFailure::new(Cause::OutcomeUnknown, text).with_detail(error);
+        ToolFailure { verdict: Some(verdict(failure.cause, Effect::Undeclared, true)), ..failure }
+    }
+
+    /// Step 9. Records that the tool begins, where it must not run twice or its caller wants to be told once.
+    pub(super) async fn start(&self, call: &mut Call, is_repeatable: bool) -> Result<(), Abort> {
+        let Some(LedgerSettings { ledger, ttl, .. }) = &self.parts.settings.ledger else { return Ok(()) };
+        let Some(RequestIdentity { key, fingerprint, kind }) = call.identity else { return Ok(()) };
+        if is_repeatable && kind != IdentityKind::Given {
+            return Ok(());
+        }
+        self.renew_lease().await;
+        let run = RunToken(self.random().bits().to_be_bytes());
+        let is_alike = kind == IdentityKind::Content;
+        let begin = Begin {
+            key,
+            fingerprint,
+            run,
+            instance: Arc::clone(&self.parts.instance.name),
+            ttl: if is_alike { ALIKE_TTL.min(*ttl) } else { *ttl },
+            replaces: is_alike && !call.is_redelivered,
+        };
+        match within(ledger.begin(begin)).await {
+            Ok(Begun::Begun) => call.run = Some(run),
+            Ok(Begun::Known(entry)) => return Err(Abort::Known(entry)),
+            Ok(Begun::Full) => {
+                self.telemetry().ledger(LedgerEvent::Full);
+                let text = "Too many calls have begun and were not answered. Try again later.";
+                return Err(ToolFailure::new(Cause::Overloaded, text).with_retry_after(FULL_RETRY).into());
+            }
+            Err(error) => {
+                self.telemetry().ledger(LedgerEvent::Failed);
+                let text = "That the call begins cannot be recorded now, so it was not run. Try again later.";
+                return Err(ToolFailure::new(Cause::LedgerUnavailable, text).with_detail(error).into());
+            }
+        }
+        if call.deadline <= self.clock().now() { Err(deadline::passed().into()) } else { Ok(()) }
+    }
+
+    /// Runs a call that others may ask for, and says meanwhile that this daemon is alive.
+    pub(super) async fn running<T>(&self, is_recorded: bool, tool: impl Future<Output = T>) -> T {
+        if !is_recorded {
+            return tool.await;
+        }
+        tokio::select! {
+            biased;
+            ended = tool => ended,
+            never = self.keep_lease() => match never {},
+        }
+    }
+
+    async fn keep_lease(&self) -> Infallible {
+        loop {
+            tokio::time::sleep(RENEWAL).await;
+            self.renew_lease().await;
+        }
+    }
+
+    /// Says that this daemon is alive, unless that was just said. What goes wrong with it costs others a better answer only.
+    async fn renew_lease(&self) {
+        let Some(LedgerSettings { ledger, .. }) = &self.parts.settings.ledger else { return };
+        let Instance { name, renewed, failures } = &self.parts.instance;
+        let now = self.clock().now();
+        {
+            let mut renewed = renewed.lock();
+            if renewed.is_some_and(|renewed| now.saturating_duration_since(renewed) < RENEWAL) {
+                return;
+            }
+            *renewed = Some(now);
+        }
+        if let Err(error) = within(ledger.renew(Arc::clone(name), LEASE)).await
+            && let Some(left_out) = failures.due()
+        {
+            tracing::warn!(%error, left_out, "the lease of this daemon was not renewed");
+        }
+    }
+
+    /// What is published: an answer, once the ledger has it; or the one that another daemon has given meanwhile.
+    pub(super) async fn record(&self, call: &mut Call, answer: Arc<Reply>) -> Arc<Reply> {
+        let Some((ledger, key, run)) = self.recorded(call) else { return answer };
+        let LedgerSettings { ledger, max_answer, .. } = ledger;
+        // Nothing happened: a retry is welcome.
+        if answer.outcome == Some(Outcome::NotStarted) {
+            self.forget_run(call).await;
+            return answer;
+        }
+        call.run = None;
+        match within(ledger.finish(key, run, stored_answer::write(&answer, *max_answer))).await {
+            Ok(Finished::Superseded(stored)) => match self.answered_before(call, &stored) {
+                Known::Answered(first) => first,
+                _ => answer,
+            },
+            Ok(Finished::Stored | Finished::Forgotten) => answer,
+            Err(error) => {
+                self.telemetry().ledger(LedgerEvent::Failed);
+                if let Some(left_out) = self.parts.log.unrecorded.due() {
+                    tracing::error!(
+                        call_id = %shown(&call.request.call_id),
+                        trace_id = call.span.trace_id(),
+                        %error,
+                        left_out,
+                        "an answer was not recorded; after a crash its request is answered with an unknown outcome"
+                    );
+                }
+                answer
+            }
+        }
+    }
+
+    /// Forgets that a call began, which had no effect.
+    pub(super) async fn forget_run(&self, call: &mut Call) {
+        let Some((LedgerSettings { ledger, .. }, key, run)) = self.recorded(call) else { return };
+        call.run = None;
+        if let Err(error) = within(ledger.release(key, run)).await {
+            self.telemetry().ledger(LedgerEvent::Failed);
+            tracing::warn!(
+                call_id = %shown(&call.request.call_id),
+                %error,
+                "a call that did not begin stays recorded as begun"
+            );
+        }
+    }
+
+    fn recorded(&self, call: &Call) -> Option<(&LedgerSettings, RequestKey, RunToken)> {
+        Some((self.parts.settings.ledger.as_ref()?, call.identity?.key, call.run?))
+    }
+}
+
+/// Waits for the ledger, not without end.
+async fn within<T>(operation: BoxFuture<'_, Result<T, StoreError>>) -> Result<T, StoreError> {
+    let late = |_| Err(StoreError::Failed(format!("no answer within {} s", LEDGER_TIME.as_secs())));
+    tokio::time::timeout(LEDGER_TIME, operation).await.unwrap_or_else(late)
+}

@@ -1,0 +1,340 @@
+//! Calls that must not run twice, whatever happens to messages and daemons.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+use serde_json::{Value, json};
+use toolbus_core::Clock;
+use toolbus_core::bus::Target;
+use toolbus_core::ledger::{
+    Begin, Begun, Finished, Ledger, LedgerEntry, LedgerLimits, LedgerSettings, LedgerUsage, RequestKey, RunToken,
+};
+use toolbus_core::store::StoreError;
+use toolbus_core::telemetry::LedgerEvent;
+use toolbus_store::MemoryLedger;
+
+use crate::fixture::{Message, Sent, Settled, World, call, request};
+
+const KEY: &str = "rb-rb-idempotency-key";
+const ROOMY: LedgerLimits = LedgerLimits { max_entries: 1_000, max_bytes: 1024 * 1024 };
+
+fn ledger(limits: LedgerLimits) -> Arc<dyn Ledger> {
+    Arc::new(MemoryLedger::new(limits, Clock::SYSTEM))
+}
+
+/// A daemon with this ledger.
+fn daemon(ledger: &Arc<dyn Ledger>) -> World {
+    let ledger = Arc::clone(ledger);
+    let (ttl, max_answer) = (Duration::from_secs(3600), 1024);
+    World::with(|settings| settings.ledger = Some(LedgerSettings { ledger, ttl, max_answer }))
+}
+
+fn pay() -> Message {
+    call("pay", json!({}))
+}
+
+fn wait() -> Message {
+    call("wait_effectful", json!({}))
+}
+
+fn content(sent: &Sent) -> &Value {
+    &sent.body["content"]
+}
+
+fn code(sent: &Sent) -> (&str, &str, bool) {
+    let text = |field: &str| sent.body[field].as_str().unwrap_or_default();
+    (text("code"), text("outcome"), sent.body["isRetryable"].as_bool().unwrap())
+}
+
+const UNKNOWN: (&str, &str, bool) = ("execution_failed", "unknown", false);
+
+#[tokio::test]
+async fn a_message_that_is_published_twice_runs_once_and_has_one_answer() {
+    let world = daemon(&ledger(ROOMY));
+    let (first, again) = (world.answer(pay()).await, world.answer(pay()).await);
+    assert_eq!((world.runs(), content(&first)), (1, &json!("paid")));
+    assert_eq!((first.body, first.properties), (again.body, again.properties), "identical, message id included");
+    assert_eq!(world.told.ledger(), [LedgerEvent::Replayed]);
+}
+
+#[tokio::test]
+async fn another_daemon_repeats_the_answer_of_one_that_ended_before_it_acknowledged() {
+    let ledger = ledger(ROOMY);
+    let first = daemon(&ledger).answer(pay()).await;
+    let other = daemon(&ledger);
+    let again = other.answer(pay().redelivered()).await;
+    assert_eq!(other.runs(), 0);
+    assert_eq!((first.body, first.properties), (again.body, again.properties), "identical, message id included");
+}
+
+#[tokio::test]
+async fn a_duplicate_that_arrives_while_the_first_runs_gets_the_same_answer_at_its_own_address() {
+    let world = daemon(&ledger(ROOMY));
+    let (running, first) = world.begin(wait());
+    world.until_running(1).await;
+    let mut elsewhere = wait().reply_to(Some("tool.result.ana.again"));
+    elsewhere.properties.correlation_id = Some("corr-2".to_owned());
+    let settlements = [world.deliver(elsewhere.clone()).await, world.deliver(elsewhere.redelivered()).await];
+    let same = world.deliver(wait()).await;
+    assert_eq!(first.get(), Some(Settled::Acknowledged), "one delivery is enough for one address");
+    world.go_on.notify_one();
+    running.await.unwrap();
+    let sent = world.bus.sent();
+    assert_eq!((world.runs(), sent.len()), (1, 2));
+    assert_eq!(sent[1].target, Target::Topic("tool.result.ana.again".to_owned()));
+    let ids = sent.iter().map(|sent| (&sent.properties.message_id, sent.properties.correlation_id.as_deref().unwrap()));
+    let id = &sent[0].properties.message_id;
+    assert_eq!(ids.collect::<Vec<_>>(), [(id, "corr-1"), (id, "corr-2")]);
+    assert_eq!(sent[0].body, sent[1].body);
+    for settlement in settlements.into_iter().chain([same]) {
+        assert_eq!(settlement.get(), Some(Settled::Acknowledged));
+    }
+    assert_eq!(world.told.ledger(), [LedgerEvent::Attached; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_daemon_was_killed_while_it_ran_is_answered_with_an_unknown_outcome_and_not_run() {
+    let ledger = ledger(ROOMY);
+    let killed = daemon(&ledger);
+    let (running, _) = killed.begin(wait());
+    killed.until_running(1).await;
+    running.abort();
+    let other = daemon(&ledger);
+    let answer = other.answer(wait().redelivered()).await;
+    assert_eq!((code(&answer), other.runs()), (UNKNOWN, 0));
+    assert_eq!(other.told.ledger(), [LedgerEvent::Unknown]);
+    let third = daemon(&ledger).answer(wait().redelivered()).await;
+    assert_eq!((answer.body, answer.properties), (third.body, third.properties), "there is one answer from then on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_another_daemon_still_runs_is_waited_for() {
+    let ledger = ledger(ROOMY);
+    let (slow, other) = (daemon(&ledger), daemon(&ledger));
+    let (running, _) = slow.begin(wait());
+    slow.until_running(1).await;
+    let (waiting, settlement) = other.begin(wait().redelivered());
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!((other.bus.sent().len(), settlement.get()), (0, None), "six leases have passed");
+    slow.go_on.notify_one();
+    running.await.unwrap();
+    waiting.await.unwrap();
+    let (first, second) = (slow.bus.sent().pop().unwrap(), other.bus.sent().pop().unwrap());
+    assert_eq!((other.runs(), content(&second)), (0, &json!("waited")));
+    assert_eq!((first.body, first.properties), (second.body, second.properties));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_daemon_that_is_slow_and_one_that_gave_it_up_both_say_the_same() {
+    let ledger = ledger(ROOMY);
+    let (slow, other) = (daemon(&ledger), daemon(&ledger));
+    let budget = |message: Message| message.header("rb-timeout-ms", "20000");
+    let (running, _) = slow.begin(wait());
+    slow.until_running(1).await;
+    let given_up = other.answer(budget(wait()).redelivered()).await;
+    assert_eq!(code(&given_up), UNKNOWN);
+    slow.go_on.notify_one();
+    running.await.unwrap();
+    let late = slow.bus.sent().pop().unwrap();
+    assert_eq!((late.body, late.properties), (given_up.body, given_up.properties));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_shuts_down_while_it_waits_for_another_gives_the_request_back() {
+    let ledger = ledger(ROOMY);
+    let (slow, other) = (daemon(&ledger), daemon(&ledger));
+    let (running, _) = slow.begin(wait());
+    slow.until_running(1).await;
+    let (waiting, settlement) = other.begin(wait().redelivered());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    other.dispatcher.shut_down();
+    waiting.await.unwrap();
+    assert_eq!((settlement.get(), other.bus.sent().len()), (Some(Settled::Requeued), 0));
+    running.abort();
+}
+
+#[tokio::test]
+async fn a_key_identifies_a_request_whatever_its_ids_and_the_order_of_its_fields() {
+    let world = daemon(&ledger(ROOMY));
+    let keyed = |id: &str, arguments: &str| {
+        let body = json!({"toolCallId": id, "toolName": "pay", "arguments": arguments});
+        request(&body).id(id).header(KEY, "order-7")
+    };
+    let first = world.answer(keyed("one", r#"{"a":1,"b":2}"#)).await;
+    let again = world.answer(keyed("two", r#"{"b": 2, "a": 1}"#)).await;
+    assert_eq!((world.runs(), content(&again)), (1, &json!("paid")));
+    assert_eq!(first.properties.message_id, again.properties.message_id);
+    assert_eq!([&first.body["toolCallId"], &again.body["toolCallId"]], ["one", "two"], "each its own");
+    let other = world.answer(keyed("three", r#"{"a":1,"b":3}"#)).await;
+    assert_eq!(code(&other).0, "invalid_arguments");
+    assert!(other.body["message"].as_str().unwrap().contains("idempotency key"), "{}", other.body);
+    let other_tool = world.answer(call("echo", json!({"text": "t"})).id("four").header(KEY, "order-7")).await;
+    assert_eq!((code(&other_tool).0, world.runs()), ("invalid_arguments", 1));
+    let mut others = keyed("five", r#"{"a":1,"b":2}"#);
+    others.properties.headers[0].1 = "bob".to_owned();
+    assert_eq!((content(&world.answer(others).await), world.runs()), (&json!("paid"), 2), "a caller has its own keys");
+}
+
+#[tokio::test]
+async fn a_call_id_identifies_a_request_only_if_the_caller_says_so() {
+    let world = daemon(&ledger(ROOMY));
+    for id in ["one", "two"] {
+        world.answer(pay().id(id)).await;
+    }
+    assert_eq!(world.runs(), 2);
+    for id in ["three", "four"] {
+        world.answer(pay().id(id).header(KEY, "tool-call-id")).await;
+    }
+    assert_eq!(world.runs(), 3);
+}
+
+#[tokio::test]
+async fn a_key_that_cannot_be_used_is_refused_by_the_name_of_its_header() {
+    let world = daemon(&ledger(ROOMY));
+    for key in ["", "a\u{7}b", &"x".repeat(256)] {
+        let refused = world.answer(pay().header(KEY, key)).await;
+        assert_eq!(code(&refused).0, "invalid_arguments");
+        assert!(refused.body["message"].as_str().unwrap().contains("'rb-idempotency-key'"), "{}", refused.body);
+    }
+    assert_eq!(world.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_retry_of_a_call_that_did_not_start_runs() {
+    let world = daemon(&ledger(ROOMY));
+    for runs in [1, 2] {
+        let failed = world.answer(call("fail", json!({})).header(KEY, "k")).await;
+        assert_eq!((code(&failed), world.runs()), (("execution_failed", "not_started", true), runs));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_may_run_again_does_so_after_a_crash_and_is_answered_once_by_its_key() {
+    let ledger = ledger(ROOMY);
+    let keyed = || call("wait", json!({})).header(KEY, "k");
+    let killed = daemon(&ledger);
+    let (running, _) = killed.begin(keyed());
+    killed.until_running(1).await;
+    running.abort();
+    let other = daemon(&ledger);
+    other.go_on.notify_one();
+    assert_eq!((content(&other.answer(keyed().redelivered()).await), other.runs()), (&json!("waited"), 1));
+    assert_eq!((content(&other.answer(keyed().id("another")).await), other.runs()), (&json!("waited"), 1));
+}
+
+#[tokio::test]
+async fn read_only_tools_are_not_recorded() {
+    let ledger = ledger(ROOMY);
+    let echo = || call("echo", json!({"text": "hello"}));
+    for _ in 0..2 {
+        let world = daemon(&ledger);
+        assert_eq!(content(&world.answer(echo().redelivered()).await), "hello");
+        assert_eq!(world.runs(), 1);
+    }
+    assert_eq!(ledger.usage(), LedgerUsage::default());
+}
+
+#[tokio::test]
+async fn an_answer_is_repeated_though_its_tool_is_gone() {
+    let ledger = ledger(ROOMY);
+    let unknown = || call("gone", json!({}));
+    let first = daemon(&ledger);
+    first.register("gone");
+    let answer = first.answer(unknown()).await;
+    let other = daemon(&ledger);
+    assert_eq!(other.answer(unknown()).await.body, answer.body);
+    assert_eq!(other.answer(unknown().id("new")).await.body["code"], "tool_not_found");
+}
+
+#[tokio::test]
+async fn requests_without_a_message_id_are_known_again_only_if_the_broker_redelivers_them() {
+    let ledger = ledger(ROOMY);
+    let plain = || {
+        let mut message = pay();
+        message.properties.message_id = None;
+        message
+    };
+    let world = daemon(&ledger);
+    for runs in [1, 2] {
+        world.answer(plain()).await;
+        assert_eq!(world.runs(), runs, "two that look alike are two");
+    }
+    let other = daemon(&ledger);
+    assert_eq!((content(&other.answer(plain().redelivered()).await), other.runs()), (&json!("paid"), 0));
+}
+
+#[tokio::test]
+async fn of_an_answer_that_is_too_large_to_be_kept_is_known_that_there_was_one() {
+    let ledger = ledger(ROOMY);
+    let small = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(60), max_answer: 3 };
+    let world = World::with(|settings| settings.ledger = Some(small));
+    assert_eq!(content(&world.answer(pay()).await), "paid");
+    let other = daemon(&ledger);
+    assert_eq!((code(&other.answer(pay().redelivered()).await), other.runs()), (UNKNOWN, 0));
+}
+
+#[tokio::test]
+async fn a_full_ledger_refuses_what_it_cannot_remember() {
+    let world = daemon(&ledger(LedgerLimits { max_entries: 1, ..ROOMY }));
+    let (running, _) = world.begin(wait());
+    world.until_running(1).await;
+    let refused = world.answer(pay()).await;
+    assert_eq!((code(&refused), world.runs()), (("overloaded", "not_started", true), 1));
+    assert_eq!(world.told.ledger(), [LedgerEvent::Full]);
+    assert_eq!(content(&world.answer(call("echo", json!({"text": "served"}))).await), "served");
+    world.go_on.notify_one();
+    running.await.unwrap();
+    assert_eq!(content(&world.answer(pay()).await), "paid");
+}
+
+/// A ledger on a disk that failed.
+#[derive(Debug)]
+struct Broken;
+
+impl Broken {
+    fn fails<T: Send + 'static>() -> BoxFuture<'static, Result<T, StoreError>> {
+        ready(Err(StoreError::Failed("the disk is full".to_owned()))).boxed()
+    }
+}
+
+impl Ledger for Broken {
+    fn look_up(&self, _: RequestKey) -> BoxFuture<'_, Result<Option<LedgerEntry>, StoreError>> {
+        Self::fails()
+    }
+
+    fn begin(&self, _: Begin) -> BoxFuture<'_, Result<Begun, StoreError>> {
+        Self::fails()
+    }
+
+    fn finish(&self, _: RequestKey, _: RunToken, _: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
+        Self::fails()
+    }
+
+    fn release(&self, _: RequestKey, _: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
+        Self::fails()
+    }
+
+    fn renew(&self, _: Arc<str>, _: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+        Self::fails()
+    }
+
+    fn usage(&self) -> LedgerUsage {
+        LedgerUsage::default()
+    }
+}
+
+#[tokio::test]
+async fn without_a_ledger_that_works_only_what_may_run_again_runs() {
+    let broken: Arc<dyn Ledger> = Arc::new(Broken);
+    let world = daemon(&broken);
+    let refused = world.answer(pay()).await;
+    assert_eq!(code(&refused), ("execution_failed", "not_started", true));
+    assert!(!refused.body.to_string().contains("disk"), "{}", refused.body);
+    assert_eq!(code(&world.answer(pay().id("again").redelivered()).await), UNKNOWN);
+    assert_eq!(world.runs(), 0);
+    assert_eq!(content(&world.answer(call("echo", json!({"text": "served"}))).await), "served");
+    assert_eq!(world.told.ledger(), [LedgerEvent::Failed; 2]);
+}

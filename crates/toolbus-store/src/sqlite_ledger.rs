@@ -1,0 +1,374 @@
+//! A ledger in the SQLite file of a store.
+//!
+//! A thread owns the connection that writes. It runs all operations that wait in one transaction, so that many calls share
+//! one wait for the disk, and reports each once the transaction is committed. Another connection reads meanwhile.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use tokio::sync::{mpsc, oneshot};
+use toolbus_core::Clock;
+use toolbus_core::ledger::{
+    Begin, Begun, ENTRY_BYTES, EntryState, Fingerprint, Finished, Ledger, LedgerEntry, LedgerLimits, LedgerUsage,
+    RequestKey, RunToken,
+};
+use toolbus_core::store::StoreError;
+
+use crate::sqlite::{OpenError, open};
+
+/// Operations that wait; further ones wait for a slot.
+const MAX_WAITING: usize = 1024;
+/// Operations of one transaction.
+const MAX_BATCH: usize = 256;
+/// Prepared statements of a connection.
+const STATEMENTS: usize = 32;
+/// Time after which a lapsed lease is removed, in milliseconds.
+const OLD_LEASE: i64 = 24 * 60 * 60 * 1000;
+
+/// What version 2 of the file adds. `ledger_usage` is one row, which the triggers keep right for all processes.
+pub(crate) const MIGRATION: &str = "
+CREATE TABLE ledger (
+    id INTEGER PRIMARY KEY,
+    key BLOB NOT NULL UNIQUE,
+    fingerprint BLOB NOT NULL,
+    run BLOB NOT NULL,
+    instance TEXT NOT NULL,
+    expires_at INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    answer BLOB
+) STRICT;
+CREATE TABLE ledger_leases (instance TEXT PRIMARY KEY, until INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE ledger_usage (one INTEGER PRIMARY KEY CHECK (one = 1), entries INTEGER NOT NULL, bytes INTEGER NOT NULL)
+    STRICT;
+INSERT INTO ledger_usage VALUES (1, 0, 0);
+CREATE TRIGGER ledger_inserted AFTER INSERT ON ledger BEGIN
+    UPDATE ledger_usage SET entries = entries + 1, bytes = bytes + 256 + new.size;
+END;
+CREATE TRIGGER ledger_answered AFTER UPDATE OF size ON ledger BEGIN
+    UPDATE ledger_usage SET bytes = bytes + new.size - old.size;
+END;
+CREATE TRIGGER ledger_deleted AFTER DELETE ON ledger BEGIN
+    UPDATE ledger_usage SET entries = entries - 1, bytes = bytes - 256 - old.size;
+END";
+
+/// An operation of a transaction. It returns what reports its result once the transaction has ended.
+type Write = Box<dyn FnOnce(&Writer, &Connection) -> Report + Send>;
+type Report = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+/// An operation that only reads.
+type Read = Box<dyn FnOnce(&Connection) + Send>;
+
+/// Keeps entries in a file, which several processes on one machine may share.
+#[derive(Debug)]
+pub struct SqliteLedger {
+    writes: mpsc::Sender<Write>,
+    reads: mpsc::Sender<Read>,
+    clock: Clock,
+    usage: Arc<Usage>,
+}
+
+#[derive(Debug, Default)]
+struct Usage {
+    entries: AtomicU64,
+    bytes: AtomicU64,
+    shed: AtomicU64,
+}
+
+/// What the writing thread knows.
+struct Writer {
+    limits: LedgerLimits,
+    clock: Clock,
+    usage: Arc<Usage>,
+}
+
+impl SqliteLedger {
+    /// Opens a file, or creates it for this user alone. Blocks as [`Sqlite::open`](crate::Sqlite::open) does.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened for reading and writing, or is not a store of this program: see [`OpenError`].
+    pub fn open(path: &Path, limits: LedgerLimits, clock: Clock) -> Result<Self, OpenError> {
+        let (writing, reading) = (open(path)?, open(path)?);
+        for connection in [&writing, &reading] {
+            connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        }
+        reading.pragma_update(None, "query_only", true)?;
+        let usage = Arc::<Usage>::default();
+        let writer = Writer { limits, clock, usage: Arc::clone(&usage) };
+        writer.note_usage(&writing)?;
+        let (writes, waiting) = mpsc::channel(MAX_WAITING);
+        spawn("toolbus-ledger", move || writer.run(&writing, waiting))?;
+        let (reads, mut waiting) = mpsc::channel::<Read>(MAX_WAITING);
+        spawn("toolbus-ledger-r", move || {
+            while let Some(operation) = waiting.blocking_recv() {
+                operation(&reading);
+            }
+        })?;
+        Ok(Self { writes, reads, clock, usage })
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&Writer, &Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let operation: Write = Box::new(move |writer, connection| {
+            let result = operation(writer, connection).map_err(failed);
+            // The receiver may have given up.
+            Box::new(move |committed| drop(answer.send(committed.and(result))))
+        });
+        self.writes.send(operation).await.map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+}
+
+impl Ledger for SqliteLedger {
+    fn look_up(&self, key: RequestKey) -> BoxFuture<'_, Result<Option<LedgerEntry>, StoreError>> {
+        let clock = self.clock;
+        async move {
+            let (answer, answered) = oneshot::channel();
+            let operation: Read = Box::new(move |connection| {
+                let found = find(connection, key, now(clock));
+                let found = found.map(|found| found.filter(|found| !found.is_expired).map(|found| found.entry));
+                drop(answer.send(found.map_err(failed)));
+            });
+            self.reads.send(operation).await.map_err(|_| gone())?;
+            answered.await.map_err(|_| gone())?
+        }
+        .boxed()
+    }
+
+    fn begin(&self, begin: Begin) -> BoxFuture<'_, Result<Begun, StoreError>> {
+        self.write(move |writer, connection| writer.begin(connection, &begin)).boxed()
+    }
+
+    fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
+        self.write(move |writer, connection| writer.finish(connection, key, run, &answer)).boxed()
+    }
+
+    fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.write(move |_, connection| {
+            let query = "DELETE FROM ledger WHERE key = ?1 AND run = ?2 AND answer IS NULL";
+            connection.prepare_cached(query)?.execute(params![key.0, run.0]).map(drop)
+        })
+        .boxed()
+    }
+
+    fn renew(&self, instance: Arc<str>, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.write(move |writer, connection| {
+            let now = now(writer.clock);
+            let query = "INSERT INTO ledger_leases VALUES (?1, ?2) ON CONFLICT DO UPDATE SET until = excluded.until";
+            connection.prepare_cached(query)?.execute(params![instance, now.saturating_add(milliseconds(lease))])?;
+            let query = "DELETE FROM ledger_leases WHERE until < ?1";
+            connection.prepare_cached(query)?.execute([now - OLD_LEASE]).map(drop)
+        })
+        .boxed()
+    }
+
+    fn usage(&self) -> LedgerUsage {
+        let Usage { entries, bytes, shed } = &*self.usage;
+        let [entries, bytes, shed] = [entries, bytes, shed].map(|number| number.load(Ordering::Relaxed));
+        LedgerUsage { entries, bytes, shed }
+    }
+}
+
+impl Writer {
+    fn run(&self, connection: &Connection, mut waiting: mpsc::Receiver<Write>) {
+        let mut batch = Vec::with_capacity(MAX_BATCH);
+        while waiting.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
+            let mut reports = Vec::with_capacity(batch.len());
+            let committed = self.commit(connection, &mut batch, &mut reports).map_err(failed);
+            // Those that did not come to run, where the transaction could not begin, get no answer but that.
+            batch.clear();
+            reports.into_iter().for_each(|report| report(committed.clone()));
+        }
+    }
+
+    /// Runs operations in one transaction.
+    fn commit(
+        &self,
+        connection: &Connection,
+        batch: &mut Vec<Write>,
+        reports: &mut Vec<Report>,
+    ) -> rusqlite::Result<()> {
+        let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+        let number = batch.len();
+        reports.extend(batch.drain(..).map(|operation| operation(self, &transaction)));
+        self.sweep(&transaction, number)?;
+        self.note_usage(&transaction)?;
+        transaction.commit()
+    }
+
+    fn begin(&self, connection: &Connection, begin: &Begin) -> rusqlite::Result<Begun> {
+        let now = now(self.clock);
+        if self.insert(connection, begin, now)? {
+            return Ok(Begun::Begun);
+        }
+        if let Some(found) = find(connection, begin.key, now)? {
+            if found.run == begin.run {
+                return Ok(Begun::Begun);
+            }
+            if !found.is_expired && !begin.replaces {
+                return Ok(Begun::Known(found.entry));
+            }
+            connection.prepare_cached("DELETE FROM ledger WHERE key = ?1")?.execute([begin.key.0])?;
+        }
+        self.shed(connection, 1, ENTRY_BYTES, begin.key)?;
+        Ok(if self.insert(connection, begin, now)? { Begun::Begun } else { Begun::Full })
+    }
+
+    /// Inserts an entry if there is none and there is room: one conditional write.
+    fn insert(&self, connection: &Connection, begin: &Begin, now: i64) -> rusqlite::Result<bool> {
+        let Begin { key, fingerprint, run, instance, ttl, .. } = begin;
+        let LedgerLimits { max_entries, max_bytes } = self.limits;
+        let inserted = connection
+            .prepare_cached(
+                "INSERT INTO ledger (key, fingerprint, run, instance, expires_at, size) \
+                 SELECT ?1, ?2, ?3, ?4, ?5, 0 FROM ledger_usage WHERE entries < ?6 AND bytes + 256 <= ?7 \
+                 ON CONFLICT DO NOTHING",
+            )?
+            .execute(params![
+                key.0,
+                fingerprint.0,
+                run.0,
+                instance,
+                now.saturating_add(milliseconds(*ttl)),
+                signed(max_entries),
+                signed(max_bytes)
+            ])?;
+        Ok(inserted > 0)
+    }
+
+    fn finish(
+        &self,
+        connection: &Connection,
+        key: RequestKey,
+        run: RunToken,
+        answer: &Bytes,
+    ) -> rusqlite::Result<Finished> {
+        let now = now(self.clock);
+        let answered = connection
+            .prepare_cached(
+                "UPDATE ledger SET answer = ?3, size = ?4 \
+                 WHERE key = ?1 AND run = ?2 AND answer IS NULL AND expires_at > ?5",
+            )?
+            .execute(params![key.0, run.0, &**answer, signed(answer.len() as u64), now])?;
+        if answered > 0 {
+            self.shed(connection, 0, 0, key)?;
+            return Ok(Finished::Stored);
+        }
+        let found = find(connection, key, now)?.filter(|found| found.run == run && !found.is_expired);
+        Ok(match found.map(|found| found.entry.state) {
+            Some(EntryState::Answered(known)) if known == *answer => Finished::Stored,
+            Some(EntryState::Answered(known)) => Finished::Superseded(known),
+            _ => Finished::Forgotten,
+        })
+    }
+
+    /// Removes the oldest answered entries but that of `kept` until there is room for as much more.
+    fn shed(&self, connection: &Connection, entries: u64, bytes: u64, kept: RequestKey) -> rusqlite::Result<()> {
+        let LedgerLimits { max_entries, max_bytes } = self.limits;
+        loop {
+            let (has_entries, has_bytes) = usage(connection)?;
+            if has_entries + entries <= max_entries && has_bytes + bytes <= max_bytes {
+                return Ok(());
+            }
+            let removed = connection
+                .prepare_cached(
+                    "DELETE FROM ledger WHERE id = \
+                     (SELECT id FROM ledger WHERE answer IS NOT NULL AND key <> ?1 ORDER BY id LIMIT 1)",
+                )?
+                .execute([kept.0])?;
+            if removed == 0 {
+                return Ok(());
+            }
+            self.usage.shed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes expired ones of the oldest entries: more than these operations add.
+    fn sweep(&self, connection: &Connection, operations: usize) -> rusqlite::Result<()> {
+        let oldest = signed(operations as u64 * 2 + 8);
+        connection
+            .prepare_cached(
+                "DELETE FROM ledger WHERE id IN (SELECT id FROM ledger ORDER BY id LIMIT ?1) AND expires_at <= ?2",
+            )?
+            .execute([oldest, now(self.clock)])
+            .map(drop)
+    }
+
+    fn note_usage(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let (entries, bytes) = usage(connection)?;
+        self.usage.entries.store(entries, Ordering::Relaxed);
+        self.usage.bytes.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// An entry of the file.
+struct Found {
+    run: RunToken,
+    is_expired: bool,
+    entry: LedgerEntry,
+}
+
+fn find(connection: &Connection, key: RequestKey, now: i64) -> rusqlite::Result<Option<Found>> {
+    connection
+        .prepare_cached(
+            "SELECT fingerprint, run, instance, expires_at <= ?2, answer, \
+             EXISTS (SELECT 1 FROM ledger_leases AS l WHERE l.instance = ledger.instance AND l.until > ?2) \
+             FROM ledger WHERE key = ?1",
+        )?
+        .query_row(params![key.0, now], found)
+        .optional()
+}
+
+fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
+    let run = RunToken(row.get(1)?);
+    let state = match row.get::<_, Option<Vec<u8>>>(4)? {
+        Some(answer) => EntryState::Answered(answer.into()),
+        None => EntryState::Started { run, instance: row.get::<_, String>(2)?.into(), is_live: row.get(5)? },
+    };
+    let entry = LedgerEntry { fingerprint: Fingerprint(row.get(0)?), state };
+    Ok(Found { run, is_expired: row.get(3)?, entry })
+}
+
+/// Entries and bytes.
+fn usage(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
+    let unsigned = |row: &Row<'_>, column| row.get::<_, i64>(column).map(|number| u64::try_from(number).unwrap_or(0));
+    connection
+        .prepare_cached("SELECT entries, bytes FROM ledger_usage")?
+        .query_row((), |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))
+}
+
+/// Milliseconds since 1970.
+fn now(clock: Clock) -> i64 {
+    milliseconds(clock.since_epoch())
+}
+
+fn milliseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+    thread::Builder::new().name(name.to_owned()).spawn(run).map(drop).map_err(OpenError::Thread)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn failed(error: rusqlite::Error) -> StoreError {
+    StoreError::Failed(error.to_string())
+}
+
+fn gone() -> StoreError {
+    StoreError::Failed("the ledger's thread did not run it".to_owned())
+}

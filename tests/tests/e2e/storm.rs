@@ -1,0 +1,194 @@
+//! Calls that must not run twice, while daemons are killed and messages are published again.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use futures_util::StreamExt;
+use serde_json::json;
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
+use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_testing::patience::eventually;
+
+/// Calls in all, how many are under way at a time, and how often the daemon is killed meanwhile.
+const CALLS: usize = 300;
+const CALLERS: usize = 16;
+const KILLS: usize = 8;
+/// Decides after how many runs the daemon is killed.
+const SEED: u64 = 16;
+/// A ledger that outlives the daemon.
+const SQLITE: &str = "[store]\nurl = \"sqlite:store.db\"\n";
+
+/// What became of the calls, in the words of Jepsen.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Table {
+    /// Calls that were published, and confirmed by the broker.
+    attempts: usize,
+    /// Calls that were answered with their result.
+    acknowledged: usize,
+    /// Calls that were never answered.
+    lost: usize,
+    /// Calls that ran twice, or have two answers.
+    duplicated: usize,
+    /// Calls of which the daemon says that it does not know whether they ran.
+    recovered: usize,
+    /// Calls that were answered with anything else.
+    unexpected: usize,
+}
+
+impl Table {
+    fn count(&mut self, id: &str, answers: &[Message], runs: usize) {
+        self.attempts += 1;
+        let Some(first) = answers.first() else {
+            self.lost += 1;
+            return;
+        };
+        let is_same = |other: &Message| (other.message_id(), &other.data) == (first.message_id(), &first.data);
+        if runs > 1 || !answers.iter().all(is_same) {
+            println!("{id} ran {runs} times, and was answered {answers:?}");
+            self.duplicated += 1;
+        } else if runs == 1 && first.content() == format!("worked for {id}") {
+            self.acknowledged += 1;
+        } else if is_unknown(first) {
+            self.recovered += 1;
+        } else {
+            println!("{id} ran {runs} times, and was answered {first:?}");
+            self.unexpected += 1;
+        }
+    }
+}
+
+fn is_unknown(answer: &Message) -> bool {
+    let body = answer.body();
+    (&body["code"], &body["outcome"], &body["isRetryable"])
+        == (&json!("execution_failed"), &json!("unknown"), &json!(false))
+}
+
+/// The next of a sequence of numbers below `most`.
+fn random(state: &mut u64, most: usize) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    usize::try_from(*state >> 33).unwrap() % most
+}
+
+fn work(client: &Client, tool: &str, id: &str) -> Request {
+    client.request(tool, &json!({"id": id}))
+}
+
+#[tokio::test]
+async fn a_daemon_that_is_killed_again_and_again_loses_no_call_and_runs_none_twice() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let tools = backend.tool("work", "/work?id={id}", "effect = \"effectful\"");
+    let mut daemon = Daemon::start(&site, &format!("{SQLITE}{tools}")).await;
+    let client = Client::connect(&site).await;
+    let requests: BTreeMap<String, Request> =
+        (0..CALLS).map(|number| format!("call-{number}")).map(|id| (id.clone(), work(&client, "work", &id))).collect();
+
+    let load = futures_util::stream::iter(&requests).for_each_concurrent(CALLERS, async |(_, request)| {
+        client.exchange(request).await;
+    });
+    let kills = async {
+        let mut state = SEED;
+        for kill in 1..=KILLS {
+            let due = backend.total().max(kill * CALLS / (KILLS + 4)) + random(&mut state, CALLERS);
+            let passed = async || (backend.total() >= due.min(CALLS / 2)).then_some(());
+            eventually("calls to run", passed).await;
+            daemon = daemon.killed().await;
+        }
+        daemon
+    };
+    let begun = Instant::now();
+    let ((), daemon) = tokio::join!(load, kills);
+    client.caught_up().await;
+
+    let mut table = Table::default();
+    for (id, request) in &requests {
+        table.count(id, &client.answers_to(&request.correlation), backend.count(id));
+    }
+    println!("killed {KILLS} times within {:?} (seed {SEED}): {table:?}", begun.elapsed());
+    assert_eq!((table.attempts, table.lost, table.duplicated, table.unexpected), (CALLS, 0, 0, 0), "{table:?}");
+    assert!(table.acknowledged > CALLS / 2, "{table:?}");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown_outcome_and_not_run_again() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &format!("{SQLITE}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
+    let client = Client::connect(&site).await;
+    let request = work(&client, "hold", "held");
+    client.send(&request).await;
+    backend.wait_for("held").await;
+    let daemon = daemon.killed().await;
+    let answer = client.answer(&request).await;
+    assert!(is_unknown(&answer), "{answer:?}");
+    backend.open();
+    // Whoever publishes it again gets the same answer.
+    client.send(&request).await;
+    let answers = eventually("the same answer", async || {
+        Some(client.answers_to(&request.correlation)).filter(|all| all.len() == 2)
+    });
+    let answers = answers.await;
+    assert_eq!((answers[0].message_id(), &answers[0].data), (answers[1].message_id(), &answers[1].data));
+    assert_eq!(backend.count("held"), 1);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_message_that_is_published_twice_runs_once_also_after_a_restart() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &format!("{SQLITE}{}", backend.tool("work", "/work?id={id}", ""))).await;
+    let client = Client::connect(&site).await;
+    let request = work(&client, "work", "twice");
+    client.exchange(&request).await;
+    client.send(&request).await;
+    let daemon = daemon.restarted().await;
+    client.send(&request).await;
+    let answers = eventually("three answers", async || {
+        Some(client.answers_to(&request.correlation)).filter(|all| all.len() == 3)
+    });
+    let answers = answers.await;
+    for again in &answers[1..] {
+        assert_eq!((again.message_id(), &again.data), (answers[0].message_id(), &answers[0].data));
+    }
+    assert_eq!((backend.count("twice"), answers[0].content().as_str()), (1, "worked for twice"));
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_duplicate_that_arrives_while_the_first_runs_gets_the_same_answer() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
+    let (client, other) = (Client::connect(&site).await, Client::connect(&site).await);
+    let request = work(&client, "hold", "held");
+    client.send(&request).await;
+    backend.wait_for("held").await;
+    let elsewhere = request.clone().reply_to(other.queue());
+    other.send(&elsewhere).await;
+    // The daemon takes messages in order: it has the duplicate when it has answered what came after.
+    assert_eq!(client.call("current_time", &json!({})).await.code(), "");
+    backend.open();
+    let (first, second) = (client.answer(&request).await, other.answer(&elsewhere).await);
+    assert_eq!((first.message_id(), &first.data), (second.message_id(), &second.data));
+    assert_eq!((backend.count("held"), first.content().as_str()), (1, "passed held"));
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn an_idempotency_key_stands_for_one_request_and_reaches_the_backend() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;
+    let client = Client::connect(&site).await;
+    let keyed = |id: &str| work(&client, "work", id).header("rb-rb-idempotency-key", "order-7");
+    assert_eq!(client.exchange(&keyed("paid")).await.content(), "worked for paid");
+    assert_eq!(client.exchange(&keyed("paid")).await.content(), "worked for paid");
+    let refused = client.exchange(&keyed("other")).await;
+    assert_eq!(refused.code(), "invalid_arguments");
+    assert!(refused.body()["message"].as_str().unwrap().contains("idempotency key"), "{refused:?}");
+    assert_eq!((backend.count("paid"), backend.count("other")), (1, 0));
+    let sent = backend.headers("paid");
+    let key = sent.get("idempotency-key").unwrap().to_str().unwrap();
+    assert!(key.len() == 64 && key.bytes().all(|byte| byte.is_ascii_hexdigit()), "{key}");
+    daemon.stop(&site).await;
+}
