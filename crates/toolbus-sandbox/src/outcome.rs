@@ -21,7 +21,7 @@ pub struct Outcome {
     /// Regular files in its current folder, which do not come back: at most 21 relative paths, in order, without hidden ones and
     /// those that it was given.
     pub not_returned: Vec<String>,
-    /// What it used.
+    /// What it used for this job.
     pub usage: Usage,
     /// Time from the job to the end.
     pub elapsed: Duration,

@@ -111,6 +111,9 @@ pub struct Job {
     pub time: Duration,
     /// Longest CPU time.
     pub cpu: Duration,
+    /// Whether the program stays for further jobs. One whose plan waits then writes a byte to file descriptor 4 when it is
+    /// done, its exit code, and is stopped until the next job is there.
+    pub stays: bool,
 }
 
 /// How strongly a program is isolated; stronger is greater.

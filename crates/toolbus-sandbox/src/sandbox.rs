@@ -17,11 +17,12 @@ use tokio::io::AsyncWriteExt as _;
 
 use self::base::BaseFolder;
 use self::cgroup::CgroupBase;
+pub use self::run::{Watcher, Written};
 use self::spawner::{Helper, Spawner};
 use self::users::UserPool;
 use crate::helper::name_of;
 use crate::outcome::{Ending, Outcome};
-use crate::plan::{Job, Layer, Layers, Level, Plan};
+use crate::plan::{Job, Layer, Layers, Level, Limits, Plan};
 use crate::wire::{self, DaemonMessage, HelperMessage, ProgramSpec, SandboxSpec};
 
 /// Runs programs in the same layers. Cheap to clone.
@@ -95,6 +96,13 @@ pub struct Waiting {
     plan: Plan,
     is_ready: bool,
     sandbox: Sandbox,
+}
+
+/// A confined program that runs one job after another. Dropping this value ends the program.
+#[derive(Debug)]
+pub struct KeptProgram {
+    made: Made,
+    limits: Limits,
 }
 
 /// A sandbox, and what came of it so far.
@@ -330,7 +338,7 @@ impl Waiting {
                 Ok(())
             }
             HelperMessage::Failed { why, .. } => Err(SandboxError::Confinement(why)),
-            HelperMessage::Made | HelperMessage::Ended(_) => Err(SandboxError::Lost),
+            HelperMessage::Made | HelperMessage::Progress(_) | HelperMessage::Ended(_) => Err(SandboxError::Lost),
         }
     }
 
@@ -340,14 +348,36 @@ impl Waiting {
         self.made.helper.is_gone()
     }
 
+    /// The program for one job after another, once it is ready.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be confined or started, or ends instead.
+    pub async fn keep(mut self) -> Result<KeptProgram, SandboxError> {
+        // Else its report that it is ready is taken for one that it is done.
+        self.ready().await?;
+        Ok(KeptProgram { made: self.made, limits: self.plan.limits })
+    }
+
     /// Runs the job, and returns when all its processes have ended. Dropping the future ends the program.
     ///
     /// # Errors
     ///
     /// If it could not be run. A failure of the program is an [`Outcome`].
     pub async fn run(self, job: Job) -> Result<Outcome, SandboxError> {
-        let Self { made, plan, sandbox, .. } = self;
-        let outcome = run::run(made, &plan.limits, job).await;
+        self.run_watched(job, None).await
+    }
+
+    /// Runs the job as [`Self::run`] does. A watcher sees what the program writes meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// If it could not be run. A failure of the program is an [`Outcome`].
+    pub async fn run_watched(self, job: Job, watcher: Option<&Watcher>) -> Result<Outcome, SandboxError> {
+        let Self { mut made, plan, sandbox, .. } = self;
+        let job = Job { stays: false, ..job };
+        let outcome = run::run(&mut made, &plan.limits, &job, watcher).await.map(|(outcome, _)| outcome);
+        drop(made);
         if plan.waits {
             #[expect(
                 clippy::disallowed_methods,
@@ -356,6 +386,29 @@ impl Waiting {
             tokio::spawn(async move { sandbox.shared.make_spare(sandbox.layers, plan).await });
         }
         outcome
+    }
+}
+
+impl KeptProgram {
+    /// Runs a job. Returns when the program is done with it and all processes that it started have ended, with the program
+    /// if that waits for another job: otherwise it has ended, too. Dropping the future ends the program.
+    ///
+    /// Files come back that are new since the last job, or have changed.
+    ///
+    /// # Errors
+    ///
+    /// If it could not be run. A failure of the program is an [`Outcome`].
+    pub async fn run(self, job: Job, watcher: Option<&Watcher>) -> Result<(Outcome, Option<Self>), SandboxError> {
+        let Self { mut made, limits } = self;
+        let job = Job { stays: true, ..job };
+        let (outcome, stays) = run::run(&mut made, &limits, &job, watcher).await?;
+        Ok((outcome, stays.then_some(Self { made, limits })))
+    }
+
+    /// Whether it has ended while it waited.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.made.helper.is_gone()
     }
 }
 

@@ -21,8 +21,10 @@ use crate::plan::{Layers, Plan};
 pub(crate) const MAX_FRAME: usize = 4 * 1024 * 1024;
 /// File descriptor on which a program learns that its job is there.
 pub(crate) const GO: i32 = 3;
-/// File descriptor on which a program reports that it is ready.
+/// File descriptor on which a program reports that it is ready; of one that stays, also that it is done with a job.
 pub(crate) const READY: i32 = 4;
+/// File descriptor to which a program writes lines on its progress.
+pub(crate) const PROGRESS: i32 = 5;
 
 /// The sandbox to make; the program in it follows later.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -75,6 +77,7 @@ pub(crate) struct JobHeader {
     pub(crate) stdin: u64,
     pub(crate) time_ms: u64,
     pub(crate) cpu_ms: u64,
+    pub(crate) stays: bool,
 }
 
 /// What the helper sends.
@@ -91,7 +94,9 @@ pub(crate) enum HelperMessage {
         /// Whether the program may have begun with its job.
         has_begun: bool,
     },
-    /// All its processes have ended. The bytes of artifacts follow, in order.
+    /// A line that the program wrote on its progress.
+    Progress(String),
+    /// All its processes have ended, but for a program that stays. The bytes of artifacts follow, in order.
     Ended(RunReport),
 }
 
@@ -103,6 +108,8 @@ pub(crate) struct RunReport {
     pub(crate) artifacts: Vec<(String, u64)>,
     pub(crate) left_out: u64,
     pub(crate) not_returned: Vec<String>,
+    /// Whether the program waits for another job.
+    pub(crate) stays: bool,
 }
 
 /// A frame, ready to be sent.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::{ByteSize, Cpu, HumanDuration, LargeSize, Secret};
+use toolbus_core::toolsets::SessionLimits;
 use toolbus_sandbox::{Level, Limits};
 
 use crate::requirement::AllowedPackages;
@@ -63,6 +64,8 @@ pub struct ScriptConfig {
     pub sandbox: SandboxConfig,
     /// Interpreters that are started before there is a script for them.
     pub pool: PoolConfig,
+    /// Interpreters that keep variables and files for a session.
+    pub sessions: ScriptSessionsConfig,
     /// Of the runner "local".
     pub local: LocalConfig,
 }
@@ -100,6 +103,7 @@ impl Default for ScriptConfig {
             packages: PackagesConfig::default(),
             sandbox: SandboxConfig::default(),
             pool: PoolConfig::default(),
+            sessions: ScriptSessionsConfig::default(),
             local: LocalConfig::default(),
         }
     }
@@ -143,6 +147,7 @@ impl ScriptConfig {
             limits: self.limits(),
             packages: self.packages.allowed(),
             package_timeout: self.packages.timeout.get(),
+            sessions: Some(self.sessions.limits()),
         }
     }
 
@@ -236,6 +241,39 @@ impl Default for PoolConfig {
     fn default() -> Self {
         let imports = ["json", "re", "math", "datetime"].map(str::to_owned).into();
         Self { min: 0, max: 4, imports }
+    }
+}
+
+/// Interpreters that keep variables and files for a caller's session. Each may hold `script.memory` and `script.disk`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScriptSessionsConfig {
+    /// Sessions at a time, of which one agent may have half; 0: none.
+    #[schemars(range(max = 1024))]
+    pub max_sessions: usize,
+    /// Time without a script after which a session ends.
+    pub idle_timeout: HumanDuration,
+    /// Longest life of a session.
+    pub max_lifetime: HumanDuration,
+}
+
+impl ScriptSessionsConfig {
+    const fn limits(self) -> SessionLimits {
+        SessionLimits {
+            idle_timeout: self.idle_timeout.get(),
+            max_lifetime: Some(self.max_lifetime.get()),
+            max_sessions: self.max_sessions,
+        }
+    }
+}
+
+impl Default for ScriptSessionsConfig {
+    fn default() -> Self {
+        Self {
+            max_sessions: 8,
+            idle_timeout: HumanDuration::from_secs(600),
+            max_lifetime: HumanDuration::from_secs(3600),
+        }
     }
 }
 

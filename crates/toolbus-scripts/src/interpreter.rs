@@ -130,6 +130,7 @@ impl Interpreter {
             stdin: Bytes::new(),
             time,
             output: MOST,
+            watcher: None,
         };
         let command = command.to_owned();
         let outcome = match unconfined::run(run).await {

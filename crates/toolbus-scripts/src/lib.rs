@@ -9,6 +9,7 @@ pub mod config;
 mod environment;
 pub mod interpreter;
 pub mod packages;
+mod progress;
 pub mod queue;
 pub mod requirement;
 pub mod runner;

@@ -3,17 +3,20 @@
 pub mod local;
 mod pool;
 pub mod sandbox;
+mod session;
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
 use serde::Serialize;
 use toolbus_core::Clock;
-use toolbus_sandbox::{Level, Outcome};
+use toolbus_sandbox::{Level, Outcome, Watcher};
 
 use crate::packages::PackageError;
 use crate::requirement::Requirement;
+pub use session::SessionInterpreter;
 
 /// Runs scripts, one for each call of [`Self::run`], however many at a time: that is the queue's to bound.
 ///
@@ -22,6 +25,29 @@ use crate::requirement::Requirement;
 pub trait Runner: Send + Sync + 'static {
     /// Runs a script to its end. Dropping the future ends the script, and everything that it started.
     fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>>;
+
+    /// Runs a script as [`Self::run`] does. A watcher sees what it writes meanwhile, where the runner can show it.
+    fn run_watched<'a>(
+        &'a self,
+        script: Script,
+        _watcher: Option<&'a Watcher>,
+    ) -> BoxFuture<'a, Result<Finished, RunFailure>> {
+        self.run(script)
+    }
+
+    /// Whether [`Self::open`] starts interpreters.
+    fn has_sessions(&self) -> bool {
+        false
+    }
+
+    /// Starts an interpreter for the scripts of one session, with these packages.
+    fn open<'a>(
+        &'a self,
+        _packages: &'a [Requirement],
+        _deadline: Instant,
+    ) -> BoxFuture<'a, Result<SessionInterpreter, RunFailure>> {
+        ready(Err(RunFailure::NotStarted("this runner has no sessions".to_owned()))).boxed()
+    }
 
     /// The state of the runner.
     fn status(&self) -> RunnerStatus;

@@ -4,6 +4,7 @@ mod arguments;
 mod artifacts;
 mod descriptor;
 mod hints;
+mod session;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -15,15 +16,18 @@ use toolbus_core::Clock;
 use toolbus_core::events::{ScriptEvents, ScriptRun};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Executor, Program, Tool, ToolCall, ToolOutput};
-use toolbus_sandbox::{Ending, Level, Limits};
+use toolbus_core::toolsets::{SessionLimits, SessionSet};
+use toolbus_sandbox::{Ending, Level, Limits, Watcher};
 
 use crate::packages::PackageError;
+use crate::progress::ProgressLines;
 use crate::queue::{FairQueue, QueueError, Turn};
 use crate::requirement::AllowedPackages;
 use crate::runner::{Finished, RunFailure, Runner, RunnerStatus, Script};
 use arguments::ScriptArguments;
 pub use descriptor::SOURCE;
-use text::ScriptBudget;
+use session::ScriptSessions;
+use text::{InSession, ScriptBudget};
 
 /// A script ends this much before its call, at the most, so that its result gets there.
 const MAX_MARGIN: Duration = Duration::from_millis(500);
@@ -31,6 +35,8 @@ const MAX_MARGIN: Duration = Duration::from_millis(500);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Whose scripts those are of callers that name no agent: they share a place, or each name would have one.
 const UNKNOWN: &str = "unknown callers";
+/// Name of the set of all sessions, in messages and in the log. No configured tool set can have it.
+const SESSIONS: &str = "Python sessions";
 /// The exit code of what did not run.
 const NOT_RUN: i32 = -1;
 
@@ -49,10 +55,17 @@ pub struct Settings {
     pub packages: AllowedPackages,
     /// The most that installing them takes.
     pub package_timeout: Duration,
+    /// Sessions that keep an interpreter; `None`: there are none.
+    pub sessions: Option<SessionLimits>,
 }
 
 /// Runs scripts: reads the arguments, waits for a turn, has the runner run the script, and words the result.
 pub struct ScriptTool {
+    inner: Arc<ScriptToolInner>,
+    sessions: Option<Arc<SessionSet>>,
+}
+
+struct ScriptToolInner {
     runner: Arc<dyn Runner>,
     queue: FairQueue,
     events: Arc<dyn ScriptEvents>,
@@ -76,19 +89,74 @@ impl ScriptTool {
             network: !layers.contains(&"seccomp") && !layers.contains(&"namespaces"),
             processes: level == Some(Level::Full) || !layers.contains(&"seccomp"),
         };
-        Self { runner, queue, events, settings, rights }
+        let limits = settings.sessions.filter(|limits| limits.max_sessions > 0 && runner.has_sessions());
+        let inner = Arc::new(ScriptToolInner { runner, queue, events, settings, rights });
+        let sessions = limits.map(|limits| SessionSet::new(SESSIONS, ScriptSessions(Arc::clone(&inner)), limits));
+        Self { inner, sessions }
+    }
+
+    /// The sessions that keep an interpreter; `None`: there are none.
+    #[must_use]
+    pub fn sessions(&self) -> Option<Arc<SessionSet>> {
+        self.sessions.clone()
     }
 
     /// The tool, for the registry.
     #[must_use]
     pub fn into_tool(self) -> Tool {
-        Tool::new(descriptor::descriptor(&self.settings, self.rights), self)
+        let ScriptToolInner { settings, rights, .. } = &*self.inner;
+        Tool::new(descriptor::descriptor(settings, *rights, self.sessions.is_some()), self)
+    }
+}
+
+/// When a script of this time has to have its turn: its call keeps the requested time, or half of what is left.
+fn latest_start(call: &ToolCall, time: Duration) -> Instant {
+    let deadline = script_deadline(call);
+    let to_go = deadline.saturating_duration_since(Clock::SYSTEM.now());
+    deadline.checked_sub(time.min(to_go / 2)).unwrap_or(deadline)
+}
+
+/// When the script of a call has to have ended.
+fn script_deadline(call: &ToolCall) -> Instant {
+    let margin = MAX_MARGIN.min(call.remaining() / 10);
+    call.deadline.checked_sub(margin).unwrap_or(call.deadline)
+}
+
+impl ScriptToolInner {
+    /// Waits for a turn, has a script run, and words the result. `runs` may say what the script's session has come to.
+    async fn run<F: Future<Output = Result<(Finished, Option<InSession>), RunFailure>>>(
+        &self,
+        call: &ToolCall,
+        arguments: ScriptArguments,
+        begun: Instant,
+        runs: impl FnOnce(Script, Option<Watcher>) -> F,
+    ) -> Result<ToolOutput, ToolFailure> {
+        let ScriptArguments { script, input, files, time, packages, session: _ } = arguments;
+        let (latest, deadline) = (latest_start(call, time), script_deadline(call));
+        let turn = self.turn(call, latest).await?;
+
+        // Dropped with this future, it reports a run that was cancelled.
+        let mut report = RunReport::begin(&*self.events, Clock::SYSTEM.since(begun));
+        let cpu = self.cpu(time.min(deadline.saturating_duration_since(Clock::SYSTEM.now())));
+        let watcher = call.progress.clone().map(ProgressLines::watcher);
+        let result = runs(Script { source: script, input, files, packages, time, cpu, deadline }, watcher).await;
+        report.ended(result.as_ref().map(|(finished, _)| finished));
+        let elapsed = Clock::SYSTEM.since(report.begun);
+        drop(report);
+        drop(turn);
+        match result {
+            Ok((finished, session)) => {
+                let Settings { limits, packages, .. } = &self.settings;
+                let Rights { network: has_network, processes: has_processes } = self.rights;
+                let given = ScriptBudget { limits, packages, time, cpu, has_network, has_processes, session };
+                Ok(text::output(&finished, given))
+            }
+            Err(failure) => not_run(failure, elapsed),
+        }
     }
 
-    /// Waits for a turn, as long as the script keeps the requested time, or half of the call's.
-    async fn turn(&self, call: &ToolCall, time: Duration, deadline: Instant) -> Result<Turn, ToolFailure> {
-        let to_go = deadline.saturating_duration_since(Clock::SYSTEM.now());
-        let latest = deadline.checked_sub(time.min(to_go / 2)).unwrap_or(deadline);
+    /// Waits for a turn until `latest`.
+    async fn turn(&self, call: &ToolCall, latest: Instant) -> Result<Turn, ToolFailure> {
         let owner = if call.caller.agent.is_some() { Arc::clone(&call.caller.owner) } else { UNKNOWN.into() };
         self.queue.acquire(&owner, latest).await.map_err(|error| {
             let message = match error {
@@ -107,31 +175,27 @@ impl ScriptTool {
 
 impl Executor for ScriptTool {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let ScriptArguments { script, input, files, time, packages } =
-            ScriptArguments::read(&call.arguments, &self.settings)?;
-        let begun = Clock::SYSTEM.now();
-        let margin = MAX_MARGIN.min(call.remaining() / 10);
-        let deadline = call.deadline.checked_sub(margin).unwrap_or(call.deadline);
-        let turn = self.turn(&call, time, deadline).await?;
-
-        // Dropped with this future, it reports a run that was cancelled.
-        let mut report = RunReport::begin(&*self.events, Clock::SYSTEM.since(begun));
-        let cpu = self.cpu(time.min(deadline.saturating_duration_since(Clock::SYSTEM.now())));
-        let result = self.runner.run(Script { source: script, input, files, packages, time, cpu, deadline }).await;
-        report.ended(&result);
-        let elapsed = Clock::SYSTEM.since(report.begun);
-        drop(report);
-        drop(turn);
-        match result {
-            Ok(finished) => {
-                let Settings { limits, packages, .. } = &self.settings;
-                let Rights { network: has_network, processes: has_processes } = self.rights;
-                let given = ScriptBudget { limits, packages, time, cpu, has_network, has_processes };
-                Ok(text::output(&finished, given))
-            }
-            Err(failure) => not_run(failure, elapsed),
+        let arguments = ScriptArguments::read(&call.arguments, &self.inner.settings)?;
+        if arguments.session {
+            return match &self.sessions {
+                None => Err(invalid("Argument `session` cannot be used here: each script runs by itself.")),
+                Some(_) if call.caller.session.is_none() => Err(invalid(
+                    "Argument `session` keeps variables and files for the caller's session, and this call is in none. \
+                     Give it a `sessionId`, or leave `session` out.",
+                )),
+                Some(sessions) => sessions.run(call).await,
+            };
         }
+        let runner = &self.inner.runner;
+        let runs = |script, watcher: Option<Watcher>| async move {
+            Ok((runner.run_watched(script, watcher.as_ref()).await?, None))
+        };
+        self.inner.run(&call, arguments, Clock::SYSTEM.now(), runs).await
     }
+}
+
+fn invalid(message: impl Into<String>) -> ToolFailure {
+    ToolFailure::new(Cause::InvalidArguments, message)
 }
 
 /// The result of a script that did not run.
@@ -170,7 +234,7 @@ impl<'a> RunReport<'a> {
         Self { events, begun: Clock::SYSTEM.now(), run }
     }
 
-    fn ended(&mut self, result: &Result<Finished, RunFailure>) {
+    fn ended(&mut self, result: Result<&Finished, &RunFailure>) {
         self.run.outcome = outcome(result);
         if let Ok(Finished { outcome, start, .. }) = result {
             self.run.start = Some(start.as_str());
@@ -189,7 +253,7 @@ impl Drop for RunReport<'_> {
 }
 
 /// One of [`ScriptRun::OUTCOMES`].
-fn outcome(result: &Result<Finished, RunFailure>) -> &'static str {
+fn outcome(result: Result<&Finished, &RunFailure>) -> &'static str {
     match result {
         Ok(finished) => match finished.outcome.ending {
             Ending::Exited(0) => "ok",

@@ -18,13 +18,12 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{sleep, timeout};
 use toolbus_core::Clock;
-use toolbus_sandbox::{Ending, Outcome, Stop, Stream, Usage};
+use toolbus_sandbox::{Ending, Outcome, Stop, Stream, Usage, Watcher, Written};
 
 /// Time to read the rest of the pipes after the end of the program: a process that left its group may hold them open.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What to run.
-#[derive(Debug)]
 pub(crate) struct UnconfinedRun<'a> {
     /// The program: an absolute path.
     pub(crate) program: &'a Path,
@@ -40,6 +39,8 @@ pub(crate) struct UnconfinedRun<'a> {
     pub(crate) time: Duration,
     /// Bytes of each of its standard output and standard error.
     pub(crate) output: u64,
+    /// Sees its standard output meanwhile.
+    pub(crate) watcher: Option<&'a Watcher>,
 }
 
 /// Runs a program to its end. Dropping the future ends the program, and all of its process group.
@@ -88,7 +89,8 @@ async fn watch(
     let mut ended = pin!(group.ended(children));
     let mut feeding = pin!(feed(pipes.stdin, &run.stdin));
     let mut reading = pin!(async {
-        tokio::try_join!(stdout.read(pipes.stdout, run.output), stderr.read(pipes.stderr, run.output)).err()
+        let read = stdout.read(pipes.stdout, run.output, run.watcher);
+        tokio::try_join!(read, stderr.read(pipes.stderr, run.output, None)).err()
     });
     let (mut is_fed, mut is_read) = (false, false);
     loop {
@@ -132,9 +134,17 @@ struct StreamBuffer {
 
 impl StreamBuffer {
     /// Reads to the end, and says to stop when there is more than `most`. What was read stays when the future is dropped.
-    async fn read(&mut self, mut from: impl AsyncRead + Unpin, most: u64) -> Result<(), Stop> {
+    async fn read(
+        &mut self,
+        mut from: impl AsyncRead + Unpin,
+        most: u64,
+        watcher: Option<&Watcher>,
+    ) -> Result<(), Stop> {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        while from.read_buf(&mut self.bytes).await.is_ok_and(|length| length > 0) {
+        while let Ok(length @ 1..) = from.read_buf(&mut self.bytes).await {
+            if let (Some(watcher), Some(new)) = (watcher, self.bytes.get(self.bytes.len() - length..)) {
+                watcher(Written::Stdout(new));
+            }
             if self.bytes.len() > most {
                 self.bytes.truncate(most);
                 self.is_cut = true;
@@ -233,7 +243,9 @@ mod tests {
             let env = BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
             let (program, cwd) = (Path::new("/bin/sh"), Some(Path::new("/")));
             let (stdin, time, output) = (self.stdin, self.time, self.output);
-            run(UnconfinedRun { program, args: &args, env: &env, cwd, stdin, time, output }).await.unwrap()
+            run(UnconfinedRun { program, args: &args, env: &env, cwd, stdin, time, output, watcher: None })
+                .await
+                .unwrap()
         }
     }
 
@@ -323,6 +335,7 @@ mod tests {
             stdin: Bytes::new(),
             time,
             output: 9,
+            watcher: None,
         }));
         let pids = tokio::select! {
             _ = &mut running => panic!("it ends by itself"),

@@ -48,6 +48,8 @@ pub struct ScriptLoad {
     pub running: u64,
     /// Interpreters that wait for a script.
     pub warm: u64,
+    /// Sessions that keep an interpreter.
+    pub sessions: u64,
 }
 
 impl ScriptRecorder {
@@ -108,6 +110,7 @@ pub(crate) fn observe(meter: &Meter, look: impl Fn() -> ScriptLoad + Send + Sync
     gauge("toolbus.script.waiting", "{script}", "Scripts that wait for their turn.", |load| load.waiting);
     gauge("toolbus.script.running", "{script}", "Scripts that run.", |load| load.running);
     gauge("toolbus.script.warm", "{interpreter}", "Interpreters that wait for a script.", |load| load.warm);
+    gauge("toolbus.script.sessions", "{session}", "Sessions that keep an interpreter.", |load| load.sessions);
 }
 
 fn labels(outcome: &'static str, start: Option<&'static str>) -> Vec<KeyValue> {

@@ -209,6 +209,7 @@ impl App {
             servers.as_ref().filter(|_| is_daemon).and_then(|servers| servers.registrar(config, Arc::clone(&store)));
         let (_, of_servers) = servers.as_ref().map(|servers| servers.plan(config, |_| None)).unwrap_or_default();
         sets.extend(of_servers);
+        sets.extend(scripts.sessions());
         let sessions = SessionSets::new(sets);
         let load = Arc::<Load>::default();
         let recorder = telemetry::of_calls(config, exporters, &load, &bus.state());

@@ -8,6 +8,7 @@ mod life;
 mod requests;
 mod seen;
 mod setup;
+mod steps;
 mod turns;
 
 use serde_json::{Value, json};

@@ -116,6 +116,12 @@ impl PolicyHandle {
         &self.shared.turns
     }
 
+    /// Whether a caller has no tools any more, or had a section of its own that is gone.
+    pub(crate) fn has_left(&self, caller: &Caller) -> bool {
+        let effective = EffectiveTools::new(self.current(), caller);
+        effective.is_empty() || (caller.has_section && self.current().rules.section_of(caller) == 0)
+    }
+
     /// Every agent that has a section of its own.
     #[must_use]
     pub fn agents(&self) -> Vec<AgentName> {

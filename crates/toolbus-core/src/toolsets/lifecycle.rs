@@ -68,12 +68,20 @@ async fn start(place: &SessionSlot) -> Started {
     }
 }
 
-/// Returns when the session is to end: on request, or because it was idle for long enough.
+/// Returns when the session is to end: on request, because it was idle for long enough, or because it is too old.
 async fn ended(place: &SessionSlot) {
     tokio::select! {
         biased;
         () = place.session.ending.cancelled() => {}
         () = idle(place) => {}
+        () = outlived(place) => place.session.ending.cancel(),
+    }
+}
+
+async fn outlived(SessionSlot { set, session, .. }: &SessionSlot) {
+    match set.max_lifetime.and_then(|lifetime| session.began.checked_add(lifetime)) {
+        Some(until) => sleep_until(until.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -36,6 +36,7 @@ pub(super) struct SetState {
     pub(super) name: Arc<str>,
     pub(super) factory: Arc<dyn AnyFactory>,
     pub(super) idle_timeout: Duration,
+    pub(super) max_lifetime: Option<Duration>,
     pub(super) sessions: Mutex<SessionTable>,
 }
 
@@ -48,6 +49,8 @@ impl SetState {
 /// One session: made by its first call, held by its keeper and by its calls.
 pub(super) struct ToolSetSession {
     pub(super) key: SessionKey,
+    /// The caller that began it.
+    pub(super) caller: Caller,
     /// Whose part of the room it takes.
     pub(super) share: Arc<str>,
     pub(super) phase: watch::Sender<SessionPhase>,
@@ -57,6 +60,7 @@ pub(super) struct ToolSetSession {
     pub(super) gone: CancellationToken,
     /// Calls that wait for the instance or run in it.
     pub(super) calls: TaskTracker,
+    pub(super) began: Instant,
     idle_since: Mutex<Instant>,
 }
 
@@ -67,14 +71,16 @@ pub(super) struct Visit {
 }
 
 impl ToolSetSession {
-    pub(super) fn new(key: SessionKey, share: Arc<str>) -> Self {
+    pub(super) fn new(key: SessionKey, caller: Caller) -> Self {
         Self {
             key,
-            share,
+            share: share_of(&caller),
+            caller,
             phase: watch::Sender::new(SessionPhase::Starting),
             ending: CancellationToken::new(),
             gone: CancellationToken::new(),
             calls: TaskTracker::new(),
+            began: Clock::SYSTEM.now(),
             idle_since: Mutex::new(Clock::SYSTEM.now()),
         }
     }

@@ -24,6 +24,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 pub struct SessionLimits {
     /// Time without a call after which a session ends: 1 ms to 1 year.
     pub idle_timeout: Duration,
+    /// Time after which a session ends, whether it is used or not; `None`: it may be used without end.
+    pub max_lifetime: Option<Duration>,
     /// Sessions at a time, at least 1. One agent may have half of them, at least 1; all callers without a section together count
     /// as one agent.
     pub max_sessions: usize,
@@ -58,6 +60,7 @@ impl SessionSet {
             name: name.into(),
             factory: Arc::new(factory),
             idle_timeout: limits.idle_timeout.clamp(Duration::from_millis(1), MAX_IDLE),
+            max_lifetime: limits.max_lifetime,
             sessions: Mutex::new(SessionTable::new(limits.max_sessions)),
         };
         Arc::new(Self { state: Arc::new(state), lives: TaskTracker::new() })
@@ -88,6 +91,15 @@ impl SessionSet {
         }
     }
 
+    /// Ends the sessions of these callers, as [`Self::end`] does.
+    pub(super) fn end_of(&self, has_left: impl Fn(&Caller) -> bool) {
+        self.state
+            .table()
+            .all()
+            .filter(|session| has_left(&session.caller))
+            .for_each(|session| session.ending.cancel());
+    }
+
     /// Ends every session and waits for that; no further one begins.
     pub async fn shutdown(&self) {
         {
@@ -99,8 +111,12 @@ impl SessionSet {
         self.lives.wait().await;
     }
 
-    /// Runs one call in its session.
-    pub(super) async fn run(self: &Arc<Self>, mut call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+    /// Runs one call in its caller's session.
+    ///
+    /// # Errors
+    ///
+    /// If the caller is in no session, there is no room for another one, or the call could not be run.
+    pub async fn run(self: &Arc<Self>, mut call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let visit = self.visit(&call.caller).await?;
         let instance = visit.instance(&self.state.name).await?;
         // The call's own token is its caller's: it says who cancelled.
@@ -156,7 +172,7 @@ impl SessionSet {
         sessions.check(&share).map_err(|full| self.full(full))?;
         let (owner, name) = id.clone();
         let key = SessionKey { agent: Arc::clone(&caller.name), owner, session: name };
-        let session = Arc::new(ToolSetSession::new(key, share));
+        let session = Arc::new(ToolSetSession::new(key, caller.clone()));
         sessions.insert(id.clone(), Arc::clone(&session));
         let visit = session.enter();
         // Counted under the lock, so that a shutdown waits for it.

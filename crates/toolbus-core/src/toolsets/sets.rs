@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 
 use super::lifecycle::ENDING_TIME;
 use super::set::SessionSet;
+use crate::policy::PolicyHandle;
 
 /// Longest end of all sessions together: they end side by side.
 const SHUTDOWN_TIME: Duration = ENDING_TIME.saturating_add(Duration::from_secs(1));
@@ -56,6 +57,14 @@ impl SessionSets {
     /// Ends a caller's session in every set, as [`SessionSet::end`] does. A set without it is left alone.
     pub fn end_session(&self, owner: &str, session: &str) {
         self.all().iter().for_each(|set| set.end(owner, session));
+    }
+
+    /// Ends the sessions of callers that lose all their tools, or their section, whenever the policy changes.
+    pub async fn follow(&self, policy: PolicyHandle) {
+        let mut changes = policy.changes();
+        while changes.changed().await.is_ok() {
+            self.all().iter().for_each(|set| set.end_of(|caller| policy.has_left(caller)));
+        }
     }
 
     /// Ends every session of every set, side by side, and waits for that: at most 17 s.

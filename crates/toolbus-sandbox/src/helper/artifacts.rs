@@ -1,11 +1,12 @@
 //! The files that a program leaves.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, openat, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, open, openat, statat};
 
 use super::work_folder::{HOME, OUT};
 use crate::outcome::Artifact;
@@ -38,13 +39,22 @@ impl CollectedFiles {
     /// and names those in `home` but for the `given` ones. Follows no link.
     #[must_use]
     pub fn of(work: &Path, most: u64, given: &[&str]) -> Self {
+        Self::since(work, most, given, &mut SeenFiles::default())
+    }
+
+    /// The same of those that are not seen yet, and are then.
+    pub(super) fn since(work: &Path, most: u64, given: &[&str], seen: &mut SeenFiles) -> Self {
         let mut collected = Self::default();
         if let Ok(out) = open(work.join(OUT), FOLDER, Mode::empty()) {
-            collected.take(&out, most);
+            collected.take(&out, most, seen);
         }
         if let Ok(home) = open(work.join(HOME), FOLDER, Mode::empty()) {
             let (mut found, mut to_look_at) = (Vec::new(), LOOKED_AT);
-            add_names(&home, "", 0, &mut to_look_at, &mut found);
+            add_names(&home, "", 0, &mut to_look_at, &mut |about, name| {
+                if seen.is_new(&about) {
+                    found.push(name);
+                }
+            });
             found.retain(|name| !given.contains(&name.as_str()));
             found.sort();
             found.truncate(MOST_NAMED + 1);
@@ -53,11 +63,15 @@ impl CollectedFiles {
         collected
     }
 
-    fn take(&mut self, out: &OwnedFd, most: u64) {
+    fn take(&mut self, out: &OwnedFd, most: u64, seen: &mut SeenFiles) {
         let mut left = most;
         let (names, unfit) = names(out);
         self.left_out = unfit;
         for name in names {
+            let about = statat(out, &name, AtFlags::SYMLINK_NOFOLLOW);
+            if about.is_ok_and(|about| !seen.is_new(&about)) {
+                continue;
+            }
             let is_taken = self.artifacts.len() < MOST;
             match is_taken.then(|| read(out, &name, left)).flatten() {
                 Some(bytes) => {
@@ -70,8 +84,19 @@ impl CollectedFiles {
     }
 }
 
-/// Adds the paths of the regular files in a folder that a person would look for.
-fn add_names(folder: &OwnedFd, path: &str, depth: usize, to_look_at: &mut usize, found: &mut Vec<String>) {
+/// Files as they were found before: by inode, size and the time of their last change, which no program can set.
+#[derive(Debug, Default)]
+pub(super) struct SeenFiles(HashSet<(u64, i64, i64, u64)>);
+
+impl SeenFiles {
+    /// Whether a file was not found as it is. It has been from now on.
+    fn is_new(&mut self, about: &Stat) -> bool {
+        self.0.insert((about.st_ino, about.st_size, about.st_ctime, about.st_ctime_nsec))
+    }
+}
+
+/// Reports the paths of the regular files in a folder that a person would look for.
+fn add_names(folder: &OwnedFd, path: &str, depth: usize, to_look_at: &mut usize, found: &mut impl FnMut(Stat, String)) {
     for entry in Dir::read_from(folder).into_iter().flatten().flatten() {
         let Some(left) = to_look_at.checked_sub(1) else { return };
         *to_look_at = left;
@@ -81,7 +106,7 @@ fn add_names(folder: &OwnedFd, path: &str, depth: usize, to_look_at: &mut usize,
         }
         let Ok(about) = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         match FileType::from_raw_mode(about.st_mode) {
-            FileType::RegularFile => found.push(format!("{path}{name}")),
+            FileType::RegularFile => found(about, format!("{path}{name}")),
             FileType::Directory if depth < DEEPEST => {
                 if let Ok(inner) = openat(folder, name, FOLDER, Mode::empty()) {
                     add_names(&inner, &format!("{path}{name}/"), depth + 1, to_look_at, found);
@@ -132,7 +157,7 @@ mod tests {
 
     fn collect(out: &Path, most: u64) -> CollectedFiles {
         let mut collected = CollectedFiles::default();
-        collected.take(&open(out, FOLDER, Mode::empty()).unwrap(), most);
+        collected.take(&open(out, FOLDER, Mode::empty()).unwrap(), most, &mut SeenFiles::default());
         collected
     }
 
@@ -164,6 +189,30 @@ mod tests {
         assert_eq!((collected.artifacts.len(), collected.left_out), (0, 200));
         let elapsed = crate::now() - begun;
         assert!(elapsed < std::time::Duration::from_secs(2), "{elapsed:?}");
+    }
+
+    #[test]
+    fn a_file_that_was_seen_comes_back_once_it_has_changed() {
+        let work = tempfile::tempdir().unwrap();
+        for part in [HOME, OUT] {
+            fs::create_dir(work.path().join(part)).unwrap();
+        }
+        let mut seen = SeenFiles::default();
+        let mut look = || {
+            let found = CollectedFiles::since(work.path(), 10, &[], &mut seen);
+            let names: Vec<String> = found.artifacts.into_iter().map(|file| file.name).collect();
+            (names.join(" "), found.left_out, found.not_returned.join(" "))
+        };
+        let write = |name: &str, text: &str| fs::write(work.path().join(name), text).unwrap();
+        for name in ["out/a", "out/b", "home/c"] {
+            write(name, "x");
+        }
+        write("out/large", "more than may come back");
+        assert_eq!(look(), ("a b".to_owned(), 1, "c".to_owned()));
+        assert_eq!(look(), (String::new(), 0, String::new()));
+        write("out/b", "longer");
+        write("home/d", "x");
+        assert_eq!(look(), ("b".to_owned(), 0, "d".to_owned()));
     }
 
     #[test]

@@ -6,11 +6,11 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{AtFlags, Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
@@ -19,11 +19,11 @@ use rustix::process::{
 };
 use rustix::stdio;
 
-use super::artifacts::CollectedFiles;
+use super::artifacts::{CollectedFiles, SeenFiles};
 use super::cgroup::Cgroup;
 use super::process::{Forked, fork};
 use super::seccomp::Filters;
-use super::start::{self, ReadyPipes};
+use super::start::{self, ProgramPipes};
 use super::tree::{ProcessTree, ProcessUsage, SeenCpuTime};
 use super::work_folder::{HOME, JOB, WorkFolder};
 use super::{limits, mounts, usage, watchdog};
@@ -38,6 +38,21 @@ const LOOKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(2
 const YOUTH: Duration = Duration::from_millis(200);
 /// Time between two measurements of a work folder on disk.
 const DISK_LOOK: Duration = Duration::from_millis(50);
+/// Time between two looks at a program that is stopped between two jobs.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
+/// Time that a program has to end once it has closed the pipe on which it reports.
+const CLOSING: Duration = Duration::from_secs(1);
+/// CPU time that a program may use between two jobs, in milliseconds: what stops takes a moment.
+const IDLE_CPU_MS: u64 = 500;
+/// Time between two looks at the files of a program: a change in the tick of the clock in which the kernel noted the last
+/// one is not seen.
+const TICK: Duration = Duration::from_millis(12);
+/// Time between two lines on a program's progress. Of those in between the last is passed on.
+const PROGRESS_PERIOD: Duration = Duration::from_millis(50);
+/// Most bytes that are read of these at a time: as many as a pipe holds.
+const PROGRESS_PART: usize = 64 * 1024;
+/// Longest of these lines that is passed on, in bytes.
+const LONGEST_LINE: usize = 4096;
 
 /// What an init process needs.
 pub(super) struct Task<'a> {
@@ -109,8 +124,16 @@ fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, Failure>
         }
     };
     let Some(DaemonMessage::Start(program)) = wire::receive(daemon)? else { return Ok(None) };
-    let mut init =
-        SandboxInit { task, order, tree, work, program: None, has_begun: false, seen: SeenCpuTime::default() };
+    let mut init = SandboxInit {
+        task,
+        order,
+        tree,
+        work,
+        program: None,
+        has_begun: false,
+        seen: SeenCpuTime::default(),
+        before: Before::default(),
+    };
     let result = init.serve(daemon, &program);
     // Also after an error, and when the watchdog or the daemon has ended.
     init.kill();
@@ -130,42 +153,62 @@ struct SandboxInit<'a> {
     /// Whether the program may have begun with its job.
     has_begun: bool,
     seen: SeenCpuTime,
+    before: Before,
+}
+
+/// What a program that stays has left of its jobs before.
+#[derive(Default)]
+struct Before {
+    files: SeenFiles,
+    cpu_ms: u64,
+    looked_at: Option<Instant>,
 }
 
 impl SandboxInit<'_> {
     /// Starts the program, and gives it its job.
     fn serve(&mut self, daemon: &mut UnixStream, program: &ProgramSpec) -> io::Result<Report> {
         if self.order.plan.waits {
-            let mut pipes = self.start(program, &File::open("/dev/null")?)?;
-            if wait_until_ready(daemon, &mut pipes)? {
+            let pipes = self.start(program, &File::open("/dev/null")?)?;
+            if wait_until_ready(daemon, &pipes)? {
                 wire::send(daemon, &HelperMessage::Ready)?;
                 if !self.wait_for_job(daemon)? {
                     return Ok(None);
                 }
             }
-            let Some((head, _)) = self.take_job(daemon)? else { return Ok(None) };
-            self.limit(&head)?;
-            self.has_begun = true;
-            pipes.go()?;
-            return self.attend(daemon, &head);
+            loop {
+                let Some((head, _)) = self.take_job(daemon)? else { return Ok(None) };
+                self.limit(&head)?;
+                self.has_begun = true;
+                self.go_on(&pipes)?;
+                match self.attend(daemon, &head, &pipes)? {
+                    Some((report, bytes)) if report.stays => send_report(daemon, &report, &bytes)?,
+                    report => return Ok(report),
+                }
+                if !self.wait_between_jobs(daemon)? {
+                    return Ok(None);
+                }
+            }
         }
         let Some((head, stdin)) = self.take_job(daemon)? else { return Ok(None) };
-        let _pipes = self.start(program, &stdin)?;
+        let pipes = self.start(program, &stdin)?;
         self.has_begun = true;
         self.limit(&head)?;
-        self.attend(daemon, &head)
+        self.attend(daemon, &head, &pipes)
     }
 
     /// Starts the program.
-    fn start(&mut self, program: &ProgramSpec, stdin: &File) -> io::Result<ReadyPipes> {
+    fn start(&mut self, program: &ProgramSpec, stdin: &File) -> io::Result<ProgramPipes> {
         let (go, tell_go) = pipe_with(PipeFlags::CLOEXEC)?;
         let (ready, tell_ready) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (progress, tell_progress) = pipe_with(PipeFlags::CLOEXEC)?;
         let (failure, tell_failure) = pipe_with(PipeFlags::CLOEXEC)?;
         match fork()? {
-            Forked::Child => start::run(self.task, program, &self.work, stdin, [go, tell_ready], tell_failure),
+            Forked::Child => {
+                start::run(self.task, program, &self.work, stdin, [go, tell_ready, tell_progress], tell_failure)
+            }
             Forked::Parent(program) => {
                 self.program = Some(program);
-                drop((go, tell_ready, tell_failure));
+                drop((go, tell_ready, tell_progress, tell_failure));
                 // Its output must end with it, and not with this process.
                 let nowhere = File::options().write(true).open("/dev/null")?;
                 stdio::dup2_stdout(&nowhere)?;
@@ -173,7 +216,11 @@ impl SandboxInit<'_> {
                 let mut text = String::new();
                 // The pipe closes empty when the program begins.
                 File::from(failure).take(4096).read_to_string(&mut text)?;
-                if text.is_empty() { Ok(ReadyPipes::new(tell_go, ready)) } else { Err(io::Error::other(text)) }
+                if text.is_empty() {
+                    Ok(ProgramPipes::new(tell_go, ready, progress))
+                } else {
+                    Err(io::Error::other(text))
+                }
             }
         }
     }
@@ -199,12 +246,54 @@ impl SandboxInit<'_> {
         }
     }
 
+    /// Waits for the next job of a program that is stopped; `false` if the daemon, the watchdog or the program has ended, or
+    /// this does not stay stopped.
+    fn wait_between_jobs(&mut self, daemon: &UnixStream) -> io::Result<bool> {
+        let Some(program) = self.program else { return Ok(false) };
+        let ended = pidfd_open(program, PidfdFlags::empty())?;
+        loop {
+            let lifeline = self.task.lifeline.as_fd();
+            let waited_for =
+                [(daemon.as_fd(), PollFlags::IN), (ended.as_fd(), PollFlags::IN), (lifeline, PollFlags::empty())];
+            match ready_of(waited_for, Some(IDLE_LOOK))? {
+                [_, true, _] | [_, _, true] => return Ok(false),
+                [true, ..] => return Ok(true),
+                [false, false, false] => {}
+            }
+            // A signal may have let it go on.
+            let used = self.used();
+            let is_idle = used.cpu_ms <= self.before.cpu_ms + IDLE_CPU_MS && !self.is_out_of_memory();
+            if !is_idle || used.memory > self.order.plan.limits.memory || !self.stop(program) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Tells the program that a job is there, and lets it go on if it was stopped.
+    fn go_on(&self, pipes: &ProgramPipes) -> io::Result<()> {
+        if let (Some(program), Some(before)) = (self.program, self.before.looked_at) {
+            ready_of::<0>([], Some(TICK.saturating_sub(now() - before)))?;
+            pipes.forget_reports()?;
+            ignore_refusal(kill_process(program, Signal::CONT))?;
+        }
+        pipes.go()
+    }
+
+    /// Stops the program, and kills what it has started. Returns whether that succeeded.
+    fn stop(&self, program: Pid) -> bool {
+        if self.is_alone() { kill_process(program, Signal::STOP).is_ok() } else { self.tree.stop(program) }
+    }
+
     /// Waits for the job and puts its files in place. Returns it with its standard input.
     fn take_job(&self, daemon: &mut UnixStream) -> io::Result<Option<(JobHeader, File)>> {
         let Some(DaemonMessage::Job(head)) = wire::receive(daemon)? else { return Ok(None) };
         for (part, files) in [(JOB, &head.files), (HOME, &head.inputs)] {
             let folder = open(self.work.join(part), FOLDER, Mode::empty())?;
             for (name, length) in files {
+                if self.has_begun {
+                    // Of the job before.
+                    let _ = rustix::fs::unlinkat(&folder, name.as_str(), AtFlags::empty());
+                }
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
                 let file = rustix::fs::openat(&folder, name.as_str(), flags, Mode::from_raw_mode(0o644))?;
                 copy(daemon, &mut File::from(file), *length)?;
@@ -223,21 +312,24 @@ impl SandboxInit<'_> {
 
     fn limit(&self, head: &JobHeader) -> io::Result<()> {
         let Some(program) = self.program else { return Ok(()) };
-        ignore_refusal(limits::cpu(program, head.cpu_ms))?;
-        if !self.order.layers.namespaces && self.order.user.is_none() {
+        ignore_refusal(limits::cpu(program, self.before.cpu_ms + head.cpu_ms, head.stays))?;
+        if !self.has_begun && !self.order.layers.namespaces && self.order.user.is_none() {
             ignore_refusal(limits::tasks(program, self.order.plan.limits.processes))?;
         }
         Ok(())
     }
 
-    /// Waits until the program has ended, by itself or because of a limit, and ends all its processes.
-    fn attend(&mut self, daemon: &mut UnixStream, head: &JobHeader) -> io::Result<Report> {
+    /// Waits until the program has ended, by itself or because of a limit, or is done with its job and stays. Ends all its
+    /// other processes.
+    fn attend(&mut self, daemon: &mut UnixStream, head: &JobHeader, pipes: &ProgramPipes) -> io::Result<Report> {
         let Some(program) = self.program else { return Ok(None) };
         let begun = now();
         let deadline = begun + Duration::from_millis(head.time_ms);
         let exited = pidfd_open(program, PidfdFlags::empty())?;
         let (mut peak, mut next_disk) = (0, begun + DISK_LOOK);
-        let ending = loop {
+        let mut progress = ProgressPipe { next: begun, is_open: true };
+        let mut is_done = false;
+        let mut ending = loop {
             let time = now();
             if deadline <= time {
                 break Ending::Stopped(Stop::Time);
@@ -246,11 +338,32 @@ impl SandboxInit<'_> {
             let look = if time - begun < YOUTH { young } else { old };
             let patience = look.min(deadline - time);
             let lifeline = self.task.lifeline.as_fd();
-            let waited_for =
-                [(daemon.as_fd(), PollFlags::IN), (exited.as_fd(), PollFlags::IN), (lifeline, PollFlags::empty())];
-            let [said, ended, is_orphan] = ready_of(waited_for, Some(patience))?;
+            // Another one that says nothing, where a descriptor is of no interest.
+            let of_interest = |is_it, fd| if is_it { (fd, PollFlags::IN) } else { (lifeline, PollFlags::empty()) };
+            let waited_for = [
+                (daemon.as_fd(), PollFlags::IN),
+                (exited.as_fd(), PollFlags::IN),
+                (lifeline, PollFlags::empty()),
+                of_interest(head.stays, pipes.ready()),
+                of_interest(progress.is_due(time), pipes.progress()),
+            ];
+            let [said, ended, is_orphan, reported, has_progress] = ready_of(waited_for, Some(patience))?;
             if is_orphan {
                 return Ok(None);
+            }
+            if has_progress && let Some(line) = progress.read(pipes)? {
+                wire::send(daemon, &HelperMessage::Progress(line))?;
+            }
+            if reported && head.stays {
+                if let Some(code) = pipes.report()? {
+                    is_done = true;
+                    break Ending::Exited(code.into());
+                }
+                // It has closed its end, mostly because it is ending. Otherwise it could not report any more.
+                let [is_ending] = ready_of([(exited.as_fd(), PollFlags::IN)], Some(CLOSING))?;
+                if !is_ending {
+                    break Ending::Signalled(Signal::KILL.as_raw());
+                }
             }
             if let Some(status) = reap(program)? {
                 // Its number may be another process's from now on.
@@ -278,15 +391,33 @@ impl SandboxInit<'_> {
                 next_disk = now() + DISK_LOOK;
             }
         };
-        self.kill();
-        let usage = usage::of_children();
+        let mut stays = is_done && matches!(ending, Ending::Exited(_)) && self.stop(program);
+        let mut cpu_us = 0;
+        if stays {
+            let used = self.used();
+            (peak, cpu_us) = (peak.max(used.memory), used.cpu_ms * 1000);
+            let is_full = self.task.folder.is_some_and(|folder| is_full(folder, program, self.order));
+            if let Some(stop) = self.exceeded(&used, head).or(is_full.then_some(Stop::Disk)) {
+                (ending, stays) = (Ending::Stopped(stop), false);
+            }
+        }
+        if let Some(line) = progress.read_last(pipes)? {
+            wire::send(daemon, &HelperMessage::Progress(line))?;
+        }
+        let mut usage = Usage { cpu_us, peak_memory: peak };
+        if !stays {
+            self.kill();
+            let of_all = usage::of_children();
+            usage = Usage { cpu_us: of_all.cpu_us, peak_memory: of_all.peak_memory.max(peak) };
+        }
+        usage.cpu_us = usage.cpu_us.saturating_sub(self.before.cpu_ms * 1000);
         let given: Vec<&str> = head.inputs.iter().map(|(name, _)| name.as_str()).collect();
         let CollectedFiles { artifacts, left_out, not_returned } =
-            CollectedFiles::of(&self.work, self.order.plan.limits.artifacts, &given);
+            CollectedFiles::since(&self.work, self.order.plan.limits.artifacts, &given, &mut self.before.files);
+        (self.before.cpu_ms, self.before.looked_at) = (cpu_us / 1000, Some(now()));
         let (artifacts, bytes) =
             artifacts.into_iter().map(|file| ((file.name, file.bytes.len() as u64), file.bytes)).unzip();
-        let usage = Usage { peak_memory: usage.peak_memory.max(peak), ..usage };
-        Ok(Some((RunReport { ending, usage, artifacts, left_out, not_returned }, bytes)))
+        Ok(Some((RunReport { ending, usage, artifacts, left_out, not_returned, stays }, bytes)))
     }
 
     /// Whether the program cannot have children: without namespaces, the seccomp filter refuses to start processes.
@@ -338,7 +469,7 @@ impl SandboxInit<'_> {
         let limits = &self.order.plan.limits;
         if used.memory > limits.memory || self.is_out_of_memory() {
             Some(Stop::Memory)
-        } else if used.cpu_ms > head.cpu_ms {
+        } else if used.cpu_ms > self.before.cpu_ms + head.cpu_ms {
             Some(Stop::Cpu)
         } else if used.tasks > limits.processes.saturating_add(1) {
             Some(Stop::Processes)
@@ -373,18 +504,48 @@ fn ignore_refusal(limited: rustix::io::Result<()>) -> io::Result<()> {
 }
 
 /// Waits until the program reports that it is ready; `false` if the daemon sent the job first.
-fn wait_until_ready(daemon: &UnixStream, pipes: &mut ReadyPipes) -> io::Result<bool> {
+fn wait_until_ready(daemon: &UnixStream, pipes: &ProgramPipes) -> io::Result<bool> {
     loop {
         let [has_job, said] = ready_of([(daemon.as_fd(), PollFlags::IN), (pipes.ready(), PollFlags::IN)], None)?;
         if has_job {
             return Ok(false);
         }
         if said {
-            return match pipes.was_ready()? {
-                true => Ok(true),
-                false => Err(io::Error::other("it ended before it was ready")),
+            return match pipes.report()? {
+                Some(_) => Ok(true),
+                None => Err(io::Error::other("it ended before it was ready")),
             };
         }
+    }
+}
+
+/// Reads what a program writes on its progress.
+struct ProgressPipe {
+    /// When it is read next.
+    next: Instant,
+    is_open: bool,
+}
+
+impl ProgressPipe {
+    fn is_due(&self, time: Instant) -> bool {
+        self.is_open && self.next <= time
+    }
+
+    /// Reads what is there; waits if nothing is. Returns the last whole line of it.
+    fn read(&mut self, pipes: &ProgramPipes) -> io::Result<Option<String>> {
+        let mut part = vec![0; PROGRESS_PART];
+        let length = rustix::io::read(pipes.progress(), &mut part)?;
+        self.is_open = length > 0;
+        self.next = now() + PROGRESS_PERIOD;
+        let text = String::from_utf8_lossy(part.get(..length).unwrap_or_default());
+        let line = text.rsplit_once('\n').map(|(lines, _)| lines.rsplit('\n').next().unwrap_or_default());
+        Ok(line.filter(|line| !line.is_empty() && line.len() <= LONGEST_LINE).map(str::to_owned))
+    }
+
+    /// Reads what the program has left, if anything.
+    fn read_last(&mut self, pipes: &ProgramPipes) -> io::Result<Option<String>> {
+        let [is_there] = ready_of([(pipes.progress(), PollFlags::IN)], Some(Duration::ZERO))?;
+        if self.is_open && is_there { self.read(pipes) } else { Ok(None) }
     }
 }
 

@@ -54,10 +54,11 @@ pub(super) fn apply(limits: &Limits, free: Option<u64>) -> io::Result<()> {
 }
 
 /// Limits the CPU time of a running program, a little above the limit of the init process, as a second safeguard.
-pub(super) fn cpu(program: Pid, milliseconds: u64) -> rustix::io::Result<()> {
+/// `stays`: whether the limit is raised later, for another job.
+pub(super) fn cpu(program: Pid, milliseconds: u64, stays: bool) -> rustix::io::Result<()> {
     let soft = milliseconds.div_ceil(1000) + 1;
     // The hard limit is greater, so that the program ends by SIGXCPU.
-    let limit = Rlimit { current: Some(soft), maximum: Some(soft + 1) };
+    let limit = Rlimit { current: Some(soft), maximum: (!stays).then_some(soft + 1) };
     prlimit(Some(program), Resource::Cpu, limit)?;
     Ok(())
 }

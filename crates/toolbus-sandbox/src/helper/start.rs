@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::{Gid, Uid};
+use rustix::fs::{Gid, OFlags, Uid, fcntl_setfl};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use rustix::stdio::dup2_stdin;
@@ -20,31 +20,44 @@ use super::init::Task;
 use super::process::leave;
 use super::work_folder::{HOME, JOB, OUT, TEMPORARY};
 use super::{landlock, limits};
-use crate::wire::{GO, ProgramSpec, READY};
+use crate::wire::{GO, PROGRESS, ProgramSpec, READY};
 
-/// The init process's ends of the two pipes between it and the program.
-pub(super) struct ReadyPipes {
+/// The init process's ends of the pipes between it and the program.
+pub(super) struct ProgramPipes {
     go: File,
     ready: File,
+    progress: OwnedFd,
 }
 
-impl ReadyPipes {
-    pub(super) fn new(go: OwnedFd, ready: OwnedFd) -> Self {
-        Self { go: go.into(), ready: ready.into() }
+impl ProgramPipes {
+    pub(super) fn new(go: OwnedFd, ready: OwnedFd, progress: OwnedFd) -> Self {
+        Self { go: go.into(), ready: ready.into(), progress }
+    }
+
+    pub(super) fn progress(&self) -> BorrowedFd<'_> {
+        self.progress.as_fd()
     }
 
     pub(super) fn ready(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }
 
-    /// Whether the program has reported that it is ready; `false` if it closed its end instead.
-    pub(super) fn was_ready(&mut self) -> io::Result<bool> {
-        Ok(self.ready.read(&mut [0])? == 1)
+    /// The byte with which the program reports that it is ready, or done; `None` if it closed its end instead.
+    pub(super) fn report(&self) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        Ok(((&self.ready).read(&mut byte)? == 1).then_some(byte[0]))
+    }
+
+    /// Reads what a program has reported that is not waited for.
+    pub(super) fn forget_reports(&self) -> io::Result<()> {
+        fcntl_setfl(&self.ready, OFlags::NONBLOCK)?;
+        while matches!((&self.ready).read(&mut [0; 64]), Ok(1..)) {}
+        Ok(fcntl_setfl(&self.ready, OFlags::empty())?)
     }
 
     /// Signals that the job is there. Succeeds also if the program has ended.
-    pub(super) fn go(&mut self) -> io::Result<()> {
-        match self.go.write_all(&[0]) {
+    pub(super) fn go(&self) -> io::Result<()> {
+        match (&self.go).write_all(&[0]) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
             _ => Ok(()),
         }
@@ -57,11 +70,11 @@ pub(super) fn run(
     program: &ProgramSpec,
     work: &Path,
     stdin: &File,
-    pipes: [OwnedFd; 2],
+    pipes: [OwnedFd; 3],
     failure: OwnedFd,
 ) -> ! {
-    // Above the numbers of the two pipes.
-    let failure = fcntl_dupfd_cloexec(&failure, READY + 1).unwrap_or(failure);
+    // Above the numbers of the pipes.
+    let failure = fcntl_dupfd_cloexec(&failure, PROGRESS + 1).unwrap_or(failure);
     let Err(error) = become_program(task, program, work, stdin, pipes);
     let _ = File::from(failure).write_all(error.to_string().as_bytes());
     leave(127)
@@ -74,7 +87,7 @@ fn become_program(
     program: &ProgramSpec,
     work: &Path,
     stdin: &File,
-    pipes: [OwnedFd; 2],
+    pipes: [OwnedFd; 3],
 ) -> Result<Never, io::Error> {
     let order = task.order;
     let plan = &order.plan;
@@ -88,6 +101,7 @@ fn become_program(
     let home = work.join(HOME);
     command.env("HOME", &home).env("TMPDIR", work.join(TEMPORARY));
     command.env("TOOLBUS_OUTPUT", work.join(OUT)).env("TOOLBUS_JOB", work.join(JOB));
+    command.env("TOOLBUS_PROGRESS_FD", PROGRESS.to_string());
     std::env::set_current_dir(&home)?;
     hand_over(pipes, plan.waits)?;
 
@@ -118,15 +132,15 @@ fn become_program(
     Err(naming("the program")(command.exec()))
 }
 
-/// Gives the two pipes the numbers that the program expects; nothing else is inherited.
-fn hand_over(pipes: [OwnedFd; 2], waits: bool) -> io::Result<()> {
-    if !waits {
-        return Ok(());
-    }
-    // To higher numbers first, so that neither replaces the other.
-    let pipes = pipes.map(|pipe| fcntl_dupfd_cloexec(pipe, READY + 1));
-    for (pipe, at) in pipes.into_iter().zip([GO, READY]) {
-        place(pipe?, at)?;
+/// Gives the pipes the numbers that the program expects, the first two only if it waits; nothing else is inherited.
+fn hand_over(pipes: [OwnedFd; 3], waits: bool) -> io::Result<()> {
+    // To higher numbers first, so that none replaces another.
+    let pipes = pipes.map(|pipe| fcntl_dupfd_cloexec(pipe, PROGRESS + 1));
+    for (pipe, at) in pipes.into_iter().zip([GO, READY, PROGRESS]) {
+        let pipe = pipe?;
+        if waits || at == PROGRESS {
+            place(pipe, at)?;
+        }
     }
     Ok(())
 }

@@ -130,6 +130,35 @@ impl ProcessTree {
         }
     }
 
+    /// Stops `program`, a child of this process, and kills all others until none is left. Returns whether that succeeded.
+    pub(super) fn stop(&self, program: Pid) -> bool {
+        let deadline = now() + KILLING;
+        while now() < deadline && kill_process(program, Signal::STOP).is_ok() {
+            let living = self.living();
+            // A process that has not stopped yet may start others.
+            let is_stopped = living.iter().any(|stat| stat.is_stopped && self.inner(stat.pid) == Some(program));
+            let others = living.iter().filter_map(|stat| self.inner(stat.pid)).filter(|pid| *pid != program);
+            let others: Vec<Pid> = others.collect();
+            if is_stopped && others.is_empty() {
+                return true;
+            }
+            for other in others {
+                let _ = kill_process(other, Signal::KILL);
+            }
+        }
+        false
+    }
+
+    /// A process as this one numbers it, whose `/proc` may be that of an outer namespace.
+    fn inner(&self, pid: i32) -> Option<Pid> {
+        if !self.is_namespace {
+            return Pid::from_raw(pid);
+        }
+        let status = self.read(&format!("{pid}/status"))?;
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        Pid::from_raw(numbers.split_ascii_whitespace().next_back()?.parse().ok()?)
+    }
+
     fn living(&self) -> Vec<ProcessStat> {
         self.all().into_iter().filter(|stat| !stat.is_dead).collect()
     }
@@ -254,6 +283,8 @@ struct ProcessStat {
     pid: i32,
     parent: i32,
     is_dead: bool,
+    /// Whether a signal has stopped it.
+    is_stopped: bool,
     /// Whether its first thread has ended while others go on.
     has_ended_leader: bool,
     own_cpu_ms: u64,
@@ -276,6 +307,7 @@ fn parse(stat: &str) -> Option<ProcessStat> {
     Some(ProcessStat {
         pid: pid.parse().ok()?,
         parent: fields.get(1)?.parse().ok()?,
+        is_stopped: *fields.first()? == "T",
         is_dead: is_gone || (is_zombie && threads <= 1),
         has_ended_leader: is_zombie && threads > 1,
         own_cpu_ms: milliseconds(14..=15),
@@ -299,6 +331,7 @@ mod tests {
             pid: 7,
             parent: 1,
             is_dead: false,
+            is_stopped: false,
             has_ended_leader: false,
             own_cpu_ms: 300,
             cpu_ms: 1000,

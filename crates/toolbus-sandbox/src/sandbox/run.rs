@@ -1,11 +1,13 @@
 //! One run: the job in, the output and the report out.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
+use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -18,6 +20,8 @@ use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, RunReport};
 
 /// Time that a helper has beyond the program's, to end it and to report.
 const GRACE: Duration = Duration::from_secs(10);
+/// Bytes of a stream that are read at a time.
+const PART: usize = 8192;
 
 /// Reads the next message of the helper.
 pub(super) async fn told(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<HelperMessage> {
@@ -28,26 +32,52 @@ pub(super) async fn told(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<He
     Ok(serde_json::from_slice(&body)?)
 }
 
-/// Gives a program its job, and returns when all its processes have ended.
-pub(super) async fn run(made: Made, limits: &Limits, job: Job) -> Result<Outcome, SandboxError> {
-    let Made { helper: Helper { mut socket, stdout, stderr }, has_watchdog, .. } = made;
+/// What a program writes while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written<'a> {
+    /// A part of its standard output, in order.
+    Stdout(&'a [u8]),
+    /// A line on its progress, without its end: to the file descriptor that `TOOLBUS_PROGRESS_FD` names.
+    Progress(&'a str),
+}
+
+/// Sees what a program writes, as soon as it has been read. Must not wait.
+pub type Watcher = Arc<dyn Fn(Written<'_>) + Send + Sync>;
+
+/// Gives a program its job, and returns when all its processes have ended, with whether the program itself stays.
+pub(super) async fn run(
+    made: &mut Made,
+    limits: &Limits,
+    job: &Job,
+    watcher: Option<&Watcher>,
+) -> Result<(Outcome, bool), SandboxError> {
+    let Made { helper: Helper { socket, stdout, stderr }, has_watchdog, .. } = made;
     let begun = now();
     let patience = job.time.saturating_add(GRACE);
     let outcome = async {
-        send(&mut socket, &job).await;
+        send(socket, job).await;
         let too_much = Notify::new();
-        let (stdout, stderr, report) = tokio::join!(
-            drain(stdout, limits.output, &too_much),
-            drain(stderr, limits.output, &too_much),
-            report(&mut socket, has_watchdog, &too_much),
-        );
+        let (mut out, mut err) = (StreamBuffer::new(limits.output), StreamBuffer::new(limits.output));
+        let report = tokio::select! {
+            report = report(socket, *has_watchdog, &too_much, watcher) => report,
+            () = async {
+                tokio::join!(out.read(stdout, &too_much, watcher), err.read(stderr, &too_much, None));
+                // Both have ended, and the report is still to come.
+                std::future::pending::<()>().await;
+            } => Err(SandboxError::Lost),
+        };
+        // What was written before the report is in the pipes.
+        out.read_rest(stdout);
+        err.read_rest(stderr);
+        let (stdout, stderr) = (Stream::from(out), Stream::from(err));
         let elapsed = now() - begun;
-        let (RunReport { mut ending, usage, artifacts: _, left_out, not_returned }, artifacts) = report?;
+        let (RunReport { mut ending, usage, artifacts: _, left_out, not_returned, mut stays }, artifacts) = report?;
         if stdout.is_cut || stderr.is_cut {
             // Also if it had just ended by itself.
             ending = Ending::Stopped(Stop::Output);
+            stays = false;
         }
-        Ok(Outcome { ending, stdout, stderr, artifacts, left_out, not_returned, usage, elapsed })
+        Ok((Outcome { ending, stdout, stderr, artifacts, left_out, not_returned, usage, elapsed }, stays))
     };
     match timeout(patience, outcome).await {
         Ok(outcome) => outcome,
@@ -67,6 +97,7 @@ async fn send(socket: &mut UnixStream, job: &Job) {
         stdin: job.stdin.len() as u64,
         time_ms: milliseconds(job.time),
         cpu_ms: milliseconds(job.cpu),
+        stays: job.stays,
     };
     let sent = async {
         socket.write_all(&wire::frame(&DaemonMessage::Job(head))?).await?;
@@ -83,6 +114,7 @@ async fn report(
     socket: &mut UnixStream,
     mut has_watchdog: bool,
     too_much: &Notify,
+    watcher: Option<&Watcher>,
 ) -> Result<(RunReport, Vec<Artifact>), SandboxError> {
     // Half a message must not be lost: the halves of the socket are used at the same time.
     let (mut from, mut to) = socket.split();
@@ -100,6 +132,11 @@ async fn report(
                 HelperMessage::Failed { why, has_begun: false } => return Err(SandboxError::Confinement(why)),
                 HelperMessage::Failed { why, has_begun: true } => return Err(SandboxError::Interrupted(why)),
                 HelperMessage::Made => has_watchdog = true,
+                HelperMessage::Progress(line) => {
+                    if let Some(watcher) = watcher {
+                        watcher(Written::Progress(&line));
+                    }
+                }
                 // The job was sent before the program was ready.
                 HelperMessage::Ready => {}
             }
@@ -122,24 +159,56 @@ async fn report(
     }
 }
 
-/// Reads a stream to its end, and keeps its first `most` bytes.
-async fn drain(mut stream: impl AsyncRead + Unpin, most: u64, too_much: &Notify) -> Stream {
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
-    let (mut kept, mut is_cut, mut rest) = (BytesMut::new(), false, [0; 8192]);
-    loop {
-        let read = if kept.len() < most {
-            let room = most - kept.len();
-            (&mut stream).take(room as u64).read_buf(&mut kept).await
-        } else {
-            let read = stream.read(&mut rest).await;
-            if !is_cut && matches!(read, Ok(count) if count > 0) {
-                is_cut = true;
+/// What was read of one stream.
+struct StreamBuffer {
+    kept: BytesMut,
+    /// Most bytes that are kept.
+    most: usize,
+    is_cut: bool,
+}
+
+impl StreamBuffer {
+    fn new(most: u64) -> Self {
+        Self { kept: BytesMut::new(), most: usize::try_from(most).unwrap_or(usize::MAX), is_cut: false }
+    }
+
+    /// Reads to the end. What was read stays when the future is dropped.
+    async fn read(&mut self, stream: &mut Receiver, too_much: &Notify, watcher: Option<&Watcher>) {
+        let mut rest = [0; PART];
+        loop {
+            let (before, room) = (self.kept.len(), self.most - self.kept.len());
+            let read = match room {
+                0 => stream.read(&mut rest).await,
+                room => (&mut *stream).take(room as u64).read_buf(&mut self.kept).await,
+            };
+            if !matches!(read, Ok(1..)) {
+                return;
+            }
+            if room == 0 && !self.is_cut {
+                self.is_cut = true;
                 too_much.notify_one();
             }
-            read
-        };
-        if !matches!(read, Ok(count) if count > 0) {
-            return Stream { bytes: Bytes::from(kept), is_cut };
+            if let (Some(watcher), Some(new @ [_, ..])) = (watcher, self.kept.get(before..)) {
+                watcher(Written::Stdout(new));
+            }
         }
+    }
+
+    /// Reads what is there already.
+    fn read_rest(&mut self, stream: &Receiver) {
+        let mut part = [0; PART];
+        // Whatever the runtime has been told of the pipe: it may have become readable since.
+        while let (false, Ok(length @ 1..)) = (self.is_cut, rustix::io::read(stream, &mut part)) {
+            let read = part.get(..length).unwrap_or_default();
+            let (kept, more) = read.split_at(length.min(self.most - self.kept.len()));
+            self.kept.extend_from_slice(kept);
+            self.is_cut |= !more.is_empty();
+        }
+    }
+}
+
+impl From<StreamBuffer> for Stream {
+    fn from(StreamBuffer { kept, is_cut, .. }: StreamBuffer) -> Self {
+        Self { bytes: Bytes::from(kept), is_cut }
     }
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
-use toolbus_sandbox::{Job, Limits, Outcome, Plan, Sandbox, SandboxError};
+use toolbus_sandbox::{Job, Limits, Outcome, Plan, Sandbox, SandboxError, Watcher};
 
 use super::template::CommandTemplate;
 use super::{CommandError, Output, Stdin, output};
+use crate::progress::ProgressLines;
 use crate::unconfined::{self, UnconfinedRun};
 
 /// Most time that is kept for ending a program and reading what is left.
@@ -66,10 +67,12 @@ impl Executor for CommandExecutor {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let filled = self.fill(&call)?;
         let limit = self.timeout.min(call.limit);
+        let watcher = call.progress.clone().map(ProgressLines::watcher);
+        let watcher = watcher.as_ref();
         let outcome = match &self.place {
-            CommandPlace::Unconfined => self.run_unconfined(filled).await,
+            CommandPlace::Unconfined => self.run_unconfined(filled, watcher).await,
             CommandPlace::Sandbox { sandbox, read, write, network } => {
-                self.run_confined(sandbox, (read, write, *network), filled).await
+                self.run_confined(sandbox, (read, write, *network), filled, watcher).await
             }
             CommandPlace::Nowhere => Err((Cause::ConnectFailed, CommandError::NoSandbox.to_string())),
         };
@@ -94,10 +97,14 @@ impl CommandExecutor {
         Ok(CommandLine { args, stdin, time, environment })
     }
 
-    async fn run_unconfined(&self, command: CommandLine) -> Result<Outcome, (Cause, String)> {
+    async fn run_unconfined(
+        &self,
+        command: CommandLine,
+        watcher: Option<&Watcher>,
+    ) -> Result<Outcome, (Cause, String)> {
         let CommandLine { args, stdin, time, environment: env } = command;
         let (program, env, cwd, output) = (&self.program, &env, self.cwd.as_deref(), self.limits.output);
-        let run = unconfined::run(UnconfinedRun { program, args: &args, env, cwd, stdin, time, output });
+        let run = unconfined::run(UnconfinedRun { program, args: &args, env, cwd, stdin, time, output, watcher });
         run.await.map_err(|error| (Cause::ConnectFailed, format!("cannot start '{}': {error}", program.display())))
     }
 
@@ -106,6 +113,7 @@ impl CommandExecutor {
         sandbox: &Sandbox,
         (read, write, network): (&[PathBuf], &[PathBuf], bool),
         CommandLine { args, stdin, time, environment }: CommandLine,
+        watcher: Option<&Watcher>,
     ) -> Result<Outcome, (Cause, String)> {
         let (program, args) = match &self.cwd {
             None => (self.program.clone(), args),
@@ -131,7 +139,7 @@ impl CommandExecutor {
         };
         let waiting = sandbox.start(&plan).await.map_err(|error| (Cause::ConnectFailed, error.to_string()))?;
         let cpu = time.saturating_mul(self.cpu_millis) / 1000;
-        waiting.run(Job { stdin, time, cpu, ..Job::default() }).await.map_err(failed)
+        waiting.run_watched(Job { stdin, time, cpu, ..Job::default() }, watcher).await.map_err(failed)
     }
 }
 

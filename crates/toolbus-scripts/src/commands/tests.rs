@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::{Effect, ToolCall, ToolOutput};
 use toolbus_testing::patience::PATIENCE;
 
@@ -46,6 +47,15 @@ async fn run_until(settings: CommandConfig, arguments: Value, time: Duration) ->
 }
 
 async fn run_tool(tool: &Tool, arguments: Value, time: Duration) -> Result<ToolOutput, ToolFailure> {
+    run_reporting(tool, arguments, time, None).await
+}
+
+async fn run_reporting(
+    tool: &Tool,
+    arguments: Value,
+    time: Duration,
+    progress: Option<ProgressSink>,
+) -> Result<ToolOutput, ToolFailure> {
     let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
     let call = ToolCall {
         idempotency_key: None,
@@ -57,7 +67,7 @@ async fn run_tool(tool: &Tool, arguments: Value, time: Duration) -> Result<ToolO
         limit: time,
         cancelled: CancellationToken::new(),
         trace: None,
-        progress: None,
+        progress,
     };
     Arc::clone(&tool.executor).execute_boxed(call).await
 }

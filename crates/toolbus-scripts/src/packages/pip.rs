@@ -146,7 +146,16 @@ impl Pip {
         let mut env = self.environment.clone();
         env.insert("TMPDIR".into(), tmp.clone().into_os_string());
         let (program, cwd, stdin) = (&self.program, Some(tmp.as_path()), Bytes::new());
-        let run = unconfined::run(UnconfinedRun { program, args, env: &env, cwd, stdin, time, output: OUTPUT });
+        let run = unconfined::run(UnconfinedRun {
+            program,
+            args,
+            env: &env,
+            cwd,
+            stdin,
+            time,
+            output: OUTPUT,
+            watcher: None,
+        });
         run.await.map_err(|error| format!("cannot start '{}': {error}", program.display()))
     }
 

@@ -12,7 +12,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tempfile::TempDir;
 use toolbus_core::Clock;
-use toolbus_sandbox::{CollectedFiles, Limits, Outcome};
+use toolbus_sandbox::{CollectedFiles, Limits, Outcome, Watcher};
 
 use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
 use crate::interpreter::Interpreter;
@@ -57,7 +57,7 @@ impl LocalRunner {
         Self { interpreter, limits, installer }
     }
 
-    async fn run_script(&self, script: Script) -> Result<Finished, RunFailure> {
+    async fn run_script(&self, script: Script, watcher: Option<&Watcher>) -> Result<Finished, RunFailure> {
         let (packages, installing) = self.packages(&script).await?;
         let folder = ScriptFolder::new(&script)
             .map_err(|error| RunFailure::NotStarted(format!("cannot make a work folder: {error}; check TMPDIR")))?;
@@ -71,6 +71,7 @@ impl LocalRunner {
             stdin: Bytes::new(),
             time: script.time_left(),
             output: self.limits.output,
+            watcher,
         });
         let ended = ended.await.map_err(|error| RunFailure::NotStarted(format!("cannot start Python: {error}")))?;
         let most = self.limits.artifacts;
@@ -124,7 +125,15 @@ fn variable<'a>(name: &str, text: &'a str) -> Option<&'a str> {
 
 impl Runner for LocalRunner {
     fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
-        self.run_script(script).boxed()
+        self.run_script(script, None).boxed()
+    }
+
+    fn run_watched<'a>(
+        &'a self,
+        script: Script,
+        watcher: Option<&'a Watcher>,
+    ) -> BoxFuture<'a, Result<Finished, RunFailure>> {
+        self.run_script(script, watcher).boxed()
     }
 
     fn status(&self) -> RunnerStatus {

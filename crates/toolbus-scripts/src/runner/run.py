@@ -19,21 +19,21 @@ class QuietFigures:
             warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")
 
 
-def halves(source):
+def halves(source, name="script.py"):
     """The program, and the expression that it ends with, if it does."""
-    whole = lambda: compile(source, "script.py", "exec", dont_inherit=True)
+    whole = lambda: compile(source, name, "exec", dont_inherit=True)
     if len(source) > LARGEST_TREE:
         return whole(), None
     import _ast
 
     try:
-        tree = compile(source, "script.py", "exec", ONLY_AST, True)
+        tree = compile(source, name, "exec", ONLY_AST, True)
         if not tree.body or not isinstance(tree.body[-1], _ast.Expr):
             return whole(), None
         last = _ast.Expression(tree.body.pop().value)
         return (
-            compile(tree, "script.py", "exec", dont_inherit=True),
-            compile(last, "script.py", "eval", dont_inherit=True),
+            compile(tree, name, "exec", dont_inherit=True),
+            compile(last, name, "eval", dont_inherit=True),
         )
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         pass
@@ -41,14 +41,20 @@ def halves(source):
     return whole(), None
 
 
-def save(value, folder):
+def is_picture(name):
+    return name.lower().endswith(PICTURES)
+
+
+def save(value, folder, has_pictures=None):
     pyplot = sys.modules.get("matplotlib.pyplot")
     numbers = pyplot.get_fignums() if pyplot else ()
     try:
         if numbers:
             import os
 
-            if not any(name.lower().endswith(PICTURES) for name in os.listdir(folder)):
+            if has_pictures is None:
+                has_pictures = any(map(is_picture, os.listdir(folder)))
+            if not has_pictures:
                 for number in numbers:
                     pyplot.figure(number).savefig(f"{folder}/figure-{number}.png")
         if value is not None:
@@ -59,7 +65,11 @@ def save(value, folder):
         pass
 
 
-def run(source, folder):
+def main_module():
+    """The module in which scripts run, where they and others find it."""
+    if sys.stdout:
+        # What was printed is kept when the script is stopped, and is reported while it runs.
+        sys.stdout.reconfigure(line_buffering=True)
     sys.meta_path.insert(0, QuietFigures)
     module = type(sys)("__main__")
     module.__builtins__ = __builtins__
@@ -67,6 +77,17 @@ def run(source, folder):
     # Processes that `multiprocessing` spawns import it under this name.
     module.__spec__ = type(sys.__spec__)("script", None)
     sys.modules["__main__"] = module
+    return module
+
+
+def without_own_frames(error):
+    """The first frames are of this file, and none of the script's."""
+    while error.__traceback__ and error.__traceback__.tb_frame.f_globals is globals():
+        error.__traceback__ = error.__traceback__.tb_next
+
+
+def run(source, folder):
+    module = main_module()
     try:
         program, last = halves(source)
         exec(program, module.__dict__)
@@ -77,8 +98,6 @@ def run(source, folder):
             save(None, folder)
         raise
     except BaseException as error:
-        # The first frames are of this file, and none of the script's.
-        while error.__traceback__ and error.__traceback__.tb_frame.f_globals is globals():
-            error.__traceback__ = error.__traceback__.tb_next
+        without_own_frames(error)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)

@@ -3,19 +3,22 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use tokio::time::timeout_at;
 use toolbus_core::Clock;
-use toolbus_sandbox::{Job, Layer, Layers, Level, Limits, Plan, Probed, Sandbox};
+use toolbus_sandbox::{Job, Layer, Layers, Level, Limits, Plan, Probed, Sandbox, SandboxError, Watcher};
 
 use super::pool::Pool;
+use super::session::SessionInterpreter;
 use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
 use crate::config::PoolConfig;
 use crate::interpreter::Interpreter;
 use crate::packages::{Installer, PackageError};
+use crate::requirement::Requirement;
 use crate::system;
 
 /// Runs scripts in the sandbox.
@@ -92,24 +95,39 @@ impl SandboxRunner {
         self
     }
 
-    async fn run_in_sandbox(&self, script: Script) -> Result<Finished, RunFailure> {
+    /// The folder of these packages, and the time that it took.
+    async fn install(
+        &self,
+        packages: &[Requirement],
+        deadline: Instant,
+    ) -> Result<(Option<PathBuf>, Duration), PackageError> {
         let begun = Clock::SYSTEM.now();
-        let packages = match (script.packages.as_slice(), &self.installer) {
-            ([], _) => None,
-            (packages, Some(installer)) => Some(installer.install(packages, script.deadline).await?),
-            (_, None) => return Err(PackageError::Refused("No packages can be installed here.".to_owned()).into()),
-        };
-        let installing = if packages.is_some() { Clock::SYSTEM.since(begun) } else { Duration::ZERO };
-        let unavailable = |error: toolbus_sandbox::SandboxError| match error.has_begun() {
-            true => RunFailure::Unavailable(error.to_string()),
-            false => RunFailure::NotStarted(error.to_string()),
-        };
-        let (time, cpu) = (script.time_left(), script.cpu);
-        let files = vec![
-            ("script.py".to_owned(), Bytes::from(script.source)),
-            ("input".to_owned(), Bytes::from(script.input.unwrap_or_default())),
-        ];
-        let job = Job { files, inputs: script.files, time, cpu, ..Job::default() };
+        match (packages, &self.installer) {
+            ([], _) => Ok((None, Duration::ZERO)),
+            (packages, Some(installer)) => {
+                let folder = installer.install(packages, deadline).await?;
+                Ok((Some(folder), Clock::SYSTEM.since(begun)))
+            }
+            (_, None) => Err(PackageError::Refused("No packages can be installed here.".to_owned())),
+        }
+    }
+
+    async fn open_session(
+        &self,
+        packages: &[Requirement],
+        deadline: Instant,
+    ) -> Result<SessionInterpreter, RunFailure> {
+        let (packages, installing) = self.install(packages, deadline).await?;
+        let started = self.sandbox.start(&self.plans.session(packages.as_deref())).await;
+        let waiting = started.map_err(|error| RunFailure::NotStarted(error.to_string()))?;
+        let ready = timeout_at(deadline.into(), waiting.keep()).await;
+        let ready = ready.unwrap_or_else(|_| Err(SandboxError::Confinement("it was not ready in time".to_owned())));
+        Ok(SessionInterpreter::new(ready.map_err(|error| RunFailure::NotStarted(error.to_string()))?, installing))
+    }
+
+    async fn run_in_sandbox(&self, script: Script, watcher: Option<&Watcher>) -> Result<Finished, RunFailure> {
+        let (packages, installing) = self.install(&script.packages, script.deadline).await?;
+        let job = job_of(script);
         let mut warm = if packages.is_none() { self.pool.take() } else { None };
         let mut tries = TRIES;
         loop {
@@ -122,11 +140,29 @@ impl SandboxRunner {
                     (started.map_err(|error| RunFailure::NotStarted(error.to_string()))?, StartKind::Cold)
                 }
             };
-            match waiting.run(job.clone()).await {
+            match waiting.run_watched(job.clone(), watcher).await {
                 Err(error) if !error.has_begun() && tries > 0 => {}
-                run => return Ok(Finished::new(run.map_err(unavailable)?, start, installing)),
+                run => return Ok(Finished::new(run.map_err(run_failure)?, start, installing)),
             }
         }
+    }
+}
+
+/// A script as the job of an interpreter.
+pub(super) fn job_of(script: Script) -> Job {
+    let (time, cpu) = (script.time_left(), script.cpu);
+    let files = vec![
+        ("script.py".to_owned(), Bytes::from(script.source)),
+        ("input".to_owned(), Bytes::from(script.input.unwrap_or_default())),
+    ];
+    Job { files, inputs: script.files, time, cpu, ..Job::default() }
+}
+
+/// Why there is no outcome.
+pub(super) fn run_failure(error: SandboxError) -> RunFailure {
+    match error.has_begun() {
+        true => RunFailure::Unavailable(error.to_string()),
+        false => RunFailure::NotStarted(error.to_string()),
     }
 }
 
@@ -174,7 +210,27 @@ fn check(level: Level) -> Job {
 
 impl Runner for SandboxRunner {
     fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
-        self.run_in_sandbox(script).boxed()
+        self.run_in_sandbox(script, None).boxed()
+    }
+
+    fn run_watched<'a>(
+        &'a self,
+        script: Script,
+        watcher: Option<&'a Watcher>,
+    ) -> BoxFuture<'a, Result<Finished, RunFailure>> {
+        self.run_in_sandbox(script, watcher).boxed()
+    }
+
+    fn has_sessions(&self) -> bool {
+        true
+    }
+
+    fn open<'a>(
+        &'a self,
+        packages: &'a [Requirement],
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<SessionInterpreter, RunFailure>> {
+        self.open_session(packages, deadline).boxed()
     }
 
     fn status(&self) -> RunnerStatus {
@@ -200,6 +256,9 @@ const TRIES: u32 = 3;
 /// What an interpreter runs first.
 const BOOTSTRAP: &str =
     concat!(include_str!("bootstrap.py"), "\n\n", include_str!("run.py"), "\n\nrun(*wait_for_script())\n");
+/// What the interpreter of a session runs.
+const SESSION_BOOTSTRAP: &str =
+    concat!(include_str!("run.py"), "\n\n", include_str!("session.py"), "\n\nSession(sys.argv[1]).serve()\n");
 /// What a script may start besides, where it may start anything: what `PATH` leads to.
 const PROGRAMS: [&str; 3] = ["/bin", "/usr/bin", "/etc/alternatives"];
 /// The whole environment of a script, but for what names its own files.
@@ -242,6 +301,14 @@ impl Plans {
     /// One for a script that is there, with the folder of its packages.
     fn cold(&self, packages: Option<&Path>) -> Plan {
         self.with("", packages)
+    }
+
+    /// One for the scripts of a session, with the folder of their packages.
+    fn session(&self, packages: Option<&Path>) -> Plan {
+        let folder = packages.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
+        let plan = self.with("", packages);
+        let args = ["-I", "-S", "-c", SESSION_BOOTSTRAP, &folder].map(str::to_owned).to_vec();
+        Plan { args, ..plan }
     }
 
     fn with(&self, imports: &str, packages: Option<&Path>) -> Plan {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::shown;
 
-use super::Settings;
+use super::{Settings, invalid};
 use crate::requirement::Requirement;
 use crate::text::size;
 
@@ -19,7 +19,8 @@ pub(super) const INPUT_DATA: &str = "input_data";
 pub(super) const INPUT_FILES: &str = "input_files";
 pub(super) const TIMEOUT_SECONDS: &str = "timeout_seconds";
 pub(super) const PIP_PACKAGES: &str = "pip_packages";
-const NAMES: [&str; 5] = [SCRIPT, INPUT_DATA, INPUT_FILES, TIMEOUT_SECONDS, PIP_PACKAGES];
+pub(super) const SESSION: &str = "session";
+const NAMES: [&str; 6] = [SCRIPT, INPUT_DATA, INPUT_FILES, TIMEOUT_SECONDS, PIP_PACKAGES, SESSION];
 /// Most files that one script is given.
 const MAX_FILES: usize = 64;
 /// Longest name of one, in bytes.
@@ -35,6 +36,8 @@ pub(super) struct ScriptArguments {
     pub(super) files: Vec<(String, Bytes)>,
     pub(super) time: Duration,
     pub(super) packages: Vec<Requirement>,
+    /// Whether it runs in the interpreter of the caller's session.
+    pub(super) session: bool,
 }
 
 impl ScriptArguments {
@@ -60,7 +63,20 @@ impl ScriptArguments {
             files: files(given(INPUT_FILES), settings)?,
             time: time(given(TIMEOUT_SECONDS), settings)?,
             packages,
+            session: flag(given(SESSION))?,
         })
+    }
+}
+
+/// A truth value, also one in a string.
+fn flag(value: Option<&Value>) -> Result<bool, ToolFailure> {
+    match value {
+        None => Ok(false),
+        Some(Value::Bool(is_set)) => Ok(*is_set),
+        Some(Value::String(text)) if text.trim().is_empty() => Ok(false),
+        Some(Value::String(text)) if text.trim().eq_ignore_ascii_case("true") => Ok(true),
+        Some(Value::String(text)) if text.trim().eq_ignore_ascii_case("false") => Ok(false),
+        Some(_) => Err(invalid("Argument `session` must be true or false.")),
     }
 }
 
@@ -151,10 +167,6 @@ fn packages(value: Option<&Value>) -> Result<Vec<String>, ToolFailure> {
     texts.collect()
 }
 
-fn invalid(message: impl Into<String>) -> ToolFailure {
-    ToolFailure::new(Cause::InvalidArguments, message)
-}
-
 /// A text of an error as a sentence.
 pub(super) fn sentence(text: &str) -> String {
     let mut chars = text.chars();
@@ -182,7 +194,7 @@ mod tests {
     fn a_script_alone_gets_the_defaults() {
         for arguments in [
             json!({"script": "pass"}),
-            json!({"script": "pass", "input_data": null, "input_files": null, "timeout_seconds": null, "pip_packages": null}),
+            json!({"script": "pass", "input_data": null, "input_files": null, "timeout_seconds": null, "pip_packages": null, "session": null}),
         ] {
             let expected = ScriptArguments {
                 script: "pass".to_owned(),
@@ -190,8 +202,23 @@ mod tests {
                 files: Vec::new(),
                 time: Duration::from_secs(30),
                 packages: Vec::new(),
+                session: false,
             };
             assert_eq!(read(&arguments).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_session_is_true_or_false_also_in_a_string() {
+        for (given, expected) in
+            [(json!(true), true), (json!("True"), true), (json!("false"), false), (json!(""), false)]
+        {
+            assert_eq!(with(SESSION, &given).unwrap().session, expected, "{given}");
+        }
+        for given in [json!(1), json!("yes"), json!("s-1"), json!([])] {
+            insta::allow_duplicates! {
+                insta::assert_snapshot!(with(SESSION, &given).unwrap_err().message, @"Argument `session` must be true or false.");
+            }
         }
     }
 
@@ -317,7 +344,7 @@ mod tests {
         insta::assert_snapshot!(refused(json!({})), @"InvalidArguments: Missing 'script' argument");
         insta::assert_snapshot!(refused(json!({"script": null})), @"InvalidArguments: Missing 'script' argument");
         insta::assert_snapshot!(refused(json!({"script": ["pass"]})), @"InvalidArguments: Argument `script` must be a string: the text of the program.");
-        insta::assert_snapshot!(refused(json!({"script": "", "timeout": 5})), @"InvalidArguments: There is no argument `timeout`. There are: script, input_data, input_files, timeout_seconds, pip_packages.");
+        insta::assert_snapshot!(refused(json!({"script": "", "timeout": 5})), @"InvalidArguments: There is no argument `timeout`. There are: script, input_data, input_files, timeout_seconds, pip_packages, session.");
         insta::assert_snapshot!(pip("--index-url"), @"InvalidArguments: Package `--index-url` is an option of pip; give names and versions of packages alone.");
         insta::assert_snapshot!(pip("evil"), @"NotAllowed: Package 'evil' is not allowed here; allowed are: numpy, requests.");
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use toolbus_core::tool::{Effect, ToolDescriptor, Validation};
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 
-use super::arguments::{INPUT_DATA, INPUT_FILES, PIP_PACKAGES, SCRIPT, TIMEOUT_SECONDS};
+use super::arguments::{INPUT_DATA, INPUT_FILES, PIP_PACKAGES, SCRIPT, SESSION, TIMEOUT_SECONDS};
 use super::{Rights, Settings};
 use crate::text::{seconds, size};
 
@@ -18,11 +18,11 @@ const AROUND: Duration = Duration::from_secs(10);
 
 /// What is known of the tool. Its arguments are checked by the tool itself: it takes numbers in strings, and brings them
 /// within bounds, which no schema says that a model would be better off with.
-pub(super) fn descriptor(settings: &Settings, rights: Rights) -> ToolDescriptor {
+pub(super) fn descriptor(settings: &Settings, rights: Rights, has_sessions: bool) -> ToolDescriptor {
     let installing = if settings.packages.is_empty() { Duration::ZERO } else { settings.package_timeout };
     ToolDescriptor {
-        description: description(settings, rights),
-        parameters: Some(Arc::new(parameters(settings))),
+        description: description(settings, rights, has_sessions),
+        parameters: Some(Arc::new(parameters(settings, has_sessions))),
         effect: Effect::Effectful,
         timeout: Some(settings.max_timeout + installing + AROUND),
         validation: Validation::Off,
@@ -30,14 +30,15 @@ pub(super) fn descriptor(settings: &Settings, rights: Rights) -> ToolDescriptor 
     }
 }
 
-fn description(settings: &Settings, rights: Rights) -> String {
+fn description(settings: &Settings, rights: Rights, has_sessions: bool) -> String {
     let limits = &settings.limits;
     let network = if rights.network { "" } else { " There is no network." };
+    let unless = if has_sessions { " unless `session` is true" } else { "" };
     let programs = if rights.processes { "" } else { " It has threads, and cannot start other programs or processes." };
     format!(
         "Runs a Python script and returns what it prints to standard output; of one that prints nothing the value of its \
-         last expression. Each script runs by itself, in a folder of its own that is gone afterwards, with no files but \
-         input_files.{network}{programs} Files that it writes to the folder named by the environment variable \
+         last expression. Each script runs by itself, in a folder of its own that is gone afterwards{unless}, with no \
+         files but input_files.{network}{programs} Files that it writes to the folder named by the environment variable \
          TOOLBUS_OUTPUT come back with the answer, at most {artifacts} together; so do figures of matplotlib that are \
          open at the end. A script fails when it exits with another code than 0; its standard error is shown then. It \
          may use {memory} of memory, {disk} of disk and {processes} processes and threads, and print {output}.",
@@ -49,9 +50,9 @@ fn description(settings: &Settings, rights: Rights) -> String {
     )
 }
 
-fn parameters(settings: &Settings) -> Value {
+fn parameters(settings: &Settings, has_sessions: bool) -> Value {
     let (default, most) = (seconds(settings.timeout.min(settings.max_timeout)), seconds(settings.max_timeout));
-    json!({
+    let mut schema = json!({
         "type": "object",
         "properties": {
             SCRIPT: {
@@ -80,7 +81,25 @@ fn parameters(settings: &Settings) -> Value {
         },
         "required": [SCRIPT],
         "additionalProperties": false,
-    })
+    });
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut).filter(|_| has_sessions) {
+        properties.insert(SESSION.to_owned(), json!({ "type": "boolean", "description": session(settings) }));
+    }
+    schema
+}
+
+fn session(settings: &Settings) -> String {
+    let limits = settings.sessions.map(|limits| {
+        let idle = seconds(limits.idle_timeout);
+        let longest = limits.max_lifetime.map(|life| format!(", and after {} at the latest", seconds(life)));
+        format!(", after {idle} without a script{}", longest.unwrap_or_default())
+    });
+    format!(
+        "Whether the script runs in the interpreter of this session, to work step by step: it finds the variables, \
+         imports and files of earlier scripts with `session`. Processes that a script starts end with it. The session \
+         ends when a script exceeds its time or a limit{}. pip_packages are those of its first script.",
+        limits.unwrap_or_default()
+    )
 }
 
 fn packages(settings: &Settings) -> String {

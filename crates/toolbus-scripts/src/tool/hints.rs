@@ -39,6 +39,13 @@ pub(super) fn hint(stderr: &str, given: ScriptBudget<'_>) -> Option<String> {
     if let Some((_, rest)) = error.split_once("ModuleNotFoundError: No module named '") {
         return module(rest.split(['\'', '.']).next()?, given);
     }
+    let begins = given.session.is_some_and(|session| session.is_new);
+    if begins && (error.starts_with("NameError: ") || has(&["FileNotFoundError: "])) {
+        return Some(
+            "This script is the first of its session: variables and files of earlier ones, if any, are gone."
+                .to_owned(),
+        );
+    }
     let is_network = has(&["gaierror", "name resolution", "NameResolutionError", "Network is unreachable"]);
     let is_refused = has(&["PermissionError: [Errno 1]", "PermissionError: [Errno 13]"]);
     let is_process = goes_through(&["subprocess", "fork", "multiprocessing", "os.system", "os.popen", "posix_spawn"]);

@@ -43,6 +43,7 @@ pub(super) fn settings() -> Settings {
         limits: LIMITS,
         packages: AllowedPackages::parse(&["requests", "numpy"]).unwrap(),
         package_timeout: Duration::from_secs(120),
+        sessions: None,
     }
 }
 
@@ -384,13 +385,13 @@ fn what_a_model_is_told() {
 #[test]
 fn a_model_is_told_what_scripts_cannot_do_only_where_it_is_so() {
     let none = Settings { packages: AllowedPackages::default(), ..settings() };
-    let descriptor = super::descriptor::descriptor(&none, Rights { network: true, processes: true });
+    let descriptor = super::descriptor::descriptor(&none, Rights { network: true, processes: true }, false);
     assert!(!descriptor.description.contains("network") && !descriptor.description.contains("other programs"));
     let packages = descriptor.parameters.unwrap()["properties"]["pip_packages"]["description"].clone();
     insta::assert_snapshot!(packages, @r#""Leave it out: no packages can be installed. The standard library is there.""#);
     assert_eq!(descriptor.timeout, Some(Duration::from_secs(310)));
     let any = Settings { packages: AllowedPackages::parse(&["*"]).unwrap(), ..settings() };
-    let descriptor = super::descriptor::descriptor(&any, Rights { network: false, processes: false });
+    let descriptor = super::descriptor::descriptor(&any, Rights { network: false, processes: false }, false);
     assert!(descriptor.description.contains(" There is no network. It has threads, and cannot start other programs"));
     let parameters = descriptor.parameters.unwrap();
     assert!(parameters["properties"]["pip_packages"]["description"].as_str().unwrap().ends_with("; any is allowed."));

@@ -16,6 +16,8 @@ const NO_OUTPUT: &str = "(no output)";
 const MAX_SHOWN: usize = 16_000;
 /// The same of one that wrote too much, of which the beginning says enough.
 const MAX_BEGINNING: usize = 4_000;
+/// What is said of a script that ended its session.
+const OVER: &str = "The session has ended: its variables and files are gone. The next script begins another.";
 /// Most files that are named.
 const MAX_NAMED: usize = 20;
 /// The exit code of a script that did not end in time.
@@ -32,6 +34,16 @@ pub(super) struct ScriptBudget<'a> {
     pub(super) cpu: Duration,
     pub(super) has_network: bool,
     pub(super) has_processes: bool,
+    pub(super) session: Option<InSession>,
+}
+
+/// What a script was to its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct InSession {
+    /// Whether the interpreter was started for the script.
+    pub(super) is_new: bool,
+    /// Whether the interpreter has ended with the script.
+    pub(super) is_over: bool,
 }
 
 /// The result of a script that ran.
@@ -53,7 +65,9 @@ pub(super) fn output(finished: &Finished, given: ScriptBudget<'_>) -> ToolOutput
         Ending::Stopped(stop) => stopped(stop, &stdout, &stderr, given),
     };
     let program = program(outcome, &content, stdout, stderr, given.time);
-    let notes = [left_out(outcome.left_out, given.limits), not_returned(&outcome.not_returned)];
+    let is_over = given.session.is_some_and(|session| session.is_over);
+    let over = is_over.then(|| OVER.to_owned());
+    let notes = [left_out(outcome.left_out, given.limits), not_returned(&outcome.not_returned), over];
     let content = notes.into_iter().flatten().fold(content, |content, note| {
         let end = if content.ends_with('\n') { "" } else { "\n" };
         format!("{content}{end}[{note}]")
@@ -260,7 +274,15 @@ pub(super) mod tests {
     }
 
     pub(in crate::tool) fn given(packages: &AllowedPackages) -> ScriptBudget<'_> {
-        ScriptBudget { limits: &LIMITS, packages, time: TIME, cpu: TIME / 2, has_network: false, has_processes: false }
+        ScriptBudget {
+            limits: &LIMITS,
+            packages,
+            time: TIME,
+            cpu: TIME / 2,
+            has_network: false,
+            has_processes: false,
+            session: None,
+        }
     }
 
     fn with_value(outcome: &Outcome, value: Option<&str>) -> ToolOutput {

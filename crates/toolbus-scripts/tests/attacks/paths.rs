@@ -121,11 +121,11 @@ import stat
 for descriptor in range(4096):
     found = tried(lambda: os.fstat(descriptor).st_mode)
     if found != 'EBADF': print(descriptor, 'pipe' if stat.S_ISFIFO(found) else 'null' if stat.S_ISCHR(found) else found)
-print(tried(lambda: os.read(1, 1)), tried(lambda: os.read(2, 1)), os.read(0, 10))
+print(tried(lambda: os.read(1, 1)), tried(lambda: os.read(2, 1)), tried(lambda: os.read(5, 1)), os.read(0, 10))
 ";
     // As one that the daemon has from whoever started it, and that nobody marked to be closed.
     let _inherited = rustix::io::dup(std::fs::File::open("/etc/passwd").unwrap()).unwrap();
-    let expected = "0 null\n1 pipe\n2 pipe\nEBADF EBADF b''\n";
+    let expected = "0 null\n1 pipe\n2 pipe\n5 pipe\nEBADF EBADF EBADF b''\n";
     for level in LEVELS {
         assert_eq!(printed(level, "", source).await, expected, "{level}, cold");
         let pool = PoolConfig { min: 1, max: 1, imports: vec!["json".to_owned()] };
@@ -148,7 +148,8 @@ environ = ctypes.POINTER(ctypes.c_char_p).in_dll(libc, 'environ')
 print('CARGO' in str([environ[i] for i in range(5) if environ[i]]))
 ";
     for level in LEVELS {
-        let expected = "HOME LANG MPLBACKEND PATH ROCKBOT_INPUT TMPDIR TOOLBUS_INPUT_FILE TOOLBUS_OUTPUT\nFalse\n";
+        let expected = "HOME LANG MPLBACKEND PATH ROCKBOT_INPUT TMPDIR TOOLBUS_INPUT_FILE TOOLBUS_OUTPUT \
+                        TOOLBUS_PROGRESS_FD\nFalse\n";
         assert_eq!(printed(level, "", source).await, expected, "{level}");
     }
 }

@@ -90,7 +90,7 @@ for attempt in (lambda: os.rmdir(out), lambda: os.rename(out, 'moved'), lambda: 
 async fn a_script_that_is_stopped_keeps_what_it_printed_and_its_files() {
     let source = "
 import os, time
-print('half', flush=True)
+print('half')
 with open(os.environ['TOOLBUS_OUTPUT'] + '/half.csv', 'w') as file:
     file.write('a,b')
 time.sleep(600)

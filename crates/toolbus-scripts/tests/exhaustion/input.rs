@@ -75,8 +75,7 @@ except EOFError:
 #[tokio::test]
 async fn a_script_has_no_variable_of_the_daemon() {
     let source = "import os\nprint(sorted(os.environ))";
-    let expected =
-        "['HOME', 'LANG', 'MPLBACKEND', 'PATH', 'ROCKBOT_INPUT', 'TMPDIR', 'TOOLBUS_INPUT_FILE', 'TOOLBUS_OUTPUT']";
+    let expected = "['HOME', 'LANG', 'MPLBACKEND', 'PATH', 'ROCKBOT_INPUT', 'TMPDIR', 'TOOLBUS_INPUT_FILE', 'TOOLBUS_OUTPUT', 'TOOLBUS_PROGRESS_FD']";
     assert_printed(&both(script(source)).await, [expected; 2]);
     assert_printed(&warm(script(source)).await, [expected; 2]);
 }

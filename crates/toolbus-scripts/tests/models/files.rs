@@ -135,7 +135,7 @@ os.environ["API_KEY"]
 "#;
     assert_snapshot!(answer_at_both(script).await, @r#"
     isError: Script failed (exit 1):
-    ['HOME', 'LANG', 'MPLBACKEND', 'PATH', 'ROCKBOT_INPUT', 'TMPDIR', 'TOOLBUS_INPUT_FILE', 'TOOLBUS_OUTPUT']
+    ['HOME', 'LANG', 'MPLBACKEND', 'PATH', 'ROCKBOT_INPUT', 'TMPDIR', 'TOOLBUS_INPUT_FILE', 'TOOLBUS_OUTPUT', 'TOOLBUS_PROGRESS_FD']
     ['script.py'] __main__ True True
     None nobody ''
     stderr:

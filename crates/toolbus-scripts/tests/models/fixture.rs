@@ -7,13 +7,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
-use toolbus_core::caller::Caller;
+use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::{ScriptEvents, ScriptRun};
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
+use toolbus_core::toolsets::{SessionLimits, SessionSet};
 use toolbus_sandbox::{Level, Limits, Sandbox};
 use toolbus_scripts::config::PoolConfig;
 use toolbus_scripts::interpreter::Interpreter;
@@ -60,8 +64,12 @@ fn helper() -> PathBuf {
     helper
 }
 
-/// The tool whose scripts run at exactly this level.
-async fn tool(level: Level) -> Tool {
+/// Sessions that are not ended by time.
+const SESSIONS: SessionLimits =
+    SessionLimits { idle_timeout: Duration::from_secs(600), max_lifetime: None, max_sessions: 4 };
+
+/// The tool whose scripts run at exactly this level, and its sessions.
+async fn tool(level: Level, sessions: SessionLimits) -> (Tool, Arc<SessionSet>) {
     let runner = SandboxSettings {
         interpreter: interpreter().await,
         limits: LIMITS,
@@ -77,30 +85,104 @@ async fn tool(level: Level) -> Tool {
         limits: LIMITS,
         packages: AllowedPackages::parse::<&str>(&[]).unwrap(),
         package_timeout: Duration::from_secs(30),
+        sessions: Some(sessions),
     };
     let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 1 });
-    ScriptTool::new(Arc::new(runner), queue, Arc::new(NoEvents), settings).into_tool()
+    let tool = ScriptTool::new(Arc::new(runner), queue, Arc::new(NoEvents), settings);
+    let sessions = tool.sessions().unwrap();
+    (tool.into_tool(), sessions)
 }
 
-/// The answer to a call with these arguments.
-pub(crate) async fn answer_at(level: Level, arguments: &Value) -> String {
-    let tool = tool(level).await;
-    let call = ToolCall {
-        idempotency_key: None,
+/// An agent that works step by step: its scripts find what those before have left.
+pub(crate) struct Steps {
+    tool: Tool,
+    pub(crate) sessions: Arc<SessionSet>,
+}
+
+impl Steps {
+    pub(crate) async fn at(level: Level) -> Self {
+        Self::with(level, SESSIONS).await
+    }
+
+    pub(crate) async fn with(level: Level, limits: SessionLimits) -> Self {
+        let (tool, sessions) = tool(level, limits).await;
+        Self { tool, sessions }
+    }
+
+    /// The answer to a script in the session `s` of the agent `a`.
+    pub(crate) async fn answer(&self, script: &str) -> String {
+        self.answer_to(&json!({"script": script})).await
+    }
+
+    /// The same with further arguments.
+    pub(crate) async fn answer_to(&self, arguments: &Value) -> String {
+        self.call(("a", Some("s")), arguments).await
+    }
+
+    /// The answer in a session of an agent.
+    pub(crate) async fn call(&self, of: (&str, Option<&str>), arguments: &Value) -> String {
+        answered(self.begin(of, arguments).await)
+    }
+
+    /// A call that runs once the future is polled.
+    pub(crate) fn begin(
+        &self,
+        (agent, session): (&str, Option<&str>),
+        arguments: &Value,
+    ) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
+        let caller = Caller::agent(AgentName::parse(agent).unwrap());
+        let mut arguments = arguments.as_object().unwrap().clone();
+        arguments.insert("session".to_owned(), json!(true));
+        let caller = Caller { session: session.map(Arc::from), has_section: true, ..caller };
+        Arc::clone(&self.tool.executor).execute_boxed(call(&self.tool, caller, arguments, None))
+    }
+}
+
+fn call(tool: &Tool, caller: Caller, arguments: Map<String, Value>, progress: Option<ProgressSink>) -> ToolCall {
+    ToolCall {
         tool: Arc::clone(&tool.descriptor.name),
         call_id: "call-1".into(),
-        caller: Arc::new(Caller::unknown()),
-        arguments: Arc::new(arguments.as_object().unwrap().clone()),
+        caller: Arc::new(caller),
+        arguments: Arc::new(arguments),
         deadline: Clock::SYSTEM.now() + TIME,
         limit: TIME,
         cancelled: CancellationToken::new(),
         trace: None,
-        progress: None,
+        progress,
+        idempotency_key: None,
+    }
+}
+
+/// What was reported while a script ran, and the answer.
+pub(crate) async fn watched(level: Level, script: &str) -> (Vec<Progress>, String) {
+    let (tool, _) = tool(level, SESSIONS).await;
+    let (sink, mut reports) = ProgressSink::new();
+    let arguments = json!({"script": script}).as_object().unwrap().clone();
+    let call = call(&tool, Caller::unknown(), arguments, Some(sink));
+    let running = Arc::clone(&tool.executor).execute_boxed(call);
+    let mut seen = Vec::new();
+    let reading = async {
+        while let Some(report) = reports.recv().await {
+            seen.push(report);
+        }
     };
-    match Arc::clone(&tool.executor).execute_boxed(call).await {
+    // The sink is dropped with the call.
+    let (output, ()) = tokio::join!(running, reading);
+    (seen, answered(output))
+}
+
+fn answered(result: Result<ToolOutput, ToolFailure>) -> String {
+    match result {
         Ok(output) => shown(&output),
         Err(failure) => format!("{:?}: {}", failure.cause, failure.message),
     }
+}
+
+/// The answer to a call with these arguments.
+pub(crate) async fn answer_at(level: Level, arguments: &Value) -> String {
+    let (tool, _) = tool(level, SESSIONS).await;
+    let call = call(&tool, Caller::unknown(), arguments.as_object().unwrap().clone(), None);
+    answered(Arc::clone(&tool.executor).execute_boxed(call).await)
 }
 
 /// The text with a mark for an error, and a line for each file.

@@ -11,5 +11,7 @@ mod mistakes;
 mod network;
 mod processes;
 mod programs;
+mod progress;
+mod sessions;
 mod threads;
 mod time;

@@ -160,7 +160,7 @@ async fn a_question_to_the_user_is_an_error_with_advice() {
 
 #[tokio::test]
 async fn a_loop_without_an_end_is_ended_and_shows_what_it_printed() {
-    let script = "n = 0\nprint('starting', flush=True)\nwhile True:\n    n += 1\n";
+    let script = "n = 0\nprint('starting')\nwhile True:\n    n += 1\n";
     let told = answer_at(Level::Full, &json!({"script": script, "timeout_seconds": 1})).await;
     // Its time is wall-clock time, and as much CPU time.
     let told = told.lines().next_back().unwrap();
@@ -212,7 +212,7 @@ async fn memory_that_is_not_there_is_an_error_or_ends_the_script() {
     MemoryError
     [A script may use 256 MiB of memory. Work on less at a time.]
     "#);
-    let many = "rows = []\nprint('reading', flush=True)\nwhile True:\n    rows.append(' ' * 10_000_000)\n";
+    let many = "rows = []\nprint('reading')\nwhile True:\n    rows.append(' ' * 10_000_000)\n";
     assert_snapshot!(answer(many).await, @"
     isError: The script used more than 256 MiB of memory, and was stopped. Work on less at a time, for example by reading files in pieces.
     Its output until then:

@@ -9,7 +9,7 @@ use toolbus_testing::otlp::Receiver;
 use crate::observed::metrics;
 use crate::support::{Daemon, rabbit};
 
-const LOAD: ScriptLoad = ScriptLoad { waiting: 3, running: 2, warm: 1 };
+const LOAD: ScriptLoad = ScriptLoad { waiting: 3, running: 2, warm: 1, sessions: 4 };
 
 fn run() -> ScriptRun {
     ScriptRun {

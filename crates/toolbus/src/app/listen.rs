@@ -72,6 +72,8 @@ impl App {
         }
         let policy = self.policy.clone();
         self.background.spawn(async move { policy.follow().await });
+        let (sessions, policy) = (self.sessions.clone(), self.policy.clone());
+        self.background.spawn(async move { sessions.follow(policy).await });
         for (subscription, takes) in queues {
             if subscription.ownership != Ownership::Replica {
                 self.telemetry.consuming(&subscription.queue);

@@ -119,6 +119,7 @@ impl App {
         let (identity, rules) = (next.identity(), next.policy()?);
         let (placed, of_servers) = self.plan(&next);
         sets.extend(of_servers);
+        sets.extend(self.scripts.sessions());
         self.policy.replace(identity, rules, |registry| {
             registry.replace_all(tools)?;
             self.pins.set_levels(next.pin_levels());

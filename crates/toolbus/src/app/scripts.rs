@@ -6,6 +6,7 @@ use futures_util::future::{BoxFuture, FutureExt as _, ready};
 use tokio::sync::OnceCell;
 use toolbus_core::events::{Discard, ScriptEvents};
 use toolbus_core::tool::Tool;
+use toolbus_core::toolsets::SessionSet;
 use toolbus_sandbox::{Level, Sandbox};
 use toolbus_scripts::commands::{self, CommandConfig, CommandError};
 use toolbus_scripts::config::RunnerKind;
@@ -39,6 +40,7 @@ struct ScriptRuns {
     tool: Tool,
     runner: Arc<dyn Runner>,
     queue: FairQueue,
+    sessions: Option<Arc<SessionSet>>,
 }
 
 /// Why scripts or commands cannot be run.
@@ -101,8 +103,15 @@ impl AppScripts {
     /// The state of the runner; `None` where this process runs no scripts.
     #[must_use]
     pub fn status(&self) -> Option<ScriptStatus> {
-        let ScriptRuns { runner, queue, .. } = self.shared.scripts.as_ref()?;
-        Some(ScriptStatus { runner: runner.status(), running: queue.running(), waiting: queue.waiting() })
+        let ScriptRuns { runner, queue, sessions, .. } = self.shared.scripts.as_ref()?;
+        let sessions = sessions.as_ref().map_or(0, |sessions| sessions.sessions());
+        Some(ScriptStatus { runner: runner.status(), running: queue.running(), waiting: queue.waiting(), sessions })
+    }
+
+    /// The sessions that keep an interpreter, where this process has them.
+    #[must_use]
+    pub fn sessions(&self) -> Option<Arc<SessionSet>> {
+        self.shared.scripts.as_ref()?.sessions.clone()
     }
 
     /// Ends what is kept ready.
@@ -152,8 +161,9 @@ impl ScriptRuns {
         };
         let queue = FairQueue::new(bounds(section, config));
         let settings = section.settings(config.invoke.max_timeout);
-        let tool = ScriptTool::new(Arc::clone(&runner), queue.clone(), events, settings).into_tool();
-        Ok(Self { tool, runner, queue })
+        let tool = ScriptTool::new(Arc::clone(&runner), queue.clone(), events, settings);
+        let sessions = tool.sessions();
+        Ok(Self { tool: tool.into_tool(), runner, queue, sessions })
     }
 }
 

@@ -137,10 +137,11 @@ pub(super) fn watch(
     health: Arc<Health>,
 ) {
     if scripts.status().is_some() {
-        let load = |ScriptStatus { runner, running, waiting }| ScriptLoad {
+        let load = |ScriptStatus { runner, running, waiting, sessions }| ScriptLoad {
             waiting: number(waiting),
             running: number(running),
             warm: number(runner.warm),
+            sessions: number(sessions),
         };
         exporters.watch_scripts(move || scripts.status().map(load).unwrap_or_default());
     }

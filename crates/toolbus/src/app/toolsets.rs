@@ -69,7 +69,7 @@ pub(crate) fn in_sessions(
 
 /// How long sessions of a tool set may be idle, and how many there may be.
 pub(crate) fn limits(set: &ToolsetConfig) -> SessionLimits {
-    SessionLimits { idle_timeout: set.idle_timeout.get(), max_sessions: set.max_sessions }
+    SessionLimits { idle_timeout: set.idle_timeout.get(), max_lifetime: None, max_sessions: set.max_sessions }
 }
 
 #[cfg(test)]

@@ -308,6 +308,8 @@ pub struct ScriptStatus {
     pub running: usize,
     /// Scripts that are queued.
     pub waiting: usize,
+    /// Sessions that keep an interpreter.
+    pub sessions: usize,
 }
 
 impl Health {

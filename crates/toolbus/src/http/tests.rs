@@ -294,13 +294,13 @@ async fn the_status_tells_how_scripts_are_run() {
             python,
             warm: 4,
         };
-        Some(ScriptStatus { runner, running: 1, waiting: 2 })
+        Some(ScriptStatus { runner, running: 1, waiting: 2, sessions: 3 })
     };
     let health = Health::new(HealthSources { scripts: Box::new(scripts), ..sources(state, Registry::new()) });
     let status = serde_json::to_value(health.status()).unwrap();
     let expected = json!({
         "runner": "sandbox", "level": "no-namespaces", "layers": ["landlock", "seccomp"], "python": "3.13.1", "warm": 4,
-        "running": 1, "waiting": 2
+        "running": 1, "waiting": 2, "sessions": 3
     });
     assert_eq!(status["script"], expected);
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::fixture::{IDLE, World, pass, until};
 use crate::caller::Caller;
 use crate::failure::Cause;
+use crate::toolsets::SessionLimits;
 
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -18,6 +19,21 @@ async fn a_session_ends_when_it_was_idle_for_long_enough() {
     assert_eq!(world.stops(), ["ana/s"]);
     assert!(world.is_empty());
     assert_eq!(world.count("ana", "s").await.unwrap(), "count 1", "another session begins with the next call");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_ends_with_its_longest_life_whether_it_is_used_or_not() {
+    let limits = SessionLimits { idle_timeout: IDLE, max_lifetime: Some(3 * IDLE), max_sessions: 10 };
+    let world = World::with(limits);
+    for count in 1..=3 {
+        assert_eq!(world.count("ana", "s").await.unwrap(), format!("count {count}"));
+        pass(IDLE - MOMENT).await;
+    }
+    let held = world.hang("ana", "s").await;
+    pass(3 * MOMENT).await;
+    assert_eq!(held.await.unwrap().unwrap_err().cause, Cause::Cancelled);
+    assert_eq!(world.stops(), ["ana/s"]);
+    assert!(world.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

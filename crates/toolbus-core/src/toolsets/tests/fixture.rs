@@ -134,9 +134,13 @@ pub(super) fn caller(agent: &str, session: &str) -> Caller {
 
 impl World {
     pub(super) fn new(max_sessions: usize) -> Self {
+        Self::with(SessionLimits { idle_timeout: IDLE, max_lifetime: None, max_sessions })
+    }
+
+    pub(super) fn with(limits: SessionLimits) -> Self {
         let (notes, gate) = (Arc::<Notes>::default(), Arc::new(Semaphore::new(0)));
         let factory = Factory { notes: Arc::clone(&notes), gate: Arc::clone(&gate) };
-        Self { set: SessionSet::new("fs", factory, SessionLimits { idle_timeout: IDLE, max_sessions }), notes, gate }
+        Self { set: SessionSet::new("fs", factory, limits), notes, gate }
     }
 
     pub(super) fn start_goes(&self, how: Goes) {

@@ -25,7 +25,7 @@ impl Desk {
         }
         let launcher = Launcher::of_tests(Duration::from_millis(200));
         let sessions = ServerSessions::new(spec.clone(), launcher, Arc::new(Discard));
-        let limits = SessionLimits { idle_timeout: Duration::from_secs(3600), max_sessions: 8 };
+        let limits = SessionLimits { idle_timeout: Duration::from_secs(3600), max_lifetime: None, max_sessions: 8 };
         let set = SessionSet::new("desk", sessions, limits);
         let place = SetPlace { name: "desk".into(), prefix: "desk".into(), sessions: Some(Arc::clone(&set)) };
         world.bridge.apply(vec![PlacedServer { spec, set: Some(place) }], Arc::new(|_| {}));

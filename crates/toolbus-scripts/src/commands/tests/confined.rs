@@ -53,6 +53,29 @@ async fn a_confined_command_runs_as_an_unconfined_one_does() {
 }
 
 #[tokio::test]
+async fn what_it_prints_or_reports_is_told_while_it_runs() {
+    let lines = sh("echo one; echo two");
+    // Its braces are not those of an argument.
+    let own = r#"printf '\173"progress":1,"total":2\175\n' >&$TOOLBUS_PROGRESS_FD"#;
+    let own = sh(own);
+    for level in LEVELS {
+        let sandbox = sandbox(level);
+        for (settings, expected) in [(&lines, "two"), (&own, "")] {
+            let (sink, mut reports) = ProgressSink::new();
+            let tool = tool(settings, Some(&sandbox)).unwrap();
+            run_reporting(&tool, json!({}), PATIENCE, Some(sink)).await.unwrap();
+            let last = std::iter::from_fn(|| reports.try_recv().ok()).last().unwrap();
+            assert_eq!(last.message.unwrap_or_default(), expected, "{level}");
+        }
+    }
+    let (sink, mut reports) = ProgressSink::new();
+    let settings = CommandConfig { sandbox: false, ..lines };
+    run_reporting(&tool(&settings, None).unwrap(), json!({}), PATIENCE, Some(sink)).await.unwrap();
+    let last = std::iter::from_fn(|| reports.try_recv().ok()).last().unwrap();
+    assert_eq!((last.progress, last.message.as_deref()), (2.0, Some("two")));
+}
+
+#[tokio::test]
 async fn it_reads_and_changes_what_it_is_given_and_nothing_else() {
     for level in LEVELS {
         let sandbox = sandbox(level);

@@ -1,0 +1,330 @@
+//! Scripts of one session, in which a model works step by step.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use insta::assert_snapshot;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use toolbus_core::toolsets::SessionLimits;
+use toolbus_sandbox::Level;
+use toolbus_testing::patience::eventually;
+
+use crate::fixture::Steps;
+
+const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
+
+/// The answers to scripts, one after another in one session; the same at `full` and at `no-namespaces`.
+async fn answers(scripts: &[&str]) -> String {
+    let at = async |level| {
+        let steps = Steps::at(level).await;
+        let mut answers = Vec::new();
+        for script in scripts {
+            answers.push(steps.answer(script).await);
+        }
+        answers.join("\n--\n")
+    };
+    let (full, less) = (at(Level::Full).await, at(Level::NoNamespaces).await);
+    assert_eq!(full, less, "full and no-namespaces");
+    full
+}
+
+#[tokio::test]
+async fn the_next_script_finds_variables_functions_and_modules_of_the_one_before() {
+    let scripts =
+        ["x = 1", "x + 1", "import math\ndef area(r):\n    return math.pi * r * r", "print(f'{area(x):.2f}')"];
+    assert_snapshot!(answers(&scripts).await, @"
+    (no output)
+    --
+    2
+    --
+    (no output)
+    --
+    3.14
+    ");
+}
+
+#[tokio::test]
+async fn files_stay_and_come_back_once() {
+    let scripts = [
+        "import os\nout = os.environ['TOOLBUS_OUTPUT']\nopen('notes.txt', 'w').write('kept')\nopen(out + '/a.csv', 'w').write('1')",
+        "open('notes.txt').read(), sorted(os.listdir(out))",
+        "open(out + '/b.csv', 'w').write('2')",
+        "open(out + '/a.csv', 'a').write('3')",
+    ];
+    assert_snapshot!(answers(&scripts).await, @r#"
+    1
+    Files: a.csv
+    [Saved in the work folder and not returned: notes.txt. Write to the folder that TOOLBUS_OUTPUT names.]
+    [toolbus:output/a.csv text/csv: 1]
+    --
+    ('kept', ['a.csv'])
+    --
+    1
+    Files: b.csv
+    [toolbus:output/b.csv text/csv: 2]
+    --
+    1
+    Files: a.csv
+    [toolbus:output/a.csv text/csv: 13]
+    "#);
+}
+
+#[tokio::test]
+async fn a_script_that_raises_or_exits_leaves_the_session_usable() {
+    let scripts = [
+        "rows = [1, 2]\ndef half(x):\n    return x / 0",
+        "half(rows[0])",
+        "import sys\nsys.exit('gave up')",
+        "sys.exit(3)",
+        "if rows\n",
+        "rows + [3]",
+    ];
+    assert_snapshot!(answers(&scripts).await, @r#"
+    (no output)
+    --
+    isError: Script failed (exit 1):
+    Traceback (most recent call last):
+      File "script-2.py", line 1, in <module>
+        half(rows[0])
+      File "script-1.py", line 3, in half
+        return x / 0
+    ZeroDivisionError: division by zero
+
+    --
+    isError: Script failed (exit 1):
+    gave up
+
+    --
+    isError: Script failed (exit 3):
+    (no output)
+    --
+    isError: Script failed (exit 1):
+      File "script-5.py", line 1
+        if rows
+    SyntaxError: expected ':'
+
+    --
+    [1, 2, 3]
+    "#);
+}
+
+#[tokio::test]
+async fn an_exit_that_nothing_can_catch_ends_the_session_and_the_answer_says_so() {
+    let scripts = ["x = 1", "import os\nprint('bye')\nos._exit(2)", "x"];
+    assert_snapshot!(answers(&scripts).await, @r#"
+    (no output)
+    --
+    isError: Script failed (exit 2):
+    bye
+    [The session has ended: its variables and files are gone. The next script begins another.]
+    --
+    isError: Script failed (exit 1):
+    Traceback (most recent call last):
+      File "script-1.py", line 1, in <module>
+        x
+    NameError: name 'x' is not defined
+    [This script is the first of its session: variables and files of earlier ones, if any, are gone.]
+    "#);
+}
+
+#[tokio::test]
+async fn a_time_out_and_too_much_memory_end_the_session_and_the_answer_says_so() {
+    for level in LEVELS {
+        let steps = Steps::at(level).await;
+        steps.answer("x = 1").await;
+        let late = json!({"script": "print('on')\nwhile True: pass", "timeout_seconds": 1});
+        let late = steps.answer_to(&late).await;
+        assert!(late.contains("\non\n[The session has ended: its variables and files are gone."), "{level}: {late}");
+        let next = steps.answer("x").await;
+        assert!(
+            next.ends_with(
+                "[This script is the first of its session: variables and files of earlier ones, if any, are gone.]"
+            ),
+            "{next}"
+        );
+        let large = steps.answer("rows = []\nwhile True: rows.append(' ' * 10_000_000)").await;
+        assert!(large.starts_with("isError: The script used more than 256 MiB of memory"), "{level}: {large}");
+        assert!(large.ends_with("The next script begins another.]"), "{level}: {large}");
+        eventually("the session has ended", async || (steps.sessions.sessions() == 0).then_some(())).await;
+    }
+}
+
+#[tokio::test]
+async fn each_script_has_its_own_time_input_and_limits() {
+    for level in LEVELS {
+        let steps = Steps::at(level).await;
+        let spend = "import time\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass";
+        for _ in 0..3 {
+            // One second of CPU time each.
+            let spent = steps.answer_to(&json!({"script": spend, "timeout_seconds": 1})).await;
+            assert!(spent == "(no output)" || spent.contains("timed out"), "{level}: {spent}");
+        }
+        let with_input = json!({"script": "import os\nos.environ['ROCKBOT_INPUT'], open('a').read()", "input_data": "in", "input_files": {"a": "1"}});
+        assert_eq!(steps.answer_to(&with_input).await, "('in', '1')", "{level}");
+        let other = json!({"script": "import os\n'ROCKBOT_INPUT' in os.environ and os.environ['ROCKBOT_INPUT'], open('a').read()", "input_files": {"a": "2"}});
+        assert_eq!(steps.answer_to(&other).await, "('', '2')", "{level}");
+    }
+}
+
+#[tokio::test]
+async fn too_much_output_ends_the_session_and_all_that_fits_does_not() {
+    for level in LEVELS {
+        let steps = Steps::at(level).await;
+        let whole = steps.answer("print('x' * (1024 * 1024 - 1))").await;
+        assert_eq!(whole.len(), 1024 * 1024, "{level}");
+        let flood = steps.answer("for _ in range(100): print('x' * 1024 * 1024)").await;
+        assert!(flood.ends_with("The next script begins another.]"), "{level}: {}", &flood[flood.len() - 200..]);
+        assert_eq!(steps.answer("print('again')").await, "again\n", "{level}");
+    }
+}
+
+#[tokio::test]
+async fn sessions_of_other_agents_and_with_other_ids_share_nothing() {
+    for level in LEVELS {
+        let steps = Steps::at(level).await;
+        let keep = json!({"script": "import os\nsecret = 'mine'\nopen('secret', 'w').write('mine')\nopen(os.environ['TMPDIR'] + '/s', 'w').write('mine')"});
+        let look = json!({"script": "import os\n'secret' in globals(), os.path.exists('secret'), os.listdir(os.environ['TMPDIR'])"});
+        steps.call(("a", Some("s")), &keep).await;
+        for of in [("a", Some("t")), ("b", Some("s"))] {
+            assert_eq!(steps.call(of, &look).await, "(False, False, [])", "{level} {of:?}");
+        }
+        assert_eq!(steps.call(("a", Some("s")), &look).await, "(True, True, ['s'])", "{level}");
+        assert_eq!(steps.sessions.sessions(), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_call_without_a_session_id_is_told_what_to_give() {
+    let steps = Steps::at(Level::NoNamespaces).await;
+    assert_snapshot!(steps.call(("a", None), &json!({"script": "x = 1"})).await, @"InvalidArguments: Argument `session` keeps variables and files for the caller's session, and this call is in none. Give it a `sessionId`, or leave `session` out.");
+}
+
+#[tokio::test]
+async fn packages_are_those_of_the_first_script() {
+    let steps = Steps::at(Level::NoNamespaces).await;
+    steps.answer("x = 1").await;
+    let none = steps.answer_to(&json!({"script": "x", "pip_packages": []})).await;
+    assert_eq!(none, "1");
+    // The fixture allows none, so that another list is refused for that.
+    let other = steps.answer_to(&json!({"script": "x", "pip_packages": ["numpy"]})).await;
+    assert!(other.starts_with("NotAllowed"), "{other}");
+}
+
+#[tokio::test]
+async fn a_second_script_waits_for_the_first() {
+    let steps = Steps::at(Level::NoNamespaces).await;
+    steps.answer("import time\nsteps = []").await;
+    let slow = steps.begin(("a", Some("s")), &json!({"script": "time.sleep(1)\nsteps.append('slow')"}));
+    let quick = steps.begin(("a", Some("s")), &json!({"script": "steps.append('quick')"}));
+    let (slow, quick) = tokio::join!(slow, quick);
+    slow.unwrap();
+    quick.unwrap();
+    assert_eq!(steps.answer("steps").await, "['slow', 'quick']");
+}
+
+#[tokio::test]
+async fn an_agent_may_have_half_of_all_sessions() {
+    let steps = Steps::at(Level::NoNamespaces).await;
+    for session in ["1", "2"] {
+        steps.call(("a", Some(session)), &json!({"script": "x = 1"})).await;
+    }
+    assert_snapshot!(steps.call(("a", Some("3")), &json!({"script": "x = 1"})).await, @"Overloaded: Tool set 'Python sessions' has no room for another session of this agent, which has 2, the most. End one that is not needed any more, or try again later.");
+    assert_eq!(steps.call(("b", Some("3")), &json!({"script": "1"})).await, "1");
+}
+
+#[tokio::test]
+async fn a_session_ends_when_it_is_idle_when_it_is_old_and_when_it_is_ended() {
+    let long = Duration::from_secs(600);
+    let limits = |idle_timeout, max_lifetime| SessionLimits { idle_timeout, max_lifetime, max_sessions: 4 };
+    for limits in [limits(Duration::from_millis(300), None), limits(long, Some(Duration::from_millis(500)))] {
+        let steps = Steps::with(Level::NoNamespaces, limits).await;
+        steps.answer("x = 1").await;
+        eventually("its end", async || (steps.sessions.sessions() == 0).then_some(())).await;
+        assert!(steps.answer("x").await.contains("NameError"), "{limits:?}");
+    }
+    let steps = Steps::at(Level::NoNamespaces).await;
+    steps.answer("x = 1").await;
+    steps.sessions.end("a", "s");
+    assert!(steps.answer("x").await.contains("NameError"));
+    steps.sessions.shutdown().await;
+    assert_eq!(steps.sessions.sessions(), 0);
+}
+
+#[tokio::test]
+async fn a_script_that_is_cancelled_ends_the_interpreter_and_the_next_one_runs() {
+    for level in LEVELS {
+        let steps = Steps::at(level).await;
+        steps.answer("x = 1").await;
+        let mut cancelled = steps.begin(("a", Some("s")), &json!({"script": "import time\ntime.sleep(600)"}));
+        assert!((&mut cancelled).now_or_never().is_none());
+        let dropped = tokio::time::timeout(Duration::from_millis(300), cancelled).await;
+        assert!(dropped.is_err());
+        let next = steps.answer("x").await;
+        assert!(next.contains("NameError"), "{level}: {next}");
+    }
+}
+
+#[tokio::test]
+async fn threads_rest_between_two_scripts_and_processes_end_with_theirs() {
+    let begin = "
+import subprocess, threading, time
+
+ticks = []
+def tick():
+    while True:
+        ticks.append(time.monotonic())
+        time.sleep(0.01)
+threading.Thread(target=tick, daemon=True).start()
+child = subprocess.Popen(['sleep', '600'])
+time.sleep(0.1)
+last = len(ticks)
+";
+    let steps = Steps::at(Level::Full).await;
+    assert_eq!(steps.answer(begin).await, "(no output)");
+    tokio::time::timeout(Duration::from_millis(1500), std::future::pending::<()>()).await.unwrap_err();
+    let look = "
+longest = max(b - a for a, b in zip(ticks, ticks[1:] + [time.monotonic()]))
+longest > 1, child.wait()
+";
+    assert_eq!(steps.answer(look).await, "(True, -9)");
+}
+
+#[tokio::test]
+async fn a_session_that_goes_on_between_two_scripts_is_ended() {
+    let steps = Steps::at(Level::NoNamespaces).await;
+    let script = "
+import os, threading
+
+def spin():
+    while True:
+        pass
+threading.Thread(target=spin, daemon=True).start()
+print(os.getpid())
+";
+    let pid: i32 = steps.answer(script).await.trim().parse().unwrap();
+    eventually("its end", async || {
+        let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::CONT);
+        (!Path::new(&format!("/proc/{pid}")).exists()).then_some(())
+    })
+    .await;
+    eventually("another session", async || steps.answer("threading").await.contains("NameError").then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_child_that_goes_on_with_the_script_reports_nothing_of_its_own() {
+    let steps = Steps::at(Level::Full).await;
+    assert_eq!(steps.answer("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)").await, "(no output)");
+    assert_eq!(steps.answer("pid > 0").await, "True");
+}
+
+#[tokio::test]
+async fn a_script_that_closes_every_descriptor_ends_its_session() {
+    for level in LEVELS {
+        let steps = Steps::at(level).await;
+        let closed = steps.answer("import os, time\nos.closerange(3, 100)\ntime.sleep(600)").await;
+        assert!(closed.ends_with("The next script begins another.]"), "{level}: {closed}");
+        assert_eq!(steps.answer("print('again')").await, "again\n", "{level}");
+    }
+}
