@@ -54,6 +54,9 @@ async fn every_failure_is_seen_with_its_code_and_what_may_be_done_about_it() {
     ResultTooLarge {"code":"execution_failed","isRetryable":false,"outcome":"unknown"}
     InvalidResult {"code":"execution_failed","isRetryable":false,"outcome":"unknown"}
     DeliveredTooOften {"code":"execution_failed","isRetryable":false,"outcome":"unknown"}
+    OutcomeUnknown {"code":"execution_failed","isRetryable":false,"outcome":"unknown"}
+    KeyReused {"code":"invalid_arguments","isRetryable":false}
+    LedgerUnavailable {"code":"execution_failed","isRetryable":true,"outcome":"not_started"}
     Failed {"code":"execution_failed","isRetryable":false,"outcome":"unknown"}
     "#);
 }

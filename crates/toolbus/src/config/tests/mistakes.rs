@@ -7,7 +7,7 @@ fn endpoint(lines: &str) -> String {
 
 #[test]
 fn an_unknown_section_is_told_with_the_nearest() {
-    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `agents`, `audit`, `bus`, `commands`, `daemon`, `http`, `identity`, `invoke`, `mcp`, `outbound`, `pins`, `rest`, `script`, `store`, `telemetry`, `tools`, `toolsets`");
+    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `agents`, `audit`, `bus`, `commands`, `daemon`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `outbound`, `pins`, `rest`, `script`, `store`, `telemetry`, `tools`, `toolsets`");
 }
 
 #[test]
@@ -17,13 +17,13 @@ fn an_unknown_key_is_told_with_the_nearest() {
 
 #[test]
 fn a_key_of_a_part_that_is_not_there_is_unknown() {
-    insta::assert_snapshot!(problems("[web]\nsearch = []"), @"a.toml:1:2: `web`: unknown key; expected one of `agents`, `audit`, `bus`, `commands`, `daemon`, `http`, `identity`, `invoke`, `mcp`, `outbound`, `pins`, `rest`, `script`, `store`, `telemetry`, `tools`, `toolsets`");
+    insta::assert_snapshot!(problems("[web]\nsearch = []"), @"a.toml:1:2: `web`: unknown key; expected one of `agents`, `audit`, `bus`, `commands`, `daemon`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `outbound`, `pins`, `rest`, `script`, `store`, `telemetry`, `tools`, `toolsets`");
 }
 
 #[test]
 fn an_unknown_key_inside_a_map_and_inside_a_list_is_told() {
     insta::assert_snapshot!(problems("[tools.limits.'web_*']\ntimeot = '1s'"), @r#"a.toml:2:1: `tools.limits."web_*".timeot`: unknown key; did you mean `timeout`? expected one of `max_in_flight`, `timeout`"#);
-    insta::assert_snapshot!(problems(&endpoint("efect = 'read-only'")), @"a.toml:5:1: `rest.endpoints[0].efect`: unknown key; did you mean `effect`? expected one of `auth`, `body`, `description`, `effect`, `headers`, `max_response`, `method`, `name`, `parameters`, `timeout`, `url`");
+    insta::assert_snapshot!(problems(&endpoint("efect = 'read-only'")), @"a.toml:5:1: `rest.endpoints[0].efect`: unknown key; did you mean `effect`? expected one of `auth`, `body`, `description`, `effect`, `headers`, `idempotency_header`, `max_response`, `method`, `name`, `parameters`, `timeout`, `url`");
 }
 
 #[test]
