@@ -93,7 +93,7 @@ pub(crate) async fn closed_loop<E: Exchange>(callers: &mut Vec<E>, time: Duratio
     Ok(LoopResult { sample: Sample { latencies, elapsed: started.elapsed() }, failures, failure })
 }
 
-/// What one caller was told.
+/// What one caller measured.
 #[derive(Default)]
 struct Told {
     latencies: Vec<Duration>,

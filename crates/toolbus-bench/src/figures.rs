@@ -97,12 +97,12 @@ pub(crate) struct Row {
 /// A column beside rate and latencies: its name, and what is in it.
 pub(crate) type Column = (&'static str, fn(&Figures) -> String);
 
-/// Processor time of the answering process.
+/// CPU time of the answering process.
 pub(crate) fn cpu(figures: &Figures) -> String {
     format!("{:.4}", figures.cpu_seconds_per_1000)
 }
 
-/// Processor time of the calling process.
+/// CPU time of the calling process.
 pub(crate) fn load_cpu(figures: &Figures) -> String {
     format!("{:.4}", figures.load_cpu_seconds_per_1000)
 }

@@ -112,7 +112,7 @@ impl HttpConnection {
 impl OpenConnection {
     async fn connect(address: SocketAddr) -> Result<Self, ExchangeError> {
         let socket = TcpStream::connect(address).await.map_err(ExchangeError::Connect)?;
-        // Whatever is held back for an acknowledgement costs 40 ms.
+        // Data that waits for an acknowledgement costs 40 ms.
         socket.set_nodelay(true).map_err(ExchangeError::Connect)?;
         let (sender, socket) = http1::handshake(TokioIo::new(socket)).await?;
         Ok(Self { sender, socket: Box::pin(socket) })

@@ -3,7 +3,7 @@ use std::time::Duration;
 /// What a process has used so far, as Linux tells it in `/proc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Usage {
-    /// Processor time, user and system, of all its threads.
+    /// CPU time, user and system, of all its threads.
     pub(crate) cpu: Duration,
     /// The same of the children that have ended, with theirs.
     pub(crate) ended_children: Duration,

@@ -103,7 +103,7 @@ impl Invocation<'_> {
     ///
     /// # Errors
     ///
-    /// If no readable reply comes in time. What the tool or the daemon says of a failure is no error: see
+    /// If no readable reply arrives in time. What the tool or the daemon says of a failure is no error: see
     /// [`ReplyContent`](crate::ReplyContent).
     pub async fn response(mut self) -> Result<CallReply, ClientError> {
         let received = tokio::time::timeout_at(self.until.into(), self.expected.received()).await;

@@ -14,7 +14,7 @@ use crate::problem::nearest;
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Units and their milliseconds, longest first.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
-/// What is expected, in words.
+/// Describes the expected value.
 const EXPECTED: &str = r#"expected a whole number and a unit (ms, s, m, h, d), such as "60s""#;
 
 /// A length of time: whole milliseconds, from one to a year.

@@ -1,4 +1,4 @@
-//! The formats of configuration files, told by their extensions.
+//! The formats of configuration files, which their extensions name.
 
 use std::path::Path;
 

@@ -77,7 +77,7 @@ fn existing<'a>(tree: &Tree, schema: &'a Value, words: &str) -> Result<(KeyPath,
         known.extend(entries.iter().map(String::as_str).filter(|entry| node.child(entry).is_some()));
         known.sort_unstable();
         known.dedup();
-        // An entry in the very case comes first, so that entries that differ in case alone can be told apart.
+        // An entry in the very case comes first, so that entries that differ in case alone stay distinct.
         let same = known.iter().find(|name| **name == word).or_else(|| {
             let mut matching = known.iter().filter(|name| name.eq_ignore_ascii_case(word));
             matching.next().filter(|_| matching.next().is_none())

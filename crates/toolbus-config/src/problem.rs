@@ -7,7 +7,7 @@ use crate::format::ConfigFormat;
 
 /// Most problems that are shown; what is left off is counted.
 pub const MAX_SHOWN: usize = 100;
-/// Most names that are told where one of them is expected.
+/// Most names that are listed where one of them is expected.
 const MAX_NAMED: usize = 24;
 /// Longest missed name that is compared with the known ones, in bytes.
 const MAX_COMPARED: usize = 64;
@@ -83,7 +83,7 @@ impl Origin {
 }
 
 impl Problems {
-    /// The same problems, told of `file`, which was read as `draft`.
+    /// The same problems, reported for `file`, which was read as `draft`.
     #[must_use]
     pub fn of_file(mut self, draft: &Path, file: &Path) -> Self {
         let (draft, file) = (draft.display().to_string(), file.display().to_string());

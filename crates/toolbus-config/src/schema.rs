@@ -138,7 +138,7 @@ impl<'a> SchemaNode<'a> {
         self.alternatives().iter().any(|node| node.here.get("writeOnly") == Some(&Value::Bool(true)))
     }
 
-    /// What a value here must be, in words.
+    /// Describes the values that are valid here.
     pub fn expectation(self) -> String {
         let constants = self.constants();
         if !constants.is_empty() {

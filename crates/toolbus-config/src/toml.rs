@@ -9,7 +9,7 @@ use toml::de::{DeInteger, DeTable, DeValue};
 use crate::problem::{Position, Problem, Span};
 use crate::tree::{KeyPath, ParsedFile};
 
-/// Most syntax errors that are told of one file: after the first few, they follow from each other.
+/// Most syntax errors that are reported for one file: after the first few, they follow from each other.
 const MAX_SYNTAX_ERRORS: usize = 5;
 /// Longest excerpt of a line, in characters.
 const MAX_EXCERPT: usize = 100;

@@ -143,7 +143,7 @@ impl<'a> Comparison<'a> {
             Kind::Constant { .. } | Kind::Enum { .. } => true,
             _ => false,
         };
-        // A table's form is told by a constant in it, or else by the key that it must have.
+        // A constant in a table, or else a required key, determines its form.
         let missing = |errors: &[ValidationError<'_>]| {
             errors.iter().any(|e| matches!(e.kind(), Kind::Required { .. }) && here(e))
         };

@@ -30,7 +30,7 @@ const MAX_MESSAGE: usize = 4_000;
 /// What a caller has to know before it repeats a call that may have had its effect. Said in the text, because a peer shows
 /// its model nothing else.
 const OUTCOME_UNKNOWN: &str = " Whether it had its effect is not known: find out before calling again.";
-/// The same, where the call is told as retryable.
+/// The same, for a call that is reported as retryable.
 const MAY_REPEAT: &str = " It may have had its effect: calling again may repeat that.";
 
 /// The words by which peers know that a script had too little time.
@@ -43,7 +43,7 @@ pub(crate) struct Reply {
     pub(crate) properties: Arc<Properties>,
     pub(crate) body: Bytes,
     pub(crate) end: CallEnd,
-    /// What the caller is told of side effects.
+    /// What the reply says of side effects.
     pub(crate) outcome: Option<Outcome>,
     /// The call that the body names.
     pub(crate) call_id: Arc<str>,

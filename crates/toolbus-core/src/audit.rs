@@ -113,7 +113,7 @@ pub struct AuditRecord {
     /// Why there is no result.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "cause")]
     pub cause: Option<Cause>,
-    /// What is known of side effects, where the caller was told.
+    /// What is known of side effects, if the reply says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
     /// By which equal arguments are recognised; absent when they could not be read, or were not.

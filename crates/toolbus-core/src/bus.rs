@@ -28,11 +28,11 @@ pub trait Bus: Send + Sync + 'static {
     /// See [`PublishError`]; after any of them the message may or may not have arrived.
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>>;
 
-    /// Whether a queue of this name exists; absent where that cannot be told now.
+    /// Whether a queue of this name exists; `None` if that cannot be determined now.
     fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>>;
 
     /// Why the broker would refuse a message for this target, in its own words; absent where it would take it, or where
-    /// that cannot be told now. Nothing is published.
+    /// that cannot be determined now. Nothing is published.
     fn refusal<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, Option<String>> {
         Box::pin(std::future::ready(None))
     }
@@ -196,7 +196,7 @@ pub struct BusState {
     pub consumers: Vec<(String, bool)>,
     /// How often a connection was lost since the start.
     pub reconnects: u64,
-    /// The last reason for being unconnected, in words for an operator.
+    /// The last reason for being unconnected, for an operator.
     pub last_error: Option<String>,
     /// Why the broker refuses this client (its login, its virtual host, an exchange), if it does. It is tried again, and
     /// helps once an operator has changed that.

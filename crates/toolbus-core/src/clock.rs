@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Tells the time.
 ///
 /// [`Clock::SYSTEM`] is the system's. In a test whose runtime is paused it stands still and advances with the timers of
-/// tokio, so that decisions and waits agree. A clock of [`Clock::manual`] moves when it is told to, and one of
+/// tokio, so that decisions and waits agree. A clock of [`Clock::manual`] moves when a test advances it, and one of
 /// [`Clock::paused`] with those timers, the wall clock included.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock(Option<&'static Manual>);
@@ -15,7 +15,7 @@ pub struct Clock(Option<&'static Manual>);
 #[derive(Debug)]
 struct Manual {
     start: Instant,
-    /// Time that has passed, in nanoseconds; `None` if that is told by the runtime.
+    /// Time that has passed, in nanoseconds; `None` if the runtime measures it.
     passed: Option<AtomicU64>,
 }
 

@@ -1,4 +1,4 @@
-//! Why a call has no result, and what its caller, its metrics and its log are told.
+//! Why a call has no result, and what its reply, its metrics and its log say.
 
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ pub struct ToolFailure {
     pub detail: Option<String>,
     /// How long the caller should wait before trying again.
     pub retry_after: Option<Duration>,
-    /// What the caller is told of the cause, where that is decided already: for the tool that was called within another.
+    /// The verdict, if it is made already: for a tool that was called within another.
     pub verdict: Option<Verdict>,
 }
 
@@ -158,7 +158,7 @@ impl ToolFailure {
     }
 }
 
-/// What the caller is told of a cause.
+/// What a reply says of a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
     /// The wire's code.

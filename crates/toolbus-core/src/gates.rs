@@ -117,7 +117,7 @@ impl Gates {
         self.arguments.check_in_turn(allowed.tool, text, effective.forced(allowed), sharer, deadline).await
     }
 
-    /// Step 6. Whether the caller may address everybody whom the arguments name.
+    /// Step 6. Whether the caller may address all recipients in the arguments.
     ///
     /// # Errors
     ///

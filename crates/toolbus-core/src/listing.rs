@@ -23,7 +23,7 @@ pub use without::without;
 /// Bytes of a version: two digits each.
 const VERSION_BYTES: usize = 16;
 
-/// What a caller is told of a tool.
+/// A tool as a list describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedTool {
     /// Name of the tool.

@@ -39,7 +39,7 @@ pub struct Claim {
     pub since: Option<String>,
 }
 
-/// Tools that are held back, each with the reason, for operators.
+/// Quarantined tools, each with the reason, for operators.
 #[derive(Debug, Clone, Default)]
 pub struct Quarantine(HashMap<(Arc<str>, Arc<str>), Arc<str>>);
 
@@ -49,7 +49,7 @@ impl Quarantine {
         self.0.insert((Arc::clone(&tool.source), Arc::clone(&tool.name)), reason.into());
     }
 
-    /// Why a tool is held back, if it is.
+    /// Why a tool is in quarantine; `None` if it is not.
     #[must_use]
     pub fn reason(&self, tool: &ToolDescriptor) -> Option<&Arc<str>> {
         if self.0.is_empty() {
@@ -64,7 +64,7 @@ impl Quarantine {
         self.0.len()
     }
 
-    /// Whether no tool is held back.
+    /// Whether no tool is in quarantine.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

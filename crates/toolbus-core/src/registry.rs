@@ -343,7 +343,8 @@ impl Registry {
     }
 
     /// Whether a call that was let in may be run by `executor`, whose tool had this source and name then: it has them still,
-    /// or what has them now is not held back. For executors that wait for a source whose tools may have changed meanwhile.
+    /// or what has them now is not in quarantine. For executors that wait for a source whose tools may have changed
+    /// meanwhile.
     pub fn still_admits<E: Executor>(&self, source: &Arc<str>, name: &Arc<str>, executor: &E) -> bool {
         let Some(vetting) = self.vetting() else { return true };
         let snapshot = self.snapshot();

@@ -69,7 +69,8 @@ pub(crate) struct Replies {
     /// Addresses at which no queue took the last answer.
     failed: Mutex<LruCache<Target, ()>>,
     /// Places for rejected answers that wait to be published again. A full queue is its owner's doing, and each answer
-    /// that waits for it keeps its request unsettled: were all allowed to, one caller could stop the daemon for everybody.
+    /// that waits for it keeps its request unsettled: were all allowed to, one caller could stop the daemon for all
+    /// others.
     places: Semaphore,
 }
 

@@ -30,7 +30,7 @@ pub trait Telemetry: Send + Sync + 'static {
     fn ledger(&self, event: LedgerEvent);
 }
 
-/// One request on its way. Steps that a call does not reach are not told.
+/// One request on its way. Steps that a call does not reach are not reported.
 pub trait CallSpan: Send + Sync {
     /// 32 hexadecimal digits, for the log.
     fn trace_id(&self) -> Option<&str>;

@@ -128,7 +128,8 @@ pub struct ToolCall {
     pub call_id: Arc<str>,
     /// The arguments, valid against the tool's schema.
     pub arguments: Arc<Map<String, Value>>,
-    /// When to give up: a little before the call's own deadline, so that the executor's error is the one that is told.
+    /// When to give up: a little before the call's own deadline, so that the executor's error is the one that is
+    /// reported.
     pub deadline: Instant,
     /// The time that the call has in all, as its caller or the tool's settings gave it: what texts tell.
     pub limit: Duration,
@@ -159,7 +160,7 @@ impl ToolCall {
     }
 }
 
-/// A limit of time as callers are told it: `5 s`, or `1500 ms`.
+/// A limit of time as messages for callers have it: `5 s`, or `1500 ms`.
 #[must_use]
 pub fn time_text(time: Duration) -> String {
     match time.as_millis() {
@@ -287,7 +288,7 @@ impl Tool {
         Self { descriptor: Arc::new(descriptor), executor: Arc::new(executor), schema }
     }
 
-    /// A number for what callers are told of it.
+    /// A number for what lists say of it.
     pub(crate) fn fingerprint(&self) -> u64 {
         let ToolDescriptor { name, description, source, effect, .. } = &*self.descriptor;
         let effect = match effect {

@@ -18,7 +18,7 @@ use crate::rpc::{self, RpcError, RpcRequest};
 use crate::session::{McpSession, McpSessionLimits, Peer, SessionOwner, Sessions};
 use crate::version::Version;
 
-/// Sessions of everybody together.
+/// Sessions of all clients together.
 const MAX_SESSIONS: usize = 10_000;
 /// Sessions that one token may have.
 const MAX_SESSIONS_OF_TOKEN: usize = 2_000;

@@ -17,7 +17,7 @@ use crate::version::Version;
 /// How many sessions there are, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct McpSessionLimits {
-    /// Sessions of everybody together.
+    /// Sessions of all clients together.
     pub(crate) total: usize,
     /// Sessions that one token may have.
     pub(crate) per_token: usize,

@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value};
 /// Deepest nesting of arrays and objects that is read.
 pub const MAX_DEPTH: usize = 64;
 
-/// Why a text is not what was expected, in words that the sender may read.
+/// Why a text is not what was expected, for its sender.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// Not UTF-8.

@@ -32,7 +32,7 @@ pub const SCRIPT_INVOKE_RESPONSE: &str = "RockBot.Scripts.ScriptInvokeResponse";
 
 /// Tells an agent which MCP servers there are for it.
 pub const MCP_SERVERS_INDEXED: &str = "RockBot.Tools.Mcp.McpServersIndexed";
-/// Asks to be told again which MCP servers there are.
+/// Requests the index of MCP servers again.
 pub const MCP_METADATA_REFRESH_REQUEST: &str = "RockBot.Tools.Mcp.McpMetadataRefreshRequest";
 /// Asks what the tools of an MCP server are.
 pub const MCP_GET_SERVICE_DETAILS_REQUEST: &str = "RockBot.Tools.Mcp.McpGetServiceDetailsRequest";

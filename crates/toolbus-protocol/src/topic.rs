@@ -20,7 +20,7 @@ pub const SCRIPT_INVOKE: &str = "script.invoke";
 /// Where what became of a script goes, if the request has no address.
 pub const SCRIPT_RESULT: &str = "script.result";
 
-/// Requests to be told which MCP servers there are.
+/// Requests for the index of MCP servers.
 pub const MCP_REFRESH: &str = "tool.meta.mcp.refresh";
 /// Requests about MCP servers.
 pub const MCP_MANAGE: &str = "mcp.manage";

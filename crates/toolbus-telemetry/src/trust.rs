@@ -20,7 +20,7 @@ const MAX_SOURCES: usize = 1_000;
 pub struct HeldTools {
     /// The source.
     pub source: String,
-    /// Its tools that are held back.
+    /// Its quarantined tools.
     pub held: u64,
     /// Its definitions that were not as they were, since the start.
     pub changes: u64,

@@ -152,7 +152,7 @@ impl Cli {
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
     }
 
-    /// The definition of the command line; its help shows global options only if told to.
+    /// The definition of the command line; its help shows global options only on request.
     #[must_use]
     pub fn definition(shows_global: bool) -> clap::Command {
         Self::command().mut_args(|arg| if shows_global && arg.is_global_set() { arg.hide(false) } else { arg })

@@ -115,7 +115,7 @@ pub fn failed(error: impl Display) -> ExitCode {
     told(error).into()
 }
 
-/// Runs a command that needs a configuration. An error has been told; what is left of it is the exit code.
+/// Runs a command that needs a configuration. An error has been printed; only its exit code is left.
 async fn run_configured(command: Command, context: &Context) -> Result<ExitCode, u8> {
     match command {
         Command::Serve(args) => serve::run(args, context).await.map_err(|error| {

@@ -1,7 +1,7 @@
 //! The configuration: defaults, files, environment and command line, checked as a whole.
 //!
 //! [`Config::load`] is the way in. The layers become one tree that remembers where each value was given; the tree is
-//! compared with the JSON Schema of [`Config`], then with what no schema can say. All problems are told at once.
+//! compared with the JSON Schema of [`Config`], then with what no schema can say. All problems are reported at once.
 
 pub mod agents;
 pub mod audit;
@@ -186,7 +186,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Every problem that there is; unless a file cannot be parsed at all, which is then told alone.
+    /// Every problem that there is; unless a file cannot be parsed at all, which is then reported alone.
     pub fn load(sources: &Sources) -> Result<Loaded, Problems> {
         Self::load_after(sources, None)
     }
@@ -219,7 +219,7 @@ impl Config {
     /// The value of a key, if it can be read, whatever is wrong with the rest.
     fn as_written<T: DeserializeOwned>(sources: &Sources, key: &[&str]) -> Option<T> {
         let (schema, mut tree) = (schema(), Tree::default());
-        // What is wrong with them has been told, or will be.
+        // What is wrong with them has been reported, or will be.
         let _ = sources.files.iter().filter(|file| layer(&mut tree, file).is_err()).count();
         let _ = environment(&mut tree, &schema, ENVIRONMENT_PREFIX, &sources.environment);
         let _ = command_line(&mut tree, &schema, &sources.overrides, EXAMPLE);

@@ -31,7 +31,7 @@ pub enum LocalDaemonError {
 }
 
 impl LocalDaemon {
-    /// Opens the bus of the configuration. On the embedded bus, what the file `pins` says is held back.
+    /// Opens the bus of the configuration. On the embedded bus, tools are quarantined as the file `pins` says.
     ///
     /// # Errors
     ///
@@ -43,7 +43,8 @@ impl LocalDaemon {
         }
     }
 
-    /// Opens the bus of the configuration, and runs the daemon's parts on it; what the file `pins` says is held back.
+    /// Opens the bus of the configuration, and runs the daemon's parts on it; tools are quarantined as the file `pins`
+    /// says.
     ///
     /// # Errors
     ///

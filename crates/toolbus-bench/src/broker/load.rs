@@ -12,7 +12,7 @@ use crate::broker::site::{BrokerError, BrokerSetup, short};
 
 /// The agent that calls, by its `rb-source`.
 pub(crate) const AGENT: &str = "bench";
-/// The text that every call asks to be told again.
+/// The text that every call has echoed.
 pub(crate) const TEXT: &str = "hello";
 /// Longest wait for one answer.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ pub(crate) struct BrokerLoad {
     callers: Vec<mpsc::Receiver<CallerReply>>,
 }
 
-/// What one caller is told.
+/// The outcome of a call, for its caller.
 #[derive(Debug)]
 struct CallerReply {
     /// The text of the error, when it was none.

@@ -19,7 +19,7 @@ use crate::ClientError;
 
 /// How long a list counts without asking again. The daemon tells of changes.
 const FRESH: Duration = Duration::from_secs(5);
-/// Time between two looks whether a list is still the same, for what is not told: a daemon may have been replaced.
+/// Time between two checks whether a list has changed without an announcement: a daemon may have been replaced.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
 /// The same while there is no list.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
@@ -81,7 +81,7 @@ impl ListCaches {
         self.lock().remove(session).flatten().is_some()
     }
 
-    /// The list of a session, as it was last told.
+    /// The last known list of a session.
     pub(super) fn known(&self, session: Option<&Arc<str>>) -> Option<CachedList> {
         self.lock().get(session?).cloned().flatten()
     }
@@ -148,7 +148,7 @@ impl BackendParts {
         self.listing.known(Some(session)).ok_or(error)
     }
 
-    /// Keeps the lists as they are told, for ever.
+    /// Keeps the lists up to date until the backend is closed.
     pub(super) async fn keep_lists(&self) {
         let mut news = self.client.news();
         let mut state = self.client.state();

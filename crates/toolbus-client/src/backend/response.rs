@@ -32,7 +32,7 @@ fn output(result: ToolInvokeResponse) -> ToolOutput {
     }
 }
 
-/// The daemon has decided what the caller is told; the cause only says what kind of mistake it was.
+/// The daemon has made the message for the caller; the cause only says what kind of mistake it was.
 fn failure(error: ToolError) -> ToolFailure {
     let cause = match error.code {
         Code::ToolNotFound => Cause::UnknownTool,

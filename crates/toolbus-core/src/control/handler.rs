@@ -25,7 +25,7 @@ pub trait ControlHandler: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the request is not obeyed: its sender is told where possible; otherwise the request becomes a dead letter.
+    /// If the request is refused: its sender gets a reply if possible; otherwise the request becomes a dead letter.
     fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>>;
 }
 

@@ -91,7 +91,7 @@ impl ControlService {
             );
             return Err(ToolFailure::new(Cause::ResultTooLarge, text));
         }
-        // Changes are told of what an agent has without a binding, and with its own profile.
+        // Changes are announced relative to what an agent has without a binding, and with its own profile.
         if caller.profile.is_none() && caller.binding.is_none() && (names.is_empty() || not_modified) {
             self.parts.dispatcher.note_list(caller, effective);
         }

@@ -32,7 +32,7 @@ pub(super) fn message(source: &str, random: Random, asked: &ControlRequest, said
     }
 }
 
-/// What the sender is told of a request that is not obeyed.
+/// The reply to a request that is refused.
 pub(super) fn refusal(asked: &ControlRequest, delivery: &Delivery, refused: &ControlRefusal) -> ControlReply {
     let id = asked.envelope.message_id.as_deref().unwrap_or(&asked.envelope.correlation_id);
     let error = ToolError {

@@ -18,7 +18,7 @@ use crate::throttle::Throttle;
 use crate::tool::{Schema, Tool, Validation};
 use crate::turns::Turns;
 
-/// Most violations that are told.
+/// Most violations that a reply lists.
 const MAX_VIOLATIONS: usize = 20;
 /// Longest text about one violation, in characters.
 const MAX_VIOLATION: usize = 200;

@@ -17,7 +17,7 @@ pub struct ExplainedStep {
     pub passes: bool,
     /// Why, for an operator.
     pub text: String,
-    /// What the caller would be told, when the step refuses.
+    /// The message for the caller, if the step refuses.
     pub told: Option<String>,
 }
 

@@ -195,13 +195,13 @@ impl RateRules {
     }
 }
 
-/// What a caller is told that calls a tool too often.
+/// The failure of a caller that calls a tool too often.
 pub(super) fn exceeded(tool: &str, wait: Duration) -> ToolFailure {
     let text = format!("Tool '{tool}' was called too often. Try again later.");
     ToolFailure::new(Cause::RateLimited, text).with_retry_after(wait)
 }
 
-/// What a caller is told that lists its tools too often.
+/// The failure of a caller that lists its tools too often.
 pub(super) fn exceeded_by_listing(wait: Duration) -> ToolFailure {
     let text = "The tools were listed too often. Try again later.";
     ToolFailure::new(Cause::RateLimited, text).with_retry_after(wait)

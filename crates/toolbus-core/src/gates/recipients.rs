@@ -49,7 +49,7 @@ pub struct RecipientError {
     compare: Compare,
 }
 
-/// Why a call may not address whom it names. Reads as what the caller is told, which is nothing about the list.
+/// Why a call may not address a recipient. Its text is for the caller, and reveals nothing about the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipientRefusal {
     channel: Arc<str>,
@@ -109,7 +109,7 @@ impl AllowedRecipients {
     ///
     /// # Errors
     ///
-    /// What the caller is told.
+    /// If the recipients are refused: the reason, for the caller.
     pub fn check(&self, outbound: &Outbound, arguments: &Map<String, Value>) -> Result<(), RecipientRefusal> {
         let refused = |reason| RecipientRefusal { channel: Arc::clone(&outbound.channel), reason };
         let mut names_somebody = false;

@@ -41,7 +41,7 @@ impl Resolver {
         Ok(allowed)
     }
 
-    /// What a caller is told of a tool that is not there for it.
+    /// The failure of a call whose tool the caller cannot use.
     pub(super) fn not_found(&self, effective: &EffectiveTools, wanted: ToolRef<'_>) -> ToolFailure {
         let name = wanted.name;
         if let Lookup::Server(server) = wanted.route {

@@ -37,7 +37,7 @@ fn undefined(schema: &Value) -> Vec<&Value> {
     here.chain(members.values().flat_map(undefined)).collect()
 }
 
-/// Names of properties: those that keywords have, and those that not everybody accepts, among them.
+/// Names of properties: those that keywords have, and those that not every provider accepts, among them.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof!["[ab]", select(vec!["$id", "type", "anyOf", "ids[]", "ä", ""]).prop_map(str::to_owned), "[a.]{60,70}"]
 }

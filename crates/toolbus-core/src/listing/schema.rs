@@ -145,7 +145,7 @@ fn repair(schema: &mut Value, document: &Value) {
             Value::Object(by_name) if BY_NAME.contains(&keyword.as_str()) => {
                 by_name.values_mut().for_each(|schema| {
                     if !schema.is_object() && !schema.is_array() {
-                        // The same, in a form that everybody reads.
+                        // The same, in a form that every provider reads.
                         *schema = if *schema == false { json!({"not": {}}) } else { json!({}) };
                     }
                     repair(schema, document);

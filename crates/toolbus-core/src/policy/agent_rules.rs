@@ -16,7 +16,7 @@ use crate::gates::recipients::AllowedRecipients;
 use crate::pattern::Pattern;
 use crate::tool::ToolDescriptor;
 
-/// Name of the section of everybody who has none.
+/// Name of the section of callers without one.
 pub(crate) const EVERYBODY: &str = "default";
 
 /// A policy, arranged.
@@ -24,7 +24,7 @@ pub(crate) struct Rules {
     pub(crate) identity: Identity,
     pub(crate) policy: Policy,
     pub(crate) profiles: Vec<Profile>,
-    /// The section of everybody who has none.
+    /// The section of callers without one.
     everybody: AgentRules,
     agents: Vec<AgentRules>,
     /// Numbers of sections, as [`Self::section`] takes them.
@@ -34,9 +34,9 @@ pub(crate) struct Rules {
     pub(crate) index: PatternIndex,
 }
 
-/// The rules of one agent, or of everybody without a section.
+/// The rules of one agent, or of callers without a section.
 pub(crate) struct AgentRules {
-    /// Absent for everybody.
+    /// `None` for callers without a section.
     pub(crate) agent: Option<AgentName>,
     /// Whether there is no tool for it, whatever its lists say.
     pub(crate) is_denied: bool,
@@ -157,7 +157,7 @@ impl Rules {
         agent.map_or(Some(0), |agent| self.by_name.get(agent).copied()).map(|number| self.section(number))
     }
 
-    /// The section of this number; the first, 0, is everybody's who has none.
+    /// The section of this number; 0 is that of callers without one.
     pub(crate) fn section(&self, number: usize) -> &AgentRules {
         number.checked_sub(1).and_then(|number| self.agents.get(number)).unwrap_or(&self.everybody)
     }

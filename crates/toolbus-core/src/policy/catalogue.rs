@@ -42,7 +42,7 @@ pub struct Catalogue {
     /// What each profile allows.
     profiles: Vec<Bits>,
     disabled: Bits,
-    /// Tools that are held back, by number and with the reasons.
+    /// Quarantined tools, by number and with the reasons.
     pub(super) withheld: Bits,
     pub(super) quarantine: Quarantine,
     /// The sets that were asked for, by section, cell and profile.
@@ -421,13 +421,13 @@ impl Catalogue {
         self.withheld = withheld.collect();
     }
 
-    /// Number of tools that are held back.
+    /// Number of quarantined tools.
     #[must_use]
     pub fn held(&self) -> usize {
         self.quarantine.len()
     }
 
-    /// Why the tool that is called by this name is held back, if it is.
+    /// Why the tool of this name is in quarantine; `None` if it is not.
     #[must_use]
     pub fn held_back(&self, name: &str) -> Option<&Arc<str>> {
         let tool = self.numbers_of(name).find_map(|number| self.entry(number))?;

@@ -330,7 +330,7 @@ impl EffectiveTools {
         }
     }
 
-    /// Whether both would list the same tools, as far as that can be told without listing them.
+    /// Whether both would list the same tools, as far as that can be determined without listing them.
     pub(crate) fn lists_like(&self, other: &Self) -> bool {
         self.fingerprint() == other.fingerprint() && self.rules().arguments == other.rules().arguments
     }

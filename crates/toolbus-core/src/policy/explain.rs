@@ -1,4 +1,4 @@
-//! Why a caller may use a tool, or may not: told from the rules as they are written, one after the other.
+//! Why a caller may use a tool, or may not: derived from the rules as they are written, one after the other.
 
 use std::fmt;
 use std::sync::Arc;

@@ -249,14 +249,14 @@ impl PolicyHandle {
         was_off
     }
 
-    /// Whether this tool or this caller has been switched off, or the tool held back, since the caller's set was taken.
+    /// Whether this tool or this caller has been disabled, or the tool quarantined, since the caller's set was taken.
     pub(crate) fn is_off(&self, caller: &Caller, tool: &ToolDescriptor) -> bool {
         let current = self.current();
         let is_switched_off = || current.switches.of_tool(tool).is_some() || current.has_switched_off(caller);
         current.quarantine.reason(tool).is_some() || (!current.switches.is_empty() && is_switched_off())
     }
 
-    /// The switch that takes this tool away from everybody, if any does.
+    /// The switch that disables this tool for all callers; `None` if none does.
     #[must_use]
     pub fn switch_of(&self, tool: &ToolDescriptor) -> Option<Switch> {
         self.current().switches.of_tool(tool)

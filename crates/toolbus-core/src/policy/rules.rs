@@ -25,7 +25,7 @@ pub struct Capacity {
 pub struct Policy {
     /// Rules for agents by name.
     pub agents: BTreeMap<AgentName, AgentPolicy>,
-    /// Rules for everybody else, who are one class.
+    /// Rules for all other callers, which are one class.
     pub default: AgentPolicy,
     /// Whether everybody else has no tools at all, whatever [`Self::default`] says.
     pub deny_unknown: bool,

@@ -14,9 +14,9 @@ pub struct PolicySummary {
     pub max_in_flight: usize,
     /// Calls of it that may wait at a time.
     pub max_queued: usize,
-    /// How often it may call which tools: patterns, the most specific first, and the rate in words.
+    /// How often it may call which tools: patterns, the most specific first, and the rate.
     pub rates: Vec<(Pattern, String)>,
-    /// Each channel on which tools address people, and how many of them it may address; absent: everybody.
+    /// Each channel on which tools address people, and how many of them it may address; `None`: all.
     pub recipients: Vec<(String, Option<usize>)>,
     /// Arguments that are set for it, by pattern of tools.
     pub arguments: Vec<(Pattern, Vec<String>)>,

@@ -17,7 +17,7 @@ const MAX_NAME: usize = 255;
 pub enum Switch {
     /// One tool, by its published name or by the one that its source knows it by.
     Tool(Arc<str>),
-    /// One agent: it sees and calls nothing. `default` is everybody without a section.
+    /// One agent: it sees and calls nothing. `default` is all callers without a section.
     Agent(Arc<str>),
     /// Every tool of one source.
     Source(Arc<str>),

@@ -17,19 +17,20 @@ use crate::text::shown;
 const START_TIME: Duration = Duration::from_secs(120);
 /// What a start gets to finish when its session ends meanwhile, so that what it built can be stopped in order.
 const START_GRACE: Duration = Duration::from_secs(5);
-/// Longest wait for calls to leave a session that ends. They are told to; one that holds up its thread is not waited for.
+/// Longest wait for calls to leave a session that ends. They are cancelled; one that blocks its thread is not waited
+/// for.
 const LEAVING_TIME: Duration = Duration::from_secs(1);
 /// Longest stop of an instance.
 const STOP_TIME: Duration = Duration::from_secs(10);
 /// Longest end of a session, whatever it was at.
 pub(super) const ENDING_TIME: Duration = START_GRACE.saturating_add(LEAVING_TIME).saturating_add(STOP_TIME);
 
-/// A session's place in its set, left when dropped: also when its keeper panics or is aborted.
+/// A session's slot in its set, given back when dropped: also when the session's task panics or is aborted.
 pub(super) struct SessionSlot {
     pub(super) set: Arc<SetState>,
     pub(super) session: Arc<ToolSetSession>,
     pub(super) id: Id,
-    /// What the calls that wait for the instance are told.
+    /// The failure of the calls that wait for the instance.
     pub(super) failure: Option<ToolFailure>,
 }
 

@@ -46,7 +46,7 @@ impl SetState {
     }
 }
 
-/// One session: made by its first call, held by its keeper and by its calls.
+/// One session: made by its first call, held by its task and by its calls.
 pub(super) struct ToolSetSession {
     pub(super) key: SessionKey,
     /// The caller that began it.

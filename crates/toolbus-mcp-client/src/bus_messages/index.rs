@@ -48,7 +48,7 @@ impl NotificationSource for Index {
     }
 
     fn messages(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
-        // Those that start with their first use are told with everything, and as soon as their tools are known.
+        // Lazy servers are announced with all others, and as soon as their tools are known.
         let asleep = self.servers.asleep(now);
         let now = summaries(now, &asleep);
         let told = match before {

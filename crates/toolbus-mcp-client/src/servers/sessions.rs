@@ -46,7 +46,7 @@ pub struct ServerSessions {
 /// The server of one session. Dropping it ends the server.
 pub struct SessionServer {
     server: Arc<SupervisedServer>,
-    /// Whether a caller was told that the server has ended by itself.
+    /// Whether a call has reported that the server ended by itself.
     was_told: AtomicBool,
 }
 

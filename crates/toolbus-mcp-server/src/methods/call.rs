@@ -164,7 +164,7 @@ impl CallFlow {
     }
 
     /// Reports first: a report after the response would be lost. They are looked at once the call was, because a report
-    /// and the result may both come in between.
+    /// and the result may both arrive in between.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<CallEvent>> {
         let ended = self.running.as_mut().map(|running| Pin::new(running).poll(context));
         let report = self.progress.as_mut().map(|(_, reports)| reports.poll_recv(context));

@@ -188,7 +188,7 @@ pub struct ToolListResponse<T = Vec<Value>> {
     pub version: String,
     /// The tools, in the format that was asked for.
     pub tools: T,
-    /// What the agent's developer should know, in words.
+    /// What the agent's developer should know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
     /// Whether `tools` is empty because the caller has this version already.

@@ -154,7 +154,7 @@ impl Auth {
         needed.iter().filter(|(_, is_there)| is_needed && !is_there).map(|(key, _)| *key).collect()
     }
 
-    /// The keys that the credential of an agent needs, in words, for every agent whose credential is of another form.
+    /// The keys that the credential of an agent needs, for every agent whose credential is of another form.
     #[must_use]
     pub fn misfits(&self) -> Vec<(&AgentName, &'static str)> {
         let needed = match self {

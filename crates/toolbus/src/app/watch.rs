@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How often a file is looked at that goes on changing, before its change is told all the same.
+/// How often a file that goes on changing is checked before its change is reported.
 const MAX_ROUNDS: usize = 10;
 
 /// Watches a file until it is dropped.
@@ -30,7 +30,7 @@ pub(super) struct FileWatch {
 /// How patient a watch is.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// Time without a change after which the change is told.
+    /// Time without a further change after which a change is reported.
     quiet: Duration,
     /// Time after which the file is looked at without cause.
     period: Duration,
@@ -46,7 +46,8 @@ impl FileWatch {
         Self::with(path, PACE, true)
     }
 
-    /// Waits until the file has changed since the last notice, appeared or gone. Changes in quick succession are told once.
+    /// Waits until the file has changed since the last notice, appeared or gone. Changes in quick succession are
+    /// reported once.
     pub(super) async fn changed(&mut self) {
         if self.notices.changed().await.is_err() {
             std::future::pending().await
@@ -126,7 +127,7 @@ struct Watch {
     watcher: Option<RecommendedWatcher>,
     /// Device and inode of the folder that is watched.
     watched: Option<(u64, u64)>,
-    /// The state of the file that was told last.
+    /// The state of the file that was reported last.
     seen: Option<Stamp>,
 }
 
@@ -317,7 +318,7 @@ mod tests {
             fs::write(&file, " ".repeat(length)).unwrap();
         }
         notice(&mut watch).await;
-        // What is told of this comes after everything that is told of the writes.
+        // The event of this write arrives after those of the earlier ones.
         fs::write(&file, "the last word").unwrap();
         notice(&mut watch).await;
         let told = *watch.notices.borrow();

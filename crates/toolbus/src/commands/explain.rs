@@ -84,7 +84,7 @@ fn gates(explained: &Explained) -> String {
     format!("{}\n\n{colour}{verdict}{colour:#}", plain(&table))
 }
 
-/// Which gate refuses, and what the caller would be told where that is something else.
+/// Which gate refuses, and the message for the caller if that differs.
 fn refusal(gate: &GateResult) -> String {
     let step = one_line(&gate.step);
     match &gate.told {

@@ -15,7 +15,7 @@ use crate::config::{BusUrl, Config};
 use crate::limits;
 use crate::signals::Signals;
 
-/// Runs the daemon until it is told to stop.
+/// Runs the daemon until a signal stops it.
 ///
 /// SIGTERM and SIGINT end it in order: calls under way may finish within invoke.drain_timeout. A second signal ends it
 /// at once.

@@ -204,7 +204,7 @@ impl DaemonArgs {
 
 impl TargetArgs {
     /// Finds the daemon as [`DaemonArgs::open`] does. With `--offline`, and where there is a configuration and no daemon that
-    /// runs it, the configuration alone answers; the second case is told on standard error.
+    /// runs it, the configuration alone answers; the second case is reported on standard error.
     ///
     /// # Errors
     ///

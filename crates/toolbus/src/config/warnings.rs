@@ -113,7 +113,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// Shortest token that is not told, in bytes.
+/// Shortest token without a warning, in bytes.
 const MIN_TOKEN: usize = 16;
 
 /// An HTTP server that is open wider than it is hardly meant to be.

@@ -61,7 +61,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Every agent that has a section, and everybody else.
+    /// Every agent that has a section, and all other callers.
     #[must_use]
     pub fn agents(&self) -> Agents {
         let access = self.gates.access();

@@ -100,7 +100,7 @@ pub struct ReloadReport {
 }
 
 impl ReloadReport {
-    /// The parts that everybody may read: no name of a tool, and no text about the configuration.
+    /// The public parts: no name of a tool, and no text about the configuration.
     fn public(self) -> Self {
         let Self { applied, changed, waiting, tools, .. } = self;
         Self { applied, changed, waiting, tools, ..Self::default() }
@@ -432,11 +432,11 @@ impl Health {
     }
 }
 
-/// Stands for what is wrong with an MCP server where everybody may read.
+/// Replaces what is wrong with an MCP server in public parts.
 const NOT_PUBLIC: &str = "an MCP server is left out: `toolbus status` says which, and why";
 
 impl DaemonHealth {
-    /// The parts that everybody may read: no text about the configuration, which names files and variables.
+    /// The public parts: no text about the configuration, which names files and variables.
     #[must_use]
     pub fn public(self) -> Self {
         let public = |last: LastReload| LastReload { report: last.report.public(), ..last };

@@ -37,7 +37,7 @@ pub struct McpServerSummary {
     pub tool_names: Vec<String>,
 }
 
-/// Asks to be told again which servers there are.
+/// Requests the index of servers again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct McpMetadataRefreshRequest {

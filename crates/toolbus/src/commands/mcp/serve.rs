@@ -58,7 +58,7 @@ pub(super) async fn run(args: McpServeArgs, operator: &Operator) -> Result<ExitC
     }
     let agent = agent(&args, &config)?;
     app::logging(&config, &app::redactor(&config), None)?;
-    // Connections are told apart by it.
+    // It distinguishes connections.
     config.bus.name = format!("{}.{agent}", config.bus.name);
     serve(args, agent, &config).await
 }
@@ -113,7 +113,7 @@ fn settings(args: McpServeArgs, agent: &AgentName, config: &Config) -> backend::
 /// The agent that the client is.
 fn agent(args: &McpServeArgs, config: &Config) -> Result<AgentName, TargetError> {
     let configured = || config.identity.agent.clone();
-    // The daemon knows better, but news are told by this name.
+    // The daemon knows better, but announcements use this name.
     let login = || (config.identity.source == IdentitySource::Broker).then(|| config.bus.url.login()).flatten();
     let known = || {
         let login = login()?;

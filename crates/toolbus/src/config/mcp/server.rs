@@ -125,7 +125,7 @@ pub enum ServerKind {
 }
 
 impl ServerConfig {
-    /// The server of this name as the bridge takes it, and what is hardly meant about it, in words.
+    /// The server of this name as the MCP client takes it, and warnings about valid but suspicious settings.
     pub(crate) fn finish(&self, name: &str) -> Result<(ServerSpec, Vec<String>), Mistake> {
         self.spec(ServerName::parse(name).map_err(|error| Mistake::new("", error.to_string()))?)
     }
@@ -292,7 +292,7 @@ fn header_name(credential: &Credential) -> &str {
     }
 }
 
-/// Whether it sends secrets to another machine for everybody to read.
+/// Whether it sends secrets to another machine without encryption.
 fn is_exposed(spec: &ServerSpec) -> bool {
     let TransportSpec::Http(endpoint) = &spec.transport else { return false };
     let is_plain = |url: &Url| url.scheme() == "http" && !is_local(url);

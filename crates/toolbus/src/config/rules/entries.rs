@@ -126,7 +126,7 @@ fn complete_command(command: &mut Map<String, Value>) {
     }
     if !command.contains_key("command") {
         command.insert("command".to_owned(), Value::from(vec![STAND_IN]));
-        // What its own arguments would have had is not told as unused.
+        // What its own arguments would have had is not reported as unused.
         command.insert("stdin".to_owned(), Value::from("arguments"));
     }
 }

@@ -40,7 +40,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells of tokens that are given twice. The token itself is never told.
+    /// Reports tokens that are given twice. The token itself is never shown.
     fn tokens(&mut self, http: &HttpConfig) {
         let mut seen: BTreeMap<&str, &AgentName> = BTreeMap::new();
         for (agent, tokens) in &http.tokens {

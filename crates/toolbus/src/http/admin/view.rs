@@ -18,7 +18,7 @@ use crate::http::health::{Blocker, DaemonHealth};
 /// Largest body of a request, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;
 
-/// Every agent that has a section, and `default` for everybody else.
+/// Every agent that has a section, and `default` for all other callers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agents {
     /// One entry each, `default` last.
@@ -105,7 +105,7 @@ pub struct AppliedRules {
     pub bindings: Vec<String>,
 }
 
-/// A rule in words, and what it is for.
+/// A rule, and what it is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedRule {
     /// What it is for.
@@ -177,7 +177,7 @@ pub struct GateResult {
     pub passes: bool,
     /// Why, for an operator.
     pub text: String,
-    /// What the caller would be told, when it refuses.
+    /// The message for the caller, if it refuses.
     pub told: Option<String>,
 }
 
@@ -220,7 +220,7 @@ pub struct DaemonStatus {
     pub files: Vec<PathBuf>,
     /// Why it is not ready.
     pub blocked_by: Vec<Blocker>,
-    /// What everybody may know, and the last reload as a whole.
+    /// What is public, and the last reload as a whole.
     #[serde(flatten)]
     pub status: DaemonHealth,
 }

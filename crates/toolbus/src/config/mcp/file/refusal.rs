@@ -18,7 +18,7 @@ pub(super) struct ServerRefusal {
 }
 
 impl ServersFile {
-    /// Everything that is wrong, in words.
+    /// Everything that is wrong.
     pub(in crate::config::mcp) fn problems(&self) -> Vec<String> {
         let told = self.refused.iter().filter(|refusal| !refusal.is_disabled).map(|refusal| {
             let ServerRefusal { name, place, mistake, .. } = refusal;
