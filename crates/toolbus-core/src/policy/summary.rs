@@ -24,15 +24,15 @@ pub struct PolicySummary {
     pub bindings: Vec<String>,
 }
 
-impl EffectiveTools {
-    /// What holds for the caller's agent, whatever tools there are.
+impl PolicySummary {
+    /// What holds for the agent of the caller whose tools these are.
     #[must_use]
-    pub fn summary(&self) -> PolicySummary {
-        let (rules, section, cell) = (&self.catalogue.rules, self.rules(), self.cell());
+    pub fn of(effective: &EffectiveTools) -> Self {
+        let (rules, section, cell) = (&effective.catalogue.rules, effective.rules(), effective.cell());
         let profile = section.profile.and_then(|number| rules.profiles.get(number));
         let listed = |channel| cell.recipients.get(channel).map(crate::gates::recipients::AllowedRecipients::count);
         let channels = rules.policy.outbound.keys();
-        PolicySummary {
+        Self {
             profile: profile.map(|profile| profile.name().to_owned()),
             toolsets: section.toolsets.iter().map(ToString::to_string).collect(),
             max_in_flight: section.limits.max_in_flight,

@@ -136,7 +136,7 @@ fn rates(rates: &Rates) -> Result<Arc<RateRules>, PolicyError> {
 mod tests {
     use serde_json::json;
     use toolbus_core::caller::{AgentName, Caller};
-    use toolbus_core::policy::{Capacity, EffectiveTools, PolicyHandle};
+    use toolbus_core::policy::{Capacity, EffectiveTools, PolicyHandle, PolicySummary};
 
     use super::*;
     use crate::app;
@@ -182,7 +182,7 @@ mod tests {
         });
         let plain = effective(config.clone(), ana());
         assert_eq!(names(&plain), ["current_time", "echo"]);
-        let summary = plain.summary();
+        let summary = PolicySummary::of(&plain);
         assert_eq!(summary.profile.as_deref(), Some("subagent"));
         assert_eq!((summary.max_in_flight, summary.max_queued), (2, 3));
         assert_eq!(summary.rates, [(Pattern::parse("echo").unwrap(), "0.5 per second, 2 at once".to_owned())]);

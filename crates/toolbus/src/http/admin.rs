@@ -69,7 +69,8 @@ impl Admin {
         let callers = access.agents().into_iter().map(Caller::agent).chain([Caller::unknown()]);
         let summary = |caller: Caller| {
             let effective = access.effective(&caller);
-            let PolicySummary { profile, max_in_flight, max_queued, rates, bindings, .. } = effective.summary();
+            let PolicySummary { profile, max_in_flight, max_queued, rates, bindings, .. } =
+                PolicySummary::of(&effective);
             AgentSummary {
                 agent: effective.section_name().to_owned(),
                 tools: effective.names().count(),
@@ -124,7 +125,7 @@ impl Admin {
             agent: name.to_owned(),
             configured: effective.section_name() == name,
             nothing: effective.empty_reason().map(|reason| reason.to_string()),
-            rules: rules(effective.summary()),
+            rules: rules(PolicySummary::of(&effective)),
             tools: effective.explain_all().into_iter().map(verdict).collect(),
         })
     }
