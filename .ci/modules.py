@@ -22,6 +22,8 @@ CIRCLES = {
         {"commands::check", "commands::executor"},
         {"config", "packages", "runner", "tool", "tool::hints", "tool::text"},
     ],
+    # The ledger's table is a migration of the file that the store opens, and the ledger opens that file.
+    "toolbus-store": [{"sqlite", "sqlite_ledger"}],
 }
 
 # Folders with one or two files besides tests, each with what it is beside.
