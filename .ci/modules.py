@@ -20,7 +20,8 @@ CIRCLES = {
     "toolbus-sandbox": [{"helper::init", "helper::start", "helper::watchdog"}],
     "toolbus-scripts": [
         {"commands::check", "commands::executor"},
-        {"config", "packages", "runner", "tool", "tool::hints", "tool::text"},
+        {"config", "packages", "runner", "runner::pool", "runner::sandbox", "runner::session"}
+        | {"tool", "tool::hints", "tool::session", "tool::text"},
     ],
     # The ledger's table is a migration of the file that the store opens, and the ledger opens that file.
     "toolbus-store": [{"sqlite", "sqlite_ledger"}],
