@@ -294,8 +294,13 @@ impl SandboxInner {
             base: self.base.path().to_owned(),
             cgroup: self.cgroups.as_ref().ok().map(|base| base.spec().clone()),
         };
-        let mut made = Made { helper: self.spawner.watchdog()?, number, has_watchdog: false };
-        made.say(&order).await?;
+        let make = || Ok::<_, SandboxError>(Made { helper: self.spawner.watchdog()?, number, has_watchdog: false });
+        let mut made = make()?;
+        if made.say(&order).await.is_err() {
+            // The spawner was killed after it was asked.
+            made = make()?;
+            made.say(&order).await?;
+        }
         Ok(made)
     }
 }

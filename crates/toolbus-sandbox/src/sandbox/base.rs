@@ -62,7 +62,11 @@ impl BaseFolder {
 impl Drop for BaseFolder {
     fn drop(&mut self) {
         let path = std::mem::take(&mut self.0);
-        remove_soon(move || fs::remove_dir(&path).is_ok());
+        // Not once more if the system has removed it: the next folder of this process may have its name.
+        remove_soon(move || match fs::remove_dir(&path) {
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+            Ok(()) => true,
+        });
     }
 }
 
