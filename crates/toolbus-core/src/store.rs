@@ -29,7 +29,22 @@ pub trait Store: Send + Sync + 'static {
     /// See [`StoreError`]. Given up half-way or after [`StoreError::Failed`], the value may be there or not.
     fn put<'a>(&'a self, namespace: &'a str, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Takes a key away; false when it was not there.
+    /// Puts a value as [`Store::put`] does, if the present one is `expected`; `None` expects that the key is not there.
+    /// Returns whether the key has the new value now.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::put`].
+    fn replace<'a>(
+        &'a self,
+        namespace: &'a str,
+        key: &'a str,
+        expected: Option<&'a [u8]>,
+        value: Vec<u8>,
+    ) -> BoxFuture<'a, Result<bool, StoreError>>;
+
+    /// Takes a key away; false when it was not there. A store at a distance, whose connection was lost meanwhile, may
+    /// return false for a key that it has just taken away.
     ///
     /// # Errors
     ///

@@ -1,12 +1,16 @@
-//! The stores of Toolbus: [`Memory`], which lives as long as its process, and [`Sqlite`], one file. Each comes with a
-//! ledger.
+//! The stores of Toolbus: [`Memory`], which lives as long as its process, [`Sqlite`], one file, and [`Redis`], a server that
+//! replicas share. Each comes with a ledger.
 
+mod claim;
 mod memory;
 mod memory_ledger;
+mod redis;
 mod sqlite;
 mod sqlite_ledger;
 
-pub use memory::Memory;
-pub use memory_ledger::MemoryLedger;
-pub use sqlite::{OpenError, Sqlite};
-pub use sqlite_ledger::SqliteLedger;
+pub use self::claim::{FileClaim, FileClaimError};
+pub use self::memory::Memory;
+pub use self::memory_ledger::MemoryLedger;
+pub use self::redis::{Redis, RedisLedger, RedisSettings, RedisTls, RedisUrl, RedisUrlError, Versions};
+pub use self::sqlite::{OpenError, Sqlite};
+pub use self::sqlite_ledger::SqliteLedger;

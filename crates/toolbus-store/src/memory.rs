@@ -14,16 +14,27 @@ type Namespaces = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
 pub struct Memory(Mutex<Namespaces>);
 
 impl Memory {
-    fn put(&self, namespace: &str, key: &str, value: Vec<u8>) -> Result<(), StoreError> {
+    /// Puts a value if the present one is that of `expected`, or is the same; returns whether it is there.
+    fn put(
+        &self,
+        namespace: &str,
+        key: &str,
+        value: Vec<u8>,
+        expected: Option<Option<&[u8]>>,
+    ) -> Result<bool, StoreError> {
         check_key(namespace, key)?;
         check_value(&value)?;
         let mut namespaces = self.0.lock();
-        let keys = namespaces.entry(namespace.to_owned()).or_default();
-        if keys.len() >= MAX_KEYS && !keys.contains_key(key) {
+        let present = namespaces.get(namespace);
+        let before = present.and_then(|keys| keys.get(key)).map(Vec::as_slice);
+        if expected.is_some_and(|expected| before != expected && before != Some(&*value)) {
+            return Ok(false);
+        }
+        if present.is_some_and(|keys| keys.len() >= MAX_KEYS && !keys.contains_key(key)) {
             return Err(StoreError::Full(namespace.to_owned()));
         }
-        keys.insert(key.to_owned(), value);
-        Ok(())
+        namespaces.entry(namespace.to_owned()).or_default().insert(key.to_owned(), value);
+        Ok(true)
     }
 
     fn delete(&self, namespace: &str, key: &str) -> Result<bool, StoreError> {
@@ -46,7 +57,17 @@ impl Store for Memory {
     }
 
     fn put<'a>(&'a self, namespace: &'a str, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>> {
-        ready(self.put(namespace, key, value)).boxed()
+        ready(self.put(namespace, key, value, None).map(drop)).boxed()
+    }
+
+    fn replace<'a>(
+        &'a self,
+        namespace: &'a str,
+        key: &'a str,
+        expected: Option<&'a [u8]>,
+        value: Vec<u8>,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        ready(self.put(namespace, key, value, Some(expected))).boxed()
     }
 
     fn delete<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {

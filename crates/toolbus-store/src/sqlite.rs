@@ -65,6 +65,25 @@ impl Sqlite {
         Ok(Self { operations })
     }
 
+    /// Puts a value under a key that is not there; returns whether it is there.
+    async fn add(&self, namespace: &str, key: &str, value: Vec<u8>) -> Result<bool, StoreError> {
+        check_key(namespace, key)?;
+        check_value(&value)?;
+        let (in_namespace, key) = (namespace.to_owned(), key.to_owned());
+        let added = self.run(move |connection| {
+            let mut statement = connection.prepare_cached(
+                "INSERT INTO entries (namespace, key, value) SELECT ?1, ?2, ?3 \
+                 WHERE (SELECT count(*) FROM entries WHERE namespace = ?1) < ?4 ON CONFLICT DO NOTHING",
+            )?;
+            if statement.execute(params![in_namespace, key, value, MAX_KEYS as i64])? > 0 {
+                return Ok(Some(true));
+            }
+            let same = "SELECT value = ?3 FROM entries WHERE namespace = ?1 AND key = ?2";
+            connection.prepare_cached(same)?.query_row(params![in_namespace, key, value], |row| row.get(0)).optional()
+        });
+        added.await?.ok_or_else(|| StoreError::Full(namespace.to_owned()))
+    }
+
     async fn run<T: Send + 'static>(
         &self,
         operation: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -112,6 +131,32 @@ impl Store for Sqlite {
                     .execute(params![in_namespace, key, value, MAX_KEYS as i64])
             });
             if stored.await? == 0 { Err(StoreError::Full(namespace.to_owned())) } else { Ok(()) }
+        }
+        .boxed()
+    }
+
+    fn replace<'a>(
+        &'a self,
+        namespace: &'a str,
+        key: &'a str,
+        expected: Option<&'a [u8]>,
+        value: Vec<u8>,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        async move {
+            let Some(expected) = expected.map(<[u8]>::to_vec) else {
+                return self.add(namespace, key, value).await;
+            };
+            check_key(namespace, key)?;
+            check_value(&value)?;
+            let (namespace, key) = (namespace.to_owned(), key.to_owned());
+            let replaced = self.run(move |connection| {
+                connection
+                    .prepare_cached(
+                        "UPDATE entries SET value = ?3 WHERE namespace = ?1 AND key = ?2 AND value IN (?3, ?4)",
+                    )?
+                    .execute(params![namespace, key, value, expected])
+            });
+            Ok(replaced.await? > 0)
         }
         .boxed()
     }

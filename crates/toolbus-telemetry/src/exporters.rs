@@ -221,6 +221,14 @@ impl Exporters {
         }
     }
 
+    /// Has `look` asked at each export how many replicas share a store, by configuration. To be called once; `look` is
+    /// kept until the end of the exporter.
+    pub fn watch_replicas(&self, look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static) {
+        if let Some(provider) = &self.metering {
+            trust::observe_replicas(&provider.meter(SCOPE), look);
+        }
+    }
+
     /// Exports what is left, for `limit` at most. Calls that go on meanwhile are no longer recorded.
     ///
     /// # Errors

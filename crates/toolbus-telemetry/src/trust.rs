@@ -76,6 +76,18 @@ pub(crate) fn observe_ledger(meter: &Meter, look: impl Fn() -> LedgerUsage + Sen
     shed.with_callback(move |counter| counter.observe(of_shed().shed, &[])).build();
 }
 
+/// Registers how many replicas share a store, by whether they have the configuration of this one.
+pub(crate) fn observe_replicas(meter: &Meter, look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static) {
+    let replicas = meter.u64_observable_gauge("toolbus.replicas").with_unit("{replica}");
+    let replicas = replicas.with_description("Replicas that share a store.");
+    let by_configuration = replicas.with_callback(move |gauge| {
+        for (configuration, count) in look() {
+            gauge.observe(count, &[KeyValue::new("configuration", configuration)]);
+        }
+    });
+    by_configuration.build();
+}
+
 /// The first sources by name, and one sum for those that are too many.
 fn bounded_sources(all: Vec<HeldTools>) -> BTreeMap<String, HeldTools> {
     let mut shown: BTreeMap<String, HeldTools> = BTreeMap::new();

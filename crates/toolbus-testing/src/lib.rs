@@ -1,8 +1,9 @@
-//! Real servers for tests: a private RabbitMQ node, a TCP proxy that breaks on demand, an OTLP receiver.
+//! Real servers for tests: a private RabbitMQ node, a Redis server, a TCP proxy that breaks on demand, an OTLP receiver.
 
 pub mod log;
 pub mod otlp;
 pub mod patience;
 pub mod proxy;
 pub mod rabbit;
+pub mod redis;
 pub mod tls;

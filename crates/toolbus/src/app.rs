@@ -7,6 +7,7 @@ mod listen;
 mod parts;
 mod pins;
 mod reload;
+mod replicas;
 mod scripts;
 mod servers;
 mod telemetry;
@@ -38,7 +39,7 @@ use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{AllArrived, Clock, Dispatcher, Drained, Gates, PendingTools, Service};
 use toolbus_mcp_client::model_tools::Registrar;
-use toolbus_store::Memory;
+use toolbus_store::FileClaim;
 use toolbus_telemetry::logging::LoggingError;
 use toolbus_telemetry::{Exporters, TelemetryError};
 use toolbus_trust::pins::{PinFileError, Pins};
@@ -46,13 +47,14 @@ use toolbus_trust::scan::RulesError;
 
 use self::parts::shown;
 use self::reload::Change;
+use self::replicas::{Announcement, Replicas};
 use self::watch::FileWatch;
 use crate::audit::{AuditError, AuditLog};
 use crate::config::daemon::Role;
-use crate::config::store::StoreOpenError;
+use crate::config::store::{OpenStore, StoreOpenError};
 use crate::config::{Config, PolicyError, Sources, ToolsError};
 use crate::http::admin::{DaemonAdmin, LoadError, ReloadRequest, SwitchStore};
-use crate::http::{Build, Health, HealthSources, HttpAuth, Listeners, ListenersError, McpAdmin};
+use crate::http::{Build, Health, HealthSources, HttpAuth, Listeners, ListenersError, McpAdmin, SharedState};
 use crate::signals::{SignalRequest, Signals};
 
 /// Time for the last audit records, metrics, spans and log records to leave.
@@ -83,6 +85,14 @@ pub struct App {
     redactor: Redactor,
     bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
+    _claim: Option<FileClaim>,
+    /// What is known of a store that replicas share.
+    shared: channel::Receiver<SharedState>,
+    /// Keeps in step with other replicas, once it is run.
+    replicas: Option<Replicas>,
+    /// What other replicas know of this one.
+    announcement: Option<Announcement>,
+    is_consuming: bool,
     policy: PolicyHandle,
     sessions: SessionSets,
     scripts: AppScripts,
@@ -113,7 +123,7 @@ struct DaemonParts {
     audit: Arc<AuditLog>,
     exporters: Exporters,
     /// Taken once they are served.
-    listeners: Option<(Listeners, SwitchStore)>,
+    listeners: Option<(Listeners, Arc<SwitchStore>)>,
 }
 
 /// Why a valid configuration cannot be put into practice.
@@ -189,12 +199,23 @@ impl App {
             Some(recording) => recording.redactor.clone(),
             None => parts::redactor(config),
         };
-        let ledger = if is_daemon { Some(config.store.open_ledger(config.ledger.limits())?) } else { None };
-        let store: Arc<dyn Store> = if is_daemon { config.store.open()? } else { Arc::new(Memory::default()) };
+        let open = match is_daemon {
+            true => config.store.open(&config.queue_prefix(), &sources.holder())?,
+            false => OpenStore::in_memory(),
+        };
+        let ledger = if is_daemon { Some(config.store.open_ledger(config.ledger.limits(), &open)?) } else { None };
+        let OpenStore { store, shared: redis, claim } = open;
+        let switches = Arc::new(SwitchStore::new(Arc::clone(&store)));
         let (registry, mut sets) = parts::tools(config)?;
         let policy = parts::policy(config, registry.clone())?;
         let daemon = match recording {
-            Some(recording) => Some(DaemonParts::open(config, recording, &store, &policy).await?),
+            Some(recording) => {
+                // What was disabled is disabled again before anything can be called; what replicas share is read later.
+                if redis.is_none() {
+                    switches.follow(&policy).await?;
+                }
+                Some(DaemonParts::open(config, recording, Arc::clone(&switches)).await?)
+            }
             None => None,
         };
         let exporters = daemon.as_ref().map(|daemon| &daemon.exporters);
@@ -216,8 +237,16 @@ impl App {
         let of_scripts = scripts.clone();
         // Without the role `mcp`, the servers are those of another process.
         let has_servers = config.roles().contains(&Role::Mcp);
+        let digest = channel::Sender::new(config.digest());
+        let (state, shared) = channel::channel(SharedState::default());
+        let replicas = redis.map(|redis| {
+            let own = replicas::own(config);
+            let parts = (policy.clone(), switches, registrar.clone());
+            Replicas::new(redis, parts, digest.subscribe(), own, state)
+        });
         let health = Arc::new(Health::new(HealthSources {
             bus: bus.state(),
+            shared: shared.clone(),
             policy: policy.clone(),
             load: Arc::clone(&load),
             servers: shown(servers.as_ref()),
@@ -253,6 +282,11 @@ impl App {
             redactor,
             bus,
             store,
+            _claim: claim,
+            shared,
+            replicas,
+            announcement: None,
+            is_consuming: false,
             policy,
             sessions,
             scripts,
@@ -263,7 +297,7 @@ impl App {
             gates,
             service: Arc::new(Service::new(dispatcher.clone())),
             dispatcher,
-            digest: channel::Sender::new(config.digest()),
+            digest,
             health,
             http_auth: HttpAuth::new(config, audit, stop_serving.clone()),
             reloads,
@@ -286,11 +320,14 @@ impl App {
 
     /// Starts the MCP servers of the configuration, and those that callers have registered. Comes before
     /// [`Self::listen`], so that each call finds the servers that there are to be.
-    pub async fn start_servers(&self) {
-        let Some(servers) = &self.servers else { return };
-        servers.apply(&self.config, self.plan(&self.config).0);
-        if let Some(registrar) = &self.registrar {
-            servers.bridge().restore(registrar.restore().await);
+    pub async fn start_servers(&mut self) {
+        if let Some(servers) = &self.servers {
+            servers.apply(&self.config, self.plan(&self.config).0);
+        }
+        match (&mut self.replicas, &self.servers, &self.registrar) {
+            (Some(replicas), ..) => replicas.step().await,
+            (None, Some(servers), Some(registrar)) => servers.bridge().restore(registrar.restore().await),
+            _ => {}
         }
     }
 
@@ -302,6 +339,7 @@ impl App {
             self.reload_servers().await;
         }
         let mut fatal = pin!(fatal(self.bus.state()));
+        let mut shared = self.shared.clone();
         loop {
             let change = tokio::select! {
                 asked = signals.next() => match asked {
@@ -310,6 +348,10 @@ impl App {
                 },
                 Some(request) = self.reloads.recv() => Change::Configuration(Some(request)),
                 () = watch::changed(&mut file) => Change::ServersFile,
+                () = read(&mut shared), if !self.is_consuming => {
+                    self.consume();
+                    continue;
+                }
                 reason = &mut fatal => return Shutdown::Fatal(reason),
             };
             // A file that is slow to read does not delay the end.
@@ -329,6 +371,9 @@ impl App {
         while self.consumers.join_next().await.is_some() {}
         self.background.abort_all();
         let drained = self.service.drain(patience).await;
+        if let Some(announcement) = self.announcement.take() {
+            announcement.end().await;
+        }
         self.sessions.shutdown().await;
         if let Some(servers) = &self.servers {
             servers.bridge().shutdown().await;
@@ -377,12 +422,9 @@ impl DaemonParts {
     async fn open(
         config: &Config,
         Recording { redactor, exporters }: Recording,
-        store: &Arc<dyn Store>,
-        policy: &PolicyHandle,
+        switches: Arc<SwitchStore>,
     ) -> Result<Self, AppError> {
         let audit = AuditLog::open(&config.audit, &redactor)?;
-        // What was disabled is disabled again before anything can be called.
-        let switches = SwitchStore::load(Arc::clone(store), policy).await?;
         let listeners = Some((Listeners::bind(config).await?, switches));
         Ok(Self { audit, exporters, listeners })
     }
@@ -397,6 +439,13 @@ impl DaemonParts {
         if let Err(error) = self.exporters.shutdown(FLUSH_TIME).await {
             tracing::warn!(%error, "the last metrics, spans and log records were not exported");
         }
+    }
+}
+
+/// Waits until what replicas share has been read.
+async fn read(shared: &mut channel::Receiver<SharedState>) {
+    if shared.wait_for(|state| !state.is_unread).await.is_err() {
+        std::future::pending().await
     }
 }
 

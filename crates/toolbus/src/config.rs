@@ -158,6 +158,21 @@ impl fmt::Debug for Sources {
     }
 }
 
+impl Sources {
+    /// What a daemon with these sources says of itself to others that want its files.
+    #[must_use]
+    pub fn holder(&self) -> String {
+        let absolute =
+            |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone()).display().to_string();
+        let files: Vec<String> = self.files.iter().map(absolute).collect();
+        if files.is_empty() {
+            "a daemon without files".to_owned()
+        } else {
+            format!("the daemon of {}", files.join(", "))
+        }
+    }
+}
+
 /// A configuration in which nothing is wrong.
 #[derive(Debug, Clone)]
 pub struct Loaded {
@@ -168,10 +183,12 @@ pub struct Loaded {
 }
 
 impl Config {
-    /// A hash of what replicas have in common: of everything but addresses that are each one's own, and of no secret.
+    /// A hash of what replicas have in common: of everything but names and addresses that are each one's own, and of no
+    /// secret.
     #[must_use]
     pub fn digest(&self) -> String {
         let common = Self {
+            bus: BusConfig { name: String::new(), ..self.bus.clone() },
             http: HttpConfig::default(),
             daemon: DaemonConfig { roles: Some(self.roles()), ..DaemonConfig::default() },
             telemetry: TelemetryConfig::default(),

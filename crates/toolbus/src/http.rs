@@ -8,6 +8,7 @@ mod health;
 mod listeners;
 mod origin;
 mod refusal;
+mod shared;
 mod slots;
 
 pub use auth::HttpAuth;
@@ -16,6 +17,7 @@ pub use health::{
     McpServerHealth, NoServers, Readiness, ReloadCounts, ReloadReport, ScriptStatus,
 };
 pub use listeners::{AdminSocket, HttpServer, HttpState, ListenError, Listeners, ListenersError, SocketError};
+pub use shared::{Replica, ReplicaCounts, ReplicaSummary, SharedState};
 
 #[cfg(test)]
 pub(crate) mod tests;

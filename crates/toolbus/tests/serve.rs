@@ -167,3 +167,34 @@ fn a_daemon_runs_and_reloads_the_same_from_each_format() {
     let [toml, json, yaml] = answers;
     assert_eq!((&toml, &toml), (&json, &yaml));
 }
+
+#[test]
+fn a_file_is_the_store_of_one_daemon_until_that_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let text = format!("[store]\nurl = \"sqlite:{}\"\n", path("toolbus.db"));
+    for name in ["one.toml", "other.toml"] {
+        std::fs::write(path(name), &text).unwrap();
+    }
+    let mut first = Served::start(&["--config", &path("one.toml")]);
+    first.read_until("HTTP: listening");
+    let mut second = Served::start(&["--config", &path("other.toml")]);
+    let refusal = second.read_until("cannot be used");
+    let holder = format!("another process uses it: the daemon of {}", path("one.toml"));
+    assert!(refusal.contains(&holder) && refusal.contains("redis://"), "{refusal}");
+    assert_eq!(second.code(), Some(1));
+    let check = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+        command.args(["check", "--config", &path(name)]).env_clear().output().unwrap()
+    };
+    let refused = check("other.toml");
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{told}");
+    assert!(told.contains(&format!("the daemon of {} uses this file", path("one.toml"))), "{told}");
+    assert_eq!(check("one.toml").status.code(), Some(0), "it is the running daemon's own");
+    // Also in whatever way it ends.
+    first.signal("KILL");
+    first.code();
+    assert_eq!(check("other.toml").status.code(), Some(0));
+    Served::start(&["--config", &path("other.toml")]).read_until("HTTP: listening");
+}

@@ -1,5 +1,5 @@
 //! MCP servers behind the real binary. Those that others wrote are in `interop`, hostile ones in `chaos`.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod own_names;
 mod peer;
@@ -11,5 +11,6 @@ mod policy_names;
 mod policy_registering;
 mod reload;
 mod reload_mistakes;
+mod replicas;
 mod small;
 mod toolsets;

@@ -21,8 +21,7 @@ use super::rules::{RegisteredTransport, RegistrationRules, RuleViolation};
 use crate::servers::ServerControl;
 use crate::spec::{ServerName, ServerOrigin, ServerSpec, ToolFilter};
 
-/// The store's namespace of what is registered: records by the names in lower case.
-const NAMESPACE: &str = "mcp.registered";
+const NAMESPACE: &str = Registrar::NAMESPACE;
 /// Most servers that are registered.
 const MAX_SERVERS: usize = 50;
 /// Most servers that one agent has registered, or all callers together that the policy has no section for.
@@ -42,6 +41,8 @@ pub struct Registrar {
     deciding: tokio::sync::Mutex<()>,
     /// The names that are being changed, and by whom.
     changing: Mutex<BTreeMap<Arc<str>, RegistrationOwner>>,
+    /// The records that were taken over from the store or put there, by the names in lower case.
+    known: Mutex<BTreeMap<String, Vec<u8>>>,
 }
 
 /// Why a server was not registered or unregistered. The texts are for callers.
@@ -76,6 +77,9 @@ struct NameClaim {
 }
 
 impl Registrar {
+    /// The store's namespace of what is registered: records by the names in lower case.
+    pub const NAMESPACE: &str = "mcp.registered";
+
     /// Creates a registrar with these rules. `is_lasting` is whether the store outlives the process.
     #[must_use]
     pub fn new(
@@ -85,8 +89,8 @@ impl Registrar {
         fleet: Arc<dyn ServerControl>,
         clock: Clock,
     ) -> Self {
-        let (deciding, changing) = (tokio::sync::Mutex::default(), Mutex::default());
-        Self { rules, store, is_lasting, fleet, clock, deciding, changing }
+        let (deciding, changing, known) = Default::default();
+        Self { rules, store, is_lasting, fleet, clock, deciding, changing, known }
     }
 
     /// How long a registration lasts, for the response to the caller.
@@ -117,6 +121,63 @@ impl Registrar {
             }
         }
         specs
+    }
+
+    /// Takes over what the store has and other daemons have changed: starts what they have registered, and removes what they
+    /// have unregistered. What the rules do not allow is left out. Returns false if a server is being changed here, so that
+    /// it has to be looked at again.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be read. Nothing is removed then.
+    pub async fn follow(&self) -> Result<bool, StoreError> {
+        // No change begins meanwhile; those that are under way are left alone.
+        let _one_at_a_time = self.deciding.lock().await;
+        let busy: Vec<Arc<str>> = self.changing().keys().cloned().collect();
+        let is_busy = |key: &str| busy.iter().any(|name| **name == *key);
+        let mut stored = BTreeMap::new();
+        for key in self.store.list(NAMESPACE).await? {
+            if let Some(record) = self.store.get(NAMESPACE, &key).await? {
+                stored.insert(key, record);
+            }
+        }
+        stored.retain(|key, _| !is_busy(key));
+        let mut known = self.known.lock().clone();
+        known.retain(|key, _| !is_busy(key));
+        for (key, record) in &stored {
+            if known.remove(key).is_some_and(|before| before == *record) {
+                continue;
+            }
+            match self.restored(key, record) {
+                // It connects in its own time.
+                Ok(spec) => drop(self.fleet.add(spec, self.clock.now()).await),
+                Err(reason) => {
+                    tracing::warn!(server = shown(key), reason, "left out an MCP server that was registered elsewhere");
+                    self.remove_named(key).await;
+                }
+            }
+        }
+        for key in known.keys() {
+            self.remove_named(key).await;
+        }
+        let mut known = self.known.lock();
+        known.retain(|key, _| is_busy(key));
+        known.extend(stored);
+        Ok(busy.is_empty())
+    }
+
+    /// Writes the servers that are registered here into a store that has lost them.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be written.
+    pub async fn write_again(&self) -> Result<(), StoreError> {
+        let _one_at_a_time = self.deciding.lock().await;
+        let known = self.known.lock().clone();
+        for (key, record) in known {
+            self.store.replace(NAMESPACE, &key, None, record).await?;
+        }
+        Ok(())
     }
 
     fn restored(&self, key: &str, stored: &[u8]) -> Result<ServerSpec, String> {
@@ -171,7 +232,7 @@ impl Registrar {
             added = self.fleet.add(spec, latest) => added.map_err(|reason| RegistrationRefusal::Server(excerpt(&reason, MAX_REASON))),
         };
         let kept = match added {
-            Ok(tools) => self.keep(&name, &record, previous.as_ref()).await.map(|()| tools.len()),
+            Ok(tools) => self.keep(&name, &record, previous.as_deref()).await.map(|()| tools.len()),
             Err(refusal) => Err(refusal),
         };
         match &kept {
@@ -190,22 +251,23 @@ impl Registrar {
     ) -> Result<(), RegistrationRefusal> {
         let _place = {
             let _one_at_a_time = self.deciding.lock().await;
-            let record = self.record(name.folded()).await?.filter(|record| record.owner.name == owner.name);
-            record.ok_or(RegistrationRefusal::NotYours)?;
+            let record = self.stored(name.folded()).await?.and_then(|stored| RegistrationRecord::parse(&stored));
+            record.filter(|record| record.owner.name == owner.name).ok_or(RegistrationRefusal::NotYours)?;
             self.place(name, owner)?
         };
         self.store.delete(NAMESPACE, name.folded()).await.map_err(not_stored)?;
+        self.known.lock().remove(&**name.folded());
         self.remove(name).await;
         tracing::info!(server = %name, agent = shown(&owner.name), "unregistered an MCP server");
         Ok(())
     }
 
-    /// Whether the owner may register this name now; with what it has registered by that name before.
+    /// Whether the owner may register this name now; with the record of what it has registered by that name before.
     async fn may_register(
         self: &Arc<Self>,
         name: &ServerName,
         owner: &RegistrationOwner,
-    ) -> Result<(NameClaim, Option<RegistrationRecord>), RegistrationRefusal> {
+    ) -> Result<(NameClaim, Option<Vec<u8>>), RegistrationRefusal> {
         let _one_at_a_time = self.deciding.lock().await;
         // The reply does not depend on who has the name, or on whether the caller may see it.
         let mut owners = self.owners().await?;
@@ -225,14 +287,18 @@ impl Registrar {
         if owners.values().filter(|known| known.share == owner.share).count() >= MAX_PER_AGENT {
             return Err(RegistrationRefusal::TooMany);
         }
-        Ok((place, self.record(name.folded()).await?))
+        let previous = self.stored(name.folded()).await?;
+        // Another daemon may have been faster since.
+        let is_foreign =
+            |stored: &Vec<u8>| RegistrationRecord::parse(stored).is_some_and(|known| known.owner.name != owner.name);
+        if previous.as_ref().is_some_and(is_foreign) { Err(RegistrationRefusal::Taken) } else { Ok((place, previous)) }
     }
 
     /// The owners of names: registered ones, and those being registered.
     async fn owners(&self) -> Result<BTreeMap<Arc<str>, RegistrationOwner>, RegistrationRefusal> {
         let mut owners = BTreeMap::new();
         for key in self.store.list(NAMESPACE).await.map_err(not_stored)? {
-            if let Some(record) = self.record(&key).await? {
+            if let Some(record) = self.stored(&key).await?.and_then(|stored| RegistrationRecord::parse(&stored)) {
                 owners.insert(key.into(), record.owner);
             }
         }
@@ -240,21 +306,31 @@ impl Registrar {
         Ok(owners)
     }
 
-    async fn record(&self, key: &str) -> Result<Option<RegistrationRecord>, RegistrationRefusal> {
-        let stored = self.store.get(NAMESPACE, key).await.map_err(not_stored)?;
-        Ok(stored.and_then(|stored| RegistrationRecord::parse(&stored)))
+    async fn stored(&self, key: &str) -> Result<Option<Vec<u8>>, RegistrationRefusal> {
+        self.store.get(NAMESPACE, key).await.map_err(not_stored)
     }
 
-    /// Stores a record; when that fails, what was there before is there again as far as can be.
+    /// Stores a record unless another daemon has stored one meanwhile; when that fails, what was there before is there
+    /// again as far as can be.
     async fn keep(
         &self,
         name: &ServerName,
         record: &RegistrationRecord,
-        previous: Option<&RegistrationRecord>,
+        previous: Option<&[u8]>,
     ) -> Result<(), RegistrationRefusal> {
-        let Err(error) = self.store.put(NAMESPACE, name.folded(), record.to_bytes()).await else { return Ok(()) };
+        let bytes = record.to_bytes();
+        let error = match self.store.replace(NAMESPACE, name.folded(), previous, bytes.clone()).await {
+            Ok(true) => {
+                self.known.lock().insert(name.folded().to_string(), bytes);
+                return Ok(());
+            }
+            Ok(false) => return Err(RegistrationRefusal::Busy),
+            Err(error) => error,
+        };
         let undone = match previous {
-            Some(previous) => self.store.put(NAMESPACE, name.folded(), previous.to_bytes()).await,
+            Some(previous) => {
+                self.store.replace(NAMESPACE, name.folded(), Some(&bytes), previous.to_vec()).await.map(drop)
+            }
             None => self.store.delete(NAMESPACE, name.folded()).await.map(drop),
         };
         if let Err(error) = undone {
@@ -263,8 +339,9 @@ impl Registrar {
         Err(not_stored(error))
     }
 
-    async fn undo(&self, name: &ServerName, previous: Option<RegistrationRecord>) {
-        match previous.and_then(|record| record.spec(&self.rules).ok()) {
+    async fn undo(&self, name: &ServerName, previous: Option<Vec<u8>>) {
+        let previous = previous.and_then(|stored| RegistrationRecord::parse(&stored)?.spec(&self.rules).ok());
+        match previous {
             // It connects in its own time.
             Some(spec) => drop(self.fleet.add(spec, self.clock.now()).await),
             None => self.remove(name).await,
@@ -275,6 +352,12 @@ impl Registrar {
     async fn remove(&self, name: &ServerName) {
         if self.fleet.origin(name.as_str()) == Some(ServerOrigin::Registration) {
             self.fleet.remove(name).await;
+        }
+    }
+
+    async fn remove_named(&self, key: &str) {
+        if let Ok(name) = ServerName::parse(key) {
+            self.remove(&name).await;
         }
     }
 

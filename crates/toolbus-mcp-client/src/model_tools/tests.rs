@@ -8,6 +8,7 @@ mod registering;
 mod storing;
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use toolbus_core::check_schema;
 use toolbus_core::listing::{definition, render};
@@ -52,5 +53,5 @@ fn models_are_told_the_names_of_the_issue_and_nothing_of_aliases() {
 #[test]
 fn without_a_registrar_there_are_no_tools_to_register_with() {
     let names: Vec<_> = Fixture::without_registration().tools.iter().map(|tool| tool.descriptor.name.clone()).collect();
-    assert_eq!(names, ["mcp_list_services", "mcp_get_service_details", "mcp_invoke_tool"].map(Into::into));
+    assert_eq!(names, ["mcp_list_services", "mcp_get_service_details", "mcp_invoke_tool"].map(Arc::<str>::from));
 }

@@ -1,11 +1,11 @@
-//! A process that is killed with SIGKILL loses nothing that it had put.
+//! A process that is killed with SIGKILL loses nothing that it had put, and its claim.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use toolbus_core::store::Store;
-use toolbus_store::Sqlite;
+use toolbus_store::{FileClaim, FileClaimError, Sqlite};
 
 /// The program of `examples/put_and_wait.rs`, which is built with the tests.
 fn program() -> PathBuf {
@@ -20,10 +20,15 @@ async fn what_a_killed_process_had_put_is_there() {
     let mut child = Command::new(program()).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    let taken = FileClaim::new(&path, "the test").unwrap_err();
+    assert!(matches!(&taken, FileClaimError::Taken(holder) if holder == "the example"), "{taken}");
+    assert_eq!(FileClaim::holder(&path).unwrap().as_deref(), Some("the example"));
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(said, "everything is put\n", "the child ended early");
 
+    assert_eq!(FileClaim::holder(&path).unwrap(), None);
+    let _claim = FileClaim::new(&path, "the test").unwrap();
     let store = Sqlite::open(&path).unwrap();
     assert_eq!(store.list("a").await.unwrap().len(), 50);
     assert_eq!(store.get("a", "49").await, Ok(Some(vec![49])));

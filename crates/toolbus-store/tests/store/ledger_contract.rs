@@ -10,7 +10,10 @@ use toolbus_core::ledger::{
     Begin, Begun, ENTRY_BYTES, EntryState, Fingerprint, Finished, Ledger, LedgerEntry, LedgerLimits, RequestKey,
     RunToken,
 };
-use toolbus_store::{MemoryLedger, SqliteLedger};
+use toolbus_store::{MemoryLedger, RedisLedger, SqliteLedger};
+use toolbus_testing::redis::RedisServer;
+
+use crate::redis::store_of;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const ROOMY: LedgerLimits = LedgerLimits { max_entries: 10_000, max_bytes: 64 * 1024 * 1024 };
@@ -20,23 +23,30 @@ struct Subject {
     ledger: Arc<dyn Ledger>,
     clock: Clock,
     _folder: Option<TempDir>,
+    redis: Option<(Arc<RedisLedger>, RedisServer)>,
 }
 
 /// An empty ledger of each kind.
-fn ledgers(limits: LedgerLimits) -> Vec<Subject> {
+async fn ledgers(limits: LedgerLimits) -> Vec<Subject> {
     let clock = Clock::manual();
     let folder = tempfile::tempdir().unwrap();
     let sqlite = SqliteLedger::open(&folder.path().join("store.db"), limits, clock).unwrap();
-    let subject = |ledger, folder| Subject { ledger, clock, _folder: folder };
+    let server = RedisServer::start().await;
+    let redis = Arc::new(RedisLedger::new(Arc::new(store_of(&server.url())), limits));
+    let subject = |ledger, folder, redis| Subject { ledger, clock, _folder: folder, redis };
     vec![
-        subject(Arc::new(MemoryLedger::new(limits, clock)) as Arc<dyn Ledger>, None),
-        subject(Arc::new(sqlite), Some(folder)),
+        subject(Arc::new(MemoryLedger::new(limits, clock)) as Arc<dyn Ledger>, None, None),
+        subject(Arc::new(sqlite), Some(folder), None),
+        subject(Arc::clone(&redis) as _, None, Some((redis, server))),
     ]
 }
 
 impl Subject {
     fn pass(&self, time: Duration) {
         self.clock.advance(time);
+        if let Some((ledger, _)) = &self.redis {
+            ledger.advance(time);
+        }
     }
 
     async fn begin(&self, begin: Begin) -> Begun {
@@ -87,7 +97,7 @@ fn started(run: u8, is_live: bool) -> EntryState {
 
 #[tokio::test]
 async fn a_run_begins_once_and_is_answered_once() {
-    for subject in ledgers(ROOMY) {
+    for subject in ledgers(ROOMY).await {
         assert_eq!(subject.state(1).await, None);
         assert_eq!(subject.begin(begin(1, 1)).await, Begun::Begun);
         let known = LedgerEntry { fingerprint: Fingerprint([9; 32]), state: started(1, false) };
@@ -103,7 +113,7 @@ async fn a_run_begins_once_and_is_answered_once() {
 
 #[tokio::test]
 async fn the_second_of_two_answers_of_one_run_learns_the_first() {
-    for subject in ledgers(ROOMY) {
+    for subject in ledgers(ROOMY).await {
         subject.begin(begin(1, 1)).await;
         assert_eq!(subject.finish(1, 1, "unknown").await, Finished::Stored);
         let first = Bytes::from_static(b"unknown");
@@ -114,7 +124,7 @@ async fn the_second_of_two_answers_of_one_run_learns_the_first() {
 
 #[tokio::test]
 async fn operations_may_be_repeated() {
-    for subject in ledgers(ROOMY) {
+    for subject in ledgers(ROOMY).await {
         assert_eq!(subject.begin(begin(1, 1)).await, Begun::Begun);
         assert_eq!(subject.begin(begin(1, 1)).await, Begun::Begun, "the same run");
         assert_eq!(subject.finish(1, 1, "paid").await, Finished::Stored);
@@ -125,7 +135,7 @@ async fn operations_may_be_repeated() {
 
 #[tokio::test]
 async fn another_run_neither_answers_nor_releases() {
-    for subject in ledgers(ROOMY) {
+    for subject in ledgers(ROOMY).await {
         subject.begin(begin(1, 1)).await;
         assert_eq!(subject.finish(1, 2, "paid").await, Finished::Forgotten);
         assert_eq!(subject.finish(2, 1, "paid").await, Finished::Forgotten);
@@ -136,7 +146,7 @@ async fn another_run_neither_answers_nor_releases() {
 
 #[tokio::test]
 async fn a_released_run_can_be_begun_again_and_an_answered_one_cannot_be_released() {
-    for subject in ledgers(ROOMY) {
+    for subject in ledgers(ROOMY).await {
         subject.begin(begin(1, 1)).await;
         subject.ledger.release(key(1), token(1)).await.unwrap();
         assert_eq!(subject.state(1).await, None);
@@ -150,7 +160,7 @@ async fn a_released_run_can_be_begun_again_and_an_answered_one_cannot_be_release
 
 #[tokio::test]
 async fn a_request_that_cannot_be_told_from_another_takes_its_entry() {
-    for subject in ledgers(ROOMY) {
+    for subject in ledgers(ROOMY).await {
         subject.begin(begin(1, 1)).await;
         subject.finish(1, 1, "paid").await;
         assert_eq!(subject.begin(Begin { replaces: true, ..begin(1, 2) }).await, Begun::Begun);
@@ -162,7 +172,7 @@ async fn a_request_that_cannot_be_told_from_another_takes_its_entry() {
 
 #[tokio::test]
 async fn a_daemon_is_alive_until_its_lease_lapses() {
-    for subject in ledgers(ROOMY) {
+    for subject in ledgers(ROOMY).await {
         subject.begin(begin(1, 1)).await;
         subject.ledger.renew("other".into(), Duration::from_secs(60)).await.unwrap();
         assert_eq!(subject.state(1).await, Some(started(1, false)), "another's lease");
@@ -179,7 +189,7 @@ async fn a_daemon_is_alive_until_its_lease_lapses() {
 
 #[tokio::test]
 async fn entries_expire() {
-    for subject in ledgers(ROOMY) {
+    for subject in ledgers(ROOMY).await {
         for (number, run) in [(1, 1), (2, 2)] {
             subject.begin(begin(number, run)).await;
         }
@@ -196,7 +206,7 @@ async fn entries_expire() {
 
 #[tokio::test]
 async fn expired_entries_are_removed_as_others_begin() {
-    for subject in ledgers(ROOMY) {
+    for subject in ledgers(ROOMY).await {
         for number in 0..100 {
             subject.begin(begin(number, 1)).await;
             subject.finish(number, 1, "paid").await;
@@ -211,7 +221,7 @@ async fn expired_entries_are_removed_as_others_begin() {
 
 #[tokio::test]
 async fn the_oldest_answered_entries_make_room_and_started_ones_never_do() {
-    for subject in ledgers(LedgerLimits { max_entries: 4, ..ROOMY }) {
+    for subject in ledgers(LedgerLimits { max_entries: 4, ..ROOMY }).await {
         for number in 0..4 {
             assert_eq!(subject.begin(begin(number, 1)).await, Begun::Begun);
         }
@@ -236,7 +246,7 @@ async fn the_oldest_answered_entries_make_room_and_started_ones_never_do() {
 async fn answers_are_bounded_in_bytes() {
     const ANSWER: &str = "0123456789";
     let max_bytes = 3 * (ENTRY_BYTES + 10);
-    for subject in ledgers(LedgerLimits { max_bytes, ..ROOMY }) {
+    for subject in ledgers(LedgerLimits { max_bytes, ..ROOMY }).await {
         for number in 0..20 {
             assert_eq!(subject.begin(begin(number, 1)).await, Begun::Begun);
             assert_eq!(subject.finish(number, 1, ANSWER).await, Finished::Stored);
@@ -250,7 +260,7 @@ async fn answers_are_bounded_in_bytes() {
 
 #[tokio::test]
 async fn of_many_that_begin_at_once_one_does() {
-    for subject in ledgers(ROOMY) {
+    for subject in ledgers(ROOMY).await {
         let mut runs = tokio::task::JoinSet::new();
         for run in 0..100 {
             let ledger = Arc::clone(&subject.ledger);

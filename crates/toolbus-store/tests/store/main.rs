@@ -1,4 +1,5 @@
-//! The stores and ledgers, each held to the same contract; and files in every state that one can be in.
+//! The stores and ledgers, each held to the same contract; files in every state that one can be in; and a server that goes
+//! away.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
@@ -7,3 +8,4 @@ mod files;
 mod killed;
 mod ledger_contract;
 mod ledger_files;
+mod redis;

@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use tokio::sync::watch;
 use toolbus_core::bus::{Ownership, Subscription};
 use toolbus_core::caller::IdentitySource;
@@ -21,16 +25,23 @@ use super::{App, AppServers, pins};
 use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::mcp::UnknownServer;
-use crate::http::HttpState;
 use crate::http::admin::{self, Admin};
+use crate::http::{HttpState, SharedState};
 
 /// Prefetch of queues of control requests.
 const CONTROL_PREFETCH: u16 = 64;
 
 impl App {
-    /// Takes calls from the bus; a daemon answers HTTP requests, too.
+    /// Takes calls from the bus; a daemon answers HTTP requests, too. Where the store that replicas share has not been read,
+    /// calls are taken once it has been.
     pub fn listen(&mut self) {
-        self.consume();
+        if let Some(replicas) = self.replicas.take() {
+            self.announcement = Some(replicas.announcement());
+            self.background.spawn(replicas.run());
+        }
+        if !self.shared.borrow().is_unread {
+            self.consume();
+        }
         let Some(daemon) = &mut self.daemon else { return };
         daemon.exporters.export_now();
         let Some((listeners, switches)) = daemon.listeners.take() else { return };
@@ -48,15 +59,17 @@ impl App {
             health: Arc::clone(&self.health),
             admin: token.map(|token| admin::guarded(Arc::clone(&admin), token.expose())),
             auth: Arc::clone(&self.http_auth),
-            mcp: toolbus_mcp_server::router(mcp.clone()),
+            mcp: toolbus_mcp_server::router(mcp.clone())
+                .layer(from_fn_with_state(self.shared.clone(), refuse_until_read)),
             redactor: self.redactor.clone(),
         };
         self.serving = listeners.serve(state, admin::open(admin), &self.stop_serving);
         self.serving.spawn(mcp.run());
     }
 
-    /// Starts the consumers, and the tasks beside them.
-    fn consume(&mut self) {
+    /// Starts the consumers, and the tasks beside them; once.
+    pub(super) fn consume(&mut self) {
+        self.is_consuming = true;
         self.background.spawn(self.dispatcher.notifier(self.bus()).run());
         let about = about(&self.config, self.digest.subscribe());
         let (dispatcher, sessions) = (self.dispatcher.clone(), self.sessions.clone());
@@ -129,6 +142,19 @@ impl App {
     }
 }
 
+/// Refuses requests to the MCP server until it is known what is switched off.
+async fn refuse_until_read(
+    State(shared): State<watch::Receiver<SharedState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_unread = shared.borrow().is_unread;
+    if is_unread {
+        return (StatusCode::SERVICE_UNAVAILABLE, "The daemon waits for its store; try again later.\n").into_response();
+    }
+    next.run(request).await
+}
+
 /// What a queue brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Takes {
@@ -136,7 +162,7 @@ enum Takes {
     Requests,
 }
 
-/// The queues of every daemon, without MCP servers.
+/// The queues of a daemon without MCP servers.
 fn queues(config: &Config) -> Vec<(Subscription, Takes)> {
     let prefix = config.queue_prefix();
     let names = |topics: [&str; 2]| topics.map(str::to_owned).to_vec();
@@ -152,14 +178,10 @@ fn queues(config: &Config) -> Vec<(Subscription, Takes)> {
     };
     let invoke = calls(Role::Invoke, "invoke", config.invoke_topics());
     let scripts = calls(Role::Scripts, "script", vec![topic::SCRIPT_INVOKE.to_owned()]);
-    invoke
-        .into_iter()
-        .chain(scripts)
-        .chain([
-            requests(format!("{prefix}.control"), control, Ownership::ShortLived),
-            requests(format!("{prefix}.replica.{}", new_message_id()), of_replica, Ownership::Replica),
-        ])
-        .collect()
+    // What can be called is told by those that run calls: another process may know less.
+    let control = invoke.is_some().then(|| requests(format!("{prefix}.control"), control, Ownership::ShortLived));
+    let of_replica = requests(format!("{prefix}.replica.{}", new_message_id()), of_replica, Ownership::Replica);
+    invoke.into_iter().chain(scripts).chain(control).chain([of_replica]).collect()
 }
 
 /// The queues of a daemon with MCP servers. `bus.compat_queues` replaces each by one that exists.

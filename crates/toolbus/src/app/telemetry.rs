@@ -151,6 +151,13 @@ pub(super) fn watch(
         pins.counts().into_iter().map(of_source).collect()
     });
     exporters.watch_mcp_client(move || counted(servers.status()));
+    if health.replica_counts().is_some() {
+        let health = Arc::clone(&health);
+        exporters.watch_replicas(move || {
+            let counts = health.replica_counts().unwrap_or_default();
+            [("same", number(counts.same)), ("different", number(counts.different))]
+        });
+    }
     exporters.watch_reloads(move || {
         let counts = health.reloads();
         [("applied", counts.applied), ("refused", counts.refused)]

@@ -51,6 +51,15 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
             result = Err(Problems(vec![Problem { place, key: String::new(), what }]));
         }
     }
+    let other = result.as_ref().ok().and_then(|loaded| loaded.config.store.other_holder(&sources.holder()));
+    if let Some(other) = other {
+        let what = format!(
+            "{other} uses this file; one daemon alone can: give each its own, or let them share a server, \
+             \"redis://host:6379/0\""
+        );
+        let place = "this machine".to_owned();
+        result = Err(Problems(vec![Problem { place, key: "store.url".to_owned(), what }]));
+    }
     let is_usable = result.as_ref().is_ok_and(|loaded| loaded.config.mcp_servers().problems.is_empty());
     let code = if is_usable { ExitCode::SUCCESS } else { ExitCode::from(MISTAKE) };
     match (output, &result) {

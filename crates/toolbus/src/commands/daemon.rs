@@ -100,6 +100,12 @@ fn shown(daemon: &DaemonStatus) -> String {
     let counts = status.counts;
     add("tools", format!("{}, {} quarantined", counts.tools, counts.held_back));
     add("calls", format!("{} running, {} waiting", counts.in_flight, counts.waiting));
+    for (number, replica) in status.replicas.iter().enumerate() {
+        let differs = if replica.differs { ", with another configuration" } else { "" };
+        let up = in_words(replica.uptime_seconds);
+        let text = format!("{} {} ({}), up for {up}{differs}", replica.name, replica.version, replica.config_digest);
+        add(if number == 0 { "replicas" } else { "" }, text);
+    }
     for (number, server) in status.mcp.iter().enumerate() {
         let error = server.last_error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
         add(if number == 0 { "servers" } else { "" }, format!("{} {}{error}", server.name, server.phase.as_str()));
@@ -155,6 +161,7 @@ fn reason(blocker: &Blocker) -> String {
         }
         Blocker::BrokerBlocked { detail } => format!("the broker takes no messages: {detail}"),
         Blocker::Misconfigured { detail } => detail.clone(),
+        Blocker::StoreAway { detail } => detail.clone(),
         Blocker::NoConsumer => "no queue is consumed".to_owned(),
         Blocker::ConsumerNotConfirmed { queue } => format!("the broker has not confirmed the consumer of {queue}"),
         Blocker::ToolMissing { tool } => format!("the required tool {tool} is missing"),

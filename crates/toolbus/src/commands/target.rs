@@ -291,7 +291,7 @@ pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppE
     policy.vet(Arc::new(pins.clone()));
     Ok(Admin {
         gates: Arc::new(Gates::new(policy)),
-        switches: SwitchStore::unkept(),
+        switches: Arc::new(SwitchStore::unkept()),
         pins: Some(pins),
         servers: Arc::new(NoServers),
         daemon: None,

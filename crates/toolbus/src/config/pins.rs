@@ -47,7 +47,7 @@ impl Config {
             (Some(file), _) if file == Path::new(NONE) => None,
             (Some(file), _) => Some(file.clone()),
             (None, StoreUrl::Sqlite(store)) => Some(store.with_extension(ENDING)),
-            (None, StoreUrl::Memory) => {
+            (None, StoreUrl::Memory | StoreUrl::Redis(_)) => {
                 let folders = sources.environment.get(STATE_DIRECTORY)?;
                 folders.split(':').find(|folder| !folder.is_empty()).map(|folder| Path::new(folder).join(NAME))
             }
@@ -123,7 +123,11 @@ mod tests {
     fn the_file_is_with_the_state_of_the_daemon_unless_another_is_named_or_none() {
         let file = |file: Option<&str>, store: &str, state: &str| {
             let pins = PinsConfig { file: file.map(PathBuf::from), ..PinsConfig::default() };
-            let config = Config { pins, store: StoreConfig { url: store.parse().unwrap() }, ..Config::default() };
+            let config = Config {
+                pins,
+                store: StoreConfig { url: store.parse().unwrap(), ..StoreConfig::default() },
+                ..Config::default()
+            };
             let environment = [(STATE_DIRECTORY.to_owned(), state.to_owned())].into();
             let sources =
                 Sources { files: vec!["/etc/toolbus/toolbus.toml".into()], environment, ..Sources::default() };

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use toolbus_broker::rabbitmq::Tls;
 use toolbus_config::{KeyPath, Part, SchemaDifference, Tree};
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 
@@ -24,6 +25,7 @@ use super::identity::{IdentityConfig, sidecar_topic};
 use super::invoke::InvokeConfig;
 use super::ledger::LedgerConfig;
 use super::mcp::ServersFile;
+use super::store::StoreConfig;
 
 /// Shortest secret of the daemon's own, in bytes.
 const MIN_SECRET: usize = 16;
@@ -39,6 +41,9 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &Servers
     let identity: Option<IdentityConfig> = checker.section("identity");
     if let Some(bus) = &bus {
         checker.bus(bus);
+    }
+    if let Some(StoreConfig { tls, .. }) = checker.section("store") {
+        checker.certificates("store", &tls);
     }
     if let Some(invoke) = &invoke {
         checker.invoke(invoke);
@@ -135,11 +140,6 @@ impl RuleChecker<'_> {
                 "the same as `bus.exchange`; dead letters would come back as requests: expected another name",
             );
         }
-        match (&bus.tls.cert, &bus.tls.key) {
-            (Some(_), None) => self.tell(&["bus.tls.cert"], "needs `bus.tls.key`, the private key of this certificate"),
-            (None, Some(_)) => self.tell(&["bus.tls.key"], "needs `bus.tls.cert`, the certificate of this key"),
-            _ => {}
-        }
         let compat = &bus.compat_queues;
         let queues = [("mcp", &compat.mcp), ("mcp-manage", &compat.mcp_manage), ("mcp-refresh", &compat.mcp_refresh)];
         for (index, (key, queue)) in queues.iter().enumerate() {
@@ -152,10 +152,20 @@ impl RuleChecker<'_> {
                 );
             }
         }
-        let files = [("bus.tls.ca", &bus.tls.ca), ("bus.tls.cert", &bus.tls.cert), ("bus.tls.key", &bus.tls.key)];
-        for (key, file) in files {
+        self.certificates("bus", &bus.tls);
+    }
+
+    /// Tells of certificates of a section that cannot be used.
+    fn certificates(&mut self, section: &str, Tls { ca, cert, key }: &Tls) {
+        let [of_ca, of_cert, of_key] = ["ca", "cert", "key"].map(|name| format!("{section}.tls.{name}"));
+        match (cert, key) {
+            (Some(_), None) => self.tell(&[&of_cert], format!("needs `{of_key}`, the private key of this certificate")),
+            (None, Some(_)) => self.tell(&[&of_key], format!("needs `{of_cert}`, the certificate of this key")),
+            _ => {}
+        }
+        for (name, file) in [(of_ca, ca), (of_cert, cert), (of_key, key)] {
             if let Some(error) = file.as_deref().and_then(unreadable) {
-                self.tell(&[key], format!("the file cannot be read: {error}"));
+                self.tell(&[&name], format!("the file cannot be read: {error}"));
             }
         }
     }

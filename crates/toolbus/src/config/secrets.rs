@@ -16,6 +16,7 @@ use toolbus_core::secret::Secret;
 use toolbus_mcp_client::spec::{Credential, HttpSpec, StdioSpec, TransportSpec};
 use url::{Url, form_urlencoded};
 
+use super::store::StoreUrl;
 use super::{BusUrl, Config};
 
 /// Tables whose values are secrets where their names or sources say so.
@@ -81,6 +82,9 @@ impl Config {
         let mut found = self.given.0.clone();
         if let BusUrl::Amqp(urls) = &self.bus.url {
             urls.iter().for_each(|url| add(&mut found, BUS_URL, in_url(url.reveal().as_str())));
+        }
+        if let StoreUrl::Redis(url) = &self.store.url {
+            add(&mut found, "store.url", in_url(url.reveal().as_str()));
         }
         if let Some(url) = &self.telemetry.otlp_endpoint {
             add(&mut found, "telemetry.otlp_endpoint", in_url(url));

@@ -1,24 +1,33 @@
 //! `[store]`: where is kept what must outlive a call.
 
 use std::fmt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_broker::rabbitmq::Tls;
 use toolbus_core::Clock;
 use toolbus_core::ledger::{Ledger, LedgerLimits};
 use toolbus_core::store::Store;
-use toolbus_store::{Memory, MemoryLedger, OpenError, Sqlite, SqliteLedger};
+use toolbus_store::{
+    FileClaim, FileClaimError, Memory, MemoryLedger, OpenError, Redis, RedisLedger, RedisSettings, RedisTls, RedisUrl,
+    RedisUrlError, Sqlite, SqliteLedger,
+};
 
 /// Where is kept what must outlive a call, such as the switches that operators turned.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreConfig {
-    /// "memory:", which forgets with the process, or "sqlite:PATH", a file.
-    #[schemars(with = "String", extend("format" = "toolbus-store-url"))]
+    /// "memory:", which forgets with the process; "sqlite:PATH", a file; or "redis://:password@host:6379/0" and
+    /// "rediss://…", a server that replicas share.
+    #[schemars(with = "String", extend("format" = "toolbus-store-url", "writeOnly" = true))]
     pub url: StoreUrl,
+    /// Certificates for `rediss://`.
+    pub tls: Tls,
 }
 
 /// A store.
@@ -30,56 +39,137 @@ pub enum StoreUrl {
     Memory,
     /// In this file, made when it is not there.
     Sqlite(PathBuf),
+    /// On this server. Its credentials are neither shown nor written.
+    Redis(RedisUrl),
 }
 
 /// Why a text names no store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreUrlError {
     /// A kind of store that there is not.
-    #[error(r#"no such store; this build knows "memory:" and "sqlite:PATH""#)]
+    #[error(r#"no such store; expected "memory:", "sqlite:PATH", "redis://…" or "rediss://…""#)]
     Kind,
     /// No path, or none of a file.
     #[error(r#"no path of a file after `sqlite:`; expected for example "sqlite:toolbus.db" or "sqlite:/var/lib/toolbus/toolbus.db""#)]
     Path,
+    /// A server that cannot be.
+    #[error(transparent)]
+    Redis(#[from] RedisUrlError),
 }
 
 /// A store that cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("[store] the file `{file}` cannot be used: {error}")]
-pub struct StoreOpenError {
-    file: PathBuf,
-    error: OpenError,
+pub enum StoreOpenError {
+    /// The file of the store.
+    #[error("[store] the file `{file}` cannot be used: {error}")]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        error: OpenError,
+    },
+    /// Another daemon's file.
+    #[error(
+        "[store] the file `{file}` cannot be used: {error}; give each daemon a file of its own, or let them share a Redis \
+         server (store.url = \"redis://…\")"
+    )]
+    Claim {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        error: FileClaimError,
+    },
+    /// A file with a certificate or a key.
+    #[error("[store] store.tls: cannot read `{file}`: {error}")]
+    Certificate {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// Certificates that are none.
+    #[error("[store] store.tls: {0}")]
+    Tls(String),
+}
+
+/// An open store.
+pub struct OpenStore {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The same, where it is on a server that replicas share.
+    pub shared: Option<Arc<Redis>>,
+    /// Keeps other daemons from the store's file.
+    pub claim: Option<FileClaim>,
+}
+
+impl OpenStore {
+    /// A store that forgets with the process.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self { store: Arc::new(Memory::default()), shared: None, claim: None }
+    }
 }
 
 impl StoreConfig {
-    /// Opens the ledger that is kept in the store.
+    /// Opens the ledger that is kept in the store, which is open.
     ///
     /// # Errors
     ///
     /// If the store's file cannot be opened, or its threads cannot be started.
-    pub fn open_ledger(&self, limits: LedgerLimits) -> Result<Arc<dyn Ledger>, StoreOpenError> {
-        match &self.url {
-            StoreUrl::Memory => Ok(Arc::new(MemoryLedger::new(limits, Clock::SYSTEM))),
-            StoreUrl::Sqlite(file) => match SqliteLedger::open(file, limits, Clock::SYSTEM) {
+    pub fn open_ledger(&self, limits: LedgerLimits, open: &OpenStore) -> Result<Arc<dyn Ledger>, StoreOpenError> {
+        match (&self.url, &open.shared) {
+            (_, Some(redis)) => Ok(Arc::new(RedisLedger::new(Arc::clone(redis), limits))),
+            (StoreUrl::Sqlite(file), None) => match SqliteLedger::open(file, limits, Clock::SYSTEM) {
                 Ok(ledger) => Ok(Arc::new(ledger)),
-                Err(error) => Err(StoreOpenError { file: file.clone(), error }),
+                Err(error) => Err(StoreOpenError::File { file: file.clone(), error }),
             },
+            (StoreUrl::Memory | StoreUrl::Redis(_), None) => Ok(Arc::new(MemoryLedger::new(limits, Clock::SYSTEM))),
         }
     }
 
-    /// Opens the store.
+    /// Opens the store. A server is not connected to yet; `prefix` tells what is kept there from that of other
+    /// deployments. A file is claimed by `holder`.
     ///
     /// # Errors
     ///
-    /// If the store's file cannot be opened, or its thread cannot be started.
-    pub fn open(&self) -> Result<Arc<dyn Store>, StoreOpenError> {
+    /// If the store's file cannot be opened or is another daemon's, its thread cannot be started, or a certificate cannot be read.
+    pub fn open(&self, prefix: &str, holder: &str) -> Result<OpenStore, StoreOpenError> {
         match &self.url {
-            StoreUrl::Memory => Ok(Arc::new(Memory::default())),
-            StoreUrl::Sqlite(file) => match Sqlite::open(file) {
-                Ok(store) => Ok(Arc::new(store)),
-                Err(error) => Err(StoreOpenError { file: file.clone(), error }),
-            },
+            StoreUrl::Memory => Ok(OpenStore::in_memory()),
+            StoreUrl::Sqlite(file) => {
+                // First: what is wrong with the file itself is told by its own name.
+                let store = Sqlite::open(file).map_err(|error| StoreOpenError::File { file: file.clone(), error })?;
+                let claim = FileClaim::new(file, holder);
+                let claim = claim.map_err(|error| StoreOpenError::Claim { file: file.clone(), error })?;
+                Ok(OpenStore { store: Arc::new(store), shared: None, claim: Some(claim) })
+            }
+            StoreUrl::Redis(url) => {
+                let settings = RedisSettings { url: url.clone(), tls: self.certificates()?, prefix: prefix.to_owned() };
+                let redis = Redis::new(&settings, Clock::SYSTEM);
+                let redis = Arc::new(redis.map_err(|error| StoreOpenError::Tls(error.to_string()))?);
+                Ok(OpenStore { store: Arc::clone(&redis) as _, shared: Some(redis), claim: None })
+            }
         }
+    }
+
+    /// Another daemon that uses the store's file, but for one of `holder`. A daemon does not ask this of itself.
+    #[must_use]
+    pub fn other_holder(&self, holder: &str) -> Option<String> {
+        let StoreUrl::Sqlite(file) = &self.url else { return None };
+        let other = FileClaim::holder(file).ok()??;
+        (other != holder).then_some(other)
+    }
+
+    fn certificates(&self) -> Result<Option<RedisTls>, StoreOpenError> {
+        let read =
+            |file: &PathBuf| fs::read(file).map_err(|error| StoreOpenError::Certificate { file: file.clone(), error });
+        let Tls { ca, cert, key } = &self.tls;
+        let ca = ca.as_ref().map(read).transpose()?;
+        let identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((read(cert)?, read(key)?)),
+            _ => None,
+        };
+        Ok((ca.is_some() || identity.is_some()).then_some(RedisTls { ca, identity }))
     }
 }
 
@@ -89,6 +179,9 @@ impl FromStr for StoreUrl {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "memory:" {
             return Ok(Self::Memory);
+        }
+        if text.starts_with("redis://") || text.starts_with("rediss://") {
+            return Ok(Self::Redis(text.parse()?));
         }
         let path = text.strip_prefix("sqlite:").ok_or(StoreUrlError::Kind)?;
         // What other programs read as an address or as a database in memory would be a strange file here.
@@ -113,6 +206,7 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Redis(url) => url.fmt(f),
         }
     }
 }
@@ -132,7 +226,14 @@ mod tests {
 
     #[test]
     fn a_store_is_written_so_that_it_reads_the_same() {
-        for text in ["memory:", "sqlite:toolbus.db", "sqlite:/var/lib/toolbus/toolbus.db", "sqlite:./a b?c"] {
+        for text in [
+            "redis://host:6380/2",
+            "rediss://host",
+            "memory:",
+            "sqlite:toolbus.db",
+            "sqlite:/var/lib/toolbus/toolbus.db",
+            "sqlite:./a b?c",
+        ] {
             assert_eq!(text.parse::<StoreUrl>().unwrap().to_string(), text);
         }
     }
@@ -140,7 +241,7 @@ mod tests {
     #[test]
     fn what_names_no_store_is_refused_with_those_that_there_are() {
         let error = |text: &str| text.parse::<StoreUrl>().unwrap_err().to_string();
-        insta::assert_snapshot!(error("redis://127.0.0.1:6379/0"), @r#"no such store; this build knows "memory:" and "sqlite:PATH""#);
+        insta::assert_snapshot!(error("postgres://127.0.0.1/x"), @r#"no such store; expected "memory:", "sqlite:PATH", "redis://…" or "rediss://…""#);
         for text in ["", "memory", "memory:x", "toolbus.db", "SQLITE:toolbus.db", "postgres:x"] {
             assert_eq!(text.parse::<StoreUrl>(), Err(StoreUrlError::Kind), "{text}");
         }
@@ -150,14 +251,33 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_server_is_written_without_its_login_and_refused_without_repeating_it() {
+        let url: StoreUrl = "redis://ana:hunter2@host:6380/2".parse().unwrap();
+        assert_eq!(format!("{url} {}", String::from(url.clone())), "redis://host:6380/2 redis://host:6380/2");
+        assert!(!format!("{url:?}").contains("hunter2"));
+        let error = "redis://:hunter2@host/x".parse::<StoreUrl>().unwrap_err().to_string();
+        assert_eq!(error, "no number of a database after the host; expected for example `/0`");
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_there_is_told_with_its_name() {
+        let tls = Tls { ca: Some("/nonexistent/ca.pem".into()), ..Tls::default() };
+        let config = StoreConfig { url: "rediss://host".parse().unwrap(), tls };
+        insta::assert_snapshot!(config.open("toolbus", "a test").err().unwrap(), @"[store] store.tls: cannot read `/nonexistent/ca.pem`: No such file or directory (os error 2)");
+    }
+
     #[tokio::test]
     async fn each_store_can_be_opened() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store.db");
         for url in [StoreUrl::Memory, StoreUrl::Sqlite(file.clone())] {
-            let store = StoreConfig { url: url.clone() }.open().unwrap();
+            let config = StoreConfig { url, ..Default::default() };
+            let open = config.open("toolbus", "a test").unwrap();
+            assert!(open.shared.is_none());
+            let store = Arc::clone(&open.store);
             store.put("a", "b", Vec::new()).await.unwrap();
-            let ledger = StoreConfig { url }.open_ledger(LedgerConfig::default().limits()).unwrap();
+            let ledger = config.open_ledger(LedgerConfig::default().limits(), &open).unwrap();
             assert_eq!(ledger.look_up(RequestKey([0; 32])).await, Ok(None));
         }
         assert!(file.exists());
@@ -166,6 +286,6 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_used_is_told_with_its_name() {
         let url = StoreUrl::Sqlite("/nonexistent/toolbus.db".into());
-        insta::assert_snapshot!(StoreConfig { url }.open().err().unwrap(), @"[store] the file `/nonexistent/toolbus.db` cannot be used: its folder does not exist; create it, for the daemon's user alone");
+        insta::assert_snapshot!(StoreConfig { url, ..Default::default() }.open("toolbus", "a test").err().unwrap(), @"[store] the file `/nonexistent/toolbus.db` cannot be used: its folder does not exist; create it, for the daemon's user alone");
     }
 }

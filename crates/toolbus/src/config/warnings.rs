@@ -15,6 +15,7 @@ use url::Url;
 use super::bus::is_local;
 use super::http::Open;
 use super::mcp::INPUT_PREFIX;
+use super::store::StoreUrl;
 use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX, Role, ScriptConfig};
 
 /// Start of the variables that look as if they belonged to the daemon.
@@ -74,6 +75,16 @@ fn names_variable(value: &Value, name: &str) -> bool {
 /// Warnings about valid but suspicious settings.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
+    if let StoreUrl::Redis(url) = &config.store.url
+        && !url.is_tls()
+        && !is_local(url.reveal())
+    {
+        warnings.push(format!("store.url: the login and what is kept travel to {url} unencrypted; use rediss://"));
+    }
+    let tls = &config.store.tls;
+    if (tls.ca.is_some() || tls.cert.is_some()) && !matches!(&config.store.url, StoreUrl::Redis(url) if url.is_tls()) {
+        warnings.push("store.tls: the certificates are not used, because store.url is not rediss://".to_owned());
+    }
     if let BusUrl::Amqp(urls) = &config.bus.url {
         for url in urls.iter().filter(|url| !url.is_local()) {
             if url.is_guest() {

@@ -6,14 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use toolbus_config::nearest;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{
-    Because, EffectiveTools, EmptyReason, Explanation, PolicyHandle, PolicySummary, Switch, SwitchError,
-};
-use toolbus_core::store::{Store, StoreError};
+use toolbus_core::policy::{Because, EffectiveTools, EmptyReason, Explanation, PolicySummary, Switch};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_core::{ExplainedStep, Gates};
@@ -22,9 +19,11 @@ use toolbus_trust::pins::Pins;
 pub mod client;
 mod pins;
 mod routes;
+mod switches;
 pub mod view;
 
 pub use routes::{guarded, open};
+pub use switches::{LoadError, NAMESPACE as SWITCHES, SwitchStore};
 use view::{
     AgentSummary, AgentTools, Agents, ApiError, AppliedRules, CallerQuery, DaemonStatus, Explained, GateResult,
     NamedRule, Question, Switched, Switching, ToolDetails, ToolVerdict, ToolsFound, ToolsQuery,
@@ -32,8 +31,6 @@ use view::{
 
 use crate::http::{Health, McpAdmin, ReloadReport};
 
-/// Where switches are kept, by `kind/name`.
-const NAMESPACE: &str = "disabled";
 /// The name that stands for every caller without a section.
 pub const EVERYBODY: &str = "default";
 
@@ -51,7 +48,7 @@ pub struct Admin {
     /// The gates that calls pass.
     pub gates: Arc<Gates>,
     /// Keeps what is switched off.
-    pub switches: SwitchStore,
+    pub switches: Arc<SwitchStore>,
     /// What is pinned.
     pub pins: Option<Pins>,
     /// The MCP servers.
@@ -160,7 +157,7 @@ impl Admin {
         self.gates.access().disabled().into_iter().map(switched).collect()
     }
 
-    /// Switches something off or on again, at once and for the time after a restart, too.
+    /// SwitchStore something off or on again, at once and for the time after a restart, too.
     ///
     /// # Errors
     ///
@@ -305,84 +302,6 @@ impl DaemonAdmin {
         })?;
         report.await.map_err(|_| is_ending())
     }
-}
-
-/// Keeps what is switched off over restarts.
-pub struct SwitchStore {
-    store: Option<Arc<dyn Store>>,
-    /// One change at a time, so that store and daemon cannot end up with different ones.
-    changing: Mutex<()>,
-}
-
-/// Why it is not known what was switched off, so that the daemon must not start: it could run what it must not.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The store cannot be read.
-    #[error("[store] what is switched off cannot be read: {0}")]
-    Store(#[from] StoreError),
-    /// The store holds something else.
-    #[error("[store] `{key}` in `disabled` is no switch: {error}")]
-    Unreadable {
-        /// The key.
-        key: String,
-        /// What is wrong with it.
-        error: SwitchError,
-    },
-}
-
-impl SwitchStore {
-    /// Switches off what was off when the store was last written.
-    ///
-    /// # Errors
-    ///
-    /// If the store cannot be read, or its entry is not readable.
-    pub async fn load(store: Arc<dyn Store>, access: &PolicyHandle) -> Result<Self, LoadError> {
-        for key in store.list(NAMESPACE).await? {
-            let (kind, name) = key.split_once('/').unwrap_or((&key, ""));
-            let set = Switch::new(kind, name).and_then(|switch| access.disable(switch));
-            set.map_err(|error| LoadError::Unreadable { key: key.clone(), error })?;
-        }
-        Ok(Self { store: Some(store), changing: Mutex::default() })
-    }
-
-    /// Keeps nothing.
-    #[must_use]
-    pub fn unkept() -> Self {
-        Self { store: None, changing: Mutex::default() }
-    }
-
-    /// Switches something off or on again; whether that changed anything. Where one half fails, it is off.
-    async fn set(&self, access: &PolicyHandle, switch: &Switch, off: bool) -> Result<bool, ApiError> {
-        let _one_at_a_time = self.changing.lock().await;
-        if off {
-            let changed = access.disable(switch.clone()).map_err(ApiError::conflict)?;
-            self.keep(switch).await.map_err(|error| {
-                ApiError::internal(format!("{switch} is off now, but will be on after a restart: {error}"))
-            })?;
-            Ok(changed)
-        } else {
-            self.forget(switch).await.map_err(|error| ApiError::internal(format!("{switch} is still off: {error}")))?;
-            Ok(access.enable(switch))
-        }
-    }
-
-    async fn keep(&self, switch: &Switch) -> Result<(), StoreError> {
-        match &self.store {
-            Some(store) => store.put(NAMESPACE, &key(switch), Vec::new()).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn forget(&self, switch: &Switch) -> Result<(), StoreError> {
-        match &self.store {
-            Some(store) => store.delete(NAMESPACE, &key(switch)).await.map(drop),
-            None => Ok(()),
-        }
-    }
-}
-
-fn key(switch: &Switch) -> String {
-    format!("{}/{}", switch.kind(), switch.name())
 }
 
 const fn effect(effect: Effect) -> &'static str {

@@ -15,6 +15,8 @@ use toolbus_core::telemetry::Load;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_scripts::runner::RunnerStatus;
 
+use super::shared::{Replica, ReplicaCounts, ReplicaSummary, SharedState};
+
 /// Longest text of others that is shown, in characters.
 const MAX_TEXT: usize = 300;
 
@@ -33,6 +35,8 @@ pub struct HealthSources {
     pub bus: watch::Receiver<BusState>,
     /// Knows the tools, and which of them are quarantined.
     pub policy: PolicyHandle,
+    /// The state of the store that replicas share.
+    pub shared: watch::Receiver<SharedState>,
     /// Calls in progress.
     pub load: Arc<Load>,
     /// The MCP servers.
@@ -168,6 +172,11 @@ pub enum Blocker {
         /// What to do about it.
         detail: String,
     },
+    /// The store that replicas share cannot be used.
+    StoreAway {
+        /// Why not.
+        detail: String,
+    },
     /// No queue is consumed.
     NoConsumer,
     /// The broker has not confirmed the consumer of a queue.
@@ -217,6 +226,9 @@ pub struct DaemonHealth {
     pub broker: BrokerStatus,
     /// How much there is.
     pub counts: Counts,
+    /// The replicas, where they share a store.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replicas: Vec<ReplicaSummary>,
     /// The MCP servers.
     pub mcp: Vec<McpServerHealth>,
     /// What is wrong with MCP servers as they are configured: a file that cannot be read, servers that are left out.
@@ -344,6 +356,9 @@ impl Health {
             blocked_by.push(Blocker::BusClosed);
         }
         blocked_by.extend(bus_blockers(&bus.borrow()));
+        if let Some(detail) = &self.sources.shared.borrow().away {
+            blocked_by.push(Blocker::StoreAway { detail: shown(detail) });
+        }
         let (tools, current) = (policy.registry().snapshot(), policy.current());
         let (there, missing): (Vec<&String>, Vec<_>) =
             required_tools.iter().partition(|name| tools.get(name).is_some());
@@ -382,11 +397,34 @@ impl Health {
                 in_flight: load.in_flight(),
                 waiting: load.waiting(),
             },
+            replicas: self.replicas(),
             mcp: servers.status().into_iter().map(in_short).collect(),
             mcp_problems: servers.problems().iter().map(|problem| shown(problem)).collect(),
             script: scripts(),
             reload: self.last_reload(),
         }
+    }
+
+    /// The replicas, by name.
+    fn replicas(&self) -> Vec<ReplicaSummary> {
+        let state = self.sources.shared.borrow();
+        let now = self.sources.clock.since_epoch().as_secs();
+        let summary = |replica: &Replica| ReplicaSummary {
+            name: shown(&replica.name),
+            version: shown(&replica.version),
+            config_digest: shown(&replica.config_digest),
+            roles: replica.roles.iter().map(|role| shown(role)).collect(),
+            uptime_seconds: now.saturating_sub(replica.started),
+            differs: state.differs(replica),
+        };
+        state.replicas.iter().map(summary).collect()
+    }
+
+    /// How many replicas there are; `None` without a store that they share.
+    #[must_use]
+    pub fn replica_counts(&self) -> Option<ReplicaCounts> {
+        let state = self.sources.shared.borrow();
+        (!state.own.is_empty()).then(|| state.counts())
     }
 
     /// The MCP servers that are required and do not take calls.

@@ -32,6 +32,7 @@ use super::admin::client::{ProbeError, probe};
 use super::slots::{HEAD_TIME, MAX_ANONYMOUS};
 use super::{
     Build, Health, HealthSources, HttpAuth, HttpServer, HttpState, ListenError, McpAdmin, NoServers, ScriptStatus,
+    SharedState,
 };
 use crate::config::Config;
 
@@ -97,6 +98,7 @@ pub(super) fn sources(bus: watch::Receiver<BusState>, registry: Registry) -> Hea
     let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
     HealthSources {
         bus,
+        shared: watch::channel(SharedState::default()).1,
         policy: PolicyHandle::new(registry, Identity::default(), Policy::default(), capacity),
         load: Arc::default(),
         servers: Arc::new(NoServers),

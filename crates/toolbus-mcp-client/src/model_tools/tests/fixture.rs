@@ -282,6 +282,19 @@ impl Store for Kept {
         }
     }
 
+    fn replace<'a>(
+        &'a self,
+        namespace: &'a str,
+        key: &'a str,
+        expected: Option<&'a [u8]>,
+        value: Vec<u8>,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        match self.check() {
+            Ok(()) => Store::replace(&self.memory, namespace, key, expected, value),
+            Err(error) => async { Err(error) }.boxed(),
+        }
+    }
+
     fn delete<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
         match self.check() {
             Ok(()) => Store::delete(&self.memory, namespace, key),

@@ -5,7 +5,7 @@ use toolbus_core::Clock;
 use toolbus_core::registry::Registry;
 use toolbus_core::store::Store as _;
 
-use super::fixture::{FakeServers, Fixture, agent};
+use super::fixture::{FakeServers, Fixture, agent, call};
 use crate::model_tools::rules::tests::rules;
 use crate::model_tools::{Registrar, RegistrationRules};
 
@@ -77,4 +77,71 @@ async fn records_that_are_none_are_forgotten() {
     put(&world, "broken", json!("nonsense")).await;
     assert_eq!(restored(&world, rules()).await, ["Good"]);
     assert_eq!(world.store.list("mcp.registered").await.unwrap(), ["good"]);
+}
+
+/// Another daemon with the same store.
+fn replica(world: &Fixture, rules: RegistrationRules) -> (Registrar, Arc<FakeServers>) {
+    let fleet = Arc::new(FakeServers::new(Registry::new()));
+    let registrar = Registrar::new(rules, Arc::clone(&world.store) as _, true, Arc::clone(&fleet) as _, Clock::SYSTEM);
+    (registrar, fleet)
+}
+
+fn names(fleet: &FakeServers) -> Vec<String> {
+    fleet.servers.lock().keys().cloned().collect()
+}
+
+#[tokio::test]
+async fn what_one_daemon_registers_and_unregisters_another_one_takes_over() {
+    let world = Fixture::new();
+    let (other, fleet) = replica(&world, rules());
+    let (narrow, of_narrow) = replica(&world, RegistrationRules { commands: Vec::new(), ..rules() });
+    let time = json!({"server_name": "Time", "command": "uvx", "args": ["mcp-server-time"]});
+    world.register(&agent("ana"), time).await;
+    world.register(&agent("ana"), json!({"server_name": "web", "url": "https://mcp.example.com"})).await;
+    for registrar in [&other, &narrow, &world.registrar] {
+        assert_eq!(registrar.follow().await, Ok(true));
+    }
+    assert_eq!((names(&fleet), names(&of_narrow)), (vec!["time".to_owned(), "web".to_owned()], vec!["web".to_owned()]));
+    assert_eq!(fleet.added.lock().len(), 2);
+    assert_eq!(other.follow().await, Ok(true));
+    assert_eq!(fleet.added.lock().len(), 2, "what has not changed goes on");
+    assert_eq!(world.store.list("mcp.registered").await.unwrap(), ["time", "web"], "nothing is forgotten");
+
+    world.register(&agent("ana"), json!({"server_name": "web", "url": "https://mcp.example.com/other"})).await;
+    world.unregister(&agent("ana"), "time").await;
+    for registrar in [&other, &narrow, &world.registrar] {
+        assert_eq!(registrar.follow().await, Ok(true));
+    }
+    let web = world.fleet.servers.lock()["web"].clone();
+    for fleet in [&fleet, &of_narrow, &world.fleet] {
+        assert_eq!(names(fleet), ["web"]);
+        assert_eq!(fleet.servers.lock()["web"], web);
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_another_daemon_has_given_is_taken_and_stays_its_own() {
+    let world = Fixture::new();
+    world.register(&agent("ana"), json!({"server_name": "web", "url": "https://mcp.example.com"})).await;
+    let before = world.store.get("mcp.registered", "web").await.unwrap();
+    let (other, fleet) = replica(&world, rules());
+    let other = Arc::new(other);
+    let tools = crate::model_tools::tools(&world.access, fleet.clone(), world.invoker.clone(), Some(other));
+    let register = tools.iter().find(|tool| &*tool.descriptor.name == "mcp_register_server").unwrap();
+    let arguments = json!({"server_name": "web", "url": "https://mcp.example.com/other"});
+    let refused = Arc::clone(&register.executor).execute_boxed(call(&agent("bob"), "mcp_register_server", arguments));
+    assert!(refused.await.unwrap().is_error);
+    assert_eq!(world.store.get("mcp.registered", "web").await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn servers_are_written_again_into_a_store_that_has_lost_them() {
+    let world = Fixture::new();
+    world.register(&agent("ana"), json!({"server_name": "web", "url": "https://mcp.example.com"})).await;
+    let before = world.store.get("mcp.registered", "web").await.unwrap();
+    world.store.delete("mcp.registered", "web").await.unwrap();
+    world.registrar.write_again().await.unwrap();
+    assert_eq!(world.store.get("mcp.registered", "web").await.unwrap(), before);
+    assert_eq!(world.registrar.follow().await, Ok(true));
+    assert_eq!(names(&world.fleet), ["web"]);
 }

@@ -28,7 +28,6 @@ use crate::http::{AdminSocket, HttpServer, HttpState, NoServers};
 mod over_http;
 mod pins;
 mod servers;
-mod switches;
 
 const TOKEN: &str = "s3cret-of-the-operator";
 
@@ -96,7 +95,7 @@ impl Fixture {
         let (access, folder, stop) = (access(), tempfile::tempdir().unwrap(), CancellationToken::new());
         let admin = Arc::new(Admin {
             gates: Arc::new(Gates::new(access.clone())),
-            switches: SwitchStore::unkept(),
+            switches: Arc::new(SwitchStore::unkept()),
             pins: None,
             servers,
             daemon: None,

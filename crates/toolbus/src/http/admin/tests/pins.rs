@@ -27,7 +27,7 @@ impl Pinned {
         let pins = Pins::open(Some(folder.path().join("pins.json")), levels, Clock::SYSTEM).unwrap();
         let admin = Admin {
             gates: Arc::new(Gates::new(access.clone())),
-            switches: SwitchStore::unkept(),
+            switches: Arc::new(SwitchStore::unkept()),
             pins: Some(pins.clone()),
             servers: Arc::new(NoServers),
             daemon: None,

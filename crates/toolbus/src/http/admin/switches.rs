@@ -1,0 +1,249 @@
+//! What operators have switched off, kept in the store, and shared by the daemons that share a store.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use toolbus_core::policy::{PolicyHandle, Switch, SwitchError};
+use toolbus_core::store::{Store, StoreError};
+
+use super::view::ApiError;
+
+/// The store's namespace of what is switched off: keys without values, as `kind/name`.
+pub const NAMESPACE: &str = "disabled";
+
+/// Keeps what is switched off over restarts.
+pub struct SwitchStore {
+    store: Option<Arc<dyn Store>>,
+    /// One change at a time, so that store and daemon cannot end up with different ones. With what is off and could not be
+    /// stored.
+    changing: Mutex<BTreeSet<Switch>>,
+}
+
+/// Why it is not known what was switched off, so that the daemon must not run calls: it could run what it must not.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The store cannot be read.
+    #[error("[store] what is switched off cannot be read: {0}")]
+    Store(#[from] StoreError),
+    /// The store holds something else.
+    #[error("[store] `{key}` in `disabled` is no switch: {error}")]
+    Unreadable {
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        error: SwitchError,
+    },
+}
+
+impl SwitchStore {
+    /// Keeps what is switched off in `store`. Nothing is read yet.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store: Some(store), changing: Mutex::default() }
+    }
+
+    /// Keeps nothing.
+    #[must_use]
+    pub fn unkept() -> Self {
+        Self { store: None, changing: Mutex::default() }
+    }
+
+    /// SwitchStore off and on again what the store says, which other daemons may have changed. First stores what could not be
+    /// stored before.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be used, or has an unreadable entry. Nothing is switched on then.
+    pub async fn follow(&self, access: &PolicyHandle) -> Result<(), LoadError> {
+        let mut unstored = self.changing.lock().await;
+        let Some(store) = &self.store else { return Ok(()) };
+        while let Some(switch) = unstored.first().cloned() {
+            store.put(NAMESPACE, &key(&switch), Vec::new()).await?;
+            unstored.remove(&switch);
+        }
+        let mut off = BTreeSet::new();
+        for key in store.list(NAMESPACE).await? {
+            let (kind, name) = key.split_once('/').unwrap_or((&key, ""));
+            let set = Switch::new(kind, name).and_then(|switch| {
+                off.insert(switch.clone());
+                access.disable(switch)
+            });
+            set.map_err(|error| LoadError::Unreadable { key: key.clone(), error })?;
+        }
+        for switch in access.disabled().iter().filter(|switch| !off.contains(switch)) {
+            access.enable(switch);
+        }
+        Ok(())
+    }
+
+    /// Writes what is switched off here into a store that has lost it.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be written.
+    pub async fn write_again(&self, access: &PolicyHandle) -> Result<(), StoreError> {
+        let _one_at_a_time = self.changing.lock().await;
+        let Some(store) = &self.store else { return Ok(()) };
+        for switch in access.disabled() {
+            store.put(NAMESPACE, &key(&switch), Vec::new()).await?;
+        }
+        Ok(())
+    }
+
+    /// SwitchStore something off or on again; whether that changed anything. Where one half fails, it is off.
+    pub(super) async fn set(&self, access: &PolicyHandle, switch: &Switch, off: bool) -> Result<bool, ApiError> {
+        let mut unstored = self.changing.lock().await;
+        if off {
+            let changed = access.disable(switch.clone()).map_err(ApiError::conflict)?;
+            if let Err(error) = self.keep(switch).await {
+                unstored.insert(switch.clone());
+                return Err(ApiError::internal(format!(
+                    "{switch} is off now, but will be on after a restart: {error}"
+                )));
+            }
+            Ok(changed)
+        } else {
+            self.forget(switch).await.map_err(|error| ApiError::internal(format!("{switch} is still off: {error}")))?;
+            unstored.remove(switch);
+            Ok(access.enable(switch))
+        }
+    }
+
+    async fn keep(&self, switch: &Switch) -> Result<(), StoreError> {
+        match &self.store {
+            Some(store) => store.put(NAMESPACE, &key(switch), Vec::new()).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn forget(&self, switch: &Switch) -> Result<(), StoreError> {
+        match &self.store {
+            Some(store) => store.delete(NAMESPACE, &key(switch)).await.map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+fn key(switch: &Switch) -> String {
+    format!("{}/{}", switch.kind(), switch.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use futures_util::future::BoxFuture;
+    use toolbus_core::caller::Identity;
+    use toolbus_core::policy::{Capacity, Policy};
+    use toolbus_core::registry::Registry;
+    use toolbus_store::Memory;
+
+    use super::*;
+
+    fn access() -> PolicyHandle {
+        let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
+        PolicyHandle::new(Registry::new(), Identity::default(), Policy::default(), capacity)
+    }
+
+    fn tool(name: &str) -> Switch {
+        Switch::new("tool", name).unwrap()
+    }
+
+    /// A store that has lost its medium.
+    struct Broken;
+
+    impl Broken {
+        fn fails<T: Send + 'static>() -> BoxFuture<'static, Result<T, StoreError>> {
+            async { Err(StoreError::Failed("the disk is full".to_owned())) }.boxed()
+        }
+    }
+
+    impl Store for Broken {
+        fn get<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
+            Self::fails()
+        }
+
+        fn put<'a>(&'a self, _: &'a str, _: &'a str, _: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>> {
+            Self::fails()
+        }
+
+        fn replace<'a>(
+            &'a self,
+            _: &'a str,
+            _: &'a str,
+            _: Option<&'a [u8]>,
+            _: Vec<u8>,
+        ) -> BoxFuture<'a, Result<bool, StoreError>> {
+            Self::fails()
+        }
+
+        fn delete<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
+            Self::fails()
+        }
+
+        fn list<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+            Self::fails()
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_off_is_off_again_and_what_was_on_again_is_on() {
+        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let first = access();
+        let switches = SwitchStore::new(Arc::clone(&store));
+        for name in ["a/b c", "echo"] {
+            assert!(switches.set(&first, &tool(name), true).await.unwrap());
+        }
+        assert!(switches.set(&first, &tool("echo"), false).await.unwrap());
+        let second = access();
+        SwitchStore::new(store).follow(&second).await.unwrap();
+        assert_eq!(second.disabled(), [tool("a/b c")]);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_holds_something_else_stops_the_start() {
+        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        store.put(NAMESPACE, "everything", Vec::new()).await.unwrap();
+        let error = SwitchStore::new(store).follow(&access()).await.err().unwrap();
+        assert!(matches!(error, LoadError::Unreadable { .. }), "{error}");
+        assert!(matches!(SwitchStore::new(Arc::new(Broken)).follow(&access()).await, Err(LoadError::Store(_))));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_kept_is_off_all_the_same() {
+        let access = access();
+        let switches = SwitchStore::new(Arc::new(Broken));
+        let error = switches.set(&access, &tool("echo"), true).await.unwrap_err();
+        assert_eq!(access.disabled(), [tool("echo")]);
+        assert!(error.to_string().contains("the disk is full"), "{error}");
+        assert!(switches.set(&access, &tool("echo"), false).await.is_err());
+        assert_eq!(access.disabled(), [tool("echo")]);
+    }
+
+    #[tokio::test]
+    async fn what_another_daemon_switched_is_taken_over() {
+        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let [(one, first), (other, second)] = [(); 2].map(|()| (SwitchStore::new(Arc::clone(&store)), access()));
+        assert!(one.set(&first, &tool("echo"), true).await.unwrap());
+        assert!(other.set(&second, &tool("time"), true).await.unwrap());
+        other.follow(&second).await.unwrap();
+        assert_eq!(second.disabled(), [tool("echo"), tool("time")]);
+        assert!(other.set(&second, &tool("echo"), false).await.unwrap());
+        one.follow(&first).await.unwrap();
+        assert_eq!(first.disabled(), [tool("time")]);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_cannot_be_read_switches_nothing_on_and_one_that_forgot_is_told() {
+        let access = access();
+        access.disable(tool("echo")).unwrap();
+        assert!(SwitchStore::new(Arc::new(Broken)).follow(&access).await.is_err());
+        assert_eq!(access.disabled(), [tool("echo")]);
+        let empty: Arc<dyn Store> = Arc::new(Memory::default());
+        let switches = SwitchStore::new(Arc::clone(&empty));
+        switches.write_again(&access).await.unwrap();
+        switches.follow(&access).await.unwrap();
+        assert_eq!(access.disabled(), [tool("echo")]);
+        assert_eq!(empty.list(NAMESPACE).await.unwrap(), ["tool/echo"]);
+    }
+}

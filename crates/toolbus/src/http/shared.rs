@@ -1,0 +1,103 @@
+//! What is known of a store that replicas share, and of the replicas.
+
+use serde::{Deserialize, Serialize};
+
+/// What a replica announces.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Replica {
+    /// `bus.name`.
+    pub name: String,
+    /// Version of the program.
+    pub version: String,
+    /// Digest of its configuration.
+    pub config_digest: String,
+    /// What it does.
+    pub roles: Vec<String>,
+    /// When it started, in seconds since 1970.
+    pub started: u64,
+    /// Tells it from another one of its name.
+    pub id: String,
+}
+
+/// The state of a store that replicas share. By default there is none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SharedState {
+    /// Whether what is shared has not been read since the start, so that no call may run.
+    pub is_unread: bool,
+    /// Why the store cannot be used now, if it cannot.
+    pub away: Option<String>,
+    /// All replicas, this one included, by name. Empty without a shared store.
+    pub replicas: Vec<Replica>,
+    /// The id of this one.
+    pub own: String,
+}
+
+impl SharedState {
+    /// Whether a replica does the same as this one, with another configuration.
+    #[must_use]
+    pub fn differs(&self, replica: &Replica) -> bool {
+        let own = self.replicas.iter().find(|replica| replica.id == self.own);
+        own.is_some_and(|own| own.roles == replica.roles && own.config_digest != replica.config_digest)
+    }
+
+    /// How many replicas have the configuration of this one, and how many another one.
+    #[must_use]
+    pub fn counts(&self) -> ReplicaCounts {
+        let different = self.replicas.iter().filter(|replica| self.differs(replica)).count();
+        ReplicaCounts { same: self.replicas.len() - different, different }
+    }
+}
+
+/// How many replicas there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReplicaCounts {
+    /// Those with the configuration of this one, itself included, and those that do something else.
+    pub same: usize,
+    /// Those that do the same with another configuration.
+    pub different: usize,
+}
+
+/// A replica, for the status.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplicaSummary {
+    /// `bus.name`.
+    pub name: String,
+    /// Version of the program.
+    pub version: String,
+    /// Digest of its configuration.
+    pub config_digest: String,
+    /// What it does.
+    pub roles: Vec<String>,
+    /// Seconds since its start, by the clocks of both machines.
+    pub uptime_seconds: u64,
+    /// Whether it does the same as the daemon that says so, with another configuration.
+    pub differs: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(id: &str, digest: &str, role: &str) -> Replica {
+        Replica {
+            name: id.to_owned(),
+            version: "1".to_owned(),
+            config_digest: digest.to_owned(),
+            roles: vec![role.to_owned()],
+            started: 0,
+            id: id.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_replica_differs_that_does_the_same_with_another_configuration() {
+        let replicas = vec![replica("a", "x", "invoke"), replica("b", "y", "invoke"), replica("c", "y", "mcp")];
+        let state = SharedState { replicas: replicas.clone(), own: "a".to_owned(), ..SharedState::default() };
+        assert_eq!(replicas.iter().map(|replica| state.differs(replica)).collect::<Vec<_>>(), [false, true, false]);
+        assert_eq!(state.counts(), ReplicaCounts { same: 2, different: 1 });
+        let alone = SharedState { own: "z".to_owned(), ..state };
+        assert_eq!(alone.counts().different, 0, "nothing is known of itself");
+    }
+}
