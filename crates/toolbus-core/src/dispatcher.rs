@@ -160,7 +160,7 @@ impl Dispatcher {
             gates,
             replies: Replies::new(bus, settings.replies.clone(), unsettled / WAIT_FOR_ROOM),
             telemetry,
-            permits: Permits::new(settings.max_in_flight, settings.max_waiting, Arc::clone(&load)),
+            permits: Permits::new(settings.max_in_flight, settings.max_waiting, Arc::clone(&load), settings.clock),
             large: Arc::new(Semaphore::new(1)),
             replay: Replay::new(kept, MAX_KEPT_BYTES),
             instance: Instance::new(settings.random.id()),

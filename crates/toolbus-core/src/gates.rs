@@ -7,6 +7,7 @@ pub(crate) mod arguments;
 mod compiled;
 mod explain;
 mod meter;
+mod pace;
 pub(crate) mod permit;
 pub mod rate;
 mod rate_limits;

@@ -26,7 +26,7 @@ impl Turns {
     pub(crate) fn new() -> Self {
         let places = std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2));
         Self {
-            permits: Arc::new(Permits::new(places, MAX_WAITING, Arc::default())),
+            permits: Arc::new(Permits::new(places, MAX_WAITING, Arc::default(), Clock::SYSTEM)),
             gate: Arc::new(AgentGate::of_turns(places, MAX_WAITING)),
         }
     }

@@ -2,18 +2,24 @@
 //!
 //! A place is given under three limits: the tool's, the agent's, and the daemon's. Beside them each caller may take only a
 //! multiple of the places that are free, so that some stay free for others however many callers ask for all they can
-//! get: the threshold that switches use for the queues of a shared memory. Where calls wait, the next is of the caller of
-//! whom the fewest run.
+//! get: the threshold that switches use for the queues of a shared memory.
+//!
+//! Where calls wait, the next is of the caller of whom the fewest run, and of those callers of the one whose turn in the
+//! queue is the oldest. Of that caller's calls it is the one whose wait ends first, whichever came first. A call that
+//! cannot get a place before its wait ends is refused before it waits.
 
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
+use crate::gates::pace::Pace;
 use crate::telemetry::{Load, LoadGuard};
 use crate::tool::ToolDescriptor;
 
@@ -33,6 +39,7 @@ const WAITING_PER_FREE: usize = 1;
 pub(crate) struct Permit {
     state: Arc<Mutex<State>>,
     request: PermitRequest,
+    began: Instant,
     _running: LoadGuard,
 }
 
@@ -45,6 +52,8 @@ pub(crate) struct AgentGate {
     texts: &'static Texts,
     /// Changed under the lock of [`Permits`] only.
     used: Used,
+    /// How long its calls hold their places.
+    pace: Mutex<Pace>,
 }
 
 /// What a caller is told at a gate.
@@ -53,13 +62,19 @@ struct Texts {
     full: &'static str,
     /// When no place came free.
     late: &'static str,
+    /// When none will come free.
+    hopeless: &'static str,
 }
 
-const CALLS: Texts =
-    Texts { full: "Too many calls of this agent are waiting.", late: "No place to run this call came free in time." };
+const CALLS: Texts = Texts {
+    full: "Too many calls of this agent are waiting.",
+    late: "No place to run this call came free in time.",
+    hopeless: "The calls of this agent that wait already take longer than this call may wait. It was not run.",
+};
 const TURNS: Texts = Texts {
     full: "Too many calls wait for their turn to be checked or listed.",
     late: "No turn to check or list this call came in time.",
+    hopeless: "The calls whose turn comes first take longer than this call may wait.",
 };
 
 /// What calls use of the places that there are.
@@ -85,9 +100,14 @@ struct PermitRequest {
 /// A call that waits.
 struct Waiter {
     number: u64,
+    /// Its turn among callers of whom equally many run: the lowest is next. A call that leaves before an older one of its
+    /// caller leaves the older turn unused, and takes its own along.
+    turn: u64,
     request: PermitRequest,
     bytes: usize,
-    given: oneshot::Sender<()>,
+    /// When its wait ends.
+    until: Instant,
+    given: oneshot::Sender<Instant>,
 }
 
 /// Grants permits.
@@ -99,6 +119,7 @@ pub(crate) struct Permits {
 struct State {
     max_in_flight: usize,
     max_waiting: usize,
+    clock: Clock,
     daemon: Used,
     /// Calls that run of each tool that has a limit.
     tools: HashMap<ToolLimit, usize>,
@@ -110,10 +131,11 @@ struct State {
 }
 
 impl Permits {
-    pub(crate) fn new(max_in_flight: usize, max_waiting: usize, load: Arc<Load>) -> Self {
+    pub(crate) fn new(max_in_flight: usize, max_waiting: usize, load: Arc<Load>, clock: Clock) -> Self {
         let state = State {
             max_in_flight,
             max_waiting,
+            clock,
             daemon: Used::default(),
             tools: HashMap::new(),
             callers: HashMap::new(),
@@ -123,19 +145,19 @@ impl Permits {
         Self { state: Arc::new(Mutex::new(state)), load }
     }
 
-    /// Waits for a permit, at most until `deadline`. `caller` is told from others that share the same gate; `bytes` is what
+    /// Waits for a permit, at most until `until`. `caller` is told from others that share the same gate; `bytes` is what
     /// the call holds while it waits.
     ///
     /// # Errors
     ///
-    /// [`Cause::Overloaded`] when too many wait already, or none comes free in time.
+    /// [`Cause::Overloaded`] when too many wait already, none will come free in time, or none did.
     pub(crate) async fn acquire(
         &self,
         tool: Option<&ToolDescriptor>,
         agent: &Arc<AgentGate>,
         caller: Arc<str>,
         bytes: usize,
-        deadline: Instant,
+        until: Instant,
     ) -> Result<Permit, ToolFailure> {
         let tool = tool.and_then(|tool| Some((Arc::clone(&tool.name), tool.max_in_flight?)));
         let request = PermitRequest { tool, agent: Arc::clone(agent), caller };
@@ -143,16 +165,16 @@ impl Permits {
         let number = {
             let mut state = lock(&self.state);
             if state.fits(&request) {
-                state.begin(&request);
-                return Ok(self.permit(request));
+                let began = state.begin(&request);
+                return Ok(self.permit(request, began));
             }
-            state.wait(request.clone(), bytes, given)?
+            state.wait(request.clone(), bytes, until, given)?
         };
         let late = agent.texts.late;
         let mut waiting = Waiting { permits: self, request: Some(request), number, place };
         let _counted = self.load.enter_waiting();
-        match tokio::time::timeout_at(deadline.into(), &mut waiting.place).await {
-            Ok(Ok(())) => waiting.request.take().map(|request| self.permit(request)),
+        match tokio::time::timeout_at(until.into(), &mut waiting.place).await {
+            Ok(Ok(began)) => waiting.request.take().map(|request| self.permit(request, began)),
             _ => None,
         }
         .ok_or_else(|| overloaded(late))
@@ -175,8 +197,8 @@ impl Permits {
         Ok(WaitingElsewhere { state, request, bytes, _counted: self.load.enter_waiting() })
     }
 
-    fn permit(&self, request: PermitRequest) -> Permit {
-        Permit { state: Arc::clone(&self.state), request, _running: self.load.enter_running() }
+    fn permit(&self, request: PermitRequest, began: Instant) -> Permit {
+        Permit { state: Arc::clone(&self.state), request, began, _running: self.load.enter_running() }
     }
 }
 
@@ -201,15 +223,17 @@ struct Waiting<'a> {
     request: Option<PermitRequest>,
     number: u64,
     /// Closed without a place when the call made room for another.
-    place: oneshot::Receiver<()>,
+    place: oneshot::Receiver<Instant>,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(request) = &self.request else { return };
         let mut state = lock(&self.permits.state);
-        if !state.leave(self.number) && self.place.try_recv().is_ok() {
-            state.end(request);
+        if !state.leave(self.number)
+            && let Ok(began) = self.place.try_recv()
+        {
+            state.end(request, began);
         }
     }
 }
@@ -225,7 +249,10 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        lock(&self.state).end(&self.request);
+        let mut state = lock(&self.state);
+        let now = state.clock.now();
+        self.request.agent.pace.lock().note(now.saturating_duration_since(self.began), now);
+        state.end(&self.request, self.began);
     }
 }
 
@@ -248,15 +275,20 @@ impl State {
         self.callers.get(caller).map_or(0, Used::running)
     }
 
-    fn begin(&mut self, request: &PermitRequest) {
+    /// Begins the run of a call, and gives the present time.
+    fn begin(&mut self, request: &PermitRequest) -> Instant {
+        let now = self.clock.now();
+        request.agent.pace.lock().begin(now);
         self.count(request, |used| add(&used.running, 1));
         if let Some(tool) = &request.tool {
             *self.tools.entry(tool.clone()).or_default() += 1;
         }
+        now
     }
 
     /// Ends the run of a call, and gives its place to the next ones.
-    fn end(&mut self, request: &PermitRequest) {
+    fn end(&mut self, request: &PermitRequest, began: Instant) {
+        request.agent.pace.lock().end(began);
         self.count(request, |used| subtract(&used.running, 1));
         self.end_at_tool(request.tool.as_ref());
     }
@@ -273,21 +305,62 @@ impl State {
         }
         while let Some(next) = self.next() {
             self.left(&next.request, next.bytes);
-            self.begin(&next.request);
+            let began = self.begin(&next.request);
             // A call that stopped waiting meanwhile ends this when its `Waiting` is dropped.
-            let _ = next.given.send(());
+            let _ = next.given.send(began);
         }
     }
 
-    /// Takes the next call that can run out of the queue.
+    /// Takes the next call that can run out of the queue: of the caller whose turn it is, the one whose wait ends first.
     fn next(&mut self) -> Option<Waiter> {
-        let turn = |(position, waiter): (usize, &Waiter)| {
+        let turn = |waiter: &Waiter| {
             let PermitRequest { agent, caller, .. } = &waiter.request;
-            (agent.used.running(), if agent.is_shared { self.running_of(caller) } else { 0 }, position)
+            (agent.used.running(), if agent.is_shared { self.running_of(caller) } else { 0 }, waiter.turn)
         };
-        let can_run = self.queue.iter().enumerate().filter(|(_, waiter)| self.fits(&waiter.request));
-        let (_, _, position) = can_run.map(turn).min()?;
-        self.queue.remove(position)
+        let can_run = || self.queue.iter().enumerate().filter(|(_, waiter)| self.fits(&waiter.request));
+        let (position, first) = can_run().min_by_key(|(_, waiter)| turn(waiter))?;
+        let of_caller = can_run().filter(|(_, waiter)| waiter.request.is_of_caller(&first.request));
+        let (urgent, _) = of_caller.min_by_key(|(_, waiter)| (waiter.until, waiter.turn))?;
+        let used = first.turn;
+        let mut next = self.queue.remove(urgent)?;
+        // The older call gets the turn that the urgent one did not need, so that the caller uses up one turn, the oldest.
+        let left_behind = if position < urgent { position } else { position.saturating_sub(1) };
+        if position != urgent
+            && let Some(waiter) = self.queue.get_mut(left_behind)
+        {
+            waiter.turn = std::mem::replace(&mut next.turn, used);
+        }
+        Some(next)
+    }
+
+    /// Whether a call would get no place before its wait ends if its agent had all its places, and every call of the
+    /// agent took as long as the shortest lately. Those that wait for a tool with a limit of its own need not go first,
+    /// and of one for such a tool this is not known.
+    fn is_hopeless(&self, request: &PermitRequest, until: Instant) -> bool {
+        if request.tool.is_some() {
+            return false;
+        }
+        let (now, pace) = (self.clock.now(), &mut *request.agent.pace.lock());
+        let Some(shortest) = pace.shortest(now) else { return false };
+        let places = request.agent.max_in_flight.min(self.max_in_flight).max(1);
+        let turns = u32::try_from(self.waiting_of(request) / places + 1).unwrap_or(u32::MAX);
+        if shortest.saturating_mul(turns) <= until.saturating_duration_since(now) {
+            return false;
+        }
+        let goes_first = |waiter: &&Waiter| {
+            waiter.until <= until && waiter.request.tool.is_none() && waiter.request.is_of_caller(request)
+        };
+        let mut ends: Vec<Instant> = self.queue.iter().filter(goes_first).map(|waiter| waiter.until).collect();
+        ends.sort_unstable();
+        let mut free: BinaryHeap<_> = pace.frees(places, shortest, now).map(Reverse).collect();
+        for end in ends {
+            if let Some(mut place) = free.peek_mut()
+                && place.0 <= end
+            {
+                place.0 += shortest;
+            }
+        }
+        free.peek().is_some_and(|place| place.0 > until)
     }
 
     /// Takes a place among those who wait: first among those of the agent, who learns nothing of how busy others are.
@@ -323,11 +396,20 @@ impl State {
     }
 
     /// Lets a call wait for its turn.
-    fn wait(&mut self, request: PermitRequest, bytes: usize, given: oneshot::Sender<()>) -> Result<u64, ToolFailure> {
+    fn wait(
+        &mut self,
+        request: PermitRequest,
+        bytes: usize,
+        until: Instant,
+        given: oneshot::Sender<Instant>,
+    ) -> Result<u64, ToolFailure> {
+        if self.is_hopeless(&request, until) {
+            return Err(overloaded(request.agent.texts.hopeless));
+        }
         self.admit(&request, bytes)?;
         let number = self.next_number;
         self.next_number += 1;
-        self.queue.push_back(Waiter { number, request, bytes, given });
+        self.queue.push_back(Waiter { number, turn: number, request, bytes, until, given });
         Ok(number)
     }
 
@@ -419,13 +501,25 @@ impl PermitRequest {
     fn is_of(&self, agent: Option<&Arc<AgentGate>>) -> bool {
         agent.is_none_or(|agent| Arc::ptr_eq(agent, &self.agent))
     }
+
+    /// Whether both are of one caller.
+    fn is_of_caller(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.agent, &other.agent) && (!self.agent.is_shared || self.caller == other.caller)
+    }
 }
 
 impl AgentGate {
     /// Of one agent, of which at most `max_in_flight` calls run and `max_queued` wait.
     #[must_use]
     pub(crate) fn new(max_in_flight: usize, max_queued: usize) -> Self {
-        Self { max_in_flight, max_queued, is_shared: false, texts: &CALLS, used: Used::default() }
+        Self {
+            max_in_flight,
+            max_queued,
+            is_shared: false,
+            texts: &CALLS,
+            used: Used::default(),
+            pace: Mutex::default(),
+        }
     }
 
     /// Of several callers, of all of whom at most `max_in_flight` calls run and `max_queued` wait.
@@ -487,11 +581,12 @@ mod tests {
 
     use tokio_util::task::TaskTracker;
 
+    use toolbus_protocol::Random;
+
     use super::*;
-    use crate::clock::Clock;
 
     fn permits(running: usize, waiting: usize) -> Permits {
-        Permits::new(running, waiting, Arc::default())
+        Permits::new(running, waiting, Arc::default(), Clock::SYSTEM)
     }
 
     fn tool(limit: Option<usize>) -> ToolDescriptor {
@@ -892,5 +987,150 @@ mod tests {
         assert!(permits.acquire(None, &agent, me(), 10, later()).now_or_never().is_none(), "both places are taken");
         drop(held);
         assert!(permits.acquire(None, &agent, me(), 10, later()).await.is_ok());
+    }
+
+    /// Calls of one tool that wait, each in a task that notes its name once it has a place, and gives that back at once.
+    async fn queue_up(permits: &Arc<Permits>, calls: &[(&str, &Arc<AgentGate>, u64)]) -> Arc<Mutex<Vec<String>>> {
+        let order: Arc<Mutex<Vec<String>>> = Arc::default();
+        for (name, agent, seconds) in calls {
+            let until = Clock::SYSTEM.now() + Duration::from_secs(*seconds);
+            let (permits, agent, name, noted) =
+                (Arc::clone(permits), Arc::clone(agent), (*name).to_owned(), Arc::clone(&order));
+            let before = permits.load.waiting();
+            let load = Arc::clone(&permits.load);
+            TaskTracker::new().spawn(async move {
+                let permit = permits.acquire(Some(&tool(None)), &agent, me(), 10, until).await.unwrap();
+                noted.lock().push(name);
+                drop(permit);
+            });
+            while load.waiting() == before {
+                tokio::task::yield_now().await;
+            }
+        }
+        order
+    }
+
+    async fn emptied(permits: &Permits) {
+        while permits.load.waiting() + permits.load.in_flight() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_the_calls_of_one_caller_the_one_whose_wait_ends_first_is_next() {
+        let (permits, ana) = (Arc::new(permits(1, 8)), agent(1, 8));
+        let held = at_once(&permits, &tool(None), &ana, "me").unwrap();
+        let calls = [("30", &ana, 30), ("10", &ana, 10), ("20", &ana, 20), ("10 again", &ana, 10)];
+        let order = queue_up(&permits, &calls).await;
+        drop(held);
+        emptied(&permits).await;
+        assert_eq!(*order.lock(), ["10", "10 again", "20", "30"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn urgent_calls_of_one_caller_take_no_turn_of_another() {
+        let permits = Arc::new(permits(1, 16));
+        let [other, ana, bob] = [agent(1, 8), agent(1, 8), agent(1, 8)];
+        let held = at_once(&permits, &tool(None), &other, "me").unwrap();
+        let calls = [("ana's first", &ana, 60), ("bob's", &bob, 60), ("urgent", &ana, 5), ("more urgent", &ana, 4)];
+        let order = queue_up(&permits, &calls).await;
+        drop(held);
+        emptied(&permits).await;
+        assert_eq!(*order.lock(), ["more urgent", "bob's", "urgent", "ana's first"]);
+    }
+
+    /// Has so many calls run, one after the other, each as long.
+    async fn run_in_turn(permits: &Permits, agent: &Arc<AgentGate>, calls: usize, each: Duration) {
+        for _ in 0..calls {
+            let permit = permits.acquire(Some(&tool(None)), agent, me(), 10, later()).await;
+            tokio::time::sleep(each).await;
+            drop(permit.ok().unwrap());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_the_waiting_ones_leave_no_time_for_is_refused_before_it_waits() {
+        let (permits, ana, bob) = (Arc::new(permits(2, 100)), agent(1, 50), agent(1, 50));
+        run_in_turn(&permits, &ana, 8, Duration::from_secs(5)).await;
+        let _held = at_once(&permits, &tool(None), &ana, "me").unwrap();
+        let any = tool(None);
+        let mut waiting: Vec<_> =
+            (0..6).map(|_| Box::pin(permits.acquire(Some(&any), &ana, me(), 10, later()))).collect();
+        for call in &mut waiting {
+            assert!(futures_util::poll!(call).is_pending(), "the last of them begins after 30 s");
+        }
+        let refused = permits.acquire(Some(&any), &ana, me(), 10, later()).now_or_never().unwrap().err().unwrap();
+        assert_eq!((refused.cause, refused.retry_after), (Cause::Overloaded, Some(RETRY_AFTER)));
+        assert!(refused.message.contains("take longer than this call may wait"), "{}", refused.message);
+        let until = later() + Duration::from_secs(6);
+        let mut patient = Box::pin(permits.acquire(Some(&any), &ana, me(), 10, until));
+        assert!(futures_util::poll!(&mut patient).is_pending());
+        let limited = tool(Some(1));
+        let mut others = Box::pin(permits.acquire(Some(&limited), &ana, me(), 10, later()));
+        assert!(futures_util::poll!(&mut others).is_pending(), "another tool's calls need not go first");
+        assert!(at_once(&permits, &any, &bob, "me").is_some(), "another agent's neither");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_call_of_even_length_is_refused_early_that_would_have_run() {
+        const EACH: u64 = 4_000;
+        let random = Random::seeded(11);
+        let below = |most: u64| random.below(Duration::from_millis(most)).as_millis() as u64;
+        let mut refused_early = 0;
+        for round in 0..60 {
+            let places = 1 + round % 3;
+            let (permits, ana) = (Arc::new(permits(places, 200)), agent(places, 200));
+            run_in_turn(&permits, &ana, 8, Duration::from_millis(EACH)).await;
+            // Calls come and end at even milliseconds, no two at the same time, and waits end at odd ones.
+            let mut calls: Vec<(u64, u64)> =
+                (0..60).map(|number| (below(5) * EACH + number * 60 + below(15) * 2, below(9_000) * 2 + 1)).collect();
+            calls.sort_unstable();
+            let start = Clock::SYSTEM.now();
+            let tasks: Vec<_> = calls
+                .iter()
+                .map(|(arrival, wait)| {
+                    let (permits, ana) = (Arc::clone(&permits), Arc::clone(&ana));
+                    let arrival = start + Duration::from_millis(*arrival);
+                    let until = arrival + Duration::from_millis(*wait);
+                    TaskTracker::new().spawn(async move {
+                        tokio::time::sleep_until(arrival.into()).await;
+                        let asked = Clock::SYSTEM.now();
+                        let permit = permits.acquire(Some(&tool(None)), &ana, me(), 10, until).await;
+                        let waited = Clock::SYSTEM.since(asked);
+                        if permit.is_ok() {
+                            tokio::time::sleep(Duration::from_millis(EACH)).await;
+                        }
+                        (permit.is_ok(), waited)
+                    })
+                })
+                .collect();
+            let mut ran = Vec::new();
+            for task in tasks {
+                let (has_run, waited) = task.await.unwrap();
+                refused_early += usize::from(!has_run && waited.is_zero());
+                ran.push(has_run);
+            }
+            assert_eq!(ran, without_estimate(&calls, places, EACH), "round {round}: {calls:?}");
+        }
+        assert!(refused_early > 100, "{refused_early}");
+    }
+
+    /// Which of these calls, each with its arrival and the length of its wait, run where none is refused early.
+    fn without_estimate(calls: &[(u64, u64)], places: usize, each: u64) -> Vec<bool> {
+        let mut free = vec![0; places];
+        let mut ran = vec![false; calls.len()];
+        loop {
+            free.sort_unstable();
+            // The place that comes free first goes to the call whose wait ends first, of those that wait then, or else to
+            // the next one that comes.
+            let left = || calls.iter().enumerate().filter(|(call, _)| !ran[*call]);
+            let can_wait = |(_, (arrival, wait)): &(usize, &(u64, u64))| arrival + wait > free[0];
+            let waits = left().filter(can_wait).filter(|(_, (arrival, _))| *arrival <= free[0]);
+            let urgent = waits.min_by_key(|(_, (arrival, wait))| arrival + wait);
+            let next = urgent.or_else(|| left().filter(can_wait).min_by_key(|(_, (arrival, _))| *arrival));
+            let Some((call, (arrival, _))) = next else { return ran };
+            ran[call] = true;
+            free[0] = free[0].max(*arrival) + each;
+        }
     }
 }
