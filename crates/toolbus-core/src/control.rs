@@ -162,7 +162,7 @@ impl ControlService {
     fn cancel(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, ControlRefusal> {
         let request = ToolCancelRequest::parse(body(delivery)?)?;
         let tool_call_id = request.tool_call_id;
-        let cancelled = self.parts.dispatcher.cancel(&asked.caller, &tool_call_id);
+        let cancelled = self.parts.dispatcher.cancel(&asked.caller, &tool_call_id, asked.envelope.timestamp);
         let response = ToolCancelResponse { tool_call_id, cancelled };
         Ok(Some(ControlReply::new(message_type::TOOL_CANCEL_RESPONSE, &response)))
     }

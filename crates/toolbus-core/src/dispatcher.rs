@@ -165,7 +165,7 @@ impl Dispatcher {
             replay: Replay::new(kept, MAX_KEPT_BYTES),
             instance: Instance::new(settings.random.id()),
             recipients: RandomState::new(),
-            running: Arc::default(),
+            running: Arc::new(RunningCalls::new(settings.clock)),
             load,
             callers: RecentCallers::new(settings.clock),
             arrivals,
@@ -190,10 +190,11 @@ impl Dispatcher {
         &self.parts.direct
     }
 
-    /// Cancels the calls of `caller` with this id; false when there is none here.
+    /// Cancels the calls of `caller` with this id; false when there is none here. `sent` says when the cancellation was
+    /// sent, in seconds since 1970: then it also cancels a call that was sent no later, and arrives after it.
     #[must_use]
-    pub fn cancel(&self, caller: &Caller, call_id: &str) -> bool {
-        self.parts.running.cancel(&caller.owner, call_id)
+    pub fn cancel(&self, caller: &Caller, call_id: &str, sent: Option<u64>) -> bool {
+        self.parts.running.cancel(&caller.owner, call_id, sent)
     }
 
     /// Notifies agents of changes of what they may use.
@@ -336,8 +337,12 @@ impl Dispatcher {
     /// Steps 4 to 10.
     async fn attempt(&self, call: &mut Call) -> Result<ToolOutput, Abort> {
         let gates = &self.parts.gates;
+        let request = &call.request;
+        let sent = request.envelope.timestamp;
+        let entry = self.parts.running.enter(&request.caller.owner, &request.call_id, sent);
+        let cancel = call.cancelled.clone().unwrap_or_else(|| entry.token().clone());
         // 4. resolve
-        let effective = self.enter(call).await?;
+        let effective = self.enter(call, &cancel).await?;
         let allowed = gates.resolve(&effective, &call.request.caller, call.request.wanted());
         let allowed = allowed.map_err(|failure| self.not_found(call, &effective, failure))?;
         call.resolved(allowed.tool, self.parts.settings.budgets);
@@ -350,8 +355,6 @@ impl Dispatcher {
         // 7. rate limit
         gates.rate(&effective, allowed, self.clock().now())?;
         // 8. permit
-        let entry = self.parts.running.enter(&call.request.caller.owner, &call.request.call_id);
-        let cancel = call.cancelled.clone().unwrap_or_else(|| entry.token().clone());
         let permit = self.permit(call, allowed.tool, effective.gate(), &cancel).await?;
         gates.still_on(&call.request.caller, allowed, call.request.wanted())?;
         // 9. start
@@ -384,6 +387,9 @@ impl Dispatcher {
         if call.request.budget.is_spent() || call.deadline <= now {
             return Err(deadline::passed().into());
         }
+        if cancel.is_cancelled() {
+            return Err(cancelled_before_start().into());
+        }
         if tool.descriptor.delegates {
             return Ok(None);
         }
@@ -392,9 +398,7 @@ impl Dispatcher {
         // Biased: the place that a stopped call gives up must not go to a call that is stopped as well.
         let permit = tokio::select! {
             biased;
-            () = cancel.cancelled() => {
-                Err(cancelled_before_start().into())
-            }
+            () = cancel.cancelled() => Err(cancelled_before_start().into()),
             () = self.parts.shutdown.cancelled() => Err(Abort::Requeued),
             permit = self.parts.permits.acquire(Some(&tool.descriptor), agent, caller, call.body_size, latest) => permit.map(Some).map_err(Abort::from),
         };

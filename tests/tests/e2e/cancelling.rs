@@ -43,3 +43,31 @@ async fn a_caller_ends_a_running_call_of_its_own_and_of_nobody_else() {
     "#);
     daemon.stop(&site).await;
 }
+
+#[tokio::test]
+async fn a_call_that_still_lies_in_the_broker_is_cancelled_when_it_arrives() {
+    const SENT: u64 = 1_700_000_000;
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let one_at_a_time = "[invoke]\nmax_in_flight = 1\nmax_waiting = 0\n";
+    let daemon = Daemon::start(&site, &format!("{one_at_a_time}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
+    let client = Client::connect(&site).await;
+    let call = |id: &str| {
+        let body = json!({"toolCallId": id, "toolName": "hold", "arguments": {"id": id}});
+        client.raw(body.to_string()).by("ana").with(|properties| properties.with_timestamp(SENT))
+    };
+    let (first, second, next_turn) = (call("first"), call("second"), call("second"));
+    let next_turn = next_turn.with(|properties| properties.with_timestamp(SENT + 1));
+    client.send(&first).await;
+    backend.wait_for("first").await;
+    client.send(&second).await;
+    client.send(&next_turn).await;
+    let cancel = cancel(&client, "ana", "second").with(|properties| properties.with_timestamp(SENT));
+    assert_eq!(client.exchange(&cancel).await.body(), json!({"toolCallId": "second", "cancelled": false}));
+    backend.open();
+    let cancelled = client.answer(&second).await.body();
+    assert_eq!((&cancelled["code"], &cancelled["outcome"]), (&json!("cancelled"), &json!("not_started")));
+    assert_eq!(client.answer(&first).await.code(), "");
+    assert_eq!(client.answer(&next_turn).await.code(), "", "the model uses its id again");
+    assert_eq!(backend.count("second"), 1, "the next turn's alone");
+    daemon.stop(&site).await;
+}

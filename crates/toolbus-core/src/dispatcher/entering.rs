@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
+use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, Slot};
 use super::recording::Known;
-use super::{Abort, Dispatcher, MAX_EARLIER_DELIVERIES};
+use super::{Abort, Dispatcher, MAX_EARLIER_DELIVERIES, cancelled_before_start};
 use crate::answer::Reply;
 use crate::bus::{Delivery, Settle};
 use crate::caller::Caller;
@@ -117,7 +118,7 @@ impl Dispatcher {
     /// What the caller may use. A tool that is not there yet, and may come, is waited for: as a permit is, or else, where the
     /// caller names its server, until the deadline. The call waits among those of its agent, so that an agent that asks for
     /// what nobody has takes no place of another.
-    pub(super) async fn enter(&self, call: &Call) -> Result<EffectiveTools, Abort> {
+    pub(super) async fn enter(&self, call: &Call, cancel: &CancellationToken) -> Result<EffectiveTools, Abort> {
         let (gates, request) = (&self.parts.gates, &call.request);
         let effective = gates.enter(&request.caller);
         self.note(&request.caller, &effective);
@@ -150,6 +151,7 @@ impl Dispatcher {
         if let Some(arrival) = arrival {
             tokio::select! {
                 biased;
+                () = cancel.cancelled() => return Err(cancelled_before_start().into()),
                 () = self.parts.shutdown.cancelled() => return Err(Abort::Requeued),
                 () = arrival => {}
             }

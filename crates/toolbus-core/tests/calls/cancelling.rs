@@ -1,24 +1,27 @@
 //! Calls that are ended from outside: by their caller, or by shutdown.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::mpsc;
-use toolbus_core::bus::{Bus, Target};
+use tokio_util::task::TaskTracker;
+use toolbus_core::bus::{Bus, Delivery, Target};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{About, ControlService, Drained, Service};
 
 use crate::fixture::{Message, Route, Settled, Settlement, World, agent, call, delivery, request, settings};
 use toolbus_core::Clock;
+use toolbus_protocol::Random;
 
 #[tokio::test]
 async fn a_caller_cancels_its_running_call() {
     let world = World::new();
     let (running, settled) = world.begin(call("wait_effectful", json!({})));
     world.until_running(1).await;
-    assert!(!world.dispatcher.cancel(&agent("bob"), "call_1"), "not bob's call");
-    assert!(world.dispatcher.cancel(&agent("ana"), "call_1"));
+    assert!(!world.dispatcher.cancel(&agent("bob"), "call_1", None), "not bob's call");
+    assert!(world.dispatcher.cancel(&agent("ana"), "call_1", None));
     running.await.unwrap();
     let body = world.bus.sent().pop().unwrap().body;
     assert_eq!(
@@ -26,7 +29,7 @@ async fn a_caller_cancels_its_running_call() {
         (&json!("cancelled"), &json!("unknown"), &json!(false))
     );
     assert_eq!(settled.get(), Some(Settled::Acknowledged));
-    assert!(!world.dispatcher.cancel(&agent("ana"), "call_1"), "gone");
+    assert!(!world.dispatcher.cancel(&agent("ana"), "call_1", None), "gone");
 }
 
 #[tokio::test]
@@ -38,7 +41,7 @@ async fn a_waiting_call_that_is_cancelled_has_not_started() {
     while world.load.waiting() == 0 {
         tokio::task::yield_now().await;
     }
-    assert!(world.dispatcher.cancel(&agent("ana"), "call_1"), "both have this id");
+    assert!(world.dispatcher.cancel(&agent("ana"), "call_1", None), "both have this id");
     second.await.unwrap();
     first.await.unwrap();
     let outcomes: Vec<_> = world.bus.sent().into_iter().map(|sent| sent.body["outcome"].clone()).collect();
@@ -77,6 +80,90 @@ async fn shutdown_answers_what_may_have_had_its_effect() {
         );
         assert_eq!(settled.get(), Some(Settled::Acknowledged));
     }
+}
+
+#[tokio::test]
+async fn a_request_that_its_cancellation_overtook_is_answered_and_not_run() {
+    let world = World::new();
+    let service = Service::new(world.dispatcher.clone());
+    let mut cancel = cancellation();
+    cancel.properties.timestamp = Some(1_700_000_000);
+    obey(&world, &service, [cancel]).await;
+    assert_eq!(service.drain(Duration::from_secs(30)).await, Drained::Finished);
+    let sent_at = |seconds| {
+        let mut call = call("pay", json!({}));
+        call.properties.timestamp = Some(seconds);
+        call.properties.message_id = Some(format!("sent-{seconds}"));
+        call
+    };
+    let body = world.answer(sent_at(1_700_000_000)).await.body;
+    assert_eq!((&body["code"], &body["outcome"]), (&json!("cancelled"), &json!("not_started")));
+    assert_eq!(world.runs(), 0);
+    let body = world.answer(sent_at(1_700_000_001)).await.body;
+    assert_eq!(body["content"], "paid", "the model uses its id again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whenever_a_call_is_cancelled_it_has_one_final_answer_that_tells_what_became_of_it() {
+    let random = Random::seeded(16);
+    let below = |most: u64| random.below(Duration::from_millis(most));
+    let mut codes = BTreeMap::<String, usize>::new();
+    for round in 0..400 {
+        let world = World::with(|settings| settings.max_in_flight = 1 + round % 2);
+        let calls = 1 + round % 3;
+        let tasks: Vec<_> = (0..calls)
+            .map(|number| {
+                let tool = if random.bits().is_multiple_of(2) { "wait_effectful" } else { "wait" };
+                let body = json!({"toolCallId": format!("call_{number}"), "toolName": tool, "arguments": {}});
+                let mut message = request(&body);
+                message.properties.timestamp = Some(1_700_000_000);
+                message.properties.message_id = Some(random.id());
+                let (delivery, settlement) = delivery(message);
+                let (dispatcher, arrives) = (world.dispatcher.clone(), below(20));
+                let handling = TaskTracker::new().spawn(async move {
+                    tokio::time::sleep(arrives).await;
+                    dispatcher.handle(Delivery { arrived: Clock::SYSTEM.now(), ..delivery }).await;
+                });
+                (handling, settlement)
+            })
+            .collect();
+        let meddling: Vec<_> = (0..calls)
+            .map(|number| {
+                let (released, cancelled) = (below(20), below(30));
+                let (go_on, dispatcher) = (Arc::clone(&world.go_on), world.dispatcher.clone());
+                TaskTracker::new().spawn(async move {
+                    let release = async {
+                        tokio::time::sleep(released).await;
+                        go_on.notify_one();
+                    };
+                    let cancel = async {
+                        tokio::time::sleep(cancelled).await;
+                        let _ = dispatcher.cancel(&agent("ana"), &format!("call_{number}"), Some(1_700_000_000));
+                    };
+                    tokio::join!(release, cancel);
+                })
+            })
+            .collect();
+        for task in meddling {
+            task.await.unwrap();
+        }
+        for (handling, settlement) in tasks {
+            handling.await.unwrap();
+            assert_eq!(settlement.get(), Some(Settled::Acknowledged));
+        }
+        let sent = world.bus.sent();
+        let ids: BTreeSet<_> = sent.iter().map(|sent| sent.properties.message_id.clone()).collect();
+        assert_eq!((sent.len(), ids.len()), (calls, calls), "round {round}: one answer each");
+        let not_started = sent.iter().filter(|sent| sent.body["outcome"] == "not_started").count();
+        assert_eq!(world.runs(), calls - not_started, "round {round}: what was not run is told so");
+        for sent in sent {
+            let code = sent.body["code"].as_str().unwrap_or("ok").to_owned();
+            *codes.entry(code).or_default() += 1;
+        }
+        assert_eq!((world.load.in_flight(), world.load.waiting()), (0, 0), "round {round}");
+    }
+    assert_eq!(codes.keys().collect::<Vec<_>>(), ["cancelled", "ok"]);
+    assert!(codes.values().all(|count| *count > 100), "both ends: {codes:?}");
 }
 
 #[tokio::test]
