@@ -10,6 +10,7 @@ mod cancelling;
 mod changes;
 mod commands;
 mod commands_mcp;
+mod consumer_timeout;
 mod control;
 mod dashboard;
 mod documents;

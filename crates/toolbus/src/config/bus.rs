@@ -8,6 +8,7 @@ use percent_encoding::percent_decode_str;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 use toolbus_broker::rabbitmq::{QueueType, Tls};
+use toolbus_config::HumanDuration;
 use url::Url;
 
 /// The message broker, and the names used on it.
@@ -32,6 +33,9 @@ pub struct BusConfig {
     pub queue_prefix: Option<String>,
     /// Kind of the daemon's durable queues.
     pub queue_type: QueueType,
+    /// The broker's own `consumer_timeout`, which it tells no client: it closes the channel of a request that is not
+    /// settled after this time. No call may take that long.
+    pub consumer_timeout: HumanDuration,
     /// Topics that a request may name for its answer, as patterns: `*` is one word, `#` any number.
     #[schemars(length(max = 64), extend("items" = {"type": "string", "format": "toolbus-topic-pattern"}))]
     pub reply_topics: Vec<String>,
@@ -65,6 +69,7 @@ impl Default for BusConfig {
             dead_letter_exchange: "rockbot.dlx".to_owned(),
             queue_prefix: None,
             queue_type: QueueType::default(),
+            consumer_timeout: HumanDuration::from_secs(30 * 60),
             reply_topics: ["tool.result.#", "script.result.#", "mcp.manage.response.#", "agent.response.#"]
                 .map(str::to_owned)
                 .into(),

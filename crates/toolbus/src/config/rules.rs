@@ -10,6 +10,7 @@ mod tools;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -19,7 +20,7 @@ use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 
 use super::Secret;
 use super::audit::AuditConfig;
-use super::bus::BusConfig;
+use super::bus::{BusConfig, BusUrl};
 use super::http::HttpConfig;
 use super::identity::{IdentityConfig, sidecar_topic};
 use super::invoke::InvokeConfig;
@@ -27,6 +28,8 @@ use super::ledger::LedgerConfig;
 use super::mcp::ServersFile;
 use super::store::StoreConfig;
 
+/// Time after the deadline of a call in which its answer is published.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Shortest secret of the daemon's own, in bytes.
 const MIN_SECRET: usize = 16;
 
@@ -51,6 +54,7 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &Servers
     if let (Some(bus), Some(invoke)) = (&bus, &invoke) {
         let own = identity.as_ref().and_then(|identity| identity.agent.as_ref()).map(sidecar_topic);
         checker.topics(bus, invoke, own);
+        checker.consumer_timeout(bus, invoke);
     }
     let sections = checker.sections();
     if let Some(identity) = &identity {
@@ -213,6 +217,23 @@ impl RuleChecker<'_> {
                 format!("max_answer ({}) is larger than max_size ({})", ledger.max_answer, ledger.max_size),
             );
         }
+    }
+
+    /// `invoke.max_timeout` bounds all that a call may take, its wait and its tool's own limit included.
+    fn consumer_timeout(&mut self, bus: &BusConfig, invoke: &InvokeConfig) {
+        let (longest, allowed) = (invoke.max_timeout, bus.consumer_timeout);
+        if bus.url == BusUrl::Embedded || longest.get().saturating_add(ANSWER_TIME) <= allowed.get() {
+            return;
+        }
+        let seconds = ANSWER_TIME.as_secs();
+        self.tell(
+            &["invoke.max_timeout", "bus.consumer_timeout"],
+            format!(
+                "max_timeout ({longest}) and {seconds} s for the answer are longer than bus.consumer_timeout ({allowed}), \
+                 after which RabbitMQ closes the channel and delivers every unfinished call again; expected a shorter \
+                 max_timeout, or the broker's own `consumer_timeout` raised, and bus.consumer_timeout with it"
+            ),
+        );
     }
 
     fn topics(&mut self, bus: &BusConfig, invoke: &InvokeConfig, own: Option<String>) {

@@ -7,7 +7,7 @@ fn endpoint(lines: &str) -> String {
 
 #[test]
 fn an_unknown_section_is_told_with_the_nearest() {
-    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `agents`, `audit`, `bus`, `commands`, `daemon`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `outbound`, `pins`, `rest`, `script`, `store`, `telemetry`, `tools`, `toolsets`");
+    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `outbound`, `pins`, `rest`, `script`, `store`, `telemetry`, `tools`, `toolsets`");
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn an_unknown_key_is_told_with_the_nearest() {
 
 #[test]
 fn a_key_of_a_part_that_is_not_there_is_unknown() {
-    insta::assert_snapshot!(problems("[web]\nsearch = []"), @"a.toml:1:2: `web`: unknown key; expected one of `agents`, `audit`, `bus`, `commands`, `daemon`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `outbound`, `pins`, `rest`, `script`, `store`, `telemetry`, `tools`, `toolsets`");
+    insta::assert_snapshot!(problems("[web]\nsearch = []"), @"a.toml:1:2: `web`: unknown key; expected one of `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `outbound`, `pins`, `rest`, `script`, `store`, `telemetry`, `tools`, `toolsets`");
 }
 
 #[test]
@@ -67,6 +67,16 @@ fn a_number_out_of_range_is_told() {
     a.toml:3:15: `invoke.max_waiting`: -1 is too small; expected at least 0
     "#);
     insta::assert_snapshot!(problems("[invoke]\nmax_in_flight = 60000\nmax_waiting = 6000"), @"a.toml:3:15: `invoke.max_waiting`: max_in_flight + max_waiting is 66000; AMQP hands over at most 65535 messages at a time");
+}
+
+#[test]
+fn a_call_that_may_outlast_the_brokers_patience_is_told_with_both_keys() {
+    let broker = "[bus]\nurl = 'amqp://localhost'\n";
+    insta::assert_snapshot!(problems(&format!("{broker}[invoke]\nmax_timeout = '30m'")), @"a.toml:4:15: `invoke.max_timeout`: max_timeout (30m) and 10 s for the answer are longer than bus.consumer_timeout (30m), after which RabbitMQ closes the channel and delivers every unfinished call again; expected a shorter max_timeout, or the broker's own `consumer_timeout` raised, and bus.consumer_timeout with it");
+    insta::assert_snapshot!(problems(&format!("{broker}consumer_timeout = '2m'")), @"a.toml:3:20: `bus.consumer_timeout`: max_timeout (120s) and 10 s for the answer are longer than bus.consumer_timeout (120s), after which RabbitMQ closes the channel and delivers every unfinished call again; expected a shorter max_timeout, or the broker's own `consumer_timeout` raised, and bus.consumer_timeout with it");
+    assert!(load(&[&format!("{broker}[invoke]\nmax_timeout = '1790s'")], &[], &[]).is_ok());
+    assert!(load(&[&format!("{broker}consumer_timeout = '3h'\n[invoke]\nmax_timeout = '2h'")], &[], &[]).is_ok());
+    assert!(load(&["[invoke]\nmax_timeout = '2h'"], &[], &[]).is_ok(), "the embedded bus has no such limit");
 }
 
 #[test]
@@ -229,7 +239,7 @@ fn all_mistakes_of_all_layers_are_told_at_once() {
     let told = load(&[first, second], &environment, &[("bus.name", "")]).unwrap_err();
     insta::assert_snapshot!(told, @r#"
     environment TOOLBUS__INVOKE__MAX_BDY: `invoke.max_bdy`: unknown key in `invoke`; did you mean `max_body`? expected one of `default_reply_topic`, `default_timeout`, `drain_timeout`, `max_body`, `max_in_flight`, `max_timeout`, `max_waiting`, `topics`
-    a.toml:2:1: `bus.ulr`: unknown key; did you mean `url`? expected one of `compat_queues`, `dead_letter_exchange`, `exchange`, `name`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`
+    a.toml:2:1: `bus.ulr`: unknown key; did you mean `url`? expected one of `compat_queues`, `consumer_timeout`, `dead_letter_exchange`, `exchange`, `name`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`
     a.toml:3:14: `bus.queue_type`: found a number; expected one of "quorum", "classic"
     a.toml:6:15: `invoke.max_timeout`: max_timeout (60s) is shorter than default_timeout (90s); expected it to be at least as long
     b.toml:2:10: `http.listen`: "x" is not an address; expected IP:PORT, such as "127.0.0.1:8471"
