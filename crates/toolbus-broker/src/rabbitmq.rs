@@ -8,6 +8,7 @@ mod cause;
 mod confirm_channel;
 mod connection;
 mod consumer;
+mod dead_letters;
 mod probe;
 mod properties;
 mod publisher;
@@ -27,6 +28,7 @@ use tracing::warn;
 
 use self::connection::{ConnectionHandle, ConnectionSupervisor};
 use self::consumer::Consumer;
+pub use self::dead_letters::{DeadLetter, DeadLetterError, DeadLetterQueue, DeadLetters, ReplayOutcome};
 use self::publisher::Publisher;
 use self::settings::Checked;
 pub use self::settings::{QueueType, RabbitMqSettings, SettingsError, Tls};

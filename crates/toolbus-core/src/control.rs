@@ -251,7 +251,10 @@ impl ControlService {
         }
         let (properties, body) = (Properties::clone(&delivery.properties), delivery.body.clone());
         let reply_to = properties.reply_to.clone().unwrap_or_default();
-        let buried = self.parts.replies.dead_letter(&delivery.queue, reason, &reply_to, properties, body).await;
+        let buried = {
+            let topic = Some(&*delivery.routing_key);
+            self.parts.replies.dead_letter(&delivery.queue, topic, reason, &reply_to, properties, body).await
+        };
         if buried == Buried::Kept {
             self.parts.dispatcher.telemetry().dead_lettered(&delivery.queue, reason);
         }

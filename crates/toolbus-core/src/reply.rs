@@ -205,10 +205,11 @@ impl Replies {
     }
 
     /// Publishes a dead letter under the name of the queue that it belongs to, until the broker confirms it, at most for
-    /// [`DEAD_LETTER_TIME`].
+    /// [`DEAD_LETTER_TIME`]. A request has the topic that it came on.
     pub(crate) async fn dead_letter(
         &self,
         queue: &str,
+        topic: Option<&str>,
         reason: DeadReason,
         reply_to: &str,
         mut properties: Properties,
@@ -218,6 +219,8 @@ impl Replies {
         keep_headers(&mut properties.headers);
         properties.headers.push((header::DEAD_REASON.to_owned(), reason.as_str().to_owned()));
         properties.headers.push((header::DEAD_REPLY_TO.to_owned(), bounded(reply_to).to_owned()));
+        properties.headers.push((header::DEAD_SINCE.to_owned(), Clock::SYSTEM.since_epoch().as_secs().to_string()));
+        properties.headers.extend(topic.map(|topic| (header::DEAD_TOPIC.to_owned(), topic.to_owned())));
         // Never proven: a broker that refuses dead letters must not close the channel that all answers share.
         let (target, properties) = (Target::DeadLetter(queue.to_owned()), Arc::new(properties));
         let message = Outgoing { target, mandatory: true, proven: false, properties, body };

@@ -43,6 +43,10 @@ pub const TRACESTATE: &str = "tracestate";
 pub const DEAD_REASON: &str = "rb-dead-reason";
 /// On dead letters of ours, where the answer should have gone.
 pub const DEAD_REPLY_TO: &str = "rb-dead-reply-to";
+/// On dead requests of ours, the topic that they came on.
+pub const DEAD_TOPIC: &str = "rb-dead-topic";
+/// On dead letters of ours, since when, in seconds since 1970.
+pub const DEAD_SINCE: &str = "rb-dead-since";
 
 /// Value of [`CONTENT_TRUST`] on every answer.
 pub const TRUST_TOOL_OUTPUT: &str = "tool-output";

@@ -14,7 +14,7 @@ mod telemetry;
 mod toolsets;
 mod watch;
 
-pub use self::parts::{bus, policy, redactor, registry};
+pub use self::parts::{broker_settings, bus, policy, redactor, registry};
 pub use self::scripts::{AppScripts, ScriptsError};
 pub use self::servers::AppServers;
 pub use self::telemetry::{Recording, logging};

@@ -8,8 +8,8 @@ use clap::builder::PossibleValue;
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    agents, bench, call, check, completions, connect, daemon, demo, explain, health, init, mcp, pins, serve, switch,
-    tools,
+    agents, bench, call, check, completions, connect, daemon, demo, dlq, explain, health, init, mcp, pins, serve,
+    switch, tools,
 };
 use crate::config::{Override, Sources, default_files};
 use crate::terminal::OutputFormat;
@@ -29,6 +29,7 @@ Examples:
   toolbus mcp list                                 how the MCP servers are
   toolbus mcp add time -- uvx mcp-server-time      add one to the configuration
   toolbus connect cursor --write                   have an MCP client use the tools of the bus
+  toolbus dlq list                                 which messages could not be answered or delivered
   toolbus pins diff read_file                      how this tool changed since it was pinned
   TOOLBUS__BUS__URL=amqp://broker toolbus tools    the same, with a key from the environment
 
@@ -122,6 +123,8 @@ pub(crate) enum Command {
     Connect(connect::ConnectArgs),
     /// Show which tools are not as they were pinned, and let them through
     Pins(pins::PinsArgs),
+    /// Show, replay and remove dead letters: messages that could not be answered or delivered
+    Dlq(dlq::DlqArgs),
     /// Find every mistake in the configuration, without connecting to the broker
     Check(check::CheckArgs),
     /// Print the JSON Schema of the configuration file

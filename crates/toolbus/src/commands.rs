@@ -9,6 +9,7 @@ pub mod completions;
 pub mod connect;
 pub mod daemon;
 pub mod demo;
+pub mod dlq;
 mod edit;
 pub mod explain;
 pub mod health;
@@ -132,6 +133,7 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
             error.exit_code()
         }),
         Command::Demo(args) => demo::run(args, context).await.map_err(told),
+        Command::Dlq(args) => dlq::run(args, context).await.map_err(|error| error.tell()),
         Command::Health(args) => health::run(args, context).await.map_err(told),
         // Run before any configuration is read.
         Command::Schema

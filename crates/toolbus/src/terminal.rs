@@ -1,9 +1,12 @@
 //! How results are printed, and what of texts that others wrote.
 
 use std::borrow::Cow;
-use std::io;
+use std::io::{self, BufRead, Read as _, Write};
 
 use clap::ValueEnum;
+
+/// Longest answer to a question that is read, in bytes.
+const MAX_ANSWER: u64 = 64;
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -27,6 +30,19 @@ pub fn printable(text: &str) -> Cow<'_, str> {
         if is_control(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
     Cow::Owned(shown)
+}
+
+/// Asks a question, and says whether the answer is `y` or `yes`.
+///
+/// # Errors
+///
+/// If the question cannot be written, or the answer not be read.
+pub fn is_yes(question: &str, input: &mut impl BufRead, output: &mut impl Write) -> io::Result<bool> {
+    write!(output, "{question}")?;
+    output.flush()?;
+    let mut answer = String::new();
+    input.take(MAX_ANSWER).read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
 /// Treats `EPIPE` as success, so that `toolbus tools | head` exits with 0.

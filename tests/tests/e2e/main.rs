@@ -13,6 +13,7 @@ mod commands_mcp;
 mod consumer_timeout;
 mod control;
 mod dashboard;
+mod dead_letters;
 mod documents;
 mod drain;
 mod identity;

@@ -154,7 +154,7 @@ impl Dispatcher {
     async fn bury_answer(&self, call: &Call, answer: &Reply, reason: &str) -> bool {
         let address = &call.request.address.written;
         let (properties, body) = (Properties::clone(&answer.properties), answer.body.clone());
-        let buried = self.dead_letter(&call.queue, DeadReason::Undeliverable, address, properties, body).await;
+        let buried = self.dead_letter(&call.queue, None, DeadReason::Undeliverable, address, properties, body).await;
         if buried == Buried::Kept
             && let Some(left_out) = self.parts.log.undeliverable.due()
         {
@@ -172,10 +172,11 @@ impl Dispatcher {
 
     /// Puts a request aside that can be neither run nor answered.
     pub(super) async fn bury(&self, delivery: Delivery, reason: DeadReason, detail: &str) {
-        let Delivery { properties, body, queue, settle, .. } = delivery;
+        let Delivery { properties, body, queue, routing_key, settle, .. } = delivery;
         let reply_to = properties.reply_to.clone().unwrap_or_default();
         let message_id = properties.message_id.clone();
-        let buried = self.dead_letter(&queue, reason, &reply_to, Arc::unwrap_or_clone(properties), body).await;
+        let properties = Arc::unwrap_or_clone(properties);
+        let buried = self.dead_letter(&queue, Some(&*routing_key), reason, &reply_to, properties, body).await;
         if buried == Buried::Kept
             && let Some(left_out) = self.parts.log.requests.due()
         {
@@ -200,6 +201,7 @@ impl Dispatcher {
     async fn dead_letter(
         &self,
         queue: &str,
+        topic: Option<&str>,
         reason: DeadReason,
         reply_to: &str,
         properties: Properties,
@@ -208,7 +210,7 @@ impl Dispatcher {
         let parts = &*self.parts;
         let buried = tokio::select! {
             biased;
-            buried = parts.replies.dead_letter(queue, reason, reply_to, properties, body) => buried,
+            buried = parts.replies.dead_letter(queue, topic, reason, reply_to, properties, body) => buried,
             () = self.closing() => Buried::NotConfirmed("the daemon shuts down".to_owned()),
         };
         let reason_of = reason.as_str();

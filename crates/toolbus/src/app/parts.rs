@@ -13,7 +13,7 @@ use toolbus_core::toolsets::SessionSet;
 
 use super::toolsets::in_sessions;
 use super::{AppError, AppServers, scripts};
-use crate::config::{BusUrl, Config, secrets};
+use crate::config::{AmqpUrl, BusUrl, Config, secrets};
 use crate::http::{McpAdmin, NoServers};
 
 /// The bus of the configuration. It connects in the background, however long that takes.
@@ -22,21 +22,23 @@ use crate::http::{McpAdmin, NoServers};
 ///
 /// If a URL or a certificate cannot be used.
 pub fn bus(config: &Config) -> Result<Arc<dyn Bus>, AppError> {
+    Ok(match &config.bus.url {
+        BusUrl::Embedded => Arc::new(Embedded::new()),
+        BusUrl::Amqp(urls) => Arc::new(RabbitMq::start(broker_settings(config, urls))?),
+    })
+}
+
+/// How the broker at these addresses is reached.
+pub fn broker_settings(config: &Config, urls: &[AmqpUrl]) -> rabbitmq::RabbitMqSettings {
     let bus = &config.bus;
-    match &bus.url {
-        BusUrl::Embedded => Ok(Arc::new(Embedded::new())),
-        BusUrl::Amqp(urls) => {
-            let settings = rabbitmq::RabbitMqSettings {
-                urls: urls.iter().map(|url| url.reveal().to_string()).collect(),
-                name: bus.name.clone(),
-                exchange: bus.exchange.clone(),
-                dead_letter_exchange: bus.dead_letter_exchange.clone(),
-                queue_type: bus.queue_type,
-                tls: Some(bus.tls.clone()),
-                clock: Clock::SYSTEM,
-            };
-            Ok(Arc::new(RabbitMq::start(settings)?))
-        }
+    rabbitmq::RabbitMqSettings {
+        urls: urls.iter().map(|url| url.reveal().to_string()).collect(),
+        name: bus.name.clone(),
+        exchange: bus.exchange.clone(),
+        dead_letter_exchange: bus.dead_letter_exchange.clone(),
+        queue_type: bus.queue_type,
+        tls: Some(bus.tls.clone()),
+        clock: Clock::SYSTEM,
     }
 }
 

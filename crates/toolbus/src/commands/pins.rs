@@ -1,6 +1,6 @@
 //! `toolbus pins`: which tools are not as they were pinned, how they changed, and letting them through.
 
-use std::io::{self, BufRead, IsTerminal as _, Read as _, Write};
+use std::io::{self, BufRead, IsTerminal as _, Write};
 use std::process::ExitCode;
 
 use axum::http::Method;
@@ -12,8 +12,7 @@ use toolbus_trust::pins::{Definition, Digest, ToolState, Unified, unified};
 use super::target::{AdminTarget, Operator, TargetArgs, TargetError, escaped};
 use super::{as_json, one_line, plain, warn};
 use crate::http::admin::view::{Approval, Approved, Changed, Changes, Pinned, PinnedTools};
-use crate::terminal::OutputFormat;
-use crate::terminal::ignore_broken_pipe;
+use crate::terminal::{OutputFormat, ignore_broken_pipe, is_yes};
 
 /// Shows which tools are not as they were pinned, how they changed, and lets them through.
 ///
@@ -64,9 +63,6 @@ struct ApproveArgs {
     #[arg(long, short = 'y', conflicts_with = "digest")]
     yes: bool,
 }
-
-/// Longest answer to a question, in bytes.
-const MAX_ANSWER: u64 = 64;
 
 /// Asks, and prints the answer.
 ///
@@ -142,13 +138,10 @@ fn confirm(
              --digest that it ends with, or --yes to approve whatever there is"
         )));
     }
-    write!(output, "Approve this? [y/N] ")?;
-    output.flush()?;
-    let mut answer = String::new();
-    input.take(MAX_ANSWER).read_line(&mut answer)?;
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "y" | "yes" => Ok(()),
-        _ => Err(TargetError::Usage("nothing was approved".to_owned())),
+    if is_yes("Approve this? [y/N] ", input, output)? {
+        Ok(())
+    } else {
+        Err(TargetError::Usage("nothing was approved".to_owned()))
     }
 }
 

@@ -1,0 +1,313 @@
+//! `toolbus dlq`: the dead letters of the daemon's queues, on the broker of the configuration.
+
+mod letter;
+mod report;
+mod selection;
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::ExitCode;
+
+use toolbus_broker::rabbitmq::{DeadLetter, DeadLetterError, DeadLetterQueue, DeadLetters, ReplayOutcome};
+use toolbus_core::Clock;
+use toolbus_core::bus::Target;
+use toolbus_core::caller::IdentitySource;
+use toolbus_core::telemetry::DeadReason;
+use toolbus_protocol::{header, topic};
+
+use self::letter::Letter;
+use self::report::{DlqOutcome, LeftLetter, LetterList, ProgressLine, letters, table};
+use self::selection::{LetterFilter, LetterQueue, places};
+use super::{Context, MISTAKE, as_json, one_line, told};
+use crate::app;
+use crate::config::{BusUrl, Config};
+use crate::terminal::{OutputFormat, ignore_broken_pipe, is_yes, printable};
+
+/// Letters that `list` shows, unless --limit says otherwise.
+const LISTED: usize = 100;
+/// Letters that `show` shows, unless --limit says otherwise.
+const SHOWN: usize = 10;
+/// Letters that are left after a replay, and told with their reason.
+const MAX_LEFT: usize = 20;
+
+/// Shows, replays and removes dead letters: messages that could not be answered or delivered.
+///
+/// Works on the broker of the configuration, whether or not a daemon runs. A letter is removed only by `drop`, and by
+/// `replay` once the broker has confirmed that a queue has it again.
+#[derive(Debug, clap::Args)]
+pub struct DlqArgs {
+    #[command(subcommand)]
+    action: DlqAction,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum DlqAction {
+    /// List dead letters, the oldest first
+    List(LetterFilter),
+    /// Show dead letters whole: properties, headers and body
+    Show(LetterFilter),
+    /// Put requests back into the queue that they came from, and send replies again
+    ///
+    /// A request keeps its ids, its reply address and its headers: one that was answered before gets the same reply, and
+    /// is not run again. Its time begins anew.
+    Replay {
+        #[command(flatten)]
+        selection: LetterFilter,
+        /// Only tell what would be replayed.
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Remove dead letters for ever; asks first
+    Drop {
+        #[command(flatten)]
+        selection: LetterFilter,
+        /// Only tell what would be removed.
+        #[arg(long)]
+        dry_run: bool,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum DlqError {
+    /// The command cannot be run like this.
+    #[error("{0}")]
+    Usage(String),
+    /// The broker.
+    #[error(transparent)]
+    Broker(#[from] DeadLetterError),
+    /// Nothing can be printed.
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl DlqError {
+    /// Tells the error; what is left of it is the exit code.
+    pub(crate) fn tell(&self) -> u8 {
+        told(self);
+        if matches!(self, Self::Usage(_)) { MISTAKE } else { 1 }
+    }
+}
+
+/// Runs the command. Exit code 1 if a letter could not be replayed.
+///
+/// # Errors
+///
+/// If there is no broker, it refuses something, or nothing can be printed.
+pub async fn run(args: DlqArgs, context: &Context) -> Result<ExitCode, DlqError> {
+    let config = &context.config;
+    let BusUrl::Amqp(urls) = &config.bus.url else {
+        let text = "the embedded bus keeps no dead letters: give the broker of the daemon with --config or --bus-url";
+        return Err(DlqError::Usage(text.to_owned()));
+    };
+    let broker = DeadLetters::connect(app::broker_settings(config, urls)).await?;
+    let work = DlqWork { broker: &broker, config, output: context.output };
+    let done = match args.action {
+        DlqAction::List(selection) => work.list(&selection).await,
+        DlqAction::Show(selection) => work.show(&selection).await,
+        DlqAction::Replay { selection, dry_run: true } | DlqAction::Drop { selection, dry_run: true, .. } => {
+            work.list(&LetterFilter { limit: Some(selection.limit.unwrap_or(usize::MAX)), ..selection }).await
+        }
+        DlqAction::Replay { selection, dry_run: false } => work.replay(&selection).await,
+        DlqAction::Drop { selection, dry_run: false, yes } => work.drop(&selection, yes).await,
+    };
+    broker.close().await;
+    done
+}
+
+/// What every action works with.
+struct DlqWork<'a> {
+    broker: &'a DeadLetters,
+    config: &'a Config,
+    output: OutputFormat,
+}
+
+impl DlqWork<'_> {
+    /// Opens the queues that are meant. Without a name, those that exist.
+    async fn queues(&self, selection: &LetterFilter) -> Result<Vec<(LetterQueue, DeadLetterQueue<'_>)>, DlqError> {
+        let places = places(self.config, selection.queue.as_deref()).map_err(DlqError::Usage)?;
+        let mut open = Vec::new();
+        let mut missing = None;
+        for place in places {
+            match self.broker.of_queue(&place.queue).await {
+                Ok(queue) => open.push((place, queue)),
+                Err(error @ DeadLetterError::NoQueue(_)) if selection.queue.is_none() => {
+                    missing.get_or_insert(error);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match missing {
+            Some(error) if open.is_empty() => Err(error.into()),
+            _ => Ok(open),
+        }
+    }
+
+    async fn list(&self, selection: &LetterFilter) -> Result<ExitCode, DlqError> {
+        let limit = selection.limit.unwrap_or(LISTED);
+        let (mut letters, mut more) = (Vec::new(), 0);
+        for (_, mut queue) in self.queues(selection).await? {
+            let progress = ProgressLine::of(&queue, "read");
+            while let Some(dead) = queue.next().await? {
+                progress.step();
+                let letter = Letter::read(queue.origin(), &dead);
+                match selection.takes(&letter) {
+                    true if letters.len() < limit => letters.push(letter),
+                    true => more += 1,
+                    false => {}
+                }
+            }
+            queue.end().await?;
+        }
+        let text = match self.output {
+            OutputFormat::Json => as_json(&LetterList { letters, more }),
+            OutputFormat::Table => table(&letters, more),
+        };
+        ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn show(&self, selection: &LetterFilter) -> Result<ExitCode, DlqError> {
+        let redactor = app::redactor(self.config);
+        let (limit, mut shown) = (selection.limit.unwrap_or(SHOWN), Vec::new());
+        for (_, mut queue) in self.queues(selection).await? {
+            while shown.len() < limit
+                && let Some(dead) = queue.next().await?
+            {
+                let letter = Letter::read(queue.origin(), &dead);
+                if selection.takes(&letter) {
+                    shown.push(letter.whole(&dead));
+                }
+            }
+            queue.end().await?;
+        }
+        let text = match self.output {
+            OutputFormat::Json => as_json(&shown),
+            OutputFormat::Table if shown.is_empty() => "no dead letter".to_owned(),
+            OutputFormat::Table => shown.iter().map(letter::WholeLetter::in_words).collect::<Vec<_>>().join("\n\n"),
+        };
+        ignore_broken_pipe(writeln!(io::stdout(), "{}", printable(&redactor.text(&text))))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn replay(&self, selection: &LetterFilter) -> Result<ExitCode, DlqError> {
+        let mut left = selection.limit.unwrap_or(usize::MAX);
+        let mut outcome = DlqOutcome { replayed: Some(0), ..DlqOutcome::default() };
+        for (place, mut queue) in self.queues(selection).await? {
+            let progress = ProgressLine::of(&queue, "replayed");
+            while left > 0
+                && let Some(dead) = queue.next().await?
+            {
+                progress.step();
+                let letter = Letter::read(queue.origin(), &dead);
+                if !selection.takes(&letter) {
+                    continue;
+                }
+                left -= 1;
+                match self.replay_one(&mut queue, &place, &letter, &dead).await? {
+                    ReplayOutcome::Routed => *outcome.replayed.get_or_insert(0) += 1,
+                    ReplayOutcome::Left(reason) => {
+                        outcome.failed += 1;
+                        if outcome.failures.len() < MAX_LEFT {
+                            outcome.failures.push(LeftLetter { queue: place.queue.clone(), id: letter.id, reason });
+                        }
+                    }
+                }
+            }
+            queue.end().await?;
+        }
+        self.tell(&outcome)
+    }
+
+    async fn replay_one(
+        &self,
+        queue: &mut DeadLetterQueue<'_>,
+        place: &LetterQueue,
+        letter: &Letter,
+        dead: &DeadLetter,
+    ) -> Result<ReplayOutcome, DlqError> {
+        if dead.reason == DeadReason::Undeliverable.as_str() {
+            let targets = self.addresses(dead.properties.header(header::DEAD_REPLY_TO).unwrap_or_default());
+            return Ok(queue.answer_again(dead, &self.config.bus.exchange, &targets).await?);
+        }
+        let login = self.config.bus.url.login();
+        let user_id = match (self.config.identity.source, &dead.properties.user_id) {
+            (IdentitySource::Header, _) => None,
+            (IdentitySource::Broker, Some(user)) if login.as_ref() == Some(user) => login.as_deref(),
+            (IdentitySource::Broker, _) => {
+                let text = "under identity.source = \"broker\" only its sender can send it again, because only the \
+                            sender may name itself";
+                return Ok(ReplayOutcome::Left(text.to_owned()));
+            }
+        };
+        let Some(topic) = letter.topic.as_deref().or_else(|| place.topic_of(letter)) else {
+            return Ok(ReplayOutcome::Left("the topic that it came on is not known".to_owned()));
+        };
+        let now = Clock::SYSTEM.since_epoch().as_secs();
+        Ok(queue.request_again(dead, topic, user_id, now).await?)
+    }
+
+    /// Where a reply goes, as the daemon tries it for a plain client: a queue of that name, else a topic for replies.
+    fn addresses(&self, reply_to: &str) -> Vec<Target> {
+        if reply_to.is_empty() {
+            return vec![Target::Topic(self.config.invoke.default_reply_topic.clone())];
+        }
+        let is_topic = self.config.bus.reply_topics.iter().any(|pattern| topic::matches(pattern, reply_to));
+        let topic = is_topic.then(|| Target::Topic(reply_to.to_owned()));
+        [Target::Queue(reply_to.to_owned())].into_iter().chain(topic).collect()
+    }
+
+    async fn drop(&self, selection: &LetterFilter, yes: bool) -> Result<ExitCode, DlqError> {
+        let limit = selection.limit.unwrap_or(usize::MAX);
+        let mut queues = self.queues(selection).await?;
+        let (mut chosen, mut names) = (Vec::new(), Vec::new());
+        for (index, (_, queue)) in queues.iter_mut().enumerate() {
+            let progress = ProgressLine::of(queue, "read");
+            let before = chosen.len();
+            while chosen.len() < limit
+                && let Some(dead) = queue.next().await?
+            {
+                progress.step();
+                if selection.takes(&Letter::read(queue.origin(), &dead)) {
+                    chosen.push((index, dead.number()));
+                }
+            }
+            if chosen.len() > before {
+                names.push(queue.name().to_owned());
+            }
+        }
+        // While the question is open, the broker holds what was read: exactly that is removed.
+        let count = chosen.len();
+        if count > 0 && !yes {
+            let question = format!("Remove {} of {} for ever? [y/N] ", letters(count), names.join(", "));
+            if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+                let text =
+                    "nothing was removed, because there is no terminal to ask on: look with --dry-run, then give --yes";
+                return Err(DlqError::Usage(text.to_owned()));
+            }
+            if !is_yes(&one_line(&question), &mut io::stdin().lock(), &mut io::stderr())? {
+                return Err(DlqError::Usage("nothing was removed".to_owned()));
+            }
+        }
+        for (index, number) in chosen {
+            if let Some((_, queue)) = queues.get_mut(index) {
+                queue.remove(number).await?;
+            }
+        }
+        for (_, queue) in queues {
+            queue.end().await?;
+        }
+        self.tell(&DlqOutcome { dropped: Some(count), ..DlqOutcome::default() })
+    }
+
+    fn tell(&self, outcome: &DlqOutcome) -> Result<ExitCode, DlqError> {
+        let text = match self.output {
+            OutputFormat::Json => as_json(outcome),
+            OutputFormat::Table => outcome.in_words(),
+        };
+        ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
+        Ok(if outcome.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
