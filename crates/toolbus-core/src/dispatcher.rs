@@ -355,8 +355,10 @@ impl Dispatcher {
         // 7. rate limit
         gates.rate(&effective, allowed, self.clock().now())?;
         // 8. permit
+        gates.breakers().check(&allowed.tool.descriptor)?;
         let permit = self.permit(call, allowed.tool, effective.gate(), &cancel).await?;
         gates.still_on(&call.request.caller, allowed, call.request.wanted())?;
+        let passage = gates.breakers().enter(&allowed.tool.descriptor)?;
         // 9. start
         self.start(call, allowed.tool.descriptor.effect.is_repeatable()).await?;
         if cancel.is_cancelled() {
@@ -364,6 +366,7 @@ impl Dispatcher {
         }
         // 10. execute
         let result = self.execute(call, allowed.tool, arguments, &cancel).await;
+        self.note_breaker(call, passage, &result);
         if let Ok(output) = &result
             && is_large(output)
         {

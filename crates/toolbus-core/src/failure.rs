@@ -55,13 +55,15 @@ pub enum Cause {
     KeyReused,
     /// What must be recorded before the tool begins cannot be.
     LedgerUnavailable,
+    /// The tool, or its server, has failed again and again, and is not called for now.
+    BreakerOpen,
     /// Anything else.
     Failed,
 }
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::MalformedRequest,
         Self::UnknownTool,
         Self::UnknownServer,
@@ -84,6 +86,7 @@ impl Cause {
         Self::OutcomeUnknown,
         Self::KeyReused,
         Self::LedgerUnavailable,
+        Self::BreakerOpen,
         Self::Failed,
     ];
 }
@@ -188,7 +191,9 @@ pub const fn verdict(cause: Cause, effect: Effect, started: bool) -> Verdict {
         Cause::Overloaded => (Code::Overloaded, true, Some(Outcome::NotStarted)),
         Cause::CancelledBeforeStart => (Code::Cancelled, false, Some(Outcome::NotStarted)),
         Cause::Cancelled => (Code::Cancelled, false, interrupted),
-        Cause::ConnectFailed | Cause::LedgerUnavailable => (Code::ExecutionFailed, true, Some(Outcome::NotStarted)),
+        Cause::ConnectFailed | Cause::BreakerOpen | Cause::LedgerUnavailable => {
+            (Code::ExecutionFailed, true, Some(Outcome::NotStarted))
+        }
         Cause::ConnectionLost | Cause::Unavailable => (Code::ExecutionFailed, repeatable, interrupted),
         Cause::AuthRequired => (Code::AuthRequired, false, Some(Outcome::NotStarted)),
         Cause::Panicked
@@ -248,6 +253,7 @@ pub const fn error_type(cause: Cause) -> &'static str {
         Cause::OutcomeUnknown => "outcome_unknown",
         Cause::KeyReused => "key_reused",
         Cause::LedgerUnavailable => "ledger_unavailable",
+        Cause::BreakerOpen => "breaker_open",
         Cause::Failed => "execution_failed",
     }
 }
@@ -341,6 +347,8 @@ mod tests {
         KeyReused            started invalid_arguments | final -           | final -           | final -           | final -
         LedgerUnavailable    before  execution_failed  | again not_started | again not_started | again not_started | again not_started
         LedgerUnavailable    started execution_failed  | again not_started | again not_started | again not_started | again not_started
+        BreakerOpen          before  execution_failed  | again not_started | again not_started | again not_started | again not_started
+        BreakerOpen          started execution_failed  | again not_started | again not_started | again not_started | again not_started
         Failed               before  execution_failed  | final -           | final -           | final -           | final -
         Failed               started execution_failed  | final -           | final unknown     | final unknown     | final unknown
         ");
@@ -402,6 +410,7 @@ mod tests {
         OutcomeUnknown outcome_unknown
         KeyReused key_reused
         LedgerUnavailable ledger_unavailable
+        BreakerOpen breaker_open
         Failed execution_failed
         ");
     }

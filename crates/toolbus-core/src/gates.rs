@@ -4,6 +4,7 @@
 //! order and asks each for what one caller may do. The permit, step 8, is the dispatcher's to take.
 
 pub(crate) mod arguments;
+pub mod breaker;
 mod compiled;
 mod explain;
 mod meter;
@@ -20,6 +21,7 @@ use std::time::Instant;
 use serde_json::{Map, Value};
 
 use self::arguments::Arguments;
+use self::breaker::Breakers;
 pub use self::explain::{ExplainedStep, StepName};
 use self::rate_limits::RateLimits;
 use self::resolve::Resolver;
@@ -35,6 +37,7 @@ pub struct Gates {
     access: PolicyHandle,
     arguments: Arguments,
     rates: RateLimits,
+    breakers: Breakers,
     resolver: Resolver,
     clock: Clock,
 }
@@ -50,13 +53,19 @@ impl Gates {
     #[must_use]
     pub fn with_clock(access: PolicyHandle, clock: Clock) -> Self {
         let (arguments, rates) = (Arguments::new(clock), RateLimits::new(clock.now()));
-        Self { access, arguments, rates, resolver: Resolver::new(clock), clock }
+        Self { access, arguments, rates, breakers: Breakers::new(clock), resolver: Resolver::new(clock), clock }
     }
 
     /// Who may use what.
     #[must_use]
     pub const fn access(&self) -> &PolicyHandle {
         &self.access
+    }
+
+    /// Which tools and servers get no calls for now, because they fail again and again.
+    #[must_use]
+    pub const fn breakers(&self) -> &Breakers {
+        &self.breakers
     }
 
     /// What the caller may use from here on until its call ends.

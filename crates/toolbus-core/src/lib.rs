@@ -50,7 +50,7 @@ pub use deadline::Budgets;
 pub use dispatcher::{Dispatcher, DispatcherSettings, InnerCall, InnerOrigin, Invoker};
 pub use gates::arguments::{SchemaError, check_schema};
 pub use gates::{ExplainedStep, Gates, StepName};
-pub use gates::{rate, recipients};
+pub use gates::{breaker, rate, recipients};
 pub use notify::{ChangeNotifier, NotificationSource, NotifyHandle, ToolNames};
 pub use parameters::{Parameters, ParametersError};
 pub use pending_tools::{AllArrived, PendingTools};

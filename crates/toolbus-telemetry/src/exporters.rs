@@ -22,7 +22,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::call::Recorder;
 use crate::environment::{Environment, EnvironmentError, ExportRoute, Signal, sampler};
 use crate::health::ExportHealth;
-use crate::instruments::{CallInstruments, observe};
+use crate::instruments::{CallInstruments, observe, observe_breakers};
 use crate::logs::{self, CleanLogs, WatchedLogs};
 use crate::mcp_client::{self, McpClientRecorder, McpServerCounts};
 use crate::mcp_server::{self, McpServerRecorder};
@@ -226,6 +226,18 @@ impl Exporters {
     pub fn watch_replicas(&self, look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static) {
         if let Some(provider) = &self.metering {
             trust::observe_replicas(&provider.meter(SCOPE), look);
+        }
+    }
+
+    /// Has `open` asked at each export how many tools and servers get no calls because they fail, and `trips` how often
+    /// that began since the start. To be called once; both are kept until the end of the exporter.
+    pub fn watch_breakers(
+        &self,
+        open: impl Fn() -> u64 + Send + Sync + 'static,
+        trips: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        if let Some(provider) = &self.metering {
+            observe_breakers(&provider.meter(SCOPE), open, trips);
         }
     }
 

@@ -89,6 +89,20 @@ impl CallInstruments {
     }
 }
 
+/// Registers how many tools and servers get no calls because they fail, and how often that began.
+pub(crate) fn observe_breakers(
+    meter: &Meter,
+    open: impl Fn() -> u64 + Send + Sync + 'static,
+    trips: impl Fn() -> u64 + Send + Sync + 'static,
+) {
+    let gauge = meter.u64_observable_gauge("toolbus.breaker.open").with_unit("{breaker}");
+    let gauge = gauge.with_description("Tools and MCP servers that get no calls because they fail again and again.");
+    gauge.with_callback(move |gauge| gauge.observe(open(), &[])).build();
+    let counter = meter.u64_observable_counter("toolbus.breaker.trips").with_unit("{trip}");
+    let counter = counter.with_description("How often a tool or MCP server got no more calls, since the start.");
+    counter.with_callback(move |counter| counter.observe(trips(), &[])).build();
+}
+
 /// Registers what is looked up at each export instead of being recorded.
 pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<BusState>, health: &Arc<ExportHealth>) {
     let gauge = |name: &'static str, unit: &'static str, description: &'static str| {

@@ -234,6 +234,8 @@ impl App {
         let sessions = SessionSets::new(sets);
         let load = Arc::<Load>::default();
         let recorder = telemetry::of_calls(config, exporters, &load, &bus.state());
+        let gates = Arc::new(Gates::new(policy.clone()));
+        gates.breakers().configure(config.breaker.rules());
         let of_scripts = scripts.clone();
         // Without the role `mcp`, the servers are those of another process.
         let has_servers = config.roles().contains(&Role::Mcp);
@@ -249,6 +251,7 @@ impl App {
             shared: shared.clone(),
             policy: policy.clone(),
             load: Arc::clone(&load),
+            breakers: gates.breakers().clone(),
             servers: shown(servers.as_ref()),
             scripts: Box::new(move || of_scripts.status()),
             required_tools: config.tools.required.clone(),
@@ -260,7 +263,6 @@ impl App {
             Some(daemon) => Arc::clone(&daemon.audit) as Arc<dyn Audit>,
             None => Arc::new(Discard),
         };
-        let gates = Arc::new(Gates::new(policy.clone()));
         let pending: Arc<dyn PendingTools> = match &servers {
             Some(servers) => Arc::new(servers.bridge().clone()),
             None => Arc::new(AllArrived),
@@ -314,6 +316,7 @@ impl App {
             if let Some(ledger) = ledger {
                 exporters.watch_ledger(move || ledger.usage());
             }
+            telemetry::watch_breakers(exporters, app.gates.breakers().clone());
         }
         Ok(app)
     }

@@ -8,8 +8,8 @@ use clap::builder::PossibleValue;
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    agents, bench, call, check, completions, connect, daemon, demo, dlq, explain, health, init, mcp, pins, serve,
-    switch, tools,
+    agents, bench, breaker, call, check, completions, connect, daemon, demo, dlq, explain, health, init, mcp, pins,
+    serve, switch, tools,
 };
 use crate::config::{Override, Sources, default_files};
 use crate::terminal::OutputFormat;
@@ -121,6 +121,8 @@ pub(crate) enum Command {
     Mcp(mcp::McpArgs),
     /// Print or write the entry with which an MCP client finds the tools of the bus
     Connect(connect::ConnectArgs),
+    /// Show which tools and servers get no calls because they fail again and again, and let calls through
+    Breaker(breaker::BreakerArgs),
     /// Show which tools are not as they were pinned, and let them through
     Pins(pins::PinsArgs),
     /// Show, replay and remove dead letters: messages that could not be answered or delivered

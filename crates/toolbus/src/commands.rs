@@ -3,6 +3,7 @@
 pub mod agents;
 mod arguments;
 pub mod bench;
+pub mod breaker;
 pub mod call;
 pub mod check;
 pub mod completions;
@@ -81,6 +82,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Tools(args) => tools::run(args, &operator()).await.map_err(told_by_kind),
         Command::Status(args) => daemon::status(args, &operator()).await.map_err(told_by_kind),
         Command::Reload(args) => daemon::reload(args, &operator()).await.map_err(told_by_kind),
+        Command::Breaker(args) => breaker::run(args, &operator()).await.map_err(told_by_kind),
         Command::Pins(args) => pins::run(args, &operator()).await.map_err(told_by_kind),
         Command::Disable(args) => switch::run(args, true, &operator()).await.map_err(told_by_kind),
         Command::Enable(args) => switch::run(args, false, &operator()).await.map_err(told_by_kind),
@@ -141,6 +143,7 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
         | Command::Agents(_)
         | Command::Explain(_)
         | Command::Mcp(_)
+        | Command::Breaker(_)
         | Command::Pins(_)
         | Command::Init(_)
         | Command::Connect(_)

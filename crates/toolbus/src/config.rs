@@ -5,6 +5,7 @@
 
 pub mod agents;
 pub mod audit;
+pub mod breaker;
 pub mod bus;
 pub mod daemon;
 mod format;
@@ -47,6 +48,7 @@ use toolbus_config::{
 
 pub use agents::{AgentConfig, DEFAULT_AGENT};
 pub use audit::AuditConfig;
+pub use breaker::BreakerConfig;
 pub use bus::{AmqpUrl, BusConfig, BusUrl};
 pub use daemon::{DaemonConfig, Role};
 pub use http::HttpConfig;
@@ -106,6 +108,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// What is known of calls that must not run twice.
     pub ledger: LedgerConfig,
+    /// Tools and MCP servers that fail again and again.
+    pub breaker: BreakerConfig,
     /// The record of what was refused and what was done.
     pub audit: AuditConfig,
     /// Tools that the daemon brings along, and limits.

@@ -6,6 +6,7 @@ mod bad_addresses;
 mod bad_bodies;
 mod bad_properties;
 mod blocks;
+mod breakers;
 mod cancelling;
 mod changes;
 mod commands;

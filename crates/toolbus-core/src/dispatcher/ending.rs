@@ -8,18 +8,19 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use toolbus_protocol::{Outcome, Properties};
 
-use super::Dispatcher;
 use super::call::{Attached, Call, Slot};
+use super::{Abort, Dispatcher};
 use crate::answer::Reply;
 use crate::audit::{AuditEvent, AuditRecord, AuditedCall};
 use crate::bus::Delivery;
 use crate::failure::Cause;
+use crate::gates::breaker::{BackendState, BreakerChange, Passage, backend_state};
 use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered};
 use crate::request::AddressRefused;
 use crate::request_key::RequestIdentity;
 use crate::telemetry::{CallEnd, DeadReason};
 use crate::text::shown;
-use crate::tool::Effect;
+use crate::tool::{Effect, ToolOutput};
 
 /// Time beyond a call's deadline in which its answer may still be delivered.
 const REPLY_GRACE: Duration = Duration::from_secs(10);
@@ -29,6 +30,34 @@ const REPLY_PERIOD: Duration = Duration::from_secs(60);
 const CLOSING_GRACE: Duration = Duration::from_secs(5);
 
 impl Dispatcher {
+    /// Notes at its breaker how a tool did, and tells if that trips or closes it.
+    pub(super) fn note_breaker(&self, call: &Call, passage: Passage<'_>, result: &Result<ToolOutput, Abort>) {
+        let Some(tool) = &call.tool else { return };
+        let budgets = self.parts.settings.budgets;
+        let granted = tool.timeout.unwrap_or(budgets.default).min(budgets.max);
+        let had_its_time = call.ran.is_some_and(|ran| ran >= granted / 2);
+        let backend = match result {
+            Ok(_) => BackendState::Works,
+            Err(Abort::Failed(failure)) => backend_state(failure.cause, tool, had_its_time),
+            Err(Abort::Requeued | Abort::Ignored(_) | Abort::Known(_)) => BackendState::Unknown,
+        };
+        match passage.ended(tool, backend) {
+            Some(BreakerChange::Tripped { name, failures, pause }) => {
+                let next_trial_ms = pause.as_millis();
+                tracing::warn!(
+                    name = &*name,
+                    failures,
+                    next_trial_ms,
+                    "breaker: fails again and again, not called for now"
+                );
+            }
+            Some(BreakerChange::Closed { name, open_for }) => {
+                tracing::info!(name = &*name, open_ms = open_for.as_millis(), "breaker: works again");
+            }
+            None => {}
+        }
+    }
+
     /// Step 12, reply, and step 13, acknowledge: in this order, always.
     pub(super) async fn send(&self, call: Box<Call>, answer: Arc<Reply>) {
         let attached = self.send_one(call, &answer).await;

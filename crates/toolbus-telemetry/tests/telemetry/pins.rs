@@ -13,6 +13,7 @@ pub(crate) fn look(exporters: &Exporters) {
         vec![source("mcp:files", 2, 3), source("rest", 0, 0)]
     });
     exporters.watch_reloads(|| [("applied", 2), ("refused", 0)]);
+    exporters.watch_breakers(|| 1, || 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -27,6 +28,8 @@ async fn held_tools_and_changes_are_looked_up_at_each_export() {
     assert_eq!(of("toolbus.pins.held", "mcp:files"), Some(2.0));
     assert_eq!(of("toolbus.pins.held", "rest"), Some(0.0));
     assert_eq!(of("toolbus.pins.changes", "mcp:files"), Some(3.0));
+    let breakers = ["toolbus.breaker.open", "toolbus.breaker.trips"].map(|name| metrics[name].value(&[]));
+    assert_eq!(breakers, [Some(1.0), Some(4.0)]);
     let reloads = |outcome| metrics["toolbus.config.reloads"].value(&[("outcome", outcome)]);
     assert_eq!((reloads("applied"), reloads("refused")), (Some(2.0), Some(0.0)));
 }

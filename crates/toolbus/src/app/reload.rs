@@ -127,6 +127,7 @@ impl App {
         })?;
         self.sessions.replace(sets);
         self.http_auth.replace(&next.http);
+        self.gates.breakers().configure(next.breaker.rules());
         if let Some(servers) = &self.servers {
             servers.apply(&next, placed);
         }
@@ -273,6 +274,7 @@ fn merged(running: &Config, next: &Config, has_servers: bool) -> Config {
         given: next.given.clone(),
         http: running.http.with_live_parts_of(&next.http),
         pins: PinsConfig { file: running.pins.file.clone(), ..next.pins.clone() },
+        breaker: next.breaker.clone(),
         mcp: if has_servers { mcp } else { running.mcp.clone() },
         ..running.clone()
     }
@@ -290,6 +292,7 @@ fn changed(running: &Config, merged: &Config) -> Vec<String> {
         ("commands", running.commands != merged.commands),
         ("http", running.http != merged.http),
         ("pins", running.pins != merged.pins),
+        ("breaker", running.breaker != merged.breaker),
         ("mcp", running.mcp != merged.mcp),
     ];
     sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()).collect()

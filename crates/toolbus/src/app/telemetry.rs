@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use toolbus_core::Clock;
+use toolbus_core::breaker::Breakers;
 use toolbus_core::bus::BusState;
 use toolbus_core::events::{Discard, McpClientEvents, ScriptEvents};
 use toolbus_core::redact::Redactor;
@@ -162,6 +163,12 @@ pub(super) fn watch(
         let counts = health.reloads();
         [("applied", counts.applied), ("refused", counts.refused)]
     });
+}
+
+/// Has what gets no calls because it fails looked at.
+pub(super) fn watch_breakers(exporters: &Exporters, breakers: Breakers) {
+    let of_trips = breakers.clone();
+    exporters.watch_breakers(move || number(breakers.open().len()), move || of_trips.trips());
 }
 
 fn number(count: usize) -> u64 {

@@ -106,6 +106,10 @@ fn shown(daemon: &DaemonStatus) -> String {
         let text = format!("{} {} ({}), up for {up}{differs}", replica.name, replica.version, replica.config_digest);
         add(if number == 0 { "replicas" } else { "" }, text);
     }
+    for (number, breaker) in status.breakers.iter().enumerate() {
+        let text = format!("{} gets no calls after {} failures in a row", breaker.name, breaker.failures);
+        add(if number == 0 { "breakers" } else { "" }, text);
+    }
     for (number, server) in status.mcp.iter().enumerate() {
         let error = server.last_error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
         add(if number == 0 { "servers" } else { "" }, format!("{} {}{error}", server.name, server.phase.as_str()));

@@ -25,8 +25,9 @@ pub mod view;
 pub use routes::{guarded, open};
 pub use switches::{LoadError, NAMESPACE as SWITCHES, SwitchStore};
 use view::{
-    AgentSummary, AgentTools, Agents, ApiError, AppliedRules, CallerQuery, DaemonStatus, Explained, GateResult,
-    NamedRule, Question, Switched, Switching, ToolDetails, ToolVerdict, ToolsFound, ToolsQuery,
+    AgentSummary, AgentTools, Agents, ApiError, AppliedRules, BreakerReset, CallerQuery, DaemonStatus, Explained,
+    GateResult, NamedRule, OpenBreakers, Question, Switched, Switching, ToolDetails, ToolVerdict, ToolsFound,
+    ToolsQuery,
 };
 
 use crate::http::{Health, McpAdmin, ReloadReport};
@@ -155,6 +156,21 @@ impl Admin {
     pub fn disabled(&self) -> Vec<Switched> {
         let switched = |switch: Switch| Switched { kind: switch.kind().to_owned(), name: switch.name().to_string() };
         self.gates.access().disabled().into_iter().map(switched).collect()
+    }
+
+    /// What gets no calls because it failed again and again.
+    #[must_use]
+    pub fn breakers(&self) -> OpenBreakers {
+        OpenBreakers { breakers: self.gates.breakers().open().into_iter().map(Into::into).collect() }
+    }
+
+    /// Has a tool or server get calls again.
+    #[must_use]
+    pub fn reset_breaker(&self, name: String) -> BreakerReset {
+        let open = self.gates.breakers().reset(&name);
+        let was_open = open.is_some();
+        tracing::info!(name, was_open, "admin: a breaker was reset");
+        BreakerReset { name, was_open }
     }
 
     /// SwitchStore something off or on again, at once and for the time after a restart, too.

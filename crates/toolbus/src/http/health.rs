@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use toolbus_core::Clock;
+use toolbus_core::breaker::Breakers;
 use toolbus_core::bus::BusState;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::telemetry::Load;
@@ -16,6 +17,7 @@ use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_scripts::runner::RunnerStatus;
 
 use super::shared::{Replica, ReplicaCounts, ReplicaSummary, SharedState};
+use crate::http::admin::view::OpenBreaker;
 
 /// Longest text of others that is shown, in characters.
 const MAX_TEXT: usize = 300;
@@ -39,6 +41,8 @@ pub struct HealthSources {
     pub shared: watch::Receiver<SharedState>,
     /// Calls in progress.
     pub load: Arc<Load>,
+    /// Tools and servers that get no calls because they fail.
+    pub breakers: Breakers,
     /// The MCP servers.
     pub servers: Arc<dyn McpAdmin>,
     /// The state of the runner of scripts; `None` where this process runs none.
@@ -229,6 +233,9 @@ pub struct DaemonHealth {
     /// The replicas, where they share a store.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replicas: Vec<ReplicaSummary>,
+    /// Tools and servers that get no calls for now because they fail again and again.
+    #[serde(default)]
+    pub breakers: Vec<OpenBreaker>,
     /// The MCP servers.
     pub mcp: Vec<McpServerHealth>,
     /// What is wrong with MCP servers as they are configured: a file that cannot be read, servers that are left out.
@@ -373,7 +380,7 @@ impl Health {
     #[must_use]
     pub fn status(&self) -> DaemonHealth {
         let ready = self.readiness().ready;
-        let HealthSources { bus, policy, load, servers, scripts, build, clock, .. } = &self.sources;
+        let HealthSources { bus, policy, load, breakers, servers, scripts, build, clock, .. } = &self.sources;
         let bus = bus.borrow().clone();
         DaemonHealth {
             build: build.clone(),
@@ -398,6 +405,7 @@ impl Health {
                 waiting: load.waiting(),
             },
             replicas: self.replicas(),
+            breakers: breakers.open().into_iter().map(Into::into).collect(),
             mcp: servers.status().into_iter().map(in_short).collect(),
             mcp_problems: servers.problems().iter().map(|problem| shown(problem)).collect(),
             script: scripts(),

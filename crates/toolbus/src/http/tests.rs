@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
+use toolbus_core::breaker::Breakers;
 use toolbus_core::bus::BusState;
 use toolbus_core::caller::Identity;
 use toolbus_core::events::Discard;
@@ -101,6 +102,7 @@ pub(super) fn sources(bus: watch::Receiver<BusState>, registry: Registry) -> Hea
         shared: watch::channel(SharedState::default()).1,
         policy: PolicyHandle::new(registry, Identity::default(), Policy::default(), capacity),
         load: Arc::default(),
+        breakers: Breakers::new(Clock::SYSTEM),
         servers: Arc::new(NoServers),
         scripts: Box::new(|| None),
         required_tools: Vec::new(),
@@ -278,6 +280,7 @@ async fn the_status_tells_build_broker_and_counts() {
             "name": "files", "phase": "waiting", "restarts": 3, "suspect": 0, "shadowed": 0,
             "lastError": "tried http://…@host/mcp twice"
         }],
+        "breakers": [],
         "mcpProblems": [],
     });
     assert_eq!(body, expected);

@@ -8,7 +8,7 @@ use axum::http::header::{CACHE_CONTROL, CONNECTION, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use bytes::Bytes;
 use serde::Deserialize;
@@ -22,8 +22,8 @@ use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_mcp_server::auth::bearer;
 
 use super::view::{
-    AgentTools, Agents, ApiError, Approved, CallerQuery, Changes, DaemonStatus, Disabled, Explained, MAX_BODY,
-    McpRestart, McpServerList, PinnedTools, Switching, ToolsFound, ToolsQuery,
+    AgentTools, Agents, ApiError, Approved, BreakerReset, CallerQuery, Changes, DaemonStatus, Disabled, Explained,
+    MAX_BODY, McpRestart, McpServerList, OpenBreakers, PinnedTools, Switching, ToolsFound, ToolsQuery,
 };
 use super::{Admin, DaemonAdmin};
 use crate::http::auth::slowed;
@@ -32,7 +32,7 @@ use crate::http::{McpAdmin, ReloadReport};
 
 /// The paths that exist.
 const ROUTES: &str = "no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled, \
-                      /v1/disabled/KIND/NAME, /v1/mcp, /v1/mcp/NAME, /v1/mcp/NAME/restart, /v1/pins, /v1/pins/NAME and \
+                      /v1/disabled/KIND/NAME, /v1/breakers, /v1/breakers/NAME, /v1/mcp, /v1/mcp/NAME, /v1/mcp/NAME/restart, /v1/pins, /v1/pins/NAME and \
                       /v1/pins/NAME/approve";
 
 /// The body of a request.
@@ -74,6 +74,8 @@ fn routes(admin: Arc<Admin>) -> Router {
         .route("/explain", post(explain))
         .route("/disabled", get(disabled))
         .route("/disabled/{kind}/{name}", put(disable).delete(enable))
+        .route("/breakers", get(breakers))
+        .route("/breakers/{name}", delete(reset_breaker))
         .route("/pins", get(pins))
         .route("/pins/{name}", get(pin_changes))
         .route("/pins/{name}/approve", post(approve))
@@ -118,6 +120,15 @@ async fn tools(State(admin): AdminState, query: QueryOf<ToolsQuery>) -> ApiResul
 
 async fn explain(State(admin): AdminState, body: BodyBytes) -> ApiResult<Explained> {
     Ok(Json(admin.explain(&parsed(body)?)?))
+}
+
+async fn breakers(State(admin): AdminState) -> Json<OpenBreakers> {
+    Json(admin.breakers())
+}
+
+async fn reset_breaker(State(admin): AdminState, name: NameInPath) -> ApiResult<BreakerReset> {
+    let Path(name) = name?;
+    Ok(Json(admin.reset_breaker(name)))
 }
 
 async fn disabled(State(admin): AdminState) -> Json<Disabled> {

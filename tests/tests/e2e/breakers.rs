@@ -1,0 +1,104 @@
+//! Breakers: an endpoint that fails again and again is not called for a while.
+
+use serde_json::{Value, json};
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_testing::patience::eventually;
+
+/// A port at which nothing listens.
+fn closed_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn endpoint(name: &str, port: u16) -> String {
+    format!(
+        "[[rest.endpoints]]\nname = {name:?}\ndescription = \"d\"\nurl = \"http://127.0.0.1:{port}/\"\nmethod = \"POST\"\n"
+    )
+}
+
+#[tokio::test]
+async fn a_tool_that_keeps_failing_is_refused_at_once_and_comes_back_with_a_trial() {
+    let site = BrokerNamespace::shared().await;
+    let port = closed_port();
+    let rules = "[breaker]\nfailures = 3\npause = \"1s\"\nmax_pause = \"1s\"\n[tools]\necho = true\n";
+    let daemon = Daemon::start(&site, &format!("{rules}{}", endpoint("pay", port))).await;
+    let client = Client::connect(&site).await;
+    for _ in 0..3 {
+        let failed = client.call("pay", &json!({})).await;
+        assert_eq!(failed.code(), "execution_failed");
+        assert!(!failed.error().contains("again and again"), "{}", failed.error());
+    }
+    let refused = client.call("pay", &json!({})).await;
+    let body = refused.body();
+    assert_eq!((&body["code"], &body["isRetryable"]), (&json!("execution_failed"), &json!(true)), "{body}");
+    assert_eq!(body["outcome"], "not_started");
+    assert!(body["retryAfterMs"].as_u64().is_some_and(|wait| (1..=1_000).contains(&wait)), "{body}");
+    assert_eq!(client.call("echo", &json!({"text": "others go on"})).await.content(), "others go on");
+    let (_, status) = daemon.get("/status").await.unwrap();
+    assert_eq!(status["breakers"][0]["name"], "pay", "{status}");
+    let listed = daemon.operate(&["breaker", "list", "--output", "json"]).await.json();
+    assert_eq!(listed["breakers"][0]["failures"].as_u64(), Some(3), "{listed}");
+    assert_eq!(daemon.logged("breaker: fails again and again, not called for now").len(), 1);
+
+    // The backend comes back, and a trial finds it.
+    let app = axum::Router::new().fallback(async || "paid");
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+    let answer = eventually("a trial that succeeds", async || {
+        let answer = client.call("pay", &json!({})).await;
+        (answer.code() != "execution_failed").then_some(answer)
+    })
+    .await;
+    assert_eq!(answer.content(), "paid");
+    assert_eq!(daemon.logged("breaker: works again").len(), 1);
+    let listed = daemon.operate(&["breaker", "list"]).await;
+    assert_eq!(listed.out.trim(), "every tool and server gets its calls");
+    server.abort();
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn an_operator_resets_a_breaker_and_a_reload_turns_breakers_off() {
+    let site = BrokerNamespace::shared().await;
+    let tools = endpoint("pay", closed_port());
+    let rules =
+        |failures: u32| format!("[breaker]\nfailures = {failures}\npause = \"1h\"\nmax_pause = \"1h\"\n{tools}");
+    let daemon = Daemon::start(&site, &rules(1)).await;
+    let client = Client::connect(&site).await;
+    let told = async || client.call("pay", &json!({})).await.error();
+    assert!(!told().await.contains("again and again"));
+    assert!(told().await.contains("again and again"));
+    let reset = daemon.operate(&["breaker", "reset", "pay", "--output", "json"]).await.json();
+    assert_eq!(reset, json!({"name": "pay", "wasOpen": true}));
+    assert!(!told().await.contains("again and again"), "it is called, and fails");
+    assert!(told().await.contains("again and again"));
+    let reload = daemon.reload(&rules(0)).await;
+    assert_eq!(reload["changed"], "breaker", "{reload}");
+    for _ in 0..3 {
+        assert!(!told().await.contains("again and again"));
+    }
+    let again = daemon.operate(&["breaker", "reset", "pay"]).await;
+    assert_eq!(again.out.trim(), "pay got its calls already");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn results_with_is_error_and_callers_without_patience_trip_nothing() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let tools =
+        format!("{}{}", backend.tool("slow", "/gate?id={id}", ""), backend.tool("gone", "/status/404?id={id}", ""));
+    let daemon = Daemon::start(&site, &format!("[breaker]\nfailures = 2\n{tools}")).await;
+    let client = Client::connect(&site).await;
+    for number in 0..4 {
+        let answer = client.call("gone", &json!({"id": format!("g{number}")})).await;
+        assert_eq!(answer.body()["isError"], Value::Bool(true), "{answer:?}");
+        let hasty = client.request("slow", &json!({"id": format!("s{number}")})).header("rb-rb-timeout-ms", "200");
+        assert_eq!(client.exchange(&hasty).await.code(), "timeout");
+    }
+    let (_, status) = daemon.get("/status").await.unwrap();
+    assert_eq!(status["breakers"], json!([]), "{status}");
+    backend.open();
+    daemon.stop(&site).await;
+}
