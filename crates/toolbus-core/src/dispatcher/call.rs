@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
-use toolbus_protocol::Envelope;
+use toolbus_protocol::{Envelope, Outcome};
 
 use super::{InnerCall, InnerOrigin, Parts};
 use crate::answer::{Reply, Run};
@@ -173,7 +173,12 @@ impl Call {
     /// What the caller is told of a failure: what was decided already, or else by the effect of the tool.
     pub(super) fn verdict(&self, failure: &ToolFailure, started: bool) -> Verdict {
         let effect = self.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
-        failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, started))
+        let mut verdict = failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, started));
+        // An earlier delivery may have begun: of a tool that may run again, nothing is recorded.
+        if self.is_redelivered && effect == Effect::Idempotent && verdict.outcome == Some(Outcome::NotStarted) {
+            verdict.outcome = Some(Outcome::Unknown);
+        }
+        verdict
     }
 
     pub(super) fn executed(&mut self, end: &CallEnd) {

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use futures_util::future::join_all;
 use toolbus_protocol::{Outcome, Properties};
 
-use super::call::{Attached, Call, Slot};
+use super::call::{Attached, Call};
 use super::{Abort, Dispatcher};
 use crate::answer::Reply;
 use crate::audit::{AuditEvent, AuditRecord, AuditedCall};
@@ -60,31 +59,35 @@ impl Dispatcher {
 
     /// Step 12, reply, and step 13, acknowledge: in this order, always.
     pub(super) async fn send(&self, call: Box<Call>, answer: Arc<Reply>) {
-        let attached = self.send_one(call, &answer).await;
+        let (_, attached) = self.send_one(call, &answer).await;
         self.send_to_attached(attached, &answer).await;
     }
 
     /// Gives duplicates the answer of the call that they attached to: each recipient once.
     async fn send_to_attached(&self, attached: Vec<Attached>, answer: &Arc<Reply>) {
-        let mut first: Vec<Arc<Slot>> = Vec::new();
-        let mut answered = Vec::new();
+        let mut recipients: Vec<(Attached, Vec<Attached>)> = Vec::new();
         for mut call in attached {
             // None of them is under way for others.
             (call.identity, call.replayed) = (None, true);
-            if first.iter().any(|slot| slot.is_same_recipient(&call.slot)) {
-                answered.push(async move { call.settle_unanswered(true).await }.boxed());
-                continue;
+            match recipients.iter_mut().find(|(first, _)| first.slot.is_same_recipient(&call.slot)) {
+                Some((_, others)) => others.push(call),
+                None => recipients.push((call, Vec::new())),
             }
-            first.push(Arc::clone(&call.slot));
+        }
+        join_all(recipients.into_iter().map(|(mut call, others)| async move {
             let answer = answer.for_request(&call.request);
             let _ = call.span.publishing(answer.properties.message_id.as_deref().unwrap_or_default());
-            answered.push(async move { drop(self.send_one(call, &answer).await) }.boxed());
-        }
-        join_all(answered).await;
+            let (settled, _) = self.send_one(call, &answer).await;
+            // Not before: the first may have been delivered again, as one of these.
+            for other in others {
+                other.settle_unanswered(settled).await;
+            }
+        }))
+        .await;
     }
 
-    /// Steps 12 and 13 of one call; gives the duplicates that have attached to it.
-    async fn send_one(&self, mut call: Box<Call>, answer: &Arc<Reply>) -> Vec<Attached> {
+    /// Steps 12 and 13 of one call; gives whether its request is done with, and the duplicates that have attached to it.
+    async fn send_one(&self, mut call: Box<Call>, answer: &Arc<Reply>) -> (bool, Vec<Attached>) {
         // First: an effect must not go unrecorded because nobody takes its answer.
         self.audit(&call, answer.end, answer.outcome);
         let built = self.clock().now();
@@ -117,7 +120,7 @@ impl Dispatcher {
         let attached = call.slot.close();
         call.settle(settled).await;
         call.conclude(Some(answer.end), built, confirmed);
-        attached
+        (settled, attached)
     }
 
     /// Records a refusal, and a call of a tool that is not read-only. An answer that was given before was recorded then.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use tokio_util::sync::CancellationToken;
+use toolbus_protocol::Outcome;
 
 use super::call::{Call, Slot};
 use super::recording::Known;
@@ -45,6 +46,12 @@ impl Dispatcher {
                         return None;
                     }
                     Seen::Answered(answer) => {
+                        // A refusal is not recorded: another daemon may have run a copy since.
+                        if answer.outcome == Some(Outcome::NotStarted)
+                            && let Some(known) = self.known(&mut call, true).await
+                        {
+                            call = self.end_known(call, known).await?;
+                        }
                         self.repeat(call, &answer).await;
                         return None;
                     }

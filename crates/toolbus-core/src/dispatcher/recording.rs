@@ -248,8 +248,9 @@ impl Dispatcher {
     pub(super) async fn record(&self, call: &mut Call, answer: Arc<Reply>) -> Arc<Reply> {
         let Some((ledger, key, run)) = self.recorded(call) else { return answer };
         let LedgerSettings { ledger, max_answer, .. } = ledger;
-        // Nothing happened: a retry is welcome.
-        if answer.outcome == Some(Outcome::NotStarted) {
+        // Nothing happened: a retry by the same key is welcome. The same message gets the same answer.
+        let has_key = call.identity.is_some_and(|identity| identity.kind == IdentityKind::Given);
+        if has_key && answer.outcome == Some(Outcome::NotStarted) {
             self.forget_run(call).await;
             return answer;
         }

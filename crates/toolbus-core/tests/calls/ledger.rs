@@ -16,7 +16,7 @@ use toolbus_core::store::StoreError;
 use toolbus_core::telemetry::LedgerEvent;
 use toolbus_store::MemoryLedger;
 
-use crate::fixture::{Message, Sent, Settled, World, call, request};
+use crate::fixture::{Message, Route, Sent, Settled, Settlement, World, call, request};
 
 const KEY: &str = "rb-rb-idempotency-key";
 const ROOMY: LedgerLimits = LedgerLimits { max_entries: 1_000, max_bytes: 1024 * 1024 };
@@ -209,6 +209,40 @@ async fn a_retry_of_a_call_that_did_not_start_runs() {
         let failed = world.answer(call("fail", json!({})).header(KEY, "k")).await;
         assert_eq!((code(&failed), world.runs()), (("execution_failed", "not_started", true), runs));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_not_repeated_for_a_message_that_another_daemon_has_run_since() {
+    let ledger = ledger(ROOMY);
+    let settings = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(3600), max_answer: 1024 };
+    let busy = World::with(|it| (it.ledger, it.max_in_flight, it.max_waiting) = (Some(settings), 1, 0));
+    let (occupying, _) = busy.begin(wait().id("another"));
+    busy.until_running(1).await;
+    assert_eq!(code(&busy.answer(wait()).await), ("overloaded", "not_started", true));
+    let killed = daemon(&ledger);
+    let (running, _) = killed.begin(wait());
+    killed.until_running(1).await;
+    running.abort();
+    assert_eq!(code(&busy.answer(wait().redelivered()).await), UNKNOWN);
+    busy.go_on.notify_one();
+    occupying.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_are_settled_once_their_answer_is_confirmed() {
+    let world = daemon(&ledger(ROOMY));
+    let (running, _) = world.begin(wait());
+    world.until_running(1).await;
+    let (elsewhere, address) = (wait().reply_to(Some("tool.result.again")), "tool.result.again");
+    let settlements = [world.deliver(elsewhere.clone()).await, world.deliver(elsewhere.redelivered()).await];
+    world.bus.route(Target::Topic(address.to_owned()), Route::Unavailable);
+    world.bus.route(Target::Queue(address.to_owned()), Route::Unavailable);
+    world.go_on.notify_one();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(settlements.each_ref().map(Settlement::get), [None, None]);
+    world.bus.route(Target::Topic(address.to_owned()), Route::Routed);
+    running.await.unwrap();
+    assert_eq!(settlements.each_ref().map(Settlement::get), [Some(Settled::Acknowledged); 2]);
 }
 
 #[tokio::test(start_paused = true)]
