@@ -50,18 +50,7 @@ struct Tables {
     exclusive: BTreeSet<(u64, Arc<str>)>,
     /// By delivery tag.
     unsettled: BTreeMap<u64, Unsettled>,
-    /// By correlation id.
-    histories: BTreeMap<String, History>,
     tag: u64,
-}
-
-/// Where copies of one message went.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct History {
-    /// How often it was put into a queue.
-    pub(crate) copies: usize,
-    /// Who got it.
-    pub(crate) receivers: BTreeSet<Arc<str>>,
 }
 
 struct Consumer {
@@ -107,11 +96,6 @@ impl SimBroker {
     /// What lies in a queue.
     pub(crate) fn messages(&self, queue: &str) -> Vec<SimMessage> {
         self.tables.lock().queues.get(queue).into_iter().flatten().cloned().collect()
-    }
-
-    /// Where the message of this correlation id went.
-    pub(crate) fn history(&self, correlation_id: &str) -> History {
-        self.tables.lock().histories.get(correlation_id).cloned().unwrap_or_default()
     }
 
     /// Messages of the queues of this prefix that wait for a consumer, and those that were not settled.
@@ -208,7 +192,6 @@ impl SimBroker {
             } else {
                 queue.push_back(message);
             }
-            tables.history(properties).copies += 1;
             routed += 1;
         }
         drop(tables);
@@ -255,7 +238,6 @@ impl SimBroker {
             let (tag, consumer) = (tables.tag, tables.consumers.remove(place));
             let described = SimMessage::name(&message.properties);
             self.context.note("broker", format_args!("delivers {described} to {} ({tag})", consumer.who));
-            tables.history(&message.properties).receivers.insert(Arc::clone(&consumer.who));
             let delivery = self.delivery(tag, &consumer, &message);
             let (connection, who, queue) =
                 (consumer.connection, Arc::clone(&consumer.who), Arc::clone(&consumer.queue));
@@ -286,10 +268,6 @@ impl SimBroker {
 }
 
 impl Tables {
-    fn history(&mut self, properties: &Properties) -> &mut History {
-        self.histories.entry(properties.correlation_id.clone().unwrap_or_default()).or_default()
-    }
-
     /// The next message that a consumer has room for, and the consumer's place.
     fn next(&mut self) -> Option<(usize, SimMessage)> {
         let Self { queues, consumers, unsettled, .. } = self;

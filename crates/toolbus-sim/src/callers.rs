@@ -23,6 +23,10 @@ const MAX_PUBLISHES: usize = 30;
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) number: usize,
+    /// What its tool records its runs under: the number of the first ask with the same key, or its own.
+    pub(crate) request: usize,
+    /// Whether it has an idempotency key.
+    pub(crate) has_key: bool,
     pub(crate) caller: &'static str,
     /// The model's id of the call, which comes back in later calls.
     pub(crate) call_id: &'static str,
@@ -55,6 +59,8 @@ impl Ask {
         let slow = chance.percent(30);
         Self {
             number,
+            request: number,
+            has_key: chance.percent(15),
             caller: chance.pick(ana, &[bob]),
             call_id: chance.pick("call_0", &["call_1", "call_2"]),
             tool,
@@ -69,6 +75,22 @@ impl Ask {
         }
     }
 
+    /// Draws several, of which some ask once more for what an earlier one asks for, by its key.
+    pub(crate) fn draw_all(chance: Chance, count: usize, horizon: Duration) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::with_capacity(count);
+        for number in 0..count {
+            let ask = Self::draw(chance, number, horizon);
+            let earlier = all.iter().find(|earlier| earlier.has_key && chance.percent(25));
+            all.push(match earlier {
+                Some(&Self { request, has_key, caller, tool, effect, time, ending, .. }) => {
+                    Self { request, has_key, caller, tool, effect, time, ending, ..ask }
+                }
+                None => ask,
+            });
+        }
+        all
+    }
+
     /// The id of its message, and its correlation id: it is the same each time.
     pub(crate) fn id(&self) -> String {
         format!("request-{}", self.number)
@@ -79,7 +101,10 @@ impl Ask {
         if let Some(timeout) = self.timeout {
             envelope = envelope.with_header(header::TIMEOUT_MS, timeout.as_millis().to_string());
         }
-        let arguments = arguments(self.number, self.time, self.ending);
+        if self.has_key {
+            envelope = envelope.with_header(header::IDEMPOTENCY_KEY, format!("key-{}", self.request));
+        }
+        let arguments = arguments(self.request, self.time, self.ending);
         let body = json!({"toolCallId": self.call_id, "toolName": self.tool, "arguments": arguments});
         outgoing(topic::TOOL_INVOKE, envelope, &body)
     }
@@ -121,8 +146,9 @@ impl Ask {
 
 impl std::fmt::Display for Ask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { number, call_id, tool, time, ending, timeout, .. } = self;
-        write!(f, "request {number}: {tool} as {call_id}, {time:?}, {ending:?}, timeout {timeout:?}")
+        let Self { number, request, has_key, call_id, tool, time, ending, timeout, .. } = self;
+        write!(f, "request {number}: {tool} as {call_id}, {time:?}, {ending:?}, timeout {timeout:?}")?;
+        if *has_key { write!(f, ", key-{request}") } else { Ok(()) }
     }
 }
 

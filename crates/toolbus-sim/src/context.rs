@@ -11,7 +11,7 @@ use toolbus_core::Clock;
 
 use crate::chance::Chance;
 
-/// What can go wrong: first what a single message meets.
+/// What can go wrong: first what a single message or operation meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// A message is routed, and its publisher gets no confirm.
@@ -26,6 +26,8 @@ pub enum Fault {
     Nacked,
     /// A message overtakes those that wait before it.
     Reordered,
+    /// An operation of the ledger fails; it may have been done.
+    LedgerFailed,
     /// A message or a settlement takes up to two seconds.
     Delayed,
     /// A connection is lost: what was not acknowledged is delivered again.
@@ -46,13 +48,14 @@ pub enum Fault {
 
 impl Fault {
     /// Every one.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::ConfirmLost,
         Self::MessageLost,
         Self::Duplicate,
         Self::Returned,
         Self::Nacked,
         Self::Reordered,
+        Self::LedgerFailed,
         Self::Delayed,
         Self::ConnectionLost,
         Self::BrokerFrozen,
@@ -73,6 +76,7 @@ impl Fault {
             Self::Returned => "message returned",
             Self::Nacked => "message nacked",
             Self::Reordered => "message reordered",
+            Self::LedgerFailed => "ledger failed",
             Self::Delayed => "message delayed",
             Self::ConnectionLost => "connection lost",
             Self::BrokerFrozen => "broker frozen",
@@ -101,7 +105,7 @@ pub(crate) struct ScheduleContext {
 }
 
 impl ScheduleContext {
-    /// To be called within a paused runtime. Most faults of messages are left out of each schedule, so that some schedules
+    /// To be called within a paused runtime. Most faults of single messages are left out of each schedule, so that some schedules
     /// have many of one kind.
     pub(crate) fn new(seed: u64) -> Self {
         let (clock, chance) = (Clock::paused(), Chance::seeded(seed));
@@ -140,6 +144,11 @@ impl ScheduleContext {
     pub(crate) fn heal(&self) {
         self.healed.store(true, Ordering::Relaxed);
         self.note("-", "nothing goes wrong any more");
+    }
+
+    /// Whether a fault has happened.
+    pub(crate) fn has_met(&self, fault: Fault) -> bool {
+        self.trace.lock().1.contains_key(&fault)
     }
 
     /// The trace, and the faults that happened.

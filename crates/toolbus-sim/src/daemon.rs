@@ -9,6 +9,8 @@ use tokio::task::JoinSet;
 use toolbus_core::bus::{Bus, Ownership, Subscription};
 use toolbus_core::caller::Identity;
 use toolbus_core::events::Discard;
+use toolbus_core::ledger::LedgerSettings;
+
 use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::telemetry::Load;
 use toolbus_core::toolsets::SessionSets;
@@ -16,10 +18,12 @@ use toolbus_core::{
     About, AllArrived, Budgets, ControlService, Dispatcher, DispatcherSettings, Drained, Gates, ReplyRules, Service,
 };
 use toolbus_protocol::topic;
+use toolbus_store::OpenError;
 
 use crate::broker::SimBroker;
 use crate::bus::SimBus;
 use crate::context::ScheduleContext;
+use crate::ledger::{LedgerStorage, SimLedger};
 use crate::tools::{Executions, SimTools};
 
 /// Prefix of the daemon's queues.
@@ -28,6 +32,10 @@ pub(crate) const PREFIX: &str = "toolbus";
 pub(crate) const INVOKE: &str = "toolbus.invoke";
 /// The queue of its dead letters.
 pub(crate) const DEAD_LETTERS: &str = "toolbus.invoke.dlq";
+/// How long the ledger knows of a request: longer than any schedule lasts.
+const TTL: Duration = Duration::from_hours(24);
+/// Largest answer that the ledger keeps, in bytes.
+const MAX_ANSWER: usize = 64 * 1024;
 /// Calls that run at a time, and as many wait.
 const ROOM: usize = 6;
 
@@ -37,6 +45,7 @@ pub(crate) struct Surroundings {
     pub(crate) context: Arc<ScheduleContext>,
     pub(crate) broker: Arc<SimBroker>,
     pub(crate) executions: Arc<Executions>,
+    pub(crate) storage: LedgerStorage,
 }
 
 /// A process.
@@ -49,7 +58,11 @@ pub(crate) struct SimDaemon {
 
 impl SimDaemon {
     /// Starts a process of this name.
-    pub(crate) fn start(process: &str, around: &Surroundings) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// If the file of the ledger cannot be opened.
+    pub(crate) fn start(process: &str, around: &Surroundings) -> Result<Self, OpenError> {
         let context = &around.context;
         let bus = SimBus::new(process, context, &around.broker);
         let alive = Arc::new(AtomicBool::new(true));
@@ -59,7 +72,8 @@ impl SimDaemon {
             process: process.into(),
             alive: Arc::clone(&alive),
         };
-        let settings = settings(context);
+        let ledger = SimLedger::open(&around.storage, context, &alive)?;
+        let settings = settings(context, ledger);
         let everybody = AgentPolicy { max_in_flight: Some(ROOM), max_queued: Some(ROOM), ..AgentPolicy::default() };
         let policy = Policy { default: everybody, ..Policy::default() };
         let capacity = Capacity { max_in_flight: ROOM, max_waiting: ROOM };
@@ -97,7 +111,7 @@ impl SimDaemon {
         consuming.spawn(async move { of_calls.serve_calls(calls).await });
         let of_requests = Arc::clone(&service);
         consuming.spawn(async move { of_requests.serve_requests(&control, requests).await });
-        Self { bus, service, alive, _consuming: consuming }
+        Ok(Self { bus, service, alive, _consuming: consuming })
     }
 
     /// Ends the process without a word. What was under way in it waits for ever for bus, tools and ledger, which is as good
@@ -117,7 +131,7 @@ impl SimDaemon {
     }
 }
 
-fn settings(context: &ScheduleContext) -> DispatcherSettings {
+fn settings(context: &ScheduleContext, ledger: SimLedger) -> DispatcherSettings {
     DispatcherSettings {
         name: PREFIX.to_owned(),
         replies: ReplyRules {
@@ -133,7 +147,7 @@ fn settings(context: &ScheduleContext) -> DispatcherSettings {
         max_waiting: ROOM,
         redactor: Default::default(),
         ignores_unknown_servers: false,
-        ledger: None,
+        ledger: Some(LedgerSettings { ledger: Arc::new(ledger), ttl: TTL, max_answer: MAX_ANSWER }),
         clock: context.clock,
         random: context.chance.random(),
     }

@@ -10,6 +10,7 @@ mod callers;
 mod chance;
 mod context;
 mod daemon;
+mod ledger;
 mod oracle;
 mod schedule;
 mod tools;

@@ -3,6 +3,7 @@
 use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -10,7 +11,7 @@ use std::thread;
 use clap::Parser;
 use comfy_table::Table;
 use parking_lot::Mutex;
-use toolbus_sim::{Faults, run};
+use toolbus_sim::{Faults, ScheduleReport, run};
 
 /// Seeds that failed, of which the violations are shown.
 const MAX_SHOWN: usize = 20;
@@ -24,6 +25,9 @@ struct Args {
     /// Runs the schedules of these seeds, the last excluded, on all processors.
     #[arg(long, value_parser = range, default_value = "0..1000", value_name = "FIRST..LAST")]
     seeds: Range<u64>,
+    /// Keeps each ledger in a file of this folder, and removes it if all is well; otherwise in memory.
+    #[arg(long)]
+    folder: Option<PathBuf>,
 }
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -34,13 +38,22 @@ fn range(text: &str) -> Result<Range<u64>, String> {
 fn main() -> io::Result<ExitCode> {
     let args = Args::parse();
     match args.seed {
-        Some(seed) => one(seed),
-        None => many(args.seeds),
+        Some(seed) => one(seed, args.folder.as_deref()),
+        None => many(args.seeds, args.folder.as_deref()),
     }
 }
 
-fn one(seed: u64) -> io::Result<ExitCode> {
-    let report = run(seed)?;
+fn run_in(folder: Option<&Path>, seed: u64) -> io::Result<ScheduleReport> {
+    let file = folder.map(|folder| folder.join(format!("ledger-{seed}.db")));
+    let report = run(seed, file.clone())?;
+    if let Some(file) = file.filter(|_| report.violations.is_empty()) {
+        std::fs::remove_file(file)?;
+    }
+    Ok(report)
+}
+
+fn one(seed: u64, folder: Option<&Path>) -> io::Result<ExitCode> {
+    let report = run_in(folder, seed)?;
     print!("{}", report.trace);
     for violation in &report.violations {
         println!("VIOLATION: {violation}");
@@ -57,7 +70,7 @@ struct Totals {
     failed: Vec<u64>,
 }
 
-fn many(seeds: Range<u64>) -> io::Result<ExitCode> {
+fn many(seeds: Range<u64>, folder: Option<&Path>) -> io::Result<ExitCode> {
     let (next, totals) = (AtomicU64::new(seeds.start), Mutex::<Totals>::default());
     let work = || -> io::Result<()> {
         loop {
@@ -65,7 +78,7 @@ fn many(seeds: Range<u64>) -> io::Result<ExitCode> {
             if seed >= seeds.end {
                 return Ok(());
             }
-            let report = run(seed)?;
+            let report = run_in(folder, seed)?;
             let mut totals = totals.lock();
             totals.requests += report.requests;
             totals.executions += report.executions;

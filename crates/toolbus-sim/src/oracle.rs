@@ -63,54 +63,57 @@ pub(crate) struct Oracle<'a> {
     pub(crate) asks: &'a [Ask],
     pub(crate) executions: &'a Executions,
     pub(crate) broker: &'a SimBroker,
+    /// Whether an operation of the ledger has failed.
+    pub(crate) has_ledger_failed: bool,
 }
 
 impl Oracle<'_> {
     pub(crate) fn check(&self) -> Vec<Violation> {
-        self.asks.iter().flat_map(|ask| self.check_one(ask)).collect()
+        let messages = self.asks.iter().filter_map(|ask| self.check_message(ask));
+        let identities = self.asks.iter().filter(|ask| ask.request == ask.number);
+        messages.chain(identities.flat_map(|ask| self.check_identity(ask))).collect()
     }
 
-    fn check_one(&self, ask: &Ask) -> Vec<Violation> {
-        let mut violations = Vec::new();
-        let number = ask.number;
-        let runs = self.executions.of(number);
+    /// What holds for each message.
+    fn check_message(&self, ask: &Ask) -> Option<Violation> {
         let answers = self.answers(ask);
-        if answers.is_empty() {
-            let is_dead = self.about(ask, DEAD_LETTERS).next().is_some();
-            if ask.confirmed.load(Ordering::Relaxed) && !is_dead {
-                violations.push(Violation::Lost(number));
-            }
-            return violations;
-        }
         let ids: BTreeSet<_> = answers.iter().map(|answer| &answer.properties.message_id).collect();
-        if ids.len() > 1 {
-            violations.push(Violation::MessageIdsDiffer(number));
+        // A dead letter that is the request itself was delivered too often.
+        if ids.is_empty() && ask.confirmed.load(Ordering::Relaxed) && self.about(ask, DEAD_LETTERS).next().is_none() {
+            return Some(Violation::Lost(ask.number));
         }
-        if !self.is_protected(ask) {
-            return violations;
-        }
-        let distinct: BTreeSet<_> = answers.iter().map(|answer| &answer.body).collect();
+        // What one message is refused, another of the same key may get.
+        (ids.len() > 1 && !ask.has_key).then_some(Violation::MessageIdsDiffer(ask.number))
+    }
+
+    /// What holds for all messages that are one request.
+    fn check_identity(&self, ask: &Ask) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        let (number, is_repeatable) = (ask.number, ask.effect.is_repeatable());
+        let runs = self.executions.of(number);
+        let asks = self.asks.iter().filter(|other| other.request == number);
+        let bodies: BTreeSet<String> = asks.flat_map(|ask| self.answers(ask)).map(|answer| content(&answer)).collect();
+        let distinct: Vec<Value> = bodies.iter().map(|body| serde_json::from_str(body).unwrap_or_default()).collect();
+        let (refusals, others): (Vec<&Value>, Vec<&Value>) =
+            distinct.iter().partition(|answer| is_refusal(answer, ask.has_key || self.has_ledger_failed));
         let acted = runs.iter().filter(|run| run.has_acted).count();
-        if distinct.len() > 1 && !ask.effect.is_repeatable() {
-            let texts = distinct.iter().map(|body| String::from_utf8_lossy(body).into_owned()).collect();
-            violations.push(Violation::AnswersDiffer(number, texts));
+        // What could not be recorded is not known later, and said so.
+        let certain = others.iter().filter(|answer| !self.has_ledger_failed || outcome(answer) != Some("unknown"));
+        let certain: Vec<String> = certain.map(ToString::to_string).collect();
+        if certain.len() > 1 && !is_repeatable {
+            violations.push(Violation::AnswersDiffer(number, certain));
         }
-        if acted > 1 && !ask.effect.is_repeatable() {
+        if acted > 1 && !is_repeatable {
             violations.push(Violation::RanTwice(number, acted));
         }
-        for answer in distinct {
-            let said = untrue(&serde_json::from_slice(answer).unwrap_or_default(), ask.effect, &runs);
-            violations.extend(said.map(|why| Violation::Untrue(number, why)));
+        // Of a tool that may run again, a refusal speaks for its own delivery.
+        let last = if others.is_empty() && !is_repeatable { refusals } else { others };
+        let said: Vec<Option<String>> = last.into_iter().map(|answer| untrue(answer, ask.effect, &runs)).collect();
+        // Of a tool that may run again, one run has its effect, and another says that it itself had none.
+        if !is_repeatable || said.iter().all(Option::is_some) {
+            violations.extend(said.into_iter().flatten().map(|why| Violation::Untrue(number, why)));
         }
         violations
-    }
-
-    /// Whether one process alone got the request, and got it once: what it remembers ends with it, and is looked up for
-    /// messages alone that are marked as delivered again.
-    fn is_protected(&self, ask: &Ask) -> bool {
-        let requests = self.broker.history(&ask.id());
-        let answers = self.answers(ask).len();
-        requests.copies == answers + 1 && requests.receivers.len() == 1
     }
 
     /// Every answer to a request, at its caller or among the dead letters.
@@ -129,6 +132,26 @@ impl Oracle<'_> {
     }
 }
 
+/// The body of an answer, without the id that each caller gives the call.
+fn content(answer: &SimMessage) -> String {
+    let mut body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    body.as_object_mut().and_then(|members| members.remove("toolCallId"));
+    body.to_string()
+}
+
+fn outcome(answer: &Value) -> Option<&str> {
+    answer.get("outcome").and_then(Value::as_str)
+}
+
+/// Whether an answer refuses a request before its tool begins. Nothing is recorded of it then, so that the request can
+/// still run if it is delivered again. `also_later`: by the same key, it runs again also after a run that had no effect;
+/// and what cannot be recorded does not begin.
+fn is_refusal(answer: &Value, also_later: bool) -> bool {
+    let code = answer.get("code").and_then(Value::as_str);
+    let is_early = matches!(code, Some("overloaded" | "timeout" | "cancelled"));
+    outcome(answer) == Some("not_started") && (is_early || also_later)
+}
+
 /// Why an answer is not true of the runs that there were.
 fn untrue(answer: &Value, effect: Effect, runs: &[Execution]) -> Option<String> {
     let text = |name: &str| answer.get(name).and_then(Value::as_str);
@@ -140,7 +163,7 @@ fn untrue(answer: &Value, effect: Effect, runs: &[Execution]) -> Option<String> 
     if !has_acted || effect == Effect::ReadOnly {
         return None;
     }
-    match text("outcome") {
+    match outcome(answer) {
         Some("unknown") => {}
         outcome => return Some(format!("`{code}` with the outcome {outcome:?}, and the tool had its effect")),
     }

@@ -1,6 +1,7 @@
 //! One schedule: what its seed lets happen, and when.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::task::JoinSet;
 use toolbus_core::Drained;
 use toolbus_core::bus::Bus as _;
 use toolbus_protocol::topic;
+use toolbus_store::OpenError;
 
 use crate::broker::SimBroker;
 use crate::bus::SimBus;
@@ -16,6 +18,7 @@ use crate::callers::{Ask, CALLERS};
 use crate::chance::Chance;
 use crate::context::{Fault, Faults, ScheduleContext};
 use crate::daemon::{PREFIX, SimDaemon, Surroundings};
+use crate::ledger::LedgerStorage;
 use crate::oracle::{Oracle, Violation};
 
 /// Time within which a drained process lets its calls finish, by chance.
@@ -51,30 +54,34 @@ enum Incident {
     Start(usize),
 }
 
-/// Runs the schedule of a seed, on this thread. The same seed gives the same report.
+/// Runs the schedule of a seed, on this thread, with a ledger in this file or in memory. The same seed gives the same report.
 ///
 /// # Errors
 ///
-/// If the operating system gives no runtime.
-pub fn run(seed: u64) -> io::Result<ScheduleReport> {
+/// If the operating system gives no runtime, or the file cannot be opened.
+pub fn run(seed: u64, file: Option<PathBuf>) -> io::Result<ScheduleReport> {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
-    Ok(runtime.block_on(perform(seed)))
+    runtime.block_on(perform(seed, file)).map_err(io::Error::other)
 }
 
-async fn perform(seed: u64) -> ScheduleReport {
+async fn perform(seed: u64, file: Option<PathBuf>) -> Result<ScheduleReport, OpenError> {
     let context = Arc::new(ScheduleContext::new(seed));
     let chance = context.chance;
     let horizon = chance.millis(2_000..=60_000);
     let topics = CALLERS.map(|caller| (caller, format!("{}.{caller}", topic::TOOL_RESULT)));
     let inboxes: Vec<(&str, &str)> = topics.iter().map(|(caller, topic)| (*caller, topic.as_str())).collect();
     let broker = SimBroker::new(Arc::clone(&context), &inboxes);
-    let around =
-        Surroundings { context: Arc::clone(&context), broker: Arc::clone(&broker), executions: Arc::default() };
+    let around = Surroundings {
+        context: Arc::clone(&context),
+        broker: Arc::clone(&broker),
+        executions: Arc::default(),
+        storage: LedgerStorage::new(file, &context),
+    };
     let daemons = usize::from(chance.percent(60)) + 1;
-    let mut world = World::new(around.clone(), daemons);
+    let mut world = World::new(around.clone(), daemons)?;
 
     let requests = usize::try_from(chance.number(2..=16)).unwrap_or_default();
-    let asks: Vec<Ask> = (0..requests).map(|number| Ask::draw(chance, number, horizon)).collect();
+    let asks = Ask::draw_all(chance, requests, horizon);
     let incidents = draw_incidents(chance, horizon, daemons);
     let mut callers = JoinSet::new();
     for ask in &asks {
@@ -84,15 +91,21 @@ async fn perform(seed: u64) -> ScheduleReport {
     }
     for (at, incident) in incidents {
         tokio::time::sleep(at.saturating_sub(context.elapsed())).await;
-        world.apply(incident);
+        world.apply(incident)?;
     }
     context.heal();
-    world.mend();
+    world.mend()?;
     while callers.join_next().await.is_some() {}
     let is_quiet = world.settle().await;
     let finished = world.end().await;
 
-    let mut violations = Oracle { asks: &asks, executions: &around.executions, broker: &broker }.check();
+    let mut violations = Oracle {
+        asks: &asks,
+        executions: &around.executions,
+        broker: &broker,
+        has_ledger_failed: context.has_met(Fault::LedgerFailed),
+    }
+    .check();
     let (waiting, unsettled) = broker.left(PREFIX);
     if !is_quiet || (waiting, unsettled) != (0, 0) {
         violations.push(Violation::Unsettled { waiting, unsettled });
@@ -107,7 +120,7 @@ async fn perform(seed: u64) -> ScheduleReport {
         violations.push(Violation::TasksLeft(tasks));
     }
     let executions = (0..requests).map(|request| around.executions.of(request).len()).sum();
-    ScheduleReport { trace, faults, requests, executions, violations }
+    Ok(ScheduleReport { trace, faults, requests, executions, violations })
 }
 
 /// Draws what happens, in the order of its time.
@@ -161,13 +174,13 @@ struct Place {
 }
 
 impl World {
-    fn new(around: Surroundings, daemons: usize) -> Self {
+    fn new(around: Surroundings, daemons: usize) -> Result<Self, OpenError> {
         let bus = |caller| (caller, SimBus::new(caller, &around.context, &around.broker));
         let callers = CALLERS.map(bus).into();
         let daemons = (1..=daemons).map(|number| Place { number, starts: 0, process: None }).collect();
         let mut world = Self { around, daemons, callers, draining: JoinSet::new() };
-        world.daemons.iter_mut().for_each(|place| place.start(&world.around));
-        world
+        world.daemons.iter_mut().try_for_each(|place| place.start(&world.around))?;
+        Ok(world)
     }
 
     /// The connection of a client: of the daemons first.
@@ -178,7 +191,7 @@ impl World {
         }
     }
 
-    fn apply(&mut self, incident: Incident) {
+    fn apply(&mut self, incident: Incident) -> Result<(), OpenError> {
         let (context, broker) = (Arc::clone(&self.around.context), Arc::clone(&self.around.broker));
         let mut process = |number: usize| self.daemons.get_mut(number).and_then(|place| place.process.take());
         match incident {
@@ -220,18 +233,17 @@ impl World {
             }
             Incident::Start(daemon) => {
                 let place = self.daemons.get_mut(daemon);
-                place.into_iter().for_each(|place| place.start(&self.around));
+                return place.into_iter().try_for_each(|place| place.start(&self.around));
             }
         }
+        Ok(())
     }
 
     /// Brings everything back.
-    fn mend(&mut self) {
+    fn mend(&mut self) -> Result<(), OpenError> {
         self.around.broker.freeze(false);
-        self.daemons.iter_mut().for_each(|place| place.start(&self.around));
-        for client in 0..self.daemons.len() + self.callers.len() {
-            self.apply(Incident::Connect(client));
-        }
+        self.daemons.iter_mut().try_for_each(|place| place.start(&self.around))?;
+        (0..self.daemons.len() + self.callers.len()).try_for_each(|client| self.apply(Incident::Connect(client)))
     }
 
     /// Waits until everything is settled; false if it is not, after a long time.
@@ -262,10 +274,11 @@ impl World {
 
 impl Place {
     /// Starts a process, unless one runs.
-    fn start(&mut self, around: &Surroundings) {
+    fn start(&mut self, around: &Surroundings) -> Result<(), OpenError> {
         if self.process.is_none() {
             self.starts += 1;
-            self.process = Some(SimDaemon::start(&format!("daemon-{}.{}", self.number, self.starts), around));
+            self.process = Some(SimDaemon::start(&format!("daemon-{}.{}", self.number, self.starts), around)?);
         }
+        Ok(())
     }
 }

@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 
 use toolbus_sim::{Fault, run};
 
 /// Runs these seeds; gives the faults that happened.
-fn hold(seeds: Range<u64>) -> io::Result<BTreeSet<Fault>> {
+fn hold(seeds: Range<u64>, folder: Option<&Path>) -> io::Result<BTreeSet<Fault>> {
     let mut faults = BTreeSet::new();
     for seed in seeds {
-        let report = run(seed)?;
+        let report = run(seed, folder.map(|folder| folder.join(format!("{seed}.db"))))?;
         let broken: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
         assert!(broken.is_empty(), "cargo run -p toolbus-sim -- --seed {seed}\n{}", broken.join("\n"));
         faults.extend(report.faults.into_keys());
@@ -21,20 +22,35 @@ fn hold(seeds: Range<u64>) -> io::Result<BTreeSet<Fault>> {
 #[test]
 fn one_seed_gives_the_same_bytes_each_time() {
     for seed in 0..50 {
-        let (first, second) = (run(seed).unwrap(), run(seed).unwrap());
+        let (first, second) = (run(seed, None).unwrap(), run(seed, None).unwrap());
         let differing = first.trace.lines().zip(second.trace.lines()).find(|(first, second)| first != second);
         assert_eq!(differing, None, "seed {seed}");
         assert_eq!(first, second);
     }
-    assert_ne!(run(0).unwrap().trace, run(1).unwrap().trace);
+    assert_ne!(run(0, None).unwrap().trace, run(1, None).unwrap().trace);
 }
 
 #[test]
 fn every_request_of_a_thousand_schedules_has_one_answer() {
-    assert_eq!(hold(0..1_000).unwrap(), Fault::ALL.into());
+    assert_eq!(hold(0..1_000, None).unwrap(), Fault::ALL.into());
 }
 
 #[test]
 fn every_request_of_another_thousand_schedules_has_one_answer() {
-    assert_eq!(hold(1_000_000..1_001_000).unwrap(), Fault::ALL.into());
+    assert_eq!(hold(1_000_000..1_001_000, None).unwrap(), Fault::ALL.into());
+}
+
+#[test]
+fn what_holds_in_memory_holds_with_a_file_that_each_process_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    hold(0..100, Some(folder.path())).unwrap();
+}
+
+#[test]
+fn a_file_gives_the_trace_that_memory_gives() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 0..10 {
+        let of_file = run(seed, Some(folder.path().join(format!("{seed}.db")))).unwrap();
+        assert_eq!(of_file, run(seed, None).unwrap(), "seed {seed}");
+    }
 }
