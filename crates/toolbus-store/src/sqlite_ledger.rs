@@ -211,7 +211,7 @@ impl Writer {
             return Ok(Begun::Begun);
         }
         if let Some(found) = find(connection, begin.key, now)? {
-            if found.run == begin.run {
+            if found.run == begin.run && !found.is_expired {
                 return Ok(Begun::Begun);
             }
             if !found.is_expired && !begin.replaces {

@@ -1,11 +1,13 @@
 //! The stores and ledgers, each held to the same contract; files in every state that one can be in; and a server that goes
 //! away.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests fail by panicking")]
 
 mod contract;
 mod files;
 mod killed;
 mod ledger_contract;
 mod ledger_files;
+mod ledger_model;
+mod ledger_steps;
 mod redis;
