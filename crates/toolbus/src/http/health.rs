@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use toolbus_core::Clock;
-use toolbus_core::breaker::Breakers;
+use toolbus_core::breaker::{BreakerStatus, Breakers};
 use toolbus_core::bus::BusState;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::telemetry::Load;
@@ -17,7 +17,6 @@ use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_scripts::runner::RunnerStatus;
 
 use super::shared::{Replica, ReplicaCounts, ReplicaSummary, SharedState};
-use crate::http::admin::view::OpenBreaker;
 
 /// Longest text of others that is shown, in characters.
 const MAX_TEXT: usize = 300;
@@ -257,6 +256,31 @@ pub struct LastReload {
     /// What came of it.
     #[serde(flatten)]
     pub report: ReloadReport,
+}
+
+/// A tool or server that gets no calls for now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OpenBreaker {
+    /// The tool, or the server as `mcp:NAME`.
+    pub name: String,
+    /// Failures in a row.
+    pub failures: u32,
+    /// Milliseconds since it got its last call but for trials.
+    pub open_ms: u64,
+    /// Milliseconds to the next trial; 0: with the next call.
+    pub next_trial_ms: u64,
+    /// Whether a trial is under way.
+    pub on_trial: bool,
+}
+
+impl From<BreakerStatus> for OpenBreaker {
+    fn from(status: BreakerStatus) -> Self {
+        let BreakerStatus { name, failures, open_for, next_trial, on_trial } = status;
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let (open_ms, next_trial_ms) = (milliseconds(open_for), milliseconds(next_trial));
+        Self { name: name.to_string(), failures, open_ms, next_trial_ms, on_trial }
+    }
 }
 
 /// An MCP server in short.

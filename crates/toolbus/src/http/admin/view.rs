@@ -1,7 +1,6 @@
 //! Requests, responses and errors of the admin API, as JSON.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -10,12 +9,11 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use toolbus_core::breaker::BreakerStatus;
 use toolbus_core::policy::UnknownCallers;
 use toolbus_mcp_client::status::ServerStatus;
 use toolbus_trust::pins::{Digest, ToolState};
 
-use crate::http::health::{Blocker, DaemonHealth};
+use crate::http::health::{Blocker, DaemonHealth, OpenBreaker};
 
 /// Largest body of a request, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;
@@ -221,22 +219,6 @@ pub struct OpenBreakers {
     pub breakers: Vec<OpenBreaker>,
 }
 
-/// A tool or server that gets no calls for now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct OpenBreaker {
-    /// The tool, or the server as `mcp:NAME`.
-    pub name: String,
-    /// Failures in a row.
-    pub failures: u32,
-    /// Milliseconds since it got its last call but for trials.
-    pub open_ms: u64,
-    /// Milliseconds to the next trial; 0: with the next call.
-    pub next_trial_ms: u64,
-    /// Whether a trial is under way.
-    pub on_trial: bool,
-}
-
 /// A breaker that was reset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -245,15 +227,6 @@ pub struct BreakerReset {
     pub name: String,
     /// Whether it got no calls before.
     pub was_open: bool,
-}
-
-impl From<BreakerStatus> for OpenBreaker {
-    fn from(status: BreakerStatus) -> Self {
-        let BreakerStatus { name, failures, open_for, next_trial, on_trial } = status;
-        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let (open_ms, next_trial_ms) = (milliseconds(open_for), milliseconds(next_trial));
-        Self { name: name.to_string(), failures, open_ms, next_trial_ms, on_trial }
-    }
 }
 
 /// The daemon as a whole.
