@@ -82,7 +82,7 @@ fn in_words(reset: &BreakerReset) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::http::health::OpenBreaker;
+    use crate::http::OpenBreaker;
 
     use super::*;
 
