@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CIRCLES = {
     # A call of the bus is made by what handles inner calls, and both are what the dispatcher runs.
     "toolbus-core": [{"dispatcher::call", "dispatcher::inner"}],
-    # Forked processes continue as each other: watchdog, init process, program.
-    "toolbus-sandbox": [{"helper::init", "helper::start", "helper::watchdog"}],
+    # Forked processes continue as each other: watchdog, init process, template, program.
+    "toolbus-sandbox": [{"helper::init", "helper::start", "helper::template", "helper::watchdog"}],
     "toolbus-scripts": [
         {"commands::check", "commands::executor"},
         {"config", "packages", "runner", "runner::pool", "runner::sandbox", "runner::session"}

@@ -56,6 +56,9 @@ pub(crate) struct MeasureArgs {
     /// With --script: the interpreter, instead of `script.python`.
     #[arg(long, requires = "script", value_name = "COMMAND")]
     pub(crate) python: Option<String>,
+    /// With --script: a folder with numpy and pandas, as `pip install --target` makes it. Absent: they are not measured.
+    #[arg(long, requires = "script", value_name = "FOLDER")]
+    pub(crate) packages: Option<PathBuf>,
     /// Measure the MCP server of the daemon instead, without a broker: a call of `echo` there, on the bus, and the page
     /// `/healthz` of the same HTTP server; then what idle sessions take. Exit code 1 if they cost more than they may.
     #[arg(long, visible_alias = "door", conflicts_with_all = ["tools", "agents", "trace_ratio", "mcp", "script"])]

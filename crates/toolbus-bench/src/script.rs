@@ -32,8 +32,9 @@ use toolbus::config::Config;
 
 /// Measurement that does not count, before each that does.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// What is measured with many callers: the interpreter alone, the tool with every start cold, and with the pool.
-const LOADS: usize = 3;
+/// What is measured with many callers: the interpreter alone, and the tool with every start cold, with the pool, and with
+/// forked interpreters.
+const LOADS: usize = 4;
 
 /// Measures, and prints a table or JSON. Fails if a script costs more than it may.
 pub(crate) async fn run(args: &MeasureArgs, context: &Context) -> Result<ExitCode, MeasureError> {
@@ -59,7 +60,8 @@ async fn measure(args: MeasureArgs, config: Config) -> Result<Report<Scripts>, M
     let mut rows: Vec<Row> = rounds.medians().map(row).collect();
 
     let cores = u16::try_from(subject.in_flight()).unwrap_or(u16::MAX);
-    let (cold, pooled) = (sides.cold(), Arc::new(subject.runner(Level::Full, subject.pool()).await?));
+    let (cold, forked, pooled) =
+        (sides.cold(), sides.forked(), Arc::new(subject.runner(Level::Full, subject.pool()).await?));
     let mut throughput = Vec::new();
     for callers in args.callers.iter().copied() {
         let tool = |runner| Work::Tool(Arc::new(subject.tool(runner, usize::from(callers))));
@@ -67,6 +69,7 @@ async fn measure(args: MeasureArgs, config: Config) -> Result<Report<Scripts>, M
             ("plain", cores, Work::Plain(sides.plain())),
             ("cold", callers, tool(Arc::clone(&cold) as Arc<dyn Runner>)),
             ("pool", callers, tool(Arc::clone(&pooled) as Arc<dyn Runner>)),
+            ("forked", callers, tool(Arc::clone(&forked) as Arc<dyn Runner>)),
         ];
         let mut rounds = Rounds::new(&works, args.rounds, &bar);
         while let Some((_, callers, work)) = rounds.turn() {
@@ -87,6 +90,7 @@ async fn measure(args: MeasureArgs, config: Config) -> Result<Report<Scripts>, M
 
     let (names, absent) = (sides.names(), sides.absent());
     // What others keep ready would change the counts when it is given up.
+    drop(forked);
     sides.stop().await;
     let mut growth = Vec::new();
     if subject.pool().max > 0 {

@@ -124,8 +124,8 @@ impl ScriptRun {
         "unavailable",
         "cancelled",
     ];
-    /// Whether the interpreter was started for the script, or was ready.
-    pub const STARTS: [&str; 2] = ["cold", "warm"];
+    /// Whether the interpreter was started for the script, was ready, or was forked for it.
+    pub const STARTS: [&str; 3] = ["cold", "warm", "forked"];
 }
 
 /// Ignores all events.

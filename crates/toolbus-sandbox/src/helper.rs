@@ -12,10 +12,12 @@ mod init;
 mod landlock;
 mod limits;
 mod mounts;
+mod network;
 mod process;
 mod seccomp;
 mod spawner;
 mod start;
+mod template;
 mod tree;
 mod usage;
 mod watchdog;
@@ -32,6 +34,11 @@ pub(crate) const SANDBOX: &str = "__sandbox";
 /// Name of the work folder and of the cgroup of a sandbox with this number.
 pub(crate) fn name_of(number: u64) -> String {
     format!("run-{number}")
+}
+
+/// Name of the cgroup of a fork of a template.
+fn fork_name_of(number: u64, fork: u64) -> String {
+    format!("run-{number}-{fork}")
 }
 
 /// Runs as a helper if the arguments (with the program's name first) say so; `None` otherwise.

@@ -19,7 +19,7 @@ use std::time::Instant;
 pub use helper::{CollectedFiles, take_over};
 pub use outcome::{Artifact, Ending, Outcome, Stop, Stream, Usage};
 pub use plan::{Job, Layer, Layers, Level, Limits, Plan};
-pub use sandbox::{KeptProgram, Probed, Sandbox, SandboxError, Waiting, Watcher, Written};
+pub use sandbox::{KeptProgram, Probed, Sandbox, SandboxError, Template, Waiting, Watcher, Written};
 
 /// The present time by the monotonic clock of the system.
 #[expect(

@@ -33,6 +33,9 @@ pub struct Plan {
     /// Whether it writes a byte to file descriptor 4 when it is ready for its job, and reads one from file descriptor 3 when
     /// the job is there. Otherwise the program is started when its job is there.
     pub waits: bool,
+    /// Whether it runs no job, and forks a copy of itself for each: a template ([`crate::Template`]). It reports that it is
+    /// ready as a program that waits; on file descriptor 3 is a socket with requests.
+    pub forks: bool,
     /// Programs with the same owner run as the same user, where the daemon may change users: they can change what they left
     /// in `write`. Absent: each runs as another.
     pub owner: Option<String>,
@@ -43,9 +46,10 @@ pub struct Plan {
 impl Plan {
     /// Whether a sandbox that was made for this plan serves another one that differs in the program only.
     pub(crate) fn fits(&self, other: &Self) -> bool {
-        let Self { program: _, args: _, env: _, read, write, network, metadata, waits, owner, limits } = self;
-        (read, write, network, metadata, waits, owner, limits)
-            == (&other.read, &other.write, &other.network, &other.metadata, &other.waits, &other.owner, &other.limits)
+        let Self { program: _, args: _, env: _, read, write, network, metadata, waits, forks, owner, limits } = self;
+        let ways = (other.network, other.metadata, other.waits, other.forks);
+        (read, write, owner, limits) == (&other.read, &other.write, &other.owner, &other.limits)
+            && (*network, *metadata, *waits, *forks) == ways
     }
 }
 
@@ -62,6 +66,7 @@ impl Plan {
             network: false,
             metadata: false,
             waits: false,
+            forks: false,
             owner: None,
             limits: Limits {
                 memory: 1,

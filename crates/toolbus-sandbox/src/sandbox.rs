@@ -4,6 +4,7 @@ mod base;
 mod cgroup;
 mod run;
 mod spawner;
+mod template;
 mod users;
 
 use std::io;
@@ -19,11 +20,12 @@ use self::base::BaseFolder;
 use self::cgroup::CgroupBase;
 pub use self::run::{Watcher, Written};
 use self::spawner::{Helper, Spawner};
+pub use self::template::Template;
 use self::users::UserPool;
 use crate::helper::name_of;
 use crate::outcome::{Ending, Outcome};
 use crate::plan::{Job, Layer, Layers, Level, Limits, Plan};
-use crate::wire::{self, DaemonMessage, HelperMessage, ProgramSpec, SandboxSpec};
+use crate::wire::{self, DaemonMessage, FilterOptions, HelperMessage, ProgramSpec, SandboxSpec};
 
 /// Runs programs in the same layers. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -96,6 +98,8 @@ pub struct Waiting {
     plan: Plan,
     is_ready: bool,
     sandbox: Sandbox,
+    /// It forked this one, and ends with the last of its forks.
+    template: Option<Arc<Template>>,
 }
 
 /// A confined program that runs one job after another. Dropping this value ends the program.
@@ -103,6 +107,8 @@ pub struct Waiting {
 pub struct KeptProgram {
     made: Made,
     limits: Limits,
+    /// As of [`Waiting`].
+    template: Option<Arc<Template>>,
 }
 
 /// A sandbox, and what came of it so far.
@@ -238,7 +244,7 @@ impl Sandbox {
             made = self.shared.make(self.layers, plan).await?;
             made.say(&start).await?;
         }
-        Ok(Waiting { made, plan: plan.clone(), is_ready: !plan.waits, sandbox: self.clone() })
+        Ok(Waiting { made, plan: plan.clone(), is_ready: !plan.waits, sandbox: self.clone(), template: None })
     }
 
     /// Ends the spare sandbox, and makes no more of them, at any level. Programs can still be started.
@@ -290,11 +296,16 @@ impl SandboxInner {
             number,
             plan: plan.clone(),
             layers,
-            user: self.users.as_ref().map(|users| users.of(plan.owner.as_deref())),
+            user: self.users.as_ref().map(|users| match plan.forks {
+                true => users.of_template(),
+                false => users.of(plan.owner.as_deref()),
+            }),
             base: self.base.path().to_owned(),
             cgroup: self.cgroups.as_ref().ok().map(|base| base.spec().clone()),
         };
-        let make = || Ok::<_, SandboxError>(Made { helper: self.spawner.watchdog()?, number, has_watchdog: false });
+        let filter = FilterOptions::of(plan, layers, order.user.is_some(), order.cgroup.is_some());
+        let make =
+            || Ok::<_, SandboxError>(Made { helper: self.spawner.watchdog(filter)?, number, has_watchdog: false });
         let mut made = make()?;
         if made.say(&order).await.is_err() {
             // The spawner was killed after it was asked.
@@ -308,6 +319,15 @@ impl SandboxInner {
 impl Made {
     async fn say(&mut self, message: &impl Serialize) -> Result<(), SandboxError> {
         self.helper.socket.write_all(&wire::frame(message)?).await.map_err(|_| lost(self.has_watchdog))
+    }
+
+    /// Waits until the program reports that it is ready.
+    async fn wait_until_ready(&mut self) -> Result<(), SandboxError> {
+        match self.told().await? {
+            HelperMessage::Ready => Ok(()),
+            HelperMessage::Failed { why, .. } => Err(SandboxError::Confinement(why)),
+            HelperMessage::Made | HelperMessage::Progress(_) | HelperMessage::Ended(_) => Err(SandboxError::Lost),
+        }
     }
 
     /// The next message of the helper, but for that it has begun.
@@ -337,14 +357,9 @@ impl Waiting {
         if self.is_ready {
             return Ok(());
         }
-        match self.made.told().await? {
-            HelperMessage::Ready => {
-                self.is_ready = true;
-                Ok(())
-            }
-            HelperMessage::Failed { why, .. } => Err(SandboxError::Confinement(why)),
-            HelperMessage::Made | HelperMessage::Progress(_) | HelperMessage::Ended(_) => Err(SandboxError::Lost),
-        }
+        self.made.wait_until_ready().await?;
+        self.is_ready = true;
+        Ok(())
     }
 
     /// Whether it has ended while it waited.
@@ -361,7 +376,7 @@ impl Waiting {
     pub async fn keep(mut self) -> Result<KeptProgram, SandboxError> {
         // Else its report that it is ready is taken for one that it is done.
         self.ready().await?;
-        Ok(KeptProgram { made: self.made, limits: self.plan.limits })
+        Ok(KeptProgram { made: self.made, limits: self.plan.limits, template: self.template })
     }
 
     /// Runs the job, and returns when all its processes have ended. Dropping the future ends the program.
@@ -379,11 +394,11 @@ impl Waiting {
     ///
     /// If it could not be run. A failure of the program is an [`Outcome`].
     pub async fn run_watched(self, job: Job, watcher: Option<&Watcher>) -> Result<Outcome, SandboxError> {
-        let Self { mut made, plan, sandbox, .. } = self;
+        let Self { mut made, plan, sandbox, template, .. } = self;
         let job = Job { stays: false, ..job };
         let outcome = run::run(&mut made, &plan.limits, &job, watcher).await.map(|(outcome, _)| outcome);
         drop(made);
-        if plan.waits {
+        if plan.waits && template.is_none() {
             #[expect(
                 clippy::disallowed_methods,
                 reason = "starts one process, which `Sandbox::close` and its drop end"
@@ -404,10 +419,10 @@ impl KeptProgram {
     ///
     /// If it could not be run. A failure of the program is an [`Outcome`].
     pub async fn run(self, job: Job, watcher: Option<&Watcher>) -> Result<(Outcome, Option<Self>), SandboxError> {
-        let Self { mut made, limits } = self;
+        let Self { mut made, limits, template } = self;
         let job = Job { stays: true, ..job };
         let (outcome, stays) = run::run(&mut made, &limits, &job, watcher).await?;
-        Ok((outcome, stays.then_some(Self { made, limits })))
+        Ok((outcome, stays.then_some(Self { made, limits, template })))
     }
 
     /// Whether it has ended while it waited.

@@ -26,6 +26,9 @@ pub(crate) const READY: i32 = 4;
 /// File descriptor to which a program writes lines on its progress.
 pub(crate) const PROGRESS: i32 = 5;
 
+/// Users that the forks of a template have in turn, where the daemon may change users.
+pub(crate) const USERS_OF_FORKS: u32 = 31;
+
 /// The sandbox to make; the program in it follows later.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SandboxSpec {
@@ -33,7 +36,7 @@ pub(crate) struct SandboxSpec {
     pub(crate) number: u64,
     pub(crate) plan: Plan,
     pub(crate) layers: Layers,
-    /// User and group to run as; `None`: those of the daemon.
+    /// User and group to run as; `None`: those of the daemon. The forks of a template have the next [`USERS_OF_FORKS`].
     pub(crate) user: Option<u32>,
     /// Parent of its work folder, unless that is in memory.
     pub(crate) base: PathBuf,
@@ -147,27 +150,93 @@ pub(crate) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<O
     Ok(Some(serde_json::from_slice(&body)?))
 }
 
+/// What a system call filter allows besides the common calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FilterOptions {
+    pub(crate) has_namespaces: bool,
+    /// Whether all memory of the program is counted, also what no process shows.
+    pub(crate) counts_all: bool,
+    /// Modes, owners and times of files, where it sees no files of others.
+    pub(crate) metadata: bool,
+    /// Modes and times, where it sees files of others, and no other files are its user's.
+    pub(crate) own_metadata: bool,
+    pub(crate) network: bool,
+    /// Whether the program is a template.
+    pub(crate) forks: bool,
+}
+
+impl FilterOptions {
+    /// Those of a sandbox.
+    pub(crate) const fn of(plan: &Plan, layers: Layers, has_user: bool, counts_all: bool) -> Self {
+        let has_namespaces = layers.namespaces;
+        Self {
+            has_namespaces,
+            counts_all,
+            metadata: has_namespaces && plan.metadata,
+            own_metadata: !has_namespaces && plan.metadata && has_user,
+            network: plan.network,
+            forks: plan.forks,
+        }
+    }
+
+    /// As one byte.
+    pub(crate) fn bits(self) -> u8 {
+        let Self { has_namespaces, counts_all, metadata, own_metadata, network, forks } = self;
+        let flags = [has_namespaces, counts_all, metadata, own_metadata, network, forks];
+        flags.into_iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(flag))
+    }
+
+    /// Of a byte.
+    pub(crate) fn from_bits(bits: u8) -> Self {
+        let [has_namespaces, counts_all, metadata, own_metadata, network, forks] =
+            [1, 2, 4, 8, 16, 32].map(|bit| bits & bit != 0);
+        Self { has_namespaces, counts_all, metadata, own_metadata, network, forks }
+    }
+}
+
 /// Of one watchdog: its socket to the daemon, and the program's standard output and standard error.
 pub(crate) type Streams = [OwnedFd; 3];
 
-/// Asks the spawner for a watchdog with these streams, over a socket of records. Does not wait.
-pub(crate) fn send_streams(to: BorrowedFd<'_>, streams: [BorrowedFd<'_>; 3]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&streams)) {
-        return Err(io::Error::other("there is no room for descriptors"));
-    }
-    sendmsg(to, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
-    Ok(())
+/// Asks the spawner for a watchdog with these streams, over a socket of records, which most likely needs a filter with these
+/// options. Does not wait.
+pub(crate) fn send_streams(to: BorrowedFd<'_>, streams: [BorrowedFd<'_>; 3], filter: FilterOptions) -> io::Result<()> {
+    send_descriptors(to, &[filter.bits()], &streams, SendFlags::DONTWAIT)
 }
 
 /// Receives what the daemon asks for; `None` if it has ended.
-pub(crate) fn receive_streams(from: BorrowedFd<'_>) -> io::Result<Option<Streams>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+pub(crate) fn receive_streams(from: BorrowedFd<'_>) -> io::Result<Option<(Streams, FilterOptions)>> {
+    let mut bits = [0];
+    let Some((_, streams)) = receive_descriptors(from, &mut bits)? else { return Ok(None) };
+    let streams = streams.try_into().map_err(|_| io::Error::other("a message without its descriptors"))?;
+    let [bits] = bits;
+    Ok(Some((streams, FilterOptions::from_bits(bits))))
+}
+
+/// Most descriptors in one message.
+const MOST_DESCRIPTORS: usize = 16;
+
+/// Sends bytes with descriptors.
+pub(crate) fn send_descriptors(
+    to: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("there is no room for descriptors"));
+    }
+    sendmsg(to, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL | flags)?;
+    Ok(())
+}
+
+/// Receives bytes, and their number, with descriptors; `None` if the other side has closed.
+pub(crate) fn receive_descriptors(from: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
     let received = loop {
-        match recvmsg(from, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(from, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
             received => break received?,
         }
@@ -179,6 +248,5 @@ pub(crate) fn receive_streams(from: BorrowedFd<'_>) -> io::Result<Option<Streams
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
-    let streams = messages.flatten().collect::<Vec<_>>();
-    streams.try_into().map(Some).map_err(|_| io::Error::other("a message without its descriptors"))
+    Ok(Some((received.bytes, messages.flatten().collect())))
 }

@@ -80,6 +80,7 @@ fn probe() -> Plan {
         network: false,
         metadata: false,
         waits: false,
+        forks: false,
         owner: None,
         limits: CommandConfig::new(PROBE, [PROBE]).limits(),
     }

@@ -221,6 +221,8 @@ impl Default for SandboxConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PoolConfig {
+    /// How a script gets its interpreter.
+    pub mode: PoolMode,
     /// So many are always ready.
     #[schemars(range(max = 256))]
     pub min: usize,
@@ -232,15 +234,38 @@ pub struct PoolConfig {
     pub imports: Vec<String>,
 }
 
+/// How a script gets its interpreter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum PoolMode {
+    /// Of an agent whose scripts an interpreter was forked for, at level "full": it is forked again. Others: as "spawn".
+    Fork,
+    /// It is started for the script, or waits for one.
+    #[default]
+    Spawn,
+}
+
+impl PoolMode {
+    /// Its name in configuration and status.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fork => "fork",
+            Self::Spawn => "spawn",
+        }
+    }
+}
+
 impl PoolConfig {
     /// No interpreters: every script starts its own.
-    pub const NONE: Self = Self { min: 0, max: 0, imports: Vec::new() };
+    pub const NONE: Self = Self { mode: PoolMode::Spawn, min: 0, max: 0, imports: Vec::new() };
 }
 
 impl Default for PoolConfig {
     fn default() -> Self {
         let imports = ["json", "re", "math", "datetime"].map(str::to_owned).into();
-        Self { min: 0, max: 4, imports }
+        Self { mode: PoolMode::default(), min: 0, max: 4, imports }
     }
 }
 

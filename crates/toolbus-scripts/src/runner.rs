@@ -1,10 +1,13 @@
 //! What runs scripts.
 
+mod bootstrap;
 pub mod local;
 mod pool;
 pub mod sandbox;
 mod session;
+mod templates;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -59,6 +62,8 @@ pub trait Runner: Send + Sync + 'static {
 /// A script, and what it may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Script {
+    /// Whose script it is; absent: of a caller that is no agent.
+    pub owner: Option<Arc<str>>,
     /// The text of the program.
     pub source: String,
     /// What it is given: `ROCKBOT_INPUT`, and the file that `TOOLBUS_INPUT_FILE` names.
@@ -116,6 +121,8 @@ pub enum StartKind {
     Cold,
     /// One was waiting.
     Warm,
+    /// One was forked for it.
+    Forked,
 }
 
 impl StartKind {
@@ -125,6 +132,7 @@ impl StartKind {
         match self {
             Self::Cold => "cold",
             Self::Warm => "warm",
+            Self::Forked => "forked",
         }
     }
 }
@@ -159,4 +167,7 @@ pub struct RunnerStatus {
     pub python: Option<String>,
     /// Interpreters that wait for a script.
     pub warm: usize,
+    /// How scripts get their interpreters: `fork` or `spawn`; absent without a sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<&'static str>,
 }

@@ -139,7 +139,9 @@ impl ScriptToolInner {
         let mut report = RunReport::begin(&*self.events, Clock::SYSTEM.since(begun));
         let cpu = self.cpu(time.min(deadline.saturating_duration_since(Clock::SYSTEM.now())));
         let watcher = call.progress.clone().map(ProgressLines::watcher);
-        let result = runs(Script { source: script, input, files, packages, time, cpu, deadline }, watcher).await;
+        let owner = call.caller.agent.as_ref().map(|_| Arc::clone(&call.caller.owner));
+        let script = Script { owner, source: script, input, files, packages, time, cpu, deadline };
+        let result = runs(script, watcher).await;
         report.ended(result.as_ref().map(|(finished, _)| finished));
         let elapsed = Clock::SYSTEM.since(report.begun);
         drop(report);

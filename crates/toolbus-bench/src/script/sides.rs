@@ -37,6 +37,10 @@ pub(super) enum Side {
     Weaker,
     /// In an interpreter that waits for it.
     Warm,
+    /// In one that is forked for it, and waits.
+    Forked,
+    /// The same with numpy and pandas, which it imports.
+    Packages,
 }
 
 /// What each side needs.
@@ -47,6 +51,9 @@ pub(super) struct Sides {
     /// Absent: this machine reaches no more than that, so that it is measured already.
     weaker: Option<Result<SandboxRunner, String>>,
     warm: SandboxRunner,
+    /// Forks interpreters, if this machine's level lets it.
+    forked: Arc<SandboxRunner>,
+    has_packages: bool,
     level: Level,
 }
 
@@ -56,6 +63,9 @@ pub(super) struct Names {
     pub(super) plain: &'static str,
     pub(super) cold: Vec<&'static str>,
     pub(super) warm: &'static str,
+    pub(super) forked: &'static str,
+    /// Absent where they are not measured.
+    pub(super) packages: Option<&'static str>,
 }
 
 impl Sides {
@@ -68,6 +78,7 @@ impl Sides {
             Level::NoNamespaces | Level::LimitsOnly => None,
         };
         let warm = subject.runner(level, subject.always_ready(WARM)).await?;
+        let forked = Arc::new(subject.runner(Level::Full, subject.forking()).await?);
         let plain = Arc::new(Program::plain(&subject.interpreter));
         let bwrap = match Program::bwrap(&subject.interpreter, std::env::var_os("PATH").as_ref()) {
             None => Err("not installed".to_owned()),
@@ -76,7 +87,8 @@ impl Sides {
                 Err(error) => Err(reason(error)),
             },
         };
-        Ok(Self { plain, bwrap, cold: Arc::new(cold), weaker, warm, level })
+        let has_packages = subject.has_packages();
+        Ok(Self { plain, bwrap, cold: Arc::new(cold), weaker, warm, forked, has_packages, level })
     }
 
     /// Those that can be measured here.
@@ -85,8 +97,12 @@ impl Sides {
             Side::Bwrap => self.bwrap.is_ok(),
             Side::Weaker => matches!(self.weaker, Some(Ok(_))),
             Side::Plain | Side::Cold | Side::Warm => true,
+            Side::Forked => self.level == Level::Full,
+            Side::Packages => self.level == Level::Full && self.has_packages,
         };
-        [Side::Plain, Side::Bwrap, Side::Cold, Side::Weaker, Side::Warm].into_iter().filter(is_there).collect()
+        let all =
+            [Side::Plain, Side::Bwrap, Side::Cold, Side::Weaker, Side::Warm, Side::Forked, Side::Packages].into_iter();
+        all.filter(is_there).collect()
     }
 
     pub(super) const fn name(&self, side: Side) -> &'static str {
@@ -97,6 +113,8 @@ impl Sides {
             (Side::Cold, Level::NoNamespaces) | (Side::Weaker, _) => "cold, no-namespaces",
             (Side::Cold, Level::LimitsOnly) => "cold, limits-only",
             (Side::Warm, _) => "warm",
+            (Side::Forked, _) => "forked",
+            (Side::Packages, _) => "forked, pandas",
         }
     }
 
@@ -106,6 +124,8 @@ impl Sides {
             plain: self.name(Side::Plain),
             cold: cold.map(|side| self.name(side)).collect(),
             warm: self.name(Side::Warm),
+            forked: self.name(Side::Forked),
+            packages: self.has_packages.then(|| self.name(Side::Packages)),
         }
     }
 
@@ -113,12 +133,19 @@ impl Sides {
     pub(super) fn absent(&self) -> Vec<(&'static str, String)> {
         let weaker = self.weaker.as_ref().and_then(|weaker| weaker.as_ref().err());
         let bwrap = self.bwrap.as_ref().err();
-        let both = [(Side::Bwrap, bwrap), (Side::Weaker, weaker)].into_iter();
-        both.filter_map(|(side, why)| Some((self.name(side), why?.clone()))).collect()
+        let (level, folder) = (format!("this machine reaches '{}'", self.level), "no --packages were given".to_owned());
+        let forked = (self.level < Level::Full).then_some(&level);
+        let packages = if self.has_packages { forked } else { Some(&folder) };
+        let all = [(Side::Bwrap, bwrap), (Side::Weaker, weaker), (Side::Forked, forked), (Side::Packages, packages)];
+        all.into_iter().filter_map(|(side, why)| Some((self.name(side), why?.clone()))).collect()
     }
 
     pub(super) fn plain(&self) -> Arc<Program> {
         Arc::clone(&self.plain)
+    }
+
+    pub(super) fn forked(&self) -> Arc<SandboxRunner> {
+        Arc::clone(&self.forked)
     }
 
     pub(super) fn cold(&self) -> Arc<SandboxRunner> {
@@ -137,8 +164,10 @@ impl Sides {
     }
 
     async fn once(&self, side: Side) -> Result<Duration, MeasureError> {
-        if side == Side::Warm {
-            filled(&self.warm, WARM).await?;
+        match side {
+            Side::Warm => filled(&self.warm, WARM).await?,
+            Side::Forked | Side::Packages => return self.once_forked(side == Side::Packages).await,
+            _ => {}
         }
         sleep(PAUSE).await;
         let begun = Instant::now();
@@ -152,8 +181,24 @@ impl Sides {
         Ok(begun.elapsed())
     }
 
+    /// Scripts that start otherwise, while there is no interpreter to fork, do not count.
+    async fn once_forked(&self, has_packages: bool) -> Result<Duration, MeasureError> {
+        let started = Instant::now();
+        loop {
+            sleep(PAUSE).await;
+            let begun = Instant::now();
+            if subject::run_forked(&*self.forked, has_packages).await? {
+                return Ok(begun.elapsed());
+            }
+            if started.elapsed() > READY_TIME {
+                return Err(MeasureError::Script("no interpreter was forked in time".to_owned()));
+            }
+        }
+    }
+
     /// Ends what waits.
     pub(super) async fn stop(self) {
+        self.forked.shutdown().await;
         self.warm.shutdown().await;
     }
 }

@@ -1,17 +1,22 @@
 //! What is measured: a script, and what runs it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
-use toolbus_core::caller::Caller;
+use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::Discard;
 use toolbus_core::tool::{Executor as _, ToolCall};
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_sandbox::{Ending, Level, Sandbox};
-use toolbus_scripts::config::PoolConfig;
+use toolbus_scripts::config::{PoolConfig, PoolMode};
 use toolbus_scripts::interpreter::Interpreter;
+use toolbus_scripts::packages::{Installer, PackageError};
 use toolbus_scripts::queue::{Bounds, FairQueue};
+use toolbus_scripts::requirement::Requirement;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::runner::{Runner, Script, StartKind};
 use toolbus_scripts::tool::ScriptTool;
@@ -24,6 +29,8 @@ use toolbus::config::{Config, HumanDuration, ScriptConfig};
 pub(super) const SOURCE: &str = "print(1)";
 /// What it writes.
 pub(super) const WRITTEN: &[u8] = b"1\n";
+/// Whose scripts they are.
+const AGENT: &str = "bench";
 /// Longest time of one run.
 const TIME: Duration = Duration::from_secs(30);
 
@@ -33,6 +40,21 @@ pub(super) struct Subject {
     section: ScriptConfig,
     longest_call: HumanDuration,
     sandbox: Sandbox,
+    packages: Option<PathBuf>,
+}
+
+/// The packages that are measured.
+const PACKAGES: [&str; 2] = ["numpy", "pandas"];
+/// A script with them.
+const WITH_PACKAGES: &str = "import numpy, pandas\nprint(int(pandas.Series(numpy.ones(1)).sum()))";
+
+/// Has a folder with the packages.
+struct Installed(PathBuf);
+
+impl Installer for Installed {
+    fn install<'a>(&'a self, _: &'a [Requirement], _: Instant) -> BoxFuture<'a, Result<PathBuf, PackageError>> {
+        async { Ok(self.0.clone()) }.boxed()
+    }
 }
 
 impl Subject {
@@ -44,7 +66,13 @@ impl Subject {
         }
         let interpreter = Interpreter::find(&section.python).await.map_err(failed)?;
         let sandbox = Sandbox::new(Level::Full)?;
-        Ok(Self { interpreter, section, longest_call: config.invoke.max_timeout, sandbox })
+        Ok(Self {
+            interpreter,
+            section,
+            longest_call: config.invoke.max_timeout,
+            sandbox,
+            packages: args.packages.clone(),
+        })
     }
 
     /// Runs scripts as the daemon does, at this level or below it. All runners share one sandbox, as in a daemon.
@@ -56,7 +84,16 @@ impl Subject {
             strongest,
             pool,
         };
-        SandboxRunner::start(settings, self.sandbox.clone()).await.map_err(failed)
+        let runner = SandboxRunner::start(settings, self.sandbox.clone()).await.map_err(failed)?;
+        Ok(match &self.packages {
+            Some(folder) => runner.with_installer(Arc::new(Installed(folder.clone()))),
+            None => runner,
+        })
+    }
+
+    /// Whether scripts can have the packages that are measured.
+    pub(super) const fn has_packages(&self) -> bool {
+        self.packages.is_some()
     }
 
     /// The tool of agents, with its queue.
@@ -72,7 +109,12 @@ impl Subject {
 
     /// What the daemon keeps ready.
     pub(super) fn pool(&self) -> PoolConfig {
-        self.section.pool.clone()
+        PoolConfig { mode: PoolMode::Spawn, ..self.section.pool.clone() }
+    }
+
+    /// Interpreters that are forked, and none that wait besides.
+    pub(super) fn forking(&self) -> PoolConfig {
+        PoolConfig { mode: PoolMode::Fork, min: 0, max: 0, ..self.pool() }
     }
 
     /// As many interpreters ready at all times.
@@ -83,11 +125,29 @@ impl Subject {
 
 /// Runs the script once. A run that was expected to be warm or cold and was not is none that may be counted.
 pub(super) async fn run(runner: &dyn Runner, expected: Option<StartKind>) -> Result<(), MeasureError> {
+    let start = run_script(runner, SOURCE, &[]).await?;
+    match expected {
+        Some(expected) if expected != start => {
+            Err(MeasureError::Script(format!("a script started {}, not {}", start.as_str(), expected.as_str())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Runs the script, or one that imports the packages, and returns whether its interpreter was forked.
+pub(super) async fn run_forked(runner: &dyn Runner, has_packages: bool) -> Result<bool, MeasureError> {
+    let (source, packages) = if has_packages { (WITH_PACKAGES, &PACKAGES[..]) } else { (SOURCE, &[][..]) };
+    Ok(run_script(runner, source, packages).await? == StartKind::Forked)
+}
+
+async fn run_script(runner: &dyn Runner, source: &str, packages: &[&str]) -> Result<StartKind, MeasureError> {
+    let packages = packages.iter().map(|name| Requirement::parse(name)).collect::<Result<_, _>>().map_err(failed)?;
     let script = Script {
-        source: SOURCE.to_owned(),
+        owner: Some(AGENT.into()),
+        source: source.to_owned(),
         input: None,
         files: Vec::new(),
-        packages: Vec::new(),
+        packages,
         time: TIME,
         cpu: TIME,
         deadline: Instant::now() + TIME,
@@ -98,14 +158,7 @@ pub(super) async fn run(runner: &dyn Runner, expected: Option<StartKind>) -> Res
         let told = String::from_utf8_lossy(&outcome.stderr.bytes).trim().to_owned();
         return Err(MeasureError::Script(format!("the script ended with {:?}: {told}", outcome.ending)));
     }
-    match expected {
-        Some(expected) if expected != finished.start => Err(MeasureError::Script(format!(
-            "a script started {}, not {}",
-            finished.start.as_str(),
-            expected.as_str()
-        ))),
-        _ => Ok(()),
-    }
+    Ok(finished.start)
 }
 
 /// Calls the tool once.
@@ -114,7 +167,7 @@ pub(super) async fn call(tool: &ScriptTool) -> Result<(), MeasureError> {
     let call = ToolCall {
         idempotency_key: None,
         tool: EXECUTE_PYTHON_SCRIPT.into(),
-        caller: Arc::new(Caller::unknown()),
+        caller: Arc::new(Caller::agent(AgentName::parse(AGENT).map_err(failed)?)),
         call_id: "bench".into(),
         arguments: Arc::new(arguments),
         deadline: Instant::now() + 2 * TIME,

@@ -2,10 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
-use super::name_of;
 use crate::plan::Limits;
 use crate::wire::CgroupSpec;
 
@@ -17,19 +17,25 @@ const LONGEST: usize = 4096;
 /// Removed when dropped; all its processes must have ended.
 #[derive(Debug)]
 pub(super) struct Cgroup {
+    /// Closed before the folders are removed.
+    pub(super) files: CgroupFiles,
     /// One in version 2; in version 1 one that limits memory, and one that counts CPU time.
-    folders: Vec<Folder>,
-    /// A process that writes a zero here moves itself.
-    procs: Vec<File>,
+    _folders: Vec<Folder>,
+}
+
+/// Its files, which also processes use that do not see its folder.
+#[derive(Debug)]
+pub(super) struct CgroupFiles {
     events: File,
     usage: File,
+    /// A process that writes a zero here moves itself. One in version 2, two in version 1.
+    procs: Vec<File>,
 }
 
 impl Cgroup {
     /// Makes it, in the folders that the daemon may write to.
-    pub(super) fn make(order: &CgroupSpec, number: u64, limits: &Limits) -> io::Result<Self> {
-        let name = name_of(number);
-        let memory = Folder::make(order.memory.join(&name))?;
+    pub(super) fn make(order: &CgroupSpec, name: &str, limits: &Limits) -> io::Result<Self> {
+        let memory = Folder::make(order.memory.join(name))?;
         // The files of a work folder in memory count, too.
         let most = limits.memory.saturating_add(limits.disk).saturating_add(OF_KERNEL).to_string();
         if order.memory == order.cpu {
@@ -38,20 +44,38 @@ impl Cgroup {
             let _ = memory.write("memory.swap.max", "0");
             let (procs, events, usage) =
                 (vec![memory.procs()?], memory.open("memory.events")?, memory.open("cpu.stat")?);
-            return Ok(Self { folders: vec![memory], procs, events, usage });
+            return Ok(Self { files: CgroupFiles { events, usage, procs }, _folders: vec![memory] });
         }
         memory.write("memory.limit_in_bytes", &most)?;
         // With it what is swapped out counts; absent where that is switched off.
         let _ = memory.write("memory.memsw.limit_in_bytes", &most);
-        let cpu = Folder::make(order.cpu.join(&name))?;
+        let cpu = Folder::make(order.cpu.join(name))?;
         let procs = vec![memory.procs()?, cpu.procs()?];
         let (events, usage) = (memory.open("memory.oom_control")?, cpu.open("cpuacct.usage")?);
-        Ok(Self { folders: vec![memory, cpu], procs, events, usage })
+        Ok(Self { files: CgroupFiles { events, usage, procs }, _folders: vec![memory, cpu] })
+    }
+}
+
+impl CgroupFiles {
+    /// Those that another process has sent, in the order of [`Self::descriptors`]; `None` if it has none.
+    pub(super) fn received(descriptors: impl IntoIterator<Item = OwnedFd>) -> Option<Self> {
+        let mut files = descriptors.into_iter().map(File::from);
+        let (events, usage, procs) = (files.next()?, files.next()?, files.collect::<Vec<_>>());
+        (!procs.is_empty()).then_some(Self { events, usage, procs })
+    }
+
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [&self.events, &self.usage].into_iter().chain(&self.procs).map(|file| file.as_fd())
     }
 
     /// Moves this process into it.
     pub(super) fn join(&self) -> io::Result<()> {
-        self.procs.iter().try_for_each(|mut procs| procs.write_all(b"0"))
+        self.add(0)
+    }
+
+    /// Moves a process into it.
+    pub(super) fn add(&self, process: i32) -> io::Result<()> {
+        self.procs.iter().try_for_each(|mut procs| procs.write_all(process.to_string().as_bytes()))
     }
 
     /// Whether the kernel has ended a process because there was too much memory.
@@ -62,7 +86,7 @@ impl Cgroup {
     /// CPU time of all processes that have been in it, in milliseconds.
     pub(super) fn cpu_ms(&self) -> Option<u64> {
         let text = read(&self.usage)?;
-        match self.folders.len() {
+        match self.procs.len() {
             1 => Some(value(&text, "usage_usec")? / 1000),
             _ => Some(text.trim().parse::<u64>().ok()? / 1_000_000),
         }
@@ -136,7 +160,7 @@ mod tests {
             artifacts: 1,
         };
         // The files of a real cgroup come with its folder; here none does.
-        Cgroup::make(&order, 7, &limits).unwrap_err();
+        Cgroup::make(&order, "run-7", &limits).unwrap_err();
         let folder = base.path().join("run-7");
         assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), (120 + OF_KERNEL).to_string());
     }

@@ -20,13 +20,15 @@ use rustix::process::{
 use rustix::stdio;
 
 use super::artifacts::{CollectedFiles, SeenFiles};
-use super::cgroup::Cgroup;
+use super::cgroup::CgroupFiles;
+use super::mounts::Proc;
 use super::process::{Forked, fork};
 use super::seccomp::Filters;
 use super::start::{self, ProgramPipes};
+use super::template::Control;
 use super::tree::{ProcessTree, ProcessUsage, SeenCpuTime};
 use super::work_folder::{HOME, JOB, WorkFolder};
-use super::{limits, mounts, usage, watchdog};
+use super::{limits, mounts, template, usage, watchdog};
 use crate::now;
 use crate::outcome::{Ending, Stop, Usage};
 use crate::removal::FOLDER;
@@ -59,24 +61,31 @@ pub(super) struct Task<'a> {
     pub(super) order: &'a SandboxSpec,
     /// The work folder, where that is on a disk.
     pub(super) folder: Option<&'a WorkFolder>,
-    pub(super) cgroup: Option<&'a Cgroup>,
+    pub(super) cgroup: Option<&'a CgroupFiles>,
     pub(super) filters: &'a Filters,
     /// Has a byte once the users of the namespace are mapped, and ends with the watchdog.
     pub(super) lifeline: OwnedFd,
+    /// Of a template.
+    pub(super) control: Option<&'a Control>,
 }
 
 /// Runs as the init process; returns its exit code.
 pub(super) fn run(daemon: &UnixStream, task: &Task<'_>) -> i32 {
     let Ok(mut daemon) = daemon.try_clone() else { return 1 };
-    let told = match run_task(&mut daemon, task) {
-        Ok(Some((report, artifacts))) => send_report(&mut daemon, &report, &artifacts),
+    let result = run_task(&mut daemon, task);
+    i32::from(tell(&mut daemon, result).is_err())
+}
+
+/// Tells the daemon how a run went.
+pub(super) fn tell(daemon: &mut UnixStream, result: Result<Report, Failure>) -> io::Result<()> {
+    match result {
+        Ok(Some((report, artifacts))) => send_report(daemon, &report, &artifacts),
         // The daemon has ended.
         Ok(None) => Ok(()),
         Err(Failure { error, has_begun }) => {
-            wire::send(&mut daemon, &HelperMessage::Failed { why: error.to_string(), has_begun })
+            wire::send(daemon, &HelperMessage::Failed { why: error.to_string(), has_begun })
         }
-    };
-    i32::from(told.is_err())
+    }
 }
 
 fn send_report(daemon: &mut UnixStream, report: &RunReport, artifacts: &[Bytes]) -> io::Result<()> {
@@ -85,7 +94,7 @@ fn send_report(daemon: &mut UnixStream, report: &RunReport, artifacts: &[Bytes])
 }
 
 /// Why there is no report.
-struct Failure {
+pub(super) struct Failure {
     error: io::Error,
     has_begun: bool,
 }
@@ -97,7 +106,7 @@ impl<E: Into<io::Error>> From<E> for Failure {
 }
 
 /// The report of a run with the bytes of its files; `None` if the daemon or the watchdog has ended.
-type Report = Option<(RunReport, Vec<Bytes>)>;
+pub(super) type Report = Option<(RunReport, Vec<Bytes>)>;
 
 fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, Failure> {
     let Task { order, folder, .. } = task;
@@ -113,27 +122,23 @@ fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, Failure>
         return Ok(None);
     }
     watchdog::hide()?;
-    let (tree, work) = match folder {
-        None => (
-            ProcessTree::of_namespace(mounts::enter(order).map_err(mounts::unavailable)?)?,
-            PathBuf::from(mounts::WORK),
-        ),
+    let (place, work) = match folder {
+        None => (Place::Own(mounts::enter(order).map_err(mounts::unavailable)?), PathBuf::from(mounts::WORK)),
         Some(folder) => {
             let proc = open("/proc", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-            (ProcessTree::of_descendants(proc)?, folder.path().to_owned())
+            (Place::Shared(proc), folder.path().to_owned())
         }
     };
     let Some(DaemonMessage::Start(program)) = wire::receive(daemon)? else { return Ok(None) };
-    let mut init = SandboxInit {
-        task,
-        order,
-        tree,
-        work,
-        program: None,
-        has_begun: false,
-        seen: SeenCpuTime::default(),
-        before: Before::default(),
+    let tree = match (place, task.control) {
+        (Place::Own(proc), Some(control)) => {
+            template::serve(task, proc, &program, control)?;
+            return Ok(None);
+        }
+        (Place::Own(proc), None) => ProcessTree::of_namespace(proc)?,
+        (Place::Shared(proc), _) => ProcessTree::of_descendants(proc)?,
     };
+    let mut init = SandboxInit::new(task, tree, work);
     let result = init.serve(daemon, &program);
     // Also after an error, and when the watchdog or the daemon has ended.
     init.kill();
@@ -143,7 +148,15 @@ fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, Failure>
     result.map_err(|error| Failure { error, has_begun: init.has_begun })
 }
 
-struct SandboxInit<'a> {
+/// The `/proc` of a program.
+enum Place {
+    /// In namespaces of its own.
+    Own(Proc),
+    /// That of the daemon.
+    Shared(OwnedFd),
+}
+
+pub(super) struct SandboxInit<'a> {
     task: &'a Task<'a>,
     order: &'a SandboxSpec,
     tree: ProcessTree,
@@ -164,41 +177,89 @@ struct Before {
     looked_at: Option<Instant>,
 }
 
+impl<'a> SandboxInit<'a> {
+    pub(super) fn new(task: &'a Task<'a>, tree: ProcessTree, work: PathBuf) -> Self {
+        let order = task.order;
+        Self {
+            task,
+            order,
+            tree,
+            work,
+            program: None,
+            has_begun: false,
+            seen: SeenCpuTime::default(),
+            before: Before::default(),
+        }
+    }
+
+    pub(super) const fn task(&self) -> &'a Task<'a> {
+        self.task
+    }
+
+    pub(super) const fn tree(&self) -> &ProcessTree {
+        &self.tree
+    }
+
+    pub(super) fn is_program(&self, pid: Pid) -> bool {
+        self.program == Some(pid)
+    }
+
+    /// Takes a program that another process has started as a child of this one.
+    pub(super) fn adopt(&mut self, program: Pid) {
+        self.program = Some(program);
+    }
+
+    pub(super) const fn failure(&self, error: io::Error) -> Failure {
+        Failure { error, has_begun: self.has_begun }
+    }
+}
+
 impl SandboxInit<'_> {
     /// Starts the program, and gives it its job.
     fn serve(&mut self, daemon: &mut UnixStream, program: &ProgramSpec) -> io::Result<Report> {
         if self.order.plan.waits {
-            let pipes = self.start(program, &File::open("/dev/null")?)?;
+            let pipes = self.start(program, &File::open("/dev/null")?, None)?;
             if wait_until_ready(daemon, &pipes)? {
                 wire::send(daemon, &HelperMessage::Ready)?;
                 if !self.wait_for_job(daemon)? {
                     return Ok(None);
                 }
             }
-            loop {
-                let Some((head, _)) = self.take_job(daemon)? else { return Ok(None) };
-                self.limit(&head)?;
-                self.has_begun = true;
-                self.go_on(&pipes)?;
-                match self.attend(daemon, &head, &pipes)? {
-                    Some((report, bytes)) if report.stays => send_report(daemon, &report, &bytes)?,
-                    report => return Ok(report),
-                }
-                if !self.wait_between_jobs(daemon)? {
-                    return Ok(None);
-                }
-            }
+            return self.run_waiting(daemon, &pipes);
         }
         let Some((head, stdin)) = self.take_job(daemon)? else { return Ok(None) };
-        let pipes = self.start(program, &stdin)?;
+        let pipes = self.start(program, &stdin, None)?;
         self.has_begun = true;
         self.limit(&head)?;
         self.attend(daemon, &head, &pipes)
     }
 
-    /// Starts the program.
-    fn start(&mut self, program: &ProgramSpec, stdin: &File) -> io::Result<ProgramPipes> {
+    /// Gives the program, which waits, its job, and those that follow if it stays.
+    pub(super) fn run_waiting(&mut self, daemon: &mut UnixStream, pipes: &ProgramPipes) -> io::Result<Report> {
+        loop {
+            let Some((head, _)) = self.take_job(daemon)? else { return Ok(None) };
+            self.limit(&head)?;
+            self.has_begun = true;
+            self.go_on(pipes)?;
+            match self.attend(daemon, &head, pipes)? {
+                Some((report, bytes)) if report.stays => send_report(daemon, &report, &bytes)?,
+                report => return Ok(report),
+            }
+            if !self.wait_between_jobs(daemon)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Starts the program. A template gets the socket for its requests in place of the pipe for its job.
+    pub(super) fn start(
+        &mut self,
+        program: &ProgramSpec,
+        stdin: &File,
+        requests: Option<OwnedFd>,
+    ) -> io::Result<ProgramPipes> {
         let (go, tell_go) = pipe_with(PipeFlags::CLOEXEC)?;
+        let go = requests.unwrap_or(go);
         let (ready, tell_ready) = pipe_with(PipeFlags::CLOEXEC)?;
         let (progress, tell_progress) = pipe_with(PipeFlags::CLOEXEC)?;
         let (failure, tell_failure) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -230,7 +291,7 @@ impl SandboxInit<'_> {
     /// # Errors
     ///
     /// If the program ends before that; the daemon then starts another one for the job.
-    fn wait_for_job(&self, daemon: &UnixStream) -> io::Result<bool> {
+    pub(super) fn wait_for_job(&self, daemon: &UnixStream) -> io::Result<bool> {
         let Some(program) = self.program else { return Ok(true) };
         let program = pidfd_open(program, PidfdFlags::empty())?;
         let lifeline = self.task.lifeline.as_fd();
@@ -431,7 +492,7 @@ impl SandboxInit<'_> {
     }
 
     /// Kills what is left of the program, and waits for it.
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         match self.program.take() {
             Some(program) if self.is_alone() => {
                 // Not reaped yet, so that the number is its own.
@@ -443,7 +504,7 @@ impl SandboxInit<'_> {
         while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
     }
 
-    fn used(&mut self) -> ProcessUsage {
+    pub(super) fn used(&mut self) -> ProcessUsage {
         let mut used = self.tree.used(self.alone());
         let limit = self.order.plan.limits.memory;
         let sockets = match self.task.cgroup {
@@ -455,7 +516,7 @@ impl SandboxInit<'_> {
             used.memory = (0..2).map(|_| self.tree.proportional_memory()).min().unwrap_or(used.memory);
         }
         used.memory += sockets;
-        used.cpu_ms = match self.task.cgroup.and_then(Cgroup::cpu_ms) {
+        used.cpu_ms = match self.task.cgroup.and_then(CgroupFiles::cpu_ms) {
             Some(cpu_ms) => cpu_ms,
             None => {
                 let waited_for = used.cpu_ms + usage::of_children().cpu_us / 1000;
@@ -463,6 +524,12 @@ impl SandboxInit<'_> {
             }
         };
         used
+    }
+
+    /// The limit that the program exceeds, if its CPU time is limited to so much.
+    pub(super) fn exceeded_so_far(&mut self, cpu_ms: u64) -> Option<Stop> {
+        let used = self.used();
+        self.exceeded(&used, &JobHeader { cpu_ms, ..JobHeader::default() })
     }
 
     fn exceeded(&self, used: &ProcessUsage, head: &JobHeader) -> Option<Stop> {
@@ -479,7 +546,7 @@ impl SandboxInit<'_> {
     }
 
     fn is_out_of_memory(&self) -> bool {
-        self.task.cgroup.is_some_and(Cgroup::is_out_of_memory)
+        self.task.cgroup.is_some_and(CgroupFiles::is_out_of_memory)
     }
 
     fn ending_of(&self, status: WaitStatus) -> Ending {
@@ -578,7 +645,7 @@ fn copy(from: &mut UnixStream, to: &mut File, length: u64) -> io::Result<()> {
 }
 
 /// Waits until one of the descriptors is ready, or `patience` has passed. Returns which are ready.
-fn ready_of<const N: usize>(
+pub(super) fn ready_of<const N: usize>(
     waited_for: [(BorrowedFd<'_>, PollFlags); N],
     patience: Option<Duration>,
 ) -> io::Result<[bool; N]> {

@@ -1,6 +1,7 @@
 //! Landlock: the files and the network that a program reaches.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use landlock::{
@@ -20,16 +21,44 @@ const ZERO: &str = "/dev/zero";
 
 /// Restricts this process and all that it becomes or starts. `counts_all`: whether all memory is counted.
 pub(super) fn restrict(plan: &Plan, work: &Path, counts_all: bool) -> io::Result<()> {
-    let mut rules = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(NEWEST))
-        .map_err(io::Error::other)?
-        .scope(Scope::AbstractUnixSocket | Scope::Signal)
-        .map_err(io::Error::other)?;
-    if !plan.network {
-        rules = rules.handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp).map_err(io::Error::other)?;
+    restrict_self(rules(plan, work, counts_all)?)
+}
+
+/// Restricts this process as far as no file is concerned, so that its children can enter other file systems.
+pub(super) fn restrict_but_for_files(plan: &Plan) -> io::Result<()> {
+    let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
+    restrict_self(handled(rules, plan)?.create().map_err(io::Error::other)?)
+}
+
+/// The rules of a program, for a process that restricts itself by them.
+pub(super) fn rules_of_fork(plan: &Plan, work: &Path, counts_all: bool) -> io::Result<OwnedFd> {
+    Option::from(rules(plan, work, counts_all)?).ok_or_else(missing)
+}
+
+fn missing() -> io::Error {
+    io::Error::other("the kernel does not have it, or it is switched off")
+}
+
+fn restrict_self(rules: RulesetCreated) -> io::Result<()> {
+    match rules.restrict_self().map_err(io::Error::other)?.ruleset {
+        RulesetStatus::NotEnforced => Err(missing()),
+        _ => Ok(()),
     }
-    let mut rules = rules.create().map_err(io::Error::other)?;
+}
+
+/// Adds what is refused whatever the paths are.
+fn handled(rules: Ruleset, plan: &Plan) -> io::Result<Ruleset> {
+    let rules = rules.scope(Scope::AbstractUnixSocket | Scope::Signal).map_err(io::Error::other)?;
+    if plan.network {
+        return Ok(rules);
+    }
+    rules.handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp).map_err(io::Error::other)
+}
+
+fn rules(plan: &Plan, work: &Path, counts_all: bool) -> io::Result<RulesetCreated> {
+    let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
+    let rules = rules.handle_access(AccessFs::from_all(NEWEST)).map_err(io::Error::other)?;
+    let mut rules = handled(rules, plan)?.create().map_err(io::Error::other)?;
     for path in &plan.read {
         rules = allow(rules, path, AccessFs::from_read(NEWEST))?;
     }
@@ -43,11 +72,7 @@ pub(super) fn restrict(plan: &Plan, work: &Path, counts_all: bool) -> io::Result
     for device in DEVICES.into_iter().chain(counts_all.then_some(ZERO)) {
         rules = allow(rules, Path::new(device), AccessFs::ReadFile | AccessFs::WriteFile)?;
     }
-    let restricted = rules.restrict_self().map_err(io::Error::other)?;
-    match restricted.ruleset {
-        RulesetStatus::NotEnforced => Err(io::Error::other("the kernel does not have it, or it is switched off")),
-        _ => Ok(()),
-    }
+    Ok(rules)
 }
 
 /// Allows a path and all below it. Ignores a missing path.

@@ -53,6 +53,13 @@ pub(super) fn apply(limits: &Limits, free: Option<u64>) -> io::Result<()> {
     Ok(())
 }
 
+/// Limits the processes and threads of a program that another process has limited otherwise. `free`: as for [`apply`].
+pub(super) fn processes(program: Pid, limits: &Limits, free: u64) -> rustix::io::Result<()> {
+    let most = Some(limits.processes.saturating_add(free));
+    prlimit(Some(program), Resource::Nproc, Rlimit { current: most, maximum: most })?;
+    Ok(())
+}
+
 /// Limits the CPU time of a running program, a little above the limit of the init process, as a second safeguard.
 /// `stays`: whether the limit is raised later, for another job.
 pub(super) fn cpu(program: Pid, milliseconds: u64, stays: bool) -> rustix::io::Result<()> {

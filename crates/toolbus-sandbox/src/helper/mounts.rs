@@ -18,12 +18,13 @@ use rustix::system::sethostname;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::work_folder::{PARTS, TEMPORARY};
+use crate::plan::Limits;
 use crate::wire::SandboxSpec;
 
 /// The work folder.
 pub(super) const WORK: &str = "/work";
 /// User and group of a program in its namespace.
-const INSIDE: u32 = 1000;
+pub(super) const INSIDE: u32 = 1000;
 /// Host name in its namespace.
 const HOST_NAME: &[u8] = b"sandbox";
 /// Where the new root is built; the mount hides what is there from this process alone.
@@ -64,6 +65,21 @@ pub(super) enum Proc {
     Outer(OwnedFd),
 }
 
+impl Proc {
+    /// The same for a namespace within this one.
+    pub(super) fn outer(&self) -> io::Result<Self> {
+        let (Self::Own(proc) | Self::Outer(proc)) = self;
+        Ok(Self::Outer(proc.try_clone()?))
+    }
+}
+
+impl AsFd for Proc {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        let (Self::Own(proc) | Self::Outer(proc)) = self;
+        proc.as_fd()
+    }
+}
+
 /// Moves this process into its own mount namespace, with a work folder in memory, as the one user of its namespace.
 /// Returns a `/proc` in which its processes are seen.
 pub(super) fn enter(order: &SandboxSpec) -> io::Result<Proc> {
@@ -99,12 +115,7 @@ pub(super) fn enter(order: &SandboxSpec) -> io::Result<Proc> {
     // Containers refuse it; then the name is that of the container.
     let _ = sethostname(HOST_NAME);
     let root = memory("tmpfs", &[("size", "1m"), ("nr_inodes", "4096"), ("mode", "0755")])?;
-    let (size, files) = (plan.limits.disk.to_string(), (plan.limits.files + 8).to_string());
-    let work = memory("tmpfs", &[("size", &size), ("nr_inodes", &files), ("mode", "0755")])?;
-    set_attributes(&work, libc::MOUNT_ATTR_NOEXEC, 0)?;
-    for part in PARTS {
-        mkdirat(&work, part, Mode::from_raw_mode(0o700))?;
-    }
+    let work = work_folder(&plan.limits)?;
     attach(&work, &root, Path::new(WORK), true)?;
     // The shortest path first, so that a mount is not hidden by its parent.
     taken.sort_by_key(|taken| taken.at.as_os_str().len());
@@ -125,6 +136,27 @@ pub(super) fn enter(order: &SandboxSpec) -> io::Result<Proc> {
     unmount(".", UnmountFlags::DETACH)?;
     std::env::set_current_dir(WORK)?;
     Ok(proc)
+}
+
+/// Covers the work folder of a template by one for a fork of it, in a mount namespace that is a copy of the template's, as
+/// the one user of its namespace.
+pub(super) fn enter_fork(order: &SandboxSpec) -> io::Result<()> {
+    become_inside(order.user.is_some())?;
+    let _ = sethostname(HOST_NAME);
+    let work = work_folder(&order.plan.limits)?;
+    move_mount(&work, "", CWD, WORK, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    std::env::set_current_dir(WORK)
+}
+
+/// A work folder in memory.
+fn work_folder(limits: &Limits) -> io::Result<OwnedFd> {
+    let (size, files) = (limits.disk.to_string(), (limits.files + 8).to_string());
+    let work = memory("tmpfs", &[("size", &size), ("nr_inodes", &files), ("mode", "0755")])?;
+    set_attributes(&work, libc::MOUNT_ATTR_NOEXEC, 0)?;
+    for part in PARTS {
+        mkdirat(&work, part, Mode::from_raw_mode(0o700))?;
+    }
+    Ok(work)
 }
 
 /// The paths that are not below another of them.

@@ -5,7 +5,7 @@
 )]
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::{fs, io};
 
 use rustix::fs::Mode;
@@ -19,13 +19,13 @@ pub(super) enum Forked {
     Child,
 }
 
-/// Forks this process, with `namespaces` into new ones; into one of the network only without `network`.
+/// Forks this process, with `namespaces` into new ones; with `network` also into one of the network.
 pub(super) fn fork_into(namespaces: bool, network: bool) -> io::Result<Forked> {
     if !namespaces {
         return fork();
     }
     let own = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    let network = if network { 0 } else { libc::CLONE_NEWNET };
+    let network = if network { libc::CLONE_NEWNET } else { 0 };
     let flags = own | network | libc::SIGCHLD;
     // SAFETY: as fork(2), because no memory is shared and no stack is given; this process has one thread, so that no
     // lock is held by another one.
@@ -61,13 +61,22 @@ pub(super) fn leave(code: i32) -> ! {
 /// The first file descriptor that is no standard stream.
 const FIRST: libc::c_uint = 3;
 
-/// Closes every file descriptor but the standard streams: the daemon may have inherited some that no program may have.
+/// Closes every file descriptor but the standard streams and one more: the daemon may have inherited some that no program
+/// may have.
 ///
-/// Must be called before this process opens any.
-pub(super) fn close_inherited() -> io::Result<()> {
-    // SAFETY: takes no pointers; what it closes belongs to nothing in this process, which has just begun.
-    let result = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// Must be called before this process opens any other.
+pub(super) fn close_inherited(kept: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let kept = kept.and_then(|kept| libc::c_uint::try_from(kept.as_raw_fd()).ok()).filter(|kept| *kept >= FIRST);
+    let close = |first: libc::c_uint, last: libc::c_uint| {
+        // SAFETY: takes no pointers; what it closes belongs to nothing in this process, which has just begun.
+        let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    match kept {
+        Some(FIRST) => close(FIRST + 1, libc::c_uint::MAX),
+        Some(kept) => close(FIRST, kept - 1).and_then(|()| close(kept + 1, libc::c_uint::MAX)),
+        None => close(FIRST, libc::c_uint::MAX),
+    }
 }
 
 /// Resets signal handlers except `SIGPIPE`, which [`std`] sets itself here and in the program; sets the umask to 022; and

@@ -14,7 +14,7 @@ use seccompiler::{
 };
 
 use super::bpf::{SyscallRules, compile};
-use crate::wire::SandboxSpec;
+use crate::wire::FilterOptions;
 
 /// Flags of clone(2) that make namespaces.
 const NAMESPACES: i32 = libc::CLONE_NEWNS
@@ -54,28 +54,37 @@ const IOCTL: [u64; 6] = [
 /// Options of prctl(2) that name threads and memory.
 const PRCTL: [i32; 3] = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA];
 
+/// Options of prctl(2) by which forks of templates are confined.
+const PRCTL_OF_TEMPLATES: [i32; 2] = [libc::PR_SET_DUMPABLE, libc::PR_SET_SECCOMP];
+/// Calls by which forks of templates are confined.
+const OF_TEMPLATES: [i64; 6] = [
+    libc::SYS_setns,
+    libc::SYS_setgroups,
+    libc::SYS_setresgid,
+    libc::SYS_setresuid,
+    libc::SYS_capset,
+    libc::SYS_landlock_restrict_self,
+];
+
 /// Filters that are compiled before they are needed.
 pub(super) struct Filters {
     arch: TargetArch,
     absent: BpfProgram,
     unsupported: BpfProgram,
     allowed: BpfProgram,
-    has_namespaces: bool,
+    /// What a fork of a template adds: refuses what a template may do besides.
+    of_fork: BpfProgram,
+    options: FilterOptions,
 }
 
+/// Filters that [`Filters::apply`] adds where there are namespaces.
+const FILTERS: u32 = 3;
+
 impl Filters {
-    /// Compiles what a program needs. `counts_all`: whether all its memory is counted, also what no process shows.
-    pub(super) fn prepare(order: &SandboxSpec, counts_all: bool) -> io::Result<Self> {
+    /// Compiles what a program needs.
+    pub(super) fn prepare(options: FilterOptions) -> io::Result<Self> {
         let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
-        let has_namespaces = order.layers.namespaces;
-        let plan = &order.plan;
-        let options = FilterOptions {
-            has_namespaces,
-            counts_all,
-            metadata: has_namespaces && plan.metadata,
-            own_metadata: !has_namespaces && plan.metadata && order.user.is_some(),
-            network: plan.network,
-        };
+        let has_namespaces = options.has_namespaces;
         // Their flags are behind pointers, which no filter can follow; libraries use the older calls where they are not there.
         let absent = BTreeMap::from([(libc::SYS_clone3, Vec::new()), (libc::SYS_openat2, Vec::new())]);
         let error = |error: i32| SeccompAction::Errno(error.unsigned_abs());
@@ -89,8 +98,33 @@ impl Filters {
                 error(libc::EOPNOTSUPP),
             )?,
             allowed: compile(arch, rules(options).map_err(failed)?, error(libc::EPERM), SeccompAction::Allow)?,
-            has_namespaces,
+            of_fork: if options.forks {
+                compile(arch, of_templates().map_err(failed)?, SeccompAction::Allow, error(libc::EPERM))?
+            } else {
+                BpfProgram::new()
+            },
+            options,
         })
+    }
+
+    /// The filter that a fork of a template adds, as the kernel takes it.
+    pub(super) fn of_fork(&self) -> Vec<u8> {
+        let bytes = |it: &seccompiler::sock_filter| {
+            let [c0, c1] = it.code.to_ne_bytes();
+            let [k0, k1, k2, k3] = it.k.to_ne_bytes();
+            [c0, c1, it.jt, it.jf, k0, k1, k2, k3]
+        };
+        self.of_fork.iter().flat_map(bytes).collect()
+    }
+
+    /// How many filters a fork of a template has, beside those that this process has.
+    pub(super) const fn count_of_fork() -> u32 {
+        FILTERS + 1
+    }
+
+    /// What they allow.
+    pub(super) const fn options(&self) -> FilterOptions {
+        self.options
     }
 
     /// Applies them to this process and all that it becomes or starts. With namespaces it sees no processes but its own,
@@ -98,7 +132,7 @@ impl Filters {
     pub(super) fn apply(&self) -> io::Result<()> {
         apply_filter(&self.absent).map_err(failed)?;
         apply_filter(&self.unsupported).map_err(failed)?;
-        if !self.has_namespaces {
+        if !self.options.has_namespaces {
             apply_filter(&self.signals()?).map_err(failed)?;
         }
         apply_filter(&self.allowed).map_err(failed)
@@ -115,25 +149,17 @@ impl Filters {
     }
 }
 
-/// What a filter allows besides the common calls.
-#[derive(Debug, Clone, Copy)]
-struct FilterOptions {
-    has_namespaces: bool,
-    counts_all: bool,
-    /// Modes, owners and times of files, where it sees no files of others.
-    metadata: bool,
-    /// Modes and times, where it sees files of others, and no other files are its user's.
-    own_metadata: bool,
-    network: bool,
-}
-
 fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError> {
     let mut rules: SyscallRules = ALWAYS.iter().chain(OF_ARCHITECTURE).map(|call| (*call, Vec::new())).collect();
     // Refused by another filter, whose error is the one that programs expect.
     rules.extend([libc::SYS_clone3, libc::SYS_openat2].iter().chain(XATTR).map(|call| (*call, Vec::new())));
     rules.insert(libc::SYS_fcntl, any(1, &FCNTL.map(|command| command as u64))?);
     rules.insert(libc::SYS_ioctl, any(1, &IOCTL)?);
-    rules.insert(libc::SYS_prctl, any(0, &PRCTL.map(|option| option as u64))?);
+    let prctl = PRCTL.iter().chain(if shape.forks { &PRCTL_OF_TEMPLATES[..] } else { &[] });
+    rules.insert(libc::SYS_prctl, any(0, &prctl.map(|option| *option as u64).collect::<Vec<_>>())?);
+    if shape.forks {
+        rules.extend(OF_TEMPLATES.iter().map(|call| (*call, Vec::new())));
+    }
     // Its own limits, and only to be read.
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![is(0, 0)?, is_pointer(2, 0)?])?]);
     // Streams only: a datagram could be sent to the socket of another process.
@@ -190,6 +216,13 @@ fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError
         let families = [libc::AF_INET, libc::AF_INET6].map(|family| family as u64);
         rules.insert(libc::SYS_socket, any(0, &families)?);
     }
+    Ok(rules)
+}
+
+/// What templates may do and their forks may not.
+fn of_templates() -> Result<SyscallRules, seccompiler::BackendError> {
+    let mut rules: SyscallRules = OF_TEMPLATES.iter().map(|call| (*call, Vec::new())).collect();
+    rules.insert(libc::SYS_prctl, any(0, &PRCTL_OF_TEMPLATES.map(|option| option as u64))?);
     Ok(rules)
 }
 
@@ -491,10 +524,10 @@ mod tests {
     fn every_call_is_decided_as_the_list_of_rules_says() {
         let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
         let values = values();
-        for bits in 0..32 {
-            let [has_namespaces, counts_all, metadata, own_metadata, network] =
-                [1, 2, 4, 8, 16].map(|bit| bits & bit != 0);
-            let rules = rules(FilterOptions { has_namespaces, counts_all, metadata, own_metadata, network }).unwrap();
+        for bits in 0..64 {
+            let options = FilterOptions::from_bits(bits);
+            assert_eq!(options.bits(), bits);
+            let rules = rules(options).unwrap();
             let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
             let ours = compile(arch, rules.clone(), refused.clone(), SeccompAction::Allow).unwrap();
             let whole = SeccompFilter::new(rules.clone(), refused, SeccompAction::Allow, arch).unwrap();
@@ -517,6 +550,28 @@ mod tests {
                             same(Call { number, arch, args });
                         }
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_fork_of_a_template_may_do_what_any_other_program_may() {
+        for bits in 0..32 {
+            let program = FilterOptions::from_bits(bits);
+            let template = Filters::prepare(FilterOptions { forks: true, ..program }).unwrap();
+            let program = Filters::prepare(program).unwrap();
+            let arch = program.allowed[1].k;
+            let allowed = u32::from(SeccompAction::Allow);
+            // The kernel takes the strictest decision; each of these has two at most.
+            let both = |call: &Call| match decide(&template.of_fork, call) {
+                decision if decision == allowed => decide(&template.allowed, call),
+                decision => decision,
+            };
+            for number in 0..600 {
+                for value in [0].into_iter().chain(values()) {
+                    let call = Call { number, arch, args: [value; 6] };
+                    assert_eq!(both(&call), decide(&program.allowed, &call), "{bits}: {call:?}");
                 }
             }
         }

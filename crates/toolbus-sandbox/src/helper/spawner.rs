@@ -3,22 +3,27 @@
 //! It gets the streams of each watchdog from the daemon, and nothing else: what a program is given goes to its watchdog
 //! alone.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{WaitOptions, getpid, set_child_subreaper, setsid, wait};
 use rustix::{stdio, thread};
 
+use super::network::Network;
 use super::process::{self, ChildSignals, Forked, fork};
+use super::seccomp::Filters;
 use super::{limits, watchdog};
 use crate::wire::{self, HelperMessage, Streams};
 
 /// Serves the daemon until it ends. Returns in each watchdog as well, when its sandbox has ended.
 pub(super) fn run() -> io::Result<()> {
-    process::close_inherited()?;
+    process::close_inherited(None)?;
     limits::no_core()?;
     process::reset_inherited();
     // Fails for the leader of a group, which does not need it.
@@ -27,22 +32,25 @@ pub(super) fn run() -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
     watchdog::hide()?;
     let _ = thread::set_name(c"toolbus-spawner");
+    let network = Network::leave();
     match serve()? {
         None => Ok(()),
-        Some([socket, stdout, stderr]) => {
+        Some(([socket, stdout, stderr], filters)) => {
             stdio::dup2_stdin(&socket)?;
             stdio::dup2_stdout(&stdout)?;
             stdio::dup2_stderr(&stderr)?;
             drop((socket, stdout, stderr));
-            watchdog::run()
+            watchdog::run(&filters, network)
         }
     }
 }
 
-/// Forks a watchdog for each message of the daemon. Returns its streams in the watchdog, and `None` in this process once
-/// the daemon and all watchdogs have ended.
-fn serve() -> io::Result<Option<Streams>> {
+/// Forks a watchdog for each message of the daemon. Returns its streams and filters in the watchdog, and `None` in this
+/// process once the daemon and all watchdogs have ended.
+fn serve() -> io::Result<Option<(Streams, Rc<Filters>)>> {
     let daemon = stdio::stdin();
+    // Compiled once for each kind of sandbox, of which there are few.
+    let mut compiled: BTreeMap<u8, Rc<Filters>> = BTreeMap::new();
     let ended = ChildSignals::block()?;
     loop {
         let mut both = [
@@ -60,11 +68,15 @@ fn serve() -> io::Result<Option<Streams>> {
         if both[0].revents().is_empty() {
             continue;
         }
-        let Some(streams) = wire::receive_streams(daemon.as_fd())? else { break };
+        let Some((streams, options)) = wire::receive_streams(daemon.as_fd())? else { break };
+        let filters = match compiled.entry(options.bits()) {
+            Entry::Occupied(found) => Rc::clone(found.get()),
+            Entry::Vacant(place) => Rc::clone(place.insert(Rc::new(Filters::prepare(options)?))),
+        };
         match fork() {
             Ok(Forked::Child) => {
                 ended.unblock()?;
-                return Ok(Some(streams));
+                return Ok(Some((streams, filters)));
             }
             Ok(Forked::Parent(_)) => {}
             Err(error) => {

@@ -22,6 +22,9 @@ use super::work_folder::{HOME, JOB, OUT, TEMPORARY};
 use super::{landlock, limits};
 use crate::wire::{GO, PROGRESS, ProgramSpec, READY};
 
+/// Processes of the forks of a template that count for its user, too: each fork limits its own.
+const OF_FORKS: u64 = 1 << 20;
+
 /// The init process's ends of the pipes between it and the program.
 pub(super) struct ProgramPipes {
     go: File,
@@ -103,11 +106,13 @@ fn become_program(
     command.env("TOOLBUS_OUTPUT", work.join(OUT)).env("TOOLBUS_JOB", work.join(JOB));
     command.env("TOOLBUS_PROGRESS_FD", PROGRESS.to_string());
     std::env::set_current_dir(&home)?;
-    hand_over(pipes, plan.waits)?;
+    hand_over(pipes, plan.waits || plan.forks)?;
 
     let has_namespaces = order.layers.namespaces;
     // The first thread of the program; and the init process, which is of the same user in a namespace.
     let free = match (has_namespaces, order.user) {
+        // Its forks have limits of their own.
+        (true, _) if plan.forks => Some(2 + OF_FORKS),
         (true, _) => Some(2),
         (false, Some(_)) => Some(1),
         (false, None) => None,
@@ -123,7 +128,10 @@ fn become_program(
     let nothing = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })?;
     set_no_new_privs(true)?;
-    if order.layers.landlock {
+    if plan.forks {
+        // Its forks apply the rules for files: each has another work folder.
+        landlock::restrict_but_for_files(plan).map_err(naming("Landlock"))?;
+    } else if order.layers.landlock {
         landlock::restrict(plan, work, task.cgroup.is_some()).map_err(naming("Landlock"))?;
     }
     if order.layers.seccomp {
@@ -156,6 +164,6 @@ fn place(pipe: OwnedFd, at: i32) -> io::Result<()> {
     Ok(())
 }
 
-fn naming(what: &'static str) -> impl Fn(io::Error) -> io::Error {
+pub(super) fn naming(what: &'static str) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
 }

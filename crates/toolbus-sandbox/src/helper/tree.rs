@@ -159,6 +159,11 @@ impl ProcessTree {
         Pid::from_raw(numbers.split_ascii_whitespace().next_back()?.parse().ok()?)
     }
 
+    /// The numbers of the living ones, as this `/proc` has them.
+    pub(super) fn living_pids(&self) -> Vec<i32> {
+        self.living().into_iter().map(|stat| stat.pid).collect()
+    }
+
     fn living(&self) -> Vec<ProcessStat> {
         self.all().into_iter().filter(|stat| !stat.is_dead).collect()
     }

@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver;
 
 use crate::helper::SANDBOX;
-use crate::wire;
+use crate::wire::{self, FilterOptions};
 
 /// Starts the spawner when it is needed, and again if it has ended.
 #[derive(Debug)]
@@ -46,24 +46,17 @@ impl Spawner {
     }
 
     /// Makes a watchdog. Does not wait for it.
-    pub(super) fn watchdog(&self) -> io::Result<Helper> {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        let (stdout, to_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (stderr, to_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-        let streams = [theirs.as_fd(), to_stdout.as_fd(), to_stderr.as_fd()];
+    pub(super) fn watchdog(&self, filter: FilterOptions) -> io::Result<Helper> {
+        let (helper, streams) = Helper::pair()?;
+        let streams = streams.each_ref().map(|stream| stream.as_fd());
         let mut running = self.running.lock();
-        let asked = running.as_ref().is_some_and(|running| running.ask(streams).is_ok());
+        let asked = running.as_ref().is_some_and(|running| running.ask(streams, filter).is_ok());
         if !asked {
             // It was not needed before, or was killed.
             *running = None;
-            running.insert(Running::start(&self.helper)?).ask(streams)?;
+            running.insert(Running::start(&self.helper)?).ask(streams, filter)?;
         }
-        Ok(Helper {
-            socket: UnixStream::from_std(ours)?,
-            stdout: Receiver::from_owned_fd(stdout)?,
-            stderr: Receiver::from_owned_fd(stderr)?,
-        })
+        Ok(helper)
     }
 }
 
@@ -76,9 +69,9 @@ impl Running {
         Ok(Self { process: Some(command.spawn()?), socket: Some(socket) })
     }
 
-    fn ask(&self, streams: [std::os::fd::BorrowedFd<'_>; 3]) -> io::Result<()> {
+    fn ask(&self, streams: [std::os::fd::BorrowedFd<'_>; 3], filter: FilterOptions) -> io::Result<()> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        wire::send_streams(socket.as_fd(), streams)
+        wire::send_streams(socket.as_fd(), streams, filter)
     }
 }
 
@@ -93,6 +86,20 @@ impl Drop for Running {
 }
 
 impl Helper {
+    /// Both ends.
+    pub(super) fn pair() -> io::Result<(Self, wire::Streams)> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let (stdout, to_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stderr, to_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+        let helper = Self {
+            socket: UnixStream::from_std(ours)?,
+            stdout: Receiver::from_owned_fd(stdout)?,
+            stderr: Receiver::from_owned_fd(stderr)?,
+        };
+        Ok((helper, [theirs.into(), to_stdout, to_stderr]))
+    }
+
     /// Whether all processes of the sandbox have ended.
     pub(super) fn is_gone(&self) -> bool {
         let mut socket = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::empty())];

@@ -6,15 +6,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities};
 
+use crate::wire::USERS_OF_FORKS;
+
 /// The range that systemd uses for `DynamicUser=`, so that no person has them.
 const FIRST: u32 = 61_184;
 const LAST: u32 = 65_519;
 /// The last ids of the range, which belong to owners.
 const OF_OWNERS: u32 = 2048;
+/// The ids before those, which belong to templates and their forks.
+const OF_TEMPLATES: u32 = 1024;
+/// A template and its forks.
+const OF_TEMPLATE: u32 = 1 + USERS_OF_FORKS;
+/// Ids that programs have in turn.
+const IN_TURN: u32 = LAST - FIRST + 1 - OF_OWNERS - OF_TEMPLATES;
 
 /// Hands out user ids in turn: an id is reused only after thousands of others. Owners have ids of their own.
 #[derive(Debug)]
-pub(super) struct UserPool(AtomicU32);
+pub(super) struct UserPool {
+    next: AtomicU32,
+    next_template: AtomicU32,
+}
 
 impl UserPool {
     /// `None` if this process may not change its user. `name` is that of the sandbox, which no other one has.
@@ -23,14 +34,24 @@ impl UserPool {
         let may = capabilities(None).is_ok_and(|own| own.effective.contains(needed));
         let has_all = || ["uid_map", "gid_map"].iter().all(|map| has_all(map));
         // Sandboxes of one machine, and of one daemon, begin with different users.
-        (geteuid().is_root() && may && has_all()).then(|| Self(AtomicU32::new(hash(name))))
+        (geteuid().is_root() && may && has_all()).then(|| Self::beginning_with(hash(name)))
+    }
+
+    const fn beginning_with(first: u32) -> Self {
+        Self { next: AtomicU32::new(first), next_template: AtomicU32::new(first) }
+    }
+
+    /// The first of the next [`OF_TEMPLATE`] ids.
+    pub(super) fn of_template(&self) -> u32 {
+        let next = self.next_template.fetch_add(1, Ordering::Relaxed) % (OF_TEMPLATES / OF_TEMPLATE);
+        FIRST + IN_TURN + next * OF_TEMPLATE
     }
 
     /// The id of an owner, always the same; without one, the next id in turn.
     pub(super) fn of(&self, owner: Option<&str>) -> u32 {
         match owner {
             Some(owner) => LAST - hash(owner) % OF_OWNERS,
-            None => FIRST + self.0.fetch_add(1, Ordering::Relaxed) % (LAST - FIRST + 1 - OF_OWNERS),
+            None => FIRST + self.next.fetch_add(1, Ordering::Relaxed) % IN_TURN,
         }
     }
 }
@@ -70,11 +91,11 @@ mod tests {
 
     #[test]
     fn an_owner_has_the_same_user_always_and_shares_it_with_no_one_in_turn() {
-        let users = UserPool(AtomicU32::new(0));
+        let users = UserPool::beginning_with(0);
         let owned = users.of(Some("backup"));
         assert_eq!(owned, 63_760, "also in the next version");
         assert_ne!(owned, users.of(Some("report")));
-        assert!((0..10_000).all(|_| users.of(None) <= LAST - OF_OWNERS));
+        assert!((0..10_000).all(|_| users.of(None) <= LAST - OF_OWNERS - OF_TEMPLATES));
         assert!(owned > LAST - OF_OWNERS && owned <= LAST);
     }
 
@@ -91,8 +112,22 @@ mod tests {
     }
 
     #[test]
+    fn a_template_and_its_forks_have_users_that_no_one_else_has() {
+        let users = UserPool::beginning_with(u32::MAX - 2);
+        let firsts: Vec<u32> = (0..OF_TEMPLATES / OF_TEMPLATE).map(|_| users.of_template()).collect();
+        let mut all: Vec<u32> = firsts.iter().flat_map(|first| *first..first + OF_TEMPLATE).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), OF_TEMPLATES as usize, "{firsts:?}");
+        assert!(
+            all.iter().all(|user| *user > LAST - OF_OWNERS - OF_TEMPLATES && *user <= LAST - OF_OWNERS),
+            "{firsts:?}"
+        );
+    }
+
+    #[test]
     fn no_user_is_handed_out_twice_in_a_row_and_none_is_a_persons() {
-        let users = UserPool(AtomicU32::new(u32::MAX - 2));
+        let users = UserPool::beginning_with(u32::MAX - 2);
         let handed: Vec<u32> = (0..6).map(|_| users.of(None)).collect();
         assert!(handed.iter().all(|user| (FIRST..=LAST).contains(user)), "{handed:?}");
         assert!(handed.windows(2).all(|pair| pair[0] != pair[1]), "{handed:?}");

@@ -50,6 +50,7 @@ pub(crate) fn shell(command: &str) -> Plan {
         network: false,
         metadata: false,
         waits: false,
+        forks: false,
         owner: None,
         limits: limits(),
     }

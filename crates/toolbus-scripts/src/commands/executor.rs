@@ -129,6 +129,7 @@ impl CommandExecutor {
             network,
             metadata: true,
             waits: false,
+            forks: false,
             // What one call leaves in a folder, the next may change.
             owner: Some(self.name.clone()),
             limits: self.limits,

@@ -133,6 +133,7 @@ impl Pip {
             network: true,
             metadata: true,
             waits: false,
+            forks: false,
             owner: None,
             limits: self.limits(),
         };

@@ -1,22 +1,30 @@
 # Runs before run.py as `python -I -S -c …`: prepares what a script expects, and waits for one.
-# Arguments: modules to import before that, and the folder of packages, if any.
+# Arguments: modules to import before that, the folder of packages, if any, and whether to fork for each script.
 import builtins, posix, sys
 
 
 def wait_for_script():
     builtins.exit = builtins.quit = sys.exit
-    imports, packages = sys.argv[1:3]
+    imports, packages, forks = sys.argv[1:4]
     job = posix.environ.pop(b"TOOLBUS_JOB").decode()
     posix.unsetenv(b"TOOLBUS_JOB")
     # Its own folder first, then packages; the job's own folder last, where tracebacks find the lines of the script.
     sys.path.insert(0, posix.getcwd())
     sys.path.extend([packages, job] if packages else [job])
+    if forks:
+        sys.meta_path.insert(0, QuietFigures)
     for name in imports.split():
         try:
             __import__(name)
         except ImportError:
             pass
-    posix.write(4, b".")
+    for name in forks.split():
+        # Their number is that of what else runs here: they must not start threads in what is forked.
+        posix.environ.pop(name.encode(), None)
+        posix.unsetenv(name.encode())
+        if "os" in sys.modules:
+            sys.modules["os"].environ._data.pop(name.encode(), None)
+    posix.write(4, fork_for_scripts(posix.getcwd()) if forks else b".")
     posix.close(4)
     gone = not posix.read(3, 1)
     posix.close(3)

@@ -143,6 +143,7 @@ impl Runner for LocalRunner {
             layers: Vec::new(),
             python: Some(self.interpreter.version.clone()),
             warm: 0,
+            mode: None,
         }
     }
 
@@ -208,6 +209,7 @@ mod tests {
 
     fn script(source: &str) -> Script {
         Script {
+            owner: None,
             source: source.to_owned(),
             input: None,
             files: Vec::new(),
@@ -311,7 +313,10 @@ open(os.path.join(out.encode(), b'\\xff'), 'w')
     async fn nothing_keeps_its_scripts_in() {
         let runner = runner().await;
         let python = Some(runner.interpreter.version.clone());
-        assert_eq!(runner.status(), RunnerStatus { runner: "local", level: None, layers: Vec::new(), python, warm: 0 });
+        assert_eq!(
+            runner.status(),
+            RunnerStatus { runner: "local", level: None, layers: Vec::new(), python, warm: 0, mode: None }
+        );
     }
 
     /// Has every package in one folder already, unless it refuses.

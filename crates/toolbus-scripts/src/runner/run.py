@@ -22,7 +22,10 @@ class QuietFigures:
 def halves(source, name="script.py"):
     """The program, and the expression that it ends with, if it does."""
     whole = lambda: compile(source, name, "exec", dont_inherit=True)
-    if len(source) > LARGEST_TREE:
+    last_line = source[source.rstrip().rfind(b"\n") + 1 :]
+    is_printed = last_line.startswith(b"print(") and b";" not in last_line
+    if len(source) > LARGEST_TREE or is_printed:
+        # What is printed last counts. Trees take a millisecond.
         return whole(), None
     import _ast
 
@@ -70,7 +73,8 @@ def main_module():
     if sys.stdout:
         # What was printed is kept when the script is stopped, and is reported while it runs.
         sys.stdout.reconfigure(line_buffering=True)
-    sys.meta_path.insert(0, QuietFigures)
+    if QuietFigures not in sys.meta_path:
+        sys.meta_path.insert(0, QuietFigures)
     module = type(sys)("__main__")
     module.__builtins__ = __builtins__
     module.__file__ = "script.py"

@@ -10,12 +10,14 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::time::timeout_at;
 use toolbus_core::Clock;
-use toolbus_sandbox::{Job, Layer, Layers, Level, Limits, Plan, Probed, Sandbox, SandboxError, Watcher};
+use toolbus_sandbox::{Job, Layer, Layers, Level, Limits, Plan, Probed, Sandbox, SandboxError, Waiting, Watcher};
 
+use super::bootstrap::{Bootstrap, ONE_THREAD};
 use super::pool::Pool;
 use super::session::SessionInterpreter;
+use super::templates::{TemplateKey, Templates};
 use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
-use crate::config::PoolConfig;
+use crate::config::{PoolConfig, PoolMode};
 use crate::interpreter::Interpreter;
 use crate::packages::{Installer, PackageError};
 use crate::requirement::Requirement;
@@ -27,6 +29,8 @@ pub struct SandboxRunner {
     plans: Plans,
     python: String,
     pool: Pool,
+    /// Absent where interpreters are not forked.
+    templates: Option<Templates>,
     installer: Option<Arc<dyn Installer>>,
 }
 
@@ -74,12 +78,21 @@ impl SandboxRunner {
     /// If this system supports no level, or less than the settings require.
     pub async fn start(settings: SandboxSettings, sandbox: Sandbox) -> Result<Self, StartError> {
         let SandboxSettings { interpreter, limits, require, strongest, pool } = settings;
-        let plans = Plans::new(&interpreter, limits, &pool.imports);
+        let mut plans = Plans::new(&interpreter, limits, &pool.imports);
         let probed = sandbox.with(Layers::of(strongest)).probe(&plans.cold(None), check).await;
         let sandbox = sandbox.with(reached(probed, require)?);
         log_layers(&sandbox, "scripts run in the sandbox");
+        plans.bootstrap = Bootstrap::compile(&sandbox, &plans.plan).await;
+        let templates = match pool.mode {
+            PoolMode::Fork if sandbox.can_fork() => Some(Templates::new(sandbox.clone())),
+            PoolMode::Fork => {
+                tracing::info!(level = %sandbox.level(), "no interpreters are forked at this level");
+                None
+            }
+            PoolMode::Spawn => None,
+        };
         let pool = Pool::start(pool, sandbox.clone(), plans.warm());
-        Ok(Self { sandbox, plans, python: interpreter.version, pool, installer: None })
+        Ok(Self { sandbox, plans, python: interpreter.version, pool, templates, installer: None })
     }
 
     /// The sandbox in which scripts run.
@@ -127,13 +140,13 @@ impl SandboxRunner {
 
     async fn run_in_sandbox(&self, script: Script, watcher: Option<&Watcher>) -> Result<Finished, RunFailure> {
         let (packages, installing) = self.install(&script.packages, script.deadline).await?;
+        let mut ready = self.take(script.owner.clone(), &script.packages, packages.as_deref());
         let job = job_of(script);
-        let mut warm = if packages.is_none() { self.pool.take() } else { None };
         let mut tries = TRIES;
         loop {
             tries -= 1;
-            let (waiting, start) = match warm.take() {
-                Some(waiting) => (waiting, StartKind::Warm),
+            let (waiting, start) = match ready.take() {
+                Some(ready) => ready,
                 None => {
                     let started = self.sandbox.start(&self.plans.cold(packages.as_deref())).await;
                     // It has no script yet.
@@ -141,7 +154,9 @@ impl SandboxRunner {
                 }
             };
             match waiting.run_watched(job.clone(), watcher).await {
-                Err(error) if !error.has_begun() && tries > 0 => {}
+                Err(error) if !error.has_begun() && tries > 0 => {
+                    tracing::debug!(%error, "a script is started again");
+                }
                 run => return Ok(Finished::new(run.map_err(run_failure)?, start, installing)),
             }
         }
@@ -163,6 +178,26 @@ pub(super) fn run_failure(error: SandboxError) -> RunFailure {
     match error.has_begun() {
         true => RunFailure::Unavailable(error.to_string()),
         false => RunFailure::NotStarted(error.to_string()),
+    }
+}
+
+impl SandboxRunner {
+    /// An interpreter that was made before, if there is any.
+    fn take(
+        &self,
+        owner: Option<Arc<str>>,
+        requested: &[Requirement],
+        packages: Option<&Path>,
+    ) -> Option<(Waiting, StartKind)> {
+        let forked = self.templates.as_ref().zip(owner).and_then(|(templates, owner)| {
+            let key = TemplateKey { owner, packages: packages.map(Path::to_owned) };
+            templates.take(&key, || self.plans.template(requested, packages))
+        });
+        match (forked, packages) {
+            (Some(forked), _) => Some((forked, StartKind::Forked)),
+            (None, None) => self.pool.take().map(|waiting| (waiting, StartKind::Warm)),
+            (None, Some(_)) => None,
+        }
     }
 }
 
@@ -239,12 +274,16 @@ impl Runner for SandboxRunner {
             level: Some(self.sandbox.level()),
             layers: names(&self.sandbox),
             python: Some(self.python.clone()),
-            warm: self.pool.ready(),
+            warm: self.pool.ready() + self.templates.as_ref().map_or(0, Templates::ready),
+            mode: Some(self.templates.as_ref().map_or(PoolMode::Spawn, |_| PoolMode::Fork).as_str()),
         }
     }
 
     fn shutdown(&self) -> BoxFuture<'_, ()> {
         self.pool.shutdown();
+        if let Some(templates) = &self.templates {
+            templates.shutdown();
+        }
         self.sandbox.close();
         std::future::ready(()).boxed()
     }
@@ -253,9 +292,6 @@ impl Runner for SandboxRunner {
 /// Most attempts to begin with a script: an interpreter that waits, and a sandbox that was made ahead, may have lost the
 /// work folder meanwhile.
 const TRIES: u32 = 3;
-/// What an interpreter runs first.
-const BOOTSTRAP: &str =
-    concat!(include_str!("bootstrap.py"), "\n\n", include_str!("run.py"), "\n\nrun(*wait_for_script())\n");
 /// What the interpreter of a session runs.
 const SESSION_BOOTSTRAP: &str =
     concat!(include_str!("run.py"), "\n\n", include_str!("session.py"), "\n\nSession(sys.argv[1]).serve()\n");
@@ -270,6 +306,7 @@ const ENVIRONMENT: [(&str, &str); 3] =
 struct Plans {
     plan: Plan,
     imports: String,
+    bootstrap: Bootstrap,
 }
 
 impl Plans {
@@ -287,10 +324,11 @@ impl Plans {
             // Of its own files, where it has a file system of its own.
             metadata: true,
             waits: true,
+            forks: false,
             owner: None,
             limits,
         };
-        Self { plan, imports: imports.join(" ") }
+        Self { plan, imports: imports.join(" "), bootstrap: Bootstrap::default() }
     }
 
     /// One that waits for a script.
@@ -311,11 +349,22 @@ impl Plans {
         Plan { args, ..plan }
     }
 
+    /// One that forks for each script of an agent, with the modules of the packages that it requests.
+    fn template(&self, requested: &[Requirement], packages: Option<&Path>) -> Plan {
+        let modules = requested.iter().map(|package| package.name().replace('-', "_"));
+        let imports = std::iter::once(self.imports.clone()).chain(modules).collect::<Vec<_>>().join(" ");
+        let folder = packages.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut plan = self.with("", packages);
+        plan.args = Bootstrap::args_of_template(&imports, &folder);
+        plan.env.extend(ONE_THREAD.map(|name| (name.to_owned(), "1".to_owned())));
+        (plan.waits, plan.forks) = (false, true);
+        plan
+    }
+
     fn with(&self, imports: &str, packages: Option<&Path>) -> Plan {
         let mut plan = self.plan.clone();
         let folder = packages.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
-        // Isolated, and without the packages of the machine: of which a script must not depend.
-        plan.args = ["-I", "-S", "-c", BOOTSTRAP, imports, &folder].map(str::to_owned).to_vec();
+        plan.args = self.bootstrap.args(imports, &folder);
         plan.read.extend(packages.map(PathBuf::from));
         plan
     }

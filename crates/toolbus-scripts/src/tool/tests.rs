@@ -79,6 +79,7 @@ impl Runner for FakeRunner {
             layers: vec!["namespaces", "landlock", "seccomp"],
             python: None,
             warm: 1,
+            mode: Some("spawn"),
         }
     }
 

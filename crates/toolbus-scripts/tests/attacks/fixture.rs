@@ -8,11 +8,12 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Level, Limits, Sandbox};
-use toolbus_scripts::config::PoolConfig;
+use toolbus_scripts::config::{PoolConfig, PoolMode};
 use toolbus_scripts::interpreter::Interpreter;
 use toolbus_scripts::runner::local::LocalRunner;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
-use toolbus_scripts::runner::{Finished, Runner as _, Script};
+use toolbus_scripts::runner::{Finished, Runner as _, Script, StartKind};
+use toolbus_testing::patience::eventually;
 
 /// The levels that are attacked.
 pub(crate) const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
@@ -44,7 +45,7 @@ pub(crate) async fn settings(level: Level) -> SandboxSettings {
         limits: LIMITS,
         require: level,
         strongest: level,
-        pool: PoolConfig::NONE,
+        pool: PoolConfig { mode: mode(), ..PoolConfig::NONE },
     }
 }
 
@@ -61,10 +62,24 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// A runner with these settings.
+/// How scripts get their interpreters: the tests are run once more, as another program, with forked ones.
+pub(crate) fn mode() -> PoolMode {
+    let tests = std::env::current_exe().unwrap();
+    let is_forked = tests.file_name().is_some_and(|name| name.to_string_lossy().starts_with("attacks_forked"));
+    if is_forked { PoolMode::Fork } else { PoolMode::Spawn }
+}
+
+/// A runner with these settings. Where it forks interpreters, they wait.
 pub(crate) async fn runner_with(settings: SandboxSettings) -> SandboxRunner {
+    let forks = settings.pool.mode == PoolMode::Fork && settings.strongest == Level::Full;
     let sandbox = Sandbox::with_helper(helper(), settings.strongest).unwrap();
-    SandboxRunner::start(settings, sandbox).await.unwrap()
+    let runner = SandboxRunner::start(settings, sandbox).await.unwrap();
+    if forks {
+        runner.run(script("")).await.unwrap();
+        eventually("a forked interpreter", async || (runner.status().warm > 0).then_some(())).await;
+        assert_eq!(runner.run(script("")).await.unwrap().start, StartKind::Forked);
+    }
+    runner
 }
 
 /// A runner at exactly this level, with nothing that waits.
@@ -75,6 +90,7 @@ pub(crate) async fn runner(level: Level) -> SandboxRunner {
 /// A script with time enough.
 pub(crate) fn script(source: &str) -> Script {
     Script {
+        owner: Some("attacker".into()),
         source: source.to_owned(),
         input: None,
         files: Vec::new(),

@@ -5,6 +5,7 @@
 mod code;
 mod files;
 mod fixture;
+mod forks;
 mod kernel;
 mod machine;
 mod neighbours;

@@ -108,7 +108,7 @@ async fn an_interpreter_that_waits_is_out_of_reach() {
     for level in LEVELS {
         // A module of this name is not there, which is no trouble: it tells whose process it is.
         let marker = format!("toolbus_attack_{}_{}", std::process::id(), level.as_str().replace('-', "_"));
-        let pool = PoolConfig { min: 1, max: 1, imports: vec![marker.clone()] };
+        let pool = PoolConfig { min: 1, max: 1, imports: vec![marker.clone()], ..PoolConfig::NONE };
         let runner = runner_with(SandboxSettings { pool, ..settings(level).await }).await;
         eventually("a warm interpreter", async || (runner.status().warm > 0).then_some(())).await;
         let warm = process(&marker).await;
@@ -144,7 +144,7 @@ print(os.path.exists('left'), os.path.exists(os.environ['TMPDIR'] + '/left'), ha
     'LEFT' in os.environ)
 ";
     for level in LEVELS {
-        let pool = PoolConfig { min: 1, max: 1, imports: vec!["json".to_owned()] };
+        let pool = PoolConfig { min: 1, max: 1, imports: vec!["json".to_owned()], ..PoolConfig::NONE };
         let runner = runner_with(SandboxSettings { pool, ..settings(level).await }).await;
         for _ in 0..2 {
             eventually("a warm interpreter", async || (runner.status().warm > 0).then_some(())).await;

@@ -128,7 +128,7 @@ print(tried(lambda: os.read(1, 1)), tried(lambda: os.read(2, 1)), tried(lambda: 
     let expected = "0 null\n1 pipe\n2 pipe\n5 pipe\nEBADF EBADF EBADF b''\n";
     for level in LEVELS {
         assert_eq!(printed(level, "", source).await, expected, "{level}, cold");
-        let pool = PoolConfig { min: 1, max: 1, imports: vec!["json".to_owned()] };
+        let pool = PoolConfig { min: 1, max: 1, imports: vec!["json".to_owned()], ..PoolConfig::NONE };
         let runner =
             runner_with(toolbus_scripts::runner::sandbox::SandboxSettings { pool, ..settings(level).await }).await;
         eventually("a warm interpreter", async || (runner.status().warm > 0).then_some(())).await;

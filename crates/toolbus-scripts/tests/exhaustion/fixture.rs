@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Level, Limits, Outcome, Sandbox, Stream};
-use toolbus_scripts::config::PoolConfig;
+use toolbus_scripts::config::{PoolConfig, PoolMode};
 use toolbus_scripts::interpreter::Interpreter;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::runner::{Runner as _, Script, StartKind};
@@ -53,14 +53,34 @@ async fn runner_in(sandbox: Sandbox, warm: usize) -> SandboxRunner {
         limits: LIMITS,
         require: level,
         strongest: level,
-        pool: PoolConfig { min: warm, max: warm, imports: vec!["json".to_owned()] },
+        pool: PoolConfig {
+            mode: if warm == 0 { mode() } else { PoolMode::Spawn },
+            min: warm,
+            max: warm,
+            imports: vec!["json".to_owned()],
+        },
     };
-    SandboxRunner::start(settings, sandbox).await.unwrap()
+    let forks = settings.pool.mode == PoolMode::Fork && level == Level::Full;
+    let runner = SandboxRunner::start(settings, sandbox).await.unwrap();
+    if forks {
+        runner.run(script("")).await.unwrap();
+        eventually("a forked interpreter", async || (runner.status().warm > warm).then_some(())).await;
+        assert_eq!(runner.run(script("")).await.unwrap().start, StartKind::Forked);
+    }
+    runner
+}
+
+/// How scripts get their interpreters: the tests are run once more, as another program, with forked ones.
+pub(crate) fn mode() -> PoolMode {
+    let tests = std::env::current_exe().unwrap();
+    let is_forked = tests.file_name().is_some_and(|name| name.to_string_lossy().contains("_forked"));
+    if is_forked { PoolMode::Fork } else { PoolMode::Spawn }
 }
 
 /// A script with more time than it should need.
 pub(crate) fn script(source: impl Into<String>) -> Script {
     Script {
+        owner: Some("attacker".into()),
         source: source.into(),
         input: None,
         files: Vec::new(),

@@ -232,7 +232,7 @@ impl Runner for Nowhere {
     }
 
     fn status(&self) -> RunnerStatus {
-        RunnerStatus { runner: "none", level: self.0, layers: Vec::new(), python: None, warm: 0 }
+        RunnerStatus { runner: "none", level: self.0, layers: Vec::new(), python: None, warm: 0, mode: None }
     }
 
     fn shutdown(&self) -> BoxFuture<'_, ()> {

@@ -298,6 +298,7 @@ async fn the_status_tells_how_scripts_are_run() {
             layers: vec!["landlock", "seccomp"],
             python,
             warm: 4,
+            mode: Some("fork"),
         };
         Some(ScriptStatus { runner, running: 1, waiting: 2, sessions: 3 })
     };
@@ -305,7 +306,7 @@ async fn the_status_tells_how_scripts_are_run() {
     let status = serde_json::to_value(health.status()).unwrap();
     let expected = json!({
         "runner": "sandbox", "level": "no-namespaces", "layers": ["landlock", "seccomp"], "python": "3.13.1", "warm": 4,
-        "running": 1, "waiting": 2, "sessions": 3
+        "mode": "fork", "running": 1, "waiting": 2, "sessions": 3
     });
     assert_eq!(status["script"], expected);
 }

@@ -1,0 +1,146 @@
+# Forks this interpreter for each script. It runs no script itself; the fork enters the namespaces of its run, and gives up
+# what it may do there, before it learns anything of its script. The process that asked for it compares what the kernel says.
+PR_SET_DUMPABLE, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 4, 22, 2
+LANDLOCK_RESTRICT_SELF = 446
+CAPABILITY_VERSION_3 = 0x20080522
+FIRST_FREE, ABOVE_GIVEN, USER, INIT = 6, 20, 1000, 1
+LONGEST, MOST_DESCRIPTORS = 65536, 16
+
+
+def settle():
+    """Collects once what imports left, so that forks share memory, and writes what they printed."""
+    import gc
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    gc.collect()
+    gc.freeze()
+
+
+def fork_for_scripts(home):
+    """Returns in each fork what it reports when it is confined."""
+    # Those that forks need, too, so that each finds them.
+    import _socket, atexit, ctypes, fcntl
+
+    class Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    settle()
+    requests = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fileno=3)
+    posix.write(4, b".")
+    posix.close(4)
+    while True:
+        message, ancillary, _, _ = requests.recvmsg(LONGEST, _socket.CMSG_SPACE(4 * MOST_DESCRIPTORS), 0x40000000)
+        if not message:
+            posix._exit(0)
+        given = [fd for _, _, data in ancillary for fd in memoryview(data).cast("i")]
+        child = posix.fork()
+        if not child:
+            # Another descriptor gets its number.
+            requests.detach()
+            ready = given[3]
+            try:
+                return fork_into(libc, ctypes, fcntl, Program, message, given, home)
+            except BaseException as error:
+                at = error.__traceback__.tb_next
+                posix.write(ready, f"{type(error).__name__}, line {at and at.tb_lineno}: {error}".encode()[:500])
+                posix._exit(1)
+        for fd in given:
+            posix.close(fd)
+        posix.waitpid(child, 0)
+
+
+def checked(ctypes, result):
+    if result != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, posix.strerror(error))
+
+
+def fork_into(libc, ctypes, fcntl, Program, message, given, home):
+    out, err, go, ready, progress, rules, *namespaces = given
+    for namespace in namespaces:
+        checked(ctypes, libc.setns(namespace, 0))
+    # The first process in the namespace leaves its child to the init process.
+    for _ in range(2):
+        if posix.fork():
+            posix._exit(0)
+    while posix.getppid() != INIT:
+        posix.sched_yield()
+    posix.setsid()
+    # Above the numbers that they get, so that none replaces another.
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, ABOVE_GIVEN) for fd in (out, err, go, ready, progress)]
+    rules = fcntl.fcntl(rules, fcntl.F_DUPFD_CLOEXEC, ABOVE_GIVEN)
+    for fd, number in zip(high, (1, 2, 3, 4, 5)):
+        posix.dup2(fd, number)
+    posix.chdir(home)
+    if message[0]:
+        posix.setgroups([])
+    posix.setresgid(USER, USER, USER)
+    posix.setresuid(USER, USER, USER)
+    checked(ctypes, libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0))
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    checked(ctypes, libc.capset(header, (ctypes.c_uint32 * 6)()))
+    checked(ctypes, libc.syscall(ctypes.c_long(LANDLOCK_RESTRICT_SELF), ctypes.c_long(rules), ctypes.c_long(0)))
+    posix.closerange(FIRST_FREE, posix.sysconf("SC_OPEN_MAX"))
+    filter = ctypes.create_string_buffer(message[1:], len(message) - 1)
+    program = Program((len(message) - 1) // 8, ctypes.addressof(filter))
+    checked(ctypes, libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))
+    seed_again()
+    return str(posix.getpid()).encode()
+
+
+def seed_again():
+    """Forks must not share what they draw; `random` does this itself."""
+    numbers = sys.modules.get("numpy.random")
+    if numbers:
+        numbers.seed()
+    if "_ssl" in sys.modules:
+        sys.modules["_ssl"].RAND_add(posix.urandom(32), 32.0)
+
+
+def end(script, *args):
+    """Runs a script and ends as an interpreter does, without taking down what forks share."""
+    code = 0
+    try:
+        script(*args)
+    except SystemExit as end:
+        code = end.code
+    if code is None:
+        code = 0
+    elif not isinstance(code, int):
+        try:
+            print(code, file=sys.stderr)
+        except Exception:
+            pass
+        code = 1
+    import atexit
+
+    try:
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+        written = flush()
+        variables = sys.modules.pop("__main__").__dict__
+        for name in list(variables):
+            if name != "__builtins__":
+                variables[name] = None
+        import gc
+
+        gc.collect()
+        written = flush() and written
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        written = flush()
+    posix._exit(code & 255 if written else 120)
+
+
+def flush():
+    written = True
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except Exception:
+            written = False
+    return written

@@ -1,0 +1,213 @@
+//! Interpreters that fork for each script: one for each agent and set of packages, which runs no script itself.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
+use toolbus_sandbox::{Plan, Sandbox, SandboxError, Template, Waiting};
+
+/// Most templates at a time; the one that was not used for longest ends for another.
+const MOST: usize = 16;
+/// Most scripts of one: with it they share the seed of hashes and the addresses of what they have loaded.
+const SCRIPTS: u32 = 200;
+/// Longest that one is used.
+const LIFE: Duration = Duration::from_secs(600);
+/// How long one stays after its last script.
+const IDLE: Duration = Duration::from_secs(120);
+/// Forks that wait for a script of a template in use.
+const READY: usize = 2;
+/// Time that one has for its imports.
+const IMPORTS: Duration = Duration::from_secs(30);
+/// How long none is tried after one could not be started.
+const BACKOFF: Duration = Duration::from_secs(600);
+
+/// What templates are told apart by. Scripts of different agents never share one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct TemplateKey {
+    pub(super) owner: Arc<str>,
+    pub(super) packages: Option<PathBuf>,
+}
+
+/// Starts templates, and ends them.
+pub(super) struct Templates {
+    shared: Arc<TemplatesShared>,
+    end: CancellationToken,
+}
+
+struct TemplatesShared {
+    sandbox: Sandbox,
+    state: Mutex<TemplatesState>,
+}
+
+#[derive(Default)]
+struct TemplatesState {
+    entries: HashMap<TemplateKey, Entry>,
+    is_over: bool,
+}
+
+struct Entry {
+    last_used: Instant,
+    state: EntryState,
+}
+
+enum EntryState {
+    Starting,
+    Ready(InUse),
+    /// It could not be started then.
+    Refused(Instant),
+}
+
+struct InUse {
+    template: Arc<Template>,
+    since: Instant,
+    /// Scripts that it may still fork for.
+    left: u32,
+    waiting: VecDeque<Waiting>,
+}
+
+impl Templates {
+    /// None is started yet.
+    pub(super) fn new(sandbox: Sandbox) -> Self {
+        Self { shared: Arc::new(TemplatesShared { sandbox, state: Mutex::default() }), end: CancellationToken::new() }
+    }
+
+    /// A fork for a script, if there is a template. Otherwise one is started, by this plan, for the scripts that follow.
+    pub(super) fn take(&self, key: &TemplateKey, plan: impl FnOnce() -> Plan) -> Option<Waiting> {
+        let now = Clock::SYSTEM.now();
+        let mut state = self.shared.state.lock();
+        if state.is_over {
+            return None;
+        }
+        if let Some(entry) = state.entries.get_mut(key) {
+            entry.last_used = now;
+            match &mut entry.state {
+                EntryState::Starting => return None,
+                EntryState::Refused(at) if Clock::SYSTEM.since(*at) < BACKOFF => return None,
+                EntryState::Refused(_) => {}
+                EntryState::Ready(in_use) => {
+                    if let Some(waiting) = in_use.take() {
+                        return Some(waiting);
+                    }
+                }
+            }
+        }
+        state.make_room(key);
+        state.entries.insert(key.clone(), Entry { last_used: now, state: EntryState::Starting });
+        drop(state);
+        let (shared, key, plan, end) = (Arc::clone(&self.shared), key.clone(), plan(), self.end.clone());
+        #[expect(clippy::disallowed_methods, reason = "`Templates::shutdown` and its drop cancel it")]
+        tokio::spawn(async move { end.run_until_cancelled(shared.keep(key, plan)).await });
+        None
+    }
+
+    /// Forks that wait.
+    pub(super) fn ready(&self) -> usize {
+        let waiting = |entry: &Entry| match &entry.state {
+            EntryState::Ready(in_use) => in_use.waiting.len(),
+            EntryState::Starting | EntryState::Refused(_) => 0,
+        };
+        self.shared.state.lock().entries.values().map(waiting).sum()
+    }
+
+    /// Ends them all, once their scripts have ended.
+    pub(super) fn shutdown(&self) {
+        self.end.cancel();
+        let mut state = self.shared.state.lock();
+        state.is_over = true;
+        state.entries.clear();
+    }
+}
+
+impl Drop for Templates {
+    fn drop(&mut self) {
+        self.end.cancel();
+    }
+}
+
+impl TemplatesState {
+    fn make_room(&mut self, key: &TemplateKey) {
+        if self.entries.len() < MOST || self.entries.contains_key(key) {
+            return;
+        }
+        let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.last_used).map(|(key, _)| key.clone());
+        oldest.and_then(|oldest| self.entries.remove(&oldest));
+    }
+}
+
+impl InUse {
+    fn new(template: Template) -> Self {
+        let mut in_use =
+            Self { template: Arc::new(template), since: Clock::SYSTEM.now(), left: SCRIPTS, waiting: VecDeque::new() };
+        in_use.fill();
+        in_use
+    }
+
+    /// The next fork; `None` if the template has ended or is worn.
+    fn take(&mut self) -> Option<Waiting> {
+        if self.template.is_gone() || Clock::SYSTEM.since(self.since) > LIFE {
+            return None;
+        }
+        // One that was killed while it waited is of no use.
+        self.waiting.retain(|waiting| !waiting.is_gone());
+        let taken = self.waiting.pop_front().or_else(|| self.fork());
+        self.fill();
+        taken
+    }
+
+    fn fork(&mut self) -> Option<Waiting> {
+        self.left = self.left.checked_sub(1)?;
+        self.template.fork().ok()
+    }
+
+    fn fill(&mut self) {
+        while self.waiting.len() < READY {
+            let Some(waiting) = self.fork() else { return };
+            self.waiting.push_back(waiting);
+        }
+    }
+}
+
+impl TemplatesShared {
+    /// Starts a template, and ends it when it is idle.
+    async fn keep(&self, key: TemplateKey, plan: Plan) {
+        let started = match timeout(IMPORTS, self.sandbox.template(&plan)).await {
+            Ok(started) => started,
+            Err(_) => Err(SandboxError::Confinement("it did not finish its imports in time".to_owned())),
+        };
+        let state = match started {
+            Ok(template) => EntryState::Ready(InUse::new(template)),
+            Err(error) => {
+                let agent = &*key.owner;
+                tracing::warn!(%error, agent, "no interpreter forks for these scripts; each gets one of its own");
+                EntryState::Refused(Clock::SYSTEM.now())
+            }
+        };
+        match self.state.lock().entries.get_mut(&key) {
+            Some(entry) if matches!(entry.state, EntryState::Starting) => entry.state = state,
+            _ => return,
+        }
+        loop {
+            let idle = {
+                let mut state = self.state.lock();
+                let Some(entry) = state.entries.get(&key) else { return };
+                let idle = Clock::SYSTEM.since(entry.last_used);
+                let longest = match &entry.state {
+                    EntryState::Starting => return,
+                    EntryState::Ready(_) => IDLE,
+                    EntryState::Refused(_) => BACKOFF,
+                };
+                if idle >= longest {
+                    state.entries.remove(&key);
+                    return;
+                }
+                longest - idle
+            };
+            sleep(idle).await;
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Scripts whose interpreters are forked, and templates that do not confine what they fork.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use toolbus_sandbox::{Job, Level, Plan, Sandbox, Watcher, Written};
+use toolbus_scripts::config::{PoolConfig, PoolMode};
+use toolbus_scripts::packages::{Installer, PackageError};
+use toolbus_scripts::requirement::Requirement;
+use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
+use toolbus_scripts::runner::{Runner as _, Script, StartKind};
+use toolbus_testing::patience::eventually;
+
+use crate::fixture::{LIMITS, attack, helper, interpreter, runner_with, script, settings, stdout};
+
+/// A runner that forks interpreters, one of which waits for the agent of the scripts here.
+async fn runner() -> SandboxRunner {
+    let pool = PoolConfig { mode: PoolMode::Fork, imports: vec!["random".to_owned()], ..PoolConfig::NONE };
+    runner_with(SandboxSettings { pool, ..settings(Level::Full).await }).await
+}
+
+/// What a script prints, in a forked interpreter.
+async fn forked(runner: &SandboxRunner, script: Script) -> String {
+    let finished = runner.run(script).await.unwrap();
+    assert_eq!(finished.start, StartKind::Forked);
+    stdout(&finished)
+}
+
+#[tokio::test]
+async fn what_one_script_leaves_the_next_fork_does_not_find() {
+    let leave = "
+import builtins, json, random, signal, threading, time
+for folder in '.', os.environ['TMPDIR'], os.environ['HOME'], os.environ['TOOLBUS_OUTPUT']:
+    open(folder + '/left', 'w').write('left')
+builtins.left = left = 1
+json.dumps = None
+sys.modules['left'] = json
+os.environ['LEFT'] = '1'
+sys.path.append('/left')
+random.seed(1)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.umask(0)
+os.dup2(0, 40)
+kept = b'left' * (10 << 20)
+if os.fork() == 0:
+    os.setsid()
+    libc.prctl(15, b'left')
+    time.sleep(60)
+";
+    let look = "
+import builtins, json, random, signal
+found = [name for name in os.listdir('.') + os.listdir(os.environ['TMPDIR']) + os.listdir(os.environ['TOOLBUS_OUTPUT'])]
+open_files = [fd for fd in range(3, 64) if tried(lambda: os.fstat(fd) and None) == 'done']
+random_state = random.Random(1).getstate() == random.getstate()
+print(found, open_files, hasattr(builtins, 'left'), 'left' in globals(), json.dumps is None, 'left' in sys.modules, 'LEFT' in os.environ,
+    '/left' in sys.path, random_state, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, os.umask(0o22),
+    tried(lambda: os.kill(-1, 0)), os.getpid() < 10)
+";
+    let runner = runner().await;
+    for _ in 0..3 {
+        assert_eq!(forked(&runner, attack("", leave)).await, "");
+        let expected = "[] [5] False False False False False False False True 18 ESRCH True\n";
+        assert_eq!(forked(&runner, attack("", look)).await, expected);
+    }
+    runner.shutdown().await;
+}
+
+#[tokio::test]
+async fn each_fork_reports_its_own_progress() {
+    let source = "
+os.write(int(os.environ['TOOLBUS_PROGRESS_FD']), given[0].encode() + b'\\n')
+print('printed', given[0])
+";
+    let runner = runner().await;
+    for number in 0..3 {
+        let reported = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&reported);
+        let watcher: Watcher = Arc::new(move |written| {
+            if let Written::Progress(line) = written {
+                lines.lock().push(line.to_owned());
+            }
+        });
+        let finished = runner.run_watched(attack(&number.to_string(), source), Some(&watcher)).await.unwrap();
+        assert_eq!(finished.start, StartKind::Forked);
+        assert_eq!(stdout(&finished), format!("printed {number}\n"));
+        assert_eq!(*reported.lock(), [number.to_string()]);
+    }
+    runner.shutdown().await;
+}
+
+#[tokio::test]
+async fn three_hundred_scripts_print_their_own_and_the_interpreter_they_are_forked_from_changes() {
+    let source = "
+import random, uuid
+print(given[0], hash('toolbus'), random.random(), uuid.uuid4(), os.urandom(8).hex())
+";
+    let runner = runner().await;
+    let (mut hashes, mut drawn) = (BTreeSet::new(), BTreeSet::new());
+    let mut forks = 0;
+    for number in 0..300 {
+        let finished = runner.run(attack(&number.to_string(), source)).await.unwrap();
+        let printed = stdout(&finished);
+        let words: Vec<&str> = printed.split_whitespace().collect();
+        assert_eq!((words.len(), words[0]), (5, &*number.to_string()), "{printed}");
+        if finished.start == StartKind::Forked {
+            forks += 1;
+            hashes.insert(words[1].to_owned());
+        }
+        assert!(words[2..].iter().all(|word| drawn.insert((*word).to_owned())), "drawn twice: {printed}");
+    }
+    assert!(forks > 200, "{forks}");
+    assert!(hashes.len() > 1 && hashes.len() < 10, "{hashes:?}");
+    runner.shutdown().await;
+}
+
+#[tokio::test]
+async fn agents_do_not_share_what_their_interpreters_are_forked_from() {
+    let runner = runner().await;
+    let print_hash = || script("print(hash('toolbus'))");
+    let first = forked(&runner, print_hash()).await;
+    let of = |owner: Option<&str>| Script { owner: owner.map(Into::into), ..print_hash() };
+    let other = runner.run(of(Some("other"))).await.unwrap();
+    assert_eq!(other.start, StartKind::Cold);
+    let other = eventually("a fork for the other agent", async || {
+        let finished = runner.run(of(Some("other"))).await.unwrap();
+        (finished.start == StartKind::Forked).then(|| stdout(&finished))
+    });
+    assert_ne!(first, other.await);
+    assert_eq!(first, forked(&runner, print_hash()).await);
+    // They may be different ones.
+    for _ in 0..3 {
+        assert_eq!(runner.run(of(None)).await.unwrap().start, StartKind::Cold);
+    }
+    runner.shutdown().await;
+}
+
+/// Has a folder for each of these modules.
+struct Modules(tempfile::TempDir);
+
+impl Modules {
+    fn new(modules: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        for (name, source) in modules {
+            fs::create_dir(folder.path().join(name)).unwrap();
+            fs::write(folder.path().join(format!("{name}/{}.py", name.replace('-', "_"))), source).unwrap();
+        }
+        Self(folder)
+    }
+}
+
+impl Installer for Modules {
+    fn install<'a>(&'a self, packages: &'a [Requirement], _: Instant) -> BoxFuture<'a, Result<PathBuf, PackageError>> {
+        let package = packages.first().map_or("none", Requirement::name);
+        async move { Ok(self.0.path().join(package)) }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_package_is_imported_before_and_one_that_starts_threads_is_not() {
+    let modules = Modules::new(&[
+        ("calm-one", "import os\nprint('imported')\nVALUE = 7\nTHREADS = os.environ['OPENBLAS_NUM_THREADS']\n"),
+        ("threaded", "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"),
+        ("busy", "import os\nif os.fork() == 0:\n    import time\n    time.sleep(600)\n"),
+    ]);
+    let runner = runner().await.with_installer(Arc::new(modules));
+    let with =
+        |package: &str, source: &str| Script { packages: vec![Requirement::parse(package).unwrap()], ..script(source) };
+    let source = "import os, sys\nprint('calm_one' in sys.modules, 'OPENBLAS_NUM_THREADS' in os.environ)";
+    assert_eq!(runner.run(with("calm-one", source)).await.unwrap().start, StartKind::Cold);
+    eventually("a fork with the package", async || {
+        let finished = runner.run(with("calm-one", source)).await.unwrap();
+        // What it prints when it is imported belongs to no script.
+        (finished.start == StartKind::Forked).then(|| assert_eq!(stdout(&finished), "True False\n"))
+    })
+    .await;
+    for package in ["threaded", "busy"] {
+        let waiting = runner.status().warm;
+        let refused = "import sys\nprint(len(sys.modules) > 0)";
+        for _ in 0..10 {
+            assert_eq!(runner.run(with(package, refused)).await.unwrap().start, StartKind::Cold, "{package}");
+        }
+        assert_eq!(runner.status().warm, waiting, "{package}");
+    }
+    runner.shutdown().await;
+}
+
+/// A plan for a template with this program instead of what forks.
+async fn template(fork: &str) -> Plan {
+    let parts = [include_str!("../../src/runner/bootstrap.py"), include_str!("../../src/runner/run.py"), fork];
+    let source = format!("{}\nend(run, *wait_for_script())", parts.join("\n\n"));
+    let interpreter = interpreter().await;
+    Plan {
+        program: interpreter.program,
+        args: ["-I", "-S", "-c", &source, "", "", "NONE"].map(str::to_owned).to_vec(),
+        env: BTreeMap::new(),
+        read: interpreter.read.into_iter().chain([Path::new("/usr/bin").to_owned()]).collect(),
+        write: Vec::new(),
+        network: false,
+        metadata: true,
+        waits: false,
+        forks: true,
+        owner: None,
+        limits: LIMITS,
+    }
+}
+
+#[tokio::test]
+async fn a_fork_that_is_not_confined_gets_no_script() {
+    let fork = include_str!("../../src/runner/fork.py");
+    let sandbox = Sandbox::with_helper(helper(), Level::Full).unwrap();
+    let run = async |fork: &str| {
+        let template = Arc::new(sandbox.template(&template(fork).await).await.unwrap());
+        let job = Job {
+            files: vec![("script.py".to_owned(), "print('ran')".into()), ("input".to_owned(), "".into())],
+            time: std::time::Duration::from_secs(10),
+            cpu: std::time::Duration::from_secs(10),
+            ..Job::default()
+        };
+        template.fork().unwrap().run(job).await
+    };
+    assert_eq!(&*run(fork).await.unwrap().stdout.bytes, b"ran\n");
+    let omitted = [
+        ("    posix.setresuid(USER, USER, USER)\n", "Uid"),
+        ("    posix.setresgid(USER, USER, USER)\n", "Gid"),
+        ("    checked(ctypes, libc.capset(header, (ctypes.c_uint32 * 6)()))\n", "Cap"),
+        (
+            "    checked(ctypes, libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))\n",
+            "Seccomp_filters",
+        ),
+        ("        checked(ctypes, libc.setns(namespace, 0))\n", ""),
+        ("    for _ in range(2):\n        if posix.fork():\n            posix._exit(0)\n", ""),
+    ];
+    for (step, named) in omitted {
+        let without = fork.replace(step, if step.starts_with("        ") { "        pass\n" } else { "" });
+        let without = without.replace("    while posix.getppid() != INIT:\n        posix.sched_yield()\n", "");
+        assert_ne!(without, fork, "{step}");
+        let error = run(&without).await.unwrap_err();
+        assert!(!error.has_begun() && error.to_string().contains(named), "{step}: {error}");
+    }
+}
