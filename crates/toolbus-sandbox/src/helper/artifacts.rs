@@ -60,6 +60,7 @@ impl CollectedFiles {
             found.truncate(MOST_NAMED + 1);
             collected.not_returned = found;
         }
+        seen.keep();
         collected
     }
 
@@ -86,12 +87,24 @@ impl CollectedFiles {
 
 /// Files as they were found before: by inode, size and the time of their last change, which no program can set.
 #[derive(Debug, Default)]
-pub(super) struct SeenFiles(HashSet<(u64, i64, i64, u64)>);
+pub(super) struct SeenFiles {
+    before: HashSet<FileState>,
+    now: HashSet<FileState>,
+}
+
+type FileState = (u64, i64, i64, u64);
 
 impl SeenFiles {
-    /// Whether a file was not found as it is. It has been from now on.
+    /// Whether a file was not found before as it is. All names of one that is new are.
     fn is_new(&mut self, about: &Stat) -> bool {
-        self.0.insert((about.st_ino, about.st_size, about.st_ctime, about.st_ctime_nsec))
+        let state = (about.st_ino, about.st_size, about.st_ctime, about.st_ctime_nsec);
+        self.now.insert(state);
+        !self.before.contains(&state)
+    }
+
+    /// Those that were found now have been before.
+    fn keep(&mut self) {
+        self.before.extend(self.now.drain());
     }
 }
 
@@ -213,6 +226,9 @@ mod tests {
         write("out/b", "longer");
         write("home/d", "x");
         assert_eq!(look(), ("b".to_owned(), 0, "d".to_owned()));
+        // A link changes the file, too.
+        fs::hard_link(work.path().join("out/a"), work.path().join("out/again")).unwrap();
+        assert_eq!(look(), ("a again".to_owned(), 0, String::new()));
     }
 
     #[test]
