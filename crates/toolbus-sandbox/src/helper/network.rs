@@ -21,12 +21,18 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Moves this process into an empty network namespace, if it may. Those that it forks are there, too.
+    /// Moves this process into an empty network namespace, if it may, and may return. Those that it forks are
+    /// there, too.
     pub(super) fn leave() -> Self {
-        let daemon = File::open("/proc/self/ns/net").ok();
-        // SAFETY: this process has one thread, and shares no descriptors.
-        let has_left = daemon.is_some() && unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.is_ok();
-        Self { daemon: daemon.filter(|_| has_left) }
+        let leave = |daemon: File| {
+            // In a user namespace of a container, a process may leave its network and not come back: a process that may
+            // not move to where it is stays.
+            move_into_link_name_space(daemon.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
+            // SAFETY: this process has one thread, and shares no descriptors.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.ok()?;
+            Some(daemon)
+        };
+        Self { daemon: File::open("/proc/self/ns/net").ok().and_then(leave) }
     }
 
     /// What this process keeps open for it.
