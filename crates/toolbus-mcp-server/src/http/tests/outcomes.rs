@@ -57,6 +57,7 @@ async fn every_failure_is_seen_with_its_code_and_what_may_be_done_about_it() {
     OutcomeUnknown {"code":"execution_failed","isRetryable":false,"outcome":"unknown"}
     KeyReused {"code":"invalid_arguments","isRetryable":false}
     LedgerUnavailable {"code":"execution_failed","isRetryable":true,"outcome":"not_started"}
+    BreakerOpen {"code":"execution_failed","isRetryable":true,"outcome":"not_started"}
     Failed {"code":"execution_failed","isRetryable":false,"outcome":"unknown"}
     "#);
 }
