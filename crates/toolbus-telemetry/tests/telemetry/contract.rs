@@ -163,8 +163,8 @@ async fn a_counter_whose_labels_are_known_begins_at_zero_and_is_exported_at_once
         ("toolbus.ledger.events", LedgerEvent::ALL.len()),
         // Delivered, and not delivered.
         ("messaging.client.sent.messages", 2),
-        // Twelve outcomes, of scripts that did not start, started cold, and started warm.
-        ("toolbus.script.runs", 12 * 3),
+        // Twelve outcomes, of scripts that did not start, started cold, started warm, and were forked.
+        ("toolbus.script.runs", 12 * 4),
     ];
     for (name, series) in known {
         assert_eq!(eventually(name, async || values(name).await).await, vec![0.0; series], "{name}");

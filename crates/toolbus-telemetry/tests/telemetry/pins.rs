@@ -14,6 +14,7 @@ pub(crate) fn look(exporters: &Exporters) {
     });
     exporters.watch_reloads(|| [("applied", 2), ("refused", 0)]);
     exporters.watch_breakers(|| 1, || 4);
+    exporters.watch_replicas(|| [("same", 1), ("different", 0)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

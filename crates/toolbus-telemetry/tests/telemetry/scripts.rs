@@ -28,7 +28,7 @@ pub(crate) fn run_in_every_way(exporters: &Exporters) {
     for outcome in ScriptRun::OUTCOMES.into_iter().chain(["exploded"]) {
         recorder.run(&ScriptRun { outcome, ..run() });
     }
-    for start in [Some("cold"), Some("lukewarm"), None] {
+    for start in [Some("cold"), Some("forked"), Some("lukewarm"), None] {
         recorder.run(&ScriptRun { start, ..run() });
     }
     exporters.watch_scripts(|| LOAD);
