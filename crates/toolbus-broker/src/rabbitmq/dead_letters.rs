@@ -199,7 +199,7 @@ impl DeadLetterQueue<'_> {
 
     /// Puts a request back into the queue that it came from, on `topic` and as it was: with its ids, its address and its
     /// own headers, delivered for the first time at `now`, in seconds since 1970. It comes from the user of this
-    /// connection if `user_id` says so, and else from nobody whom the broker has verified.
+    /// connection if `user_id` says so, and else from no sender that the broker has verified.
     ///
     /// # Errors
     ///
