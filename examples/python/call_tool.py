@@ -29,7 +29,7 @@ channel.basic_publish(
         reply_to=reply_to,
         correlation_id=call,  # comes back in the answer
         message_id=call,  # by which the daemon knows a redelivered request
-        user_id=broker.credentials.username,  # our login, for which the broker vouches
+        user_id=broker.credentials.username,  # our login, which the broker verifies
         delivery_mode=2,  # survives a restart of the broker
         headers={"rb-timeout-ms": "10000"},  # what we grant the tool
     ),
