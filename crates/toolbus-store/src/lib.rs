@@ -7,6 +7,7 @@ mod memory_ledger;
 mod redis;
 mod sqlite;
 mod sqlite_ledger;
+mod sqlite_log;
 
 pub use self::claim::{FileClaim, FileClaimError};
 pub use self::memory::Memory;

@@ -15,6 +15,7 @@ use toolbus_core::Clock;
 use toolbus_core::store::{MAX_KEYS, Store, StoreError, check_key, check_namespace, check_value};
 
 use crate::sqlite_ledger;
+use crate::sqlite_log::{self, Log};
 
 /// Operations that wait for the connection; further ones wait for a slot.
 const MAX_WAITING: usize = 64;
@@ -23,6 +24,8 @@ const MAX_WAITING: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two attempts to open it, where SQLite does not wait by itself.
 const RETRY: Duration = Duration::from_millis(10);
+/// How often a log is read that seems to be damaged.
+const LOG_ATTEMPTS: usize = 3;
 /// Marks the file as ours: `Tbus`.
 const APPLICATION: i32 = i32::from_be_bytes(*b"Tbus");
 /// What each version of the tables adds to the one before. Only ever appended to.
@@ -217,6 +220,12 @@ pub enum OpenError {
         /// Latest version that is known.
         known: usize,
     },
+    /// Its log was damaged after it was written.
+    #[error(
+        "its log {0} is damaged, and calls that began or were answered would be forgotten: restore both files from one \
+         backup, or remove the log to go on without what it had"
+    )]
+    DamagedLog(String),
     /// Another process holds it.
     #[error("another process has held it for {} s", PATIENCE.as_secs())]
     Held,
@@ -243,12 +252,35 @@ pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
     // A name such as `:memory:` has a meaning of its own for SQLite; a path does not.
     let path = std::path::absolute(path).map_err(OpenError::Unusable)?;
     create(&path)?;
+    let log = read_log(&path)?;
     let deadline = Clock::SYSTEM.now() + PATIENCE;
-    loop {
+    let connection = loop {
         match connect(&path) {
             // Where two processes turn on the log of a new file, SQLite refuses one of them without waiting.
             Err(OpenError::Held) if Clock::SYSTEM.now() < deadline => thread::park_timeout(RETRY),
-            result => return result,
+            result => break result?,
+        }
+    };
+    if log == Log::Torn {
+        // What was not whole must not stand behind what is written now: after another power loss it would be part of it.
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
+    }
+    Ok(connection)
+}
+
+/// Reads the log beside a file, before SQLite does.
+fn read_log(path: &Path) -> Result<Log, OpenError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    let name = Path::new(&name);
+    let mut attempts = LOG_ATTEMPTS;
+    loop {
+        attempts -= 1;
+        match sqlite_log::read(name).map_err(OpenError::Unusable)? {
+            // Another connection may begin it anew meanwhile.
+            Log::Damaged if attempts > 0 => thread::park_timeout(RETRY),
+            Log::Damaged => return Err(OpenError::DamagedLog(name.display().to_string())),
+            log => return Ok(log),
         }
     }
 }
@@ -261,6 +293,8 @@ fn connect(path: &Path) -> Result<Connection, OpenError> {
     // A switch that an operator turned must not turn back, whatever happens to the machine: every commit reaches the disk.
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.query_row("PRAGMA journal_mode = WAL", (), |_| Ok(()))?;
+    // Each page of a transaction is in the log once, which `sqlite_log` counts on. What a batch writes stays in memory.
+    connection.pragma_update(None, "cache_spill", false)?;
     Ok(connection)
 }
 

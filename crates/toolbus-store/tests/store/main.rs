@@ -10,4 +10,5 @@ mod ledger_contract;
 mod ledger_files;
 mod ledger_model;
 mod ledger_steps;
+mod power_loss;
 mod redis;
