@@ -9,6 +9,7 @@ mod artifacts;
 mod bpf;
 mod cgroup;
 mod init;
+mod jobs;
 mod landlock;
 mod limits;
 mod mounts;

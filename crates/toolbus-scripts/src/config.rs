@@ -177,7 +177,8 @@ pub struct PackagesConfig {
     pub max_cache: LargeSize,
     /// How long the packages that were found for names without a version are used before they are looked for again.
     pub ttl: HumanDuration,
-    /// Index that packages come from, which may have a login in it; absent: what pip is configured for on this machine.
+    /// Index that packages come from, which may have a login in it, or a folder of wheels (`file:///srv/wheels`); absent:
+    /// PyPI. How pip is configured on this machine does not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index_url: Option<Secret>,
 }

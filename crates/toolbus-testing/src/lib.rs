@@ -1,6 +1,7 @@
 //! Real servers for tests: a private RabbitMQ node, a Redis server, a TCP proxy that breaks on demand, an OTLP receiver.
 
 pub mod log;
+pub mod other_user;
 pub mod otlp;
 pub mod patience;
 pub mod proxy;

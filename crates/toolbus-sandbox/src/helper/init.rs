@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
@@ -27,11 +27,10 @@ use super::seccomp::Filters;
 use super::start::{self, ProgramPipes};
 use super::template::Control;
 use super::tree::{ProcessTree, ProcessUsage, SeenCpuTime};
-use super::work_folder::{HOME, JOB, WorkFolder};
-use super::{limits, mounts, template, usage, watchdog};
+use super::work_folder::WorkFolder;
+use super::{mounts, template, usage, watchdog};
 use crate::now;
 use crate::outcome::{Ending, Stop, Usage};
-use crate::removal::FOLDER;
 use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, ProgramSpec, RunReport, SandboxSpec};
 
 /// Time between two measurements of what a program uses, in its first [`YOUTH`] and later.
@@ -40,15 +39,8 @@ const LOOKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(2
 const YOUTH: Duration = Duration::from_millis(200);
 /// Time between two measurements of a work folder on disk.
 const DISK_LOOK: Duration = Duration::from_millis(50);
-/// Time between two looks at a program that is stopped between two jobs.
-const IDLE_LOOK: Duration = Duration::from_secs(1);
 /// Time that a program has to end once it has closed the pipe on which it reports.
 const CLOSING: Duration = Duration::from_secs(1);
-/// CPU time that a program may use between two jobs, in milliseconds: what stops takes a moment.
-const IDLE_CPU_MS: u64 = 500;
-/// Time between two looks at the files of a program: a change in the tick of the clock in which the kernel noted the last
-/// one is not seen.
-const TICK: Duration = Duration::from_millis(12);
 /// Time between two lines on a program's progress. Of those in between the last is passed on.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(50);
 /// Most bytes that are read of these at a time: as many as a pipe holds.
@@ -88,7 +80,7 @@ pub(super) fn tell(daemon: &mut UnixStream, result: Result<Report, Failure>) -> 
     }
 }
 
-fn send_report(daemon: &mut UnixStream, report: &RunReport, artifacts: &[Bytes]) -> io::Result<()> {
+pub(super) fn send_report(daemon: &mut UnixStream, report: &RunReport, artifacts: &[Bytes]) -> io::Result<()> {
     wire::send(daemon, &HelperMessage::Ended(report.clone()))?;
     artifacts.iter().try_for_each(|bytes| daemon.write_all(bytes))
 }
@@ -157,24 +149,25 @@ enum Place {
 }
 
 pub(super) struct SandboxInit<'a> {
-    task: &'a Task<'a>,
-    order: &'a SandboxSpec,
-    tree: ProcessTree,
+    pub(super) task: &'a Task<'a>,
+    pub(super) order: &'a SandboxSpec,
+    pub(super) tree: ProcessTree,
     /// Path of its work folder, as the program sees it.
-    work: PathBuf,
-    program: Option<Pid>,
+    pub(super) work: PathBuf,
+    pub(super) program: Option<Pid>,
     /// Whether the program may have begun with its job.
-    has_begun: bool,
+    pub(super) has_begun: bool,
     seen: SeenCpuTime,
-    before: Before,
+    pub(super) before: Before,
 }
 
 /// What a program that stays has left of its jobs before.
 #[derive(Default)]
-struct Before {
+pub(super) struct Before {
     files: SeenFiles,
-    cpu_ms: u64,
-    looked_at: Option<Instant>,
+    pub(super) cpu_ms: u64,
+    /// When its files were looked at; `None` in its first job.
+    pub(super) looked_at: Option<Instant>,
 }
 
 impl<'a> SandboxInit<'a> {
@@ -219,7 +212,7 @@ impl SandboxInit<'_> {
     fn serve(&mut self, daemon: &mut UnixStream, program: &ProgramSpec) -> io::Result<Report> {
         if self.order.plan.waits {
             let pipes = self.start(program, &File::open("/dev/null")?, None)?;
-            if wait_until_ready(daemon, &pipes)? {
+            if Self::wait_until_ready(daemon, &pipes)? {
                 wire::send(daemon, &HelperMessage::Ready)?;
                 if !self.wait_for_job(daemon)? {
                     return Ok(None);
@@ -232,23 +225,6 @@ impl SandboxInit<'_> {
         self.has_begun = true;
         self.limit(&head)?;
         self.attend(daemon, &head, &pipes)
-    }
-
-    /// Gives the program, which waits, its job, and those that follow if it stays.
-    pub(super) fn run_waiting(&mut self, daemon: &mut UnixStream, pipes: &ProgramPipes) -> io::Result<Report> {
-        loop {
-            let Some((head, _)) = self.take_job(daemon)? else { return Ok(None) };
-            self.limit(&head)?;
-            self.has_begun = true;
-            self.go_on(pipes)?;
-            match self.attend(daemon, &head, pipes)? {
-                Some((report, bytes)) if report.stays => send_report(daemon, &report, &bytes)?,
-                report => return Ok(report),
-            }
-            if !self.wait_between_jobs(daemon)? {
-                return Ok(None);
-            }
-        }
     }
 
     /// Starts the program. A template gets the socket for its requests in place of the pipe for its job.
@@ -286,103 +262,14 @@ impl SandboxInit<'_> {
         }
     }
 
-    /// Waits for a message of the daemon, or its end; `false` if the watchdog has ended.
-    ///
-    /// # Errors
-    ///
-    /// If the program ends before that; the daemon then starts another one for the job.
-    pub(super) fn wait_for_job(&self, daemon: &UnixStream) -> io::Result<bool> {
-        let Some(program) = self.program else { return Ok(true) };
-        let program = pidfd_open(program, PidfdFlags::empty())?;
-        let lifeline = self.task.lifeline.as_fd();
-        let waited_for =
-            [(daemon.as_fd(), PollFlags::IN), (program.as_fd(), PollFlags::IN), (lifeline, PollFlags::empty())];
-        loop {
-            match ready_of(waited_for, None)? {
-                [_, _, true] => return Ok(false),
-                [true, ..] => return Ok(true),
-                [false, true, _] => return Err(io::Error::other("it ended while it waited for its job")),
-                [false, false, _] => {}
-            }
-        }
-    }
-
-    /// Waits for the next job of a program that is stopped; `false` if the daemon, the watchdog or the program has ended, or
-    /// this does not stay stopped.
-    fn wait_between_jobs(&mut self, daemon: &UnixStream) -> io::Result<bool> {
-        let Some(program) = self.program else { return Ok(false) };
-        let ended = pidfd_open(program, PidfdFlags::empty())?;
-        loop {
-            let lifeline = self.task.lifeline.as_fd();
-            let waited_for =
-                [(daemon.as_fd(), PollFlags::IN), (ended.as_fd(), PollFlags::IN), (lifeline, PollFlags::empty())];
-            match ready_of(waited_for, Some(IDLE_LOOK))? {
-                [_, true, _] | [_, _, true] => return Ok(false),
-                [true, ..] => return Ok(true),
-                [false, false, false] => {}
-            }
-            // A signal may have let it go on.
-            let used = self.used();
-            let is_idle = used.cpu_ms <= self.before.cpu_ms + IDLE_CPU_MS && !self.is_out_of_memory();
-            if !is_idle || used.memory > self.order.plan.limits.memory || !self.stop(program) {
-                return Ok(false);
-            }
-        }
-    }
-
-    /// Tells the program that a job is there, and lets it go on if it was stopped.
-    fn go_on(&self, pipes: &ProgramPipes) -> io::Result<()> {
-        if let (Some(program), Some(before)) = (self.program, self.before.looked_at) {
-            ready_of::<0>([], Some(TICK.saturating_sub(now() - before)))?;
-            pipes.forget_reports()?;
-            ignore_refusal(kill_process(program, Signal::CONT))?;
-        }
-        pipes.go()
-    }
-
-    /// Stops the program, and kills what it has started. Returns whether that succeeded.
-    fn stop(&self, program: Pid) -> bool {
-        if self.is_alone() { kill_process(program, Signal::STOP).is_ok() } else { self.tree.stop(program) }
-    }
-
-    /// Waits for the job and puts its files in place. Returns it with its standard input.
-    fn take_job(&self, daemon: &mut UnixStream) -> io::Result<Option<(JobHeader, File)>> {
-        let Some(DaemonMessage::Job(head)) = wire::receive(daemon)? else { return Ok(None) };
-        for (part, files) in [(JOB, &head.files), (HOME, &head.inputs)] {
-            let folder = open(self.work.join(part), FOLDER, Mode::empty())?;
-            for (name, length) in files {
-                if self.has_begun {
-                    // Of the job before.
-                    let _ = rustix::fs::unlinkat(&folder, name.as_str(), AtFlags::empty());
-                }
-                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-                let file = rustix::fs::openat(&folder, name.as_str(), flags, Mode::from_raw_mode(0o644))?;
-                copy(daemon, &mut File::from(file), *length)?;
-            }
-        }
-        let stdin = if head.stdin == 0 {
-            File::open("/dev/null")?
-        } else {
-            let mut stdin = File::from(rustix::fs::memfd_create("stdin", rustix::fs::MemfdFlags::CLOEXEC)?);
-            copy(daemon, &mut stdin, head.stdin)?;
-            io::Seek::rewind(&mut stdin)?;
-            stdin
-        };
-        Ok(Some((head, stdin)))
-    }
-
-    fn limit(&self, head: &JobHeader) -> io::Result<()> {
-        let Some(program) = self.program else { return Ok(()) };
-        ignore_refusal(limits::cpu(program, self.before.cpu_ms + head.cpu_ms, head.stays))?;
-        if !self.has_begun && !self.order.layers.namespaces && self.order.user.is_none() {
-            ignore_refusal(limits::tasks(program, self.order.plan.limits.processes))?;
-        }
-        Ok(())
-    }
-
     /// Waits until the program has ended, by itself or because of a limit, or is done with its job and stays. Ends all its
     /// other processes.
-    fn attend(&mut self, daemon: &mut UnixStream, head: &JobHeader, pipes: &ProgramPipes) -> io::Result<Report> {
+    pub(super) fn attend(
+        &mut self,
+        daemon: &mut UnixStream,
+        head: &JobHeader,
+        pipes: &ProgramPipes,
+    ) -> io::Result<Report> {
         let Some(program) = self.program else { return Ok(None) };
         let begun = now();
         let deadline = begun + Duration::from_millis(head.time_ms);
@@ -482,7 +369,7 @@ impl SandboxInit<'_> {
     }
 
     /// Whether the program cannot have children: without namespaces, the seccomp filter refuses to start processes.
-    fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         self.order.layers.seccomp && !self.order.layers.namespaces
     }
 
@@ -545,7 +432,7 @@ impl SandboxInit<'_> {
         }
     }
 
-    fn is_out_of_memory(&self) -> bool {
+    pub(super) fn is_out_of_memory(&self) -> bool {
         self.task.cgroup.is_some_and(CgroupFiles::is_out_of_memory)
     }
 
@@ -558,30 +445,6 @@ impl SandboxInit<'_> {
             (_, Some(signal)) => Ending::Signalled(signal),
             (Some(code), None) => Ending::Exited(code),
             (None, None) => Ending::Exited(-1),
-        }
-    }
-}
-
-/// A program that has ended already, or that this user may not limit, is limited by measurements alone.
-fn ignore_refusal(limited: rustix::io::Result<()>) -> io::Result<()> {
-    match limited {
-        Err(Errno::SRCH | Errno::PERM) => Ok(()),
-        limited => Ok(limited?),
-    }
-}
-
-/// Waits until the program reports that it is ready; `false` if the daemon sent the job first.
-fn wait_until_ready(daemon: &UnixStream, pipes: &ProgramPipes) -> io::Result<bool> {
-    loop {
-        let [has_job, said] = ready_of([(daemon.as_fd(), PollFlags::IN), (pipes.ready(), PollFlags::IN)], None)?;
-        if has_job {
-            return Ok(false);
-        }
-        if said {
-            return match pipes.report()? {
-                Some(_) => Ok(true),
-                None => Err(io::Error::other("it ended before it was ready")),
-            };
         }
     }
 }
@@ -633,14 +496,6 @@ fn reap(program: Pid) -> io::Result<Option<WaitStatus>> {
             Ok(None) | Err(Errno::CHILD) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
-    }
-}
-
-/// Copies exactly `length` bytes.
-fn copy(from: &mut UnixStream, to: &mut File, length: u64) -> io::Result<()> {
-    match io::copy(&mut from.take(length), to)? {
-        copied if copied == length => Ok(()),
-        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 

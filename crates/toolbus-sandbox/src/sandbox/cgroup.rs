@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::base::remove_soon;
+use super::base::{FolderLock, NAMES, is_numbered, remove_soon};
 use crate::wire::CgroupSpec;
 
 /// Prefix of its name; a process id and a number follow.
@@ -14,7 +14,11 @@ const CONTROLLERS: &str = "+memory";
 
 /// Cgroups that this process may write to. Removed when dropped, as far as their processes have ended.
 #[derive(Debug)]
-pub(super) struct CgroupBase(CgroupSpec);
+pub(super) struct CgroupBase {
+    spec: CgroupSpec,
+    /// Of each hierarchy.
+    locks: Vec<FolderLock>,
+}
 
 impl CgroupBase {
     /// Makes them beside or below the cgroup of this process, and removes those of daemons that are gone.
@@ -28,27 +32,27 @@ impl CgroupBase {
         let found = Hierarchies::parse(&own, &mounts);
         match found {
             Hierarchies { memory: Some(memory), cpu: Some(cpu), .. } => {
-                let memory = make_in(&memory)?;
-                let cpu = make_in(&cpu).inspect_err(|_| _ = remove(&memory))?;
-                Ok(Self(CgroupSpec { memory, cpu }))
+                let (memory, lock) = make_in(&memory)?;
+                let (cpu, other) = make_in(&cpu).inspect_err(|_| _ = remove(&memory))?;
+                Ok(Self { spec: CgroupSpec { memory, cpu }, locks: vec![lock, other] })
             }
             Hierarchies { memory: None, unified: Some(unified), .. } => {
-                let memory = make_unified(&unified)?;
-                Ok(Self(CgroupSpec { cpu: memory.clone(), memory }))
+                let (memory, lock) = make_unified(&unified)?;
+                Ok(Self { spec: CgroupSpec { cpu: memory.clone(), memory }, locks: vec![lock] })
             }
             _ => Err(io::Error::new(io::ErrorKind::NotFound, "no cgroups limit memory and count CPU time")),
         }
     }
 
     pub(super) fn spec(&self) -> &CgroupSpec {
-        &self.0
+        &self.spec
     }
 }
 
 impl Drop for CgroupBase {
     fn drop(&mut self) {
-        let folders = [self.0.memory.clone(), self.0.cpu.clone()];
-        remove_soon(move || folders.iter().all(|folder| remove(folder)));
+        let folders = [self.spec.memory.clone(), self.spec.cpu.clone()];
+        remove_soon(std::mem::take(&mut self.locks), move || folders.iter().all(|folder| remove(folder)));
     }
 }
 
@@ -97,13 +101,16 @@ fn mounted<'a>(mounts: &'a str, kind: &str, controller: &str) -> Option<(&'a str
     })
 }
 
-fn make_in(parent: &Path) -> io::Result<PathBuf> {
+fn make_in(parent: &Path) -> io::Result<(PathBuf, FolderLock)> {
     remove_stale(parent);
-    for number in 0..1000 {
+    for number in 0..NAMES {
         let path = parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
         match fs::create_dir(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return made.map(|()| path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            made => made?,
+        }
+        if let Some(lock) = FolderLock::take(&path)? {
+            return Ok((path, lock));
         }
     }
     Err(io::Error::other("every name for a cgroup is taken"))
@@ -111,7 +118,7 @@ fn make_in(parent: &Path) -> io::Result<PathBuf> {
 
 /// In version 2 a cgroup with processes has no limited ones below it, unless it is the root: then the one above is tried,
 /// which systemd lets a unit with `Delegate=yes` and `DelegateSubgroup=` use.
-fn make_unified(own: &Path) -> io::Result<PathBuf> {
+fn make_unified(own: &Path) -> io::Result<(PathBuf, FolderLock)> {
     let mut refused = io::Error::new(io::ErrorKind::NotFound, "no cgroup is above this one");
     for parent in own.ancestors().take(2).filter(|parent| parent.join("cgroup.procs").exists()) {
         match make_limited_in(parent) {
@@ -122,21 +129,21 @@ fn make_unified(own: &Path) -> io::Result<PathBuf> {
     Err(refused)
 }
 
-fn make_limited_in(parent: &Path) -> io::Result<PathBuf> {
+fn make_limited_in(parent: &Path) -> io::Result<(PathBuf, FolderLock)> {
     fs::write(parent.join("cgroup.subtree_control"), CONTROLLERS)?;
-    let made = make_in(parent)?;
+    let (made, lock) = make_in(parent)?;
     let enabled = fs::write(made.join("cgroup.subtree_control"), CONTROLLERS);
     if enabled.is_err() {
         remove(&made);
     }
-    enabled.map(|()| made)
+    enabled.map(|()| (made, lock))
 }
 
 fn remove_stale(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once('-')?.0.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+        if entry.file_name().to_str().is_some_and(|name| is_numbered(name, PREFIX))
+            && let Ok(Some(_lock)) = FolderLock::take(&entry.path())
+        {
             remove(&entry.path());
         }
     }
@@ -178,15 +185,18 @@ mod tests {
     #[test]
     fn cgroups_of_daemons_that_are_gone_are_removed_and_others_are_not() {
         let parent = tempfile::tempdir().unwrap();
+        // A living daemon in another PID namespace may have an id that is none here.
         let names =
-            [format!("{PREFIX}{}-0", std::process::id()), format!("{PREFIX}4194305-0"), "other-4194305-0".into()];
-        for name in &names {
-            fs::create_dir_all(parent.path().join(name).join("run-1")).unwrap();
+            [format!("{PREFIX}4194305-0"), format!("{PREFIX}{}-0", std::process::id()), "other-4194305-0".into()];
+        let paths = names.map(|name| parent.path().join(name));
+        for path in &paths {
+            fs::create_dir_all(path.join("run-1")).unwrap();
         }
-        let made = make_in(parent.path()).unwrap();
-        assert!(made.ends_with(format!("{PREFIX}{}-1", std::process::id())), "{made:?}");
-        let left = names.map(|name| parent.path().join(name).exists());
-        assert_eq!(left, [true, false, true]);
+        let _lock = FolderLock::take(&paths[0]).unwrap().unwrap();
+        let (made, _made) = make_in(parent.path()).unwrap();
+        assert!(made.ends_with(format!("{PREFIX}{}-0", std::process::id())), "{made:?}");
+        assert!(!made.join("run-1").exists(), "what was left was removed");
+        assert_eq!(paths.map(|path| path.exists()), [true, true, true]);
     }
 
     #[test]
@@ -199,7 +209,7 @@ mod tests {
         }
         // As the kernel refuses it with EBUSY.
         fs::create_dir(own.join("cgroup.subtree_control")).unwrap();
-        let made = make_unified(&own).unwrap();
+        let (made, _lock) = make_unified(&own).unwrap();
         assert_eq!(made.parent(), Some(unit.path()));
         assert_eq!(fs::read_to_string(made.join("cgroup.subtree_control")).unwrap(), CONTROLLERS);
         make_unified(&own.join("missing")).unwrap_err();

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
+use percent_encoding::percent_decode_str;
 use rustix::process::geteuid;
 use toolbus_core::secret::Secret;
 use toolbus_sandbox::{Ending, Job, Limits, Outcome, Plan, Sandbox, Stop};
@@ -218,24 +219,18 @@ pub(super) fn installed(target: &Path) -> io::Result<(u64, Vec<String>)> {
     if packages.is_empty() { Err(io::Error::other("pip installed nothing")) } else { Ok((bytes, packages)) }
 }
 
-/// Variables that say where packages are. pip takes the highest version of all these places, so that none of them may be
-/// added to an index that is configured.
-const INDEX: [&str; 5] = ["PIP_CONFIG_FILE", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_NO_INDEX"];
-/// Variables that say how pip reaches an index.
-const PIP: [&str; 6] =
-    ["PIP_CERT", "PIP_CLIENT_CERT", "PIP_DEFAULT_TIMEOUT", "PIP_PROXY", "PIP_RETRIES", "PIP_TRUSTED_HOST"];
 /// Keeps pip from reading any file of its own configuration.
 const NO_FILES: &str = "/dev/null";
+/// What begins the address of a folder of wheels, which is used in place of an index.
+const FOLDER: &str = "file://";
+/// What begins that of an index without TLS, which pip uses only if it is named.
+const WITHOUT_TLS: &str = "http://";
 /// Variables for proxies, compared without case.
 const NETWORK: [&str; 4] = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"];
 /// Which authorities are trusted.
 const AUTHORITIES: [&str; 4] = ["CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"];
 /// Variables that the sandbox sets itself.
 const OF_THE_SANDBOX: [&str; 2] = ["HOME", "TMPDIR"];
-
-/// Files that pip is configured by for all users, and those of one user, below the home folder.
-const OF_ALL: [&str; 2] = ["/etc/pip.conf", "/etc/xdg/pip/pip.conf"];
-const OF_ONE: [&str; 2] = [".config/pip/pip.conf", ".pip/pip.conf"];
 
 /// What says which system this is: pip tells the index, and fails where it cannot read what it sees.
 const SYSTEM: [&str; 3] = ["/etc/debian_version", "/etc/lsb-release", "/etc/os-release"];
@@ -250,6 +245,8 @@ struct PipEnvironment {
     secrets: Vec<String>,
 }
 
+/// pip takes the highest version of all places that it knows: one who can add to another place would choose the package. So
+/// there is one place, and nothing of pip's own configuration, which may name others.
 fn of(
     interpreter: &Interpreter,
     is_confined: bool,
@@ -257,39 +254,32 @@ fn of(
     daemon: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> PipEnvironment {
     let daemon: BTreeMap<OsString, OsString> = daemon.into_iter().collect();
-    let value = |name: &str| daemon.get(&OsString::from(name)).and_then(|value| value.to_str());
-    let home = value("HOME").map(PathBuf::from);
-
-    let is_own = |name: &str| {
-        let upper = name.to_ascii_uppercase();
-        PIP.contains(&name)
-            || AUTHORITIES.contains(&name)
-            || NETWORK.contains(&&*upper)
-            || (index_url.is_none() && INDEX.contains(&name))
-    };
-    let own = daemon.iter().filter(|(name, _)| name.to_str().is_some_and(is_own));
+    let reaches_index = |name: &str| AUTHORITIES.contains(&name) || NETWORK.contains(&&*name.to_ascii_uppercase());
+    let own = daemon.iter().filter(|(name, _)| name.to_str().is_some_and(reaches_index));
     let mut environment: BTreeMap<OsString, OsString> =
         own.map(|(name, value)| (name.clone(), value.clone())).collect();
     let mut secrets: Vec<String> = environment.values().filter_map(|value| value.to_str()).map(str::to_owned).collect();
-    if let Some(url) = index_url {
-        environment.insert("PIP_INDEX_URL".into(), url.expose().into());
-        environment.insert("PIP_CONFIG_FILE".into(), NO_FILES.into());
-        secrets.push(url.expose().to_owned());
-    }
-    let source = INDEX.iter().chain(&PIP).filter_map(|name| environment.get(&OsString::from(name)));
-    let source = source.map(|value| value.to_string_lossy().into_owned()).collect();
+    let named = environment.values().filter_map(|value| value.to_str()).filter(|value| value.starts_with('/'));
+    let mut named: Vec<PathBuf> = named.map(PathBuf::from).collect();
 
-    // In the sandbox the home folder is another one, so a variable names the file in that of the daemon's user.
-    let of_one = home.iter().flat_map(|home| OF_ONE.map(|file| home.join(file))).find(|file| file.is_file());
-    let of_one = of_one.filter(|_| index_url.is_none());
-    if let (true, Some(file)) = (is_confined, &of_one) {
-        environment.entry("PIP_CONFIG_FILE".into()).or_insert_with(|| file.clone().into_os_string());
+    environment.insert("PIP_CONFIG_FILE".into(), NO_FILES.into());
+    let index = index_url.map(Secret::expose);
+    if let Some(url) = index {
+        secrets.push(url.to_owned());
+        if let Some(folder) = url.strip_prefix(FOLDER) {
+            environment.insert("PIP_NO_INDEX".into(), "1".into());
+            environment.insert("PIP_FIND_LINKS".into(), url.into());
+            named.push(percent_decode_str(folder).decode_utf8_lossy().into_owned().into());
+        } else {
+            environment.insert("PIP_INDEX_URL".into(), url.into());
+        }
+        let host = url.strip_prefix(WITHOUT_TLS).and_then(|rest| rest.split(['/', '?', '#']).next());
+        let host = host.and_then(|host| host.rsplit('@').next());
+        environment.extend(host.map(|host| ("PIP_TRUSTED_HOST".into(), host.into())));
     }
-    let installed = interpreter.program.ancestors().nth(2).map(|prefix| prefix.join("pip.conf"));
-    let named = environment.values().filter_map(|value| value.to_str()).flat_map(str::split_whitespace);
-    let named: Vec<PathBuf> = named.filter(|value| value.starts_with('/')).map(PathBuf::from).collect();
-    let of_all = OF_ALL.iter().map(PathBuf::from).chain(installed).filter(|_| index_url.is_none());
-    let files = system::NETWORK.iter().chain(&SYSTEM).map(PathBuf::from).chain(of_all).chain(of_one).chain(named);
+    let source = index.map(str::to_owned).into_iter().collect();
+
+    let files = system::NETWORK.iter().chain(&SYSTEM).map(PathBuf::from).chain(named);
     let read = system::existing(files.chain(interpreter.read.iter().cloned()).filter(|path| path != Path::new("/")));
 
     let is_kept = |name: &OsString| !(is_confined && OF_THE_SANDBOX.iter().any(|own| name == own));
@@ -320,54 +310,86 @@ mod tests {
         given.environment.iter().map(show).collect()
     }
 
-    const DAEMON: [(&str, &str); 7] = [
+    const DAEMON: [(&str, &str); 12] = [
         ("PATH", "/bin"),
         ("HOME", "/no/such/home"),
         ("PIP_INDEX_URL", "https://u:hunter2@index.example/"),
         ("PIP_EXTRA_INDEX_URL", "https://extra.example/"),
+        ("PIP_FIND_LINKS", "/usr/share"),
+        ("PIP_NO_INDEX", "1"),
+        ("PIP_CONFIG_FILE", "/etc/passwd"),
+        ("PIP_TRUSTED_HOST", "extra.example"),
+        ("PIP_PROXY", "http://other.example:3128"),
         ("https_proxy", "http://proxy.example:3128"),
         ("AWS_SECRET_ACCESS_KEY", "x"),
         ("PIP_TARGET", "/"),
     ];
 
-    #[test]
-    fn pip_gets_what_says_where_packages_are_and_nothing_else() {
-        insta::assert_snapshot!(shown(&given(None, true, &DAEMON)).join("\n"), @"
-        PATH=/bin
-        PIP_EXTRA_INDEX_URL=https://extra.example/
-        PIP_INDEX_URL=https://u:hunter2@index.example/
-        https_proxy=http://proxy.example:3128
-        ");
+    /// A home folder in which pip is configured, and the variables of a daemon that has it.
+    fn configured(home: &Path) -> Vec<(&'static str, String)> {
+        for file in [".config/pip/pip.conf", ".pip/pip.conf"] {
+            fs::create_dir_all(home.join(file).parent().unwrap()).unwrap();
+            fs::write(home.join(file), "[global]\nextra-index-url = https://other.example/\n").unwrap();
+        }
+        let others =
+            DAEMON.iter().filter(|(name, _)| *name != "HOME").map(|(name, value)| (*name, (*value).to_owned()));
+        others.chain([("HOME", home.to_str().unwrap().to_owned())]).collect()
     }
 
     #[test]
     fn an_index_that_is_configured_is_the_only_one() {
-        // pip takes the highest version of all places: one who can add to another place would choose the package.
         let home = tempfile::tempdir().unwrap();
-        let file = home.path().join(".config/pip/pip.conf");
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(&file, "[global]\nextra-index-url = https://other.example/\n").unwrap();
-        let mut daemon = DAEMON.to_vec();
-        let others = [("PIP_FIND_LINKS", "/wheels"), ("PIP_NO_INDEX", "1"), ("PIP_CONFIG_FILE", "/etc/other.conf")];
-        daemon.extend(others);
-        daemon.push(("HOME", home.path().to_str().unwrap()));
-        for is_confined in [true, false] {
-            let mut given = given(Some("https://own.example/"), is_confined, &daemon);
+        let daemon = configured(home.path());
+        let daemon: Vec<(&str, &str)> = daemon.iter().map(|(name, value)| (*name, &**value)).collect();
+        let of = |index: Option<&str>, is_confined| {
+            let mut given = given(index, is_confined, &daemon);
             given.environment.remove(&OsString::from("HOME"));
-            insta::allow_duplicates!(insta::assert_snapshot!(shown(&given).join("\n"), @"
+            assert_eq!(given.source, index.into_iter().collect::<Vec<_>>());
+            let is_pips =
+                |path: &&PathBuf| path.ends_with("pip.conf") || path.ends_with("share") || path.ends_with("passwd");
+            assert_eq!(given.read.iter().find(is_pips), None);
+            shown(&given).join("\n")
+        };
+        for is_confined in [true, false] {
+            insta::allow_duplicates!(insta::assert_snapshot!(of(Some("https://own.example/"), is_confined), @"
             PATH=/bin
             PIP_CONFIG_FILE=/dev/null
             PIP_INDEX_URL=https://own.example/
             https_proxy=http://proxy.example:3128
             "));
-            assert_eq!(given.source, ["/dev/null", "https://own.example/"]);
-            let is_pips = |path: &&PathBuf| path.ends_with("pip.conf") || path.ends_with("wheels");
-            assert_eq!(given.read.iter().find(is_pips), None);
+            // The one that pip uses by itself.
+            insta::allow_duplicates!(insta::assert_snapshot!(of(None, is_confined), @"
+            PATH=/bin
+            PIP_CONFIG_FILE=/dev/null
+            https_proxy=http://proxy.example:3128
+            "));
+            insta::allow_duplicates!(
+                insta::assert_snapshot!(of(Some("http://u:p@own.example:8080/simple"), is_confined), @"
+            PATH=/bin
+            PIP_CONFIG_FILE=/dev/null
+            PIP_INDEX_URL=http://u:p@own.example:8080/simple
+            PIP_TRUSTED_HOST=own.example:8080
+            https_proxy=http://proxy.example:3128
+            ")
+            );
         }
     }
 
     #[test]
-    fn pip_reads_its_files_and_those_that_variables_name() {
+    fn a_folder_of_wheels_is_read_in_place_of_an_index() {
+        let home = tempfile::tempdir().unwrap();
+        let home = fs::canonicalize(home.path()).unwrap();
+        fs::create_dir(home.join("my wheels")).unwrap();
+        let url = format!("file://{}/my%20wheels", home.display());
+        let given = given(Some(&url), true, &[]);
+        let expected =
+            ["PIP_CONFIG_FILE=/dev/null".to_owned(), format!("PIP_FIND_LINKS={url}"), "PIP_NO_INDEX=1".to_owned()];
+        assert_eq!(shown(&given), expected);
+        assert!(given.read.contains(&home.join("my wheels")), "{:?}", given.read);
+    }
+
+    #[test]
+    fn pip_reads_files_that_variables_for_certificates_name_and_no_others_of_the_daemons_user() {
         let home = tempfile::tempdir().unwrap();
         let home = fs::canonicalize(home.path()).unwrap();
         for file in [".config/pip/pip.conf", "ca.pem", "private"] {
@@ -375,11 +397,10 @@ mod tests {
             fs::write(home.join(file), "").unwrap();
         }
         let (at, ca) = (home.to_str().unwrap(), home.join("ca.pem"));
-        let given = given(None, true, &[("HOME", at), ("PIP_CERT", ca.to_str().unwrap()), ("PIP_FIND_LINKS", "/")]);
+        let daemon = [("HOME", at), ("REQUESTS_CA_BUNDLE", ca.to_str().unwrap()), ("SSL_CERT_DIR", "/")];
+        let given = given(None, true, &daemon);
         let own: Vec<_> = given.read.iter().filter(|path| path.starts_with(&home)).collect();
-        assert_eq!(own, [&home.join(".config/pip/pip.conf"), &ca]);
+        assert_eq!(own, [&ca]);
         assert!(given.read.contains(&"/usr/lib".into()) && !given.read.contains(&"/".into()), "{:?}", given.read);
-        let file = given.environment.get(&OsString::from("PIP_CONFIG_FILE")).unwrap();
-        assert_eq!(Path::new(file), home.join(".config/pip/pip.conf"));
     }
 }

@@ -390,14 +390,12 @@ impl WheelFolder {
             cache: self.folder.path().join("cache"),
             max_cache: LargeSize::from_gib(1),
             ttl: HumanDuration::from_secs(3600),
-            index_url: None,
+            index_url: Some(Secret::new(format!("file://{}/wheels", self.folder.path().display()))),
         };
-        let wheels = self.folder.path().join("wheels");
-        let daemon = [
-            ("PATH".into(), "/usr/bin:/bin".into()),
-            ("PIP_NO_INDEX".into(), "1".into()),
-            ("PIP_FIND_LINKS".into(), wheels.into_os_string()),
-        ];
+        // Of the machine's configuration, which does not count.
+        let daemon =
+            [("PATH", "/usr/bin:/bin"), ("PIP_NO_INDEX", "0"), ("PIP_FIND_LINKS", "/no"), ("PIP_REQUIRE_HASHES", "1")];
+        let daemon = daemon.map(|(name, value)| (name.into(), value.into()));
         PackageCache::open_with(&config, &self.interpreter, sandbox, daemon).unwrap()
     }
 

@@ -295,8 +295,9 @@ const TRIES: u32 = 3;
 /// What the interpreter of a session runs.
 const SESSION_BOOTSTRAP: &str =
     concat!(include_str!("run.py"), "\n\n", include_str!("session.py"), "\n\nSession(sys.argv[1]).serve()\n");
-/// What a script may start besides, where it may start anything: what `PATH` leads to.
-const PROGRAMS: [&str; 3] = ["/bin", "/usr/bin", "/etc/alternatives"];
+/// What a script may start besides, where it may start anything: what `PATH` leads to. matplotlib asks `fc-list` for fonts,
+/// which complains without its configuration.
+const PROGRAMS: [&str; 5] = ["/bin", "/usr/bin", "/etc/alternatives", "/etc/fonts", "/usr/share/fontconfig"];
 /// The whole environment of a script, but for what names its own files.
 const ENVIRONMENT: [(&str, &str); 3] =
     [("LANG", "C.UTF-8"), ("MPLBACKEND", "Agg"), ("PATH", "/usr/local/bin:/usr/bin:/bin")];

@@ -39,7 +39,8 @@ pub(super) fn hint(stderr: &str, given: ScriptBudget<'_>) -> Option<String> {
     if let Some((_, rest)) = error.split_once("ModuleNotFoundError: No module named '") {
         return module(rest.split(['\'', '.']).next()?, given);
     }
-    let begins = given.session.is_some_and(|session| session.is_new);
+    // Of one that was lost the answer says so anyway.
+    let begins = given.session.is_some_and(|session| session.is_new && !session.is_lost);
     if begins && (error.starts_with("NameError: ") || has(&["FileNotFoundError: "])) {
         return Some(
             "This script is the first of its session: variables and files of earlier ones, if any, are gone."
@@ -49,7 +50,9 @@ pub(super) fn hint(stderr: &str, given: ScriptBudget<'_>) -> Option<String> {
     let is_network = has(&["gaierror", "name resolution", "NameResolutionError", "Network is unreachable"]);
     let is_refused = has(&["PermissionError: [Errno 1]", "PermissionError: [Errno 13]"]);
     let is_process = goes_through(&["subprocess", "fork", "multiprocessing", "os.system", "os.popen", "posix_spawn"]);
-    if given.has_processes && is_refused && goes_through(&["forkserver", "multiprocessing/connection"]) {
+    let needs_sockets = is_refused && goes_through(&["forkserver", "multiprocessing/connection"])
+        || error.starts_with("EOFError") && goes_through(&["multiprocessing/managers"]);
+    if given.has_processes && needs_sockets {
         Some(
             "`multiprocessing` has no sockets here: use its start method 'fork' or 'spawn', and no manager.".to_owned(),
         )
@@ -156,8 +159,14 @@ mod tests {
         let packages = AllowedPackages::default();
         let refused = "  File \"/usr/lib/python3.11/multiprocessing/forkserver.py\", line 136, in ensure_running\n  \
                        File \"/usr/lib/python3.11/socket.py\", line 232\nPermissionError: [Errno 1] Operation not permitted";
-        let hint = hint(refused, ScriptBudget { has_processes: true, ..given(&packages) });
-        insta::assert_snapshot!(hint.unwrap(), @"`multiprocessing` has no sockets here: use its start method 'fork' or 'spawn', and no manager.");
+        // The process of a manager ends by such an error; the script finds the end of a pipe to it.
+        let manager = "  File \"/usr/lib/python3.11/multiprocessing/managers.py\", line 566, in start\nEOFError";
+        for stderr in [refused, manager] {
+            let hint = hint(stderr, ScriptBudget { has_processes: true, ..given(&packages) });
+            insta::allow_duplicates!(
+                insta::assert_snapshot!(hint.unwrap(), @"`multiprocessing` has no sockets here: use its start method 'fork' or 'spawn', and no manager.")
+            );
+        }
     }
 
     #[test]

@@ -15,7 +15,11 @@ use super::arguments::ScriptArguments;
 use super::text::InSession;
 use super::{RETRY_AFTER, ScriptToolInner, invalid};
 use crate::requirement::Requirement;
-use crate::runner::{Script, SessionInterpreter};
+use crate::runner::{RunFailure, Script, SessionInterpreter};
+
+/// What is said of a script that was lost with its session.
+const LOST_WITH_SCRIPT: &str = "The session was lost while the script ran: its variables and files are gone, and how far \
+     the script came is not known. The next script begins another session.";
 
 /// Makes what runs the scripts of each session. Their interpreters are started by their first scripts.
 pub(super) struct ScriptSessions(pub(super) Arc<ScriptToolInner>);
@@ -29,7 +33,7 @@ pub(super) struct ScriptSession {
 
 #[derive(Default)]
 struct SessionState {
-    /// Absent before the first script, and when a script was cancelled.
+    /// Absent before the first script, and when one has ended it or was cancelled.
     interpreter: Option<SessionInterpreter>,
     /// Those of the script that started the interpreter.
     packages: Vec<Requirement>,
@@ -54,24 +58,36 @@ impl Executor for ScriptSession {
                 .with_retry_after(RETRY_AFTER)
         })?;
         let SessionState { interpreter, packages } = &mut *state;
-        *interpreter = interpreter.take().filter(|interpreter| !interpreter.is_gone());
-        let is_new = interpreter.is_none();
-        if is_new {
+        let is_first = interpreter.is_none();
+        if is_first {
             packages.clone_from(&arguments.packages);
         } else if !arguments.packages.is_empty() && !is_same(packages, &arguments.packages) {
             return Err(other_packages(packages));
         }
         let (tool, taken) = (&self.tool, &mut *interpreter);
         let runs = |script: Script, watcher: Option<Watcher>| async move {
-            let ready = match taken.take() {
-                Some(ready) => ready,
-                None => tool.runner.open(&script.packages, script.deadline).await?,
-            };
-            let (finished, kept) = ready.run(script, watcher.as_ref()).await?;
+            if let Some(ready) = taken.take().filter(|ready| !ready.is_gone()) {
+                match ready.run(script.clone(), watcher.as_ref()).await {
+                    Ok((finished, kept)) => {
+                        *taken = kept;
+                        let is_over = taken.is_none();
+                        return Ok((finished, Some(InSession { is_new: false, is_lost: false, is_over })));
+                    }
+                    // It was killed a moment ago, and has nothing of the script.
+                    Err(RunFailure::NotStarted(error)) => tracing::debug!(error, "a session was lost"),
+                    Err(error) => return Err(error),
+                }
+            }
+            let another = tool.runner.open(packages, script.deadline).await?;
+            let (finished, kept) = another.run(script, watcher.as_ref()).await?;
             *taken = kept;
-            Ok((finished, Some(InSession { is_new, is_over: taken.is_none() })))
+            let in_session = InSession { is_new: true, is_lost: !is_first, is_over: taken.is_none() };
+            Ok((finished, Some(in_session)))
         };
-        let result = tool.run(&call, arguments, begun, runs).await;
+        let result = tool.run(&call, arguments, begun, runs).await.map_err(|failure| match failure.cause {
+            Cause::Unavailable => ToolFailure { message: LOST_WITH_SCRIPT.to_owned(), ..failure },
+            _ => failure,
+        });
         self.is_over.store(interpreter.is_none(), Ordering::Relaxed);
         result
     }

@@ -18,6 +18,9 @@ const MAX_SHOWN: usize = 16_000;
 const MAX_BEGINNING: usize = 4_000;
 /// What is said of a script that ended its session.
 const OVER: &str = "The session has ended: its variables and files are gone. The next script begins another.";
+/// What is said to a script whose session was not there any more.
+const LOST: &str = "The session was lost since its last script: its variables and files are gone. This script began \
+     another.";
 /// Most files that are named.
 const MAX_NAMED: usize = 20;
 /// The exit code of a script that did not end in time.
@@ -42,6 +45,8 @@ pub(super) struct ScriptBudget<'a> {
 pub(super) struct InSession {
     /// Whether the interpreter was started for the script.
     pub(super) is_new: bool,
+    /// Whether that was in place of one that has ended since its last script.
+    pub(super) is_lost: bool,
     /// Whether the interpreter has ended with the script.
     pub(super) is_over: bool,
 }
@@ -65,9 +70,9 @@ pub(super) fn output(finished: &Finished, given: ScriptBudget<'_>) -> ToolOutput
         Ending::Stopped(stop) => stopped(stop, &stdout, &stderr, given),
     };
     let program = program(outcome, &content, stdout, stderr, given.time);
-    let is_over = given.session.is_some_and(|session| session.is_over);
-    let over = is_over.then(|| OVER.to_owned());
-    let notes = [left_out(outcome.left_out, given.limits), not_returned(&outcome.not_returned), over];
+    let lost = given.session.is_some_and(|session| session.is_lost).then(|| LOST.to_owned());
+    let over = given.session.is_some_and(|session| session.is_over).then(|| OVER.to_owned());
+    let notes = [left_out(outcome.left_out, given.limits), not_returned(&outcome.not_returned), lost, over];
     let content = notes.into_iter().flatten().fold(content, |content, note| {
         let end = if content.ends_with('\n') { "" } else { "\n" };
         format!("{content}{end}[{note}]")

@@ -20,3 +20,4 @@ mod packages;
 mod processes;
 mod source;
 mod time;
+mod unprivileged;

@@ -38,7 +38,13 @@ impl Possessions {
             .collect();
         descriptors.sort();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        Self { processes: descendants(), folders: work_folders(), cgroups: cgroups(), descriptors, mounts }
+        Self {
+            processes: descendants(),
+            folders: work_folders(),
+            cgroups: cgroups(std::process::id()),
+            descriptors,
+            mounts,
+        }
     }
 
     /// Waits until everything is again as it was.
@@ -57,9 +63,9 @@ pub(crate) fn work_folders() -> Vec<PathBuf> {
     found.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).map(|entry| entry.path()).collect()
 }
 
-/// Cgroups of this process's sandboxes, where they are mounted by the names of their controllers.
-fn cgroups() -> Vec<PathBuf> {
-    let own = format!("toolbus-{}-", std::process::id());
+/// Cgroups of a process's sandboxes, where they are mounted by the names of their controllers.
+pub(crate) fn cgroups(of: u32) -> Vec<PathBuf> {
+    let own = format!("toolbus-{of}-");
     let lines = fs::read_to_string("/proc/self/cgroup").unwrap();
     let folders = lines.lines().filter_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;

@@ -14,6 +14,7 @@ mod container;
 mod fixture;
 mod left;
 mod many;
+mod other_daemon;
 mod other_user;
 mod spawner;
 mod sudden;

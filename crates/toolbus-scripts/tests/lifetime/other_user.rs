@@ -9,6 +9,7 @@ use rustix::process::geteuid;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use toolbus_sandbox::Level;
+use toolbus_testing::other_user::as_nobody;
 use toolbus_testing::patience::eventually;
 
 use crate::fixture::{ended, helper, named};
@@ -186,4 +187,14 @@ fn a_daemon_that_is_not_root_keeps_the_same_attacks_in() {
         eventually("the removal of every folder of a run", async || home.runs().is_empty().then_some(())).await;
         before.are_back("after all attacks").await;
     });
+}
+
+#[test]
+fn nothing_is_left_of_scripts_of_a_daemon_that_is_not_root() {
+    if geteuid().is_root() {
+        let daemon = helper().with_file_name("run_script");
+        alone(async {
+            as_nobody(&[&helper(), &daemon], &["many::", "spawner::", "sudden::"], 10).await.unwrap();
+        });
+    }
 }

@@ -134,13 +134,13 @@ fn a_thread_that_becomes_another_program_does_not_outlive_those_that_watch_it() 
     });
 }
 
-fn daemon(level: Level, temporary: &Path) -> tokio::process::Child {
+pub(crate) fn daemon(level: Level, temporary: &Path) -> tokio::process::Child {
     let mut command = Command::new(helper().with_file_name("run_script"));
     command.args([level.as_str(), "600000"]).env("TMPDIR", temporary);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap()
 }
 
-async fn give(daemon: &mut tokio::process::Child, source: &str) {
+pub(crate) async fn give(daemon: &mut tokio::process::Child, source: &str) {
     daemon.stdin.take().unwrap().write_all(source.as_bytes()).await.unwrap();
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
@@ -19,8 +20,9 @@ use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 use toolbus_core::toolsets::{SessionLimits, SessionSet};
 use toolbus_sandbox::{Level, Limits, Sandbox};
-use toolbus_scripts::config::PoolConfig;
+use toolbus_scripts::config::{PoolConfig, PoolMode};
 use toolbus_scripts::interpreter::Interpreter;
+use toolbus_scripts::packages::Installer;
 use toolbus_scripts::queue::{Bounds, FairQueue};
 use toolbus_scripts::requirement::AllowedPackages;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
@@ -43,11 +45,36 @@ const LIMITS: Limits = Limits {
 /// Time of a call, which no script needs.
 const TIME: Duration = Duration::from_secs(120);
 
-/// Counts nothing.
-struct NoEvents;
+/// How each script got its interpreter.
+#[derive(Default)]
+pub(crate) struct Starts(Mutex<Vec<Option<&'static str>>>);
 
-impl ScriptEvents for NoEvents {
-    fn run(&self, _: &ScriptRun) {}
+impl Starts {
+    pub(crate) fn last(&self) -> Option<&'static str> {
+        self.0.lock().last().copied().flatten()
+    }
+}
+
+impl ScriptEvents for Starts {
+    fn run(&self, run: &ScriptRun) {
+        self.0.lock().push(run.start);
+    }
+}
+
+/// What the tool is made of.
+pub(crate) struct Setup {
+    pub(crate) level: Level,
+    pub(crate) sessions: SessionLimits,
+    pub(crate) mode: PoolMode,
+    /// Where packages come from, and those that are allowed.
+    pub(crate) packages: Option<(Arc<dyn Installer>, &'static [&'static str])>,
+    pub(crate) starts: Arc<Starts>,
+}
+
+impl Setup {
+    pub(crate) fn at(level: Level) -> Self {
+        Self { level, sessions: SESSIONS, mode: PoolMode::Spawn, packages: None, starts: Arc::default() }
+    }
 }
 
 /// The Python that every user can read.
@@ -69,26 +96,32 @@ const SESSIONS: SessionLimits =
     SessionLimits { idle_timeout: Duration::from_secs(600), max_lifetime: None, max_sessions: 4 };
 
 /// The tool whose scripts run at exactly this level, and its sessions.
-async fn tool(level: Level, sessions: SessionLimits) -> (Tool, Arc<SessionSet>) {
+async fn tool(setup: Setup) -> (Tool, Arc<SessionSet>) {
+    let Setup { level, sessions, mode, packages, starts } = setup;
     let runner = SandboxSettings {
         interpreter: interpreter().await,
         limits: LIMITS,
         require: level,
         strongest: level,
-        pool: PoolConfig::NONE,
+        pool: PoolConfig { mode, ..PoolConfig::NONE },
     };
-    let runner = SandboxRunner::start(runner, Sandbox::with_helper(helper(), level).unwrap()).await.unwrap();
+    let mut runner = SandboxRunner::start(runner, Sandbox::with_helper(helper(), level).unwrap()).await.unwrap();
+    let mut allowed: &[&str] = &[];
+    if let Some((installer, names)) = packages {
+        runner = runner.with_installer(installer);
+        allowed = names;
+    }
     let settings = Settings {
         timeout: Duration::from_secs(30),
         max_timeout: Duration::from_secs(60),
         cpu_millis: 1000,
         limits: LIMITS,
-        packages: AllowedPackages::parse::<&str>(&[]).unwrap(),
+        packages: AllowedPackages::parse(allowed).unwrap(),
         package_timeout: Duration::from_secs(30),
         sessions: Some(sessions),
     };
     let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 1 });
-    let tool = ScriptTool::new(Arc::new(runner), queue, Arc::new(NoEvents), settings);
+    let tool = ScriptTool::new(Arc::new(runner), queue, starts, settings);
     let sessions = tool.sessions().unwrap();
     (tool.into_tool(), sessions)
 }
@@ -104,9 +137,20 @@ impl Steps {
         Self::with(level, SESSIONS).await
     }
 
-    pub(crate) async fn with(level: Level, limits: SessionLimits) -> Self {
-        let (tool, sessions) = tool(level, limits).await;
+    pub(crate) async fn with(level: Level, sessions: SessionLimits) -> Self {
+        Self::of(Setup { sessions, ..Setup::at(level) }).await
+    }
+
+    pub(crate) async fn of(setup: Setup) -> Self {
+        let (tool, sessions) = tool(setup).await;
         Self { tool, sessions }
+    }
+
+    /// The answer to a script of the agent `a` that is in no session.
+    pub(crate) async fn single(&self, arguments: &Value) -> String {
+        let caller = Caller { has_section: true, ..Caller::agent(AgentName::parse("a").unwrap()) };
+        let call = call(&self.tool, caller, arguments.as_object().unwrap().clone(), None);
+        answered(Arc::clone(&self.tool.executor).execute_boxed(call).await)
     }
 
     /// The answer to a script in the session `s` of the agent `a`.
@@ -155,7 +199,7 @@ fn call(tool: &Tool, caller: Caller, arguments: Map<String, Value>, progress: Op
 
 /// What was reported while a script ran, and the answer.
 pub(crate) async fn watched(level: Level, script: &str) -> (Vec<Progress>, String) {
-    let (tool, _) = tool(level, SESSIONS).await;
+    let (tool, _) = tool(Setup::at(level)).await;
     let (sink, mut reports) = ProgressSink::new();
     let arguments = json!({"script": script}).as_object().unwrap().clone();
     let call = call(&tool, Caller::unknown(), arguments, Some(sink));
@@ -180,7 +224,7 @@ fn answered(result: Result<ToolOutput, ToolFailure>) -> String {
 
 /// The answer to a call with these arguments.
 pub(crate) async fn answer_at(level: Level, arguments: &Value) -> String {
-    let (tool, _) = tool(level, SESSIONS).await;
+    let (tool, _) = tool(Setup::at(level)).await;
     let call = call(&tool, Caller::unknown(), arguments.as_object().unwrap().clone(), None);
     answered(Arc::clone(&tool.executor).execute_boxed(call).await)
 }

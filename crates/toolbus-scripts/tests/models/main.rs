@@ -3,12 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod archives;
+mod commands;
 mod data;
 mod databases;
 mod files;
 mod fixture;
 mod mistakes;
 mod network;
+mod packages;
 mod processes;
 mod programs;
 mod progress;

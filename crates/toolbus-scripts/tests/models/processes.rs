@@ -153,6 +153,7 @@ if __name__ == "__main__":
         with Manager() as manager:
       [library]
     EOFError
+    [`multiprocessing` has no sockets here: use its start method 'fork' or 'spawn', and no manager.]
     "#);
 }
 

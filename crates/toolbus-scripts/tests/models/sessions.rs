@@ -1,5 +1,6 @@
 //! Scripts of one session, in which a model works step by step.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -326,5 +327,45 @@ async fn a_script_that_closes_every_descriptor_ends_its_session() {
         let closed = steps.answer("import os, time\nos.closerange(3, 100)\ntime.sleep(600)").await;
         assert!(closed.ends_with("The next script begins another.]"), "{level}: {closed}");
         assert_eq!(steps.answer("print('again')").await, "again\n", "{level}");
+    }
+}
+
+/// The processes of this name, as the machine numbers them.
+fn processes(name: &str) -> Vec<Pid> {
+    let stats = fs::read_dir("/proc").unwrap().flatten().map(|entry| fs::read_to_string(entry.path().join("stat")));
+    let named = stats.flatten().filter_map(|stat| {
+        let (pid, rest) = stat.split_once(' ')?;
+        rest.starts_with(&format!("({name})")).then(|| Pid::from_raw(pid.parse().ok()?)).flatten()
+    });
+    named.collect()
+}
+
+#[tokio::test]
+async fn a_session_that_was_lost_between_two_scripts_begins_anew_and_the_answer_says_so() {
+    for level in LEVELS {
+        let name = if level == Level::Full { "lost-full" } else { "lost-less" };
+        let begin = format!("import ctypes\nx = 1\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\nprint('begun')");
+        let steps = Steps::at(level).await;
+        // At once, when the daemon may not have noticed, and when it has.
+        for waits in [false, true] {
+            assert!(steps.answer(&begin).await.starts_with("begun\n"), "{level}");
+            let pid = eventually("the interpreter", async || processes(name).into_iter().next()).await;
+            kill_process(pid, Signal::KILL).unwrap();
+            if waits {
+                eventually("its end", async || processes(name).is_empty().then_some(())).await;
+            }
+            let lost = steps.answer("print('x' in globals())").await;
+            if waits || !lost.contains("SIGKILL") {
+                assert_eq!(
+                    lost,
+                    "False\n[The session was lost since its last script: its variables and files are gone. This script \
+                     began another.]",
+                    "{level}"
+                );
+            } else {
+                assert!(lost.ends_with("The next script begins another.]"), "{level}: {lost}");
+            }
+            assert_eq!(steps.answer("print('x' in globals())").await, "False\n", "{level}: it is said once");
+        }
     }
 }

@@ -81,11 +81,14 @@ async fn a_script_has_the_packages_that_are_allowed_and_no_others() {
     let collector = Receiver::start().await.unwrap();
     let endpoint = collector.grpc_endpoint();
     let more = format!(
-        "{SCRIPT}python = {python:?}\npackages = {{ allow = [\"local-lib<2\"], cache = {cache:?} }}\n\
+        "{SCRIPT}python = {python:?}\npackages = {{ allow = [\"local-lib<2\"], cache = {cache:?}, \
+         index_url = \"file://{wheels}\" }}\n\
          [telemetry]\notlp_endpoint = {endpoint:?}\n[invoke]\nmax_timeout = \"300s\"\ndefault_timeout = \"300s\"\n"
     );
-    let index = [("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", wheels)];
-    let daemon = start_by(&[], &site, &more, &index).await;
+    // How pip is configured for the daemon does not count.
+    let configured =
+        [("PIP_FIND_LINKS", "/nowhere"), ("PIP_INDEX_URL", "http://127.0.0.1:1/"), ("PIP_REQUIRE_HASHES", "1")];
+    let daemon = start_by(&[], &site, &more, &configured).await;
     let client = Client::connect(&site).await;
     let script = "import local_lib, os\nprint(local_lib.version, sorted(name for name in os.environ if 'PIP' in name))";
     let answer = client.exchange(&call(&client, script, &json!({"pip_packages": ["Local_Lib"]}))).await;

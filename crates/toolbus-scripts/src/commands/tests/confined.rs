@@ -5,8 +5,10 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use toolbus_testing::other_user::as_nobody;
+
 use super::*;
-use crate::testing::{LEVELS, sandbox};
+use crate::testing::{LEVELS, helper, sandbox};
 
 fn confined(command: &[&str]) -> CommandConfig {
     CommandConfig { sandbox: true, ..unconfined(command) }
@@ -253,6 +255,14 @@ print(modes, attempt(lambda: os.fchmod(file, 0o6755)), attempt(lambda: os.open('
         let modes =
             fs::read_dir(given.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().permissions().mode());
         assert!(modes.into_iter().all(|mode| mode & 0o6000 == 0), "{level}");
+    }
+}
+
+#[tokio::test]
+async fn a_daemon_that_is_not_root_keeps_its_commands_in_as_well() {
+    // Otherwise all of them have run as that user.
+    if rustix::process::geteuid().is_root() {
+        as_nobody(&[&helper()], &["commands::tests::confined::"], 13).await.unwrap();
     }
 }
 

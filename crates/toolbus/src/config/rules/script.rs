@@ -63,11 +63,15 @@ impl RuleChecker<'_> {
         for (position, mistake) in AllowedPackages::parse(&script.packages.allow).err().into_iter().flatten() {
             self.tell(&[&format!("script.packages.allow.{position}")], mistake.to_string());
         }
+        let is_index = |url: &Url| matches!(url.scheme(), "https" | "http") && url.has_host();
+        let is_folder = |url: &Url| url.scheme() == "file" && !url.has_host() && url.path() != "/";
         if let Some(index) = &script.packages.index_url
-            && !Url::parse(index.expose()).is_ok_and(|url| matches!(url.scheme(), "https" | "http") && url.has_host())
+            && !Url::parse(index.expose()).is_ok_and(|url| is_index(&url) || is_folder(&url))
         {
             // Not the address itself: there may be a login in it.
-            self.tell(&["script.packages.index_url"], "no address of an index; expected \"https://host/simple\"");
+            let what =
+                "no address of an index; expected \"https://host/simple\", or \"file:///folder\" for one of wheels";
+            self.tell(&["script.packages.index_url"], what);
         }
     }
 

@@ -91,9 +91,16 @@ fn packages_must_be_names_and_come_from_an_address() {
     insta::assert_snapshot!(problems("[script.packages]\nallow = ['numpy', 'NumPy>=2']"), @"a.toml:2:19: `script.packages.allow[1]`: `numpy` is listed twice");
     let told = problems("[script.packages]\nindex_url = 'ana:hunter2@host/simple'\nmax_size = '8GiB'");
     insta::assert_snapshot!(told, @r#"
-    a.toml:2:13: `script.packages.index_url`: no address of an index; expected "https://host/simple"
+    a.toml:2:13: `script.packages.index_url`: no address of an index; expected "https://host/simple", or "file:///folder" for one of wheels
     a.toml:3:12: `script.packages.max_size`: max_cache (4GiB) has no room for the packages of one script, max_size (8GiB)
     "#);
+    for folder in ["file:///srv/wheels", "file:///srv/my%20wheels/"] {
+        load(&[&format!("[script.packages]\nindex_url = '{folder}'")], &[], &[]).unwrap();
+    }
+    for no_folder in ["file:///", "file://host/wheels", "/srv/wheels"] {
+        let told = problems(&format!("[script.packages]\nindex_url = '{no_folder}'"));
+        assert!(told.contains("no address of an index"), "{no_folder}: {told}");
+    }
     insta::assert_snapshot!(warnings("[script.packages]\nallow = ['*']"), @"script.packages.allow: lets scripts have any package that there is");
     let index = "[script.packages]\nindex_url = { env = 'INDEX' }";
     let loaded = load(&[index], &[("INDEX", "https://ana:hunter2@host/simple")], &[]).unwrap();
