@@ -61,7 +61,7 @@ pub(crate) struct MeasureArgs {
     pub(crate) packages: Option<PathBuf>,
     /// Measure the MCP server of the daemon instead, without a broker: a call of `echo` there, on the bus, and the page
     /// `/healthz` of the same HTTP server; then what idle sessions take. Exit code 1 if they cost more than they may.
-    #[arg(long, visible_alias = "door", conflicts_with_all = ["tools", "agents", "trace_ratio", "mcp", "script"])]
+    #[arg(long, conflicts_with_all = ["tools", "agents", "trace_ratio", "mcp", "script"])]
     pub(crate) mcp_server: bool,
     /// With --mcp-server: how many idle sessions.
     #[arg(long, requires = "mcp_server", value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -73,7 +73,7 @@ pub(crate) struct MeasureArgs {
     /// Put the report into this JSON file, as one entry with command, machine, date and commit.
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
-    /// With --save: the name of the entry, instead of that of the measurement: broker, mcp, script or door.
+    /// With --save: the name of the entry, instead of that of the measurement: broker, mcp, script or mcp-server.
     #[arg(long, value_name = "NAME", requires = "save")]
     pub(crate) name: Option<String>,
     /// Internal: be the bare responder of this site.

@@ -91,17 +91,17 @@ mod tests {
     {
         let args = parsed(&["--mcp-server"]).unwrap();
         assert_eq!((&*args.callers, args.sessions, args.peer.len()), (&[1, 32][..], 1000, 0));
-        let args = parsed(&["--door", "--callers", "4", "--sessions", "7"]).unwrap();
+        let args = parsed(&["--mcp-server", "--callers", "4", "--sessions", "7"]).unwrap();
         assert_eq!((&*args.callers, args.sessions), (&[4][..], 7));
     }
 
     #[test]
     fn other_proxies_are_named_and_the_server_behind_all_of_them_can_be_chosen() {
-        let args =
-            parsed(&["--door", "--peer", "a=run a", "--peer", "b@/=run b", "--mcp-command", "node s.js"]).unwrap();
+        let args = parsed(&["--mcp-server", "--peer", "a=run a", "--peer", "b@/=run b", "--mcp-command", "node s.js"])
+            .unwrap();
         assert_eq!(args.peer.iter().map(|peer| &*peer.path).collect::<Vec<_>>(), ["/mcp", "/"]);
-        assert!(parsed(&["--peer", "a=run a"]).is_none() && parsed(&["--door", "--peer", "a"]).is_none());
-        assert!(parsed(&["--door", "--mcp-command", "node s.js"]).is_none(), "there is nothing in front of it");
-        assert!(parsed(&["--door", "--mcp"]).is_none() && parsed(&["--sessions", "7"]).is_none());
+        assert!(parsed(&["--peer", "a=run a"]).is_none() && parsed(&["--mcp-server", "--peer", "a"]).is_none());
+        assert!(parsed(&["--mcp-server", "--mcp-command", "node s.js"]).is_none(), "there is nothing in front of it");
+        assert!(parsed(&["--mcp-server", "--mcp"]).is_none() && parsed(&["--sessions", "7"]).is_none());
     }
 }

@@ -40,7 +40,7 @@ fn told(done: &Output) -> (i32, &str, &str) {
 #[test]
 fn the_mcp_server_is_measured_beside_the_bus_and_a_page_and_another_proxy() {
     let args =
-        ["--door", "--rounds", "1", "--seconds", "1", "--callers", "1,4", "--sessions", "20", "--output", "json"];
+        ["--mcp-server", "--rounds", "1", "--seconds", "1", "--callers", "1,4", "--sessions", "20", "--output", "json"];
     let done = bench(&[&args[..], &["--peer", PEER]].concat());
     // How fast it is depends on what else this machine does: that is not looked at, nor the exit code, which says it.
     let report: Value = serde_json::from_slice(&done.stdout).unwrap_or_default();
@@ -48,7 +48,7 @@ fn the_mcp_server_is_measured_beside_the_bus_and_a_page_and_another_proxy() {
     let rows = report["rows"].as_array().unwrap_or_else(|| panic!("{errors}"));
     let sides: Vec<(&str, u64)> =
         rows.iter().map(|row| (row["side"].as_str().unwrap(), row["callers"].as_u64().unwrap())).collect();
-    let all = ["bus", "/healthz", "door, session", "door, stateless"];
+    let all = ["bus", "/healthz", "MCP session", "MCP stateless"];
     assert_eq!(sides, [all.map(|side| (side, 1)), all.map(|side| (side, 4))].concat());
     for row in rows {
         assert!(row["callsPerSecond"].as_f64().unwrap() > 10.0, "{row}");
@@ -77,7 +77,7 @@ fn the_mcp_server_is_measured_beside_the_bus_and_a_page_and_another_proxy() {
 
 #[test]
 fn a_proxy_that_does_not_start_is_told_with_its_own_words() {
-    let args = ["--door", "--rounds", "1", "--seconds", "1", "--callers", "1", "--sessions", "1"];
+    let args = ["--mcp-server", "--rounds", "1", "--seconds", "1", "--callers", "1", "--sessions", "1"];
     let done = bench(&[&args[..], &["--peer", "another=echo no configuration >&2; exit 3"]].concat());
     let told = String::from_utf8(done.stderr).unwrap();
     assert_eq!((done.status.code(), &*done.stdout), (Some(1), &b""[..]));

@@ -30,7 +30,7 @@ pub enum ClientError {
     #[error("the request could not be published: {0}")]
     Publish(#[from] PublishError),
     /// No queue is bound to the topic.
-    #[error("nobody listens on topic `{0}`: is a daemon running with this topic in invoke.topics, on this exchange?")]
+    #[error("no queue of this exchange takes topic `{0}`: is a daemon running with this topic in invoke.topics?")]
     NoConsumer(String),
     /// The queue of the daemon has no consumer.
     #[error(

@@ -36,7 +36,7 @@ pub enum IdentitySource {
     Broker,
 }
 
-/// How callers are told apart.
+/// How callers are distinguished.
 #[derive(Debug, Clone, Default)]
 pub struct Identity {
     /// Where an agent's name is read.
@@ -69,7 +69,7 @@ pub struct Caller {
     pub owner: Arc<str>,
     /// The sender's login at the broker, where the message says it: the broker has compared the two.
     pub login: Option<Arc<str>>,
-    /// Whether the policy has a section for the agent. Without one it is of the class of everybody else, who share what
+    /// Whether the policy has a section for the agent. Without one it is of the class of all others, which share what
     /// is bounded.
     pub has_section: bool,
     /// Whether the broker vouches for the agent.

@@ -72,7 +72,7 @@ pub struct DispatcherSettings {
     pub max_in_flight: usize,
     /// Calls that wait at a time.
     pub max_waiting: usize,
-    /// Removes the daemon's own secrets from what callers are told.
+    /// Removes the daemon's own secrets from what callers receive.
     pub redactor: Redactor,
     /// Whether requests for MCP servers that this daemon does not have are left to other bridges, unanswered.
     pub ignores_unknown_servers: bool,
@@ -225,12 +225,12 @@ impl Dispatcher {
         self.parts.settings.random
     }
 
-    /// What is told of messages and calls.
+    /// Observes messages and calls.
     pub(crate) fn telemetry(&self) -> &dyn Telemetry {
         &*self.parts.telemetry
     }
 
-    /// Notes that a caller has listed all of its tools out of this set, so that changes are told relative to them.
+    /// Notes that a caller has listed all of its tools out of this set, so that changes are reported relative to them.
     pub(crate) fn note_list(&self, caller: &Caller, effective: &EffectiveTools) {
         if let Some(agent) = &caller.agent {
             self.parts.callers.note_list(agent, effective.catalogue());

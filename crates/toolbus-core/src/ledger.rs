@@ -109,7 +109,7 @@ pub struct Begin {
     pub instance: Arc<str>,
     /// How long the entry is kept.
     pub ttl: Duration,
-    /// Whether an entry that is there is replaced: it is that of another request, which cannot be told from this one.
+    /// Whether an entry that is there is replaced: it is that of another request, which cannot be distinguished from this one.
     pub replaces: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Notifications: messages to agents about changes of what they may use.
 //!
 //! One [`ChangeNotifier`] runs for each [`NotificationSource`]. It compares what each agent may use with what the agent
-//! was told last, after every change, and publishes what its source makes of the difference.
+//! was sent last, after every change, and publishes what its source makes of the difference.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -20,7 +20,7 @@ pub trait Telemetry: Send + Sync + 'static {
     fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan>;
 
     /// Messages of this queue are about to be taken. What is counted of it begins at zero, so that the first increase can be
-    /// told from a series that has just begun.
+    /// distinguished from a series that has just begun.
     fn consuming(&self, queue: &str);
 
     /// A message was dead-lettered by us: a request that cannot be answered, or an answer that cannot be delivered.

@@ -140,7 +140,7 @@ pub struct ToolCall {
     /// Where to report progress; absent when the caller does not want to know.
     pub progress: Option<ProgressSink>,
     /// What a backend may recognise a repetition by: the same whenever this request is run again, and no other request's.
-    /// `None` for a tool that is read-only, and for a request that cannot be told from others.
+    /// `None` for a tool that is read-only, and for a request that cannot be distinguished from others.
     pub idempotency_key: Option<Arc<str>>,
 }
 
@@ -367,7 +367,7 @@ impl Naming {
     }
 }
 
-/// What a program wrote, and how it ended, where a tool ran one. Callers of `script.invoke` are told of it; to all others
+/// What a program wrote, and how it ended, where a tool ran one. Callers of `script.invoke` receive it; to all others
 /// the content says what they need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {

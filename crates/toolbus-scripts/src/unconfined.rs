@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    /// Waits until a process has ended; one that nobody has waited for yet counts as ended.
+    /// Waits until a process has ended; one that no parent has waited for yet counts as ended.
     async fn gone(pid: &str) {
         eventually("the end of a process", async || {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();

@@ -99,7 +99,7 @@ enum Color {
 pub(crate) enum Command {
     /// Write a first configuration, with comments
     Init(init::InitArgs),
-    /// Run the daemon until it is told to stop
+    /// Run the daemon until it is stopped
     Serve(serve::ServeArgs),
     /// Call a tool over the bus, as an agent would
     Call(call::CallArgs),
@@ -282,12 +282,12 @@ mod tests {
     #[test]
     fn a_measurement_is_given_all_options_wherever_they_stand() {
         let words =
-            ["toolbus", "--config", "a.toml", "--set", "a.\"x=y\"=1", "bench", "--bus-url", "amqp://b", "--door"];
+            ["toolbus", "--config", "a.toml", "--set", "a.\"x=y\"=1", "bench", "--bus-url", "amqp://b", "--mcp-server"];
         let cli = Cli::try_parse_from([&words[..], &["--output", "json", "--help"]].concat()).unwrap();
         let given = cli.global.words();
         assert_eq!(given, ["--config", "a.toml", "--set", "a.\"x=y\"=1", "--bus-url", "amqp://b"]);
         let Command::Bench(args) = cli.command else { panic!("another command") };
-        assert_eq!(args.options, ["--door", "--output", "json", "--help"]);
+        assert_eq!(args.options, ["--mcp-server", "--output", "json", "--help"]);
     }
 
     #[test]

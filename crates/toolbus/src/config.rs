@@ -100,7 +100,7 @@ pub struct Config {
     pub invoke: InvokeConfig,
     /// What this process does.
     pub daemon: DaemonConfig,
-    /// Health, readiness and status, and the MCP door.
+    /// Health, readiness and status, and the MCP server.
     pub http: HttpConfig,
     /// Metrics, traces and logs.
     pub telemetry: TelemetryConfig,
@@ -116,9 +116,9 @@ pub struct Config {
     pub tools: ToolsConfig,
     /// HTTP endpoints as tools.
     pub rest: RestConfig,
-    /// How callers are told apart.
+    /// How callers are distinguished.
     pub identity: IdentityConfig,
-    /// Who may use what, by name of the agent; `default` is everybody without a section.
+    /// Who may use what, by name of the agent; `default` is for callers without a section.
     #[schemars(extend("maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-agent-section"}))]
     pub agents: agents::Agents,
     /// Tools that address people, by channel.

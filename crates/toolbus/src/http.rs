@@ -1,4 +1,4 @@
-//! HTTP: health and status for anybody, the admin API for operators, and the MCP server.
+//! HTTP: health and status without a token, the admin API for operators, and the MCP server.
 
 pub mod admin;
 mod auth;

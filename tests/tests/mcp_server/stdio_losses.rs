@@ -36,7 +36,7 @@ async fn without_a_broker_a_client_is_told_so_and_without_a_daemon_too() {
     let mut client = Stdio::start(&BrokerNamespace::shared().await, "ana");
     client.begin().await;
     let text = client.names().await;
-    assert!(text.as_str().unwrap().contains("nobody listens on topic `tool.list`"), "{text}");
+    assert!(text.as_str().unwrap().contains("no queue of this exchange takes topic `tool.list`"), "{text}");
     let called = client.call("echo", &json!({})).await;
     assert_eq!(called["_meta"]["toolbus/error"]["outcome"], "not_started", "{called}");
 }

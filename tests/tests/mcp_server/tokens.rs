@@ -68,7 +68,7 @@ async fn a_flood_of_wrong_tokens_holds_up_no_call_with_a_right_one() {
     })
     .await;
     assert!(records.len() < 20 && records[0]["remote"] == "127.0.0.1", "{records:?}");
-    let lines = daemon.logged("door: a wrong token was given").len();
+    let lines = daemon.logged("MCP server: a wrong token was given").len();
     assert!((1..5).contains(&lines), "{lines} lines");
     let written = daemon.text() + &std::fs::read_to_string(daemon.folder().join("audit.jsonl")).unwrap();
     assert!(!written.contains("wrong-token-") && !written.contains("s3cret"), "a token was written");

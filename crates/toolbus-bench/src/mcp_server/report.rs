@@ -29,7 +29,7 @@ pub(super) struct McpServerBench {
 }
 
 impl Measured for McpServerBench {
-    const NAME: &'static str = "door";
+    const NAME: &'static str = "mcp-server";
 
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { rows, idle, peers } = self;
@@ -128,19 +128,19 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn args() -> crate::args::MeasureArgs {
-        BenchCli::try_parse_from(["toolbus-bench", "--door"]).unwrap().bench
+        BenchCli::try_parse_from(["toolbus-bench", "--mcp-server"]).unwrap().bench
     }
 
     fn rows(session: f64, stateless: f64, carried: f64) -> Vec<Row> {
         vec![
             row("bus", 1, 20_000.0, 0.05),
             row("/healthz", 1, 12_500.0, 0.08),
-            row("door, session", 1, 5_000.0, session),
-            row("door, stateless", 1, 5_000.0, stateless),
+            row("MCP session", 1, 5_000.0, session),
+            row("MCP stateless", 1, 5_000.0, stateless),
             row("bus", 32, 60_000.0, 0.5),
             row("/healthz", 32, 40_000.0, 0.8),
-            row("door, session", 32, carried, 1.1),
-            row("door, stateless", 32, 30_000.0, 1.1),
+            row("MCP session", 32, carried, 1.1),
+            row("MCP stateless", 32, 30_000.0, 1.1),
         ]
     }
 
@@ -178,9 +178,9 @@ mod tests {
         assert_eq!(
             missed(&slow),
             [
-                "p50 of door, session, beyond that on the bus",
-                "p50 of door, stateless, beyond that on the bus",
-                "door, session at 32 connections, of /healthz",
+                "p50 of MCP session, beyond that on the bus",
+                "p50 of MCP stateless, beyond that on the bus",
+                "MCP session at 32 connections, of /healthz",
                 "memory of 1000 idle sessions"
             ]
         );
@@ -201,16 +201,16 @@ mod tests {
         let mut out = Vec::new();
         report(rows(0.2, 0.6, 30_000.0), idle(26 * MIB)).print(&mut out).unwrap();
         insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r"
-        | in flight | side            | calls/s | p50 ms | p95 ms | p99 ms | CPU s/1000 | load CPU s/1000 | peak MiB |
-        |-----------|-----------------|---------|--------|--------|--------|------------|-----------------|----------|
-        | 1         | bus             |   20000 |  0.050 |  0.100 |  0.150 |     0.0100 |          0.0200 |      3.0 |
-        | 1         | /healthz        |   12500 |  0.080 |  0.160 |  0.240 |     0.0100 |          0.0200 |      3.0 |
-        | 1         | door, session   |    5000 |  0.200 |  0.400 |  0.600 |     0.0100 |          0.0200 |      3.0 |
-        | 1         | door, stateless |    5000 |  0.600 |  1.200 |  1.800 |     0.0100 |          0.0200 |      3.0 |
-        | 32        | bus             |   60000 |  0.500 |  1.000 |  1.500 |     0.0100 |          0.0200 |      3.0 |
-        | 32        | /healthz        |   40000 |  0.800 |  1.600 |  2.400 |     0.0100 |          0.0200 |      3.0 |
-        | 32        | door, session   |   30000 |  1.100 |  2.200 |  3.300 |     0.0100 |          0.0200 |      3.0 |
-        | 32        | door, stateless |   30000 |  1.100 |  2.200 |  3.300 |     0.0100 |          0.0200 |      3.0 |
+        | in flight | side          | calls/s | p50 ms | p95 ms | p99 ms | CPU s/1000 | load CPU s/1000 | peak MiB |
+        |-----------|---------------|---------|--------|--------|--------|------------|-----------------|----------|
+        | 1         | bus           |   20000 |  0.050 |  0.100 |  0.150 |     0.0100 |          0.0200 |      3.0 |
+        | 1         | /healthz      |   12500 |  0.080 |  0.160 |  0.240 |     0.0100 |          0.0200 |      3.0 |
+        | 1         | MCP session   |    5000 |  0.200 |  0.400 |  0.600 |     0.0100 |          0.0200 |      3.0 |
+        | 1         | MCP stateless |    5000 |  0.600 |  1.200 |  1.800 |     0.0100 |          0.0200 |      3.0 |
+        | 32        | bus           |   60000 |  0.500 |  1.000 |  1.500 |     0.0100 |          0.0200 |      3.0 |
+        | 32        | /healthz      |   40000 |  0.800 |  1.600 |  2.400 |     0.0100 |          0.0200 |      3.0 |
+        | 32        | MCP session   |   30000 |  1.100 |  2.200 |  3.300 |     0.0100 |          0.0200 |      3.0 |
+        | 32        | MCP stateless |   30000 |  1.100 |  2.200 |  3.300 |     0.0100 |          0.0200 |      3.0 |
 
         | proxy   | in flight | calls/s | p50 ms | p99 ms | not good | memory MiB | good after kill | the same, new session |
         |---------|-----------|---------|--------|--------|----------|------------|-----------------|-----------------------|
@@ -220,10 +220,10 @@ mod tests {
         | another |        32 |     900 |  2.000 |  6.000 |        7 |       55.5 |    never (30 s) |          never (30 s) |
 
         500 idle sessions: memory 20.0 to 26.0 MiB, 60.0 MiB with a stream open in each
-        met: p50 of door, session, beyond that on the bus 0.150 ms, wanted ≤ 0.5 ms
-        MISSED: p50 of door, stateless, beyond that on the bus 0.550 ms, wanted ≤ 0.5 ms
-        met: door, session at 32 connections, of /healthz 0.75, wanted ≥ 0.70
-        met: door, stateless at 32 connections, of /healthz 0.75, wanted ≥ 0.70
+        met: p50 of MCP session, beyond that on the bus 0.150 ms, wanted ≤ 0.5 ms
+        MISSED: p50 of MCP stateless, beyond that on the bus 0.550 ms, wanted ≤ 0.5 ms
+        met: MCP session at 32 connections, of /healthz 0.75, wanted ≥ 0.70
+        met: MCP stateless at 32 connections, of /healthz 0.75, wanted ≥ 0.70
         met: memory of 1000 idle sessions 12.0 MiB, wanted ≤ 20 MiB
         5 rounds of 3 s
         ");
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn programs_are_told_the_same() {
         let told = serde_json::to_value(report(rows(0.2, 0.2, 30_000.0), idle(26 * MIB))).unwrap();
-        assert_eq!(told["rows"][2]["side"], "door, session");
+        assert_eq!(told["rows"][2]["side"], "MCP session");
         assert_eq!(
             told["idle"],
             serde_json::json!({"sessions": 500, "before": 20 * MIB, "withSessions": 26 * MIB, "withStreams": 60 * MIB})

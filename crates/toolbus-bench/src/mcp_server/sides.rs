@@ -42,8 +42,8 @@ impl McpServerSide {
         match self {
             Self::Bus => "bus",
             Self::Page => "/healthz",
-            Self::Session => "door, session",
-            Self::Stateless => "door, stateless",
+            Self::Session => "MCP session",
+            Self::Stateless => "MCP stateless",
         }
     }
 }

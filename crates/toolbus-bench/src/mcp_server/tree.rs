@@ -17,7 +17,7 @@ pub(super) fn below(process: u32) -> Vec<u32> {
     found
 }
 
-/// The processes below this one that run `program`: those that were told to start it have its name in their arguments, too,
+/// The processes below this one that run `program`: those that are to start it have its name in their arguments, too,
 /// and are above it.
 pub(super) fn running(process: u32, program: &str) -> Vec<u32> {
     let names = |process: u32| {

@@ -31,7 +31,7 @@ pub(super) struct Footprint {
     pub(super) resident: u64,
     /// Open file descriptors.
     pub(super) descriptors: usize,
-    /// Children and theirs, ended ones that nobody waited for included.
+    /// Children and theirs, ended ones that no parent waited for included.
     pub(super) processes: usize,
     pub(super) threads: usize,
     /// Folders of the sandbox, with those in them.

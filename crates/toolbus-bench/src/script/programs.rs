@@ -12,7 +12,7 @@ use crate::error::MeasureError;
 
 /// What every program reads of the system, if it is there.
 const SYSTEM: [&str; 4] = ["/usr", "/lib", "/lib64", "/bin"];
-/// What `bwrap` is told before what may be read.
+/// Arguments of `bwrap` before what may be read.
 const ISOLATION: [&str; 8] =
     ["--unshare-all", "--die-with-parent", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"];
 

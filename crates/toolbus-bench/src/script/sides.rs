@@ -152,7 +152,7 @@ impl Sides {
         Arc::clone(&self.cold)
     }
 
-    /// Runs one script after the other for about this long. Pauses are no part of the time that is told.
+    /// Runs one script after the other for about this long. Pauses are no part of the time that is reported.
     pub(super) async fn run(&self, side: Side, time: Duration) -> Result<Sample, MeasureError> {
         let started = Instant::now();
         let mut latencies = Vec::new();

@@ -98,7 +98,7 @@ impl Call {
         })
     }
 
-    /// A call that nobody delivered, so that nobody but who makes it gets its answer.
+    /// A call that was not delivered as a message: its maker alone gets its answer.
     pub(super) fn within(parts: &Parts, inner: InnerCall, span: Box<dyn CallSpan>) -> Box<Self> {
         let InnerCall { caller, call_id, server, tool, arguments, deadline, cancelled, progress, .. } = inner;
         let outer_key = inner.idempotency_key.filter(|_| inner.origin == InnerOrigin::Tool);
@@ -170,7 +170,7 @@ impl Call {
         Run { provider, queued: self.waited, ran: self.ran }
     }
 
-    /// What the caller is told of a failure: what was decided already, or else by the effect of the tool.
+    /// What the caller receives for a failure: what was decided already, or else by the effect of the tool.
     pub(super) fn verdict(&self, failure: &ToolFailure, started: bool) -> Verdict {
         let effect = self.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
         let mut verdict = failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, started));

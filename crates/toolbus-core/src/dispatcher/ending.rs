@@ -88,7 +88,7 @@ impl Dispatcher {
 
     /// Steps 12 and 13 of one call; gives whether its request is done with, and the duplicates that have attached to it.
     async fn send_one(&self, mut call: Box<Call>, answer: &Arc<Reply>) -> (bool, Vec<Attached>) {
-        // First: an effect must not go unrecorded because nobody takes its answer.
+        // First: an effect must not go unrecorded because its answer cannot be delivered.
         self.audit(&call, answer.end, answer.outcome);
         let built = self.clock().now();
         let delivered = self.deliver(&call, answer).await;
@@ -291,7 +291,7 @@ impl Dispatcher {
         requeue_all(attached).await;
     }
 
-    /// Settles a call that is somebody else's to answer.
+    /// Settles a call that another call answers.
     pub(super) async fn ignore(&self, mut call: Box<Call>) {
         let attached = self.leave(&mut call).await;
         call.settle_unanswered(true).await;

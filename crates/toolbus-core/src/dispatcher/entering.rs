@@ -124,7 +124,7 @@ impl Dispatcher {
 
     /// What the caller may use. A tool that is not there yet, and may come, is waited for: as a permit is, or else, where the
     /// caller names its server, until the deadline. The call waits among those of its agent, so that an agent that asks for
-    /// what nobody has takes no place of another.
+    /// what is unclaimed takes no place of another.
     pub(super) async fn enter(&self, call: &Call, cancel: &CancellationToken) -> Result<EffectiveTools, Abort> {
         let (gates, request) = (&self.parts.gates, &call.request);
         let effective = gates.enter(&request.caller);
@@ -188,7 +188,7 @@ impl Dispatcher {
         Arc::new(answer)
     }
 
-    /// Remembers who called, so that it is told of changes.
+    /// Remembers who called, so that it is notified of changes.
     fn note(&self, caller: &Caller, effective: &EffectiveTools) {
         if let Some(agent) = &caller.agent
             && effective.is_everybody()

@@ -61,7 +61,7 @@ pub trait Invoker: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// As a call of the caller's own would be answered; the failure says what the caller is to be told.
+    /// As a call of the caller's own would be answered; the failure says what the caller is to receive.
     fn invoke(&self, call: InnerCall) -> BoxFuture<'_, Result<ToolOutput, ToolFailure>>;
 }
 
@@ -75,7 +75,7 @@ impl Invoker for Dispatcher {
                 let text = "The daemon is shutting down. Try again soon.";
                 return ready(Err(ToolFailure::new(Cause::Overloaded, text))).boxed();
             }
-            // In the caller's own task: whoever waits for it sees to its end.
+            // In the caller's own task: the caller drives it to its end.
             InnerOrigin::McpClient => {
                 return self.parts.direct.track_future(async move { dispatcher.run_within(call).await }).boxed();
             }

@@ -14,7 +14,7 @@ use crate::answer::destination;
 use crate::progress::{Progress, ProgressSink};
 use crate::request::Address;
 
-/// Time between two messages of one call; of the reports in between, the last is told.
+/// Time between two messages of one call; of the reports in between, the last is sent.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Time that the last report gets before the answer overtakes it. A broker that needs as long for a report needs as long
 /// for the answer.

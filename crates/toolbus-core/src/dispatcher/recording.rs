@@ -1,5 +1,5 @@
 //! What the ledger has to do with a call: whether its request is known (step 3), that its tool begins (step 9), and how it
-//! was answered, before anybody hears of it.
+//! was answered, before it is published.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const LEASE: Duration = Duration::from_secs(5);
 const RENEWAL: Duration = Duration::from_millis(1_500);
 /// First and longest time between two looks at a call that another daemon runs.
 const POLLS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-/// How long the entry of a request is kept that cannot be told from others like it: as long as it may take until what was
+/// How long the entry of a request is kept that cannot be distinguished from others like it: as long as it may take until what was
 /// not acknowledged is delivered again.
 const ALIKE_TTL: Duration = Duration::from_mins(15);
 /// How long a caller should wait while the ledger is full.
@@ -171,7 +171,7 @@ impl Dispatcher {
         ToolFailure { verdict: Some(verdict(failure.cause, Effect::Undeclared, true)), ..failure }
     }
 
-    /// Step 9. Records that the tool begins, where it must not run twice or its caller wants to be told once.
+    /// Step 9. Records that the tool begins, where it must not run twice or its caller wants one answer.
     pub(super) async fn start(&self, call: &mut Call, is_repeatable: bool) -> Result<(), Abort> {
         let Some(LedgerSettings { ledger, ttl, .. }) = &self.parts.settings.ledger else { return Ok(()) };
         let Some(RequestIdentity { key, fingerprint, kind }) = call.identity else { return Ok(()) };

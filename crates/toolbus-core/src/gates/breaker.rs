@@ -106,7 +106,7 @@ pub(crate) enum BackendState {
     Unknown,
 }
 
-/// A change that is told.
+/// A change that is reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BreakerChange {
     /// Calls are refused from now on.

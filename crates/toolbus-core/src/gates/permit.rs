@@ -56,7 +56,7 @@ pub(crate) struct AgentGate {
     pace: Mutex<Pace>,
 }
 
-/// What a caller is told at a gate.
+/// What a caller receives at a gate.
 struct Texts {
     /// When too many wait.
     full: &'static str,
@@ -145,7 +145,7 @@ impl Permits {
         Self { state: Arc::new(Mutex::new(state)), load }
     }
 
-    /// Waits for a permit, at most until `until`. `caller` is told from others that share the same gate; `bytes` is what
+    /// Waits for a permit, at most until `until`. `caller` is distinguished from others that share the same gate; `bytes` is what
     /// the call holds while it waits.
     ///
     /// # Errors

@@ -148,7 +148,7 @@ impl AllowedRecipients {
 ///
 /// # Errors
 ///
-/// What the caller is told.
+/// What the caller receives.
 pub(super) fn check(
     outbound: &Outbound,
     allowed: &AllowedRecipients,

@@ -277,7 +277,7 @@ impl EffectiveTools {
     }
 
     /// The channels on which this tool addresses people, and whom the caller may address there; channels on which it may
-    /// address everybody are left out.
+    /// address every agent are left out.
     pub(crate) fn recipients(&self, allowed: AllowedTool<'_>) -> impl Iterator<Item = (&Outbound, &AllowedRecipients)> {
         let cell = self.cell();
         let outbound = &self.catalogue.rules.policy.outbound;

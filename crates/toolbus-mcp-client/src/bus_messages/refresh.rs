@@ -33,7 +33,7 @@ pub struct RefreshHandler {
 struct Pauses(BTreeMap<ServerName, Instant>);
 
 impl RefreshHandler {
-    /// Has agents told through `notify`, and those of `servers` asked whose tools they could use by `access`. Who asked
+    /// Informs agents through `notify`, and those of `servers` asked whose tools they could use by `access`. Who asked
     /// is remembered in `remembered`.
     #[must_use]
     pub fn new(

@@ -125,7 +125,7 @@ mod tests {
         CleanedTexts { name: name.to_owned(), removed: Removed { invisible, ..Removed::default() } }
     }
 
-    /// What the log is told.
+    /// What the log says of it.
     fn logged(vetted: &Findings, before: &Findings) -> String {
         let page = LogCapture::default();
         let subscriber = tracing_subscriber::fmt()

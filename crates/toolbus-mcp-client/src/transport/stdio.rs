@@ -405,7 +405,7 @@ mod tests {
         output: DuplexStream,
         input: BufReader<DuplexStream>,
         closing: CancellationToken,
-        /// Dropped, or told how it ended.
+        /// Dropped, or sent how it ended.
         exit: watch::Sender<Option<Exit>>,
     }
 

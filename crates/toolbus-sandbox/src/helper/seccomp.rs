@@ -194,7 +194,7 @@ fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError
         rules.extend(OF_METADATA.iter().map(|call| (*call, Vec::new())));
     }
     if shape.own_metadata {
-        // The time of now may also be given to files that everybody may write.
+        // The time of now may also be given to files that any user may write.
         let has_times = SeccompCondition::new(2, Length::Qword, Is::Ne, 0)?;
         rules.insert(libc::SYS_utimensat, vec![SeccompRule::new(vec![has_times])?]);
     }

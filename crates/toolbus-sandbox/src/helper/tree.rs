@@ -60,7 +60,7 @@ impl ProcessTree {
     pub(super) fn used(&self, program: Option<Pid>) -> ProcessUsage {
         let mut used = ProcessUsage::default();
         for stat in self.stats(program) {
-            // Also that of a process which nobody waits for.
+            // Also that of a process that no parent waits for.
             used.cpu_ms += stat.cpu_ms;
             used.own_cpu_ms.insert(stat.pid, stat.own_cpu_ms);
             if !stat.is_dead {
@@ -72,7 +72,7 @@ impl ProcessTree {
     }
 
     /// Most memory that their sockets hold, in bytes, which is not part of the resident memory. `has_network`: whether they
-    /// have a network namespace of their own, in which nobody else has sockets.
+    /// have a network namespace of their own, in which no other process has sockets.
     pub(super) fn socket_buffers(&self, program: Option<Pid>, has_network: bool) -> u64 {
         let sockets = if has_network {
             let used = self.read("net/sockstat").and_then(|text| value(&text, "sockets: used"));
@@ -262,7 +262,7 @@ impl SeenCpuTime {
 }
 
 /// Kills every process of the PID namespace of which this one is the first. Fails with `ESRCH` if there is no other, not
-/// even one that has ended and that nobody has waited for.
+/// even one that has ended and that no parent has waited for.
 #[expect(unsafe_code, reason = "there is no safe interface to kill(2) of all processes")]
 fn kill_all() -> rustix::io::Result<()> {
     // SAFETY: takes no pointers. -1 is every process of the namespace that this one may signal, without this one.

@@ -197,7 +197,7 @@ impl StreamBuffer {
     /// Reads what is there already.
     fn read_rest(&mut self, stream: &Receiver) {
         let mut part = [0; PART];
-        // Whatever the runtime has been told of the pipe: it may have become readable since.
+        // Whatever the runtime has seen of the pipe: it may have become readable since.
         while let (false, Ok(length @ 1..)) = (self.is_cut, rustix::io::read(stream, &mut part)) {
             let read = part.get(..length).unwrap_or_default();
             let (kept, more) = read.split_at(length.min(self.most - self.kept.len()));

@@ -26,7 +26,7 @@ const IMPORTS: Duration = Duration::from_secs(30);
 /// How long none is tried after one could not be started.
 const BACKOFF: Duration = Duration::from_secs(600);
 
-/// What templates are told apart by. Scripts of different agents never share one.
+/// What distinguishes templates. Scripts of different agents never share one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct TemplateKey {
     pub(super) owner: Arc<str>,

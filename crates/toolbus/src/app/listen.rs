@@ -178,7 +178,7 @@ fn queues(config: &Config) -> Vec<(Subscription, Takes)> {
     };
     let invoke = calls(Role::Invoke, "invoke", config.invoke_topics());
     let scripts = calls(Role::Scripts, "script", vec![topic::SCRIPT_INVOKE.to_owned()]);
-    // What can be called is told by those that run calls: another process may know less.
+    // Those that run calls say what can be called: another process may know less.
     let control = invoke.is_some().then(|| requests(format!("{prefix}.control"), control, Ownership::ShortLived));
     let of_replica = requests(format!("{prefix}.replica.{}", new_message_id()), of_replica, Ownership::Replica);
     invoke.into_iter().chain(scripts).chain(control).chain([of_replica]).collect()

@@ -26,7 +26,7 @@ use crate::terminal::{OutputFormat, ignore_broken_pipe, is_yes, printable};
 const LISTED: usize = 100;
 /// Letters that `show` shows, unless --limit says otherwise.
 const SHOWN: usize = 10;
-/// Letters that are left after a replay, and told with their reason.
+/// Letters that are left after a replay, shown with their reason.
 const MAX_LEFT: usize = 20;
 
 /// Shows, replays and removes dead letters: messages that could not be answered or delivered.

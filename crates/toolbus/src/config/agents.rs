@@ -17,7 +17,7 @@ pub(crate) const UNKNOWN_AGENT: &str = "unknown";
 /// Most entries of a list in a section.
 const MAX_LIST: usize = 10_000;
 
-/// Sections by name of the agent; `default` is everybody without one.
+/// Sections by name of the agent; `default` is for callers without one.
 pub type Agents = BTreeMap<AgentName, AgentConfig>;
 /// Rates by pattern of tool names.
 pub type Rates = BTreeMap<ToolPattern, RateConfig>;

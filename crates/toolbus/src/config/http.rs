@@ -14,7 +14,7 @@ use toolbus_core::caller::AgentName;
 /// Room for a message with a file in it.
 const DEFAULT_BODY: ByteSize = ByteSize::from_mib(4);
 
-/// The HTTP server: health, readiness and status, and the MCP door at `/mcp`.
+/// The HTTP server: health, readiness and status, and the MCP server at `/mcp`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {
@@ -22,22 +22,22 @@ pub struct HttpConfig {
     #[schemars(with = "String", extend("format" = "toolbus-socket-address"))]
     pub listen: SocketAddr,
     /// Token that lets operators ask and switch over HTTP what they otherwise do on `daemon.socket`, at least 16 bytes; absent:
-    /// nobody may.
+    /// none may.
     pub admin_token: Option<Secret>,
-    /// Bearer tokens for the MCP door, by agent: one each, or a list while one replaces another.
+    /// Bearer tokens for the MCP server, by agent: one each, or a list while one replaces another.
     #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-agent"}))]
     pub tokens: Tokens,
-    /// Whether the MCP door lets in clients without a token, as callers without a section. On an address that other
+    /// Whether the MCP server takes clients without a token, as callers without a section. On an address that other
     /// machines reach, "network".
     pub open: Open,
     /// Names of this server beside its addresses and `localhost`: those that a proxy in front of it passes on.
     #[schemars(length(max = 64), extend("items" = {"type": "string", "format": "toolbus-host-name"}))]
     pub allowed_hosts: Vec<String>,
-    /// Pages of browsers that may use the MCP door, beside those of this machine, as `https://host` or
+    /// Pages of browsers that may use the MCP server, beside those of this machine, as `https://host` or
     /// `https://host:port`.
     #[schemars(length(max = 64), extend("items" = {"type": "string", "format": "toolbus-origin"}))]
     pub allowed_origins: Vec<String>,
-    /// Largest body of a request at the MCP door, at least `invoke.max_body`; absent: that, or 4 MiB if that is more.
+    /// Largest body of a request at the MCP server, at least `invoke.max_body`; absent: that, or 4 MiB if that is more.
     pub max_body: Option<ByteSize>,
 }
 
@@ -89,7 +89,7 @@ impl Config {
     }
 }
 
-/// Whether the MCP door lets in clients without a token.
+/// Whether the MCP server takes clients without a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Open {
     /// `false`: none.
@@ -97,7 +97,7 @@ pub enum Open {
     No,
     /// `true`: those of this machine.
     Local,
-    /// `"network"`: whoever reaches the port.
+    /// `"network"`: all that reach the port.
     Network,
 }
 

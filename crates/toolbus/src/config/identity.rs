@@ -1,4 +1,4 @@
-//! `[identity]`: how callers are told apart.
+//! `[identity]`: how callers are distinguished.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::{AgentConfig, Config, DEFAULT_AGENT};
 /// Most agents that a text names.
 const MAX_NAMED: usize = 10;
 
-/// How callers are told apart.
+/// How callers are distinguished.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct IdentityConfig {
@@ -45,7 +45,7 @@ pub enum Unknown {
 }
 
 impl Config {
-    /// How callers are told apart.
+    /// How callers are distinguished.
     #[must_use]
     pub fn identity(&self) -> Identity {
         let topic = self.sidecar_topic();

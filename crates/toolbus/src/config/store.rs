@@ -137,7 +137,7 @@ impl StoreConfig {
         match &self.url {
             StoreUrl::Memory => Ok(OpenStore::in_memory()),
             StoreUrl::Sqlite(file) => {
-                // First: what is wrong with the file itself is told by its own name.
+                // First: what is wrong with the file itself is reported by its own name.
                 let store = Sqlite::open(file).map_err(|error| StoreOpenError::File { file: file.clone(), error })?;
                 let claim = FileClaim::new(file, holder);
                 let claim = claim.map_err(|error| StoreOpenError::Claim { file: file.clone(), error })?;

@@ -195,7 +195,7 @@ impl WrongTokens {
     fn report(&self, remote: Option<IpAddr>) {
         if let Some(left_out) = self.log.due() {
             let remote = remote.map(tracing::field::display);
-            tracing::warn!(remote, left_out, "door: a wrong token was given");
+            tracing::warn!(remote, left_out, "MCP server: a wrong token was given");
         }
         if let Some(counted) = self.begins(remote) {
             self.audit.record(AuditRecord::refused_entry(remote, 0));

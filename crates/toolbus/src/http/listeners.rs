@@ -91,7 +91,7 @@ pub enum ListenersError {
 
 /// What the HTTP server serves.
 pub struct HttpState {
-    /// Health and status, for anybody.
+    /// Health and status, without a token.
     pub health: Arc<Health>,
     /// The admin API with its token check; `None` if it has no token.
     pub admin: Option<Router>,

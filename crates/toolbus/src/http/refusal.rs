@@ -46,7 +46,7 @@ impl HttpRefusal {
     pub(super) fn closed() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
-            "the MCP door is closed: give agents tokens with http.tokens, or set http.open = true",
+            "the MCP server takes no requests: give agents tokens with http.tokens, or set http.open = true",
         )
     }
 

@@ -165,7 +165,7 @@ async fn an_answer_that_comes_after_a_lost_connection_counts() {
 async fn a_call_that_cannot_be_sent_was_not_made() {
     let fixture = Fixture::without_a_daemon(Inbox::default());
     let (call, cancelled) = fixture.call("read");
-    insta::assert_snapshot!(told(&fixture.remote.call(call).await.unwrap_err()), @"ConnectFailed execution_failed true Some(NotStarted): The call was not made: nobody listens on topic `tool.invoke`: is a daemon running with this topic in invoke.topics, on this exchange?");
+    insta::assert_snapshot!(told(&fixture.remote.call(call).await.unwrap_err()), @"ConnectFailed execution_failed true Some(NotStarted): The call was not made: no queue of this exchange takes topic `tool.invoke`: is a daemon running with this topic in invoke.topics?");
     fixture.disconnect("broker: connection refused");
     let (call, _) = fixture.call("read");
     insta::assert_snapshot!(told(&fixture.remote.call(call).await.unwrap_err()), @"ConnectFailed execution_failed true Some(NotStarted): The call was not made: the broker could not be reached within 10.0s: broker: connection refused.");

@@ -72,7 +72,7 @@ async fn an_announcement_and_a_lost_connection_have_the_list_asked_for_at_once()
 async fn what_is_wrong_is_told_and_what_was_told_before_still_counts() {
     let mut fixture = Fixture::without_a_daemon(Inbox::default());
     let told = fixture.names().await.unwrap_err();
-    insta::assert_snapshot!(told, @"The tools cannot be listed: nobody listens on topic `tool.list`: is a daemon running with this topic in invoke.topics, on this exchange?");
+    insta::assert_snapshot!(told, @"The tools cannot be listed: no queue of this exchange takes topic `tool.list`: is a daemon running with this topic in invoke.topics?");
     fixture.bring_a_daemon();
     let began = Clock::SYSTEM.now();
     tokio::time::sleep(Duration::from_secs(2)).await;

@@ -45,7 +45,7 @@ pub(super) struct McpServeArgs {
 /// Serves until the client goes away.
 pub(super) async fn run(args: McpServeArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     if !args.stdio {
-        let text = "give --stdio: the MCP door over HTTP is part of `toolbus serve`, at /mcp";
+        let text = "give --stdio: the MCP server over HTTP is part of `toolbus serve`, at /mcp";
         return Err(TargetError::Usage(text.to_owned()));
     }
     let loaded = Config::load(&operator.sources).map_err(TargetError::Mistakes)?;

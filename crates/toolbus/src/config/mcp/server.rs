@@ -64,13 +64,13 @@ pub struct ServerConfig {
     /// Its working directory; absent: the daemon's.
     #[schemars(length(min = 1))]
     pub cwd: Option<PathBuf>,
-    /// Directories that it is told it may work in.
+    /// Directories that it may work in, as MCP roots.
     #[schemars(length(max = 1024))]
     pub roots: Vec<PathBuf>,
     /// Address of an HTTP server.
     #[schemars(length(min = 1))]
     pub url: Option<String>,
-    /// Its transport; absent: told by `command` or `url`, and for a `url` by trying.
+    /// Its transport; absent: by `command` or `url`, and for a `url` by trying.
     #[serde(rename = "type")]
     pub kind: Option<ServerKind>,
     /// Headers of every request; a value may be a secret.

@@ -125,7 +125,7 @@ impl RuleChecker<'_> {
 }
 
 impl RuleChecker<'_> {
-    /// Tells of rules for single agents on a bus where anybody can claim to be any agent.
+    /// Tells of rules for single agents on a bus where any client can claim to be any agent.
     pub(super) fn identity(&mut self, identity: &IdentityConfig, sections: &Sections) {
         if identity.source == IdentitySource::Broker || identity.trust_headers || identity.agent.is_some() {
             return;

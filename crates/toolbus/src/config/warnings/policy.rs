@@ -159,7 +159,7 @@ impl PolicyRules<'_> {
         }
     }
 
-    /// Tells of channels on which anybody may be addressed. A binding opens none that the agent has a list for.
+    /// Tells of channels on which any recipient may be addressed. A binding opens none that the agent has a list for.
     fn recipients(&self, warnings: &mut Vec<String>) {
         if self.binding.is_some() {
             return;
