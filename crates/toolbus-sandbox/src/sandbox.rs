@@ -7,6 +7,7 @@ mod spawner;
 mod template;
 mod users;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -294,7 +295,8 @@ impl SandboxInner {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let order = SandboxSpec {
             number,
-            plan: plan.clone(),
+            // The program itself follows.
+            plan: Plan { args: Vec::new(), env: BTreeMap::new(), ..plan.clone() },
             layers,
             user: self.users.as_ref().map(|users| match plan.forks {
                 true => users.of_template(),

@@ -22,20 +22,19 @@ use rustix::stdio;
 use super::artifacts::{CollectedFiles, SeenFiles};
 use super::cgroup::CgroupFiles;
 use super::mounts::Proc;
-use super::process::{Forked, fork};
 use super::seccomp::Filters;
 use super::start::{self, ProgramPipes};
 use super::template::Control;
 use super::tree::{ProcessTree, ProcessUsage, SeenCpuTime};
 use super::work_folder::WorkFolder;
-use super::{mounts, template, usage, watchdog};
+use super::{mounts, process, template, usage, watchdog};
 use crate::now;
 use crate::outcome::{Ending, Stop, Usage};
 use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, ProgramSpec, RunReport, SandboxSpec};
 
-/// Time between two measurements of what a program uses, in its first [`YOUTH`] and later.
+/// Time between two measurements of what a program uses: without a cgroup in its first [`YOUTH`], and otherwise.
 const LOOKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(25)];
-/// Time in which a program is measured more often.
+/// Time in which a program without a cgroup is measured more often.
 const YOUTH: Duration = Duration::from_millis(200);
 /// Time between two measurements of a work folder on disk.
 const DISK_LOOK: Duration = Duration::from_millis(50);
@@ -239,27 +238,19 @@ impl SandboxInit<'_> {
         let (ready, tell_ready) = pipe_with(PipeFlags::CLOEXEC)?;
         let (progress, tell_progress) = pipe_with(PipeFlags::CLOEXEC)?;
         let (failure, tell_failure) = pipe_with(PipeFlags::CLOEXEC)?;
-        match fork()? {
-            Forked::Child => {
-                start::run(self.task, program, &self.work, stdin, [go, tell_ready, tell_progress], tell_failure)
-            }
-            Forked::Parent(program) => {
-                self.program = Some(program);
-                drop((go, tell_ready, tell_progress, tell_failure));
-                // Its output must end with it, and not with this process.
-                let nowhere = File::options().write(true).open("/dev/null")?;
-                stdio::dup2_stdout(&nowhere)?;
-                stdio::dup2_stderr(&nowhere)?;
-                let mut text = String::new();
-                // The pipe closes empty when the program begins.
-                File::from(failure).take(4096).read_to_string(&mut text)?;
-                if text.is_empty() {
-                    Ok(ProgramPipes::new(tell_go, ready, progress))
-                } else {
-                    Err(io::Error::other(text))
-                }
-            }
-        }
+        let pipes = [go.as_fd(), tell_ready.as_fd(), tell_progress.as_fd()];
+        let started =
+            process::start(|| start::run(self.task, program, &self.work, stdin, pipes, tell_failure.as_fd()))?;
+        self.program = Some(started);
+        drop((go, tell_ready, tell_progress, tell_failure));
+        // Its output must end with it, and not with this process.
+        let nowhere = File::options().write(true).open("/dev/null")?;
+        stdio::dup2_stdout(&nowhere)?;
+        stdio::dup2_stderr(&nowhere)?;
+        let mut text = String::new();
+        // The pipe closes empty when the program begins.
+        File::from(failure).take(4096).read_to_string(&mut text)?;
+        if text.is_empty() { Ok(ProgramPipes::new(tell_go, ready, progress)) } else { Err(io::Error::other(text)) }
     }
 
     /// Waits until the program has ended, by itself or because of a limit, or is done with its job and stays. Ends all its
@@ -283,7 +274,8 @@ impl SandboxInit<'_> {
                 break Ending::Stopped(Stop::Time);
             }
             let [young, old] = LOOKS;
-            let look = if time - begun < YOUTH { young } else { old };
+            // A cgroup limits memory by itself.
+            let look = if time - begun < YOUTH && self.task.cgroup.is_none() { young } else { old };
             let patience = look.min(deadline - time);
             let lifeline = self.task.lifeline.as_fd();
             // Another one that says nothing, where a descriptor is of no interest.

@@ -4,6 +4,7 @@
     reason = "there is no safe interface to fork, clone, close_range and signals; the process has one thread"
 )]
 
+use std::convert::Infallible;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::{fs, io};
@@ -38,6 +39,33 @@ pub(super) fn fork() -> io::Result<Forked> {
     // SAFETY: this process has one thread, so that the child may do whatever its parent may.
     let pid = unsafe { libc::fork() };
     forked(pid.into())
+}
+
+/// Stack of a process that [`start`] begins with, in bytes: for what precedes its program.
+const STACK: usize = 512 * 1024;
+
+/// Runs `child` in a new process, and returns when that has executed a program or has ended, as vfork(2) does: the process
+/// uses the memory of this one until then, so that none is copied.
+///
+/// What `child` allocates and does not free stays allocated here. It must own no descriptor of this process: each process
+/// has its own, and this one would not close what `child` has closed for itself.
+pub(super) fn start<F: Fn() -> Infallible>(child: F) -> io::Result<Pid> {
+    extern "C" fn entry<F: Fn() -> Infallible>(child: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: the pointer is that given to clone, to a closure that lives until this process has left its memory.
+        let child = unsafe { &*child.cast::<F>() };
+        match child() {}
+    }
+    let mut stack: Vec<MaybeUninit<u8>> = Vec::with_capacity(STACK);
+    let unaligned = stack.spare_capacity_mut().as_mut_ptr_range().end;
+    let top = unaligned.wrapping_sub(unaligned.addr() % 16).cast::<libc::c_void>();
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the stack is large enough and outlives the child's use of it, because the kernel lets this process, which has
+    // one thread, go on only after the child has left this memory. No lock is held by another thread.
+    let pid = unsafe { libc::clone(entry::<F>, top, flags, (&raw const child).cast_mut().cast()) };
+    match forked(pid.into())? {
+        Forked::Parent(pid) => Ok(pid),
+        Forked::Child => Err(io::Error::other("clone returned in the child")),
+    }
 }
 
 fn forked(pid: libc::c_long) -> io::Result<Forked> {

@@ -16,12 +16,12 @@ use rustix::process::{WaitOptions, getpid, set_child_subreaper, setsid, wait};
 use rustix::{stdio, thread};
 
 use super::network::Network;
-use super::process::{self, ChildSignals, Forked, fork};
+use super::process::{self, ChildSignals, Forked, fork, leave};
 use super::seccomp::Filters;
 use super::{limits, watchdog};
 use crate::wire::{self, HelperMessage, Streams};
 
-/// Serves the daemon until it ends. Returns in each watchdog as well, when its sandbox has ended.
+/// Serves the daemon until it ends. Does not return in watchdogs, which end with their sandboxes.
 pub(super) fn run() -> io::Result<()> {
     process::close_inherited(None)?;
     limits::no_core()?;
@@ -40,7 +40,8 @@ pub(super) fn run() -> io::Result<()> {
             stdio::dup2_stdout(&stdout)?;
             stdio::dup2_stderr(&stderr)?;
             drop((socket, stdout, stderr));
-            watchdog::run(&filters, network)
+            // Without the work of an orderly end, of which nothing is needed.
+            leave(i32::from(watchdog::run(&filters, network).is_err()))
         }
     }
 }

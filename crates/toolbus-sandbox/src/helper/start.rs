@@ -67,19 +67,21 @@ impl ProgramPipes {
     }
 }
 
-/// Confines this process and executes the program.
+/// Confines this process and executes the program. It may use the memory of the process that started it until then
+/// ([`super::process::start`]).
 pub(super) fn run(
     task: &Task<'_>,
     program: &ProgramSpec,
     work: &Path,
     stdin: &File,
-    pipes: [OwnedFd; 3],
-    failure: OwnedFd,
+    pipes: [BorrowedFd<'_>; 3],
+    failure: BorrowedFd<'_>,
 ) -> ! {
     // Above the numbers of the pipes.
-    let failure = fcntl_dupfd_cloexec(&failure, PROGRESS + 1).unwrap_or(failure);
-    let Err(error) = become_program(task, program, work, stdin, pipes);
-    let _ = File::from(failure).write_all(error.to_string().as_bytes());
+    if let Ok(failure) = fcntl_dupfd_cloexec(failure, PROGRESS + 1) {
+        let Err(error) = become_program(task, program, work, stdin, pipes);
+        let _ = File::from(failure).write_all(error.to_string().as_bytes());
+    }
     leave(127)
 }
 
@@ -90,7 +92,7 @@ fn become_program(
     program: &ProgramSpec,
     work: &Path,
     stdin: &File,
-    pipes: [OwnedFd; 3],
+    pipes: [BorrowedFd<'_>; 3],
 ) -> Result<Never, io::Error> {
     let order = task.order;
     let plan = &order.plan;
@@ -141,7 +143,7 @@ fn become_program(
 }
 
 /// Gives the pipes the numbers that the program expects, the first two only if it waits; nothing else is inherited.
-fn hand_over(pipes: [OwnedFd; 3], waits: bool) -> io::Result<()> {
+fn hand_over(pipes: [BorrowedFd<'_>; 3], waits: bool) -> io::Result<()> {
     // To higher numbers first, so that none replaces another.
     let pipes = pipes.map(|pipe| fcntl_dupfd_cloexec(pipe, PROGRESS + 1));
     for (pipe, at) in pipes.into_iter().zip([GO, READY, PROGRESS]) {

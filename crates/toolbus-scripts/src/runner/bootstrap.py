@@ -1,6 +1,6 @@
 # Runs before run.py as `python -I -S -c …`: prepares what a script expects, and waits for one.
 # Arguments: modules to import before that, the folder of packages, if any, and whether to fork for each script.
-import builtins, posix, sys
+import builtins, gc, posix, sys
 
 
 def wait_for_script():
@@ -24,6 +24,9 @@ def wait_for_script():
         posix.unsetenv(name.encode())
         if "os" in sys.modules:
             sys.modules["os"].environ._data.pop(name.encode(), None)
+    if not forks:
+        # What is there by now stays until the end: no collection needs to look at it.
+        gc.freeze()
     posix.write(4, fork_for_scripts(posix.getcwd()) if forks else b".")
     posix.close(4)
     gone = not posix.read(3, 1)

@@ -9,21 +9,25 @@ const SOURCE: &str = concat!(include_str!("bootstrap.py"), "\n\n", include_str!(
 /// The same for interpreters that fork.
 const SOURCE_OF_FORKS: &str =
     concat!(include_str!("bootstrap.py"), "\n\n", include_str!("run.py"), "\n\n", include_str!("fork.py"));
-/// Defines what the last argument has, or the one before it, which is the source, if another version of Python compiled the
-/// last one; and runs it.
+/// Defines what [`CODE`] has, or [`SOURCE_TEXT`] if another version of Python compiled that; and runs it. They are variables
+/// because Python converts each argument several times.
 const LOAD: &str = "\
-import marshal, sys
+import marshal, posix, sys
 import _frozen_importlib_external as files
-code, source = bytes.fromhex(sys.argv.pop()), sys.argv.pop()
-magic = files.MAGIC_NUMBER
+code, source = [posix.environ.pop(name) for name in (b'TOOLBUS_CODE', b'TOOLBUS_SOURCE')]
+posix.unsetenv(b'TOOLBUS_CODE')
+posix.unsetenv(b'TOOLBUS_SOURCE')
+code, magic = bytes.fromhex(code.decode()), files.MAGIC_NUMBER
 exec(marshal.loads(code[len(magic):]) if code.startswith(magic) else compile(source, '<string>', 'exec'))
 del code, source, magic
+end(run, *wait_for_script())
 ";
-const RUN: &str = "run(*wait_for_script())\n";
-const RUN_IN_FORK: &str = "end(run, *wait_for_script())\n";
+/// Names the compiled program for [`LOAD`].
+const CODE: &str = "TOOLBUS_CODE";
+/// Names its source.
+const SOURCE_TEXT: &str = "TOOLBUS_SOURCE";
 /// Variables that keep libraries from starting threads when they are imported. No script sees them.
-pub(super) const ONE_THREAD: [&str; 4] =
-    ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"];
+const ONE_THREAD: [&str; 4] = ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"];
 /// Prints what a source becomes, after the number that changes with the form of compiled programs.
 const COMPILE: &str = "\
 import marshal, sys
@@ -62,17 +66,20 @@ impl Bootstrap {
         Self { code }
     }
 
-    /// The arguments of an interpreter that imports modules and waits for a script, which may use the packages in a folder.
-    pub(super) fn args(&self, imports: &str, packages: &str) -> Vec<String> {
-        // Isolated, and without the packages of the machine: of which a script must not depend.
-        let load = format!("{LOAD}{RUN}");
-        ["-I", "-S", "-c", &load, imports, packages, "", SOURCE, &self.code].map(str::to_owned).to_vec()
+    /// Has an interpreter import modules and wait for a script, which may use the packages in a folder.
+    pub(super) fn prepare(&self, plan: &mut Plan, imports: &str, packages: &str) {
+        load(plan, [imports, packages, ""], SOURCE, &self.code);
     }
 
-    /// The arguments of one that imports modules and forks for each script.
-    pub(super) fn args_of_template(imports: &str, packages: &str) -> Vec<String> {
-        let load = format!("{LOAD}{RUN_IN_FORK}");
-        let forks = ONE_THREAD.join(" ");
-        ["-I", "-S", "-c", &load, imports, packages, &forks, SOURCE_OF_FORKS, ""].map(str::to_owned).to_vec()
+    /// Has an interpreter import modules and fork for each script.
+    pub(super) fn prepare_template(plan: &mut Plan, imports: &str, packages: &str) {
+        load(plan, [imports, packages, &ONE_THREAD.join(" ")], SOURCE_OF_FORKS, "");
+        plan.env.extend(ONE_THREAD.map(|name| (name.to_owned(), "1".to_owned())));
     }
+}
+
+fn load(plan: &mut Plan, args: [&str; 3], source: &str, code: &str) {
+    // Isolated, and without the packages of the machine: of which a script must not depend.
+    plan.args = ["-I", "-S", "-c", LOAD].into_iter().chain(args).map(str::to_owned).collect();
+    plan.env.extend([(CODE, code), (SOURCE_TEXT, source)].map(|(name, value)| (name.to_owned(), value.to_owned())));
 }

@@ -9,8 +9,6 @@ LONGEST, MOST_DESCRIPTORS = 65536, 16
 
 def settle():
     """Collects once what imports left, so that forks share memory, and writes what they printed."""
-    import gc
-
     sys.stdout.flush()
     sys.stderr.flush()
     gc.collect()
@@ -97,50 +95,3 @@ def seed_again():
         numbers.seed()
     if "_ssl" in sys.modules:
         sys.modules["_ssl"].RAND_add(posix.urandom(32), 32.0)
-
-
-def end(script, *args):
-    """Runs a script and ends as an interpreter does, without taking down what forks share."""
-    code = 0
-    try:
-        script(*args)
-    except SystemExit as end:
-        code = end.code
-    if code is None:
-        code = 0
-    elif not isinstance(code, int):
-        try:
-            print(code, file=sys.stderr)
-        except Exception:
-            pass
-        code = 1
-    import atexit
-
-    try:
-        if "threading" in sys.modules:
-            sys.modules["threading"]._shutdown()
-        atexit._run_exitfuncs()
-        written = flush()
-        variables = sys.modules.pop("__main__").__dict__
-        for name in list(variables):
-            if name != "__builtins__":
-                variables[name] = None
-        import gc
-
-        gc.collect()
-        written = flush() and written
-    except BaseException as error:
-        sys.excepthook(type(error), error, error.__traceback__)
-        written = flush()
-    posix._exit(code & 255 if written else 120)
-
-
-def flush():
-    written = True
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None and not stream.closed:
-                stream.flush()
-        except Exception:
-            written = False
-    return written

@@ -105,3 +105,48 @@ def run(source, folder):
         without_own_frames(error)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
+
+
+def end(script, *args):
+    """Runs a script and ends as an interpreter does, but takes down nothing that the script cannot see."""
+    code = 0
+    try:
+        script(*args)
+    except SystemExit as end:
+        code = end.code
+    if code is None:
+        code = 0
+    elif not isinstance(code, int):
+        try:
+            print(code, file=sys.stderr)
+        except Exception:
+            pass
+        code = 1
+    import atexit
+
+    try:
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+        written = flush()
+        variables = sys.modules.pop("__main__").__dict__
+        for name in list(variables):
+            if name != "__builtins__":
+                variables[name] = None
+        gc.collect()
+        written = flush() and written
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        written = flush()
+    posix._exit(code & 255 if written else 120)
+
+
+def flush():
+    written = True
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except Exception:
+            written = False
+    return written

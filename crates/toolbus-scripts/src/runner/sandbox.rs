@@ -12,7 +12,7 @@ use tokio::time::timeout_at;
 use toolbus_core::Clock;
 use toolbus_sandbox::{Job, Layer, Layers, Level, Limits, Plan, Probed, Sandbox, SandboxError, Waiting, Watcher};
 
-use super::bootstrap::{Bootstrap, ONE_THREAD};
+use super::bootstrap::Bootstrap;
 use super::pool::Pool;
 use super::session::SessionInterpreter;
 use super::templates::{TemplateKey, Templates};
@@ -345,9 +345,8 @@ impl Plans {
     /// One for the scripts of a session, with the folder of their packages.
     fn session(&self, packages: Option<&Path>) -> Plan {
         let folder = packages.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
-        let plan = self.with("", packages);
         let args = ["-I", "-S", "-c", SESSION_BOOTSTRAP, &folder].map(str::to_owned).to_vec();
-        Plan { args, ..plan }
+        Plan { args, ..self.reading(packages) }
     }
 
     /// One that forks for each script of an agent, with the modules of the packages that it requests.
@@ -355,17 +354,22 @@ impl Plans {
         let modules = requested.iter().map(|package| package.name().replace('-', "_"));
         let imports = std::iter::once(self.imports.clone()).chain(modules).collect::<Vec<_>>().join(" ");
         let folder = packages.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
-        let mut plan = self.with("", packages);
-        plan.args = Bootstrap::args_of_template(&imports, &folder);
-        plan.env.extend(ONE_THREAD.map(|name| (name.to_owned(), "1".to_owned())));
+        let mut plan = self.reading(packages);
+        Bootstrap::prepare_template(&mut plan, &imports, &folder);
         (plan.waits, plan.forks) = (false, true);
         plan
     }
 
     fn with(&self, imports: &str, packages: Option<&Path>) -> Plan {
-        let mut plan = self.plan.clone();
+        let mut plan = self.reading(packages);
         let folder = packages.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
-        plan.args = self.bootstrap.args(imports, &folder);
+        self.bootstrap.prepare(&mut plan, imports, &folder);
+        plan
+    }
+
+    /// One without a program, which may read a folder of packages.
+    fn reading(&self, packages: Option<&Path>) -> Plan {
+        let mut plan = self.plan.clone();
         plan.read.extend(packages.map(PathBuf::from));
         plan
     }
