@@ -181,7 +181,7 @@ async fn a_recursion_without_an_end_raises_and_one_that_is_allowed_runs() {
         return depth(n + 1)
       File "script.py", line 2, in depth
         return depth(n + 1)
-      [Previous line repeated 993 more times]
+      [Previous line repeated 992 more times]
     RecursionError: maximum recursion depth exceeded
     "#);
     let script = r#"
