@@ -4,7 +4,6 @@
     reason = "there is no safe interface to fork, clone, close_range and signals; the process has one thread"
 )]
 
-use std::convert::Infallible;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::{fs, io};
@@ -44,16 +43,17 @@ pub(super) fn fork() -> io::Result<Forked> {
 /// Stack of a process that [`start`] begins with, in bytes: for what precedes its program.
 const STACK: usize = 512 * 1024;
 
-/// Runs `child` in a new process, and returns when that has executed a program or has ended, as vfork(2) does: the process
+/// Runs `child` in a new process, and returns when that has executed a program or has ended, as vfork(2) does. The process
 /// uses the memory of this one until then, so that none is copied.
 ///
 /// What `child` allocates and does not free stays allocated here. It must own no descriptor of this process: each process
 /// has its own, and this one would not close what `child` has closed for itself.
-pub(super) fn start<F: Fn() -> Infallible>(child: F) -> io::Result<Pid> {
-    extern "C" fn entry<F: Fn() -> Infallible>(child: *mut libc::c_void) -> libc::c_int {
+pub(super) fn start<F: Fn()>(child: F) -> io::Result<Pid> {
+    extern "C" fn entry<F: Fn()>(child: *mut libc::c_void) -> libc::c_int {
         // SAFETY: the pointer is that given to clone, to a closure that lives until this process has left its memory.
         let child = unsafe { &*child.cast::<F>() };
-        match child() {}
+        child();
+        leave(127)
     }
     let mut stack: Vec<MaybeUninit<u8>> = Vec::with_capacity(STACK);
     let unaligned = stack.spare_capacity_mut().as_mut_ptr_range().end;

@@ -17,7 +17,6 @@ use rustix::thread::{
 };
 
 use super::init::Task;
-use super::process::leave;
 use super::work_folder::{HOME, JOB, OUT, TEMPORARY};
 use super::{landlock, limits};
 use crate::wire::{GO, PROGRESS, ProgramSpec, READY};
@@ -67,7 +66,7 @@ impl ProgramPipes {
     }
 }
 
-/// Confines this process and executes the program. It may use the memory of the process that started it until then
+/// Confines this process and executes the program; returns if that fails. It may use the memory of the process that started it until then
 /// ([`super::process::start`]).
 pub(super) fn run(
     task: &Task<'_>,
@@ -76,13 +75,12 @@ pub(super) fn run(
     stdin: &File,
     pipes: [BorrowedFd<'_>; 3],
     failure: BorrowedFd<'_>,
-) -> ! {
+) {
     // Above the numbers of the pipes.
     if let Ok(failure) = fcntl_dupfd_cloexec(failure, PROGRESS + 1) {
         let Err(error) = become_program(task, program, work, stdin, pipes);
         let _ = File::from(failure).write_all(error.to_string().as_bytes());
     }
-    leave(127)
 }
 
 enum Never {}
