@@ -37,9 +37,10 @@ const PROBE_PERIOD: Duration = Duration::from_secs(10);
 /// Longest wait for the confirm of such a message until the bus is not ready.
 const CONFIRM_TIME: Duration = Duration::from_secs(10);
 
-/// Shortest and longest wait before the next attempt.
+/// Shortest and longest wait before the next attempt. A broker that is back is found within the longest: agents wait for
+/// nothing else.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The connection while it is open; it ends with the supervisor, when the bus is closed.
 #[derive(Clone)]
@@ -321,7 +322,7 @@ async fn confirmed(connection: &Connection) -> Result<(), lapin::Error> {
     channel.close(200, "done".into()).await
 }
 
-/// Waits that double from 100 ms to 5 s, each with up to as much again in jitter while they grow.
+/// Waits that double from 100 ms to 500 ms, each with up to as much again in jitter: many clients do not come back at once.
 pub(super) struct Backoff {
     waits: ExponentialBackoff,
 }
@@ -330,7 +331,7 @@ impl Backoff {
     pub(super) fn new() -> Self {
         let waits = ExponentialBuilder::new()
             .with_min_delay(SHORTEST_WAIT)
-            .with_max_delay(LONGEST_WAIT)
+            .with_max_delay(LONGEST_WAIT / 2)
             .without_max_times()
             .with_jitter()
             .build();
@@ -356,7 +357,8 @@ mod tests {
         let waits: Vec<_> = (0..20).map(|_| backoff.after(false)).collect();
         assert!(waits[0] >= SHORTEST_WAIT && waits[0] <= SHORTEST_WAIT * 2, "{waits:?}");
         assert!(waits[5] > waits[0]);
-        assert!(waits[10..].iter().all(|wait| *wait == LONGEST_WAIT), "{waits:?}");
+        assert!(waits[10..].iter().all(|wait| (LONGEST_WAIT / 2..=LONGEST_WAIT).contains(wait)), "{waits:?}");
+        assert!(waits[10..].iter().any(|wait| *wait != waits[10]), "clients spread: {waits:?}");
     }
 
     #[test]
