@@ -1,7 +1,8 @@
-//! A TCP proxy between a client and a server, whose line can be cut, frozen and restored.
+//! A TCP proxy between a client and a server, whose line can be cut, frozen, slowed down and restored.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,6 +16,7 @@ const MAX_CONNECTIONS: usize = 64;
 enum Line {
     Open,
     Frozen,
+    Slow(Duration),
     Cut,
 }
 
@@ -54,6 +56,11 @@ impl Proxy {
     /// Lets nothing pass, without breaking anything: as a network that swallows packets.
     pub fn freeze(&self) {
         self.line.send_replace(Line::Frozen);
+    }
+
+    /// Delays everything that passes, piece by piece.
+    pub fn slow_down(&self, delay: Duration) {
+        self.line.send_replace(Line::Slow(delay));
     }
 
     /// Lets everything pass again, also what was held while frozen.
@@ -99,8 +106,11 @@ async fn pass(
     let mut buffer = vec![0; 16 * 1024];
     loop {
         let length = from.read(&mut buffer).await?;
-        if line.wait_for(|line| *line != Line::Frozen).await.is_err() {
-            return Ok(());
+        let now = line.wait_for(|line| *line != Line::Frozen).await.map(|line| *line);
+        match now {
+            Err(_) => return Ok(()),
+            Ok(Line::Slow(delay)) => tokio::time::sleep(delay).await,
+            Ok(_) => {}
         }
         match buffer.get(..length) {
             Some(bytes) if length > 0 => to.write_all(bytes).await?,
@@ -111,7 +121,7 @@ async fn pass(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
@@ -137,6 +147,17 @@ mod tests {
         proxy.restore();
         server.read_exact(&mut bytes).await.unwrap();
         assert_eq!(&bytes, b"held");
+    }
+
+    #[tokio::test]
+    async fn a_slow_line_delays_what_passes() {
+        let (proxy, mut client, mut server) = line().await;
+        let delay = Duration::from_millis(50);
+        proxy.slow_down(delay);
+        let sent = Instant::now();
+        client.write_all(b"late").await.unwrap();
+        server.read_exact(&mut [0; 4]).await.unwrap();
+        assert!(sent.elapsed() >= delay);
     }
 
     #[tokio::test]

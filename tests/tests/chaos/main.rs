@@ -11,6 +11,7 @@ mod costly_checks;
 mod disguised;
 mod endings;
 mod fairness;
+mod faults;
 mod fixture;
 mod floods;
 mod hidden;

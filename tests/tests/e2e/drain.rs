@@ -1,10 +1,19 @@
 //! An orderly end: calls finish, or go back, or are told what became of them.
 
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_testing::patience::at_most;
+
+/// Calls that run while the daemon is to end, and its longest time after the slowest of them, on a machine with nothing
+/// else to do.
+const MANY: usize = 64;
+const AFTER_THE_LAST: Duration = Duration::from_millis(100);
 
 struct Fixture {
     site: BrokerNamespace,
@@ -63,6 +72,23 @@ async fn a_running_call_finishes_while_no_new_one_is_taken_and_readiness_is_gone
     assert_eq!(fixture.client.answer(&late).await.content(), "passed late");
     successor.stop(&fixture.site).await;
     assert_eq!(fixture.backend.count("running"), 1);
+}
+
+#[tokio::test]
+async fn a_drain_takes_as_long_as_the_slowest_call_and_hardly_longer() {
+    let mut fixture = Fixture::with("").await;
+    let names: Vec<String> = (0..MANY).map(|number| format!("running-{number}")).collect();
+    let running = join_all(names.iter().map(|name| fixture.running("pay", name))).await;
+    fixture.daemon.signal("TERM").await;
+    fixture.daemon.blocked_by("draining").await;
+    fixture.backend.open();
+    let began = Instant::now();
+    assert_eq!(fixture.daemon.ended().await.code(), Some(0), "{}", fixture.daemon.text());
+    println!("{MANY} calls and the daemon ended after {:?}", began.elapsed());
+    assert!(began.elapsed() < at_most(AFTER_THE_LAST), "{:?}", began.elapsed());
+    for (request, name) in running.iter().zip(&names) {
+        assert_eq!(fixture.client.answer(request).await.content(), format!("passed {name}"));
+    }
 }
 
 #[tokio::test]

@@ -1,16 +1,10 @@
 //! The broker lost under load, a queue deleted: everything comes back by itself, and nothing is run twice.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use futures_util::{FutureExt, StreamExt};
-use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeleteOptions,
-};
-use lapin::types::FieldTable;
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use futures_util::StreamExt;
+use lapin::options::QueueDeleteOptions;
 use serde_json::json;
 use tokio::task::JoinSet;
 use toolbus_e2e::backend::Backend;
@@ -18,107 +12,15 @@ use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
-use toolbus_testing::patience::eventually;
+use toolbus_e2e::survivor::Survivor;
+use toolbus_testing::patience::{at_most, eventually};
 use toolbus_testing::rabbit::RabbitNode;
 
 /// Requests in all, and how many are under way at a time.
 const REQUESTS: usize = 400;
 const CALLERS: usize = 32;
-/// Wait for one confirm: the broker may be gone.
-const CONFIRM_TIME: Duration = Duration::from_secs(5);
-
-/// A client that outlives its broker: a durable queue for answers, and every request published until it is confirmed.
-struct Survivor {
-    site: BrokerNamespace,
-    queue: String,
-    /// A channel that confirms, opened again after a loss.
-    channel: tokio::sync::Mutex<Option<(Connection, Channel)>>,
-    answers: Mutex<BTreeMap<String, Vec<Message>>>,
-    /// How often each request was published.
-    published: Vec<AtomicU32>,
-}
-
-impl Survivor {
-    async fn new(site: &BrokerNamespace) -> Arc<Self> {
-        let queue = format!("survivor.{}", site.prefix);
-        site.declare(&queue, BTreeMap::new()).await;
-        let published = std::iter::repeat_with(AtomicU32::default).take(REQUESTS).collect();
-        Arc::new(Self { site: site.clone(), queue, channel: Default::default(), answers: Mutex::default(), published })
-    }
-
-    /// Receives for ever, over every loss.
-    async fn receive(self: Arc<Self>) {
-        let mut pace = tokio::time::interval(Duration::from_millis(100));
-        loop {
-            pace.tick().await;
-            if let Err(error) = self.receive_until_lost().await {
-                println!("receiving again after: {error}");
-            }
-        }
-    }
-
-    async fn receive_until_lost(&self) -> Result<(), lapin::Error> {
-        let connection = Connection::connect(&self.site.url, ConnectionProperties::default()).await?;
-        let channel = connection.create_channel().await?;
-        let (queue, options) = (self.queue.as_str().into(), BasicConsumeOptions::default());
-        let mut stream = channel.basic_consume(queue, "".into(), options, FieldTable::default()).await?;
-        while let Some(delivery) = stream.next().await {
-            let delivery = delivery?;
-            let acker = delivery.acker.clone();
-            let message = Message::from(delivery);
-            let correlation = message.correlation_id().to_owned();
-            self.answers.lock().unwrap_or_else(PoisonError::into_inner).entry(correlation).or_default().push(message);
-            acker.ack(BasicAckOptions::default()).await?;
-        }
-        Ok(())
-    }
-
-    fn answers(&self, id: &str) -> Vec<Message> {
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.get(id).cloned().unwrap_or_default()
-    }
-
-    /// One request: published until confirmed, and then answered.
-    async fn exchange(&self, number: usize) -> Message {
-        let id = format!("call-{number}");
-        eventually("a confirm", async || {
-            let confirmed = tokio::time::timeout(CONFIRM_TIME, self.publish(number, &id)).await;
-            matches!(confirmed, Ok(Ok(Confirmation::Ack(None)))).then_some(())
-        })
-        .await;
-        eventually(&format!("the answer to {id}"), async || self.answers(&id).into_iter().next()).await
-    }
-
-    async fn publish(&self, number: usize, id: &str) -> Result<Confirmation, lapin::Error> {
-        let channel = self.channel().await?;
-        let properties = BasicProperties::default()
-            .with_delivery_mode(2)
-            .with_message_id(id.into())
-            .with_correlation_id(id.into())
-            .with_reply_to(self.queue.as_str().into());
-        let body = json!({"toolCallId": id, "toolName": "work", "arguments": {"id": id}}).to_string();
-        let options = BasicPublishOptions { mandatory: true, immediate: false };
-        let exchange = self.site.exchange.as_str().into();
-        self.published[number].fetch_add(1, Ordering::Relaxed);
-        channel.basic_publish(exchange, "tool.invoke".into(), options, body.as_bytes(), properties).await?.await
-    }
-
-    async fn channel(&self) -> Result<Channel, lapin::Error> {
-        let mut kept = self.channel.lock().await;
-        if let Some((connection, channel)) = &*kept
-            && connection.status().connected()
-            && channel.status().connected()
-        {
-            return Ok(channel.clone());
-        }
-        *kept = None;
-        let connection = Connection::connect(&self.site.url, ConnectionProperties::default()).await?;
-        let channel = connection.create_channel().await?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        *kept = Some((connection, channel.clone()));
-        Ok(channel)
-    }
-}
+/// Longest time from a restarted broker's first connection to the first answer, on a machine with nothing else to do.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
 /// Kills the broker while calls are under way, starts it again, and checks every call.
 async fn every_request_survives(queue_type: &str) {
@@ -134,7 +36,7 @@ async fn every_request_survives(queue_type: &str) {
     receiver.spawn(Arc::clone(&survivor).receive());
 
     let load = futures_util::stream::iter(0..REQUESTS)
-        .for_each_concurrent(CALLERS, |number| survivor.exchange(number).map(drop));
+        .for_each_concurrent(CALLERS, async |number| drop(survivor.exchange(&format!("call-{number}")).await));
     let loss = async {
         eventually("load", async || (backend.total() > REQUESTS / 4).then_some(())).await;
         node.kill();
@@ -148,7 +50,7 @@ async fn every_request_survives(queue_type: &str) {
     for number in 0..REQUESTS {
         let id = format!("call-{number}");
         let answers = survivor.answers(&id);
-        let published = survivor.published[number].load(Ordering::Relaxed) as usize;
+        let published = survivor.published(&id);
         assert!(answers.iter().all(|answer| answer.content() == format!("worked for {id}")), "{answers:?}");
         assert!(backend.count(&id) <= published, "{id}: published {published} times, ran {}", backend.count(&id));
         // A repeated answer is the same one.
@@ -156,7 +58,7 @@ async fn every_request_survives(queue_type: &str) {
         ids.dedup();
         assert_eq!(ids.len(), 1, "{id}");
     }
-    let once = survivor.published.iter().filter(|published| published.load(Ordering::Relaxed) == 1).count();
+    let once = (0..REQUESTS).filter(|number| survivor.published(&format!("call-{number}")) == 1).count();
     assert!(once > REQUESTS / 2, "most requests were published once, so that running twice would show: {once}");
     let (_, status) = daemon.get("/status").await.unwrap();
     assert!(status["broker"]["reconnects"].as_u64().unwrap() >= 2, "{status}");
@@ -173,6 +75,25 @@ async fn a_broker_killed_under_load_loses_no_request_and_nothing_runs_twice() {
 #[tokio::test]
 async fn the_same_holds_for_a_classic_queue() {
     every_request_survives("classic").await;
+}
+
+#[tokio::test]
+async fn the_first_answer_follows_soon_after_a_restarted_broker_takes_connections() {
+    let node = RabbitNode::start().await;
+    let site = BrokerNamespace::on(&node);
+    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
+    node.ctl(&["eval", "mnesia:sync_log()."]).await;
+    node.flush().await;
+    node.kill();
+    daemon.blocked_by("disconnected").await;
+    // A start takes seconds, so that the daemon waits as long as it ever does between two attempts.
+    node.restart().await;
+    let began = Instant::now();
+    let client = Client::connect(&site).await;
+    assert_eq!(client.call("echo", &json!({"text": "again"})).await.content(), "again");
+    println!("the first answer came after {:?}", began.elapsed());
+    assert!(began.elapsed() < at_most(FIRST_ANSWER), "{:?}", began.elapsed());
+    daemon.stop(&site).await;
 }
 
 #[tokio::test]

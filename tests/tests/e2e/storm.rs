@@ -1,6 +1,6 @@
 //! Calls that must not run twice, while daemons are killed and messages are published again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use futures_util::StreamExt;
@@ -8,9 +8,10 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::message::Message;
+use toolbus_e2e::history::{Tally, is_unknown, random};
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
+use toolbus_testing::redis::RedisServer;
 
 /// Calls in all, how many are under way at a time, and how often the daemon is killed meanwhile.
 const CALLS: usize = 300;
@@ -21,66 +22,18 @@ const SEED: u64 = 16;
 /// A ledger that outlives the daemon.
 const SQLITE: &str = "[store]\nurl = \"sqlite:store.db\"\n";
 
-/// What became of the calls, in the words of Jepsen.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Table {
-    /// Calls that were published, and confirmed by the broker.
-    attempts: usize,
-    /// Calls that were answered with their result.
-    acknowledged: usize,
-    /// Calls that were never answered.
-    lost: usize,
-    /// Calls that ran twice, or have two answers.
-    duplicated: usize,
-    /// Calls of which the daemon says that it does not know whether they ran.
-    recovered: usize,
-    /// Calls that were answered with anything else.
-    unexpected: usize,
-}
-
-impl Table {
-    fn count(&mut self, id: &str, answers: &[Message], runs: usize) {
-        self.attempts += 1;
-        let Some(first) = answers.first() else {
-            self.lost += 1;
-            return;
-        };
-        let is_same = |other: &Message| (other.message_id(), &other.data) == (first.message_id(), &first.data);
-        if runs > 1 || !answers.iter().all(is_same) {
-            println!("{id} ran {runs} times, and was answered {answers:?}");
-            self.duplicated += 1;
-        } else if runs == 1 && first.content() == format!("worked for {id}") {
-            self.acknowledged += 1;
-        } else if is_unknown(first) {
-            self.recovered += 1;
-        } else {
-            println!("{id} ran {runs} times, and was answered {first:?}");
-            self.unexpected += 1;
-        }
-    }
-}
-
-fn is_unknown(answer: &Message) -> bool {
-    let body = answer.body();
-    (&body["code"], &body["outcome"], &body["isRetryable"])
-        == (&json!("execution_failed"), &json!("unknown"), &json!(false))
-}
-
-/// The next of a sequence of numbers below `most`.
-fn random(state: &mut u64, most: usize) -> usize {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    usize::try_from(*state >> 33).unwrap() % most
-}
-
 fn work(client: &Client, tool: &str, id: &str) -> Request {
     client.request(tool, &json!({"id": id}))
 }
 
-#[tokio::test]
-async fn a_daemon_that_is_killed_again_and_again_loses_no_call_and_runs_none_twice() {
+/// Kills one daemon after another while calls are under way, each started again at once, and checks every call.
+async fn every_call_survives(what: &str, store: &str, number: usize) {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let tools = backend.tool("work", "/work?id={id}", "effect = \"effectful\"");
-    let mut daemon = Daemon::start(&site, &format!("{SQLITE}{tools}")).await;
+    let config = format!("{store}{}", backend.tool("work", "/work?id={id}", "effect = \"effectful\""));
+    let mut daemons = VecDeque::new();
+    for _ in 0..number {
+        daemons.push_back(Daemon::start(&site, &config).await);
+    }
     let client = Client::connect(&site).await;
     let requests: BTreeMap<String, Request> =
         (0..CALLS).map(|number| format!("call-{number}")).map(|id| (id.clone(), work(&client, "work", &id))).collect();
@@ -94,22 +47,39 @@ async fn a_daemon_that_is_killed_again_and_again_loses_no_call_and_runs_none_twi
             let due = backend.total().max(kill * CALLS / (KILLS + 4)) + random(&mut state, CALLERS);
             let passed = async || (backend.total() >= due.min(CALLS / 2)).then_some(());
             eventually("calls to run", passed).await;
-            daemon = daemon.killed().await;
+            let daemon = daemons.pop_front().unwrap();
+            daemons.push_back(daemon.killed().await);
         }
-        daemon
+        daemons
     };
     let begun = Instant::now();
-    let ((), daemon) = tokio::join!(load, kills);
+    let ((), mut daemons) = tokio::join!(load, kills);
     client.caught_up().await;
 
-    let mut table = Table::default();
+    let mut tally = Tally::default();
     for (id, request) in &requests {
-        table.count(id, &client.answers_to(&request.correlation), backend.count(id));
+        let answers = client.answers_to(&request.correlation);
+        tally.count(id, &answers, backend.count(id), &format!("worked for {id}"));
     }
-    println!("killed {KILLS} times within {:?} (seed {SEED}): {table:?}", begun.elapsed());
-    assert_eq!((table.attempts, table.lost, table.duplicated, table.unexpected), (CALLS, 0, 0, 0), "{table:?}");
-    assert!(table.acknowledged > CALLS / 2, "{table:?}");
-    daemon.stop(&site).await;
+    tally.check(&format!("{what}: {KILLS} times SIGKILL within {:?} (seed {SEED})", begun.elapsed()));
+    assert_eq!(tally.attempts, CALLS);
+    let last = daemons.pop_back().unwrap();
+    for daemon in daemons {
+        daemon.end().await;
+    }
+    last.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_is_killed_again_and_again_loses_no_call_and_runs_none_twice() {
+    every_call_survives("one daemon with SQLite", SQLITE, 1).await;
+}
+
+#[tokio::test]
+async fn two_daemons_that_are_killed_in_turn_lose_no_call_and_run_none_twice() {
+    let redis = RedisServer::start().await;
+    let store = format!("[store]\nurl = \"{}\"\n", redis.url());
+    every_call_survives("two daemons with Redis", &store, 2).await;
 }
 
 #[tokio::test]
