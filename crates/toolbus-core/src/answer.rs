@@ -217,6 +217,22 @@ impl Reply {
         answer.into()
     }
 
+    /// What the answer says, for a caller in this process.
+    ///
+    /// # Errors
+    ///
+    /// If it says why there is no result.
+    pub(crate) fn read(&self) -> Result<ToolOutput, ToolFailure> {
+        let text = "The result cannot be read.";
+        let unreadable = |error: serde_json::Error| ToolFailure::new(Cause::Failed, text).with_detail(error);
+        match self.properties.message_type.as_deref() {
+            Some(message_type::TOOL_ERROR) => {
+                Err(serde_json::from_slice::<ToolError>(&self.body).map_or_else(unreadable, ToolFailure::from))
+            }
+            _ => serde_json::from_slice::<ToolInvokeResponse>(&self.body).map(ToolOutput::from).map_err(unreadable),
+        }
+    }
+
     /// Rough memory of a kept answer, in bytes.
     pub(crate) fn size(&self) -> usize {
         const PROPERTIES: usize = 512;

@@ -14,6 +14,7 @@ use std::collections::hash_map::RandomState;
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use serde_json::{Map, Value};
@@ -35,7 +36,7 @@ use crate::bus::{Bus, Delivery};
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::deadline::{self, Budgets};
-use crate::failure::{Cause, ToolFailure};
+use crate::failure::{Cause, Effect, ToolFailure, verdict};
 use crate::gates::Gates;
 use crate::gates::permit::{AgentGate, Permit, Permits};
 use crate::ledger::{LedgerEntry, LedgerSettings};
@@ -54,6 +55,8 @@ use crate::tool::{Tool, ToolCall, ToolOutput};
 const MAX_EARLIER_DELIVERIES: u32 = 4;
 /// One in so many calls in hand may wait for a queue that rejects its answer.
 const WAIT_FOR_ROOM: usize = 8;
+/// Time beyond a call's deadline in which its answer may still be delivered.
+const REPLY_GRACE: Duration = Duration::from_secs(10);
 /// Memory of kept answers, in bytes.
 const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 
@@ -458,6 +461,7 @@ impl Dispatcher {
         let answer = match result {
             Ok(output) => self.result(&mut call, output),
             Err(Abort::Failed(failure)) => self.failure(&mut call, &failure),
+            Err(Abort::Ignored(failure)) if call.direct.is_some() => self.failure(&mut call, &failure),
             Err(Abort::Requeued) => return self.requeue(call).await,
             Err(Abort::Ignored(_)) => return self.ignore(call).await,
             // Resolved before, or the entry of a request without an identity, which there is not.
@@ -522,4 +526,14 @@ fn cancelled_before_start() -> ToolFailure {
 
 fn cancelled(text: &str) -> ToolFailure {
     ToolFailure::new(Cause::Cancelled, text)
+}
+
+/// The failure of a call that its client has given up while another one with its key was under way.
+fn given_up_while_it_ran() -> ToolFailure {
+    as_begun(cancelled("The call was cancelled. Another one with its idempotency key goes on."))
+}
+
+/// A failure of a call whose tool may have acted, though this call did not run it.
+fn as_begun(failure: ToolFailure) -> ToolFailure {
+    ToolFailure { verdict: Some(verdict(failure.cause, Effect::Undeclared, true)), ..failure }
 }

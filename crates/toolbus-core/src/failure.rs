@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use toolbus_protocol::{Code, Outcome};
+use toolbus_protocol::{Code, Outcome, ToolError};
 
 use crate::redact::Redactor;
 
@@ -157,6 +157,30 @@ impl ToolFailure {
         redactor.clean(&mut self.message);
         if let Some(detail) = &mut self.detail {
             redactor.clean(detail);
+        }
+    }
+}
+
+/// A failure as a caller on the bus gets it: its message is made for that caller, and its cause says only what kind of
+/// mistake it was.
+impl From<ToolError> for ToolFailure {
+    fn from(error: ToolError) -> Self {
+        let cause = match error.code {
+            Code::ToolNotFound => Cause::UnknownTool,
+            Code::InvalidArguments => Cause::InvalidArguments,
+            Code::Timeout => Cause::DeadlineExceeded,
+            Code::NotAllowed => Cause::NotAllowed,
+            Code::RateLimited => Cause::RateLimited,
+            Code::Overloaded => Cause::Overloaded,
+            Code::Cancelled => Cause::Cancelled,
+            Code::AuthRequired => Cause::AuthRequired,
+            Code::ExecutionFailed => Cause::Failed,
+        };
+        let verdict = Verdict { code: error.code, is_retryable: error.is_retryable, outcome: error.outcome };
+        Self {
+            retry_after: error.retry_after_ms.map(Duration::from_millis),
+            verdict: Some(verdict),
+            ..Self::new(cause, error.message)
         }
     }
 }

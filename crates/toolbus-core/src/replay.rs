@@ -95,6 +95,11 @@ impl<A> Slot<A> {
         Ok(())
     }
 
+    /// Duplicates that have attached.
+    pub(crate) fn attached(&self) -> usize {
+        self.held.lock().attached.len()
+    }
+
     /// Takes the duplicates out. No further one attaches.
     pub(crate) fn close(&self) -> Vec<A> {
         let mut held = self.held.lock();

@@ -18,11 +18,6 @@ use crate::deadline::TimeBudget;
 use crate::failure::{Cause, ToolFailure};
 use crate::telemetry::DeadReason;
 
-/// Longest key of a caller, in bytes.
-const MAX_IDEMPOTENCY_KEY: usize = 255;
-/// The key that stands for the request's call id.
-const TOOL_CALL_ID: &str = "tool-call-id";
-
 /// Longest tool name, call id or session id, in bytes: answers repeat the first two, and are small when they are errors.
 const MAX_ECHOED: usize = 1024;
 
@@ -272,20 +267,18 @@ impl Decoder<'_> {
 ///
 /// # Errors
 ///
-/// [`Cause::InvalidArguments`] if it is empty, longer than [`MAX_IDEMPOTENCY_KEY`] bytes or has control characters, or
-/// stands for a call id that is not there.
+/// [`Cause::InvalidArguments`] if it is no key, or stands for a call id that is not there.
 fn idempotency_key(given: Option<&str>, call_id: Option<&str>) -> Result<Option<Arc<str>>, ToolFailure> {
     let Some(key) = given else { return Ok(None) };
     let name = header::IDEMPOTENCY_KEY;
     let invalid = |text: String| ToolFailure::new(Cause::InvalidArguments, text);
-    if key == TOOL_CALL_ID {
-        let missing =
-            || invalid(format!("'{name}' is '{TOOL_CALL_ID}', and the request has no toolCallId. Give it one."));
+    if key == header::TOOL_CALL_ID {
+        let missing = || invalid(format!("'{name}' is '{key}', and the request has no toolCallId. Give it one."));
         return call_id.map(|id| Some(Arc::from(id))).ok_or_else(missing);
     }
-    if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY || key.chars().any(char::is_control) {
-        let text = format!("'{name}' must have 1 to {MAX_IDEMPOTENCY_KEY} bytes, without control characters.");
-        return Err(invalid(text));
+    if !header::is_idempotency_key(key) {
+        let most = header::MAX_IDEMPOTENCY_KEY;
+        return Err(invalid(format!("'{name}' must have 1 to {most} bytes, without control characters.")));
     }
     Ok(Some(key.into()))
 }

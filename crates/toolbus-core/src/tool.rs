@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
-use toolbus_protocol::{ContentBlock, TraceContext};
+use toolbus_protocol::{ContentBlock, ToolInvokeResponse, TraceContext};
 
 use crate::caller::Caller;
 use crate::clock::Clock;
@@ -230,6 +230,22 @@ impl ToolOutput {
             [&b.text, &b.data, &b.mime_type, &b.uri].into_iter().flatten().map(String::len).sum::<usize>()
         };
         self.content.as_ref().map_or(0, String::len) + self.blocks.iter().map(block).sum::<usize>()
+    }
+}
+
+/// A result as a caller on the bus gets it.
+impl From<ToolInvokeResponse> for ToolOutput {
+    fn from(response: ToolInvokeResponse) -> Self {
+        let blocks = response.content_blocks.unwrap_or_default();
+        let structured = blocks.iter().find(|block| block.is_structured());
+        let structured = structured.and_then(|block| serde_json::from_str::<Value>(block.text.as_deref()?).ok());
+        Self {
+            content: response.content,
+            blocks,
+            is_error: response.is_error,
+            structured: structured.map(Box::new),
+            program: None,
+        }
     }
 }
 

@@ -61,6 +61,8 @@ pub struct BackendCall {
     pub trace: Option<TraceContext>,
     /// Takes the tool's reports of progress.
     pub progress: Option<ProgressSink>,
+    /// The key by which the client identifies the call, so that it is never run twice.
+    pub idempotency_key: Option<Arc<str>>,
 }
 
 /// The backend of the server.
@@ -154,10 +156,10 @@ impl Backend for Local {
     }
 
     fn call(&self, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
-        let BackendCall { caller, tool, arguments, cancelled, trace, progress } = call;
+        let BackendCall { caller, tool, arguments, cancelled, trace, progress, idempotency_key } = call;
         let invoker = Arc::clone(&self.invoker);
         let inner = InnerCall {
-            idempotency_key: None,
+            idempotency_key,
             origin: InnerOrigin::McpClient,
             caller,
             call_id: new_message_id().into(),

@@ -23,6 +23,10 @@ pub const STRUCTURED_CONTENT: &str = "rb-structured-content";
 /// The key by which the caller identifies its request, so that it is never run twice; `tool-call-id` stands for the
 /// request's call id.
 pub const IDEMPOTENCY_KEY: &str = "rb-idempotency-key";
+/// Value of [`IDEMPOTENCY_KEY`] that stands for the request's call id.
+pub const TOOL_CALL_ID: &str = "tool-call-id";
+/// Longest value of [`IDEMPOTENCY_KEY`], in bytes.
+pub const MAX_IDEMPOTENCY_KEY: usize = 255;
 /// How far the content may be trusted.
 pub const CONTENT_TRUST: &str = "rb-content-trust";
 /// On answers, the kind of backend that ran: `local`, `rest`, …
@@ -56,6 +60,12 @@ pub const TRUST_TOOL_REQUEST: &str = "tool-request";
 pub const TRUST_SYSTEM: &str = "system";
 
 const PREFIX: &str = "rb-";
+
+/// Whether a text can be a value of [`IDEMPOTENCY_KEY`]: 1 to [`MAX_IDEMPOTENCY_KEY`] bytes, without control characters.
+#[must_use]
+pub fn is_idempotency_key(text: &str) -> bool {
+    (1..=MAX_IDEMPOTENCY_KEY).contains(&text.len()) && !text.chars().any(char::is_control)
+}
 
 /// `name` as it is written on the wire.
 #[must_use]

@@ -5,6 +5,7 @@
 mod connections;
 mod entrance;
 mod fixture;
+mod keys;
 mod leaving;
 mod ruling;
 mod stdio;

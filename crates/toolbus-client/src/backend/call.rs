@@ -81,7 +81,9 @@ impl BackendParts {
         let progress = call.progress.as_ref().map(|_| header::PROGRESS);
         let wanted = [Some(header::STRUCTURED_CONTENT), progress].into_iter().flatten();
         let wanted = wanted.map(|name| (header::on_the_wire(name), "1".to_owned()));
-        Arc::make_mut(&mut request.properties).headers.extend(wanted);
+        let key = call.idempotency_key.as_deref();
+        let key = key.map(|key| (header::on_the_wire(header::IDEMPOTENCY_KEY), key.to_owned()));
+        Arc::make_mut(&mut request.properties).headers.extend(wanted.chain(key));
         self.sender.sign(request)
     }
 

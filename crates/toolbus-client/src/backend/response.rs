@@ -1,55 +1,20 @@
 //! What replies of a daemon say: the outcome of a call, and definitions of tools.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::Value;
-use toolbus_core::failure::{Cause, ToolFailure, Verdict};
+use toolbus_core::failure::ToolFailure;
 use toolbus_core::listing::ListedTool;
 use toolbus_core::tool::{Effect, ToolOutput};
-use toolbus_protocol::{Code, ToolError, ToolInvokeResponse, llm_name};
+use toolbus_protocol::llm_name;
 
 use crate::ReplyContent;
 
 /// The outcome of a call.
 pub(super) fn response(content: ReplyContent) -> Result<ToolOutput, ToolFailure> {
     match content {
-        ReplyContent::Result(result) => Ok(output(result)),
-        ReplyContent::Error(error) => Err(failure(error)),
-    }
-}
-
-fn output(result: ToolInvokeResponse) -> ToolOutput {
-    let blocks = result.content_blocks.unwrap_or_default();
-    let structured = blocks.iter().find(|block| block.is_structured());
-    let structured = structured.and_then(|block| serde_json::from_str::<Value>(block.text.as_deref()?).ok());
-    ToolOutput {
-        content: result.content,
-        blocks,
-        is_error: result.is_error,
-        structured: structured.map(Box::new),
-        program: None,
-    }
-}
-
-/// The daemon has made the message for the caller; the cause only says what kind of mistake it was.
-fn failure(error: ToolError) -> ToolFailure {
-    let cause = match error.code {
-        Code::ToolNotFound => Cause::UnknownTool,
-        Code::InvalidArguments => Cause::InvalidArguments,
-        Code::Timeout => Cause::DeadlineExceeded,
-        Code::NotAllowed => Cause::NotAllowed,
-        Code::RateLimited => Cause::RateLimited,
-        Code::Overloaded => Cause::Overloaded,
-        Code::Cancelled => Cause::Cancelled,
-        Code::AuthRequired => Cause::AuthRequired,
-        Code::ExecutionFailed => Cause::Failed,
-    };
-    let verdict = Verdict { code: error.code, is_retryable: error.is_retryable, outcome: error.outcome };
-    ToolFailure {
-        retry_after: error.retry_after_ms.map(Duration::from_millis),
-        verdict: Some(verdict),
-        ..ToolFailure::new(cause, error.message)
+        ReplyContent::Result(result) => Ok(result.into()),
+        ReplyContent::Error(error) => Err(error.into()),
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
-use toolbus_protocol::{Envelope, Outcome};
+use toolbus_protocol::{Envelope, Outcome, TraceContext, header};
 
 use super::{InnerCall, InnerOrigin, Parts};
 use crate::answer::{Reply, Run};
@@ -64,6 +64,8 @@ pub(super) struct Call {
     pub(super) progress: Option<ProgressSink>,
     /// The key of the call around it, by which its backend recognises it.
     pub(super) outer_key: Option<Arc<str>>,
+    /// Takes the answer of a call with a key that no message brought, in the place of the bus.
+    pub(super) direct: Option<oneshot::Sender<Arc<Reply>>>,
 }
 
 impl Call {
@@ -95,18 +97,25 @@ impl Call {
             cancelled: None,
             progress: None,
             outer_key: None,
+            direct: None,
         })
     }
 
     /// A call that was not delivered as a message: its maker alone gets its answer.
     pub(super) fn within(parts: &Parts, inner: InnerCall, span: Box<dyn CallSpan>) -> Box<Self> {
         let InnerCall { caller, call_id, server, tool, arguments, deadline, cancelled, progress, .. } = inner;
-        let outer_key = inner.idempotency_key.filter(|_| inner.origin == InnerOrigin::Tool);
+        let (outer_key, idempotency_key) = match inner.origin {
+            InnerOrigin::Tool => (inner.idempotency_key, None),
+            InnerOrigin::McpClient => (None, inner.idempotency_key),
+        };
         let now = parts.settings.clock.now();
         let body_size = arguments.as_ref().map_or(0, String::len);
         let budget = deadline.map_or(TimeBudget::UNLIMITED, |deadline| TimeBudget::until(deadline, now));
+        // The answer of a call with a key is kept as a message, which has the structured part in a block.
+        let is_kept = idempotency_key.as_ref();
+        let headers = is_kept.map(|_| (header::STRUCTURED_CONTENT.to_owned(), "1".to_owned())).into_iter().collect();
         let request = Request {
-            envelope: Envelope::default(),
+            envelope: Envelope { headers, ..Envelope::default() },
             address: Address::none(),
             caller,
             call_id,
@@ -117,13 +126,13 @@ impl Call {
             budget,
             dialect: Dialect::Tool,
             wants_progress: false,
-            idempotency_key: None,
+            idempotency_key,
         };
         Box::new(Self {
+            identity: RequestIdentity::given(&request),
+            slot: Arc::new(Slot::new(None, recipient(parts, &request))),
             span,
             request,
-            slot: Arc::default(),
-            identity: None,
             is_redelivered: false,
             run: None,
             queue: Arc::default(),
@@ -141,6 +150,7 @@ impl Call {
             cancelled: Some(cancelled),
             progress,
             outer_key,
+            direct: None,
         })
     }
 
@@ -188,10 +198,17 @@ impl Call {
     }
 
     pub(super) fn trace(&mut self, answer: &mut Reply) {
-        let message_id = answer.properties.message_id.as_deref().unwrap_or_default();
-        if let Some(trace) = self.span.publishing(message_id) {
+        if let Some(trace) = self.publishing(answer) {
             answer.set_trace(&trace);
         }
+    }
+
+    /// Notes that an answer is about to be published; gives the trace that it carries.
+    pub(super) fn publishing(&mut self, answer: &Reply) -> Option<TraceContext> {
+        if self.direct.is_some() {
+            return None;
+        }
+        self.span.publishing(answer.properties.message_id.as_deref().unwrap_or_default())
     }
 
     pub(super) async fn settle(&mut self, done: bool) {

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use toolbus_protocol::{Outcome, Properties};
 
 use super::call::{Attached, Call};
-use super::{Abort, Dispatcher};
+use super::{Abort, Dispatcher, REPLY_GRACE, cancelled};
 use crate::answer::Reply;
 use crate::audit::{AuditEvent, AuditRecord, AuditedCall};
 use crate::bus::Delivery;
@@ -21,8 +21,6 @@ use crate::telemetry::{CallEnd, DeadReason};
 use crate::text::shown;
 use crate::tool::{Effect, ToolOutput};
 
-/// Time beyond a call's deadline in which its answer may still be delivered.
-const REPLY_GRACE: Duration = Duration::from_secs(10);
 /// Time until an answer is tried anew, and its absence logged, while the broker is away.
 const REPLY_PERIOD: Duration = Duration::from_secs(60);
 /// Time that each publish still has once the time to finish calls is over.
@@ -76,7 +74,7 @@ impl Dispatcher {
         }
         join_all(recipients.into_iter().map(|(mut call, others)| async move {
             let answer = answer.for_request(&call.request);
-            let _ = call.span.publishing(answer.properties.message_id.as_deref().unwrap_or_default());
+            let _ = call.publishing(&answer);
             let (settled, _) = self.send_one(call, &answer).await;
             // Not before: the first may have been delivered again, as one of these.
             for other in others {
@@ -91,9 +89,19 @@ impl Dispatcher {
         // First: an effect must not go unrecorded because its answer cannot be delivered.
         self.audit(&call, answer.end, answer.outcome);
         let built = self.clock().now();
-        let delivered = self.deliver(&call, answer).await;
+        let is_direct = call.direct.is_some();
+        let delivered = match call.direct.take() {
+            // A client that has gone asks again by its key.
+            Some(client) => {
+                let _ = client.send(Arc::clone(answer));
+                Ok(())
+            }
+            None => self.deliver(&call, answer).await,
+        };
         let confirmed = self.clock().since(built);
-        call.span.published(delivered.is_ok(), confirmed);
+        if !is_direct {
+            call.span.published(delivered.is_ok(), confirmed);
+        }
         let settled = match delivered {
             Ok(()) => true,
             Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(&call, answer, &reason).await,
@@ -111,7 +119,7 @@ impl Dispatcher {
             }
         };
         if let Some(RequestIdentity { key, .. }) = call.identity {
-            if settled && call.slot.is_sure() {
+            if settled && (is_direct || call.slot.is_sure()) {
                 self.parts.replay.forget(key, &call.slot);
             } else {
                 self.parts.replay.answered(key, &call.slot, Arc::clone(answer));
@@ -298,10 +306,15 @@ impl Dispatcher {
         join_all(attached.into_iter().map(|call| call.settle_unanswered(true))).await;
     }
 
-    /// Gives a call back to its queue.
+    /// Gives a call back to its queue; answers one that came from none.
     pub(super) async fn requeue(&self, mut call: Box<Call>) {
         let attached = self.leave(&mut call).await;
-        call.settle_unanswered(false).await;
+        if call.direct.is_some() {
+            let answer = self.failure(&mut call, &cancelled("The daemon shut down."));
+            let _ = self.send_one(call, &Arc::new(answer)).await;
+        } else {
+            call.settle_unanswered(false).await;
+        }
         requeue_all(attached).await;
     }
 

@@ -22,6 +22,10 @@ use crate::replay::Seen;
 use crate::request::{AddressRefused, Lookup};
 use crate::telemetry::LedgerEvent;
 
+/// Most requests that wait for the answer of another one with their key, of those that no message brings: they may be
+/// given up, and asked again, as often as a client likes.
+const MAX_ATTACHED: usize = 64;
+
 impl Dispatcher {
     /// Why the answer of a request would not arrive. A request that is running or was answered is not asked for: what its
     /// tool did must not be lost with it.
@@ -32,6 +36,18 @@ impl Dispatcher {
     /// Step 3. Gives the call its delivery, unless the request was answered or is running already.
     pub(super) async fn replay(&self, mut call: Box<Call>, delivery: &mut Delivery) -> Option<Box<Call>> {
         let _ = call.slot.replace(std::mem::replace(&mut delivery.settle, Box::new(Settled)));
+        call = self.unless_known(call).await?;
+        if delivery.earlier_deliveries >= MAX_EARLIER_DELIVERIES {
+            let text = "This request is not run again. It was delivered too often without an answer.";
+            let answer = self.unrepeated(&mut call, Cause::DeliveredTooOften, text);
+            self.send(call, answer).await;
+            return None;
+        }
+        Some(call)
+    }
+
+    /// Step 3, for a call that has its delivery. Gives it back unless its request was answered or is running already.
+    pub(super) async fn unless_known(&self, mut call: Box<Call>) -> Option<Box<Call>> {
         if let Some(identity) = call.identity {
             loop {
                 match self.parts.replay.enter(&identity, &call.slot, call.is_redelivered) {
@@ -69,12 +85,6 @@ impl Dispatcher {
                 call = self.end_known(call, known).await?;
             }
         }
-        if delivery.earlier_deliveries >= MAX_EARLIER_DELIVERIES {
-            let text = "This request is not run again. It was delivered too often without an answer.";
-            let answer = self.unrepeated(&mut call, Cause::DeliveredTooOften, text);
-            self.send(call, answer).await;
-            return None;
-        }
         Some(call)
     }
 
@@ -94,6 +104,10 @@ impl Dispatcher {
                     return Some(call);
                 }
             }
+        } else if call.direct.is_some() && running.attached() >= MAX_ATTACHED {
+            let text = "Too many requests with this idempotency key wait for its answer already. Try again later.";
+            self.finish(call, Err(ToolFailure::new(Cause::Overloaded, text).into())).await;
+            return None;
         } else if let Err(call) = running.attach(call) {
             return Some(call);
         }
@@ -118,7 +132,7 @@ impl Dispatcher {
         self.telemetry().ledger(LedgerEvent::Replayed);
         call.replayed = true;
         let answer = answer.for_request(&call.request);
-        let _ = call.span.publishing(answer.properties.message_id.as_deref().unwrap_or_default());
+        let _ = call.publishing(&answer);
         self.send(call, answer).await;
     }
 

@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::TraceContext;
 
 use super::call::Call;
-use super::{Abort, Dispatcher, cancelled};
+use super::{Abort, Dispatcher, REPLY_GRACE, as_begun, cancelled, given_up_while_it_ran};
 use crate::caller::Caller;
 use crate::failure::{Cause, Status, ToolFailure};
 use crate::progress::ProgressSink;
@@ -41,7 +42,8 @@ pub struct InnerCall {
     /// Takes the tool's reports of progress.
     pub progress: Option<ProgressSink>,
     /// From a tool: [`ToolCall::idempotency_key`](crate::tool::ToolCall::idempotency_key) of the call around it, if that makes
-    /// this one call alone. From an MCP client: the key by which the client identifies the call.
+    /// this one call alone; it goes on to the backend. From an MCP client: the key by which the client identifies the call,
+    /// which is then recorded, and run once.
     pub idempotency_key: Option<Arc<str>>,
 }
 
@@ -77,7 +79,13 @@ impl Invoker for Dispatcher {
             }
             // In the caller's own task: the caller drives it to its end.
             InnerOrigin::McpClient => {
-                return self.parts.direct.track_future(async move { dispatcher.run_within(call).await }).boxed();
+                let running = async move {
+                    match call.idempotency_key {
+                        None => dispatcher.run_within(call).await,
+                        Some(_) => dispatcher.run_identified(call).await,
+                    }
+                };
+                return self.parts.direct.track_future(running).boxed();
             }
         };
         async move { running.await.unwrap_or_else(|_| Err(cancelled("The daemon shut down."))) }.boxed()
@@ -111,5 +119,34 @@ impl Dispatcher {
         self.audit(&call, end, outcome);
         call.end(Some(end));
         result
+    }
+
+    /// Runs a call that its client may make again: as a request of the bus, whose answer is recorded, but goes to the client.
+    async fn run_identified(&self, inner: InnerCall) -> Result<ToolOutput, ToolFailure> {
+        let span = self.parts.telemetry.nested(inner.trace.as_ref());
+        let given_up = inner.cancelled.clone();
+        let (client, answer) = oneshot::channel();
+        let mut call = Call::within(&self.parts, inner, span);
+        call.direct = Some(client);
+        let latest = self.clock().now() + self.parts.settings.budgets.max + REPLY_GRACE;
+        if let Some(call) = self.unless_known(call).await {
+            self.run_to_end(call).await;
+        }
+        // It is there by now, unless the call has attached to one that is under way.
+        tokio::select! {
+            biased;
+            answer = answer => match answer {
+                Ok(answer) => answer.read(),
+                Err(_) => {
+                    let text = "The request with this idempotency key went back to its queue unanswered. Call again with the same key.";
+                    Err(as_begun(cancelled(text)))
+                }
+            },
+            () = given_up.cancelled() => Err(given_up_while_it_ran()),
+            () = tokio::time::sleep_until(latest.into()) => {
+                let text = "The call with this idempotency key that is under way was not answered in time.";
+                Err(as_begun(ToolFailure::new(Cause::DeadlineExceeded, text)))
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! was answered, before it is published.
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,10 @@ use parking_lot::Mutex;
 use toolbus_protocol::Outcome;
 
 use super::call::Call;
-use super::{Abort, Dispatcher};
+use super::{Abort, Dispatcher, as_begun, given_up_while_it_ran};
 use crate::answer::Reply;
 use crate::deadline;
-use crate::failure::{Cause, Effect, ToolFailure, verdict};
+use crate::failure::{Cause, ToolFailure};
 use crate::gates::find;
 use crate::ledger::{Begin, Begun, EntryState, Finished, LedgerEntry, LedgerSettings, RequestKey, RunToken};
 use crate::request_key::{IdentityKind, RequestIdentity};
@@ -112,11 +113,18 @@ impl Dispatcher {
             // A run of this process would have been attached to.
             let is_running = is_live && instance != self.parts.instance.name;
             if is_running && self.clock().now() < call.deadline {
-                let shutdown = &self.parts.shutdown;
-                if tokio::time::timeout(pause, shutdown.cancelled()).await.is_ok() {
-                    return Known::Requeued;
+                let given_up = async {
+                    match &call.cancelled {
+                        Some(cancelled) => cancelled.cancelled().await,
+                        None => pending().await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = self.parts.shutdown.cancelled() => return Known::Requeued,
+                    () = given_up => return Known::Failed(given_up_while_it_ran()),
+                    () = tokio::time::sleep(pause) => pause = (pause * 2).min(longest),
                 }
-                pause = (pause * 2).min(longest);
             } else if self.is_repeatable(call) {
                 if let Err(error) = within(ledger.release(identity.key, run)).await {
                     return Known::Failed(self.unreadable(&error));
@@ -167,8 +175,7 @@ impl Dispatcher {
     fn unreadable(&self, error: &StoreError) -> ToolFailure {
         self.telemetry().ledger(LedgerEvent::Failed);
         let text = "Whether this request had begun before cannot be found out now. It is not run.";
-        let failure = ToolFailure::new(Cause::OutcomeUnknown, text).with_detail(error);
-        ToolFailure { verdict: Some(verdict(failure.cause, Effect::Undeclared, true)), ..failure }
+        as_begun(ToolFailure::new(Cause::OutcomeUnknown, text).with_detail(error))
     }
 
     /// Step 9. Records that the tool begins, where it must not run twice or its caller wants one answer.

@@ -18,15 +18,15 @@ use toolbus_store::MemoryLedger;
 
 use crate::fixture::{Message, Route, Sent, Settled, Settlement, World, call, request};
 
-const KEY: &str = "rb-rb-idempotency-key";
-const ROOMY: LedgerLimits = LedgerLimits { max_entries: 1_000, max_bytes: 1024 * 1024 };
+pub(crate) const KEY: &str = "rb-rb-idempotency-key";
+pub(crate) const ROOMY: LedgerLimits = LedgerLimits { max_entries: 1_000, max_bytes: 1024 * 1024 };
 
-fn ledger(limits: LedgerLimits) -> Arc<dyn Ledger> {
+pub(crate) fn ledger(limits: LedgerLimits) -> Arc<dyn Ledger> {
     Arc::new(MemoryLedger::new(limits, Clock::SYSTEM))
 }
 
 /// A daemon with this ledger.
-fn daemon(ledger: &Arc<dyn Ledger>) -> World {
+pub(crate) fn daemon(ledger: &Arc<dyn Ledger>) -> World {
     let ledger = Arc::clone(ledger);
     let (ttl, max_answer) = (Duration::from_secs(3600), 1024);
     World::with(|settings| settings.ledger = Some(LedgerSettings { ledger, ttl, max_answer }))

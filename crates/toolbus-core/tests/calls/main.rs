@@ -12,6 +12,7 @@ mod bad_input;
 mod cancelling;
 mod direct;
 mod fixture;
+mod keyed;
 mod ledger;
 mod marking;
 mod message;

@@ -15,7 +15,7 @@ use toolbus_core::events::McpServerRequest;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_core::tool::ToolOutput;
-use toolbus_protocol::TraceContext;
+use toolbus_protocol::{TraceContext, header};
 
 use super::ServerParts;
 use super::{Flow, FlowStep};
@@ -35,6 +35,15 @@ struct CallParams<'a> {
     name: Cow<'a, str>,
     #[serde(borrow, default)]
     arguments: Option<&'a RawValue>,
+    #[serde(borrow, default, rename = "_meta")]
+    meta: Option<&'a RawValue>,
+}
+
+/// Unlike the rest of `_meta`, it is never ignored: the call would run without it.
+#[derive(Deserialize)]
+struct IdempotencyMeta {
+    #[serde(default, rename = "rb-idempotency-key")]
+    key: Option<String>,
 }
 
 /// Begins a call.
@@ -46,7 +55,7 @@ pub(crate) fn begin(
     trace: Option<TraceContext>,
 ) -> Result<Flow, RpcError> {
     let params = call.params.ok_or_else(|| RpcError::invalid_params("The parameter `name` is missing."))?;
-    let CallParams { name, arguments } =
+    let CallParams { name, arguments, meta } =
         serde_json::from_str(params.get()).map_err(|error| RpcError::unreadable_params(&error))?;
     if name.len() > MAX_NAME {
         let text = format!("The name has {} bytes; at most {MAX_NAME} are taken.", name.len());
@@ -55,6 +64,7 @@ pub(crate) fn begin(
     if arguments.is_some_and(|arguments| !arguments.get().starts_with('{')) {
         return Err(RpcError::invalid_params("The arguments are no JSON object."));
     }
+    let idempotency_key = idempotency_key(meta)?;
     let in_flight = ServerParts::enter(peer, &call.id)?;
     let (sink, reports) = token.map(|_| ProgressSink::new()).unzip();
     let running = parts.backend.call(BackendCall {
@@ -64,17 +74,32 @@ pub(crate) fn begin(
         cancelled: in_flight.cancelled.clone(),
         trace,
         progress: sink,
+        idempotency_key: idempotency_key.clone(),
     });
     let backend = Arc::clone(&parts.backend);
-    Ok(Flow::Call(CallFlow::new(
-        peer,
-        call.id.clone(),
-        backend,
-        name.into_owned(),
-        running,
-        in_flight,
-        token.zip(reports),
-    )))
+    let mut flow =
+        CallFlow::new(peer, call.id.clone(), backend, name.into_owned(), running, in_flight, token.zip(reports));
+    flow.survives |= idempotency_key.is_some();
+    Ok(Flow::Call(flow))
+}
+
+/// The key by which the client identifies the call.
+fn idempotency_key(meta: Option<&RawValue>) -> Result<Option<Arc<str>>, RpcError> {
+    let name = header::IDEMPOTENCY_KEY;
+    let Some(meta) = meta.filter(|meta| meta.get().starts_with('{')) else { return Ok(None) };
+    let read = serde_json::from_str::<IdempotencyMeta>(meta.get());
+    let meta = read.map_err(|_| RpcError::invalid_params(format!("`_meta[\"{name}\"]` must be one string.")))?;
+    let Some(key) = meta.key else { return Ok(None) };
+    if key == header::TOOL_CALL_ID {
+        let text = format!("`_meta[\"{name}\"]` is `{key}`, which identifies no call of MCP. Give a key of your own.");
+        return Err(RpcError::invalid_params(text));
+    }
+    if !header::is_idempotency_key(&key) {
+        let most = header::MAX_IDEMPOTENCY_KEY;
+        let text = format!("`_meta[\"{name}\"]` must have 1 to {most} bytes, without control characters.");
+        return Err(RpcError::invalid_params(text));
+    }
+    Ok(Some(key.into()))
 }
 
 type Running = BoxFuture<'static, Result<ToolOutput, ToolFailure>>;
@@ -93,7 +118,7 @@ pub(crate) struct CallFlow {
     progress: Option<(Box<RawValue>, mpsc::Receiver<Progress>)>,
     version: Version,
     /// Whether the call continues after the connection is lost: in a session, only `notifications/cancelled` cancels
-    /// it.
+    /// it; with an idempotency key, its client may ask for the answer again.
     survives: bool,
     pub(super) started: Option<Box<dyn McpServerRequest>>,
 }

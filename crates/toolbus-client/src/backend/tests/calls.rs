@@ -36,7 +36,7 @@ async fn a_call_says_who_asks_and_what_is_wanted_and_its_result_is_read() {
     let mut fixture = Fixture::listed(&tools()).await;
     let (mut call, _cancelled) = fixture.call("read");
     let (sink, mut reports) = ProgressSink::new();
-    call.progress = Some(sink);
+    (call.progress, call.idempotency_key) = (Some(sink), Some("order-7".into()));
     let running = tokio::spawn(fixture.remote.call(call));
     let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
     let mut body = asked.body.clone();
@@ -44,6 +44,7 @@ async fn a_call_says_who_asks_and_what_is_wanted_and_its_result_is_read() {
     insta::assert_snapshot!(body.to_string(), @r#"{"arguments":"{\"a\":1}","batchId":null,"sessionId":"session","toolCallId":null,"toolName":"read"}"#);
     let headers = ["rb-source", "rb-rb-binding", "rb-rb-timeout-ms", "rb-rb-progress", "rb-rb-structured-content"];
     assert_eq!(headers.map(|name| asked.header(name)), ["ana", "chat:one", "120000", "1", "1"]);
+    assert_eq!(asked.header("rb-rb-idempotency-key"), "order-7");
     let report = json!({"toolCallId": "", "toolName": "", "progress": 1.0, "total": 2.0, "message": "half"});
     fixture.answer(&asked, message_type::TOOL_PROGRESS, &report).await;
     let told = reports.recv().await.unwrap();

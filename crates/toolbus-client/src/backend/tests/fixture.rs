@@ -207,6 +207,7 @@ impl Fixture {
             cancelled: cancelled.clone(),
             trace: None,
             progress: None,
+            idempotency_key: None,
         };
         (call, cancelled)
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::fixture::{Fixture, call, cancel, message};
+use super::fixture::{BOTH, Fixture, JSON, call, cancel, message};
 
 #[tokio::test(start_paused = true)]
 async fn an_id_is_used_once_at_a_time_and_again_afterwards() {
@@ -146,4 +146,33 @@ async fn progress_is_told_to_nobody_who_did_not_ask_for_it_in_a_way_that_can_be_
         let call = message(1, "tools/call", json!({"name": "echo", "_meta": {"progressToken": token}}));
         assert!(!world.ask(&world.ana, &session, &call).await.is_stream(), "{token}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_goes_with_its_call_and_one_that_cannot_be_used_is_refused() {
+    let world = Fixture::new();
+    let session = world.begin(&world.ana).await;
+    let with = |meta: serde_json::Value| message(1, "tools/call", json!({"name": "echo", "_meta": meta}));
+    for meta in [json!({"rb-idempotency-key": "order-7"}), json!({"rb-idempotency-key": null}), json!({}), json!(7)] {
+        assert_eq!(world.ask(&world.ana, &session, &with(meta)).await.json().await["result"]["isError"], false);
+    }
+    assert_eq!(*world.backend.keys.lock(), [Some("order-7".to_owned()), None, None, None]);
+    let mut refusals = String::new();
+    for key in [json!(7), json!(["k"]), json!(""), json!("a\u{7}"), json!("x".repeat(256)), json!("tool-call-id")] {
+        let refused = world.ask(&world.ana, &session, &with(json!({"rb-idempotency-key": key}))).await;
+        refusals += &(refused.refusal().await + "\n");
+    }
+    let twice = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","_meta":{"rb-idempotency-key":"a","rb-idempotency-key":"b"}}}"#;
+    let headers = [JSON, BOTH, ("mcp-session-id", &*session)];
+    refusals += &world.send(&world.ana, &headers, twice).await.refusal().await;
+    insta::assert_snapshot!(refusals, @r#"
+    200 1 -32602 `_meta["rb-idempotency-key"]` must be one string.
+    200 1 -32602 `_meta["rb-idempotency-key"]` must be one string.
+    200 1 -32602 `_meta["rb-idempotency-key"]` must have 1 to 255 bytes, without control characters.
+    200 1 -32602 `_meta["rb-idempotency-key"]` must have 1 to 255 bytes, without control characters.
+    200 1 -32602 `_meta["rb-idempotency-key"]` must have 1 to 255 bytes, without control characters.
+    200 1 -32602 `_meta["rb-idempotency-key"]` is `tool-call-id`, which identifies no call of MCP. Give a key of your own.
+    200 1 -32602 `_meta["rb-idempotency-key"]` must be one string.
+    "#);
+    assert_eq!(world.backend.keys.lock().len(), 4, "none of these was called");
 }

@@ -44,6 +44,8 @@ pub(super) struct Fake {
     pub(super) release: Notify,
     /// What the next call of `scripted` ends with.
     scripted: Mutex<Option<Result<ToolOutput, ToolFailure>>>,
+    /// The idempotency keys of calls, in order.
+    pub(super) keys: Mutex<Vec<Option<String>>>,
 }
 
 impl Fake {
@@ -117,7 +119,8 @@ impl Backend for Shared {
     fn call(&self, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
         let fake = Arc::clone(&self.0);
         async move {
-            let BackendCall { caller, tool, arguments, cancelled, progress, .. } = call;
+            let BackendCall { caller, tool, arguments, cancelled, progress, idempotency_key, .. } = call;
+            fake.keys.lock().push(idempotency_key.as_deref().map(str::to_owned));
             if !fake.tools_of(&caller).contains(&tool) {
                 return Err(ToolFailure::new(Cause::UnknownTool, format!("Tool '{tool}' is not registered.")));
             }
@@ -182,6 +185,7 @@ impl Fixture {
             log: Mutex::default(),
             release: Notify::new(),
             scripted: Mutex::default(),
+            keys: Mutex::default(),
         });
         backend.has("ana", &["echo", "scripted", "storm", "wait"]);
         let settings = McpServerSettings {

@@ -53,6 +53,17 @@ async fn a_call_that_stands_alone_is_cancelled_with_its_connection() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_stands_alone_and_has_a_key_outlives_its_connection() {
+    let world = Fixture::new();
+    let params = json!({"name": "wait", "_meta": {"rb-idempotency-key": "k"}});
+    let asked = world.alone(&world.ana, 1, "tools/call", params);
+    drop(tokio::time::timeout(Duration::from_secs(1), asked).await);
+    world.backend.release.notify_one();
+    eventually("its end", async || (world.backend.log().len() == 2).then_some(())).await;
+    assert_eq!(world.backend.log(), ["began wait", "ended wait"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_token_that_is_withdrawn_ends_streams_at_once() {
     let world = Fixture::new();
     let session = world.begin(&world.ana).await;

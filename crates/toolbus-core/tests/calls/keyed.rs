@@ -1,0 +1,222 @@
+//! Calls of MCP clients that have a key.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use toolbus_core::failure::{Cause, ToolFailure, Verdict};
+use toolbus_core::telemetry::LedgerEvent;
+use toolbus_core::tool::ToolOutput;
+use toolbus_core::{Drained, InnerCall, InnerOrigin, Invoker as _, Service};
+use toolbus_protocol::{Code, Outcome, new_message_id};
+
+use crate::fixture::{World, call as message};
+use crate::ledger::{KEY, ROOMY, daemon, ledger};
+
+type Ended = Result<ToolOutput, ToolFailure>;
+
+/// A call of ana's client with a key.
+fn keyed(world: &World, tool: &str, arguments: &Value) -> InnerCall {
+    let caller = world.dispatcher.access().vouched(toolbus_core::caller::AgentName::parse("ana").ok(), "s".into());
+    InnerCall {
+        origin: InnerOrigin::McpClient,
+        caller: caller.into(),
+        call_id: new_message_id().into(),
+        server: None,
+        tool: tool.to_owned(),
+        arguments: Some(arguments.to_string()),
+        deadline: None,
+        cancelled: CancellationToken::new(),
+        trace: None,
+        progress: None,
+        idempotency_key: Some("k".into()),
+    }
+}
+
+fn begin(world: &World, call: InnerCall) -> JoinHandle<Ended> {
+    let dispatcher = world.dispatcher.clone();
+    TaskTracker::new().spawn(async move { dispatcher.invoke(call).await })
+}
+
+async fn pay(world: &World) -> Ended {
+    world.dispatcher.invoke(keyed(world, "pay", &json!({}))).await
+}
+
+fn waiting(world: &World) -> InnerCall {
+    keyed(world, "wait_effectful", &json!({}))
+}
+
+fn told(ended: Ended) -> (Code, Option<Outcome>) {
+    let Verdict { code, outcome, .. } = ended.unwrap_err().verdict.unwrap();
+    (code, outcome)
+}
+
+#[tokio::test]
+async fn a_call_that_comes_again_gets_the_answer_here_and_of_another_daemon() {
+    let ledger = ledger(ROOMY);
+    let world = daemon(&ledger);
+    for _ in 0..2 {
+        assert_eq!(pay(&world).await, Ok(ToolOutput::text("paid")));
+    }
+    assert_eq!((world.runs(), world.told.ledger()), (1, vec![LedgerEvent::Replayed]));
+    let other = daemon(&ledger);
+    assert_eq!((pay(&other).await, other.runs()), (Ok(ToolOutput::text("paid")), 0));
+    assert!(world.bus.attempts().is_empty(), "its answer goes to the client alone");
+}
+
+#[tokio::test]
+async fn calls_without_a_key_and_with_another_one_are_others() {
+    let world = daemon(&ledger(ROOMY));
+    for key in [None, None, Some("k"), Some("l")] {
+        let call = InnerCall { idempotency_key: key.map(Into::into), ..keyed(&world, "pay", &json!({})) };
+        assert_eq!(world.dispatcher.invoke(call).await, Ok(ToolOutput::text("paid")));
+    }
+    assert_eq!((world.runs(), world.told.ledger()), (4, Vec::new()));
+}
+
+#[tokio::test]
+async fn a_key_of_another_tool_or_of_other_arguments_is_refused() {
+    let world = daemon(&ledger(ROOMY));
+    pay(&world).await.unwrap();
+    for (tool, arguments) in [("echo", json!({"text": "t"})), ("pay", json!({"more": 1}))] {
+        let refused = world.dispatcher.invoke(keyed(&world, tool, &arguments)).await;
+        assert_eq!(told(refused), (Code::InvalidArguments, None));
+    }
+    assert_eq!((world.runs(), world.told.ledger()), (1, vec![LedgerEvent::Conflict; 2]));
+}
+
+#[tokio::test]
+async fn a_key_stands_for_the_same_request_on_the_bus() {
+    let world = daemon(&ledger(ROOMY));
+    pay(&world).await.unwrap();
+    let again = world.answer(message("pay", json!({})).header(KEY, "k")).await;
+    assert_eq!((&again.body["content"], &again.body["toolCallId"]), (&json!("paid"), &json!("call_1")));
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn duplicates_attach_to_a_call_under_way_whichever_way_they_come() {
+    let world = daemon(&ledger(ROOMY));
+    let first = begin(&world, waiting(&world));
+    world.until_running(1).await;
+    let (by_message, _) = world.begin(message("wait_effectful", json!({})).header(KEY, "k"));
+    let second = begin(&world, waiting(&world));
+    while world.told.ledger().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    world.go_on.notify_one();
+    for call in [first, second] {
+        assert_eq!(call.await.unwrap(), Ok(ToolOutput::text("waited")));
+    }
+    by_message.await.unwrap();
+    let sent = world.bus.sent();
+    assert_eq!((sent.len(), &sent[0].body["content"], world.runs()), (1, &json!("waited"), 1));
+    assert_eq!(world.told.ledger(), [LedgerEvent::Attached; 2]);
+}
+
+#[tokio::test]
+async fn a_client_attaches_to_a_call_that_a_message_brought() {
+    let world = daemon(&ledger(ROOMY));
+    let (running, _) = world.begin(message("wait_effectful", json!({})).header(KEY, "k"));
+    world.until_running(1).await;
+    let attached = begin(&world, waiting(&world));
+    while world.told.ledger().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    world.go_on.notify_one();
+    assert_eq!(attached.await.unwrap(), Ok(ToolOutput::text("waited")));
+    running.await.unwrap();
+    assert_eq!((world.runs(), world.bus.sent().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_duplicate_that_is_given_up_leaves_the_call_under_way() {
+    let world = daemon(&ledger(ROOMY));
+    let first = begin(&world, waiting(&world));
+    world.until_running(1).await;
+    let duplicate = waiting(&world);
+    let cancelled = duplicate.cancelled.clone();
+    let second = begin(&world, duplicate);
+    while world.told.ledger().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    cancelled.cancel();
+    assert_eq!(told(second.await.unwrap()), (Code::Cancelled, Some(Outcome::Unknown)));
+    world.go_on.notify_one();
+    assert_eq!(first.await.unwrap(), Ok(ToolOutput::text("waited")));
+}
+
+#[tokio::test]
+async fn the_number_of_duplicates_that_wait_is_bounded() {
+    let world = daemon(&ledger(ROOMY));
+    let first = begin(&world, waiting(&world));
+    world.until_running(1).await;
+    let attached: Vec<_> = (0..64).map(|_| begin(&world, waiting(&world))).collect();
+    while world.told.ledger().len() < attached.len() {
+        tokio::task::yield_now().await;
+    }
+    let refused = world.dispatcher.invoke(waiting(&world)).await;
+    assert_eq!(told(refused), (Code::Overloaded, Some(Outcome::NotStarted)));
+    world.go_on.notify_one();
+    for call in [vec![first], attached].into_iter().flatten() {
+        assert_eq!(call.await.unwrap(), Ok(ToolOutput::text("waited")));
+    }
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_another_daemon_still_runs_is_waited_for_and_can_be_given_up() {
+    let ledger = ledger(ROOMY);
+    let (slow, other) = (daemon(&ledger), daemon(&ledger));
+    let running = begin(&slow, waiting(&slow));
+    slow.until_running(1).await;
+    let given_up = waiting(&other);
+    let cancelled = given_up.cancelled.clone();
+    let given_up = begin(&other, given_up);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    cancelled.cancel();
+    assert_eq!(told(given_up.await.unwrap()), (Code::Cancelled, Some(Outcome::Unknown)));
+    let patient = begin(&other, waiting(&other));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    slow.go_on.notify_one();
+    assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("waited")));
+    assert_eq!((patient.await.unwrap(), other.runs()), (Ok(ToolOutput::text("waited")), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_daemon_was_killed_while_it_ran_is_not_run_again() {
+    let ledger = ledger(ROOMY);
+    let killed = daemon(&ledger);
+    let running = begin(&killed, waiting(&killed));
+    killed.until_running(1).await;
+    running.abort();
+    let other = daemon(&ledger);
+    let unknown = other.dispatcher.invoke(waiting(&other)).await.unwrap_err();
+    assert!(unknown.message.ends_with("find out before calling again."), "{}", unknown.message);
+    assert_eq!((told(Err(unknown)), other.runs()), ((Code::ExecutionFailed, Some(Outcome::Unknown)), 0));
+}
+
+#[tokio::test]
+async fn a_call_that_did_not_start_may_be_tried_again_by_its_key() {
+    let world = daemon(&ledger(ROOMY));
+    for runs in [1, 2] {
+        let failed = world.dispatcher.invoke(keyed(&world, "fail", &json!({}))).await;
+        assert_eq!((told(failed), world.runs()), ((Code::ExecutionFailed, Some(Outcome::NotStarted)), runs));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_a_shutdown_ends_is_answered_and_one_that_may_run_again_is_not_kept() {
+    let ledger = ledger(ROOMY);
+    let world = daemon(&ledger);
+    let repeatable = begin(&world, keyed(&world, "wait", &json!({})));
+    world.until_running(1).await;
+    assert_eq!(Service::new(world.dispatcher.clone()).drain(Duration::from_secs(1)).await, Drained::Cut(1));
+    assert_eq!(repeatable.await.unwrap().unwrap_err().cause, Cause::Cancelled);
+    let other = daemon(&ledger);
+    other.go_on.notify_one();
+    let again = other.dispatcher.invoke(keyed(&other, "wait", &json!({}))).await;
+    assert_eq!((again, other.runs()), (Ok(ToolOutput::text("waited")), 1));
+}

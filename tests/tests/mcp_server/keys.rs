@@ -1,0 +1,132 @@
+//! Calls of MCP clients that have an idempotency key.
+
+use serde_json::{Value, json};
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_e2e::stdio::Stdio;
+use toolbus_testing::patience::eventually;
+
+use crate::fixture::{ANA, BEA, Fixture, alone, call, rules};
+
+/// A ledger that outlives the daemon.
+const SQLITE: &str = "[store]\nurl = \"sqlite:store.db\"\n";
+
+fn keyed(tool: &str, arguments: &Value) -> Value {
+    let mut message = call(1, tool, arguments);
+    message["params"]["_meta"] = json!({"rb-idempotency-key": "order-7"});
+    message
+}
+
+fn gate(id: &str) -> Value {
+    keyed("gate", &json!({"id": id}))
+}
+
+fn text(answer: &Value) -> &str {
+    answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"))
+}
+
+async fn durable() -> Fixture {
+    let backend = Backend::start().await;
+    let daemon = Daemon::alone(&format!("{SQLITE}{}", rules(&backend, &["gate", "echo"], ""))).await;
+    Fixture { backend, daemon }
+}
+
+#[tokio::test]
+async fn a_call_that_comes_again_gets_the_recorded_answer_in_any_session_and_after_a_restart() {
+    let Fixture { backend, daemon } = durable().await;
+    backend.open();
+    let fixture = Fixture { backend, daemon };
+    let [one, other] = [fixture.session(ANA).await, fixture.session(ANA).await];
+    for session in [&one, &one, &other] {
+        assert_eq!(text(&fixture.ask(&[ANA, session], &gate("paid")).await), "passed paid");
+    }
+    let key = fixture.backend.headers("paid")["idempotency-key"].to_str().unwrap().to_owned();
+    assert!(key.len() == 64 && key.bytes().all(|byte| byte.is_ascii_hexdigit()), "{key}");
+    let refused = fixture.ask(&[ANA, &one], &gate("other")).await;
+    assert_eq!(refused["result"]["_meta"]["toolbus/error"]["code"], "invalid_arguments", "{refused}");
+    let bea = fixture.session(BEA).await;
+    let of_bea = fixture.ask(&[BEA, &bea], &keyed("echo", &json!({"text": "hers"}))).await;
+    assert_eq!(text(&of_bea), "hers", "each caller has its own keys");
+
+    let Fixture { backend, daemon } = fixture;
+    let fixture = Fixture { backend, daemon: daemon.killed().await };
+    let session = fixture.session(ANA).await;
+    assert_eq!(text(&fixture.ask(&[ANA, &session], &gate("paid")).await), "passed paid");
+    assert_eq!((fixture.backend.count("paid"), fixture.backend.count("other")), (1, 0));
+    assert_eq!(fixture.audited("gate").iter().filter(|record| *record == "called ok").count(), 1);
+    fixture.daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown_outcome_and_not_run_again() {
+    let Fixture { backend, daemon } = durable().await;
+    let fixture = Fixture { backend, daemon };
+    let session = fixture.session(ANA).await;
+    let _lost = fixture.send(&[ANA, &session], &gate("held")).await;
+    fixture.backend.wait_for("held").await;
+    let Fixture { backend, daemon } = fixture;
+    let fixture = Fixture { backend, daemon: daemon.killed().await };
+    fixture.backend.open();
+    let session = fixture.session(ANA).await;
+    for _ in 0..2 {
+        let answer = fixture.ask(&[ANA, &session], &gate("held")).await;
+        let error = &answer["result"]["_meta"]["toolbus/error"];
+        assert_eq!((&error["code"], &error["outcome"]), (&json!("execution_failed"), &json!("unknown")), "{answer}");
+    }
+    assert_eq!(fixture.backend.count("held"), 1);
+    fixture.daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_client_that_lost_its_connection_asks_again_and_gets_the_answer_of_the_call_that_ran_on() {
+    let fixture = Fixture::new(&["gate"]).await;
+    let (headers, mut message) = alone(7, "gate", &json!({"id": "left"}));
+    message["params"]["_meta"]["rb-idempotency-key"] = json!("order-7");
+    let head: Vec<&str> = [ANA].into_iter().chain(headers.iter().map(String::as_str)).collect();
+    let left = fixture.send(&head, &message).await;
+    fixture.backend.wait_for("left").await;
+    drop(left);
+    let mut again = fixture.send(&head, &message).await;
+    // It has become a stream, so that it waits for the call under way.
+    assert!(again.saw(": here").await);
+    fixture.backend.open();
+    assert!(again.saw("passed left").await);
+    assert_eq!(fixture.backend.count("left"), 1);
+    eventually("the record", async || (!fixture.audited("gate").is_empty()).then_some(())).await;
+    assert_eq!(fixture.audited("gate"), ["called ok"]);
+    fixture.daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_key_that_identifies_no_call_is_refused_and_nothing_is_run() {
+    let fixture = Fixture::new(&["gate"]).await;
+    let session = fixture.session(ANA).await;
+    for key in [json!("tool-call-id"), json!(7), json!("")] {
+        let mut message = gate("refused");
+        message["params"]["_meta"]["rb-idempotency-key"] = key;
+        let refused = fixture.ask(&[ANA, &session], &message).await;
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains("rb-idempotency-key"), "{refused}");
+    }
+    assert_eq!(fixture.backend.total(), 0);
+    fixture.daemon.end().await;
+}
+
+#[tokio::test]
+async fn over_standard_input_and_output_the_key_goes_on_to_the_daemon() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;
+    let params = json!({"name": "work", "arguments": {"id": "once"}, "_meta": {"rb-idempotency-key": "order-7"}});
+    for _ in 0..2 {
+        let mut client = Stdio::start(&site, "ana");
+        client.begin().await;
+        for _ in 0..2 {
+            assert_eq!(text(&client.ask("tools/call", &params).await), "worked for once");
+        }
+        client.close();
+        assert_eq!(client.ended().await.0, Some(0));
+    }
+    assert_eq!(backend.count("once"), 1);
+    daemon.stop(&site).await;
+}
