@@ -65,6 +65,7 @@ async fn run() {
         time,
         cpu: Duration::from_secs(30),
         deadline: Clock::SYSTEM.now() + time + Duration::from_secs(30),
+        idempotency_key: None,
     };
     let outcome = runner.run(script).await.unwrap().outcome;
     let mut stdout = std::io::stdout().lock();

@@ -78,6 +78,8 @@ pub struct Script {
     pub cpu: Duration,
     /// When it has to have ended, also before its own time has passed: the caller waits no longer.
     pub deadline: Instant,
+    /// `TOOLBUS_IDEMPOTENCY_KEY`: by what it recognises a call that is run again.
+    pub idempotency_key: Option<Arc<str>>,
 }
 
 impl Script {

@@ -140,7 +140,8 @@ impl ScriptToolInner {
         let cpu = self.cpu(time.min(deadline.saturating_duration_since(Clock::SYSTEM.now())));
         let watcher = call.progress.clone().map(ProgressLines::watcher);
         let owner = call.caller.agent.as_ref().map(|_| Arc::clone(&call.caller.owner));
-        let script = Script { owner, source: script, input, files, packages, time, cpu, deadline };
+        let idempotency_key = call.idempotency_key.clone();
+        let script = Script { owner, source: script, input, files, packages, time, cpu, deadline, idempotency_key };
         let result = runs(script, watcher).await;
         report.ended(result.as_ref().map(|(finished, _)| finished));
         let elapsed = Clock::SYSTEM.since(report.begun);

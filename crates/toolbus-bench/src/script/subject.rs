@@ -151,6 +151,7 @@ async fn run_script(runner: &dyn Runner, source: &str, packages: &[&str]) -> Res
         time: TIME,
         cpu: TIME,
         deadline: Instant::now() + TIME,
+        idempotency_key: None,
     };
     let finished = runner.run(script).await.map_err(failed)?;
     let outcome = finished.outcome;

@@ -12,14 +12,12 @@ use toolbus_sandbox::{Job, Limits, Outcome, Plan, Sandbox, SandboxError, Watcher
 
 use super::template::CommandTemplate;
 use super::{CommandError, Output, Stdin, output};
+use crate::environment::KEY_VARIABLE;
 use crate::progress::ProgressLines;
 use crate::unconfined::{self, UnconfinedRun};
 
 /// Most time that is kept for ending a program and reading what is left.
 const MAX_MARGIN: Duration = Duration::from_millis(100);
-
-/// The variable by which a program recognises a call that is run again.
-const KEY_VARIABLE: &str = "TOOLBUS_IDEMPOTENCY_KEY";
 
 /// Goes to the folder and becomes the program. What it is given are arguments, of which nothing is expanded again.
 const IN_FOLDER: &str = r#"cd -- "$0" && exec "$@""#;

@@ -39,6 +39,10 @@ def wait_for_script():
     if b"\0" not in text and len(text) < 128 * 1024 - len("ROCKBOT_INPUT="):
         # No variable can hold more, in programs that the script starts; the file does.
         variables[b"ROCKBOT_INPUT"] = text
+    with open(job + "/key", "rb") as file:
+        key = file.read()
+    if key:
+        variables[b"TOOLBUS_IDEMPOTENCY_KEY"] = key
     for name, value in variables.items():
         posix.putenv(name, value)
         posix.environ[name] = value

@@ -15,6 +15,7 @@ use toolbus_core::Clock;
 use toolbus_sandbox::{CollectedFiles, Limits, Outcome, Watcher};
 
 use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
+use crate::environment::KEY_VARIABLE;
 use crate::interpreter::Interpreter;
 use crate::packages::{Installer, PackageError};
 use crate::unconfined::{self, UnconfinedRun};
@@ -113,6 +114,7 @@ fn environment(script: &Script, folder: &ScriptFolder, packages: Option<PathBuf>
     ]);
     let input = variable("ROCKBOT_INPUT", script.input.as_deref().unwrap_or_default());
     environment.extend(input.map(|input| ("ROCKBOT_INPUT".into(), input.into())));
+    environment.extend(script.idempotency_key.as_deref().map(|key| (KEY_VARIABLE.into(), key.into())));
     environment.extend(packages.map(|packages| ("PYTHONPATH".into(), packages.into())));
     environment
 }
@@ -217,6 +219,7 @@ mod tests {
             time: Duration::from_secs(60),
             cpu: Duration::from_secs(60),
             deadline: Clock::SYSTEM.now() + Duration::from_secs(120),
+            idempotency_key: None,
         }
     }
 
@@ -253,6 +256,13 @@ mod tests {
             let outcome = outcome(Script { input: Some(input), ..script(source) }).await;
             assert_eq!(text(&outcome.stdout.bytes), expected);
         }
+    }
+
+    #[tokio::test]
+    async fn the_key_of_its_call_is_in_a_variable() {
+        let source = "import os\nprint(os.environ['TOOLBUS_IDEMPOTENCY_KEY'])";
+        let keyed = Script { idempotency_key: Some("k7".into()), ..script(source) };
+        assert_eq!(text(&outcome(keyed).await.stdout.bytes), "k7\n");
     }
 
     #[tokio::test]

@@ -169,6 +169,8 @@ pub(super) fn job_of(script: Script) -> Job {
     let files = vec![
         ("script.py".to_owned(), Bytes::from(script.source)),
         ("input".to_owned(), Bytes::from(script.input.unwrap_or_default())),
+        // Also without a key: one of an earlier script of the session must not stay.
+        ("key".to_owned(), Bytes::from(script.idempotency_key.as_deref().unwrap_or_default().to_owned())),
     ];
     Job { files, inputs: script.files, time, cpu, ..Job::default() }
 }
@@ -236,7 +238,9 @@ fn names(sandbox: &Sandbox) -> Vec<&'static str> {
 fn check(level: Level) -> Job {
     let source = if level == Level::LimitsOnly { "" } else { include_str!("check.py") };
     Job {
-        files: vec![("script.py".to_owned(), source.into()), ("input".to_owned(), Bytes::new())],
+        files: [("script.py", source), ("input", ""), ("key", "")]
+            .map(|(name, text)| (name.to_owned(), text.into()))
+            .into(),
         time: Duration::from_secs(10),
         cpu: Duration::from_secs(10),
         ..Job::default()

@@ -72,6 +72,11 @@ class Session:
         os.environb.pop(b"ROCKBOT_INPUT", None)
         if b"\0" not in text and len(text) < 128 * 1024 - len("ROCKBOT_INPUT="):
             os.environb[b"ROCKBOT_INPUT"] = text
+        os.environb.pop(b"TOOLBUS_IDEMPOTENCY_KEY", None)
+        with open(self.job + "/key", "rb") as file:
+            key = file.read()
+        if key:
+            os.environb[b"TOOLBUS_IDEMPOTENCY_KEY"] = key
 
     def exit_code(self, code, before):
         if code is None or code == 0:

@@ -139,7 +139,7 @@ impl ToolFixture {
     ) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
         let call = ToolCall {
-            idempotency_key: None,
+            idempotency_key: Some("k7".into()),
             tool: Arc::clone(&self.tool.descriptor.name),
             call_id: "call-1".into(),
             caller: Arc::new(caller),
@@ -194,6 +194,7 @@ async fn a_script_runs_with_what_it_asks_for_and_its_output_is_the_result() {
 
     let script = fixture.script();
     assert_eq!((&*script.source, script.input.as_deref()), ("print(42)", Some("{}")));
+    assert_eq!(script.idempotency_key.as_deref(), Some("k7"));
     assert_eq!((script.time, script.cpu), (Duration::from_secs(40), Duration::from_secs(20)));
     assert_eq!(script.packages.iter().map(|package| package.as_str()).collect::<Vec<_>>(), ["requests"]);
 }

@@ -98,6 +98,7 @@ pub(crate) fn script(source: &str) -> Script {
         time: Duration::from_secs(30),
         cpu: Duration::from_secs(20),
         deadline: Clock::SYSTEM.now() + Duration::from_secs(60),
+        idempotency_key: None,
     }
 }
 

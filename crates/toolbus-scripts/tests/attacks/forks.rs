@@ -219,7 +219,9 @@ async fn a_fork_that_is_not_confined_gets_no_script() {
     let run = async |fork: &str| {
         let template = Arc::new(sandbox.template(&template(fork).await).await.unwrap());
         let job = Job {
-            files: vec![("script.py".to_owned(), "print('ran')".into()), ("input".to_owned(), "".into())],
+            files: [("script.py", "print('ran')"), ("input", ""), ("key", "")]
+                .map(|(name, text)| (name.to_owned(), text.into()))
+                .into(),
             time: std::time::Duration::from_secs(10),
             cpu: std::time::Duration::from_secs(10),
             ..Job::default()

@@ -88,6 +88,7 @@ pub(crate) fn script(source: impl Into<String>) -> Script {
         time: Duration::from_secs(60),
         cpu: Duration::from_secs(30),
         deadline: Clock::SYSTEM.now() + Duration::from_secs(120),
+        idempotency_key: None,
     }
 }
 

@@ -73,6 +73,14 @@ except EOFError:
 }
 
 #[tokio::test]
+async fn the_key_of_its_call_is_in_a_variable() {
+    let source = "import os\nprint(os.environ['TOOLBUS_IDEMPOTENCY_KEY'])";
+    let keyed = || Script { idempotency_key: Some("k7".into()), ..script(source) };
+    assert_printed(&both(keyed()).await, ["k7"; 2]);
+    assert_printed(&warm(keyed()).await, ["k7"; 2]);
+}
+
+#[tokio::test]
 async fn a_script_has_no_variable_of_the_daemon() {
     let source = "import os\nprint(sorted(os.environ))";
     let expected = "['HOME', 'LANG', 'MPLBACKEND', 'PATH', 'ROCKBOT_INPUT', 'TMPDIR', 'TOOLBUS_INPUT_FILE', 'TOOLBUS_OUTPUT', 'TOOLBUS_PROGRESS_FD']";

@@ -168,7 +168,7 @@ impl Steps {
         answered(self.begin(of, arguments).await)
     }
 
-    /// A call that runs once the future is polled.
+    /// A call that runs once the future is polled. `key` of the arguments is its idempotency key.
     pub(crate) fn begin(
         &self,
         (agent, session): (&str, Option<&str>),
@@ -177,8 +177,10 @@ impl Steps {
         let caller = Caller::agent(AgentName::parse(agent).unwrap());
         let mut arguments = arguments.as_object().unwrap().clone();
         arguments.insert("session".to_owned(), json!(true));
+        let idempotency_key = arguments.remove("key").map(|key| key.as_str().unwrap().into());
         let caller = Caller { session: session.map(Arc::from), has_section: true, ..caller };
-        Arc::clone(&self.tool.executor).execute_boxed(call(&self.tool, caller, arguments, None))
+        let call = ToolCall { idempotency_key, ..call(&self.tool, caller, arguments, None) };
+        Arc::clone(&self.tool.executor).execute_boxed(call)
     }
 }
 

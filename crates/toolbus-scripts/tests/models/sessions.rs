@@ -166,6 +166,13 @@ async fn each_script_has_its_own_time_input_and_limits() {
         assert_eq!(steps.answer_to(&with_input).await, "('in', '1')", "{level}");
         let other = json!({"script": "import os\n'ROCKBOT_INPUT' in os.environ and os.environ['ROCKBOT_INPUT'], open('a').read()", "input_files": {"a": "2"}});
         assert_eq!(steps.answer_to(&other).await, "('', '2')", "{level}");
+        let key = "import os\nos.environ.get('TOOLBUS_IDEMPOTENCY_KEY', 'none')";
+        for (given, expected) in [(json!({"key": "k7"}), "'k7'"), (json!({"key": "k8"}), "'k8'"), (json!({}), "'none'")]
+        {
+            let mut arguments = given;
+            arguments["script"] = json!(key);
+            assert_eq!(steps.answer_to(&arguments).await, expected, "{level}");
+        }
     }
 }
 
