@@ -205,7 +205,7 @@ impl App {
         };
         let ledger = if is_daemon { Some(config.store.open_ledger(config.ledger.limits(), &open)?) } else { None };
         let OpenStore { store, shared: redis, claim } = open;
-        let switches = Arc::new(SwitchStore::new(Arc::clone(&store)));
+        let switches = Arc::new(SwitchStore::new(Arc::clone(&store), redis.is_some()));
         let (registry, mut sets) = parts::tools(config)?;
         let policy = parts::policy(config, registry.clone())?;
         let daemon = match recording {

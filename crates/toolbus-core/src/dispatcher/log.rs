@@ -16,6 +16,9 @@ const TARGET: &str = "toolbus_core::log";
 #[derive(Default)]
 pub(super) struct Log {
     overloaded: Throttle,
+    breaker_open: Throttle,
+    ledger_away: Throttle,
+    pub(super) shed: Throttle,
     budgets: Throttle,
     pub(super) requests: Throttle,
     pub(super) undeliverable: Throttle,
@@ -49,21 +52,27 @@ impl Log {
             }
             Cause::Cancelled if !shutting_down => (Level::INFO, "a call was cancelled by its caller"),
             Cause::Overloaded => (Level::WARN, "refused a call because too many are under way"),
+            Cause::BreakerOpen => (Level::WARN, "refused a call because its tool fails again and again"),
+            Cause::LedgerUnavailable => (Level::WARN, "refused a call because that it begins cannot be recorded"),
             Cause::Panicked => (Level::ERROR, "a tool panicked"),
             _ => (Level::WARN, "a call failed"),
         };
-        let left_out = match failure.cause {
-            Cause::Overloaded => match self.overloaded.due() {
-                None => return,
-                left_out => left_out,
-            },
+        // What lasts would fill the log.
+        let throttle = match failure.cause {
+            Cause::Overloaded => Some(&self.overloaded),
+            Cause::BreakerOpen => Some(&self.breaker_open),
+            Cause::LedgerUnavailable => Some(&self.ledger_away),
             _ => None,
+        };
+        let left_out = match throttle.map(Throttle::due) {
+            Some(None) => return,
+            due => due.flatten(),
         };
         let (tool, source) = subject.tool.map_or(("-", "-"), |tool| (&*tool.name, &*tool.source));
         let LoggedCall { request, trace_id, .. } = *subject;
         let cause = error_type(failure.cause);
         // A refusal says everything to its caller.
-        let detail = failure.detail.as_deref().filter(|_| level != Level::INFO && left_out.is_none());
+        let detail = failure.detail.as_deref().filter(|_| level != Level::INFO && failure.cause != Cause::Overloaded);
         // The level of an event is a constant.
         macro_rules! record {
             ($level:expr) => {

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,7 +18,9 @@ use crate::answer::Reply;
 use crate::deadline;
 use crate::failure::{Cause, ToolFailure};
 use crate::gates::find;
-use crate::ledger::{Begin, Begun, EntryState, Finished, LedgerEntry, LedgerSettings, RequestKey, RunToken};
+use crate::ledger::{
+    Begin, Begun, EntryState, Finished, Ledger, LedgerEntry, LedgerSettings, LedgerUsage, RequestKey, RunToken,
+};
 use crate::request_key::{IdentityKind, RequestIdentity};
 use crate::store::StoreError;
 use crate::stored_answer;
@@ -44,6 +47,8 @@ pub(super) struct Instance {
     name: Arc<str>,
     renewed: Mutex<Option<Instant>>,
     failures: Throttle,
+    /// Answers that the ledger has forgotten before their time, as far as the log says.
+    shed: AtomicU64,
 }
 
 /// What becomes of a call whose request the ledger knows.
@@ -62,7 +67,7 @@ pub(super) enum Known {
 
 impl Instance {
     pub(super) fn new(name: String) -> Self {
-        Self { name: name.into(), renewed: Mutex::default(), failures: Throttle::default() }
+        Self { name: name.into(), renewed: Mutex::default(), failures: Throttle::default(), shed: AtomicU64::new(0) }
     }
 }
 
@@ -197,7 +202,10 @@ impl Dispatcher {
             replaces: is_alike && !call.is_redelivered,
         };
         match within(ledger.begin(begin)).await {
-            Ok(Begun::Begun) => call.run = Some(run),
+            Ok(Begun::Begun) => {
+                call.run = Some(run);
+                self.note_shed(&**ledger);
+            }
             Ok(Begun::Known(entry)) => return Err(Abort::Known(entry)),
             Ok(Begun::Full) => {
                 self.telemetry().ledger(LedgerEvent::Full);
@@ -211,6 +219,16 @@ impl Dispatcher {
             }
         }
         if call.deadline <= self.clock().now() { Err(deadline::passed().into()) } else { Ok(()) }
+    }
+
+    /// Writes to the log if the ledger has forgotten answers to make room: calls that come again are run again then.
+    fn note_shed(&self, ledger: &dyn Ledger) {
+        let LedgerUsage { shed, entries, bytes } = ledger.usage();
+        if self.parts.instance.shed.fetch_max(shed, Ordering::Relaxed) < shed
+            && let Some(left_out) = self.parts.log.shed.due()
+        {
+            tracing::warn!(shed, entries, bytes, left_out, "the ledger is full: the oldest answers are forgotten");
+        }
     }
 
     /// Runs a call that others may ask for, and says meanwhile that this daemon is alive.
@@ -235,7 +253,7 @@ impl Dispatcher {
     /// Says that this daemon is alive, unless that was just said. What goes wrong with it costs others a better answer only.
     async fn renew_lease(&self) {
         let Some(LedgerSettings { ledger, .. }) = &self.parts.settings.ledger else { return };
-        let Instance { name, renewed, failures } = &self.parts.instance;
+        let Instance { name, renewed, failures, .. } = &self.parts.instance;
         let now = self.clock().now();
         {
             let mut renewed = renewed.lock();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reqwest::header::HeaderName;
 use toolbus_core::Parameters;
-use toolbus_core::tool::{Effect, ToolDescriptor};
+use toolbus_core::tool::ToolDescriptor;
 use toolbus_outbound::headers::{parse_name, unreserved};
 
 use super::credentials::EndpointCredentials;
@@ -35,10 +35,7 @@ pub(super) fn endpoint(
     let descriptor = ToolDescriptor {
         description: endpoint.description.clone(),
         parameters: parameters.into_schema(),
-        effect: match endpoint.effect.unwrap_or_default() {
-            Effect::Undeclared => endpoint.method.effect(),
-            declared => declared,
-        },
+        effect: endpoint.effect(),
         timeout: Some(endpoint.timeout.get()),
         ..ToolDescriptor::new(&*endpoint.name, "rest", "rest")
     };

@@ -102,6 +102,15 @@ impl Endpoint {
     }
 
     /// The header by which the endpoint recognises a request that is sent again, if it has one.
+    /// What repeating a call does: as declared, or else by the method.
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        match self.effect.unwrap_or_default() {
+            Effect::Undeclared => self.method.effect(),
+            declared => declared,
+        }
+    }
+
     pub(super) fn idempotency_header(&self) -> Option<&str> {
         Some(self.idempotency_header.as_str()).filter(|name| *name != NO_HEADER)
     }

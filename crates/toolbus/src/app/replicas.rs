@@ -138,7 +138,7 @@ impl Replicas {
             }
             self.known = None;
         }
-        if self.known.as_ref() != Some(&versions) {
+        if self.known.as_ref() != Some(&versions) || self.switches.has_unstored().await {
             self.switches.follow(&self.policy).await?;
             let is_complete = match &self.registrar {
                 Some(registrar) => registrar.follow().await?,

@@ -86,6 +86,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
         warnings.push("store.tls: the certificates are not used, because store.url is not rediss://".to_owned());
     }
     if let BusUrl::Amqp(urls) = &config.bus.url {
+        warnings.extend(forgetful(config));
         for url in urls.iter().filter(|url| !url.is_local()) {
             if url.is_guest() {
                 warnings.push(format!(
@@ -122,6 +123,26 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     warnings.extend(scripts(config));
     warnings.extend(texts::warnings(config));
     warnings
+}
+
+/// A ledger that does not outlive the process, with tools that must not run twice on a bus that redelivers.
+fn forgetful(config: &Config) -> Option<String> {
+    if config.store.url != StoreUrl::Memory {
+        return None;
+    }
+    let endpoint = config.rest.endpoints.iter().find(|endpoint| !endpoint.effect().is_repeatable());
+    let command = config.commands.iter().find(|command| !command.effect.unwrap_or_default().is_repeatable());
+    let named = endpoint.map(|endpoint| &*endpoint.name).or(command.map(|command| &*command.name));
+    let named = named.or(config.script.as_ref().map(|_| EXECUTE_PYTHON_SCRIPT));
+    let tools = match named {
+        Some(name) => format!("`{name}`"),
+        None if config.mcp.is_configured() => "tools of MCP servers".to_owned(),
+        None => return None,
+    };
+    Some(format!(
+        "store.url: \"memory:\" forgets with the process which calls had begun, so that after a crash calls of {tools} \
+         may run twice; write \"sqlite:toolbus.db\", or \"redis://…\" if there are several daemons"
+    ))
 }
 
 /// Shortest token without a warning, in bytes.

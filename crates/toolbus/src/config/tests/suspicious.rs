@@ -162,3 +162,29 @@ fn agents_without_user_id_are_warned_of_where_the_broker_tells_who_is_who() {
     assert_eq!(warnings(&format!("{broker}unknown = 'deny'\n{servers}")), "");
     assert!(!warnings(&format!("[identity]\nagent = 'ana'\n{servers}")).contains("user_id"));
 }
+
+#[test]
+fn tools_with_side_effects_are_told_if_a_crash_forgets_their_calls() {
+    const AMQP: &str = "[bus]\nurl = 'amqp://h'\n";
+    let told = |text: &str| {
+        let all = load(&[text], &[], &[]).unwrap().warnings;
+        all.into_iter().filter(|warning| warning.starts_with("store.url")).collect::<Vec<_>>().join("\n")
+    };
+    let endpoint = |more: &str| {
+        format!("[[rest.endpoints]]\nname = 'pay'\ndescription = 'Pays'\nurl = 'https://host/pay'\n{more}\n")
+    };
+    insta::assert_snapshot!(told(&format!("{AMQP}{}", endpoint("method = 'POST'"))), @r#"store.url: "memory:" forgets with the process which calls had begun, so that after a crash calls of `pay` may run twice; write "sqlite:toolbus.db", or "redis://…" if there are several daemons"#);
+    let command = "[[commands]]\nname = 'day'\ndescription = 'Day'\ncommand = ['date']\nsandbox = false\n";
+    assert!(told(&format!("{AMQP}{command}")).contains("`day`"));
+    assert!(told(&format!("{AMQP}[mcp.register]\nenabled = true")).contains("tools of MCP servers"));
+    assert!(told(&format!("{AMQP}[script]")).contains("`execute_python_script`"));
+    for silent in [
+        AMQP.to_owned(),
+        format!("{AMQP}{}", endpoint("")),
+        format!("{AMQP}{}", endpoint("method = 'POST'\neffect = 'idempotent'")),
+        format!("{AMQP}{}[store]\nurl = 'sqlite:x.db'", endpoint("method = 'POST'")),
+        endpoint("method = 'POST'"),
+    ] {
+        assert_eq!(told(&silent), "", "{silent}");
+    }
+}

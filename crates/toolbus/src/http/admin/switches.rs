@@ -15,6 +15,8 @@ pub const NAMESPACE: &str = "disabled";
 /// Keeps what is switched off over restarts.
 pub struct SwitchStore {
     store: Option<Arc<dyn Store>>,
+    /// Whether other daemons use it, and this one follows it.
+    is_shared: bool,
     /// One change at a time, so that store and daemon cannot end up with different ones. With what is off and could not be
     /// stored.
     changing: Mutex<BTreeSet<Switch>>,
@@ -37,16 +39,16 @@ pub enum LoadError {
 }
 
 impl SwitchStore {
-    /// Keeps what is switched off in `store`. Nothing is read yet.
+    /// Keeps what is switched off in `store`, which other daemons may share. Nothing is read yet.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store: Some(store), changing: Mutex::default() }
+    pub fn new(store: Arc<dyn Store>, is_shared: bool) -> Self {
+        Self { store: Some(store), is_shared, changing: Mutex::default() }
     }
 
     /// Keeps nothing.
     #[must_use]
     pub fn unkept() -> Self {
-        Self { store: None, changing: Mutex::default() }
+        Self { store: None, is_shared: false, changing: Mutex::default() }
     }
 
     /// SwitchStore off and on again what the store says, which other daemons may have changed. First stores what could not be
@@ -77,6 +79,11 @@ impl SwitchStore {
         Ok(())
     }
 
+    /// Whether something is off that could not be stored yet.
+    pub async fn has_unstored(&self) -> bool {
+        !self.changing.lock().await.is_empty()
+    }
+
     /// Writes what is switched off here into a store that has lost it.
     ///
     /// # Errors
@@ -98,9 +105,11 @@ impl SwitchStore {
             let changed = access.disable(switch.clone()).map_err(ApiError::conflict)?;
             if let Err(error) = self.keep(switch).await {
                 unstored.insert(switch.clone());
-                return Err(ApiError::internal(format!(
-                    "{switch} is off now, but will be on after a restart: {error}"
-                )));
+                let but = match self.is_shared {
+                    true => "in this daemon, and will be in the others when the store is there again",
+                    false => "now, but will be on after a restart",
+                };
+                return Err(ApiError::internal(format!("{switch} is off {but}: {error}")));
             }
             Ok(changed)
         } else {
@@ -190,13 +199,13 @@ mod tests {
     async fn what_was_off_is_off_again_and_what_was_on_again_is_on() {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
         let first = access();
-        let switches = SwitchStore::new(Arc::clone(&store));
+        let switches = SwitchStore::new(Arc::clone(&store), false);
         for name in ["a/b c", "echo"] {
             assert!(switches.set(&first, &tool(name), true).await.unwrap());
         }
         assert!(switches.set(&first, &tool("echo"), false).await.unwrap());
         let second = access();
-        SwitchStore::new(store).follow(&second).await.unwrap();
+        SwitchStore::new(store, false).follow(&second).await.unwrap();
         assert_eq!(second.disabled(), [tool("a/b c")]);
     }
 
@@ -204,18 +213,20 @@ mod tests {
     async fn a_store_that_holds_something_else_stops_the_start() {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
         store.put(NAMESPACE, "everything", Vec::new()).await.unwrap();
-        let error = SwitchStore::new(store).follow(&access()).await.err().unwrap();
+        let error = SwitchStore::new(store, false).follow(&access()).await.err().unwrap();
         assert!(matches!(error, LoadError::Unreadable { .. }), "{error}");
-        assert!(matches!(SwitchStore::new(Arc::new(Broken)).follow(&access()).await, Err(LoadError::Store(_))));
+        assert!(matches!(SwitchStore::new(Arc::new(Broken), false).follow(&access()).await, Err(LoadError::Store(_))));
     }
 
     #[tokio::test]
     async fn what_cannot_be_kept_is_off_all_the_same() {
+        let of_replicas = SwitchStore::new(Arc::new(Broken), true).set(&access(), &tool("echo"), true).await;
+        insta::assert_snapshot!(of_replicas.unwrap_err(), @"tool echo is off in this daemon, and will be in the others when the store is there again: the store failed: the disk is full");
         let access = access();
-        let switches = SwitchStore::new(Arc::new(Broken));
+        let switches = SwitchStore::new(Arc::new(Broken), false);
         let error = switches.set(&access, &tool("echo"), true).await.unwrap_err();
-        assert_eq!(access.disabled(), [tool("echo")]);
-        assert!(error.to_string().contains("the disk is full"), "{error}");
+        assert_eq!((access.disabled(), switches.has_unstored().await), (vec![tool("echo")], true));
+        insta::assert_snapshot!(error, @"tool echo is off now, but will be on after a restart: the store failed: the disk is full");
         assert!(switches.set(&access, &tool("echo"), false).await.is_err());
         assert_eq!(access.disabled(), [tool("echo")]);
     }
@@ -223,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn what_another_daemon_switched_is_taken_over() {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
-        let [(one, first), (other, second)] = [(); 2].map(|()| (SwitchStore::new(Arc::clone(&store)), access()));
+        let [(one, first), (other, second)] = [(); 2].map(|()| (SwitchStore::new(Arc::clone(&store), true), access()));
         assert!(one.set(&first, &tool("echo"), true).await.unwrap());
         assert!(other.set(&second, &tool("time"), true).await.unwrap());
         other.follow(&second).await.unwrap();
@@ -237,10 +248,10 @@ mod tests {
     async fn a_store_that_cannot_be_read_switches_nothing_on_and_one_that_forgot_is_told() {
         let access = access();
         access.disable(tool("echo")).unwrap();
-        assert!(SwitchStore::new(Arc::new(Broken)).follow(&access).await.is_err());
+        assert!(SwitchStore::new(Arc::new(Broken), false).follow(&access).await.is_err());
         assert_eq!(access.disabled(), [tool("echo")]);
         let empty: Arc<dyn Store> = Arc::new(Memory::default());
-        let switches = SwitchStore::new(Arc::clone(&empty));
+        let switches = SwitchStore::new(Arc::clone(&empty), true);
         switches.write_again(&access).await.unwrap();
         switches.follow(&access).await.unwrap();
         assert_eq!(access.disabled(), [tool("echo")]);
