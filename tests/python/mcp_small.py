@@ -4,7 +4,8 @@ Usage: mcp_small.py NAME TOOL,TOOL,… [ARGUMENT…]
 
 Every tool takes a text and answers `NAME.TOOL: TEXT`, except `about`: it tells the arguments, the environment, the working
 directory, the roots and the process, and how often it was asked. `LOG` in the environment names a file that gets a line for
-each call, `START_DELAY` the seconds that a start takes, `LIST` a file with the tools that it lists instead.
+each call, `START_DELAY` the seconds that a start takes, `LIST` a file with the tools that it lists instead, `HANGS` a file
+while which is there no call is answered.
 """
 
 import json
@@ -83,6 +84,8 @@ class Server:
         while True:
             message = self.waiting.pop(0) if self.waiting else read()
             if "id" not in message or "method" not in message:
+                continue
+            if message["method"] == "tools/call" and os.path.exists(os.environ.get("HANGS", "")):
                 continue
             result = self.answer(message["method"], message.get("params") or {})
             if result is None:

@@ -6,6 +6,7 @@ use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions, Queu
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties};
 use toolbus_testing::patience::eventually;
+use toolbus_testing::proxy::Proxy;
 use toolbus_testing::rabbit::RabbitNode;
 use uuid::Uuid;
 
@@ -33,6 +34,21 @@ impl BrokerNamespace {
     pub fn on(node: &RabbitNode) -> Self {
         let id = Uuid::new_v4().simple().to_string();
         Self { url: node.url(), exchange: format!("e2e.{id}"), prefix: format!("e2e-{id}") }
+    }
+
+    /// The same names behind a proxy, which can freeze and cut the connections of a daemon that uses it.
+    ///
+    /// # Panics
+    ///
+    /// When no port can be bound, or the URL names no host.
+    pub async fn proxied(&self) -> (Proxy, Self) {
+        let (before, address) = self.url.split_once('@').unwrap();
+        let (address, vhost) =
+            address.split_once('/').map_or((address, String::new()), |(at, vhost)| (at, format!("/{vhost}")));
+        let target = tokio::net::lookup_host(address).await.unwrap().next().unwrap();
+        let proxy = Proxy::start(target).await.unwrap();
+        let url = format!("{before}@{}{vhost}", proxy.address());
+        (proxy, Self { url, ..self.clone() })
     }
 
     /// The bus inside the daemon, which needs no broker and reaches nobody else.

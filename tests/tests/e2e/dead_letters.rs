@@ -8,6 +8,7 @@ use lapin::options::{BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOpti
 use lapin::types::{AMQPValue, FieldArray, FieldTable};
 use serde_json::{Value, json};
 use tokio::process::Command;
+use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
@@ -90,6 +91,32 @@ async fn a_replayed_request_is_answered_as_if_it_came_for_the_first_time() {
     let answer = client.answer(&request).await;
     assert_eq!((answer.content().as_str(), answer.correlation_id()), ("at last", request.correlation.as_str()));
     assert_eq!(site.ready(&site.dead_letters()).await, 0);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_request_that_had_run_before_it_died_is_answered_again_by_a_replay_and_not_run() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let tools = backend.tool("work", "/work?id={id}", "");
+    let daemon = Daemon::start(&site, &format!("[store]\nurl = \"sqlite:store.db\"\n{tools}")).await;
+    let client = Client::connect(&site).await;
+    let request = client.request("work", &json!({"id": "once"}));
+    let first = client.exchange(&request).await;
+    let daemon = daemon.restarted().await;
+    // As the broker leaves a request that was delivered too often, and as a replay that was interrupted leaves it twice.
+    let letter = request.clone().on(&site.dead_letters()).header("rb-dead-topic", "tool.invoke");
+    for _ in 0..2 {
+        client.publish("", &letter).await;
+    }
+    let done = dlq(&site, &["replay"]).await;
+    assert_eq!((done.code, done.out.trim()), (0, "2 dead letters replayed"), "{done:?}");
+    let answers = eventually("an answer to each", async || {
+        Some(client.answers_to(&request.correlation)).filter(|answers| answers.len() == 3)
+    });
+    for answer in answers.await {
+        assert_eq!((answer.message_id(), &answer.data), (first.message_id(), &first.data));
+    }
+    assert_eq!((backend.count("once"), first.content().as_str()), (1, "worked for once"));
     daemon.stop(&site).await;
 }
 

@@ -11,7 +11,6 @@ use toolbus_testing::otlp::proto::logs::v1::LogRecord;
 use toolbus_testing::otlp::proto::trace::v1::Span;
 use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
 use toolbus_testing::patience::eventually;
-use toolbus_testing::proxy::Proxy;
 
 const PAGE: &str = include_str!("../../../docs/telemetry.md");
 const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_small.py");
@@ -68,12 +67,7 @@ fn body(record: &LogRecord) -> &str {
 #[tokio::test]
 async fn starts_reloads_losses_and_the_drain_are_traced_and_the_log_is_exported() {
     let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
-    let (before, address) = site.url.split_once('@').unwrap();
-    let (address, vhost) =
-        address.split_once('/').map_or((address, String::new()), |(at, vhost)| (at, format!("/{vhost}")));
-    let target = tokio::net::lookup_host(address).await.unwrap().next().unwrap();
-    let proxy = Proxy::start(target).await.unwrap();
-    let behind = BrokerNamespace { url: format!("{before}@{}{vhost}", proxy.address()), ..site.clone() };
+    let (proxy, behind) = site.proxied().await;
     let python = std::env::var("TOOLBUS_PYTHON").expect("TOOLBUS_PYTHON is not set: run ./tests/run");
     let run = std::env::var("TOOLBUS_TEST_RUN").unwrap_or_default();
     let endpoint = receiver.grpc_endpoint();

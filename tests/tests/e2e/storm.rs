@@ -106,6 +106,37 @@ async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown
 }
 
 #[tokio::test]
+async fn an_answer_that_was_recorded_and_not_published_is_published_by_the_next_start_and_the_tool_not_run_again() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let (proxy, behind) = site.proxied().await;
+    let tools = backend.tool("hold", "/gate?id={id}", "");
+    let daemon = Daemon::start(&behind, &format!("{SQLITE}[audit]\nfile = \"audit.jsonl\"\n{tools}")).await;
+    let client = Client::connect(&site).await;
+    let request = work(&client, "hold", "held");
+    client.send(&request).await;
+    backend.wait_for("held").await;
+    // Nothing reaches the broker any more, and the tool ends.
+    proxy.freeze();
+    backend.open();
+    let audit = daemon.folder().join("audit.jsonl");
+    // It is recorded before that.
+    eventually("the record of the call", async || {
+        std::fs::read_to_string(&audit).ok().filter(|text| text.contains("\"called\""))
+    })
+    .await;
+    daemon.signal("STOP").await;
+    proxy.cut();
+    proxy.restore();
+    assert_eq!(client.answers_to(&request.correlation), []);
+    let daemon = daemon.killed().await;
+    let answer = client.answer(&request).await;
+    assert_eq!((answer.content().as_str(), backend.count("held")), ("passed held", 1));
+    client.caught_up().await;
+    assert_eq!(client.answers_to(&request.correlation).len(), 1);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
 async fn a_message_that_is_published_twice_runs_once_also_after_a_restart() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &format!("{SQLITE}{}", backend.tool("work", "/work?id={id}", ""))).await;

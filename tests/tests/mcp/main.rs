@@ -1,6 +1,7 @@
 //! MCP servers behind the real binary. Those that others wrote are in `interop`, hostile ones in `chaos`.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod breakers;
 mod own_names;
 mod peer;
 mod peers;

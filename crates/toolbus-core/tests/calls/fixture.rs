@@ -283,9 +283,13 @@ impl World {
 
     /// Registers one more tool, without a declared effect, that says "paid".
     pub(crate) fn register(&self, name: &str) {
+        self.register_as(ToolDescriptor::new(name, "test", "local"));
+    }
+
+    /// Registers one more tool, which does what its name begins with.
+    pub(crate) fn register_as(&self, descriptor: ToolDescriptor) {
         let scripted = Scripted { runs: Arc::clone(&self.runs), go_on: Arc::clone(&self.go_on) };
-        let registry = self.dispatcher.access().registry();
-        registry.register(Tool::new(ToolDescriptor::new(name, "test", "local"), scripted)).unwrap();
+        self.dispatcher.access().registry().register(Tool::new(descriptor, scripted)).unwrap();
         self.dispatcher.access().refresh();
     }
 
@@ -356,13 +360,16 @@ struct Scripted {
 
 impl Executor for Scripted {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        self.runs.fetch_add(1, Ordering::SeqCst);
+        let earlier = self.runs.fetch_add(1, Ordering::SeqCst);
         match &*call.tool {
             "panic" => panic!("at /srv/secret/path.rs"),
             "huge" => Ok(ToolOutput::text("x".repeat(100 * 1024 * 1024))),
-            "sad" => Ok(ToolOutput::error("no such city")),
-            "fail" => Err(ToolFailure::new(Cause::ConnectFailed, "The backend could not be reached.")
-                .with_detail("10.0.0.7:9000 refused")),
+            name if name.starts_with("sad") => Ok(ToolOutput::error("no such city")),
+            "fail_five" if earlier >= 5 => Ok(ToolOutput::text("paid")),
+            name if name.starts_with("fail") => {
+                Err(ToolFailure::new(Cause::ConnectFailed, "The backend could not be reached.")
+                    .with_detail("10.0.0.7:9000 refused"))
+            }
             name if name.starts_with("wait") => {
                 self.go_on.notified().await;
                 Ok(ToolOutput::text("waited"))

@@ -14,6 +14,7 @@ use toolbus_core::ledger::{
 };
 use toolbus_core::store::StoreError;
 use toolbus_core::telemetry::LedgerEvent;
+use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_store::MemoryLedger;
 
 use crate::fixture::{Message, Route, Sent, Settled, Settlement, World, call, request};
@@ -49,7 +50,7 @@ fn code(sent: &Sent) -> (&str, &str, bool) {
     (text("code"), text("outcome"), sent.body["isRetryable"].as_bool().unwrap())
 }
 
-const UNKNOWN: (&str, &str, bool) = ("execution_failed", "unknown", false);
+pub(crate) const UNKNOWN: (&str, &str, bool) = ("execution_failed", "unknown", false);
 
 #[tokio::test]
 async fn a_message_that_is_published_twice_runs_once_and_has_one_answer() {
@@ -211,6 +212,49 @@ async fn a_retry_of_a_call_that_did_not_start_runs() {
     }
 }
 
+#[tokio::test]
+async fn a_message_that_was_answered_not_started_is_not_run_when_it_comes_again() {
+    let ledger = ledger(ROOMY);
+    let paying = |world: &World| {
+        let effect = Effect::Effectful;
+        world.register_as(ToolDescriptor { effect, ..ToolDescriptor::new("fail_to_pay", "test", "local") });
+    };
+    let (first, other) = (daemon(&ledger), daemon(&ledger));
+    [&first, &other].into_iter().for_each(paying);
+    let refused = first.answer(call("fail_to_pay", json!({}))).await;
+    assert_eq!(code(&refused), ("execution_failed", "not_started", true));
+    for world in [&first, &other] {
+        let again = world.answer(call("fail_to_pay", json!({})).redelivered()).await;
+        assert_eq!((&again.body, &again.properties), (&refused.body, &refused.properties));
+    }
+    assert_eq!((first.runs(), other.runs()), (1, 0), "its caller was told that it may try again, under another id");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_an_idempotent_call_that_may_have_acted_before_is_not_said_that_it_did_not_start() {
+    let ledger = ledger(ROOMY);
+    let put = |world: &World| {
+        let effect = Effect::Idempotent;
+        world.register_as(ToolDescriptor { effect, ..ToolDescriptor::new("wait_to_put", "test", "local") });
+    };
+    let killed = daemon(&ledger);
+    put(&killed);
+    let (running, _) = killed.begin(call("wait_to_put", json!({})));
+    killed.until_running(1).await;
+    running.abort();
+    let settings = LedgerSettings { ledger, ttl: Duration::from_secs(3600), max_answer: 1024 };
+    let busy = World::with(|it| (it.ledger, it.max_in_flight, it.max_waiting) = (Some(settings), 1, 0));
+    put(&busy);
+    let (occupying, _) = busy.begin(wait().id("another"));
+    busy.until_running(1).await;
+    let again = busy.answer(call("wait_to_put", json!({})).redelivered()).await;
+    assert_eq!(code(&again), ("overloaded", "unknown", true));
+    let new = busy.answer(call("wait_to_put", json!({})).id("new")).await;
+    assert_eq!(code(&new), ("overloaded", "not_started", true));
+    busy.go_on.notify_one();
+    occupying.await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_not_repeated_for_a_message_that_another_daemon_has_run_since() {
     let ledger = ledger(ROOMY);
@@ -322,6 +366,13 @@ async fn a_full_ledger_refuses_what_it_cannot_remember() {
     world.go_on.notify_one();
     running.await.unwrap();
     assert_eq!(content(&world.answer(pay()).await), "paid");
+}
+
+#[tokio::test]
+async fn after_the_ledger_is_lost_a_request_that_comes_again_runs_again() {
+    assert_eq!(content(&daemon(&ledger(ROOMY)).answer(pay()).await), "paid");
+    let other = daemon(&ledger(ROOMY));
+    assert_eq!((content(&other.answer(pay().redelivered()).await), other.runs()), (&json!("paid"), 1));
 }
 
 /// A ledger on a disk that failed.

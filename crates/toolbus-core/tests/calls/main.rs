@@ -9,6 +9,7 @@
 
 mod answering;
 mod bad_input;
+mod breakers;
 mod cancelling;
 mod direct;
 mod fixture;

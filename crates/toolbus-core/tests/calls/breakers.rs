@@ -1,0 +1,114 @@
+//! Tools that fail again and again.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolbus_core::failure::Cause;
+use toolbus_core::tool::{Effect, ToolDescriptor};
+use toolbus_core::{InnerCall, InnerOrigin, Invoker as _};
+
+use crate::fixture::{Message, Sent, World, call};
+use crate::ledger::{KEY, ROOMY, daemon, ledger};
+
+/// Failures that trip a breaker, and the time to the first trial, unless they are configured.
+const FAILURES: usize = 5;
+const PAUSE: Duration = Duration::from_secs(5);
+
+fn with(world: World, name: &str, provider: &'static str) -> World {
+    world.register_as(ToolDescriptor { effect: Effect::Effectful, ..ToolDescriptor::new(name, "test", provider) });
+    world
+}
+
+/// A message of its own.
+fn message(tool: &str, number: usize) -> Message {
+    call(tool, json!({})).id(&format!("m{number}"))
+}
+
+/// What is told of a failure: outcome, whether it may be retried, and when.
+fn told(sent: &Sent) -> (&str, bool, Option<u64>) {
+    assert_eq!(sent.body["code"], "execution_failed", "{}", sent.body);
+    let body = &sent.body;
+    (body["outcome"].as_str().unwrap(), body["isRetryable"].as_bool().unwrap(), body["retryAfterMs"].as_u64())
+}
+
+async fn trip(world: &World, tool: &str) {
+    for number in 0..FAILURES {
+        assert_eq!(told(&world.answer(message(tool, number)).await), ("not_started", true, None));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_of_a_tool_that_failed_five_times_are_refused_until_a_trial_succeeds() {
+    let world = with(World::new(), "fail_five", "rest");
+    trip(&world, "fail_five").await;
+    let refused = world.answer(message("fail_five", 5)).await;
+    assert_eq!((told(&refused), world.runs()), (("not_started", true, Some(5_000)), FAILURES));
+    let caller = world.dispatcher.access().vouched(None, "s".into());
+    let of_client = InnerCall {
+        origin: InnerOrigin::McpClient,
+        caller: caller.into(),
+        call_id: "1".into(),
+        server: None,
+        tool: "fail_five".to_owned(),
+        arguments: None,
+        deadline: None,
+        cancelled: Default::default(),
+        trace: None,
+        progress: None,
+        idempotency_key: None,
+    };
+    let refused = world.dispatcher.invoke(of_client).await.unwrap_err();
+    assert_eq!((refused.cause, refused.retry_after), (Cause::BreakerOpen, Some(PAUSE)));
+    tokio::time::sleep(PAUSE).await;
+    for number in 6..8 {
+        assert_eq!(world.answer(message("fail_five", number)).await.body["content"], "paid");
+    }
+    assert_eq!(world.runs(), FAILURES + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_fails_doubles_the_pause() {
+    let world = with(World::new(), "fail_always", "rest");
+    trip(&world, "fail_always").await;
+    tokio::time::sleep(PAUSE).await;
+    assert_eq!(told(&world.answer(message("fail_always", 5)).await), ("not_started", true, None), "the trial itself");
+    assert_eq!(told(&world.answer(message("fail_always", 6)).await), ("not_started", true, Some(10_000)));
+    assert_eq!(world.runs(), FAILURES + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_call_takes_no_place_and_waits_for_none() {
+    let world = with(World::with(|it| (it.max_in_flight, it.max_waiting) = (1, 0)), "fail_always", "command");
+    trip(&world, "fail_always").await;
+    let (occupying, _) = world.begin(call("wait_effectful", json!({})).id("another"));
+    world.until_running(1).await;
+    assert_eq!(told(&world.answer(message("fail_always", 5)).await).0, "not_started");
+    assert_eq!(world.answer(call("pay", json!({}))).await.body["code"], "overloaded");
+    world.go_on.notify_one();
+    occupying.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_call_was_refused_may_try_again() {
+    let world = with(daemon(&ledger(ROOMY)), "fail_five", "rest");
+    trip(&world, "fail_five").await;
+    let keyed = |number: usize| message("fail_five", number).header(KEY, "k");
+    assert_eq!(told(&world.answer(keyed(5)).await), ("not_started", true, Some(5_000)));
+    tokio::time::sleep(PAUSE).await;
+    for number in [6, 7] {
+        assert_eq!(world.answer(keyed(number)).await.body["content"], "paid");
+    }
+    assert_eq!(world.runs(), FAILURES + 1, "the second is a repetition");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tools_of_the_daemon_and_results_with_is_error_trip_nothing() {
+    for (name, provider) in [("fail_always", "local"), ("sad_news", "rest")] {
+        let world = with(World::new(), name, provider);
+        let mut last = Value::Null;
+        for number in 0..2 * FAILURES {
+            last = world.answer(message(name, number)).await.body;
+        }
+        assert_eq!((world.runs(), &last["retryAfterMs"]), (2 * FAILURES, &Value::Null), "{last}");
+    }
+}

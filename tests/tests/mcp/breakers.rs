@@ -1,0 +1,44 @@
+//! An MCP server that does not answer is not called for a while, with all of its tools.
+
+use serde_json::json;
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_testing::patience::eventually;
+
+use crate::small::{Small, known};
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_not_called_for_a_while_and_comes_back_with_a_trial() {
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
+    let hangs = small.path("hangs");
+    let stuck = small.section_with("stuck", &["ask", "tell"], &[], &[("HANGS", hangs.to_str().unwrap())], "");
+    let servers = format!("{stuck}{}", small.section("other", &["look"], ""));
+    let rules = "[breaker]\nfailures = 2\npause = \"1s\"\nmax_pause = \"1s\"\n[tools.limits.ask]\ntimeout = \"1s\"\n";
+    let daemon = Daemon::start(&site, &format!("{rules}{servers}")).await;
+    known(&daemon, &["stuck", "other"]).await;
+    let client = Client::connect(&site).await;
+    std::fs::write(&hangs, "").unwrap();
+    for _ in 0..2 {
+        assert_eq!(client.call("ask", &json!({})).await.code(), "timeout");
+    }
+    let listed = daemon.operate(&["breaker", "list", "--output", "json"]).await.json();
+    assert_eq!(listed["breakers"][0]["name"], "mcp:stuck", "{listed}");
+    for tool in ["ask", "tell"] {
+        let body = client.call(tool, &json!({})).await.body();
+        assert_eq!((&body["code"], &body["outcome"]), (&json!("execution_failed"), &json!("not_started")), "{body}");
+        assert!(
+            body["message"].as_str().unwrap().starts_with("MCP server 'stuck' has failed again and again"),
+            "{body}"
+        );
+    }
+    assert_eq!(client.call("look", &json!({"text": "here"})).await.content(), "other.look: here");
+    std::fs::remove_file(&hangs).unwrap();
+    let answer = eventually("a trial that succeeds", async || {
+        let answer = client.call("tell", &json!({"text": "again"})).await;
+        (answer.code() != "execution_failed").then_some(answer)
+    });
+    assert_eq!(answer.await.content(), "stuck.tell: again");
+    assert_eq!(daemon.logged("breaker: works again").len(), 1);
+    daemon.stop(&site).await;
+}
