@@ -1,6 +1,7 @@
 //! The daemon and a bare responder, measured in turn on the same broker.
 
 mod children;
+mod ledger;
 pub(crate) mod load;
 mod report;
 mod responder;
@@ -24,12 +25,15 @@ use crate::figures::Row;
 use crate::report::Report;
 use crate::rounds::{self, Rounds};
 use children::Floor;
+use ledger::{LedgerSizes, Recorded};
 use report::Broker;
 use sink::Sink;
 use toolbus::commands::Context;
 use toolbus::config::BusUrl;
 use toolbus::signals::Signals;
 
+/// The queues of a daemon, without their prefix.
+const QUEUES: [&str; 4] = ["invoke", "invoke.dlq", "control", "control.dlq"];
 /// Name of the side that is the floor.
 pub(crate) const BARE: &str = "bare responder";
 
@@ -61,10 +65,12 @@ pub(crate) async fn run(args: MeasureArgs, context: &Context) -> Result<ExitCode
         result = measure(&args, context, &site, &id) => result,
         _ = signals.stop() => Err(MeasureError::Interrupted),
     };
-    let of_daemon = ["invoke", "invoke.dlq", "control", "control.dlq"].map(|queue| format!("bench-{id}.{queue}"));
+    let of_daemons = [id.clone()].into_iter().chain(Recorded::of(&args, &id).into_iter().map(|recorded| recorded.id));
+    let of_daemons: Vec<String> = of_daemons.flat_map(|id| QUEUES.map(|queue| format!("bench-{id}.{queue}"))).collect();
     let bare = bare_queue(&id);
-    let queues: Vec<&str> = of_daemon.iter().chain([&bare]).map(String::as_str).collect();
+    let queues: Vec<&str> = of_daemons.iter().chain([&bare]).map(String::as_str).collect();
     let removed = site.remove(&[&site.exchange, &format!("{}.dlx", site.exchange)], &queues).await;
+    ledger::remove_files(&args, &id);
     // A measurement that failed says more than a clean-up that failed after it.
     let report = result?;
     removed?;
@@ -82,38 +88,62 @@ async fn measure(
         None => None,
     };
     let mut floor = Floor::start(site, &bare_queue(id), context).await?;
-    let mut daemon = children::start_daemon(site, id, args, sink.as_ref(), context).await?;
+    let mut daemon = children::start_daemon(site, id, None, args, sink.as_ref(), context).await?;
     let idle = Usage::read(daemon.process())?;
+    let mut sides = vec![
+        Side { name: BARE, process: floor.process(), topic: bare_queue(id), is_recorded: false },
+        Side { name: TOOLBUS, process: daemon.process(), topic: topic(id), is_recorded: false },
+    ];
+    let mut recording = Vec::new();
+    for Recorded { name, id, store } in Recorded::of(args, id) {
+        let daemon = children::start_daemon(site, &id, Some(&store), args, sink.as_ref(), context).await?;
+        sides.push(Side { name, process: daemon.process(), topic: topic(&id), is_recorded: true });
+        recording.push(daemon);
+    }
 
-    let bar = rounds::progress(u64::from(args.rounds) * 2 * args.callers.len() as u64);
-    let bare = bare_queue(id);
-    let topic = topic(id);
-    let sides = [(BARE, floor.process(), &*bare), (TOOLBUS, daemon.process(), &*topic)];
+    let bar = rounds::progress(u64::from(args.rounds) * (sides.len() * args.callers.len()) as u64);
     let mut rows = Vec::new();
     for callers in &args.callers {
         let mut load = BrokerLoad::connect(site, usize::from(*callers)).await?;
         let mut rounds = Rounds::new(&sides, args.rounds, &bar);
-        while let Some((_, process, topic)) = rounds.turn() {
-            rounds.add(one(&mut load, *process, topic, args.seconds).await?);
+        while let Some(side) = rounds.turn() {
+            rounds.add(one(&mut load, side, args.seconds).await?);
         }
         load.close().await?;
-        rows.extend(rounds.medians().map(|((side, ..), figures)| Row { side, callers: *callers, figures }));
+        rows.extend(rounds.medians().map(|(side, figures)| Row { side: side.name, callers: *callers, figures }));
     }
     bar.finish_and_clear();
-    let measured = Broker::new(args, context, rows, idle, daemon.ready_after(), sink.map(|sink| sink.spans()));
-    daemon.stop().await;
+    let ready_after = daemon.ready_after();
+    for daemon in recording.iter_mut().chain([&mut daemon]) {
+        daemon.stop().await;
+    }
     floor.stop().await;
-    Ok(Report::new(args, measured))
+    let entries = match &args.ledger {
+        Some(folder) => Some(LedgerSizes::measure(folder, id).await?),
+        None => None,
+    };
+    let spans = sink.map(|sink| sink.spans());
+    Ok(Report::new(args, Broker::new(args, context, rows, idle, ready_after, spans, entries)))
+}
+
+/// What is measured in turn.
+struct Side {
+    name: &'static str,
+    process: u32,
+    topic: String,
+    /// Whether its calls have a key.
+    is_recorded: bool,
 }
 
 /// Measures one side once, after a short warm-up.
-async fn one(load: &mut BrokerLoad, process: u32, topic: &str, seconds: u64) -> Result<Figures, MeasureError> {
+async fn one(load: &mut BrokerLoad, side: &Side, seconds: u64) -> Result<Figures, MeasureError> {
     const WARM_UP: Duration = Duration::from_millis(300);
-    load.run(topic, WARM_UP).await?;
+    let Side { process, topic, is_recorded, .. } = side;
+    load.run(topic, *is_recorded, WARM_UP).await?;
     let this = std::process::id();
-    let before = [Usage::read(process)?, Usage::read(this)?];
-    let sample = load.run(topic, Duration::from_secs(seconds)).await?;
-    let after = [Usage::read(process)?, Usage::read(this)?];
+    let before = [Usage::read(*process)?, Usage::read(this)?];
+    let sample = load.run(topic, *is_recorded, Duration::from_secs(seconds)).await?;
+    let after = [Usage::read(*process)?, Usage::read(this)?];
     let [responder, load] =
         [0, 1].map(|side: usize| [before, after].map(|usage| usage.get(side).copied().unwrap_or_default()));
     Ok(Figures::new(sample, responder, load))

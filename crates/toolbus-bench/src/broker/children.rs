@@ -58,16 +58,21 @@ impl Floor {
     }
 }
 
-/// The daemon on this broker.
+/// The daemon on this broker, with this store.
 pub(super) async fn start_daemon(
     site: &BrokerSetup,
     id: &str,
+    store: Option<&str>,
     args: &MeasureArgs,
     sink: Option<&Sink>,
     context: &Context,
 ) -> Result<Daemon, MeasureError> {
     let address = free_address().await?;
     let mut command = on(site, toolbus()?);
+    if let Some(store) = store {
+        // May have a password.
+        command.env("TOOLBUS__STORE__URL", store);
+    }
     if let Some(ratio) = args.trace_ratio {
         command.env("OTEL_TRACES_SAMPLER", "parentbased_traceidratio");
         command.env("OTEL_TRACES_SAMPLER_ARG", ratio.to_string());

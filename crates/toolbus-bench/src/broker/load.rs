@@ -7,6 +7,7 @@ use lapin::options::{BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOpti
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::{BasicProperties, Channel, Connection};
 use tokio::sync::mpsc;
+use toolbus_protocol::{header, new_message_id};
 
 use crate::broker::site::{BrokerError, BrokerSetup, short};
 
@@ -80,12 +81,12 @@ impl BrokerLoad {
         Ok(Self { exchange, publishing, consuming, requests, reply_to, callers: receivers })
     }
 
-    /// Calls `echo` on `topic` for about this long.
+    /// Calls `echo` on `topic` for about this long; each call has a key of its own if they are to be recorded.
     ///
     /// # Errors
     ///
     /// If a call is not answered, or is answered with an error.
-    pub(crate) async fn run(&mut self, topic: &str, time: Duration) -> Result<Sample, BrokerError> {
+    pub(crate) async fn run(&mut self, topic: &str, is_recorded: bool, time: Duration) -> Result<Sample, BrokerError> {
         let started = Instant::now();
         let (channel, exchange, reply_to) = (&self.requests, &self.exchange, &self.reply_to);
         let topic = short(topic)?;
@@ -94,7 +95,8 @@ impl BrokerLoad {
             async move {
                 let mut latencies = Vec::new();
                 while started.elapsed() < time {
-                    latencies.push(request.call(channel, answers).await?);
+                    let key = is_recorded.then(new_message_id);
+                    latencies.push(request.call(channel, key, answers).await?);
                 }
                 Ok::<_, BrokerError>(latencies)
             }
@@ -140,12 +142,19 @@ impl LoadRequest {
     async fn call(
         &self,
         channel: &Channel,
+        key: Option<String>,
         answers: &mut mpsc::Receiver<CallerReply>,
     ) -> Result<Duration, BrokerError> {
         let begun = Instant::now();
+        let mut properties = self.properties.clone();
+        if let Some(key) = key {
+            let mut headers = properties.headers().clone().unwrap_or_default();
+            headers.insert(header::on_the_wire(header::IDEMPOTENCY_KEY).into(), AMQPValue::LongString(key.into()));
+            properties = properties.with_headers(headers);
+        }
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (exchange, topic) = (self.exchange.clone(), self.topic.clone());
-        let confirm = channel.basic_publish(exchange, topic, options, &self.body, self.properties.clone()).await?;
+        let confirm = channel.basic_publish(exchange, topic, options, &self.body, properties).await?;
         let answer = tokio::time::timeout(ANSWER_TIME, answers.recv());
         match answer.await {
             Ok(Some(CallerReply { refused: None })) => {}

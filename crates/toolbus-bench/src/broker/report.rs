@@ -7,10 +7,11 @@ use crate::usage::Usage;
 use serde::Serialize;
 
 use super::BARE;
+use super::ledger::{LedgerSizes, SQLITE};
 use crate::args::MeasureArgs;
 use crate::daemon::TOOLBUS;
 use crate::figures::{self, Row};
-use crate::report::Measured;
+use crate::report::{Gate, Measured};
 use toolbus::commands::Context;
 
 /// What the sides cost.
@@ -25,7 +26,25 @@ pub(super) struct Broker {
     ready_ms: f64,
     rows: Vec<Row>,
     ratios: Vec<Ratio>,
+    /// Throughput of recorded calls in SQLite, of that of read-only ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    recorded: Vec<RecordedRatio>,
+    /// What a million entries of a ledger take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    million_entries: Option<LedgerSizes>,
 }
+
+/// Recorded calls against those that are not.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RecordedRatio {
+    side: &'static str,
+    callers: u16,
+    throughput: f64,
+}
+
+/// Least throughput of recorded calls in SQLite, of that of read-only ones, and in flight how many.
+const WANTED: (f64, &str, u16) = (0.6, "≥ 0.6", 64);
 
 /// The daemon against the floor.
 #[derive(Debug, Serialize)]
@@ -45,8 +64,11 @@ impl Broker {
         idle: Usage,
         ready_after: Duration,
         span_bytes: Option<u64>,
+        million_entries: Option<LedgerSizes>,
     ) -> Self {
         Self {
+            recorded: recorded(&rows),
+            million_entries,
             queue_type: format!("{:?}", context.config.bus.queue_type).to_lowercase(),
             tools: args.tools,
             trace_ratio: args.trace_ratio,
@@ -72,7 +94,25 @@ impl Measured for Broker {
                 "{callers} in flight, toolbus / bare: throughput {throughput:.2}, p50 {p50:.2}, CPU per call {cpu:.2}"
             )?;
         }
+        for RecordedRatio { side, callers, throughput } in &self.recorded {
+            writeln!(out, "{callers} in flight, {side} / toolbus: throughput {throughput:.2}")?;
+        }
+        if let Some(LedgerSizes { memory_mib, file_mib }) = &self.million_entries {
+            writeln!(out, "a million entries: {memory_mib:.0} MiB in memory, {file_mib:.0} MiB in SQLite")?;
+        }
         Ok(())
+    }
+
+    fn gates(&self) -> Vec<Gate> {
+        let (least, wanted, callers) = WANTED;
+        let of_sqlite = self.recorded.iter().filter(|ratio| (ratio.side, ratio.callers) == (SQLITE, callers));
+        let gate = |RecordedRatio { throughput, .. }: &RecordedRatio| Gate {
+            what: format!("throughput of calls recorded in SQLite, of read-only ones, {callers} in flight"),
+            wanted,
+            measured: format!("{throughput:.2}"),
+            is_met: *throughput >= least,
+        };
+        of_sqlite.map(gate).collect()
     }
 
     fn conditions(&self, rounds: String) -> String {
@@ -92,4 +132,14 @@ fn ratio(rows: &[Row], callers: u16) -> Option<Ratio> {
         p50: toolbus.p50_ms / bare.p50_ms,
         cpu: toolbus.cpu_seconds_per_1000 / bare.cpu_seconds_per_1000,
     })
+}
+
+/// Recorded calls against those of the daemon that are not.
+fn recorded(rows: &[Row]) -> Vec<RecordedRatio> {
+    let of = |row: &Row| {
+        let toolbus = rows.iter().find(|other| other.callers == row.callers && other.side == TOOLBUS)?;
+        let throughput = row.figures.calls_per_second / toolbus.figures.calls_per_second;
+        Some(RecordedRatio { side: row.side, callers: row.callers, throughput })
+    };
+    rows.iter().filter(|row| ![BARE, TOOLBUS].contains(&row.side)).filter_map(of).collect()
 }

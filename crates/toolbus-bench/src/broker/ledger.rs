@@ -1,0 +1,146 @@
+//! Daemons whose ledger outlives them, and what entries of a ledger take.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::iter;
+use serde::Serialize;
+use toolbus_core::Clock;
+use toolbus_core::ledger::{Begin, Fingerprint, Ledger, LedgerLimits, RequestKey, RunToken};
+use toolbus_store::{MemoryLedger, SqliteLedger};
+
+use crate::args::MeasureArgs;
+use crate::error::MeasureError;
+use crate::usage::Usage;
+
+/// Names of the sides.
+pub(super) const SQLITE: &str = "recorded, SQLite";
+const REDIS: &str = "recorded, Redis";
+
+/// Entries of the ledgers that are filled.
+const IN_MEMORY: u64 = 1_000_000;
+const IN_FILE: u64 = 100_000;
+/// Bytes of an answer that is kept: as much as one of `echo`.
+const ANSWER: usize = 512;
+/// Operations at a time, which share a commit.
+const AT_A_TIME: usize = 256;
+
+/// A daemon that records calls.
+pub(super) struct Recorded {
+    pub(super) name: &'static str,
+    pub(super) id: String,
+    pub(super) store: String,
+}
+
+impl Recorded {
+    /// Those that are to be measured.
+    pub(super) fn of(args: &MeasureArgs, id: &str) -> Vec<Self> {
+        let sqlite = args.ledger.as_ref().map(|folder| {
+            let store = format!("sqlite:{}", file(folder, id).display());
+            Self { name: SQLITE, id: format!("{id}-sqlite"), store }
+        });
+        let redis = args.redis.clone().map(|store| Self { name: REDIS, id: format!("{id}-redis"), store });
+        sqlite.into_iter().chain(redis).collect()
+    }
+}
+
+/// The file of the measured daemon's store.
+fn file(folder: &Path, id: &str) -> PathBuf {
+    folder.join(format!("toolbus-bench-{id}.db"))
+}
+
+fn of_size(id: &str) -> String {
+    format!("{id}-size")
+}
+
+/// Removes what a measurement has left in its folder.
+pub(super) fn remove_files(args: &MeasureArgs, id: &str) {
+    for path in args.ledger.iter().flat_map(|folder| [file(folder, id), file(folder, &of_size(id))]) {
+        for suffix in ["", "-wal", "-shm", ".lock"] {
+            let _ = std::fs::remove_file(format!("{}{suffix}", path.display()));
+        }
+    }
+}
+
+/// What a million entries take, with answers of [`ANSWER`] bytes.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LedgerSizes {
+    /// Resident memory with a ledger in memory, in MiB.
+    pub(super) memory_mib: f64,
+    /// Size of a SQLite file, in MiB.
+    pub(super) file_mib: f64,
+}
+
+impl LedgerSizes {
+    /// Fills both.
+    pub(super) async fn measure(folder: &Path, id: &str) -> Result<Self, MeasureError> {
+        let limits = LedgerLimits { max_entries: u64::MAX, max_bytes: u64::MAX };
+        let resident = || Ok::<_, MeasureError>(Usage::read(std::process::id())?.resident);
+        let before = resident()?;
+        let memory = MemoryLedger::new(limits, Clock::SYSTEM);
+        fill(&memory, IN_MEMORY).await?;
+        let taken = resident()?.saturating_sub(before);
+        drop(memory);
+
+        let path = file(folder, &of_size(id));
+        let sqlite = SqliteLedger::open(&path, limits, Clock::SYSTEM).map_err(std::io::Error::other)?;
+        fill(&sqlite, IN_FILE).await?;
+        let size = std::fs::metadata(&path)?.len();
+        let million = |bytes: u64, entries: u64| bytes as f64 / f64::from(1 << 20) * (1e6 / entries as f64);
+        Ok(Self { memory_mib: million(taken, IN_MEMORY), file_mib: million(size, IN_FILE) })
+    }
+}
+
+/// Begins and answers this many calls.
+async fn fill(ledger: &dyn Ledger, entries: u64) -> Result<(), MeasureError> {
+    let instance: Arc<str> = "bench".into();
+    let (answer, ttl) = (vec![b'x'; ANSWER], Duration::from_hours(24));
+    let failed = |error| std::io::Error::other(error);
+    let mut calls = iter(0..entries)
+        .map(|number| {
+            let (instance, answer) = (Arc::clone(&instance), Bytes::from(answer.clone()));
+            async move {
+                let key = spread(number);
+                let run = RunToken(u128::from(number).to_be_bytes());
+                let fingerprint = Fingerprint([7; 32]);
+                ledger.begin(Begin { key, fingerprint, run, instance, ttl, replaces: false }).await?;
+                ledger.finish(key, run, answer).await
+            }
+        })
+        .buffer_unordered(AT_A_TIME);
+    while let Some(ended) = calls.next().await {
+        ended.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// A key that is nowhere near that of the next number, as digests are.
+fn spread(number: u64) -> RequestKey {
+    let mut key = [0; 32];
+    for (place, byte) in key.chunks_exact_mut(8).zip([1, 3, 5, 7_u64]) {
+        let mixed = number.wrapping_add(byte).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        place.copy_from_slice(&mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9).to_be_bytes());
+    }
+    RequestKey(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn filled_ledgers_have_an_entry_for_each_number() {
+        let limits = LedgerLimits { max_entries: u64::MAX, max_bytes: u64::MAX };
+        let ledger = MemoryLedger::new(limits, Clock::SYSTEM);
+        fill(&ledger, 1000).await.unwrap();
+        assert_eq!((ledger.usage().entries, ledger.usage().bytes), (1000, 1000 * (256 + ANSWER as u64)));
+        let keys: HashSet<_> = (0..1000).map(spread).collect();
+        assert_eq!(keys.len(), 1000);
+    }
+}
