@@ -131,9 +131,11 @@ async fn a_hundred_thousand_agents_without_a_section_share_one_budget_and_leave_
     let (used, after) = (cpu(daemon.pid()) - used, resident(daemon.pid()));
     println!("{used} s; KiB: {before} with one agent, {remembered} with {REMEMBERED}, {after} with {AGENTS}");
 
-    let expected = [("a result", BURST), ("rate_limited", WARM_UP + AGENTS - BURST)];
-    assert_eq!(crowd.codes, expected.map(|(code, count)| (code.to_owned(), count)).into());
-    assert_eq!(backend.count("stamp"), BURST);
+    let codes = |code: &str| crowd.codes.get(code).copied().unwrap_or_default();
+    assert_eq!(codes("rate_limited"), WARM_UP + AGENTS - BURST);
+    // Where the backend is slow, more wait than may.
+    assert_eq!(codes("a result") + codes("overloaded"), BURST, "{:?}", crowd.codes);
+    assert_eq!(backend.count("stamp"), codes("a result"));
     assert!(used < CPU_SECONDS, "{used} s");
     assert!(after < before + MEMORY, "{before} KiB with one agent, {after} KiB with {AGENTS}");
     assert!(after < remembered + MEMORY_BEYOND, "{remembered} KiB with {REMEMBERED} agents, {after} KiB with {AGENTS}");
