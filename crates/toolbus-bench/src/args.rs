@@ -37,6 +37,9 @@ pub(crate) struct MeasureArgs {
     /// they may.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) ledger: Option<PathBuf>,
+    /// With --ledger: how many entries are put into a ledger in memory, and a tenth of them into one in SQLite.
+    #[arg(long, requires = "ledger", value_name = "NUMBER", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    pub(crate) entries: u64,
     /// With --ledger: measure them with a ledger on this Redis server, too.
     #[arg(long, requires = "ledger", value_name = "URL")]
     pub(crate) redis: Option<String>,

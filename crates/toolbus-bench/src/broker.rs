@@ -59,6 +59,7 @@ pub(crate) async fn run(args: MeasureArgs, context: &Context) -> Result<ExitCode
     }
     let mut signals = Signals::listen()?;
     let id = new_message_id();
+    ledger::make_folder(&args, &id)?;
     let site = BrokerSetup { exchange: format!("toolbus.bench.{id}"), ..site };
     // Dropping the measurement ends both sides; only then can their queues go.
     let result = tokio::select! {
@@ -70,7 +71,7 @@ pub(crate) async fn run(args: MeasureArgs, context: &Context) -> Result<ExitCode
     let bare = bare_queue(&id);
     let queues: Vec<&str> = of_daemons.iter().chain([&bare]).map(String::as_str).collect();
     let removed = site.remove(&[&site.exchange, &format!("{}.dlx", site.exchange)], &queues).await;
-    ledger::remove_files(&args, &id);
+    ledger::remove_folder(&args, &id);
     // A measurement that failed says more than a clean-up that failed after it.
     let report = result?;
     removed?;
@@ -119,7 +120,7 @@ async fn measure(
     }
     floor.stop().await;
     let entries = match &args.ledger {
-        Some(folder) => Some(LedgerSizes::measure(folder, id).await?),
+        Some(folder) => Some(LedgerSizes::measure(folder, id, args.entries).await?),
         None => None,
     };
     let spans = sink.map(|sink| sink.spans());

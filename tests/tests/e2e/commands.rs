@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use lapin::ExchangeKind;
 use lapin::options::ExchangeDeclareOptions;
 use lapin::types::FieldTable;
-use serde_json::Value;
+use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
@@ -205,6 +205,17 @@ async fn bench_measures_both_sides_and_a_single_call_takes_few_milliseconds() {
         assert!(ratio["throughput"].as_f64().unwrap() > 0.0 && ratio["p50"].as_f64().unwrap() > 0.0, "{ratio}");
     }
     assert_eq!(report["ratios"].as_array().map(Vec::len), Some(2));
+    let folder = tempfile::tempdir().unwrap();
+    let ledger =
+        ["bench", "--rounds", "1", "--seconds", "1", "--callers", "8", "--entries", "1000", "--output", "json"];
+    let recorded = at(&site, &[&ledger[..], &["--ledger", folder.path().to_str().unwrap()]].concat()).await;
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    let report = recorded.json();
+    let recorded = &report["recorded"][0];
+    assert_eq!((&recorded["side"], &recorded["callers"]), (&json!("recorded, SQLite"), &json!(8)), "{report}");
+    assert!(recorded["throughput"].as_f64().unwrap() > 0.0, "{report}");
+    assert!(report["millionEntries"]["fileMib"].as_f64().unwrap() > 0.0, "{report}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
     let without = toolbus(&["bench"]).await;
     assert_eq!(without.code, 1);
     assert!(without.err.contains("--bus-url"), "{without:?}");

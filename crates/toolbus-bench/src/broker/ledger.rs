@@ -20,9 +20,8 @@ use crate::usage::Usage;
 pub(super) const SQLITE: &str = "recorded, SQLite";
 const REDIS: &str = "recorded, Redis";
 
-/// Entries of the ledgers that are filled.
-const IN_MEMORY: u64 = 1_000_000;
-const IN_FILE: u64 = 100_000;
+/// A ledger in a file gets one in so many of the entries of one in memory, because each waits for the disk.
+const FEWER_IN_FILE: u64 = 10;
 /// Bytes of an answer that is kept: as much as one of `echo`.
 const ANSWER: usize = 512;
 /// Operations at a time, which share a commit.
@@ -39,7 +38,7 @@ impl Recorded {
     /// Those that are to be measured.
     pub(super) fn of(args: &MeasureArgs, id: &str) -> Vec<Self> {
         let sqlite = args.ledger.as_ref().map(|folder| {
-            let store = format!("sqlite:{}", file(folder, id).display());
+            let store = format!("sqlite:{}", own_folder(folder, id).join("store.db").display());
             Self { name: SQLITE, id: format!("{id}-sqlite"), store }
         });
         let redis = args.redis.clone().map(|store| Self { name: REDIS, id: format!("{id}-redis"), store });
@@ -47,21 +46,20 @@ impl Recorded {
     }
 }
 
-/// The file of the measured daemon's store.
-fn file(folder: &Path, id: &str) -> PathBuf {
-    folder.join(format!("toolbus-bench-{id}.db"))
+/// The folder of one measurement, within the one that is given.
+fn own_folder(folder: &Path, id: &str) -> PathBuf {
+    folder.join(format!("toolbus-bench-{id}"))
 }
 
-fn of_size(id: &str) -> String {
-    format!("{id}-size")
+/// Makes it.
+pub(super) fn make_folder(args: &MeasureArgs, id: &str) -> std::io::Result<()> {
+    args.ledger.iter().try_for_each(|folder| std::fs::create_dir(own_folder(folder, id)))
 }
 
-/// Removes what a measurement has left in its folder.
-pub(super) fn remove_files(args: &MeasureArgs, id: &str) {
-    for path in args.ledger.iter().flat_map(|folder| [file(folder, id), file(folder, &of_size(id))]) {
-        for suffix in ["", "-wal", "-shm", ".lock"] {
-            let _ = std::fs::remove_file(format!("{}{suffix}", path.display()));
-        }
+/// Removes it, with what daemons keep beside their store.
+pub(super) fn remove_folder(args: &MeasureArgs, id: &str) {
+    if let Some(folder) = &args.ledger {
+        let _ = std::fs::remove_dir_all(own_folder(folder, id));
     }
 }
 
@@ -76,22 +74,23 @@ pub(super) struct LedgerSizes {
 }
 
 impl LedgerSizes {
-    /// Fills both.
-    pub(super) async fn measure(folder: &Path, id: &str) -> Result<Self, MeasureError> {
+    /// Fills both, the one in memory with this many entries.
+    pub(super) async fn measure(folder: &Path, id: &str, entries: u64) -> Result<Self, MeasureError> {
+        let in_file = entries / FEWER_IN_FILE;
         let limits = LedgerLimits { max_entries: u64::MAX, max_bytes: u64::MAX };
         let resident = || Ok::<_, MeasureError>(Usage::read(std::process::id())?.resident);
         let before = resident()?;
         let memory = MemoryLedger::new(limits, Clock::SYSTEM);
-        fill(&memory, IN_MEMORY).await?;
+        fill(&memory, entries).await?;
         let taken = resident()?.saturating_sub(before);
         drop(memory);
 
-        let path = file(folder, &of_size(id));
+        let path = own_folder(folder, id).join("size.db");
         let sqlite = SqliteLedger::open(&path, limits, Clock::SYSTEM).map_err(std::io::Error::other)?;
-        fill(&sqlite, IN_FILE).await?;
+        fill(&sqlite, in_file).await?;
         let size = std::fs::metadata(&path)?.len();
         let million = |bytes: u64, entries: u64| bytes as f64 / f64::from(1 << 20) * (1e6 / entries as f64);
-        Ok(Self { memory_mib: million(taken, IN_MEMORY), file_mib: million(size, IN_FILE) })
+        Ok(Self { memory_mib: million(taken, entries), file_mib: million(size, in_file) })
     }
 }
 
