@@ -16,6 +16,7 @@ mod fixture;
 mod floods;
 mod hidden;
 mod listings;
+mod publishers;
 mod remote;
 mod results;
 mod wire;

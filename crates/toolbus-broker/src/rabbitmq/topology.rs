@@ -11,7 +11,7 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Connection, Error, ExchangeKind};
 use toolbus_core::bus::{Ownership, Subscription};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED};
 use super::settings::{Checked, QueueType};
@@ -22,6 +22,8 @@ const DELIVERY_LIMIT: i64 = 20;
 const DEAD_LETTER_TTL_MS: i64 = 72 * 60 * 60 * 1_000;
 const DEAD_LETTER_MAX_MESSAGES: i64 = 10_000;
 const DEAD_LETTER_MAX_BYTES: i64 = 256 * 1024 * 1024;
+/// What RabbitMQ says of a classic queue, which is on one node of a cluster, while that node is down.
+const NODE_DOWN: &str = "home node";
 /// The key of the configuration that decides the type of our queues.
 const QUEUE_TYPE_KEY: &str = "bus.queue_type";
 
@@ -150,12 +152,21 @@ async fn shared(
 ) -> Result<Option<Binding>, TopologyError> {
     let dead_letters = short(&format!("{name}.dlq"))?;
     let durable = |passive| QueueDeclareOptions { durable: true, passive, ..QueueDeclareOptions::default() };
-    actively_or_passively("queue", &dead_letters, "delete or rename the queue", |passive| {
+    let declared = actively_or_passively("queue", &dead_letters, "delete or rename the queue", |passive| {
         declare(connection, &dead_letters, durable(passive), dead_letter_arguments())
-    })
-    .await?;
-    let binding = Binding { queue: dead_letters, exchange: settings.dead_letter_exchange.clone(), key: name.clone() };
-    let bound = bind(connection, binding).await?;
+    });
+    let bound = match declared.await {
+        // Calls need no dead letters. The queue and its binding are there again when its node is.
+        Err(TopologyError::Lost(reason)) if reason.contains(NODE_DOWN) => {
+            warn!(queue = dead_letters.as_str(), reason, "dead letters have no queue for now");
+            None
+        }
+        declared => {
+            declared?;
+            let exchange = settings.dead_letter_exchange.clone();
+            bind(connection, Binding { queue: dead_letters, exchange, key: name.clone() }).await?
+        }
+    };
 
     let advice = "delete the queue, or set bus.queue_prefix so that another one is used";
     actively_or_passively("queue", name, advice, |passive| async move {
