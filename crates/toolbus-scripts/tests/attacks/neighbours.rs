@@ -185,6 +185,8 @@ async fn seen_from_outside_a_script_has_no_rights() {
             let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
             let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
             assert_eq!(core.split_whitespace().collect::<Vec<_>>()[4..6], ["1", "1"], "{level}: {core}");
+            let first_to_end = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+            assert_eq!(first_to_end.trim(), "1000", "{level}: if the machine runs out of memory");
             let namespaces = |pid: u32| {
                 let kinds = ["user", "mnt", "pid", "net", "ipc", "uts"];
                 kinds.map(|kind| fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap())

@@ -194,7 +194,7 @@ fn nothing_is_left_of_scripts_of_a_daemon_that_is_not_root() {
     if geteuid().is_root() {
         let daemon = helper().with_file_name("run_script");
         alone(async {
-            as_nobody(&[&helper(), &daemon], &["many::", "spawner::", "sudden::"], 10).await.unwrap();
+            as_nobody(&[&helper(), &daemon], &["container::", "many::", "spawner::", "sudden::"], 14).await.unwrap();
         });
     }
 }

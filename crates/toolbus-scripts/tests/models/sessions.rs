@@ -177,6 +177,29 @@ async fn each_script_has_its_own_time_input_and_limits() {
 }
 
 #[tokio::test]
+async fn disk_and_threads_are_limited_for_a_session_as_a_whole() {
+    let write =
+        |name: &str| format!("with open('{name}', 'wb') as file:\n    for _ in range(40): file.write(bytes(1 << 20))");
+    let threads = "import threading\ndone = threading.Event()\nkept = []\nfor _ in range(40):\n    \
+                   kept.append(threading.Thread(target=done.wait, daemon=True))\n    kept[-1].start()";
+    for level in LEVELS {
+        let steps = Steps::at(level).await;
+        let first = steps.answer(&write("one")).await;
+        assert!(first.contains("[Saved in the work folder and not returned: one."), "{level}: {first}");
+        let second = steps.answer(&write("two")).await;
+        let is_told = second.contains("No space left on device") || second.contains("wrote more than 64 MiB");
+        assert!(is_told, "{level}: {second}");
+
+        let steps = Steps::at(level).await;
+        assert_eq!(steps.answer(threads).await, "(no output)", "{level}");
+        let more = steps.answer(threads).await;
+        let is_told = more.contains("[A script may have 64 processes and threads at a time.]")
+            || more.contains("had more than 64 processes and threads");
+        assert!(is_told, "{level}: {more}");
+    }
+}
+
+#[tokio::test]
 async fn too_much_output_ends_the_session_and_all_that_fits_does_not() {
     for level in LEVELS {
         let steps = Steps::at(level).await;
