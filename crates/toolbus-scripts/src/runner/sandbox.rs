@@ -299,9 +299,10 @@ const TRIES: u32 = 3;
 /// What the interpreter of a session runs.
 const SESSION_BOOTSTRAP: &str =
     concat!(include_str!("run.py"), "\n\n", include_str!("session.py"), "\n\nSession(sys.argv[1]).serve()\n");
-/// What a script may start besides, where it may start anything: what `PATH` leads to. matplotlib asks `fc-list` for fonts,
-/// which complains without its configuration.
-const PROGRAMS: [&str; 5] = ["/bin", "/usr/bin", "/etc/alternatives", "/etc/fonts", "/usr/share/fontconfig"];
+/// What a script may start besides, where it may start anything: what `PATH` leads to.
+const PROGRAMS: [&str; 3] = ["/bin", "/usr/bin", "/etc/alternatives"];
+/// What a script with packages may read besides: matplotlib asks `fc-list` for fonts, which complains without these.
+const FONTS: [&str; 2] = ["/etc/fonts", "/usr/share/fontconfig"];
 /// The whole environment of a script, but for what names its own files.
 const ENVIRONMENT: [(&str, &str); 3] =
     [("LANG", "C.UTF-8"), ("MPLBACKEND", "Agg"), ("PATH", "/usr/local/bin:/usr/bin:/bin")];
@@ -310,6 +311,7 @@ const ENVIRONMENT: [(&str, &str); 3] =
 #[derive(Debug)]
 struct Plans {
     plan: Plan,
+    fonts: Vec<PathBuf>,
     imports: String,
     bootstrap: Bootstrap,
 }
@@ -333,7 +335,8 @@ impl Plans {
             owner: None,
             limits,
         };
-        Self { plan, imports: imports.join(" "), bootstrap: Bootstrap::default() }
+        let fonts = system::existing(FONTS.map(PathBuf::from));
+        Self { plan, fonts, imports: imports.join(" "), bootstrap: Bootstrap::default() }
     }
 
     /// One that waits for a script.
@@ -374,7 +377,10 @@ impl Plans {
     /// One without a program, which may read a folder of packages.
     fn reading(&self, packages: Option<&Path>) -> Plan {
         let mut plan = self.plan.clone();
-        plan.read.extend(packages.map(PathBuf::from));
+        if let Some(packages) = packages {
+            plan.read.push(packages.to_owned());
+            plan.read.extend(self.fonts.iter().cloned());
+        }
         plan
     }
 }
