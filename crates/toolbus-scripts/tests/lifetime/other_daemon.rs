@@ -60,7 +60,12 @@ fn a_daemon_that_another_does_not_see_keeps_its_folders() {
         kill_process(program, Signal::USR1).unwrap();
         let output = seen.wait_with_output().await.unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "Exited(0)\nwritten\n");
-        // The folders around them may wait for the next daemon.
+        // With a daemon that is the first process of its namespace the kernel ends all others of that, which cannot remove
+        // what they have made. The next daemon does.
+        let mut next = daemon(Level::NoNamespaces, temporary.path());
+        give(&mut next, "print('next')").await;
+        let output = next.wait_with_output().await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "Exited(0)\nnext\n");
         let bases = || fs::read_dir(temporary.path()).unwrap().flatten();
         let runs = || bases().flat_map(|base| fs::read_dir(base.path()).into_iter().flatten()).count();
         eventually("the removal of the folders of all runs", async || (runs() == 0).then_some(())).await;
