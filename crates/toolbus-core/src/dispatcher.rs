@@ -47,6 +47,7 @@ use crate::redact::Redactor;
 use crate::replay::Replay;
 use crate::reply::Replies;
 use crate::request::{Decoded, Decoder, ReplyRules, Request};
+use crate::request_key::LocalKeys;
 use crate::running::RunningCalls;
 use crate::telemetry::{CallSummary, Load, Telemetry};
 use crate::tool::{Tool, ToolCall, ToolOutput};
@@ -102,6 +103,7 @@ struct Parts {
     /// Taken while a large result is made into an answer.
     large: Arc<Semaphore>,
     replay: Replay<Attached>,
+    local_keys: LocalKeys,
     instance: Instance,
     /// Digests where answers go.
     recipients: RandomState,
@@ -166,6 +168,7 @@ impl Dispatcher {
             permits: Permits::new(settings.max_in_flight, settings.max_waiting, Arc::clone(&load), settings.clock),
             large: Arc::new(Semaphore::new(1)),
             replay: Replay::new(kept, MAX_KEPT_BYTES),
+            local_keys: LocalKeys::default(),
             instance: Instance::new(settings.random.id()),
             recipients: RandomState::new(),
             running: Arc::new(RunningCalls::new(settings.clock)),
@@ -308,7 +311,7 @@ impl Dispatcher {
     async fn run_to_end(&self, mut call: Box<Call>) {
         loop {
             let result = self.run_contained(&mut call).await;
-            let (Err(Abort::Known(entry)), Some(identity)) = (&result, call.identity) else {
+            let (Err(Abort::Known(entry)), Some(identity)) = (&result, call.everywhere()) else {
                 return self.finish(call, result).await;
             };
             // It was not there at step 3: another daemon was faster.
@@ -421,6 +424,7 @@ impl Dispatcher {
         cancel: &CancellationToken,
     ) -> Result<ToolOutput, Abort> {
         let descriptor = &tool.descriptor;
+        let idempotency_key = call.onward_key(descriptor.effect);
         let started = self.clock().now();
         let request = &call.request;
         let trace = call.span.executing(descriptor, &request.call_id, request.caller.session.as_deref());
@@ -440,7 +444,7 @@ impl Dispatcher {
             cancelled: cancel.child_token(),
             trace,
             progress: sink,
-            idempotency_key: call.onward_key(descriptor.effect),
+            idempotency_key,
         };
         let running = bulkhead::run(Arc::clone(&tool.executor), tool_call, call.deadline, &self.parts.shutdown);
         let stopped = self.running(call.run.is_some(), running).await;

@@ -14,8 +14,8 @@ use lru::LruCache;
 
 use crate::answer::Reply;
 use crate::bus::Settle;
-use crate::ledger::{Fingerprint, RequestKey};
-use crate::request_key::{IdentityKind, RequestIdentity};
+use crate::ledger::Fingerprint;
+use crate::request_key::{IdentityKind, LocalIdentity, LocalKey};
 
 /// The calls under way, and the last answers, which are bounded in number and in bytes. `A` is what attaches to a call.
 pub(crate) struct Replay<A> {
@@ -26,9 +26,9 @@ pub(crate) struct Replay<A> {
 struct Entries<A> {
     /// The calls under way. Apart from the answers, so that no number of answers makes a running call unknown. A call that
     /// was dropped leaves a slot that is gone.
-    running: HashMap<RequestKey, Run<A>>,
+    running: HashMap<LocalKey, Run<A>>,
     /// The calls that were answered; without the answer when it was too much to keep.
-    answers: LruCache<RequestKey, Option<Arc<Reply>>>,
+    answers: LruCache<LocalKey, Option<Arc<Reply>>>,
     bytes: usize,
 }
 
@@ -130,9 +130,9 @@ impl<A> Replay<A> {
     }
 
     /// Looks a request up, and notes that it is under way unless another like it is. `slot` is its own.
-    pub(crate) fn enter(&self, identity: &RequestIdentity, slot: &Arc<Slot<A>>, is_redelivered: bool) -> Seen<A> {
+    pub(crate) fn enter(&self, identity: &LocalIdentity, slot: &Arc<Slot<A>>, is_redelivered: bool) -> Seen<A> {
         let mut entries = self.lock();
-        let RequestIdentity { key, fingerprint, kind } = *identity;
+        let LocalIdentity { key, fingerprint, kind } = *identity;
         // Requests that merely look alike are two.
         let may_be_another = kind == IdentityKind::Content && !is_redelivered;
         if may_be_another {
@@ -151,14 +151,14 @@ impl<A> Replay<A> {
     }
 
     /// Notes how a call was answered. It is no longer under way.
-    pub(crate) fn answered(&self, key: RequestKey, slot: &Arc<Slot<A>>, answer: Arc<Reply>) {
+    pub(crate) fn answered(&self, key: LocalKey, slot: &Arc<Slot<A>>, answer: Arc<Reply>) {
         let mut entries = self.lock();
         entries.end(key, slot);
         entries.put_answer(key, answer, self.max_bytes);
     }
 
     /// Notes that a call is no longer under way.
-    pub(crate) fn forget(&self, key: RequestKey, slot: &Arc<Slot<A>>) {
+    pub(crate) fn forget(&self, key: LocalKey, slot: &Arc<Slot<A>>) {
         self.lock().end(key, slot);
     }
 
@@ -168,7 +168,7 @@ impl<A> Replay<A> {
 }
 
 impl<A> Entries<A> {
-    fn note_running(&mut self, key: RequestKey, fingerprint: Fingerprint, slot: &Arc<Slot<A>>) {
+    fn note_running(&mut self, key: LocalKey, fingerprint: Fingerprint, slot: &Arc<Slot<A>>) {
         if self.running.len() >= self.answers.cap().get() {
             self.running.retain(|_, run| run.slot.strong_count() > 0);
         }
@@ -176,13 +176,13 @@ impl<A> Entries<A> {
     }
 
     /// Removes a call that is no longer under way, unless the entry is that of a later one like it.
-    fn end(&mut self, key: RequestKey, slot: &Arc<Slot<A>>) {
+    fn end(&mut self, key: LocalKey, slot: &Arc<Slot<A>>) {
         if self.running.get(&key).is_some_and(|run| run.slot.as_ptr() == Arc::as_ptr(slot)) {
             self.running.remove(&key);
         }
     }
 
-    fn put_answer(&mut self, key: RequestKey, answer: Arc<Reply>, max_bytes: usize) {
+    fn put_answer(&mut self, key: LocalKey, answer: Arc<Reply>, max_bytes: usize) {
         self.bytes += answer.size();
         if let Some((_, replaced)) = self.answers.push(key, Some(answer)) {
             self.bytes -= size(replaced.as_ref());
@@ -192,7 +192,7 @@ impl<A> Entries<A> {
         }
     }
 
-    fn remove_answer(&mut self, key: RequestKey) {
+    fn remove_answer(&mut self, key: LocalKey) {
         if let Some(answer) = self.answers.pop(&key) {
             self.bytes -= size(answer.as_ref());
         }
@@ -245,12 +245,12 @@ mod tests {
         Arc::new(Slot::new(Some(Box::new(Ignores)), 1))
     }
 
-    fn identity(number: u8, kind: IdentityKind) -> RequestIdentity {
-        RequestIdentity { key: key(number), fingerprint: Fingerprint([number; 32]), kind }
+    fn identity(number: u8, kind: IdentityKind) -> LocalIdentity {
+        LocalIdentity { key: key(number), fingerprint: Fingerprint([number; 32]), kind }
     }
 
-    fn key(number: u8) -> RequestKey {
-        RequestKey([number; 32])
+    fn key(number: u8) -> LocalKey {
+        LocalKey([number.into(); 2])
     }
 
     impl Replay {
@@ -295,7 +295,7 @@ mod tests {
     fn a_key_of_a_running_request_that_asks_for_something_else_is_a_conflict() {
         let (replay, running) = (replay(4, 10_000), slot());
         assert!(matches!(replay.enter(&identity(1, IdentityKind::Given), &running, false), Seen::Never));
-        let other = RequestIdentity { fingerprint: Fingerprint([9; 32]), ..identity(1, IdentityKind::Given) };
+        let other = LocalIdentity { fingerprint: Fingerprint([9; 32]), ..identity(1, IdentityKind::Given) };
         assert!(matches!(replay.enter(&other, &slot(), false), Seen::Conflict));
     }
 

@@ -72,7 +72,7 @@ pub(crate) struct Request {
 }
 
 /// Where a request says that its tool is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum RequestedSource {
     /// Anywhere.
     Any,
@@ -83,7 +83,7 @@ pub(crate) enum RequestedSource {
 }
 
 /// The form in which a tool is asked for, and in which its caller is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) enum Dialect {
     /// The request names its tool.
     #[default]

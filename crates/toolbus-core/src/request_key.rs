@@ -1,16 +1,34 @@
-//! What identifies a request, across redeliveries, restarts and daemons.
+//! What identifies a request: in this process, and across redeliveries, restarts and daemons.
 
+use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use toolbus_protocol::Properties;
 
 use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::ledger::{Fingerprint, RequestKey};
 use crate::request::{Dialect, Request, RequestedSource};
 
-/// What identifies a request.
+/// What identifies a request in this process, where most requests are known only: it costs less than a digest that
+/// other processes compute as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LocalIdentity {
+    pub(crate) key: LocalKey,
+    /// What is asked for, where it is no part of the key.
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) kind: IdentityKind,
+}
+
+/// Identifies a request in this process: a hash whose seeds no caller knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct LocalKey(pub(crate) [u64; 2]);
+
+/// What identifies a request everywhere, and to the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestIdentity {
     pub(crate) key: RequestKey,
@@ -18,6 +36,18 @@ pub(crate) struct RequestIdentity {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) kind: IdentityKind,
 }
+
+/// Of a delivery, what identifies a request that has no key and no `message_id`.
+#[derive(Clone)]
+pub(crate) struct DeliveredContent {
+    properties: Arc<Properties>,
+    routing_key: Arc<str>,
+    body: Bytes,
+}
+
+/// Seeds of [`LocalKey`].
+#[derive(Default)]
+pub(crate) struct LocalKeys([RandomState; 2]);
 
 /// By what a request is identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,13 +60,55 @@ pub(crate) enum IdentityKind {
     Content,
 }
 
+impl LocalKeys {
+    /// Identifies a request without a key; `None` if it has no id at all, because then nothing tells it from another like it.
+    pub(crate) fn identify(&self, request: &Request, delivery: &Delivery) -> Option<LocalIdentity> {
+        let Request { envelope, caller, .. } = request;
+        let scope = (&caller.owner, &caller.binding, &caller.profile);
+        let (key, kind) = match &envelope.message_id {
+            Some(message_id) => {
+                let asked = (request.dialect, &request.route, &request.tool_name, &request.arguments);
+                (self.key(&(scope, message_id, asked)), IdentityKind::MessageId)
+            }
+            None if !request.has_call_id && envelope.correlation_id.is_empty() => return None,
+            None => {
+                let sent = (&envelope.correlation_id, &envelope.reply_to, envelope.timestamp);
+                let came = (&delivery.properties.user_id, &delivery.routing_key, &delivery.body);
+                (self.key(&(scope, sent, came)), IdentityKind::Content)
+            }
+        };
+        Some(LocalIdentity { key, fingerprint: Fingerprint([0; 32]), kind })
+    }
+
+    /// The same of a request that is identified everywhere.
+    pub(crate) fn of(&self, RequestIdentity { key, fingerprint, kind }: RequestIdentity) -> LocalIdentity {
+        LocalIdentity { key: self.key(&key), fingerprint, kind }
+    }
+
+    fn key(&self, value: &impl Hash) -> LocalKey {
+        LocalKey(self.0.each_ref().map(|seed| seed.hash_one(value)))
+    }
+}
+
+impl DeliveredContent {
+    pub(crate) fn of(delivery: &Delivery) -> Self {
+        let Delivery { properties, routing_key, body, .. } = delivery;
+        Self { properties: Arc::clone(properties), routing_key: Arc::clone(routing_key), body: body.clone() }
+    }
+}
+
 impl RequestIdentity {
-    /// Identifies a request; `None` if it has no id at all, because then nothing tells it from another like it.
-    pub(crate) fn of(request: &Request, delivery: &Delivery) -> Option<Self> {
-        if request.idempotency_key.is_some() {
-            return Self::given(request);
+    /// Identifies a request of this kind. `content` is there for one that has neither key nor `message_id`.
+    pub(crate) fn of(request: &Request, kind: IdentityKind, content: Option<&DeliveredContent>) -> Option<Self> {
+        match kind {
+            IdentityKind::Given => Self::given(request),
+            IdentityKind::MessageId => Self::of_message(request),
+            IdentityKind::Content => Some(Self::of_content(request, content?)),
         }
-        let Some(message_id) = &request.envelope.message_id else { return Self::of_content(request, delivery) };
+    }
+
+    fn of_message(request: &Request) -> Option<Self> {
+        let message_id = request.envelope.message_id.as_ref()?;
         let fingerprint = asked(request, request.arguments.as_deref().unwrap_or_default().as_bytes());
         let mut key = scope(b"message", &request.caller);
         key.add(message_id.as_bytes());
@@ -44,7 +116,6 @@ impl RequestIdentity {
         Some(Self { key: RequestKey(key.end()), fingerprint: Fingerprint(fingerprint), kind: IdentityKind::MessageId })
     }
 
-    /// Identifies a request by the key that its caller gave; `None` without one.
     pub(crate) fn given(request: &Request) -> Option<Self> {
         let given = request.idempotency_key.as_ref()?;
         let mut key = scope(b"given", &request.caller);
@@ -53,21 +124,19 @@ impl RequestIdentity {
         Some(Self { key: RequestKey(key.end()), fingerprint, kind: IdentityKind::Given })
     }
 
-    fn of_content(request: &Request, delivery: &Delivery) -> Option<Self> {
+    fn of_content(request: &Request, content: &DeliveredContent) -> Self {
         let envelope = &request.envelope;
-        if !request.has_call_id && envelope.correlation_id.is_empty() {
-            return None;
-        }
+        let DeliveredContent { properties, routing_key, body } = content;
         let mut key = scope(b"content", &request.caller);
         let timestamp = envelope.timestamp.unwrap_or_default().to_le_bytes();
-        let user = delivery.properties.user_id.as_deref().unwrap_or_default();
-        for part in [&*envelope.correlation_id, &envelope.reply_to, user, &delivery.routing_key] {
+        let user = properties.user_id.as_deref().unwrap_or_default();
+        for part in [&*envelope.correlation_id, &envelope.reply_to, user, routing_key] {
             key.add(part.as_bytes());
         }
         key.add(&timestamp);
-        key.add(&delivery.body);
+        key.add(body);
         let key = key.end();
-        Some(Self { key: RequestKey(key), fingerprint: Fingerprint(key), kind: IdentityKind::Content })
+        Self { key: RequestKey(key), fingerprint: Fingerprint(key), kind: IdentityKind::Content }
     }
 
     /// The key by which backends recognise a repetition: no other caller's request has the same. `None` if another

@@ -20,7 +20,7 @@ use crate::ledger::RunToken;
 use crate::progress::ProgressSink;
 use crate::replay;
 use crate::request::{Address, Dialect, Request, RequestedSource};
-use crate::request_key::RequestIdentity;
+use crate::request_key::{DeliveredContent, IdentityKind, LocalIdentity, RequestIdentity};
 use crate::telemetry::{CallEnd, CallSpan, CallSummary};
 use crate::tool::{Effect, Tool, ToolDescriptor};
 
@@ -35,7 +35,12 @@ pub(super) struct Call {
     pub(super) request: Request,
     pub(super) span: Box<dyn CallSpan>,
     pub(super) slot: Arc<Slot>,
-    pub(super) identity: Option<RequestIdentity>,
+    /// What this process knows its request by.
+    pub(super) identity: Option<LocalIdentity>,
+    /// What everyone knows it by, once that was needed.
+    everywhere: Option<RequestIdentity>,
+    /// Of which that is made, if it has neither key nor `message_id`.
+    content: Option<DeliveredContent>,
     /// Whether the broker has delivered it before.
     pub(super) is_redelivered: bool,
     /// The run that the ledger has, once the tool may begin.
@@ -75,8 +80,13 @@ impl Call {
         if request.budget.is_unusable {
             parts.log.unusable_budget(&request);
         }
+        let (keys, everywhere) = (&parts.local_keys, RequestIdentity::given(&request));
+        let identity = everywhere.map(|given| keys.of(given)).or_else(|| keys.identify(&request, delivery));
+        let is_content = identity.is_some_and(|identity| identity.kind == IdentityKind::Content);
         Box::new(Self {
-            identity: RequestIdentity::of(&request, delivery),
+            identity,
+            everywhere,
+            content: is_content.then(|| DeliveredContent::of(delivery)),
             slot: Arc::new(Slot::new(None, recipient(parts, &request))),
             span,
             request,
@@ -128,8 +138,11 @@ impl Call {
             wants_progress: false,
             idempotency_key,
         };
+        let everywhere = RequestIdentity::given(&request);
         Box::new(Self {
-            identity: RequestIdentity::given(&request),
+            identity: everywhere.map(|given| parts.local_keys.of(given)),
+            everywhere,
+            content: None,
             slot: Arc::new(Slot::new(None, recipient(parts, &request))),
             span,
             request,
@@ -167,12 +180,27 @@ impl Call {
         arguments
     }
 
+    /// What the ledger and other processes know its request by. Computed when it is first needed: calls of read-only tools
+    /// mostly end without.
+    pub(super) fn everywhere(&mut self) -> Option<RequestIdentity> {
+        let identity = self.identity?;
+        if self.everywhere.is_none() {
+            self.everywhere = RequestIdentity::of(&self.request, identity.kind, self.content.as_ref());
+        }
+        self.everywhere
+    }
+
+    /// The run that the ledger has, and its request.
+    pub(super) fn recorded(&self) -> Option<(RequestIdentity, RunToken)> {
+        self.everywhere.zip(self.run)
+    }
+
     /// The key by which a backend recognises a repetition.
-    pub(super) fn onward_key(&self, effect: Effect) -> Option<Arc<str>> {
+    pub(super) fn onward_key(&mut self, effect: Effect) -> Option<Arc<str>> {
         if effect == Effect::ReadOnly {
             return None;
         }
-        self.outer_key.clone().or_else(|| self.identity?.onward())
+        self.outer_key.clone().or_else(|| self.everywhere()?.onward())
     }
 
     pub(super) fn run(&self) -> Run {

@@ -16,7 +16,7 @@ use crate::failure::Cause;
 use crate::gates::breaker::{BackendState, BreakerChange, Passage, backend_state};
 use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered};
 use crate::request::AddressRefused;
-use crate::request_key::RequestIdentity;
+use crate::request_key::LocalIdentity;
 use crate::telemetry::{CallEnd, DeadReason};
 use crate::text::shown;
 use crate::tool::{Effect, ToolOutput};
@@ -118,7 +118,7 @@ impl Dispatcher {
                 false
             }
         };
-        if let Some(RequestIdentity { key, .. }) = call.identity {
+        if let Some(LocalIdentity { key, .. }) = call.identity {
             if settled && (is_direct || call.slot.is_sure()) {
                 self.parts.replay.forget(key, &call.slot);
             } else {
@@ -321,7 +321,7 @@ impl Dispatcher {
     /// Ends what is known of a call that gets no answer; gives the duplicates that have attached to it.
     async fn leave(&self, call: &mut Call) -> Vec<Attached> {
         self.forget_run(call).await;
-        if let Some(RequestIdentity { key, .. }) = call.identity {
+        if let Some(LocalIdentity { key, .. }) = call.identity {
             self.parts.replay.forget(key, &call.slot);
         }
         call.slot.close()

@@ -75,8 +75,7 @@ impl Dispatcher {
     /// Step 3, for what outlives the process. `None`: nothing is known, and the request is run.
     pub(super) async fn known(&self, call: &mut Call, is_redelivered: bool) -> Option<Known> {
         let LedgerSettings { ledger, .. } = self.parts.settings.ledger.as_ref()?;
-        let identity = call.identity?;
-        let is_asked = match identity.kind {
+        let is_asked = match call.identity?.kind {
             IdentityKind::Given => true,
             IdentityKind::MessageId => is_redelivered || !self.is_repeatable(call),
             IdentityKind::Content => is_redelivered,
@@ -84,6 +83,7 @@ impl Dispatcher {
         if !is_asked {
             return None;
         }
+        let identity = call.everywhere()?;
         match within(ledger.look_up(identity.key)).await {
             Ok(entry) => Some(self.resolve_entry(call, identity, entry?).await),
             // Step 9 refuses it, unless it is a tool that may run again.
@@ -186,10 +186,11 @@ impl Dispatcher {
     /// Step 9. Records that the tool begins, where it must not run twice or its caller wants one answer.
     pub(super) async fn start(&self, call: &mut Call, is_repeatable: bool) -> Result<(), Abort> {
         let Some(LedgerSettings { ledger, ttl, .. }) = &self.parts.settings.ledger else { return Ok(()) };
-        let Some(RequestIdentity { key, fingerprint, kind }) = call.identity else { return Ok(()) };
-        if is_repeatable && kind != IdentityKind::Given {
+        let is_given = call.identity.is_some_and(|identity| identity.kind == IdentityKind::Given);
+        if is_repeatable && !is_given {
             return Ok(());
         }
+        let Some(RequestIdentity { key, fingerprint, kind }) = call.everywhere() else { return Ok(()) };
         self.renew_lease().await;
         let run = RunToken(self.random().bits().to_be_bytes());
         let is_alike = kind == IdentityKind::Content;
@@ -317,7 +318,8 @@ impl Dispatcher {
     }
 
     fn recorded(&self, call: &Call) -> Option<(&LedgerSettings, RequestKey, RunToken)> {
-        Some((self.parts.settings.ledger.as_ref()?, call.identity?.key, call.run?))
+        let (RequestIdentity { key, .. }, run) = call.recorded()?;
+        Some((self.parts.settings.ledger.as_ref()?, key, run))
     }
 }
 
