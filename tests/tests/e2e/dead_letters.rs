@@ -110,14 +110,14 @@ async fn a_request_that_had_run_before_it_died_is_answered_again_by_a_replay_and
     }
     let done = dlq(&site, &["replay"]).await;
     assert_eq!((done.code, done.out.trim()), (0, "2 dead letters replayed"), "{done:?}");
-    let answers = eventually("an answer to each", async || {
-        Some(client.answers_to(&request.correlation)).filter(|answers| answers.len() == 3)
-    });
-    for answer in answers.await {
+    // One answer for both, where the second attaches to the first.
+    let answers = || client.answers_to(&request.correlation);
+    eventually("an answer", async || (answers().len() > 1).then_some(())).await;
+    daemon.stop(&site).await;
+    for answer in answers() {
         assert_eq!((answer.message_id(), &answer.data), (first.message_id(), &first.data));
     }
     assert_eq!((backend.count("once"), first.content().as_str()), (1, "worked for once"));
-    daemon.stop(&site).await;
 }
 
 #[tokio::test]
