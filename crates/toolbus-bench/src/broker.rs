@@ -25,7 +25,7 @@ use crate::figures::Row;
 use crate::report::Report;
 use crate::rounds::{self, Rounds};
 use children::Floor;
-use ledger::{LedgerSizes, Recorded};
+use ledger::{LedgerSizes, RecordingDaemon};
 use report::Broker;
 use sink::Sink;
 use toolbus::commands::Context;
@@ -66,7 +66,8 @@ pub(crate) async fn run(args: MeasureArgs, context: &Context) -> Result<ExitCode
         result = measure(&args, context, &site, &id) => result,
         _ = signals.stop() => Err(MeasureError::Interrupted),
     };
-    let of_daemons = [id.clone()].into_iter().chain(Recorded::of(&args, &id).into_iter().map(|recorded| recorded.id));
+    let of_daemons =
+        [id.clone()].into_iter().chain(RecordingDaemon::of(&args, &id).into_iter().map(|recorded| recorded.id));
     let of_daemons: Vec<String> = of_daemons.flat_map(|id| QUEUES.map(|queue| format!("bench-{id}.{queue}"))).collect();
     let bare = bare_queue(&id);
     let queues: Vec<&str> = of_daemons.iter().chain([&bare]).map(String::as_str).collect();
@@ -92,13 +93,13 @@ async fn measure(
     let mut daemon = children::start_daemon(site, id, None, args, sink.as_ref(), context).await?;
     let idle = Usage::read(daemon.process())?;
     let mut sides = vec![
-        Side { name: BARE, process: floor.process(), topic: bare_queue(id), is_recorded: false },
-        Side { name: TOOLBUS, process: daemon.process(), topic: topic(id), is_recorded: false },
+        MeasuredSide { name: BARE, process: floor.process(), topic: bare_queue(id), is_recorded: false },
+        MeasuredSide { name: TOOLBUS, process: daemon.process(), topic: topic(id), is_recorded: false },
     ];
     let mut recording = Vec::new();
-    for Recorded { name, id, store } in Recorded::of(args, id) {
+    for RecordingDaemon { name, id, store } in RecordingDaemon::of(args, id) {
         let daemon = children::start_daemon(site, &id, Some(&store), args, sink.as_ref(), context).await?;
-        sides.push(Side { name, process: daemon.process(), topic: topic(&id), is_recorded: true });
+        sides.push(MeasuredSide { name, process: daemon.process(), topic: topic(&id), is_recorded: true });
         recording.push(daemon);
     }
 
@@ -128,7 +129,7 @@ async fn measure(
 }
 
 /// What is measured in turn.
-struct Side {
+struct MeasuredSide {
     name: &'static str,
     process: u32,
     topic: String,
@@ -137,9 +138,9 @@ struct Side {
 }
 
 /// Measures one side once, after a short warm-up.
-async fn one(load: &mut BrokerLoad, side: &Side, seconds: u64) -> Result<Figures, MeasureError> {
+async fn one(load: &mut BrokerLoad, side: &MeasuredSide, seconds: u64) -> Result<Figures, MeasureError> {
     const WARM_UP: Duration = Duration::from_millis(300);
-    let Side { process, topic, is_recorded, .. } = side;
+    let MeasuredSide { process, topic, is_recorded, .. } = side;
     load.run(topic, *is_recorded, WARM_UP).await?;
     let this = std::process::id();
     let before = [Usage::read(*process)?, Usage::read(this)?];

@@ -161,13 +161,13 @@ fn draw_incidents(chance: Chance, horizon: Duration, daemons: usize) -> Vec<(Dur
 /// The processes and the callers.
 struct World {
     around: Surroundings,
-    daemons: Vec<Place>,
+    daemons: Vec<DaemonPlace>,
     callers: Vec<(&'static str, Arc<SimBus>)>,
     draining: JoinSet<Drained>,
 }
 
 /// Where processes of one daemon run, one after another.
-struct Place {
+struct DaemonPlace {
     number: usize,
     starts: usize,
     process: Option<SimDaemon>,
@@ -177,7 +177,7 @@ impl World {
     fn new(around: Surroundings, daemons: usize) -> Result<Self, OpenError> {
         let bus = |caller| (caller, SimBus::new(caller, &around.context, &around.broker));
         let callers = CALLERS.map(bus).into();
-        let daemons = (1..=daemons).map(|number| Place { number, starts: 0, process: None }).collect();
+        let daemons = (1..=daemons).map(|number| DaemonPlace { number, starts: 0, process: None }).collect();
         let mut world = Self { around, daemons, callers, draining: JoinSet::new() };
         world.daemons.iter_mut().try_for_each(|place| place.start(&world.around))?;
         Ok(world)
@@ -272,7 +272,7 @@ impl World {
     }
 }
 
-impl Place {
+impl DaemonPlace {
     /// Starts a process, unless one runs.
     fn start(&mut self, around: &Surroundings) -> Result<(), OpenError> {
         if self.process.is_none() {

@@ -15,7 +15,7 @@ use toolbus_core::Clock;
 use toolbus_core::store::{MAX_KEYS, Store, StoreError, check_key, check_namespace, check_value};
 
 use crate::sqlite_ledger;
-use crate::sqlite_log::{self, Log};
+use crate::sqlite_log::{self, LogState};
 
 /// Operations that wait for the connection; further ones wait for a slot.
 const MAX_WAITING: usize = 64;
@@ -261,7 +261,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
             result => break result?,
         }
     };
-    if log == Log::Torn {
+    if log == LogState::Torn {
         // What was not whole must not stand behind what is written now: after another power loss it would be part of it.
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
     }
@@ -269,7 +269,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
 }
 
 /// Reads the log beside a file, before SQLite does.
-fn read_log(path: &Path) -> Result<Log, OpenError> {
+fn read_log(path: &Path) -> Result<LogState, OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
     let name = Path::new(&name);
@@ -278,8 +278,8 @@ fn read_log(path: &Path) -> Result<Log, OpenError> {
         attempts -= 1;
         match sqlite_log::read(name).map_err(OpenError::Unusable)? {
             // Another connection may begin it anew meanwhile.
-            Log::Damaged if attempts > 0 => thread::park_timeout(RETRY),
-            Log::Damaged => return Err(OpenError::DamagedLog(name.display().to_string())),
+            LogState::Damaged if attempts > 0 => thread::park_timeout(RETRY),
+            LogState::Damaged => return Err(OpenError::DamagedLog(name.display().to_string())),
             log => return Ok(log),
         }
     }

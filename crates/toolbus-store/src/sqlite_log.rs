@@ -24,7 +24,7 @@ const CHANGED_BITS: u32 = 2;
 
 /// What a log holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Log {
+pub(crate) enum LogState {
     /// Whole transactions, or nothing.
     Whole,
     /// Whole transactions, and one that was being written.
@@ -34,10 +34,10 @@ pub(crate) enum Log {
 }
 
 /// Reads the log at `path`; one that does not exist is whole.
-pub(crate) fn read(path: &Path) -> io::Result<Log> {
+pub(crate) fn read(path: &Path) -> io::Result<LogState> {
     match File::open(path) {
         Ok(file) => Frames::read(BufReader::new(file)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Log::Whole),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(LogState::Whole),
         Err(error) => Err(error),
     }
 }
@@ -51,11 +51,11 @@ struct Frames {
 }
 
 impl Frames {
-    fn read(mut log: impl Read) -> io::Result<Log> {
+    fn read(mut log: impl Read) -> io::Result<LogState> {
         let mut header = [0; HEADER];
         let length = fill(&mut log, &mut header)?;
         if length < HEADER {
-            return Ok(if length == 0 { Log::Whole } else { Log::Torn });
+            return Ok(if length == 0 { LogState::Whole } else { LogState::Torn });
         }
         let [magic, _, page, _, salt, more_salt, one, two] = words(&header);
         let (is_big, salt) = (magic == MAGIC + 1, u64::from(salt) << 32 | u64::from(more_salt));
@@ -65,7 +65,7 @@ impl Frames {
         if !is_header {
             // SQLite writes a header to the disk before the first frame.
             let mut more = [0];
-            return Ok(if fill(&mut log, &mut more)? == 0 { Log::Torn } else { Log::Damaged });
+            return Ok(if fill(&mut log, &mut more)? == 0 { LogState::Torn } else { LogState::Damaged });
         }
         let mut frame = vec![0; FRAME_HEADER + if page == 1 { MAX_PAGE } else { page } as usize];
         let (mut frames, mut is_chain, mut place) = (Self::default(), true, HEADER);
@@ -90,9 +90,9 @@ impl Frames {
             place += frame.len();
         }
         Ok(match frames {
-            Self { is_damaged: true, .. } => Log::Damaged,
-            Self { pages, .. } if pages.is_empty() => Log::Whole,
-            _ => Log::Torn,
+            Self { is_damaged: true, .. } => LogState::Damaged,
+            Self { pages, .. } if pages.is_empty() => LogState::Whole,
+            _ => LogState::Torn,
         })
     }
 
@@ -153,10 +153,10 @@ mod tests {
 
     #[test]
     fn what_is_no_log_is_torn_or_damaged() {
-        assert_eq!(Frames::read([].as_slice()).unwrap(), Log::Whole);
-        assert_eq!(Frames::read([7; 31].as_slice()).unwrap(), Log::Torn);
-        assert_eq!(Frames::read([7; 32].as_slice()).unwrap(), Log::Torn);
-        assert_eq!(Frames::read([7; 33].as_slice()).unwrap(), Log::Damaged);
+        assert_eq!(Frames::read([].as_slice()).unwrap(), LogState::Whole);
+        assert_eq!(Frames::read([7; 31].as_slice()).unwrap(), LogState::Torn);
+        assert_eq!(Frames::read([7; 32].as_slice()).unwrap(), LogState::Torn);
+        assert_eq!(Frames::read([7; 33].as_slice()).unwrap(), LogState::Damaged);
     }
 
     #[test]

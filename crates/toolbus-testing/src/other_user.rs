@@ -8,8 +8,8 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-/// The user and group of nobody.
-const NOBODY: &str = "65534";
+/// Number of the unprivileged user and group that Linux names `nobody`.
+const UNPRIVILEGED: &str = "65534";
 
 /// Runs tests of this program, those whose names contain one of `filters`, as the user `nobody`, two at a time.
 ///
@@ -40,7 +40,7 @@ pub async fn as_nobody(examples: &[&Path], filters: &[&str], least: usize) -> io
         fs::copy(example, programs.join(example.file_name().unwrap_or_default()))?;
     }
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(&copy).args(filters);
+    command.args(["--reuid", UNPRIVILEGED, "--regid", UNPRIVILEGED, "--clear-groups"]).arg(&copy).args(filters);
     command.args(["--test-threads", "2"]).env("TMPDIR", &temporary).env("HOME", &temporary);
     let output = command.current_dir("/").stdin(Stdio::null()).kill_on_drop(true).output().await?;
     let [said, complained] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));

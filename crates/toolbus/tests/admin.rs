@@ -129,7 +129,7 @@ fn a_call_is_explained_with_an_exit_code_of_its_own() {
     pass  caller      agent ana, profile subagent, 2 tools
     pass  resolve     allowed by `*_time`
     pass  arguments   valid
-    pass  recipients  the tool addresses nobody
+    pass  recipients  the call has no recipients
     pass  rate limit  not limited
     pass  permit      at most 192 calls of the agent run and 512 wait
 

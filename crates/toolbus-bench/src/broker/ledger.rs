@@ -28,13 +28,13 @@ const ANSWER: usize = 512;
 const AT_A_TIME: usize = 256;
 
 /// A daemon that records calls.
-pub(super) struct Recorded {
+pub(super) struct RecordingDaemon {
     pub(super) name: &'static str,
     pub(super) id: String,
     pub(super) store: String,
 }
 
-impl Recorded {
+impl RecordingDaemon {
     /// Those that are to be measured.
     pub(super) fn of(args: &MeasureArgs, id: &str) -> Vec<Self> {
         let sqlite = args.ledger.as_ref().map(|folder| {

@@ -118,7 +118,7 @@ impl Gates {
         }
         let lists = effective.recipients(allowed).count();
         let addressed = match (allowed.channels(), lists) {
-            (0, _) => "the tool addresses nobody".to_owned(),
+            (0, _) => "the call has no recipients".to_owned(),
             (_, 0) => "unrestricted: the agent has no outbound_allowlist for this channel".to_owned(),
             _ => "every recipient is allowed".to_owned(),
         };

@@ -68,12 +68,12 @@ pub(super) fn run(daemon: &UnixStream, task: &Task<'_>) -> i32 {
 }
 
 /// Tells the daemon how a run went.
-pub(super) fn tell(daemon: &mut UnixStream, result: Result<Report, Failure>) -> io::Result<()> {
+pub(super) fn tell(daemon: &mut UnixStream, result: Result<Report, JobFailure>) -> io::Result<()> {
     match result {
         Ok(Some((report, artifacts))) => send_report(daemon, &report, &artifacts),
         // The daemon has ended.
         Ok(None) => Ok(()),
-        Err(Failure { error, has_begun }) => {
+        Err(JobFailure { error, has_begun }) => {
             wire::send(daemon, &HelperMessage::Failed { why: error.to_string(), has_begun })
         }
     }
@@ -85,12 +85,12 @@ pub(super) fn send_report(daemon: &mut UnixStream, report: &RunReport, artifacts
 }
 
 /// Why there is no report.
-pub(super) struct Failure {
+pub(super) struct JobFailure {
     error: io::Error,
     has_begun: bool,
 }
 
-impl<E: Into<io::Error>> From<E> for Failure {
+impl<E: Into<io::Error>> From<E> for JobFailure {
     fn from(error: E) -> Self {
         Self { error: error.into(), has_begun: false }
     }
@@ -99,7 +99,7 @@ impl<E: Into<io::Error>> From<E> for Failure {
 /// The report of a run with the bytes of its files; `None` if the daemon or the watchdog has ended.
 pub(super) type Report = Option<(RunReport, Vec<Bytes>)>;
 
-fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, Failure> {
+fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, JobFailure> {
     let Task { order, folder, .. } = task;
     if order.layers.namespaces {
         // The kernel ends a namespace with its first process.
@@ -114,20 +114,20 @@ fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, Failure>
     }
     watchdog::hide()?;
     let (place, work) = match folder {
-        None => (Place::Own(mounts::enter(order).map_err(mounts::unavailable)?), PathBuf::from(mounts::WORK)),
+        None => (ProcView::Own(mounts::enter(order).map_err(mounts::unavailable)?), PathBuf::from(mounts::WORK)),
         Some(folder) => {
             let proc = open("/proc", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-            (Place::Shared(proc), folder.path().to_owned())
+            (ProcView::Shared(proc), folder.path().to_owned())
         }
     };
     let Some(DaemonMessage::Start(program)) = wire::receive(daemon)? else { return Ok(None) };
     let tree = match (place, task.control) {
-        (Place::Own(proc), Some(control)) => {
+        (ProcView::Own(proc), Some(control)) => {
             template::serve(task, proc, &program, control)?;
             return Ok(None);
         }
-        (Place::Own(proc), None) => ProcessTree::of_namespace(proc)?,
-        (Place::Shared(proc), _) => ProcessTree::of_descendants(proc)?,
+        (ProcView::Own(proc), None) => ProcessTree::of_namespace(proc)?,
+        (ProcView::Shared(proc), _) => ProcessTree::of_descendants(proc)?,
     };
     let mut init = SandboxInit::new(task, tree, work);
     let result = init.serve(daemon, &program);
@@ -136,11 +136,11 @@ fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, Failure>
     if let Some(folder) = folder {
         folder.remove();
     }
-    result.map_err(|error| Failure { error, has_begun: init.has_begun })
+    result.map_err(|error| JobFailure { error, has_begun: init.has_begun })
 }
 
 /// The `/proc` of a program.
-enum Place {
+enum ProcView {
     /// In namespaces of its own.
     Own(Proc),
     /// That of the daemon.
@@ -201,8 +201,8 @@ impl<'a> SandboxInit<'a> {
         self.program = Some(program);
     }
 
-    pub(super) const fn failure(&self, error: io::Error) -> Failure {
-        Failure { error, has_begun: self.has_begun }
+    pub(super) const fn failure(&self, error: io::Error) -> JobFailure {
+        JobFailure { error, has_begun: self.has_begun }
     }
 }
 

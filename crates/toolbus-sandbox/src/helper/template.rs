@@ -25,7 +25,7 @@ use rustix::process::{
 };
 
 use super::cgroup::{Cgroup, CgroupFiles};
-use super::init::{self, Failure, Report, SandboxInit, Task, ready_of};
+use super::init::{self, JobFailure, Report, SandboxInit, Task, ready_of};
 use super::limits;
 use super::mounts::{self, INSIDE, Proc};
 use super::process::{ChildSignals, Forked, fork_into, leave};
@@ -222,7 +222,7 @@ fn run_job(
     daemon: &mut UnixStream,
     streams: [OwnedFd; 2],
     template: &OwnedFd,
-) -> Result<Report, Failure> {
+) -> Result<Report, JobFailure> {
     // The kernel ends a namespace with its first process.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::io::read(mapped, &mut [0])? == 0 {

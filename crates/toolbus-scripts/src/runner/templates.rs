@@ -52,10 +52,10 @@ struct TemplatesState {
 
 struct Entry {
     last_used: Instant,
-    state: EntryState,
+    state: TemplateState,
 }
 
-enum EntryState {
+enum TemplateState {
     Starting,
     Ready(InUse),
     /// It could not be started then.
@@ -86,10 +86,10 @@ impl Templates {
         if let Some(entry) = state.entries.get_mut(key) {
             entry.last_used = now;
             match &mut entry.state {
-                EntryState::Starting => return None,
-                EntryState::Refused(at) if Clock::SYSTEM.since(*at) < BACKOFF => return None,
-                EntryState::Refused(_) => {}
-                EntryState::Ready(in_use) => {
+                TemplateState::Starting => return None,
+                TemplateState::Refused(at) if Clock::SYSTEM.since(*at) < BACKOFF => return None,
+                TemplateState::Refused(_) => {}
+                TemplateState::Ready(in_use) => {
                     if let Some(waiting) = in_use.take() {
                         return Some(waiting);
                     }
@@ -97,7 +97,7 @@ impl Templates {
             }
         }
         state.make_room(key);
-        state.entries.insert(key.clone(), Entry { last_used: now, state: EntryState::Starting });
+        state.entries.insert(key.clone(), Entry { last_used: now, state: TemplateState::Starting });
         drop(state);
         let (shared, key, plan, end) = (Arc::clone(&self.shared), key.clone(), plan(), self.end.clone());
         #[expect(clippy::disallowed_methods, reason = "`Templates::shutdown` and its drop cancel it")]
@@ -108,8 +108,8 @@ impl Templates {
     /// Forks that wait.
     pub(super) fn ready(&self) -> usize {
         let waiting = |entry: &Entry| match &entry.state {
-            EntryState::Ready(in_use) => in_use.waiting.len(),
-            EntryState::Starting | EntryState::Refused(_) => 0,
+            TemplateState::Ready(in_use) => in_use.waiting.len(),
+            TemplateState::Starting | TemplateState::Refused(_) => 0,
         };
         self.shared.state.lock().entries.values().map(waiting).sum()
     }
@@ -180,15 +180,15 @@ impl TemplatesShared {
             Err(_) => Err(SandboxError::Confinement("it did not finish its imports in time".to_owned())),
         };
         let state = match started {
-            Ok(template) => EntryState::Ready(InUse::new(template)),
+            Ok(template) => TemplateState::Ready(InUse::new(template)),
             Err(error) => {
                 let agent = &*key.owner;
                 tracing::warn!(%error, agent, "no interpreter forks for these scripts; each gets one of its own");
-                EntryState::Refused(Clock::SYSTEM.now())
+                TemplateState::Refused(Clock::SYSTEM.now())
             }
         };
         match self.state.lock().entries.get_mut(&key) {
-            Some(entry) if matches!(entry.state, EntryState::Starting) => entry.state = state,
+            Some(entry) if matches!(entry.state, TemplateState::Starting) => entry.state = state,
             _ => return,
         }
         loop {
@@ -197,9 +197,9 @@ impl TemplatesShared {
                 let Some(entry) = state.entries.get(&key) else { return };
                 let idle = Clock::SYSTEM.since(entry.last_used);
                 let longest = match &entry.state {
-                    EntryState::Starting => return,
-                    EntryState::Ready(_) => IDLE,
-                    EntryState::Refused(_) => BACKOFF,
+                    TemplateState::Starting => return,
+                    TemplateState::Ready(_) => IDLE,
+                    TemplateState::Refused(_) => BACKOFF,
                 };
                 if idle >= longest {
                     state.entries.remove(&key);

@@ -44,7 +44,7 @@ struct Link {
 }
 
 /// Why an attempt failed.
-enum Failure {
+enum RedisFailure {
     /// There is no connection.
     Away(String),
     /// The server or the connection.
@@ -64,20 +64,22 @@ impl Connection {
         let work = async {
             let _slot = self.slots.acquire().await;
             match self.attempt(script).await {
-                Err(Failure::Redis { error, is_broken: true }) if !error.is_timeout() => self.attempt(script).await,
+                Err(RedisFailure::Redis { error, is_broken: true }) if !error.is_timeout() => {
+                    self.attempt(script).await
+                }
                 result => result,
             }
         };
         let why = match timeout(OPERATION_TIME, work).await {
             Ok(Ok(value)) => return Ok(value),
-            Ok(Err(Failure::Away(why))) => format!("it could not be reached at {}: {why}", self.place),
-            Ok(Err(Failure::Redis { error, .. })) => format!("at {}: {}", self.place, told(&error)),
+            Ok(Err(RedisFailure::Away(why))) => format!("it could not be reached at {}: {why}", self.place),
+            Ok(Err(RedisFailure::Redis { error, .. })) => format!("at {}: {}", self.place, told(&error)),
             Err(_) => format!("it has not answered at {} for {} s", self.place, OPERATION_TIME.as_secs()),
         };
         Err(StoreError::Failed(why))
     }
 
-    async fn attempt<T: FromRedisValue>(&self, script: &ScriptInvocation<'_>) -> Result<T, Failure> {
+    async fn attempt<T: FromRedisValue>(&self, script: &ScriptInvocation<'_>) -> Result<T, RedisFailure> {
         let (mut connection, number) = self.connection().await?;
         let error = match script.invoke_async(&mut connection).await {
             Ok(value) => return Ok(value),
@@ -90,17 +92,17 @@ impl Connection {
                 link.open = None;
             }
         }
-        Err(Failure::Redis { error, is_broken })
+        Err(RedisFailure::Redis { error, is_broken })
     }
 
     /// The open connection with its number, or a new one.
-    async fn connection(&self) -> Result<(MultiplexedConnection, u64), Failure> {
+    async fn connection(&self) -> Result<(MultiplexedConnection, u64), RedisFailure> {
         let mut link = self.link.lock().await;
         if let Some(open) = &link.open {
             return Ok((open.clone(), link.number));
         }
         if let Some((_, why)) = link.next.as_ref().filter(|(next, _)| self.clock.now() < *next) {
-            return Err(Failure::Away(why.clone()));
+            return Err(RedisFailure::Away(why.clone()));
         }
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIME))
@@ -115,7 +117,7 @@ impl Connection {
                 let why = told(&error);
                 let delay = link.delays.next().unwrap_or(LONGEST_DELAY).min(LONGEST_DELAY);
                 link.next = Some((self.clock.now() + delay, why.clone()));
-                Err(Failure::Away(why))
+                Err(RedisFailure::Away(why))
             }
         }
     }
