@@ -49,6 +49,7 @@ impl Consumer {
     /// Runs until consuming is stopped, or the receiver of the deliveries is gone.
     pub(super) async fn run(self, deliveries: mpsc::Sender<Delivery>) {
         let mut backoff = Backoff::new();
+        let mut logged = String::new();
         let queue = self.subscription.queue.as_str();
         loop {
             let Some(Ok(connection)) = self.stop.run_until_cancelled(self.connection.open()).await else { return };
@@ -81,11 +82,17 @@ impl Consumer {
                 }
             };
             let wait = backoff.after(opened.is_some_and(|opened| self.settings.clock.since(opened) >= HEALTHY));
-            // The loss of a connection has been logged by its supervisor.
             if self.connection.is_open() {
                 self.state.failed(&reason);
-                warn!(queue, reason, next_attempt_ms = wait.as_millis(), "not consuming");
+                // Logged once per loss, and again when the reason changes.
+                if opened.is_some() || logged != reason {
+                    warn!(queue, reason, next_attempt_ms = wait.as_millis(), "not consuming");
+                    logged = reason;
+                } else {
+                    debug!(queue, reason, next_attempt_ms = wait.as_millis(), "still not consuming");
+                }
             } else {
+                // The loss of the connection has been logged by its supervisor.
                 debug!(queue, reason, "not consuming until the broker is back");
             }
             if self.stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {

@@ -181,8 +181,7 @@ impl BackendParts {
         if let Some(list) = self.listing.fresh(session).filter(|_| !anew) {
             return Ok(list);
         }
-        let asked = tokio::time::timeout(LIST_TIME, self.asked(session)).await;
-        let error = match asked.unwrap_or(Err(ClientError::NoAnswer(LIST_TIME))) {
+        let error = match self.asked(session).await {
             Ok(Ok(list)) => {
                 self.listing.learn(session, &list);
                 self.listing.recover();
@@ -199,6 +198,8 @@ impl BackendParts {
     }
 
     async fn asked(&self, session: &Arc<str>) -> Result<Result<CachedList, ToolError>, ClientError> {
+        let begun = self.client.clock.now();
+        // Its own limit, so that what keeps the broker away is reported, and not that a reply is missing.
         self.client.ready(LIST_TIME).await?;
         let before = self.listing.known(Some(session));
         let body = ToolListRequest {
@@ -209,7 +210,8 @@ impl BackendParts {
         };
         let asked = self.client.clock.now();
         let request = self.client.ask(topic::TOOL_LIST, message_type::TOOL_LIST_REQUEST, &body);
-        let received = self.client.exchange(&self.sender.sign(request), LIST_TIME).await?;
+        let left = LIST_TIME.saturating_sub(self.client.clock.since(begun));
+        let received = self.client.exchange(&self.sender.sign(request), left).await?;
         let response: ToolListResponse = match received.read(message_type::TOOL_LIST_RESPONSE) {
             Ok(response) => response,
             Err(ClientError::Tool(refused)) => return Ok(Err(refused)),
