@@ -5,14 +5,16 @@
 //! * [`Credential`] is what a request carries to authenticate, [`Authorizer`] also fetches and keeps tokens; [`headers`]
 //!   checks names and values of headers.
 //! * [`read_up_to`] reads a body of limited size.
+//! * [`egress`] is for hosts that callers, pages or specifications supply, of which many may not be reached.
 //!
-//! A request goes to the configured server and nowhere else: proxies of the environment are not used, and no redirect leads
-//! to another origin.
+//! Any other request goes to the configured server and nowhere else: proxies of the environment are not used, and no
+//! redirect leads to another origin.
 
 mod authorizer;
 mod body;
 mod client;
 mod credential;
+pub mod egress;
 pub mod headers;
 mod redirect;
 
