@@ -1,0 +1,4 @@
+//! Working memory of agents, and the chunks that large results are kept in.
+
+pub mod chunk;
+mod outline;

@@ -1,0 +1,58 @@
+//! What a model is shown of a text in chunks, in the place of the text.
+
+use std::fmt::Write as _;
+
+use crate::chunk::ChunkedText;
+
+/// Rows of a table, each a chunk. The outline names all of them.
+pub(crate) const MAX_ROWS: usize = 200;
+
+impl ChunkedText {
+    /// The nested headings of the text, each with the key of its chunk. Every chunk is named.
+    #[must_use]
+    pub fn outline(&self, key: impl Fn(usize) -> String) -> String {
+        let mut outline = "## Document Outline\n\n".to_owned();
+        let mut line = |level: u8, text: &str, index: usize| {
+            let indent = 2 * usize::from(level.saturating_sub(1));
+            let text = if text.is_empty() { format!("Part {index}") } else { one_line(text) };
+            let _ = writeln!(outline, "{:indent$}- **{text}** → `{}`", "", key(index));
+        };
+        let mut headings = self.headings.iter().peekable();
+        for (index, chunk) in self.chunks.iter().enumerate() {
+            let mut own = std::iter::from_fn(|| headings.next_if(|heading| heading.chunk == index)).peekable();
+            // A section goes on in it, or the text has no headings.
+            if own.peek().is_none() {
+                line(1, &chunk.heading, index);
+            }
+            own.for_each(|heading| line(heading.level, &heading.text, index));
+        }
+        if self.more > 0 {
+            let _ = writeln!(outline, "\n{} more headings are not listed.", self.more);
+        }
+        outline
+    }
+
+    /// The table of the chunks: number, heading and key of each.
+    #[must_use]
+    pub fn table(&self, key: impl Fn(usize) -> String) -> String {
+        let mut table = "| # | Heading | Key |\n|---|---------|-----|\n".to_owned();
+        for (index, chunk) in self.chunks.iter().enumerate().take(MAX_ROWS) {
+            let heading = if chunk.heading.is_empty() { format!("Part {index}") } else { cell(&chunk.heading) };
+            let _ = writeln!(table, "| {index} | {heading} | `{}` |", cell(&key(index)));
+        }
+        if let Some(others) = self.chunks.len().checked_sub(MAX_ROWS).filter(|others| *others > 0) {
+            let _ = writeln!(table, "\n{others} more chunks are in the outline.");
+        }
+        table
+    }
+}
+
+/// A text without what would end its line.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A text as a cell of a table has it.
+fn cell(text: &str) -> String {
+    one_line(text).replace('\\', "\\\\").replace('|', "\\|")
+}
