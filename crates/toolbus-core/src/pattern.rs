@@ -138,6 +138,7 @@ impl FromStr for Pattern {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use toolbus_testing::mutation::check_inputs;
 
     use super::*;
 
@@ -228,5 +229,52 @@ mod tests {
             let (chars, letters): (Vec<char>, Vec<char>) = (text.chars().collect(), name.chars().collect());
             prop_assert_eq!(pattern(&text).matches(&name), naive(&chars, &letters));
         }
+    }
+
+    /// Matching as it is defined, with a table of all beginnings of the name.
+    fn matches_by_table(pattern: &str, name: &str) -> bool {
+        let name: Vec<char> = name.chars().collect();
+        let mut row = vec![false; name.len() + 1];
+        row[0] = true;
+        for symbol in pattern.chars() {
+            let before = row.clone();
+            row[0] = before[0] && symbol == '*';
+            for (index, letter) in name.iter().enumerate() {
+                row[index + 1] = match symbol {
+                    '*' => before[index + 1] || row[index],
+                    '?' => before[index],
+                    _ => before[index] && symbol == *letter,
+                };
+            }
+        }
+        row[name.len()]
+    }
+
+    const PATTERNS: &[&[u8]] = &[
+        b"files.*\nfiles.list\nfiles.\nfile",
+        b"*a*b?*\naab\nab\nxaxbx\n",
+        b"get_weather\nget_weather\nget_weathers",
+        b"?\xc3\xbc*\naxc\xc3\xbc\n\xc3\xbc\xc3\xbc",
+    ];
+
+    /// The first line is a pattern, the others are names.
+    #[test]
+    fn any_bytes_are_a_pattern_that_matches_as_defined_or_a_short_error() {
+        check_inputs(PATTERNS, 2_000, |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let mut lines = text.split('\n');
+            let pattern = match Pattern::parse(lines.next().unwrap()) {
+                Ok(pattern) => pattern,
+                Err(error) => return assert!(error.to_string().len() <= 256, "{error}"),
+            };
+            assert_eq!(Pattern::parse(pattern.as_str()).as_ref(), Ok(&pattern));
+            assert!(!pattern.is_exact() || pattern.matches(pattern.as_str()));
+            for name in lines {
+                let matches = pattern.matches(name);
+                assert_eq!(matches, matches_by_table(pattern.as_str(), name), "{pattern} {name}");
+                let ends = name.starts_with(pattern.literal_prefix()) && name.ends_with(pattern.literal_suffix());
+                assert!(!matches || ends, "{pattern} {name}");
+            }
+        });
     }
 }

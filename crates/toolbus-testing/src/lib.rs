@@ -1,6 +1,8 @@
-//! Real servers for tests: a private RabbitMQ node, a Redis server, a TCP proxy that breaks on demand, an OTLP receiver.
+//! What tests share: real servers (a private RabbitMQ node, a Redis server, a TCP proxy that breaks on demand, an OTLP
+//! receiver), patience, and inputs for parsers.
 
 pub mod log;
+pub mod mutation;
 pub mod other_user;
 pub mod otlp;
 pub mod patience;

@@ -122,6 +122,7 @@ mod tests {
     use lapin::types::{AMQPValue, FieldTable};
     use toolbus_core::bus::PublishError;
     use toolbus_protocol::Properties;
+    use toolbus_testing::mutation::check_inputs;
 
     use super::{UNREADABLE, earlier_deliveries, read, write};
 
@@ -197,5 +198,28 @@ mod tests {
         ] {
             assert!(matches!(write(&properties), Err(PublishError::Refused(_))));
         }
+    }
+
+    const TABLES: &[&[u8]] = &[
+        b"\x09rb-sourceS\0\0\0\x03ana\x11rb-rb-timeout-msI\0\0\x27\x10\x10x-delivery-countl\0\0\0\0\0\0\0\x02",
+        b"\x07x-deathA\0\0\0\x14F\0\0\0\x0f\x05countl\0\0\0\0\0\0\0\x01\x01ft\x01",
+        b"\x01b\x80\x01dd\x3f\xf0\0\0\0\0\0\0\x01TT\0\0\0\0\0\0\0\x01\x01DD\x02\0\0\0\x01\x01VV\x01xx\0\0\0\x01\xff\
+          \x01ss\x80\0",
+    ];
+
+    #[test]
+    fn any_bytes_as_headers_are_the_same_when_they_are_written() {
+        check_inputs(TABLES, 3_000, |bytes| {
+            let table = [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat();
+            let Ok((_, table)) = lapin::types::parsing::parse_field_table(&table[..]) else { return };
+            let amqp = BasicProperties::default().with_headers(table);
+            let (properties, _) = (read(&amqp), earlier_deliveries(&amqp));
+            let length: usize = properties.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+            // A byte that is no text takes three, and one that is a number four, as in `-128`.
+            assert!(length <= 4 * bytes.len(), "{length} bytes of {}", bytes.len());
+            if let Ok(written) = write(&properties) {
+                assert_eq!(read(&written).headers, properties.headers);
+            }
+        });
     }
 }

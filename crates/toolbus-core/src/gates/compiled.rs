@@ -182,6 +182,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use toolbus_testing::mutation::check_inputs;
 
     use super::*;
     use crate::tool::Schema;
@@ -242,5 +243,24 @@ mod tests {
         assert!(kept.size <= MAX_KEPT && kept.schemas.len() < 50, "{} with {} bytes", kept.schemas.len(), kept.size);
         assert_eq!(kept.size, kept.schemas.iter().map(|(_, compiled)| compiled.size).sum::<usize>());
         assert!(kept.schemas.contains(&schemas[49].digest));
+    }
+
+    const SCHEMAS: &[&[u8]] = &[
+        br##"{"type":"object","properties":{"id":{"type":"string","pattern":"^[a-z]{1,9}$"}},"required":["id"]}"##,
+        br##"{"$schema":"https://json-schema.org/draft/2020-12/schema","$defs":{"a":{"type":["integer","null"]}},
+             "properties":{"a":{"$ref":"#/$defs/a"}}}"##,
+        br##"{"anyOf":[{"type":"array","items":{"enum":[1,"a",null]}},{"not":{"const":{}}}],"if":true,"then":false}"##,
+        br##"{"patternProperties":{"(a|b)*c+":{}},"additionalProperties":false,"format":"date-time"}"##,
+        br##"{"definitions":{"x":{"$ref":"#"}},"allOf":[{"$ref":"#/definitions/x"}],"dependentRequired":{"a":["b"]}}"##,
+    ];
+
+    #[test]
+    fn any_bytes_are_a_schema_each_time_or_the_same_short_error() {
+        check_inputs(SCHEMAS, 1_000, |bytes| {
+            let Ok(schema) = serde_json::from_slice(bytes) else { return };
+            let checked = check_schema(&schema).map_err(|error| error.to_string());
+            assert!(checked.as_ref().err().is_none_or(|error| error.len() <= 4096), "{checked:?}");
+            assert_eq!(check_schema(&schema).map_err(|error| error.to_string()), checked);
+        });
     }
 }

@@ -396,6 +396,7 @@ mod tests {
     use serde_json::json;
     use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
     use tokio::sync::watch;
+    use toolbus_testing::mutation::check_inputs;
 
     use super::*;
     use crate::process::Exit;
@@ -614,5 +615,33 @@ mod tests {
         assert!(received(&mut transport).await.contains("short"));
         assert!(received(&mut transport).await.contains(&long));
         written.await.unwrap();
+    }
+
+    const MESSAGES: &[&[u8]] = &[
+        b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"a\"}],\"isError\":false}}\r\n\
+          log\n",
+        b"{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"error\":{\"code\":-32601,\"message\":\"no\",\"data\":{\"a\":[1]}}}\n\n",
+        b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":7,\"progress\":0.5}}\n",
+        b"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"ping\"}\n\
+          {\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"roots/list\",\"params\":{}}\n",
+        b"{\"jsonrpc\":\"2.0\",\"id\":4,\"result\":{\"tools\":[{\"name\":\"x\",\"inputSchema\":{\"type\":\"object\"}}],\
+          \"nextCursor\":\"c\"}}\n",
+    ];
+
+    #[test]
+    fn any_bytes_are_messages_that_survive_the_way_or_short_noise() {
+        check_inputs(MESSAGES, 2_000, |bytes| {
+            for line in bytes.split(|byte| *byte == b'\n') {
+                match parse(line) {
+                    Ok(Some(message)) => {
+                        let written = serde_json::to_value(&message).unwrap();
+                        let again = parse(written.to_string().as_bytes()).ok().flatten();
+                        assert_eq!(again.map(|again| serde_json::to_value(again).unwrap()), Some(written));
+                    }
+                    Err(LineError::Noise(error)) => assert!(shown(&error.to_string()).len() <= 1024, "{error}"),
+                    Ok(None) | Err(LineError::TooLarge | LineError::Unneeded) => {}
+                }
+            }
+        });
     }
 }

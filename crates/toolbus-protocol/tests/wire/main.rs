@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod amqp;
 #[cfg(test)]
+mod any_bytes;
+#[cfg(test)]
 mod examples;
 #[cfg(test)]
 mod liberal;

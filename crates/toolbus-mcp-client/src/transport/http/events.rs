@@ -144,6 +144,8 @@ impl Parser {
 
 #[cfg(test)]
 mod tests {
+    use toolbus_testing::mutation::check_inputs;
+
     use super::*;
 
     fn parsed(chunks: &[&[u8]]) -> Vec<Sse> {
@@ -200,5 +202,31 @@ mod tests {
             parser.read(comments.as_bytes(), &mut ready).unwrap();
         }
         assert!(ready.is_empty() && parser.line.capacity() <= KEPT_LINE);
+    }
+
+    const STREAMS: &[&[u8]] = &[
+        b"event: message\nid: 7\ndata: {\"a\":1}\ndata: {\"b\":2}\n\ndata: \xc3\xbc\n\n",
+        b"\xef\xbb\xbf: comment\r\nretry: 10\r\ndata\r\n\r\ndata:x\r\rid: \0\n\n",
+        b"event: endpoint\ndata: /messages?session=1\n\nretry: 99999999999999999999\n\n",
+    ];
+
+    #[test]
+    fn any_bytes_are_the_same_events_however_they_are_cut() {
+        check_inputs(STREAMS, 3_000, |bytes| {
+            let read = |chunks: [&[u8]; 2]| {
+                let (mut parser, mut ready) = (Parser::default(), VecDeque::new());
+                let read = chunks.into_iter().try_for_each(|chunk| parser.read(chunk, &mut ready));
+                (read, ready)
+            };
+            let place = bytes.first().map_or(0, |first| usize::from(*first) % (bytes.len() + 1));
+            let (head, tail) = bytes.split_at(place);
+            let (result, events) = read([bytes, &[]]);
+            assert_eq!(read([head, tail]), (result, events.clone()), "cut at {place}");
+            let texts = |event: &Sse| {
+                [&event.event, &event.data, &event.id].into_iter().flatten().map(String::len).sum::<usize>()
+            };
+            // A byte that is no text takes three.
+            assert!(events.iter().map(texts).sum::<usize>() <= 3 * bytes.len());
+        });
     }
 }

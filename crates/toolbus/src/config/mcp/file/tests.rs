@@ -1,4 +1,5 @@
 use toolbus_mcp_client::spec::TransportSpec;
+use toolbus_testing::mutation::check_inputs;
 
 use super::*;
 
@@ -587,4 +588,39 @@ fn nothing_secret_is_shown() {
     assert_eq!(read.entries.len(), 2);
     let shown = format!("{read:?} {}", read.fingerprint());
     assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+const FILES: &[&[u8]] = &[
+    br#"{"mcpServers":{"files":{"command":"npx","args":["-y","@scope/files","${API_KEY}"],"env":{"K":"${NO:-x}"}}}}"#,
+    br#"{"servers":{"web":{"type":"http","url":"https://example.com/mcp","headers":{"Authorization":"Bearer ${input:key}"}}},
+         "inputs":[{"id":"key","type":"promptString","default":"d"}]}"#,
+    br#"{"mcp":{"servers":[{"name":"a","command":["python3","-m","x"]},{"name":"a","url":"sse://x"}],"allowed":["a"],
+         "excluded":["b"]},"theme":1}"#,
+    br#"{"context_servers":{"x":{"source":"custom","command":{"path":"x","args":[],"env":null}},
+         "y":{"disabled":true,"timeout":60000,"serverUrl":"${API_KEY}"}}}"#,
+];
+
+#[test]
+fn any_bytes_are_a_file_of_servers_whose_messages_are_short_and_have_no_secret() {
+    const SECRET: &str = "hunter2-of-the-environment";
+    check_inputs(FILES, 2_000, |bytes| {
+        let environment = BTreeMap::from([("API_KEY".to_owned(), SECRET.to_owned())]);
+        let text = plain(String::from_utf8_lossy(bytes).trim_start_matches('\u{feff}'));
+        let read = || {
+            let mut read = ServersFile::default();
+            let parsed = read.parse("mcp.json", &text, Variables::new(Path::new("mcp.json"), &environment));
+            (parsed, read)
+        };
+        let (parsed, servers) = read();
+        assert_eq!(read(), (parsed.clone(), servers.clone()));
+        let mut names: Vec<_> = servers.names().collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert!(count == names.len() && count <= MAX_SERVERS, "{names:?}");
+        let mistakes = servers.refused.iter().map(|refusal| &refusal.mistake);
+        for message in mistakes.chain(&servers.warnings).chain(&servers.problems).chain(parsed.as_ref().err()) {
+            assert!(message.len() <= 4096 && !message.contains(SECRET), "{message}");
+        }
+    });
 }
