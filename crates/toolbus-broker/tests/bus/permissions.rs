@@ -2,6 +2,10 @@
 
 use toolbus_broker::rabbitmq::{RabbitMq, RabbitMqSettings};
 use toolbus_core::bus::{Bus, PublishError, Routing, Target};
+use toolbus_testing::log::LogCapture;
+use toolbus_testing::patience::eventually;
+use tracing::Level;
+use tracing::subscriber::DefaultGuard;
 
 use crate::fixture::{
     consume, deliver, message, node, ready, settings, subscription, take, to_queue, to_topic, unique, until,
@@ -93,6 +97,43 @@ async fn wrong_credentials_are_tried_again_and_named_without_being_shown() {
     node.ctl(&["set_permissions", &name, ".*", ".*", ".*"]).await;
     ready(&bus).await;
     assert_eq!(bus.state().borrow().last_error, None);
+    bus.close().await;
+}
+
+/// Keeps the log of this test, whose tasks run on its thread.
+fn logged() -> (LogCapture, DefaultGuard) {
+    let log = LogCapture::default();
+    let subscriber = tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_ansi(false).with_writer(log.clone());
+    (log, tracing::subscriber::set_default(subscriber.finish()))
+}
+
+/// Waits until an attempt has failed this often without a warning, and counts the warnings.
+async fn warnings_beside(log: &LogCapture, repeated: &str, times: usize) -> usize {
+    let repetitions = async || (log.text().matches(repeated).count() >= times).then_some(());
+    eventually("failed attempts", repetitions).await;
+    log.text().lines().filter(|line| line.contains(" WARN ")).count()
+}
+
+#[tokio::test]
+async fn a_queue_that_is_refused_again_and_again_is_one_warning() {
+    let owner = settings(&node().await.url());
+    let administrator = RabbitMq::start(owner.clone()).unwrap();
+    drop(consume(&administrator, &unique("prepared"), &[]).await);
+    administrator.close().await;
+    let (log, _logging) = logged();
+    let (_, url) = user("^$", ".*", ".*").await;
+    let bus = RabbitMq::start(RabbitMqSettings { urls: vec![url], ..owner }).unwrap();
+    let _nothing = bus.consume(subscription(&unique("missing"), &[]));
+    assert_eq!(warnings_beside(&log, "still not consuming", 2).await, 1, "{}", log.text());
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn credentials_that_are_refused_again_and_again_are_one_warning_for_each_connection() {
+    let settings = settings(&node().await.url_of(&unique("user"), "s3cret"));
+    let (log, _logging) = logged();
+    let bus = RabbitMq::start(settings).unwrap();
+    assert_eq!(warnings_beside(&log, "still no connection", 4).await, 2, "{}", log.text());
     bus.close().await;
 }
 

@@ -140,6 +140,8 @@ fn key(switch: &Switch) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use futures_util::FutureExt as _;
     use futures_util::future::BoxFuture;
     use toolbus_core::caller::Identity;
@@ -158,40 +160,52 @@ mod tests {
         Switch::new("tool", name).unwrap()
     }
 
-    /// A store that has lost its medium.
-    struct Broken;
+    /// A store that cannot be reached until it is there.
+    #[derive(Default)]
+    struct Flaky {
+        is_there: AtomicBool,
+        kept: Memory,
+    }
 
-    impl Broken {
-        fn fails<T: Send + 'static>() -> BoxFuture<'static, Result<T, StoreError>> {
-            async { Err(StoreError::Failed("the disk is full".to_owned())) }.boxed()
+    impl Flaky {
+        fn try_it<'a, T>(&self, work: BoxFuture<'a, Result<T, StoreError>>) -> BoxFuture<'a, Result<T, StoreError>> {
+            match self.is_there.load(Ordering::Relaxed) {
+                true => work,
+                false => async { Err(StoreError::Failed("the disk is full".to_owned())) }.boxed(),
+            }
         }
     }
 
-    impl Store for Broken {
-        fn get<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
-            Self::fails()
+    impl Store for Flaky {
+        fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
+            self.try_it(self.kept.get(namespace, key))
         }
 
-        fn put<'a>(&'a self, _: &'a str, _: &'a str, _: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>> {
-            Self::fails()
+        fn put<'a>(
+            &'a self,
+            namespace: &'a str,
+            key: &'a str,
+            value: Vec<u8>,
+        ) -> BoxFuture<'a, Result<(), StoreError>> {
+            self.try_it(self.kept.put(namespace, key, value))
         }
 
         fn replace<'a>(
             &'a self,
-            _: &'a str,
-            _: &'a str,
-            _: Option<&'a [u8]>,
-            _: Vec<u8>,
+            namespace: &'a str,
+            key: &'a str,
+            old: Option<&'a [u8]>,
+            new: Vec<u8>,
         ) -> BoxFuture<'a, Result<bool, StoreError>> {
-            Self::fails()
+            self.try_it(self.kept.replace(namespace, key, old, new))
         }
 
-        fn delete<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
-            Self::fails()
+        fn delete<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
+            self.try_it(self.kept.delete(namespace, key))
         }
 
-        fn list<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
-            Self::fails()
+        fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+            self.try_it(self.kept.list(namespace))
         }
     }
 
@@ -215,19 +229,40 @@ mod tests {
         store.put(NAMESPACE, "everything", Vec::new()).await.unwrap();
         let error = SwitchStore::new(store, false).follow(&access()).await.err().unwrap();
         assert!(matches!(error, LoadError::Unreadable { .. }), "{error}");
-        assert!(matches!(SwitchStore::new(Arc::new(Broken), false).follow(&access()).await, Err(LoadError::Store(_))));
+        assert!(matches!(
+            SwitchStore::new(Arc::new(Flaky::default()), false).follow(&access()).await,
+            Err(LoadError::Store(_))
+        ));
     }
 
     #[tokio::test]
     async fn what_cannot_be_kept_is_off_all_the_same() {
-        let of_replicas = SwitchStore::new(Arc::new(Broken), true).set(&access(), &tool("echo"), true).await;
+        let of_replicas = SwitchStore::new(Arc::new(Flaky::default()), true).set(&access(), &tool("echo"), true).await;
         insta::assert_snapshot!(of_replicas.unwrap_err(), @"tool echo is off in this daemon, and will be in the others when the store is there again: the store failed: the disk is full");
         let access = access();
-        let switches = SwitchStore::new(Arc::new(Broken), false);
+        let switches = SwitchStore::new(Arc::new(Flaky::default()), false);
         let error = switches.set(&access, &tool("echo"), true).await.unwrap_err();
         assert_eq!((access.disabled(), switches.has_unstored().await), (vec![tool("echo")], true));
         insta::assert_snapshot!(error, @"tool echo is off now, but will be on after a restart: the store failed: the disk is full");
         assert!(switches.set(&access, &tool("echo"), false).await.is_err());
+        assert_eq!(access.disabled(), [tool("echo")]);
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_stored_is_stored_when_the_store_is_there_again() {
+        let (store, access) = (Arc::new(Flaky::default()), access());
+        let switches = SwitchStore::new(store.clone(), true);
+        for name in ["echo", "time"] {
+            assert!(switches.set(&access, &tool(name), true).await.is_err());
+        }
+        assert!(switches.follow(&access).await.is_err());
+        assert!(switches.has_unstored().await);
+        assert_eq!(access.disabled(), [tool("echo"), tool("time")]);
+        store.is_there.store(true, Ordering::Relaxed);
+        assert!(switches.set(&access, &tool("time"), false).await.unwrap());
+        switches.follow(&access).await.unwrap();
+        assert!(!switches.has_unstored().await);
+        assert_eq!(store.kept.list(NAMESPACE).await.unwrap(), ["tool/echo"]);
         assert_eq!(access.disabled(), [tool("echo")]);
     }
 
@@ -248,7 +283,7 @@ mod tests {
     async fn a_store_that_cannot_be_read_switches_nothing_on_and_one_that_forgot_is_told() {
         let access = access();
         access.disable(tool("echo")).unwrap();
-        assert!(SwitchStore::new(Arc::new(Broken), false).follow(&access).await.is_err());
+        assert!(SwitchStore::new(Arc::new(Flaky::default()), false).follow(&access).await.is_err());
         assert_eq!(access.disabled(), [tool("echo")]);
         let empty: Arc<dyn Store> = Arc::new(Memory::default());
         let switches = SwitchStore::new(Arc::clone(&empty), true);
