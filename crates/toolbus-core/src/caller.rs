@@ -13,6 +13,8 @@ use toolbus_protocol::{Envelope, bounded, header};
 const MAX_NAME: usize = 64;
 /// Name of a caller that does not say who it is.
 const UNKNOWN_CALLER: &str = "unknown";
+/// The share of all callers without a section. No agent has a colon in its name.
+const WITHOUT_SECTION: &str = "unknown:";
 
 /// The name of an agent: 1 to 64 letters, digits, `.`, `_` and `-`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -209,6 +211,13 @@ impl Caller {
             (None, None) if *self.name == *UNKNOWN_CALLER => format!("reply:{reply_to}").into(),
             (None, None) => Arc::clone(&self.owner),
         }
+    }
+
+    /// Whose part of what is limited by caller it uses. Callers without a section may choose their own names, so that they
+    /// share one.
+    #[must_use]
+    pub fn share(&self) -> Arc<str> {
+        if self.has_section { Arc::clone(&self.owner) } else { WITHOUT_SECTION.into() }
     }
 
     /// A caller that is unknown.

@@ -25,6 +25,7 @@ mod pending_tools;
 pub mod policy;
 pub mod progress;
 mod quarantine;
+pub mod rank;
 pub mod redact;
 pub mod registry;
 mod replay;
@@ -43,6 +44,7 @@ pub mod throttle;
 pub mod tool;
 pub mod toolsets;
 mod turns;
+pub mod working_memory;
 
 pub use clock::Clock;
 pub use control::{About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService};

@@ -1,13 +1,16 @@
 //! The stores of Toolbus: [`Memory`], which lives as long as its process, [`Sqlite`], one file, and [`Redis`], a server that
-//! replicas share. Each comes with a ledger.
+//! replicas share. Each comes with a
+//! ledger and with working memory.
 
 mod claim;
+mod entry_index;
 mod memory;
 mod memory_ledger;
 mod redis;
 mod sqlite;
 mod sqlite_ledger;
 mod sqlite_log;
+mod volatile_memory;
 
 pub use self::claim::{FileClaim, FileClaimError};
 pub use self::memory::Memory;
@@ -15,3 +18,4 @@ pub use self::memory_ledger::MemoryLedger;
 pub use self::redis::{Redis, RedisLedger, RedisSettings, RedisTls, RedisUrl, RedisUrlError, Versions};
 pub use self::sqlite::{OpenError, Sqlite};
 pub use self::sqlite_ledger::SqliteLedger;
+pub use self::volatile_memory::VolatileMemory;

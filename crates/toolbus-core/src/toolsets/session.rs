@@ -15,9 +15,6 @@ use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 
-/// What every unknown caller has in common: one share of the room. No agent has a colon in its name.
-const UNKNOWN: &str = "unknown:";
-
 /// How far a session is.
 #[derive(Clone)]
 pub(super) enum SessionPhase {
@@ -74,7 +71,7 @@ impl ToolSetSession {
     pub(super) fn new(key: SessionKey, caller: Caller) -> Self {
         Self {
             key,
-            share: share_of(&caller),
+            share: caller.share(),
             caller,
             phase: watch::Sender::new(SessionPhase::Starting),
             ending: CancellationToken::new(),
@@ -206,9 +203,4 @@ impl SessionTable {
     pub(super) fn is_empty(&self) -> bool {
         self.sessions.is_empty() && self.shares.is_empty()
     }
-}
-
-/// Whose part of the room a caller uses. Callers without a section may choose their own names, so that they share one.
-pub(super) fn share_of(caller: &Caller) -> Arc<str> {
-    if caller.has_section { Arc::clone(&caller.owner) } else { UNKNOWN.into() }
 }

@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::instance::{SessionFactory, SessionKey};
 use super::lifecycle::{SessionSlot, live};
-use super::session::{Full, Id, SessionTable, SetState, ToolSetSession, Visit, share_of};
+use super::session::{Full, Id, SessionTable, SetState, ToolSetSession, Visit};
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
 use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -168,7 +168,7 @@ impl SessionSet {
         if sessions.closed {
             return Err(overloaded("The daemon is stopping. Try again later.".to_owned()));
         }
-        let share = share_of(caller);
+        let share = caller.share();
         sessions.check(&share).map_err(|full| self.full(full))?;
         let (owner, name) = id.clone();
         let key = SessionKey { agent: Arc::clone(&caller.name), owner, session: name };

@@ -1,4 +1,4 @@
-//! The stores and ledgers, each held to the same contract; files in every state that one can be in; and a server that goes
+//! The stores, ledgers and working memories, each held to the same contract; files in every state that one can be in; and a server that goes
 //! away.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests fail by panicking")]
@@ -10,5 +10,6 @@ mod ledger_contract;
 mod ledger_files;
 mod ledger_model;
 mod ledger_steps;
+mod memory_contract;
 mod power_loss;
 mod redis;

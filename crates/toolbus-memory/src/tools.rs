@@ -1,0 +1,545 @@
+//! The tools: `save_to_working_memory`, `get_from_working_memory`, `list_working_memory`, `search_working_memory` and
+//! `delete_from_working_memory`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use toolbus_core::Clock;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::text::shown;
+use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::working_memory::{
+    EntryKey, KeyError, KeyPrefix, MAX_ENTRY_KEY, MAX_TTL, MemoryError, MemoryOwner, Namespace, NewEntry, SearchQuery,
+    WorkingMemory,
+};
+
+use crate::texts::{Page, duration, found, listed, page};
+
+/// Names of the tools.
+pub const NAMES: [&str; 5] = [SAVE, GET, LIST, SEARCH, DELETE];
+/// Source of the tools.
+const SOURCE: &str = "memory";
+const SAVE: &str = "save_to_working_memory";
+const GET: &str = "get_from_working_memory";
+const LIST: &str = "list_working_memory";
+const SEARCH: &str = "search_working_memory";
+const DELETE: &str = "delete_from_working_memory";
+/// Characters of a value that are read where the caller gives no limit: the longest result that is not split.
+const PAGE: u64 = 64_000;
+/// Longest category and tag, in characters.
+const MAX_LABEL: usize = 64;
+/// Tags of an entry.
+const MAX_TAGS: usize = 16;
+/// Longest query, in characters.
+const MAX_QUERY: usize = 1000;
+/// Hits that a search shows.
+const MAX_HITS: usize = 10;
+/// Whether an entry outlives the process is said in this sentence, which ends the description of [`SAVE`].
+const FORGETS: &str = " Entries are lost when the daemon restarts.";
+
+/// What the tools have in common. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct MemoryTools {
+    /// Keeps the entries.
+    pub memory: Arc<dyn WorkingMemory>,
+    /// How long an entry is kept for which the caller says nothing else.
+    pub default_ttl: Duration,
+    /// Whether the entries are lost with the process.
+    pub is_volatile: bool,
+    /// Tells how long entries are still kept.
+    pub clock: Clock,
+}
+
+impl MemoryTools {
+    /// The five tools.
+    #[must_use]
+    pub fn tools(&self) -> Vec<Tool> {
+        vec![
+            Tool::new(save_descriptor(self), Save(self.clone())),
+            Tool::new(get_descriptor(), Get(self.clone())),
+            Tool::new(list_descriptor(), List(self.clone())),
+            Tool::new(search_descriptor(), Search(self.clone())),
+            Tool::new(delete_descriptor(), Delete(self.clone())),
+        ]
+    }
+}
+
+fn save_descriptor(tools: &MemoryTools) -> ToolDescriptor {
+    let ttl = duration(tools.default_ttl);
+    let forgets = if tools.is_volatile { FORGETS } else { "" };
+    descriptor(
+        SAVE,
+        format!(
+            "Saves a text under a key for {ttl}, or for `ttl_minutes`. Use it for what you need again and do not want in \
+             your context: intermediate results, plans, long texts. An entry with the same key is replaced. Choose short \
+             keys that say what is there, such as `plan` or `report/draft`.{forgets}"
+        ),
+        Effect::Idempotent,
+        json!({
+            "type": "object",
+            "properties": {
+                "key": key("Where to save it"),
+                "value": { "type": "string", "description": "The text" },
+                "ttl_minutes": {
+                    "type": "integer", "minimum": 1, "maximum": MAX_TTL.as_secs() / 60,
+                    "description": format!("Minutes until it expires; default {ttl}"),
+                },
+                "category": label("What kind of entry it is, such as `plan` or `web`"),
+                "tags": {
+                    "type": "array", "maxItems": MAX_TAGS, "items": label("A tag"),
+                    "description": "What it is about",
+                },
+            },
+            "required": ["key", "value"],
+            "additionalProperties": false,
+        }),
+    )
+}
+
+fn get_descriptor() -> ToolDescriptor {
+    descriptor(
+        GET,
+        format!(
+            "Reads an entry of working memory: one that you saved, or a part of a long result, under the key that its \
+             table gives. Of a long entry, the first {PAGE} characters are read; `offset` and `limit` read others."
+        ),
+        Effect::ReadOnly,
+        json!({
+            "type": "object",
+            "properties": {
+                "key": key("The key of the entry"),
+                "offset": { "type": "integer", "minimum": 0, "description": "First character to read; default 0" },
+                "limit": {
+                    "type": "integer", "minimum": 1,
+                    "description": format!("Characters to read at most; default {PAGE}"),
+                },
+            },
+            "required": ["key"],
+            "additionalProperties": false,
+        }),
+    )
+}
+
+fn list_descriptor() -> ToolDescriptor {
+    descriptor(
+        LIST,
+        "Lists the keys of working memory with length, category, tags and time left, not the texts. Without `prefix`, \
+         those of this session."
+            .to_owned(),
+        Effect::ReadOnly,
+        json!({
+            "type": "object",
+            "properties": { "prefix": prefix() },
+            "additionalProperties": false,
+        }),
+    )
+}
+
+fn search_descriptor() -> ToolDescriptor {
+    descriptor(
+        SEARCH,
+        format!(
+            "Finds entries of working memory by words of their key, category, tags and text, the {MAX_HITS} best first, \
+             each with its key and its start. Read them with `{GET}`. Without `prefix`, those of this session."
+        ),
+        Effect::ReadOnly,
+        json!({
+            "type": "object",
+            "properties": {
+                "query": {
+                    "type": "string", "minLength": 1, "maxLength": MAX_QUERY,
+                    "description": "Words to find; adjacent words count more where they are adjacent in the text",
+                },
+                "category": label("Only entries whose category begins so"),
+                "tags": {
+                    "type": "array", "maxItems": MAX_TAGS, "items": label("A tag"),
+                    "description": "Only entries that have all of these tags",
+                },
+                "prefix": prefix(),
+            },
+            "required": ["query"],
+            "additionalProperties": false,
+        }),
+    )
+}
+
+fn delete_descriptor() -> ToolDescriptor {
+    descriptor(
+        DELETE,
+        "Deletes an entry of working memory. What is not deleted expires by itself.".to_owned(),
+        Effect::Idempotent,
+        json!({
+            "type": "object",
+            "properties": { "key": key("The key of the entry") },
+            "required": ["key"],
+            "additionalProperties": false,
+        }),
+    )
+}
+
+fn descriptor(name: &str, description: String, effect: Effect, parameters: Value) -> ToolDescriptor {
+    let parameters = Some(Arc::new(parameters));
+    ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
+}
+
+fn key(purpose: &str) -> Value {
+    json!({
+        "type": "string", "minLength": 1, "maxLength": MAX_ENTRY_KEY,
+        "description": format!("{purpose}. A name such as `plan` is of this session; one with `/`, such as \
+                                `patrol/mail/state`, is the same in every session. Upper and lower case are the same"),
+    })
+}
+
+fn prefix() -> Value {
+    json!({
+        "type": "string", "maxLength": MAX_ENTRY_KEY,
+        "description": "Start of the keys: of this session, or, with a `/`, of all sessions; `/` alone for everything",
+    })
+}
+
+fn label(purpose: &str) -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": MAX_LABEL, "description": purpose })
+}
+
+struct Save(MemoryTools);
+struct Get(MemoryTools);
+struct List(MemoryTools);
+struct Search(MemoryTools);
+struct Delete(MemoryTools);
+
+#[derive(Deserialize)]
+struct SaveArguments<'a> {
+    key: &'a str,
+    value: &'a str,
+    ttl_minutes: Option<u32>,
+    category: Option<&'a str>,
+    #[serde(default)]
+    tags: Vec<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct GetArguments<'a> {
+    key: &'a str,
+    offset: Option<u64>,
+    limit: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct ListArguments<'a> {
+    prefix: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct SearchArguments<'a> {
+    query: &'a str,
+    category: Option<&'a str>,
+    #[serde(default)]
+    tags: Vec<&'a str>,
+    prefix: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct DeleteArguments<'a> {
+    key: &'a str,
+}
+
+impl Executor for Save {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let SaveArguments { key, value, ttl_minutes, category, tags } = arguments(&call)?;
+        let key = key_of(&call, key)?;
+        let ttl = ttl_minutes.map_or(self.0.default_ttl, |minutes| Duration::from_secs(u64::from(minutes) * 60));
+        let entry = NewEntry {
+            category: category.map(Arc::from),
+            tags: tags.into_iter().map(Arc::from).collect(),
+            ..NewEntry::new(key.clone(), value, ttl.min(MAX_TTL))
+        };
+        let (characters, ttl) = (value.chars().count(), duration(entry.ttl));
+        match self.0.memory.save(owner(&call)?, vec![entry]).await {
+            Ok(()) => Ok(ToolOutput::text(format!("Saved `{key}`: {characters} characters, for {ttl}."))),
+            Err(MemoryError::Store(error)) => Err(away(&error)),
+            Err(limit) => Ok(ToolOutput::error(format!("Nothing was saved: {limit}."))),
+        }
+    }
+}
+
+impl Executor for Get {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let GetArguments { key, offset, limit } = arguments(&call)?;
+        let key = key_of(&call, key)?;
+        let found = self.0.memory.get(owner(&call)?, key.clone()).await.map_err(|error| away(&error))?;
+        let Some(entry) = found else {
+            return Ok(ToolOutput::error(format!(
+                "There is no entry `{key}`, or it has expired. `{LIST}` shows those that there are."
+            )));
+        };
+        let offset = offset.unwrap_or_default();
+        let page = page(&entry.value, entry.info.characters, offset, limit.unwrap_or(PAGE));
+        Ok(match (page.written(), page) {
+            (None, Page::Behind(characters)) => {
+                ToolOutput::error(format!("`{key}` has {characters} characters; there is none at `offset` {offset}."))
+            }
+            (text, _) => ToolOutput::text(text.unwrap_or_default()),
+        })
+    }
+}
+
+impl Executor for List {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let ListArguments { prefix } = arguments(&call)?;
+        let prefix = prefix_of(&call, prefix)?;
+        let entries = self.0.memory.list(owner(&call)?, prefix.clone()).await.map_err(|error| away(&error))?;
+        Ok(ToolOutput::text(listed(&prefix, &entries, self.0.clock.since_epoch())))
+    }
+}
+
+impl Executor for Search {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let SearchArguments { query, category, tags, prefix } = arguments(&call)?;
+        let query = SearchQuery {
+            text: query.to_owned(),
+            prefix: prefix_of(&call, prefix)?,
+            category: category.map(str::to_owned),
+            tags: tags.into_iter().map(str::to_owned).collect(),
+            max: MAX_HITS,
+        };
+        let hits = self.0.memory.search(owner(&call)?, query).await.map_err(|error| away(&error))?;
+        Ok(ToolOutput::text(found(&hits, self.0.clock.since_epoch())))
+    }
+}
+
+impl Executor for Delete {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let DeleteArguments { key } = arguments(&call)?;
+        let key = key_of(&call, key)?;
+        let deleted = self.0.memory.delete(owner(&call)?, key.clone()).await.map_err(|error| away(&error))?;
+        Ok(ToolOutput::text(if deleted { format!("Deleted `{key}`.") } else { format!("There is no entry `{key}`.") }))
+    }
+}
+
+fn arguments<'a, T: Deserialize<'a>>(call: &'a ToolCall) -> Result<T, ToolFailure> {
+    T::deserialize(&*call.arguments)
+        .map_err(|error| ToolFailure::new(Cause::InvalidArguments, format!("The arguments cannot be read: {error}.")))
+}
+
+fn owner(call: &ToolCall) -> Result<MemoryOwner, ToolFailure> {
+    MemoryOwner::of(&call.caller).ok_or_else(|| {
+        ToolFailure::new(
+            Cause::NotAllowed,
+            "Working memory belongs to an agent, and this request names none: send the agent's name in `rb-source`, or \
+             log in to the broker as the agent.",
+        )
+    })
+}
+
+fn namespace(call: &ToolCall) -> Result<Namespace, ToolFailure> {
+    let session = call.caller.session.as_deref();
+    Namespace::of(session).map_err(|error| {
+        let message = format!("The session id cannot be used for working memory: {error}.");
+        ToolFailure::new(Cause::InvalidArguments, message)
+    })
+}
+
+fn key_of(call: &ToolCall, key: &str) -> Result<EntryKey, ToolFailure> {
+    namespace(call)?.key(key).map_err(|error| unusable("key", key, error))
+}
+
+fn prefix_of(call: &ToolCall, prefix: Option<&str>) -> Result<KeyPrefix, ToolFailure> {
+    namespace(call)?.prefix(prefix).map_err(|error| unusable("prefix", prefix.unwrap_or_default(), error))
+}
+
+fn unusable(argument: &str, text: &str, error: KeyError) -> ToolFailure {
+    ToolFailure::new(
+        Cause::InvalidArguments,
+        format!("Argument `{argument}`: `{}` cannot be used: {error}.", shown(text)),
+    )
+}
+
+fn away(error: &impl ToString) -> ToolFailure {
+    ToolFailure::new(Cause::Unavailable, "Working memory cannot be reached now. Try again later.")
+        .with_detail(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+    use toolbus_core::caller::{AgentName, Caller};
+    use toolbus_store::VolatileMemory;
+
+    use super::*;
+    use crate::MemoryConfig;
+
+    struct Fixture {
+        tools: Vec<Tool>,
+        clock: Clock,
+    }
+
+    fn fixture(config: &MemoryConfig) -> Fixture {
+        let clock = Clock::manual();
+        let memory = Arc::new(VolatileMemory::new(config.limits(), clock));
+        let tools = MemoryTools { memory, default_ttl: config.default_ttl.get(), is_volatile: true, clock };
+        Fixture { tools: tools.tools(), clock }
+    }
+
+    fn ana(session: Option<&str>) -> Caller {
+        Caller { session: session.map(Arc::from), ..Caller::agent(AgentName::parse("ana").unwrap()) }
+    }
+
+    impl Fixture {
+        async fn run(&self, caller: Caller, name: &str, arguments: Value) -> Result<ToolOutput, ToolFailure> {
+            let tool = self.tools.iter().find(|tool| &*tool.descriptor.name == name).unwrap();
+            let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
+            let call = ToolCall {
+                idempotency_key: None,
+                tool: name.into(),
+                call_id: "call-1".into(),
+                caller: Arc::new(caller),
+                arguments: Arc::new(arguments),
+                deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
+                limit: Duration::from_secs(30),
+                cancelled: CancellationToken::new(),
+                trace: None,
+                progress: None,
+            };
+            Arc::clone(&tool.executor).execute_boxed(call).await
+        }
+
+        async fn text(&self, session: &str, name: &str, arguments: Value) -> String {
+            let output = self.run(ana(Some(session)), name, arguments).await.unwrap();
+            assert!(!output.is_error, "{output:?}");
+            output.content.unwrap()
+        }
+
+        async fn error(&self, session: &str, name: &str, arguments: Value) -> String {
+            let output = self.run(ana(Some(session)), name, arguments).await.unwrap();
+            assert!(output.is_error, "{output:?}");
+            output.content.unwrap()
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_saved_is_listed_found_read_and_deleted() {
+        let fixture = fixture(&MemoryConfig::default());
+        let saved = json!({"key": "Plan", "value": "Buy\nmilk", "category": "todo", "tags": ["shop", "a`b"]});
+        let text = fixture.text("abc", SAVE, saved).await;
+        assert_eq!(text, "Saved `session/abc/plan`: 8 characters, for 20 minutes.");
+        fixture.clock.advance(Duration::from_secs(61));
+        let line = "`session/abc/plan`: 8 characters, category todo, tags shop, a`b; expires in 19 minutes";
+        assert_eq!(fixture.text("abc", LIST, json!({})).await, format!("- {line}"));
+        let found = fixture.text("session/abc", SEARCH, json!({"query": "MILK", "category": "to"})).await;
+        assert_eq!(found, format!("1. {line}\n   Buy milk"));
+        assert_eq!(fixture.text("abc", GET, json!({"key": "plan"})).await, "Buy\nmilk");
+        assert_eq!(fixture.text("other", GET, json!({"key": "session/ABC/plan"})).await, "Buy\nmilk");
+        assert_eq!(fixture.text("abc", DELETE, json!({"key": "plan"})).await, "Deleted `session/abc/plan`.");
+        assert_eq!(fixture.text("abc", DELETE, json!({"key": "plan"})).await, "There is no entry `session/abc/plan`.");
+        assert_eq!(fixture.text("abc", LIST, json!({})).await, "There are no entries under `session/abc/`.");
+        assert!(fixture.text("abc", SEARCH, json!({"query": "milk"})).await.starts_with("No entry matches."));
+        assert!(fixture.error("abc", GET, json!({"key": "plan"})).await.contains("expired"));
+    }
+
+    #[tokio::test]
+    async fn an_entry_expires_after_the_time_that_was_asked_for() {
+        let fixture = fixture(&MemoryConfig::default());
+        fixture.text("abc", SAVE, json!({"key": "a", "value": "x", "ttl_minutes": 1})).await;
+        fixture.text("abc", SAVE, json!({"key": "b", "value": "x"})).await;
+        fixture.clock.advance(Duration::from_secs(60));
+        assert_eq!(fixture.text("abc", GET, json!({"key": "b"})).await, "x");
+        fixture.error("abc", GET, json!({"key": "a"})).await;
+        fixture.clock.advance(Duration::from_secs(19 * 60));
+        fixture.error("abc", GET, json!({"key": "b"})).await;
+    }
+
+    #[tokio::test]
+    async fn sessions_see_their_own_keys_and_those_with_a_slash() {
+        let fixture = fixture(&MemoryConfig::default());
+        for (session, key) in [("one", "note"), ("two", "note"), ("patrol/mail", "note"), ("one", "patrol/mail/state")]
+        {
+            fixture.text(session, SAVE, json!({"key": key, "value": format!("rain of {session}")})).await;
+        }
+        assert_eq!(fixture.text("two", GET, json!({"key": "note"})).await, "rain of two");
+        assert_eq!(fixture.text("patrol/mail", GET, json!({"key": "state"})).await, "rain of one");
+        assert_eq!(fixture.text("two", LIST, json!({})).await.lines().count(), 1);
+        assert_eq!(fixture.text("two", SEARCH, json!({"query": "rain"})).await.matches("expires").count(), 1);
+        assert_eq!(fixture.text("two", LIST, json!({"prefix": "patrol/"})).await.lines().count(), 2);
+        assert_eq!(fixture.text("two", LIST, json!({"prefix": "/"})).await.lines().count(), 4);
+        let everywhere = json!({"query": "rain", "prefix": "/"});
+        assert_eq!(fixture.text("two", SEARCH, everywhere).await.matches("expires").count(), 4);
+        let without = fixture.run(ana(None), SAVE, json!({"key": "note", "value": ""})).await.unwrap();
+        assert_eq!(without.content.unwrap(), "Saved `agent/note`: 0 characters, for 20 minutes.");
+    }
+
+    #[tokio::test]
+    async fn a_long_entry_is_read_in_pages() {
+        let fixture = fixture(&MemoryConfig::default());
+        let value = "ä".repeat(64_001);
+        fixture.text("abc", SAVE, json!({"key": "long", "value": value})).await;
+        let first = fixture.text("abc", GET, json!({"key": "long"})).await;
+        assert!(first.ends_with("ä\n[characters 0 to 64000 of 64001; go on with `offset` 64000]"), "{first}");
+        let last = fixture.text("abc", GET, json!({"key": "long", "offset": 64_000})).await;
+        assert_eq!(last, "ä\n[characters 64000 to 64001 of 64001, the end]");
+        assert_eq!(fixture.text("abc", GET, json!({"key": "long", "limit": 100_000})).await, value);
+        let error = fixture.error("abc", GET, json!({"key": "long", "offset": 64_001})).await;
+        assert_eq!(error, "`session/abc/long` has 64001 characters; there is none at `offset` 64001.");
+    }
+
+    #[tokio::test]
+    async fn a_write_over_a_limit_is_an_error_that_says_what_to_do() {
+        let config = MemoryConfig { max_entries_per_namespace: 1, ..MemoryConfig::default() };
+        let fixture = fixture(&config);
+        fixture.text("abc", SAVE, json!({"key": "a", "value": "x"})).await;
+        let error = fixture.error("abc", SAVE, json!({"key": "b", "value": "x"})).await;
+        assert_eq!(
+            error,
+            "Nothing was saved: the namespace `session/abc` has room for 1 entries. Delete some of them, or wait until \
+             they expire."
+        );
+        let long = "x".repeat(1024 * 1024 + 1);
+        assert!(fixture.error("abc", SAVE, json!({"key": "a", "value": long})).await.contains("1048577 bytes"));
+        assert_eq!(fixture.text("abc", GET, json!({"key": "a"})).await, "x");
+    }
+
+    #[tokio::test]
+    async fn a_key_or_session_that_cannot_be_used_is_an_invalid_argument() {
+        let fixture = fixture(&MemoryConfig::default());
+        for (session, key, expected) in [
+            (Some("abc"), "/x", "Argument `key`: `/x` cannot be used"),
+            (Some("abc"), "a\u{7}", "`a\\u{7}`"),
+            (Some("a//b"), "x", "The session id cannot be used"),
+        ] {
+            let failure = fixture.run(ana(session), GET, json!({"key": key})).await.unwrap_err();
+            assert_eq!(failure.cause, Cause::InvalidArguments);
+            assert!(failure.message.contains(expected), "{}", failure.message);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_cannot_be_told_from_others_has_no_memory() {
+        let fixture = fixture(&MemoryConfig::default());
+        for (name, arguments) in [
+            (SAVE, json!({"key": "a", "value": "x"})),
+            (GET, json!({"key": "a"})),
+            (LIST, json!({})),
+            (SEARCH, json!({"query": "x"})),
+            (DELETE, json!({"key": "a"})),
+        ] {
+            let failure = fixture.run(Caller::unknown(), name, arguments).await.unwrap_err();
+            assert_eq!(failure.cause, Cause::NotAllowed, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_saving_and_deleting_change_anything_and_it_is_said_that_entries_are_lost() {
+        let Fixture { tools, .. } = fixture(&MemoryConfig::default());
+        let names: Vec<_> = tools.iter().map(|tool| &*tool.descriptor.name).collect();
+        assert_eq!(names, NAMES);
+        for tool in &tools {
+            let descriptor = &tool.descriptor;
+            let changes = [SAVE, DELETE].contains(&&*descriptor.name);
+            assert_eq!(descriptor.effect, if changes { Effect::Idempotent } else { Effect::ReadOnly });
+            assert_eq!((&*descriptor.source, descriptor.provider), ("memory", "local"));
+            assert_eq!(descriptor.description.contains("lost"), &*descriptor.name == SAVE);
+        }
+    }
+}
