@@ -23,8 +23,8 @@ CIRCLES = {
         {"config", "packages", "runner", "runner::pool", "runner::sandbox", "runner::session"}
         | {"tool", "tool::hints", "tool::session", "tool::text"},
     ],
-    # The ledger's table is a migration of the file that the store opens, and the ledger opens that file.
-    "toolbus-store": [{"sqlite", "sqlite_ledger"}],
+    # The ledger's table is a migration of the file that the store opens, and the ledger's threads open that file.
+    "toolbus-store": [{"sqlite", "sqlite_ledger", "sqlite_threads"}],
 }
 
 # Folders with one or two files besides tests, each with what it is beside.

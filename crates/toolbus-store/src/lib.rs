@@ -10,12 +10,15 @@ mod redis;
 mod sqlite;
 mod sqlite_ledger;
 mod sqlite_log;
+mod sqlite_memory;
+mod sqlite_threads;
 mod volatile_memory;
 
 pub use self::claim::{FileClaim, FileClaimError};
 pub use self::memory::Memory;
 pub use self::memory_ledger::MemoryLedger;
-pub use self::redis::{Redis, RedisLedger, RedisSettings, RedisTls, RedisUrl, RedisUrlError, Versions};
+pub use self::redis::{Redis, RedisLedger, RedisMemory, RedisSettings, RedisTls, RedisUrl, RedisUrlError, Versions};
 pub use self::sqlite::{OpenError, Sqlite};
 pub use self::sqlite_ledger::SqliteLedger;
+pub use self::sqlite_memory::SqliteMemory;
 pub use self::volatile_memory::VolatileMemory;

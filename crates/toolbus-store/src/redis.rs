@@ -4,6 +4,7 @@
 
 mod connection;
 mod ledger;
+mod memory;
 mod replicas;
 mod scripts;
 mod url;
@@ -20,6 +21,7 @@ use self::connection::Connection;
 use self::scripts::Scripts;
 
 pub use self::ledger::RedisLedger;
+pub use self::memory::RedisMemory;
 pub use self::replicas::Versions;
 pub use self::url::{RedisUrl, RedisUrlError};
 

@@ -26,18 +26,31 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(10);
 /// How often a log is read that seems to be damaged.
 const LOG_ATTEMPTS: usize = 3;
-/// Marks the file as ours: `Tbus`.
-const APPLICATION: i32 = i32::from_be_bytes(*b"Tbus");
-/// What each version of the tables adds to the one before. Only ever appended to.
-const MIGRATIONS: [&str; 2] = [
-    "CREATE TABLE entries (
+/// What a file holds.
+pub(crate) struct Schema {
+    /// Marks the file as one of this kind.
+    pub(crate) application: [u8; 4],
+    /// What each version of the tables adds to the one before. Only ever appended to.
+    pub(crate) migrations: &'static [&'static str],
+    /// Whether each commit reaches the disk.
+    pub(crate) is_durable: bool,
+}
+
+/// The file of the store and the ledger.
+pub(crate) const STORE: Schema = Schema {
+    application: *b"Tbus",
+    migrations: &[
+        "CREATE TABLE entries (
     namespace TEXT NOT NULL,
     key TEXT NOT NULL,
     value BLOB NOT NULL,
     PRIMARY KEY (namespace, key)
 ) STRICT, WITHOUT ROWID",
-    sqlite_ledger::MIGRATION,
-];
+        sqlite_ledger::MIGRATION,
+    ],
+    // A switch that an operator turned must not turn back, whatever happens to the machine.
+    is_durable: true,
+};
 
 /// An operation, run by the thread of the connection.
 type Operation = Box<dyn FnOnce(&Connection) + Send>;
@@ -57,7 +70,7 @@ impl Sqlite {
     ///
     /// If the file cannot be opened for reading and writing, or is not a store of this program: see [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let connection = open(path)?;
+        let connection = open(path, &STORE)?;
         let (operations, mut waiting) = mpsc::channel::<Operation>(MAX_WAITING);
         let run = move || {
             while let Some(operation) = waiting.blocking_recv() {
@@ -248,14 +261,15 @@ impl From<rusqlite::Error> for OpenError {
 }
 
 /// Opens the file, creates it if it is missing, and migrates its tables.
-pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
+pub(crate) fn open(path: &Path, schema: &Schema) -> Result<Connection, OpenError> {
     // A name such as `:memory:` has a meaning of its own for SQLite; a path does not.
     let path = std::path::absolute(path).map_err(OpenError::Unusable)?;
     create(&path)?;
-    let log = read_log(&path)?;
+    // After a loss of power, a log whose commits do not reach the disk may lack any part. SQLite reads it up to there.
+    let log = if schema.is_durable { read_log(&path)? } else { LogState::Whole };
     let deadline = Clock::SYSTEM.now() + PATIENCE;
     let connection = loop {
-        match connect(&path) {
+        match connect(&path, schema) {
             // Where two processes turn on the log of a new file, SQLite refuses one of them without waiting.
             Err(OpenError::Held) if Clock::SYSTEM.now() < deadline => thread::park_timeout(RETRY),
             result => break result?,
@@ -285,16 +299,17 @@ fn read_log(path: &Path) -> Result<LogState, OpenError> {
     }
 }
 
-fn connect(path: &Path) -> Result<Connection, OpenError> {
+fn connect(path: &Path, schema: &Schema) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(PATIENCE)?;
-    migrate(&mut connection)?;
-    // A switch that an operator turned must not turn back, whatever happens to the machine: every commit reaches the disk.
-    connection.pragma_update(None, "synchronous", "FULL")?;
+    migrate(&mut connection, schema)?;
+    connection.pragma_update(None, "synchronous", if schema.is_durable { "FULL" } else { "NORMAL" })?;
     connection.query_row("PRAGMA journal_mode = WAL", (), |_| Ok(()))?;
-    // Each page of a transaction is in the log once, which `sqlite_log` counts on. What a batch writes stays in memory.
-    connection.pragma_update(None, "cache_spill", false)?;
+    if schema.is_durable {
+        // Each page of a transaction is in the log once, which `sqlite_log` counts on. What a batch writes stays in memory.
+        connection.pragma_update(None, "cache_spill", false)?;
+    }
     Ok(connection)
 }
 
@@ -314,30 +329,31 @@ fn create(path: &Path) -> Result<(), OpenError> {
     access(path, Access::READ_OK | Access::WRITE_OK).map_err(|error| OpenError::Unusable(error.into()))
 }
 
-fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
+fn migrate(connection: &mut Connection, schema: &Schema) -> Result<(), OpenError> {
     // Two processes may find the same new file: one of them makes the tables, the other one waits.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let version = version(&transaction)?;
-    let known = MIGRATIONS.len();
+    let application = i32::from_be_bytes(schema.application);
+    let version = version(&transaction, application)?;
+    let known = schema.migrations.len();
     if version > known {
         return Err(OpenError::Newer { found: version, known });
     }
-    for migration in MIGRATIONS.iter().skip(version) {
+    for migration in schema.migrations.iter().skip(version) {
         transaction.execute_batch(migration)?;
     }
-    transaction.pragma_update(None, "application_id", APPLICATION)?;
+    transaction.pragma_update(None, "application_id", application)?;
     transaction.pragma_update(None, "user_version", known as i64)?;
     Ok(transaction.commit()?)
 }
 
 /// Version of the tables; 0 when there are none yet.
-fn version(transaction: &Transaction<'_>) -> Result<usize, OpenError> {
+fn version(transaction: &Transaction<'_>, expected: i32) -> Result<usize, OpenError> {
     let number = |query: &str| transaction.query_row(query, (), |row| row.get::<_, i64>(0));
     let application = number("PRAGMA application_id")?;
     let is_empty = number("SELECT count(*) FROM sqlite_schema")? == 0;
     match application {
         0 if is_empty => Ok(0),
-        ours if ours == i64::from(APPLICATION) => {
+        ours if ours == i64::from(expected) => {
             usize::try_from(number("PRAGMA user_version")?).map_err(|_| OpenError::Foreign)
         }
         _ => Err(OpenError::Foreign),
@@ -349,13 +365,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_commit_reaches_the_disk_and_readers_wait_for_no_writer() {
+    fn every_commit_of_a_store_reaches_the_disk_and_readers_wait_for_no_writer() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("store.db");
-        drop(open(&path).unwrap());
-        let again = open(&path).unwrap();
-        let synchronous: i64 = again.query_row("PRAGMA synchronous", (), |row| row.get(0)).unwrap();
-        let journal: String = again.query_row("PRAGMA journal_mode", (), |row| row.get(0)).unwrap();
-        assert_eq!((synchronous, journal.as_str()), (2, "wal"));
+        let other = Schema { application: *b"Test", migrations: &["CREATE TABLE x (y)"], is_durable: false };
+        for (name, schema, expected) in [("store.db", STORE, 2), ("other.db", other, 1)] {
+            let path = folder.path().join(name);
+            drop(open(&path, &schema).unwrap());
+            let again = open(&path, &schema).unwrap();
+            let synchronous: i64 = again.query_row("PRAGMA synchronous", (), |row| row.get(0)).unwrap();
+            let journal: String = again.query_row("PRAGMA journal_mode", (), |row| row.get(0)).unwrap();
+            assert_eq!((synchronous, journal.as_str()), (expected, "wal"));
+        }
+        assert!(matches!(open(&folder.path().join("other.db"), &STORE), Err(OpenError::Foreign)));
     }
 }

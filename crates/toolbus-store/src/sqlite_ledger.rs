@@ -6,14 +6,12 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
-use tokio::sync::{mpsc, oneshot};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use toolbus_core::Clock;
 use toolbus_core::ledger::{
     Begin, Begun, ENTRY_BYTES, EntryState, Fingerprint, Finished, Ledger, LedgerEntry, LedgerLimits, LedgerUsage,
@@ -21,14 +19,9 @@ use toolbus_core::ledger::{
 };
 use toolbus_core::store::StoreError;
 
-use crate::sqlite::{OpenError, open};
+use crate::sqlite::{OpenError, STORE};
+use crate::sqlite_threads::{self, SqliteThreads};
 
-/// Operations that wait; further ones wait for a slot.
-const MAX_WAITING: usize = 1024;
-/// Operations of one transaction.
-const MAX_BATCH: usize = 256;
-/// Prepared statements of a connection.
-const STATEMENTS: usize = 32;
 /// Time after which a lapsed lease is removed, in milliseconds.
 const OLD_LEASE: i64 = 24 * 60 * 60 * 1000;
 
@@ -58,17 +51,10 @@ CREATE TRIGGER ledger_deleted AFTER DELETE ON ledger BEGIN
     UPDATE ledger_usage SET entries = entries - 1, bytes = bytes - 256 - old.size;
 END";
 
-/// An operation of a transaction. It returns what reports its result once the transaction has ended.
-type Write = Box<dyn FnOnce(&Writer, &Connection) -> Report + Send>;
-type Report = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
-/// An operation that only reads.
-type Read = Box<dyn FnOnce(&Connection) + Send>;
-
 /// Keeps entries in a file, which several processes on one machine may share.
 #[derive(Debug)]
 pub struct SqliteLedger {
-    writes: mpsc::Sender<Write>,
-    reads: mpsc::Sender<Read>,
+    threads: SqliteThreads<Writer>,
     clock: Clock,
     usage: Arc<Usage>,
 }
@@ -81,6 +67,7 @@ struct Usage {
 }
 
 /// What the writing thread knows.
+#[derive(Debug)]
 struct Writer {
     limits: LedgerLimits,
     clock: Clock,
@@ -94,81 +81,54 @@ impl SqliteLedger {
     ///
     /// If the file cannot be opened for reading and writing, or is not a store of this program: see [`OpenError`].
     pub fn open(path: &Path, limits: LedgerLimits, clock: Clock) -> Result<Self, OpenError> {
-        let (writing, reading) = (open(path)?, open(path)?);
-        for connection in [&writing, &reading] {
-            connection.set_prepared_statement_cache_capacity(STATEMENTS);
-        }
-        reading.pragma_update(None, "query_only", true)?;
         let usage = Arc::<Usage>::default();
         let writer = Writer { limits, clock, usage: Arc::clone(&usage) };
-        writer.note_usage(&writing)?;
-        let (writes, waiting) = mpsc::channel(MAX_WAITING);
-        spawn("toolbus-ledger", move || writer.run(&writing, waiting))?;
-        let (reads, mut waiting) = mpsc::channel::<Read>(MAX_WAITING);
-        spawn("toolbus-ledger-r", move || {
-            while let Some(operation) = waiting.blocking_recv() {
-                operation(&reading);
-            }
-        })?;
-        Ok(Self { writes, reads, clock, usage })
-    }
-
-    async fn write<T: Send + 'static>(
-        &self,
-        operation: impl FnOnce(&Writer, &Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        let operation: Write = Box::new(move |writer, connection| {
-            let result = operation(writer, connection).map_err(failed);
-            // The receiver may have given up.
-            Box::new(move |committed| drop(answer.send(committed.and(result))))
-        });
-        self.writes.send(operation).await.map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        let threads = SqliteThreads::open(path, &STORE, "toolbus-ledger", writer)?;
+        Ok(Self { threads, clock, usage })
     }
 }
 
 impl Ledger for SqliteLedger {
     fn look_up(&self, key: RequestKey) -> BoxFuture<'_, Result<Option<LedgerEntry>, StoreError>> {
-        let clock = self.clock;
-        async move {
-            let (answer, answered) = oneshot::channel();
-            let operation: Read = Box::new(move |connection| {
-                let found = find(connection, key, now(clock));
-                let found = found.map(|found| found.filter(|found| !found.is_expired).map(|found| found.entry));
-                drop(answer.send(found.map_err(failed)));
-            });
-            self.reads.send(operation).await.map_err(|_| gone())?;
-            answered.await.map_err(|_| gone())?
-        }
-        .boxed()
+        let now = now(self.clock);
+        self.threads
+            .read(move |connection| {
+                let found = find(connection, key, now)?;
+                Ok(found.filter(|found| !found.is_expired).map(|found| found.entry))
+            })
+            .boxed()
     }
 
     fn begin(&self, begin: Begin) -> BoxFuture<'_, Result<Begun, StoreError>> {
-        self.write(move |writer, connection| writer.begin(connection, &begin)).boxed()
+        self.threads.write(move |writer, connection| writer.begin(connection, &begin)).boxed()
     }
 
     fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
-        self.write(move |writer, connection| writer.finish(connection, key, run, &answer)).boxed()
+        self.threads.write(move |writer, connection| writer.finish(connection, key, run, &answer)).boxed()
     }
 
     fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.write(move |_, connection| {
-            let query = "DELETE FROM ledger WHERE key = ?1 AND run = ?2 AND answer IS NULL";
-            connection.prepare_cached(query)?.execute(params![key.0, run.0]).map(drop)
-        })
-        .boxed()
+        self.threads
+            .write(move |_, connection| {
+                let query = "DELETE FROM ledger WHERE key = ?1 AND run = ?2 AND answer IS NULL";
+                connection.prepare_cached(query)?.execute(params![key.0, run.0]).map(drop)
+            })
+            .boxed()
     }
 
     fn renew(&self, instance: Arc<str>, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.write(move |writer, connection| {
-            let now = now(writer.clock);
-            let query = "INSERT INTO ledger_leases VALUES (?1, ?2) ON CONFLICT DO UPDATE SET until = excluded.until";
-            connection.prepare_cached(query)?.execute(params![instance, now.saturating_add(milliseconds(lease))])?;
-            let query = "DELETE FROM ledger_leases WHERE until < ?1";
-            connection.prepare_cached(query)?.execute([now - OLD_LEASE]).map(drop)
-        })
-        .boxed()
+        self.threads
+            .write(move |writer, connection| {
+                let now = now(writer.clock);
+                let query =
+                    "INSERT INTO ledger_leases VALUES (?1, ?2) ON CONFLICT DO UPDATE SET until = excluded.until";
+                connection
+                    .prepare_cached(query)?
+                    .execute(params![instance, now.saturating_add(milliseconds(lease))])?;
+                let query = "DELETE FROM ledger_leases WHERE until < ?1";
+                connection.prepare_cached(query)?.execute([now - OLD_LEASE]).map(drop)
+            })
+            .boxed()
     }
 
     fn usage(&self) -> LedgerUsage {
@@ -178,33 +138,16 @@ impl Ledger for SqliteLedger {
     }
 }
 
-impl Writer {
-    fn run(&self, connection: &Connection, mut waiting: mpsc::Receiver<Write>) {
-        let mut batch = Vec::with_capacity(MAX_BATCH);
-        while waiting.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
-            let mut reports = Vec::with_capacity(batch.len());
-            let committed = self.commit(connection, &mut batch, &mut reports).map_err(failed);
-            // Those that did not come to run, where the transaction could not begin, get no answer but that.
-            batch.clear();
-            reports.into_iter().for_each(|report| report(committed.clone()));
+impl sqlite_threads::Writer for Writer {
+    fn finish(&self, connection: &Connection, operations: usize) -> rusqlite::Result<()> {
+        if operations > 0 {
+            self.sweep(connection, operations)?;
         }
+        self.note_usage(connection)
     }
+}
 
-    /// Runs operations in one transaction.
-    fn commit(
-        &self,
-        connection: &Connection,
-        batch: &mut Vec<Write>,
-        reports: &mut Vec<Report>,
-    ) -> rusqlite::Result<()> {
-        let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
-        let number = batch.len();
-        reports.extend(batch.drain(..).map(|operation| operation(self, &transaction)));
-        self.sweep(&transaction, number)?;
-        self.note_usage(&transaction)?;
-        transaction.commit()
-    }
-
+impl Writer {
     fn begin(&self, connection: &Connection, begin: &Begin) -> rusqlite::Result<Begun> {
         let now = now(self.clock);
         if self.insert(connection, begin, now)? {
@@ -358,17 +301,4 @@ fn milliseconds(time: Duration) -> i64 {
 
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
-    thread::Builder::new().name(name.to_owned()).spawn(run).map(drop).map_err(OpenError::Thread)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
-fn failed(error: rusqlite::Error) -> StoreError {
-    StoreError::Failed(error.to_string())
-}
-
-fn gone() -> StoreError {
-    StoreError::Failed("the ledger's thread did not run it".to_owned())
 }

@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tempfile::TempDir;
 use toolbus_core::Clock;
 use toolbus_core::working_memory::{
     ENTRY_OVERHEAD, EntryKey, KeyPrefix, MAX_TTL, MemoryError, MemoryLimits, MemoryOwner, Namespace, NewEntry,
     SearchQuery, WorkingMemory,
 };
-use toolbus_store::VolatileMemory;
+use toolbus_store::{RedisMemory, SqliteMemory, VolatileMemory};
+use toolbus_testing::redis::RedisServer;
+
+use crate::redis::store_of;
 
 pub(crate) const ROOMY: MemoryLimits = MemoryLimits {
     max_value: 1024 * 1024,
@@ -19,16 +23,27 @@ pub(crate) const ROOMY: MemoryLimits = MemoryLimits {
 };
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A memory, and how its time passes.
+/// A memory, how its time passes, and where it keeps its entries.
 struct Subject {
     memory: Arc<dyn WorkingMemory>,
     clock: Clock,
+    _folder: Option<TempDir>,
+    _server: Option<RedisServer>,
 }
 
 /// An empty memory of each kind.
 async fn memories(limits: MemoryLimits) -> Vec<Subject> {
     let clock = Clock::manual();
-    vec![Subject { memory: Arc::new(VolatileMemory::new(limits, clock)), clock }]
+    let folder = tempfile::tempdir().unwrap();
+    let sqlite = SqliteMemory::open(&folder.path().join("store.db-memory"), limits, clock).unwrap();
+    let server = RedisServer::start().await;
+    let redis = RedisMemory::new(Arc::new(store_of(&server.url())), limits, clock);
+    let subject = |memory, folder, server| Subject { memory, clock, _folder: folder, _server: server };
+    vec![
+        subject(Arc::new(VolatileMemory::new(limits, clock)) as Arc<dyn WorkingMemory>, None, None),
+        subject(Arc::new(sqlite), Some(folder), None),
+        subject(Arc::new(redis), None, Some(server)),
+    ]
 }
 
 pub(crate) fn owner(name: &str) -> MemoryOwner {

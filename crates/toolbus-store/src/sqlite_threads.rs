@@ -1,0 +1,122 @@
+//! The threads of a file's connections: one writes, many operations in one transaction, and one reads meanwhile.
+
+use std::path::Path;
+use std::thread;
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use tokio::sync::{mpsc, oneshot};
+use toolbus_core::store::StoreError;
+
+use crate::sqlite::{OpenError, Schema, open};
+
+/// Operations that wait; further ones wait for a slot.
+const MAX_WAITING: usize = 1024;
+/// Operations of one transaction.
+const MAX_BATCH: usize = 256;
+/// Prepared statements of a connection.
+const STATEMENTS: usize = 32;
+
+/// An operation of a transaction. It returns what reports its result once the transaction has ended.
+type Write<W> = Box<dyn FnOnce(&W, &Connection) -> Report + Send>;
+type Report = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+/// An operation that only reads.
+type Read = Box<dyn FnOnce(&Connection) + Send>;
+
+/// What the writing thread knows, and what it does beside the operations.
+pub(crate) trait Writer: Send + 'static {
+    /// Runs before the first operation, and at the end of each transaction of so many.
+    fn finish(&self, connection: &Connection, operations: usize) -> rusqlite::Result<()>;
+}
+
+/// The two threads, which end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct SqliteThreads<W> {
+    writes: mpsc::Sender<Write<W>>,
+    reads: mpsc::Sender<Read>,
+}
+
+impl<W: Writer> SqliteThreads<W> {
+    /// Opens a file, or creates it for this user alone. Blocks as [`Sqlite::open`](crate::Sqlite::open) does. `name` is at
+    /// most 13 bytes long.
+    pub(crate) fn open(path: &Path, schema: &Schema, name: &str, writer: W) -> Result<Self, OpenError> {
+        let (writing, reading) = (open(path, schema)?, open(path, schema)?);
+        for connection in [&writing, &reading] {
+            connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        }
+        reading.pragma_update(None, "query_only", true)?;
+        writer.finish(&writing, 0)?;
+        let (writes, waiting) = mpsc::channel(MAX_WAITING);
+        spawn(name, move || run(&writer, &writing, waiting))?;
+        let (reads, mut waiting) = mpsc::channel::<Read>(MAX_WAITING);
+        spawn(&format!("{name}-r"), move || {
+            while let Some(operation) = waiting.blocking_recv() {
+                operation(&reading);
+            }
+        })?;
+        Ok(Self { writes, reads })
+    }
+
+    /// Runs an operation in a transaction with others, and returns once that is committed.
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&W, &Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let operation: Write<W> = Box::new(move |writer, connection| {
+            let result = operation(writer, connection).map_err(failed);
+            // The receiver may have given up.
+            Box::new(move |committed| drop(answer.send(committed.and(result))))
+        });
+        self.writes.send(operation).await.map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+
+    /// Runs an operation that only reads.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let operation: Read = Box::new(move |connection| drop(answer.send(operation(connection).map_err(failed))));
+        self.reads.send(operation).await.map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+}
+
+fn run<W: Writer>(writer: &W, connection: &Connection, mut waiting: mpsc::Receiver<Write<W>>) {
+    let mut batch = Vec::with_capacity(MAX_BATCH);
+    while waiting.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
+        let mut reports = Vec::with_capacity(batch.len());
+        let committed = commit(writer, connection, &mut batch, &mut reports).map_err(failed);
+        // Those that did not come to run, where the transaction could not begin, get no answer but that.
+        batch.clear();
+        reports.into_iter().for_each(|report| report(committed.clone()));
+    }
+}
+
+/// Runs operations in one transaction.
+fn commit<W: Writer>(
+    writer: &W,
+    connection: &Connection,
+    batch: &mut Vec<Write<W>>,
+    reports: &mut Vec<Report>,
+) -> rusqlite::Result<()> {
+    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+    let number = batch.len();
+    reports.extend(batch.drain(..).map(|operation| operation(writer, &transaction)));
+    writer.finish(&transaction, number)?;
+    transaction.commit()
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+    thread::Builder::new().name(name.to_owned()).spawn(run).map(drop).map_err(OpenError::Thread)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn failed(error: rusqlite::Error) -> StoreError {
+    StoreError::Failed(error.to_string())
+}
+
+fn gone() -> StoreError {
+    StoreError::Failed("the file's thread did not run it".to_owned())
+}
