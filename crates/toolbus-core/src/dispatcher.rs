@@ -291,7 +291,7 @@ impl Dispatcher {
             }
             Decoded::Refused(request, failure) => {
                 let call = Call::new(parts, request, span, &delivery);
-                let _ = call.slot.replace(delivery.settle);
+                let _ = call.slot.replace(delivery.settle, false);
                 self.finish(call, Err(Abort::Failed(failure))).await;
             }
             Decoded::Ignored => {

@@ -48,6 +48,8 @@ struct Held<A> {
     /// One delivery is enough for all that want the same answer at the same place: the latest, because the broker takes a
     /// message back before it delivers it again.
     settle: Option<Box<dyn Settle>>,
+    /// Whether a later delivery that was put in is a redelivery.
+    has_come_again: bool,
     /// Each is an unsettled delivery or an open HTTP request, which bounds them.
     attached: Vec<A>,
     is_closed: bool,
@@ -61,7 +63,8 @@ impl<A> Default for Slot<A> {
 
 impl<A> Slot<A> {
     pub(crate) fn new(settle: Option<Box<dyn Settle>>, recipient: u64) -> Self {
-        Self { recipient, held: Mutex::new(Held { settle, attached: Vec::new(), is_closed: false }) }
+        let held = Held { settle, has_come_again: false, attached: Vec::new(), is_closed: false };
+        Self { recipient, held: Mutex::new(held) }
     }
 
     /// Takes the delivery out, to settle it.
@@ -80,9 +83,22 @@ impl<A> Slot<A> {
     }
 
     /// Puts a later delivery in and returns the earlier one; the later one itself if the call has ended.
-    pub(crate) fn replace(&self, settle: Box<dyn Settle>) -> Result<Option<Box<dyn Settle>>, Box<dyn Settle>> {
+    pub(crate) fn replace(
+        &self,
+        settle: Box<dyn Settle>,
+        has_come_again: bool,
+    ) -> Result<Option<Box<dyn Settle>>, Box<dyn Settle>> {
         let mut held = self.held.lock();
-        if held.is_closed { Err(settle) } else { Ok(held.settle.replace(settle)) }
+        if held.is_closed {
+            return Err(settle);
+        }
+        held.has_come_again |= has_come_again;
+        Ok(held.settle.replace(settle))
+    }
+
+    /// Whether a redelivery was put in, which another daemon may have run before.
+    pub(crate) fn has_come_again(&self) -> bool {
+        self.held.lock().has_come_again
     }
 
     /// Attaches a duplicate; returns it if the call has ended.
@@ -283,11 +299,14 @@ mod tests {
             let Seen::Running(running) = replay.message(1, &self::slot(), is_redelivered) else { panic!("not known") };
             assert_eq!(running.attach("duplicate"), Ok(()));
             assert!(running.is_same_recipient(&self::slot()) && !running.is_same_recipient(&Slot::default()));
-            assert!(matches!(running.replace(Box::new(Ignores)), Ok(Some(_))), "the earlier delivery comes back");
+            assert!(
+                matches!(running.replace(Box::new(Ignores), false), Ok(Some(_))),
+                "the earlier delivery comes back"
+            );
         }
         assert_eq!(slot.close(), ["duplicate", "duplicate"]);
         assert_eq!(slot.attach("late"), Err("late"));
-        assert!(slot.replace(Box::new(Ignores)).is_err());
+        assert!(slot.replace(Box::new(Ignores), false).is_err());
         assert!(slot.take().is_some());
     }
 

@@ -54,3 +54,8 @@ fn a_file_gives_the_trace_that_memory_gives() {
         assert_eq!(of_file, run(seed, None).unwrap(), "seed {seed}");
     }
 }
+
+#[test]
+fn a_redelivery_of_what_another_daemon_ran_does_not_end_with_the_refusal_of_its_copy() {
+    hold(82_682..82_683, None).unwrap();
+}

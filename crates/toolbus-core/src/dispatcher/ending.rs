@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use toolbus_protocol::{Outcome, Properties};
 
 use super::call::{Attached, Call};
+use super::recording::Known;
 use super::{Abort, Dispatcher, REPLY_GRACE, cancelled};
 use crate::answer::Reply;
 use crate::audit::{AuditEvent, AuditRecord, AuditedCall};
@@ -65,15 +66,28 @@ impl Dispatcher {
     async fn send_to_attached(&self, attached: Vec<Attached>, answer: &Arc<Reply>) {
         let mut recipients: Vec<(Attached, Vec<Attached>)> = Vec::new();
         for mut call in attached {
-            // None of them is under way for others.
-            (call.identity, call.replayed) = (None, true);
+            call.replayed = true;
             match recipients.iter_mut().find(|(first, _)| first.slot.is_same_recipient(&call.slot)) {
                 Some((_, others)) => others.push(call),
                 None => recipients.push((call, Vec::new())),
             }
         }
         join_all(recipients.into_iter().map(|(mut call, others)| async move {
-            let answer = answer.for_request(&call.request);
+            let mut answer = answer.for_request(&call.request);
+            if call.is_redelivered || others.iter().any(|other| other.is_redelivered) {
+                match self.answer_of_copy(&mut call, &answer).await {
+                    Ok(None) => {}
+                    Ok(Some(known)) => answer = known,
+                    Err(_) => {
+                        for copy in others.into_iter().chain([call]) {
+                            copy.settle_unanswered(false).await;
+                        }
+                        return;
+                    }
+                }
+            }
+            // None of them is under way for others.
+            call.identity = None;
             let _ = call.publishing(&answer);
             let (settled, _) = self.send_one(call, &answer).await;
             // Not before: the first may have been delivered again, as one of these.
@@ -102,9 +116,57 @@ impl Dispatcher {
         if !is_direct {
             call.span.published(delivered.is_ok(), confirmed);
         }
-        let settled = match delivered {
+        let mut settled = self.is_over(&call, answer, delivered).await;
+        if let Some(LocalIdentity { key, .. }) = call.identity {
+            if settled && (is_direct || call.slot.is_sure()) {
+                self.parts.replay.forget(key, &call.slot);
+            } else {
+                self.parts.replay.answered(key, &call.slot, Arc::clone(answer));
+            }
+        }
+        let attached = call.slot.close();
+        if settled && call.slot.has_come_again() {
+            settled = match self.answer_of_copy(&mut call, answer).await {
+                Ok(None) => true,
+                Ok(Some(known)) => {
+                    let delivered = self.deliver(&call, &known).await;
+                    self.is_over(&call, &known, delivered).await
+                }
+                Err(_) => false,
+            };
+        }
+        call.settle(settled).await;
+        call.conclude(Some(answer.end), built, confirmed);
+        (settled, attached)
+    }
+
+    /// What a redelivery is answered that attached to a call which is refused. Nothing is recorded of a refusal, and another
+    /// daemon may have run this copy of the request before. `None`: the refusal is its answer.
+    ///
+    /// # Errors
+    ///
+    /// If it goes back to its queue.
+    async fn answer_of_copy(&self, call: &mut Call, refusal: &Reply) -> Result<Option<Arc<Reply>>, Abort> {
+        if refusal.outcome != Some(Outcome::NotStarted) {
+            return Ok(None);
+        }
+        match self.known(call, true).await {
+            None | Some(Known::Free) => Ok(None),
+            Some(Known::Answered(answer) | Known::Unknown(answer)) => Ok(Some(answer)),
+            Some(Known::Failed(failure)) => {
+                let mut answer = self.refusal(call, &failure, true);
+                call.trace(&mut answer);
+                Ok(Some(Arc::new(answer)))
+            }
+            Some(Known::Requeued) => Err(Abort::Requeued),
+        }
+    }
+
+    /// Whether a request is done with: its answer was delivered, or put aside. Else it goes back to its queue.
+    async fn is_over(&self, call: &Call, answer: &Reply, delivered: Result<(), NotDelivered>) -> bool {
+        match delivered {
             Ok(()) => true,
-            Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(&call, answer, &reason).await,
+            Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(call, answer, &reason).await,
             Err(reason @ (NotDelivered::BrokerAway | NotDelivered::Closed)) => {
                 if let Some(left_out) = self.parts.log.unconfirmed.due() {
                     tracing::warn!(
@@ -117,18 +179,7 @@ impl Dispatcher {
                 }
                 false
             }
-        };
-        if let Some(LocalIdentity { key, .. }) = call.identity {
-            if settled && (is_direct || call.slot.is_sure()) {
-                self.parts.replay.forget(key, &call.slot);
-            } else {
-                self.parts.replay.answered(key, &call.slot, Arc::clone(answer));
-            }
         }
-        let attached = call.slot.close();
-        call.settle(settled).await;
-        call.conclude(Some(answer.end), built, confirmed);
-        (settled, attached)
     }
 
     /// Records a refusal, and a call of a tool that is not read-only. An answer that was given before was recorded then.

@@ -35,7 +35,7 @@ impl Dispatcher {
 
     /// Step 3. Gives the call its delivery, unless the request was answered or is running already.
     pub(super) async fn replay(&self, mut call: Box<Call>, delivery: &mut Delivery) -> Option<Box<Call>> {
-        let _ = call.slot.replace(std::mem::replace(&mut delivery.settle, Box::new(Settled)));
+        let _ = call.slot.replace(std::mem::replace(&mut delivery.settle, Box::new(Settled)), false);
         call = self.unless_known(call).await?;
         if delivery.earlier_deliveries >= MAX_EARLIER_DELIVERIES {
             let text = "This request is not run again. It was delivered too often without an answer.";
@@ -92,7 +92,7 @@ impl Dispatcher {
     async fn attach(&self, call: Box<Call>, running: &Slot) -> Option<Box<Call>> {
         if running.is_same_recipient(&call.slot) {
             let settle = call.slot.take()?;
-            match running.replace(settle) {
+            match running.replace(settle, call.is_redelivered) {
                 Ok(stale) => {
                     if let Some(stale) = stale {
                         stale.acknowledge().await;
@@ -100,7 +100,7 @@ impl Dispatcher {
                     call.end(None);
                 }
                 Err(settle) => {
-                    let _ = call.slot.replace(settle);
+                    let _ = call.slot.replace(settle, false);
                     return Some(call);
                 }
             }

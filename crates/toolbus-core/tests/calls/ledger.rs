@@ -273,6 +273,35 @@ async fn a_refusal_is_not_repeated_for_a_message_that_another_daemon_has_run_sin
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_redelivery_that_attaches_to_a_refused_copy_is_answered_with_what_another_daemon_knows_of_it() {
+    let ledger = ledger(ROOMY);
+    let settings = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(3600), max_answer: 1024 };
+    let busy = World::with(|it| (it.ledger, it.max_in_flight, it.max_waiting) = (Some(settings), 1, 0));
+    let (occupying, _) = busy.begin(wait().id("another"));
+    busy.until_running(1).await;
+    let address = Target::Topic("tool.result.ana".to_owned());
+    busy.bus.route(address.clone(), Route::Unavailable);
+    let (refused, _) = busy.begin(wait());
+    let killed = daemon(&ledger);
+    let (running, _) = killed.begin(wait());
+    killed.until_running(1).await;
+    running.abort();
+    let mut elsewhere = wait().reply_to(Some("tool.result.ana.again")).redelivered();
+    elsewhere.properties.correlation_id = Some("corr-2".to_owned());
+    let settlements = [busy.deliver(wait().redelivered()).await, busy.deliver(elsewhere).await];
+    assert_eq!(settlements.each_ref().map(Settlement::get), [None, None]);
+    busy.bus.route(address, Route::Routed);
+    refused.await.unwrap();
+    let sent = busy.bus.sent();
+    let overloaded = ("overloaded", "not_started", true);
+    assert_eq!(sent.iter().map(code).collect::<Vec<_>>(), [overloaded, UNKNOWN, UNKNOWN]);
+    assert_eq!(sent[2].target, Target::Topic("tool.result.ana.again".to_owned()));
+    assert_eq!(settlements.each_ref().map(Settlement::get), [Some(Settled::Acknowledged); 2]);
+    busy.go_on.notify_one();
+    occupying.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn duplicates_are_settled_once_their_answer_is_confirmed() {
     let world = daemon(&ledger(ROOMY));
     let (running, _) = world.begin(wait());
