@@ -13,6 +13,8 @@ use crate::wire::CgroupSpec;
 const OF_KERNEL: u64 = 32 * 1024 * 1024;
 /// Longest file of a cgroup that is read, in bytes.
 const LONGEST: usize = 4096;
+/// The file of a cgroup by which whole processes are moved, in version 2 the only one.
+const PROCESSES: &str = "cgroup.procs";
 
 /// Removed when dropped; all its processes must have ended.
 #[derive(Debug)]
@@ -28,13 +30,34 @@ pub(super) struct Cgroup {
 pub(super) struct CgroupFiles {
     events: File,
     usage: File,
-    /// A process that writes a zero here moves itself. One in version 2, two in version 1.
-    procs: Vec<File>,
+    /// One in version 2, two in version 1. A process that writes a zero here moves itself, one that writes another's id
+    /// that one.
+    movers: Vec<File>,
+}
+
+/// How a program gets into its cgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CgroupEntry {
+    /// It has one thread, and moves itself.
+    Itself,
+    /// Another process moves it.
+    Moved,
+}
+
+impl CgroupEntry {
+    /// The file of version 1. To move a whole process, the kernel waits until no process anywhere is about to start a
+    /// thread or to end: for milliseconds. A thread that moves itself waits for nothing.
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Itself => "tasks",
+            Self::Moved => PROCESSES,
+        }
+    }
 }
 
 impl Cgroup {
     /// Makes it, in the folders that the daemon may write to.
-    pub(super) fn make(order: &CgroupSpec, name: &str, limits: &Limits) -> io::Result<Self> {
+    pub(super) fn make(order: &CgroupSpec, name: &str, limits: &Limits, entry: CgroupEntry) -> io::Result<Self> {
         let memory = Folder::make(order.memory.join(name))?;
         // The files of a work folder in memory count, too.
         let most = limits.memory.saturating_add(limits.disk).saturating_add(OF_KERNEL).to_string();
@@ -42,17 +65,17 @@ impl Cgroup {
             memory.write("memory.max", &most)?;
             // Absent where the kernel has no swap.
             let _ = memory.write("memory.swap.max", "0");
-            let (procs, events, usage) =
-                (vec![memory.procs()?], memory.open("memory.events")?, memory.open("cpu.stat")?);
-            return Ok(Self { files: CgroupFiles { events, usage, procs }, _folders: vec![memory] });
+            let movers = vec![memory.open_to_write(PROCESSES)?];
+            let (events, usage) = (memory.open("memory.events")?, memory.open("cpu.stat")?);
+            return Ok(Self { files: CgroupFiles { events, usage, movers }, _folders: vec![memory] });
         }
         memory.write("memory.limit_in_bytes", &most)?;
         // With it what is swapped out counts; absent where that is switched off.
         let _ = memory.write("memory.memsw.limit_in_bytes", &most);
         let cpu = Folder::make(order.cpu.join(name))?;
-        let procs = vec![memory.procs()?, cpu.procs()?];
+        let movers = vec![memory.open_to_write(entry.file())?, cpu.open_to_write(entry.file())?];
         let (events, usage) = (memory.open("memory.oom_control")?, cpu.open("cpuacct.usage")?);
-        Ok(Self { files: CgroupFiles { events, usage, procs }, _folders: vec![memory, cpu] })
+        Ok(Self { files: CgroupFiles { events, usage, movers }, _folders: vec![memory, cpu] })
     }
 }
 
@@ -60,22 +83,22 @@ impl CgroupFiles {
     /// Those that another process has sent, in the order of [`Self::descriptors`]; `None` if it has none.
     pub(super) fn received(descriptors: impl IntoIterator<Item = OwnedFd>) -> Option<Self> {
         let mut files = descriptors.into_iter().map(File::from);
-        let (events, usage, procs) = (files.next()?, files.next()?, files.collect::<Vec<_>>());
-        (!procs.is_empty()).then_some(Self { events, usage, procs })
+        let (events, usage, movers) = (files.next()?, files.next()?, files.collect::<Vec<_>>());
+        (!movers.is_empty()).then_some(Self { events, usage, movers })
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [&self.events, &self.usage].into_iter().chain(&self.procs).map(|file| file.as_fd())
+        [&self.events, &self.usage].into_iter().chain(&self.movers).map(|file| file.as_fd())
     }
 
-    /// Moves this process into it.
+    /// Moves this process, which has one thread, into it.
     pub(super) fn join(&self) -> io::Result<()> {
         self.add(0)
     }
 
     /// Moves a process into it.
     pub(super) fn add(&self, process: i32) -> io::Result<()> {
-        self.procs.iter().try_for_each(|mut procs| procs.write_all(process.to_string().as_bytes()))
+        self.movers.iter().try_for_each(|mut mover| mover.write_all(process.to_string().as_bytes()))
     }
 
     /// Whether the kernel has ended a process because there was too much memory.
@@ -86,7 +109,7 @@ impl CgroupFiles {
     /// CPU time of all processes that have been in it, in milliseconds.
     pub(super) fn cpu_ms(&self) -> Option<u64> {
         let text = read(&self.usage)?;
-        match self.procs.len() {
+        match self.movers.len() {
             1 => Some(value(&text, "usage_usec")? / 1000),
             _ => Some(text.trim().parse::<u64>().ok()? / 1_000_000),
         }
@@ -107,8 +130,8 @@ impl Folder {
         File::open(self.0.join(name))
     }
 
-    fn procs(&self) -> io::Result<File> {
-        File::options().write(true).open(self.0.join("cgroup.procs"))
+    fn open_to_write(&self, name: &str) -> io::Result<File> {
+        File::options().write(true).open(self.0.join(name))
     }
 
     fn write(&self, name: &str, text: &str) -> io::Result<()> {
@@ -160,7 +183,7 @@ mod tests {
             artifacts: 1,
         };
         // The files of a real cgroup come with its folder; here none does.
-        Cgroup::make(&order, "run-7", &limits).unwrap_err();
+        Cgroup::make(&order, "run-7", &limits, CgroupEntry::Itself).unwrap_err();
         let folder = base.path().join("run-7");
         assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), (120 + OF_KERNEL).to_string());
     }

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -129,7 +130,8 @@ fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, JobFailu
         (ProcView::Own(proc), None) => ProcessTree::of_namespace(proc)?,
         (ProcView::Shared(proc), _) => ProcessTree::of_descendants(proc)?,
     };
-    let mut init = SandboxInit::new(task, tree, work);
+    // Never dropped: where the last descriptor of a file system is closed the kernel waits, and the report would, too.
+    let mut init = ManuallyDrop::new(SandboxInit::new(task, tree, work));
     let result = init.serve(daemon, &program);
     // Also after an error, and when the watchdog or the daemon has ended.
     init.kill();
