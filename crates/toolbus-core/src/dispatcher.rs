@@ -9,6 +9,7 @@ mod inner;
 mod log;
 mod progress;
 mod recording;
+mod splitting;
 
 use std::collections::hash_map::RandomState;
 use std::num::NonZeroUsize;
@@ -48,6 +49,7 @@ use crate::replay::Replay;
 use crate::reply::Replies;
 use crate::request::{Decoded, Decoder, ReplyRules, Request};
 use crate::request_key::LocalKeys;
+use crate::results::ResultSettings;
 use crate::running::RunningCalls;
 use crate::telemetry::{CallSummary, Load, Telemetry};
 use crate::tool::{Tool, ToolCall, ToolOutput};
@@ -82,6 +84,8 @@ pub struct DispatcherSettings {
     pub ignores_unknown_servers: bool,
     /// What is known of calls that must not run twice; `None`: nothing.
     pub ledger: Option<LedgerSettings>,
+    /// What becomes of results that are too long for a model; `None`: nothing.
+    pub results: Option<ResultSettings>,
     /// Tells the time.
     pub clock: Clock,
     /// Makes ids.
@@ -333,7 +337,10 @@ impl Dispatcher {
         // 11. shape
         let redactor = &self.parts.settings.redactor;
         match &mut result {
-            Ok(output) => beside(is_large(output), || output.redact(redactor)),
+            Ok(output) => {
+                beside(is_large(output), || output.redact(redactor));
+                self.split(call, output).await;
+            }
             Err(Abort::Failed(failure) | Abort::Ignored(failure)) => failure.redact(redactor),
             Err(Abort::Requeued | Abort::Known(_)) => {}
         }
@@ -373,6 +380,9 @@ impl Dispatcher {
         // 10. execute
         let result = self.execute(call, allowed.tool, arguments, &cancel).await;
         self.note_breaker(call, passage, &result);
+        if let Ok(output) = &result {
+            call.note_length(output, &effective);
+        }
         if let Ok(output) = &result
             && is_large(output)
         {

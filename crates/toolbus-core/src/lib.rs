@@ -32,6 +32,7 @@ mod replay;
 mod reply;
 mod request;
 mod request_key;
+pub mod results;
 mod running;
 pub mod secret;
 mod service;

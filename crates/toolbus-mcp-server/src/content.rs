@@ -69,6 +69,14 @@ enum Block<'a> {
     Resource {
         resource: Resource<'a>,
     },
+    ResourceLink {
+        uri: &'a str,
+        name: &'a str,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        title: &'a str,
+        #[serde(rename = "mimeType", skip_serializing_if = "Option::is_none")]
+        mime_type: Option<&'a str>,
+    },
 }
 
 #[derive(Serialize)]
@@ -144,7 +152,10 @@ fn of_output(output: &ToolOutput, version: Version) -> CallResult<'_> {
         (blocks, _) => {
             // The structured part has a member of its own here.
             let is_repeated = |block: &&ContentBlock| structured.is_some() && block.is_structured();
-            blocks.iter().filter(|block| !is_repeated(block)).map(|of| block(of, version)).collect()
+            // Clients of older versions find the keys in the text.
+            let is_unknown = |block: &&ContentBlock| block.kind == ContentBlock::LINK && version < Version::V20250618;
+            let shown = blocks.iter().filter(|block| !is_repeated(block) && !is_unknown(block));
+            shown.map(|of| block(of, version)).collect()
         }
     };
     CallResult {
@@ -165,6 +176,10 @@ fn block(block: &ContentBlock, version: Version) -> Block<'_> {
             resource: Resource { uri: AUDIO_URI, mime_type: Some(mime_type), text: None, blob: Some(data) },
         },
         ("audio", Some(data), _) => Block::Audio { data, mime_type },
+        (ContentBlock::LINK, _, Some(uri)) => {
+            let name = uri.rsplit('/').next().unwrap_or_default();
+            Block::ResourceLink { uri, name, title: text, mime_type: block.mime_type.as_deref() }
+        }
         ("resource", data, Some(uri)) => Block::Resource {
             resource: Resource {
                 uri,
@@ -174,5 +189,19 @@ fn block(block: &ContentBlock, version: Version) -> Block<'_> {
             },
         },
         _ => Block::Text { text },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_versions_without_links_get_the_table_alone() {
+        let text = ContentBlock { kind: "text".to_owned(), text: Some("table".to_owned()), ..ContentBlock::default() };
+        let output = ToolOutput { blocks: vec![text, ContentBlock::memory_link("a/b", "")], ..ToolOutput::default() };
+        let shown = |version| serde_json::to_string(&of_output(&output, version).content).unwrap();
+        insta::assert_snapshot!(shown(Version::V20250326), @r#"[{"type":"text","text":"table"}]"#);
+        insta::assert_snapshot!(shown(Version::V20250618), @r#"[{"type":"text","text":"table"},{"type":"resource_link","uri":"toolbus://memory/a/b","name":"b","mimeType":"text/plain"}]"#);
     }
 }

@@ -2,15 +2,18 @@
 //!
 //! * [`tools`]: what agents call.
 //! * [`chunk`]: the parts of a long text.
-//! * [`config`]: the section of the configuration.
+//! * [`results`]: results in parts, and their section of the configuration.
+//! * [`config`]: the section of working memory.
 //!
 //! What keeps the entries implements [`WorkingMemory`](toolbus_core::working_memory::WorkingMemory).
 
 pub mod chunk;
 pub mod config;
 mod outline;
+pub mod results;
 mod texts;
 pub mod tools;
 
 pub use self::config::MemoryConfig;
+pub use self::results::ResultsConfig;
 pub use self::tools::{MemoryTools, NAMES};

@@ -16,6 +16,8 @@ pub const TOOL_PROFILE: &str = "rb-tool-profile";
 pub const BINDING: &str = "rb-binding";
 /// The MCP server whose tool is called, in any case.
 pub const MCP_SERVER: &str = "rb-mcp-server";
+/// The model that the caller works for, as the configuration of long results names it.
+pub const MODEL: &str = "rb-model";
 /// `1`: the caller wants to hear of progress.
 pub const PROGRESS: &str = "rb-progress";
 /// `1`: the caller wants the structured part of a result in a block of its own.

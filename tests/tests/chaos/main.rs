@@ -19,7 +19,6 @@ mod listings;
 mod publishers;
 mod remote;
 mod results;
-mod soak;
 mod wire;
 
 use tokio::sync::{Mutex, MutexGuard};

@@ -63,6 +63,10 @@ pub(super) struct Call {
     pub(super) turn: Option<OwnedSemaphorePermit>,
     /// Its place to run, where its result is large: kept until the answer is delivered, which bounds what answers hold.
     pub(super) permit: Option<Permit>,
+    /// Length above which its result is split, in characters; `None` if it never is.
+    pub(super) split_above: Option<usize>,
+    /// Whether the caller can read what its result is split into, if that is too long.
+    pub(super) reads_parts: bool,
     /// Cancels a call within a call, with the one around it.
     pub(super) cancelled: Option<CancellationToken>,
     /// Takes the reports of a call within a call.
@@ -83,7 +87,11 @@ impl Call {
         let (keys, everywhere) = (&parts.local_keys, RequestIdentity::given(&request));
         let identity = everywhere.map(|given| keys.of(given)).or_else(|| keys.identify(&request, delivery));
         let is_content = identity.is_some_and(|identity| identity.kind == IdentityKind::Content);
+        let results = parts.settings.results.as_ref().filter(|_| request.dialect == Dialect::Tool);
+        let model = || request.envelope.header(header::MODEL);
         Box::new(Self {
+            split_above: results.and_then(|results| results.threshold(Some(&delivery.routing_key), model)),
+            reads_parts: false,
             identity,
             everywhere,
             content: is_content.then(|| DeliveredContent::of(delivery)),
@@ -139,7 +147,11 @@ impl Call {
             idempotency_key,
         };
         let everywhere = RequestIdentity::given(&request);
+        // A tool gets whole results, for what it does with them.
+        let results = parts.settings.results.as_ref().filter(|_| inner.origin == InnerOrigin::McpClient);
         Box::new(Self {
+            split_above: results.and_then(|results| results.threshold(None, || None)),
+            reads_parts: false,
             identity: everywhere.map(|given| parts.local_keys.of(given)),
             everywhere,
             content: None,

@@ -27,6 +27,7 @@ pub(super) struct Log {
     pub(super) no_queue: Throttle,
     pub(super) broker_away: Throttle,
     pub(super) unrecorded: Throttle,
+    pub(super) not_split: Throttle,
 }
 
 /// The call that a line is about.

@@ -322,6 +322,7 @@ pub(crate) fn settings() -> DispatcherSettings {
         redactor: Default::default(),
         ignores_unknown_servers: false,
         ledger: None,
+        results: None,
         clock: Clock::SYSTEM,
         random: Random::SYSTEM,
     }

@@ -25,3 +25,4 @@ mod running;
 mod script_refusals;
 mod scripts;
 mod secrets;
+mod splitting;

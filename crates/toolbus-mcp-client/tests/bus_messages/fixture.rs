@@ -221,6 +221,7 @@ impl Fixture {
             redactor: Default::default(),
             ignores_unknown_servers: false,
             ledger: None,
+            results: None,
             clock: Clock::SYSTEM,
             random: Random::SYSTEM,
         };

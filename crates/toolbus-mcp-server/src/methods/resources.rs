@@ -1,14 +1,24 @@
-//! `resources/list` and `resources/read`: what the servers behind the tools say about their use.
+//! `resources/list` and `resources/read`: what the servers behind the tools say about their use. Entries of the caller's
+//! working memory can be read as well, which results link to.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
+use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+use toolbus_core::results::READER;
+use toolbus_protocol::ContentBlock;
 
 use super::ServerParts;
 use super::{Cursor, FRESH_MS, ListParams, optional, required};
-use crate::backend::Document;
+use crate::backend::{BackendCall, Document};
 use crate::rpc::{self, RpcError, RpcRequest};
 use crate::session::{ListFingerprints, Peer};
+
+/// Characters of an entry that are read: more than the longest part of a result has.
+const MAX_READ: usize = 1_000_000;
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
@@ -39,17 +49,43 @@ pub(super) fn templates(peer: &Peer, call: &RpcRequest<'_>) -> Result<Bytes, Rpc
 pub(super) async fn read(parts: &ServerParts, peer: &Peer, call: &RpcRequest<'_>) -> Result<Bytes, RpcError> {
     let params = call.params.ok_or_else(|| RpcError::invalid_params("The parameter `uri` is missing."))?;
     let Read { uri } = required(params)?;
+    if let Some(key) = uri.strip_prefix(ContentBlock::MEMORY_URI) {
+        let text = entry_text(parts, peer, key).await.ok_or_else(|| not_found(peer, &uri))?;
+        return Ok(answered(
+            peer,
+            call,
+            json!({"contents": [{"uri": uri, "mimeType": "text/plain", "text": text}]}),
+            None,
+        ));
+    }
     let documents = documents(parts, peer).await?;
     let Some(document) = documents.iter().find(|document| document.uri == uri) else {
-        let code = if peer.is_alone() { RpcError::INVALID_PARAMS } else { RpcError::RESOURCE_NOT_FOUND };
-        let text = format!("There is no resource `{}`.", toolbus_core::text::shown(&uri));
-        return Err(RpcError {
-            data: Some(json!({"uri": uri.chars().take(1024).collect::<String>()})),
-            ..RpcError::new(code, text)
-        });
+        return Err(not_found(peer, &uri));
     };
     let contents = json!([{"uri": document.uri, "mimeType": document.mime_type, "text": document.text}]);
     Ok(answered(peer, call, json!({"contents": contents}), None))
+}
+
+/// An entry of the caller's working memory, as its tool reads it: with all steps of a call.
+async fn entry_text(parts: &ServerParts, peer: &Peer, key: &str) -> Option<String> {
+    let key = percent_decode_str(key).decode_utf8().ok()?;
+    let running = parts.backend.call(BackendCall {
+        caller: Arc::clone(&peer.caller),
+        tool: READER.to_owned(),
+        arguments: Some(json!({"key": key, "limit": MAX_READ}).to_string()),
+        cancelled: CancellationToken::new(),
+        trace: None,
+        progress: None,
+        idempotency_key: None,
+    });
+    running.await.ok().filter(|output| !output.is_error)?.content
+}
+
+fn not_found(peer: &Peer, uri: &str) -> RpcError {
+    let code = if peer.is_alone() { RpcError::INVALID_PARAMS } else { RpcError::RESOURCE_NOT_FOUND };
+    let text = format!("There is no resource `{}`.", toolbus_core::text::shown(uri));
+    let data = Some(json!({"uri": uri.chars().take(1024).collect::<String>()}));
+    RpcError { data, ..RpcError::new(code, text) }
 }
 
 async fn documents(parts: &ServerParts, peer: &Peer) -> Result<Vec<Document>, RpcError> {

@@ -147,7 +147,7 @@ fn line(text: &str, low: usize, high: usize) -> Option<usize> {
 
 /// The last offset up to `high` that is between two graphemes. A grapheme that begins before `low` is cut: it would not
 /// end.
-fn between_graphemes(text: &str, start: usize, low: usize, high: usize) -> usize {
+pub(super) fn between_graphemes(text: &str, start: usize, low: usize, high: usize) -> usize {
     let rest = text.get(start..).unwrap_or_default();
     let mut cursor = GraphemeCursor::new(high - start, rest.len(), true);
     let found = match cursor.is_boundary(rest, 0) {

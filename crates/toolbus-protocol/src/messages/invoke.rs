@@ -107,7 +107,7 @@ pub struct ToolInvokeResponse {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContentBlock {
-    /// `text`, `image`, `audio` or `resource`.
+    /// `text`, `image`, `audio` or `resource`; within the daemon also [`Self::LINK`].
     #[serde(rename = "type")]
     pub kind: String,
     /// Text, for `text` and some resources.
@@ -138,6 +138,29 @@ impl ContentBlock {
             uri: Some(Self::STRUCTURED_URI.to_owned()),
             ..Self::default()
         }
+    }
+
+    /// What the URI of an entry of working memory begins with. Its key follows, each byte of it that is no letter, digit,
+    /// `-`, `.`, `_`, `~` or `/` as `%` and two hexadecimal digits.
+    pub const MEMORY_URI: &str = "toolbus://memory/";
+
+    /// The kind of [`Self::memory_link`].
+    pub const LINK: &str = "resource_link";
+
+    /// A link to an entry of working memory.
+    #[must_use]
+    pub fn memory_link(key: &str, title: &str) -> Self {
+        let mut uri = Self::MEMORY_URI.to_owned();
+        for byte in key.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                    uri.push(char::from(byte))
+                }
+                _ => uri.push_str(&format!("%{byte:02X}")),
+            }
+        }
+        let (kind, text) = (Self::LINK.to_owned(), Some(title.to_owned()));
+        Self { kind, text, mime_type: Some("text/plain".to_owned()), uri: Some(uri), ..Self::default() }
     }
 
     /// Whether it holds the structured part of a result.

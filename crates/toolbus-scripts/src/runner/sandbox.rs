@@ -288,7 +288,8 @@ impl Runner for SandboxRunner {
         if let Some(templates) = &self.templates {
             templates.shutdown();
         }
-        self.sandbox.close().boxed()
+        self.sandbox.close();
+        std::future::ready(()).boxed()
     }
 }
 

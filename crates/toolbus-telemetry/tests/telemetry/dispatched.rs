@@ -98,6 +98,7 @@ impl World {
             redactor: Default::default(),
             ignores_unknown_servers: false,
             ledger: None,
+            results: None,
             clock: Clock::SYSTEM,
             random: Random::SYSTEM,
         };

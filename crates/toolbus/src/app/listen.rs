@@ -230,6 +230,7 @@ pub(super) fn settings(config: &Config, redactor: Redactor, ledger: Option<Arc<d
         redactor,
         ignores_unknown_servers: config.mcp.unknown_server == UnknownServer::Ignore,
         ledger: ledger.map(of_ledger),
+        results: None,
         clock: Clock::SYSTEM,
         random: Random::SYSTEM,
     }

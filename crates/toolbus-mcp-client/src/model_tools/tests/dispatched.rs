@@ -39,6 +39,7 @@ fn dispatcher(access: &PolicyHandle) -> Dispatcher {
         redactor: Default::default(),
         ignores_unknown_servers: false,
         ledger: None,
+        results: None,
         clock: Clock::SYSTEM,
         random: Random::SYSTEM,
     };

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::ContentBlock;
 
-use super::fixture::{Fixture, call, hello};
+use super::fixture::{Fixture, call, hello, message};
 
 /// The result of a call that ends with this output, in a session and to a client that has none.
 async fn both(output: ToolOutput) -> [Value; 2] {
@@ -66,7 +66,7 @@ async fn every_kind_of_block_is_one_that_the_protocol_knows() {
     {"data":"aW1n","mimeType":"application/octet-stream","type":"image"}
     {"resource":{"mimeType":"text/plain","text":"inside","uri":"file:///a"},"type":"resource"}
     {"resource":{"blob":"YmxvYg==","uri":"file:///b"},"type":"resource"}
-    {"text":"a link","type":"text"}
+    {"name":"c","title":"a link","type":"resource_link","uri":"file:///c"}
     {"text":"from the future","type":"text"}
     {"text":"","type":"text"}
     {"text":"","type":"text"}
@@ -132,4 +132,20 @@ async fn a_result_may_have_sixteen_megabytes_and_no_more() {
     assert_eq!(in_session["content"][0]["text"].as_str().unwrap().len(), limit);
     let [refused, _] = both(ToolOutput::text("x".repeat(limit + 1))).await;
     insta::assert_snapshot!(refused, @r#"{"_meta":{"toolbus/content-trust":"tool-output","toolbus/error":{"code":"execution_failed","isRetryable":false,"outcome":"unknown"}},"content":[{"text":"The result is too large to be sent: 16711681 bytes, and the limit is 16711680. Ask the tool for less at a time.","type":"text"}],"isError":true}"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_to_a_part_of_a_result_is_read_as_its_caller_and_only_where_that_may_read_it() {
+    let world = Fixture::new();
+    let link = ContentBlock::memory_link("session/s/tool-x-1-chunk0", "Intro");
+    let read = message(1, "resources/read", json!({"uri": link.uri}));
+    let session = world.begin(&world.ana).await;
+    let refusal = world.ask(&world.ana, &session, &read).await.refusal().await;
+    assert_eq!(refusal, "200 1 -32002 There is no resource `toolbus://memory/session/s/tool-x-1-chunk0`.");
+    world.backend.has("ana", &["get_from_working_memory"]);
+    let read = world.ask(&world.ana, &session, &read).await.json().await;
+    let content = &read["result"]["contents"][0];
+    assert_eq!((&content["uri"], &content["mimeType"]), (&json!(link.uri), &json!("text/plain")));
+    // What the tool was asked for, which the backend of this test repeats.
+    assert_eq!(content["text"], r#"{"key":"session/s/tool-x-1-chunk0","limit":1000000}"#);
 }

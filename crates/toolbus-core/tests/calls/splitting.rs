@@ -1,0 +1,217 @@
+//! Results that are too long for a model.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::AgentName;
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::results::{
+    LongResult, READER, READER_SOURCE, ResultPart, ResultSettings, ResultSplitter, SplitResult,
+};
+use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::{InnerCall, InnerOrigin, Invoker as _};
+use toolbus_protocol::ContentBlock;
+
+use crate::fixture::{Message, World, call};
+
+/// Keeps what it is given, unless it is away.
+#[derive(Debug, Default)]
+struct Shelf {
+    kept: Mutex<Vec<LongResult>>,
+    is_away: bool,
+}
+
+impl ResultSplitter for Shelf {
+    fn split(&self, result: LongResult) -> BoxFuture<'_, Result<SplitResult, String>> {
+        if self.is_away {
+            return ready(Err("away".to_owned())).boxed();
+        }
+        let text = format!("table {} of {} for {}", result.run, result.tool, result.caller.name);
+        let parts = vec![ResultPart { key: "session/s/part ä".into(), heading: "A heading".to_owned() }];
+        self.kept.lock().push(result);
+        ready(Ok(SplitResult { text, parts })).boxed()
+    }
+
+    fn shorten(&self, text: &str, max: usize) -> String {
+        text.chars().take(max).chain("…".chars()).collect()
+    }
+}
+
+/// Answers with what it was made with.
+struct Fixed(ToolOutput);
+
+impl Executor for Fixed {
+    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        Ok(self.0.clone())
+    }
+}
+
+fn world(shelf: &Arc<Shelf>) -> World {
+    let splitter = Arc::clone(shelf) as Arc<dyn ResultSplitter>;
+    let topics = [("tool.invoke.mcp".to_owned(), 0)].into();
+    let results = ResultSettings { threshold: 10, models: Vec::new(), topics, splitter };
+    World::with(|settings| settings.results = Some(results))
+}
+
+/// The same, whose callers can read parts.
+fn reading(shelf: &Arc<Shelf>) -> World {
+    let world = world(shelf);
+    add(
+        &world,
+        ToolDescriptor::new(READER, READER_SOURCE, "local"),
+        ToolOutput::text("a part of fifty characters or so"),
+    );
+    world
+}
+
+fn add(world: &World, descriptor: ToolDescriptor, output: ToolOutput) {
+    world.dispatcher.access().registry().register(Tool::new(descriptor, Fixed(output))).unwrap();
+    world.dispatcher.access().refresh();
+}
+
+fn echo(text: &str) -> Message {
+    call("echo", json!({"text": text}))
+}
+
+async fn content(world: &World, message: Message) -> Value {
+    world.answer(message).await.body["content"].clone()
+}
+
+/// A call of an MCP client, or of a tool.
+fn inner(world: &World, origin: InnerOrigin, key: Option<&str>) -> InnerCall {
+    InnerCall {
+        idempotency_key: key.map(Into::into),
+        origin,
+        caller: Arc::new(world.dispatcher.access().vouched(AgentName::parse("ana").ok(), "s".into())),
+        call_id: "call_1".into(),
+        server: None,
+        tool: "echo".to_owned(),
+        arguments: Some(json!({"text": "more than ten"}).to_string()),
+        deadline: None,
+        cancelled: CancellationToken::new(),
+        trace: None,
+        progress: None,
+    }
+}
+
+#[tokio::test]
+async fn a_long_result_is_kept_in_parts_and_the_answer_is_their_table() {
+    let shelf: Arc<Shelf> = Arc::default();
+    let world = reading(&shelf);
+    let answer = world.answer(echo("more than ten")).await;
+    let kept = shelf.kept.lock().pop().unwrap();
+    assert_eq!((&*kept.text, kept.max, &*kept.tool, kept.run.len()), ("more than ten", 10, "echo", 8));
+    assert_eq!(answer.body["content"], format!("table {} of echo for ana", kept.run));
+    assert_eq!(answer.body.get("contentBlocks"), None);
+}
+
+#[tokio::test]
+async fn characters_count_and_a_result_of_just_as_many_stays() {
+    let shelf: Arc<Shelf> = Arc::default();
+    let world = reading(&shelf);
+    assert_eq!(content(&world, echo("ääääääääää")).await, "ääääääääää");
+    assert!(shelf.kept.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_repeated_request_gets_the_same_table_and_nothing_is_kept_again() {
+    let shelf: Arc<Shelf> = Arc::default();
+    let world = reading(&shelf);
+    let first = world.answer(echo("more than ten")).await;
+    let again = world.answer(echo("more than ten").redelivered()).await;
+    assert_eq!((first.body, first.properties), (again.body, again.properties));
+    assert_eq!(shelf.kept.lock().len(), 1);
+}
+
+#[tokio::test]
+async fn a_caller_that_cannot_read_parts_gets_the_beginning() {
+    let shelf: Arc<Shelf> = Arc::default();
+    assert_eq!(content(&world(&shelf), echo("more than ten")).await, "more than …");
+    let other = world(&shelf);
+    add(&other, ToolDescriptor::new(READER, "mcp:other", "mcp"), ToolOutput::text("x"));
+    assert_eq!(content(&other, echo("more than ten")).await, "more than …", "a tool of that name, from elsewhere");
+    assert!(shelf.kept.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_result_whose_parts_cannot_be_kept_is_cut() {
+    let shelf = Arc::new(Shelf { is_away: true, ..Shelf::default() });
+    assert_eq!(content(&reading(&shelf), echo("more than ten")).await, "more than …");
+}
+
+#[tokio::test]
+async fn results_of_memory_itself_and_on_topics_without_are_whole() {
+    let shelf: Arc<Shelf> = Arc::default();
+    let world = reading(&shelf);
+    assert_eq!(content(&world, call(READER, json!({}))).await, "a part of fifty characters or so");
+    let mcp = ToolDescriptor { server: Some("x".into()), ..ToolDescriptor::new("of_server", "mcp:x", "mcp") };
+    add(&world, mcp, ToolOutput::text("a long result of a server"));
+    let message = Message { topic: "tool.invoke.mcp", ..call("of_server", json!({})) };
+    assert_eq!(content(&world, message).await, "a long result of a server");
+    assert!(shelf.kept.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_result_is_whole_for_a_caller_that_gets_its_structured_part() {
+    let shelf: Arc<Shelf> = Arc::default();
+    let world = reading(&shelf);
+    let output = ToolOutput { structured: Some(Box::new(json!({"a": 1}))), ..ToolOutput::text("more than ten") };
+    add(&world, ToolDescriptor::new("structured", "test", "local"), output);
+    let wanted = call("structured", json!({})).header("rb-rb-structured-content", "1");
+    assert_eq!(content(&world, wanted).await, "more than ten");
+    let unwanted = content(&world, call("structured", json!({})).id("other")).await;
+    assert!(unwanted.as_str().unwrap().starts_with("table "), "{unwanted}");
+}
+
+#[tokio::test]
+async fn images_stay_beside_the_table() {
+    let shelf: Arc<Shelf> = Arc::default();
+    let world = reading(&shelf);
+    let block = |kind: &str, text: Option<&str>, data: Option<&str>| ContentBlock {
+        kind: kind.to_owned(),
+        text: text.map(str::to_owned),
+        data: data.map(str::to_owned),
+        ..ContentBlock::default()
+    };
+    let blocks = vec![
+        block("image", None, Some("AAAA")),
+        block("text", Some("more than"), None),
+        block("text", Some("ten"), None),
+    ];
+    let output = ToolOutput { blocks, ..ToolOutput::text("more than\nten") };
+    add(&world, ToolDescriptor::new("picture", "test", "local"), output);
+    let answer = world.answer(call("picture", json!({}))).await;
+    let table = format!("table {} of picture for ana", shelf.kept.lock().pop().unwrap().run);
+    assert_eq!(answer.body["content"], table);
+    assert_eq!(
+        answer.body["contentBlocks"],
+        json!([{"type": "image", "data": "AAAA"}, {"type": "text", "text": table}])
+    );
+}
+
+#[tokio::test]
+async fn an_inner_call_gets_the_whole_result() {
+    let shelf: Arc<Shelf> = Arc::default();
+    let world = reading(&shelf);
+    let output = world.dispatcher.invoke(inner(&world, InnerOrigin::Tool, None)).await.unwrap();
+    assert_eq!(output.content.as_deref(), Some("more than ten"));
+    assert!(shelf.kept.lock().is_empty());
+}
+
+#[tokio::test]
+async fn an_mcp_client_gets_a_link_to_each_part_beside_the_table_with_a_key_or_without() {
+    let shelf: Arc<Shelf> = Arc::default();
+    let world = reading(&shelf);
+    for key in [None, Some("k")] {
+        let output = world.dispatcher.invoke(inner(&world, InnerOrigin::McpClient, key)).await.unwrap();
+        let table = format!("table {} of echo for ana", shelf.kept.lock().pop().unwrap().run);
+        let [text, link] = &output.blocks[..] else { panic!("{output:?}") };
+        assert_eq!((output.content.as_deref(), text.text.as_deref()), (Some(&*table), Some(&*table)));
+        assert_eq!(link, &ContentBlock::memory_link("session/s/part ä", "A heading"));
+        assert_eq!(link.uri.as_deref(), Some("toolbus://memory/session/s/part%20%C3%A4"));
+    }
+}
