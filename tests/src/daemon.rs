@@ -42,6 +42,19 @@ pub struct Daemon {
     folder: Arc<TempDir>,
 }
 
+/// What a daemon holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Holdings {
+    /// Memory, in KiB.
+    pub memory: u64,
+    /// Open files and connections.
+    pub descriptors: usize,
+    /// Its threads.
+    pub threads: u64,
+    /// Processes below it.
+    pub processes: usize,
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
         // Of a test that fails, the log of the daemon tells why.
@@ -283,8 +296,28 @@ impl Daemon {
     /// When it has ended.
     #[must_use]
     pub fn peak(&self) -> u64 {
+        self.of_status("VmHWM:")
+    }
+
+    /// What the process holds now.
+    ///
+    /// # Panics
+    ///
+    /// When it has ended.
+    #[must_use]
+    pub fn usage(&self) -> Holdings {
+        Holdings {
+            memory: self.of_status("VmRSS:"),
+            descriptors: std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count(),
+            threads: self.of_status("Threads:"),
+            processes: processes::below(self.pid).len(),
+        }
+    }
+
+    /// A number that the system tells of the process, in KiB if it is one of memory.
+    fn of_status(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of this name");
         line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 

@@ -248,11 +248,15 @@ impl Sandbox {
         Ok(Waiting { made, plan: plan.clone(), is_ready: !plan.waits, sandbox: self.clone(), template: None })
     }
 
-    /// Ends the spare sandbox, and makes no more of them, at any level. Programs can still be started.
-    pub fn close(&self) {
-        let mut spare = self.shared.spare.lock();
-        spare.is_closed = true;
-        spare.sandbox = None;
+    /// Ends the spare sandbox, and makes no more of them, at any level. Waits until the helpers that are ending have removed
+    /// their work folders, and removes what held these. Programs can still be started.
+    pub async fn close(&self) {
+        {
+            let mut spare = self.shared.spare.lock();
+            spare.is_closed = true;
+            spare.sandbox = None;
+        }
+        self.shared.base.remove_when_empty().await;
     }
 
     fn take_spare(&self, plan: &Plan) -> Option<Made> {
@@ -449,7 +453,7 @@ mod tests {
         let sandbox = Sandbox::with_helper(helper, Level::NoNamespaces).unwrap();
         sandbox.shared.make_spare(sandbox.layers, plan()).await;
         assert!(sandbox.shared.spare.lock().sandbox.is_some());
-        sandbox.with(Layers::of(Level::Full)).close();
+        sandbox.with(Layers::of(Level::Full)).close().await;
         assert!(sandbox.shared.spare.lock().sandbox.is_none());
         sandbox.shared.make_spare(sandbox.layers, plan()).await;
         assert!(sandbox.shared.spare.lock().sandbox.is_none());

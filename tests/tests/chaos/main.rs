@@ -19,6 +19,7 @@ mod listings;
 mod publishers;
 mod remote;
 mod results;
+mod soak;
 mod wire;
 
 use tokio::sync::{Mutex, MutexGuard};

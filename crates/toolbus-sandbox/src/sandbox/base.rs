@@ -95,6 +95,17 @@ impl BaseFolder {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Removes it when helpers that are ending have nothing in it any more; waits for that, not without end. A process
+    /// that ends earlier leaves it to the next daemon.
+    pub(super) async fn remove_when_empty(&self) {
+        for _ in 0..TRIES {
+            match fs::remove_dir(&self.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => tokio::time::sleep(BETWEEN).await,
+                Ok(()) | Err(_) => return,
+            }
+        }
+    }
 }
 
 impl Drop for BaseFolder {
@@ -203,5 +214,20 @@ mod tests {
         let _removing = FolderLock::take(&path).unwrap().unwrap();
         assert!(FolderLock::take(&path).unwrap().is_none(), "another is about to remove it");
         assert_eq!(create(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[tokio::test]
+    async fn the_folder_goes_when_the_last_helper_has_removed_what_it_had_there() {
+        let temporary = tempfile::tempdir().unwrap();
+        let base = BaseFolder { path: temporary.path().join("base"), lock: Mutex::default() };
+        base.make_again().unwrap();
+        let work = base.path().join("work");
+        fs::create_dir(&work).unwrap();
+        let ending = async { fs::remove_dir(&work).unwrap() };
+        tokio::join!(biased; base.remove_when_empty(), ending);
+        assert!(!base.path().exists());
+        base.remove_when_empty().await;
+        base.make_again().unwrap();
+        assert!(base.path().exists(), "a program that is started later has its folder");
     }
 }

@@ -288,8 +288,7 @@ impl Runner for SandboxRunner {
         if let Some(templates) = &self.templates {
             templates.shutdown();
         }
-        self.sandbox.close();
-        std::future::ready(()).boxed()
+        self.sandbox.close().boxed()
     }
 }
 
