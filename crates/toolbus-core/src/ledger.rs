@@ -199,3 +199,16 @@ impl fmt::Debug for RunToken {
 fn hexadecimal(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_fingerprints_and_tokens_are_shown_as_hexadecimal_digits() {
+        let (key, digits) = (RequestKey([0x0a; 32]), "0a".repeat(32));
+        assert_eq!((key.to_string(), format!("{key:?}")), (digits.clone(), format!("RequestKey({digits})")));
+        assert_eq!(format!("{:?}", Fingerprint([0xf0; 32])), "f0".repeat(32));
+        assert_eq!(format!("{:?}", RunToken([0xf0; 16])), "f0".repeat(16));
+    }
+}
