@@ -1,0 +1,312 @@
+//! Issues, pull requests, files and repositories of GitHub, by its REST API: their pages are scripts for the most part.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Request, StatusCode};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use toolbus_config::Secret;
+use toolbus_outbound::{HttpClient, HttpClientError, HttpReply, read_up_to};
+use url::Url;
+
+use crate::page::PageText;
+
+/// The API of github.com.
+const PUBLIC_API: &str = "https://api.github.com";
+/// The host whose pages are read by the API.
+const HOST: &str = "github.com";
+/// Comments and files that are read: one page of the API.
+const PER_PAGE: usize = 100;
+/// Most bytes of one response.
+const MAX_RESPONSE: usize = 8 << 20;
+/// Longest time for one response; the page is read instead when the API does not answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+const JSON: &str = "application/vnd.github+json";
+const RAW: &str = "application/vnd.github.raw+json";
+
+/// Reads from GitHub's API.
+#[derive(Debug)]
+pub(crate) struct GitHub {
+    client: HttpClient,
+    /// `None` if it is configured and is no URL, which the check of the configuration refuses.
+    api: Option<Url>,
+    headers: HeaderMap,
+}
+
+/// What a URL of GitHub shows.
+#[derive(Debug, PartialEq, Eq)]
+enum GitHubItem<'a> {
+    Issue(&'a str),
+    Pull(&'a str),
+    File { revision: &'a str, path: String },
+    Repository,
+}
+
+impl GitHub {
+    pub(crate) fn new(api: Option<&str>, token: Option<&Secret>) -> Result<Self, HttpClientError> {
+        let mut headers = HeaderMap::new();
+        let token = token.filter(|token| !token.expose().trim().is_empty());
+        if let Some(Ok(mut value)) =
+            token.map(|token| HeaderValue::try_from(format!("Bearer {}", token.expose().trim())))
+        {
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        headers.insert(HeaderName::from_static("x-github-api-version"), HeaderValue::from_static("2022-11-28"));
+        Ok(Self { client: HttpClient::new()?, api: Url::parse(api.unwrap_or(PUBLIC_API)).ok(), headers })
+    }
+
+    /// What a page of GitHub shows, if it is one that the API has and gives.
+    pub(crate) async fn read(&self, url: &Url, until: Instant) -> Option<PageText> {
+        if url.host_str() != Some(HOST) || url.port().is_some() {
+            return None;
+        }
+        let segments: Vec<&str> = url.path_segments()?.filter(|segment| !segment.is_empty()).collect();
+        let (owner, repository, rest) = match segments.as_slice() {
+            [owner, repository, rest @ ..] => (*owner, *repository, rest),
+            _ => return None,
+        };
+        let item = GitHubItem::of(rest)?;
+        let name = format!("{owner}/{repository}");
+        let until = until.min(toolbus_core::Clock::SYSTEM.now() + TIMEOUT);
+        let reading = async {
+            match item {
+                GitHubItem::Issue(number) => self.thread(&name, number, false).await,
+                GitHubItem::Pull(number) => self.thread(&name, number, true).await,
+                GitHubItem::File { revision, path } => self.file(&name, revision, &path).await,
+                GitHubItem::Repository => self.repository(&name).await,
+            }
+        };
+        tokio::time::timeout_at(until.into(), reading).await.ok().flatten()
+    }
+
+    async fn thread(&self, name: &str, number: &str, is_pull: bool) -> Option<PageText> {
+        let kind = if is_pull { "pulls" } else { "issues" };
+        let thread: Thread = self.json(&format!("repos/{name}/{kind}/{number}"), &[]).await?;
+        let page = [("per_page", PER_PAGE.to_string())];
+        let comments: Vec<Comment> =
+            self.json(&format!("repos/{name}/issues/{number}/comments"), &page).await.unwrap_or_default();
+        let files: Vec<ChangedFile> = match is_pull {
+            true => self.json(&format!("repos/{name}/pulls/{number}/files"), &page).await.unwrap_or_default(),
+            false => Vec::new(),
+        };
+        Some(thread.page(name, number, is_pull, &comments, &files))
+    }
+
+    async fn file(&self, name: &str, revision: &str, path: &str) -> Option<PageText> {
+        let text = self.text(&format!("repos/{name}/contents/{path}"), &[("ref", revision.to_owned())]).await?;
+        let language = path.rsplit_once('.').map_or("", |(_, extension)| extension);
+        let is_markdown = language.eq_ignore_ascii_case("md") || language.eq_ignore_ascii_case("markdown");
+        let title = format!("{path} [{name}, {revision}]");
+        let fence = "`".repeat(text.split(|c| c != '`').map(str::len).max().unwrap_or_default().max(2) + 1);
+        let text = match is_markdown {
+            true => text,
+            false => format!("{fence}{language}\n{}\n{fence}", text.trim_end_matches('\n')),
+        };
+        Some(PageText { title, text, notes: Vec::new() })
+    }
+
+    async fn repository(&self, name: &str) -> Option<PageText> {
+        let found: Repository = self.json(&format!("repos/{name}"), &[]).await?;
+        let readme = self.text(&format!("repos/{name}/readme"), &[]).await;
+        let mut text = String::new();
+        if let Some(description) = &found.description {
+            let _ = writeln!(text, "{description}\n");
+        }
+        let license = found.license.as_ref().and_then(|license| license.spdx_id.as_deref()).unwrap_or("none named");
+        let topics = found.topics.join(", ");
+        let lines = [
+            ("Language", found.language.as_deref().unwrap_or("unknown")),
+            ("Licence", license),
+            ("Default branch", &found.default_branch),
+            ("Stars", &found.stargazers_count.to_string()),
+            ("Open issues", &found.open_issues_count.to_string()),
+            ("Last push", found.pushed_at.as_deref().unwrap_or("never")),
+            ("Topics", &topics),
+            ("Archived", if found.archived { "yes" } else { "" }),
+        ];
+        for (key, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
+            let _ = writeln!(text, "**{key}:** {value}");
+        }
+        if let Some(readme) = readme {
+            let _ = write!(text, "\n---\n\n{}", readme.trim());
+        }
+        Some(PageText { title: found.full_name, text, notes: Vec::new() })
+    }
+
+    async fn json<T: DeserializeOwned>(&self, path: &str, query: &[(&str, String)]) -> Option<T> {
+        serde_json::from_slice(&self.get(path, query, JSON).await?).ok()
+    }
+
+    async fn text(&self, path: &str, query: &[(&str, String)]) -> Option<String> {
+        String::from_utf8(self.get(path, query, RAW).await?).ok().filter(|text| !text.contains('\0'))
+    }
+
+    async fn get(&self, path: &str, query: &[(&str, String)], accept: &'static str) -> Option<Vec<u8>> {
+        let mut url = self.api.clone()?;
+        let base = url.path().trim_end_matches('/').to_owned();
+        url.set_path(&format!("{base}/{path}"));
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let mut request = Request::new(Method::GET, url);
+        *request.headers_mut() = self.headers.clone();
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
+        match self.client.send(request).await.ok()? {
+            HttpReply::Response(mut response) if response.status() == StatusCode::OK => {
+                let (bytes, is_whole) = read_up_to(&mut response, MAX_RESPONSE).await.ok()?;
+                is_whole.then_some(bytes)
+            }
+            HttpReply::Response(_) | HttpReply::Redirect(..) => None,
+        }
+    }
+}
+
+impl<'a> GitHubItem<'a> {
+    fn of(path: &[&'a str]) -> Option<Self> {
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        match path {
+            [] => Some(Self::Repository),
+            ["issues", number] if is_number(number) => Some(Self::Issue(number)),
+            ["pull", number, ..] if is_number(number) => Some(Self::Pull(number)),
+            ["blob", revision, path @ ..] if !path.is_empty() => Some(Self::File { revision, path: path.join("/") }),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct User {
+    login: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Label {
+    name: String,
+}
+
+/// An issue or a pull request.
+#[derive(Debug, Deserialize)]
+struct Thread {
+    title: Option<String>,
+    state: String,
+    user: Option<User>,
+    created_at: Option<String>,
+    updated_at: Option<String>,
+    html_url: String,
+    body: Option<String>,
+    #[serde(default)]
+    labels: Vec<Label>,
+    #[serde(default)]
+    comments: usize,
+    #[serde(default)]
+    merged: bool,
+    #[serde(default)]
+    changed_files: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct Comment {
+    user: Option<User>,
+    created_at: Option<String>,
+    body: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ChangedFile {
+    filename: String,
+    status: String,
+    additions: usize,
+    deletions: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct License {
+    spdx_id: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Repository {
+    full_name: String,
+    description: Option<String>,
+    language: Option<String>,
+    license: Option<License>,
+    default_branch: String,
+    stargazers_count: u64,
+    open_issues_count: u64,
+    pushed_at: Option<String>,
+    #[serde(default)]
+    topics: Vec<String>,
+    #[serde(default)]
+    archived: bool,
+}
+
+impl Thread {
+    fn page(&self, name: &str, number: &str, is_pull: bool, comments: &[Comment], files: &[ChangedFile]) -> PageText {
+        let kind = if is_pull { "PR" } else { "Issue" };
+        let title = format!("{kind} #{number}: {} [{name}]", self.title.as_deref().unwrap_or("(no title)"));
+        let mut text = String::new();
+        let labels = self.labels.iter().map(|label| label.name.as_str()).collect::<Vec<_>>().join(", ");
+        let lines = [
+            ("Repository", name),
+            ("State", if self.merged { "merged" } else { &self.state }),
+            ("Author", author(self.user.as_ref())),
+            ("Created", self.created_at.as_deref().unwrap_or_default()),
+            ("Updated", self.updated_at.as_deref().unwrap_or_default()),
+            ("Labels", &labels),
+            ("URL", &self.html_url),
+        ];
+        for (key, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
+            let _ = writeln!(text, "**{key}:** {value}");
+        }
+        let body = self.body.as_deref().map(str::trim).filter(|body| !body.is_empty()).unwrap_or("(no description)");
+        let _ = write!(text, "\n---\n\n{body}");
+        if !files.is_empty() {
+            let _ = write!(text, "\n\n## Files\n\n| File | Change | Lines |\n| --- | --- | --- |");
+            for file in files {
+                let ChangedFile { filename, status, additions, deletions } = file;
+                let _ = write!(text, "\n| {} | {status} | +{additions} −{deletions} |", filename.replace('|', "\\|"));
+            }
+        }
+        for comment in comments {
+            let (author, when) = (author(comment.user.as_ref()), comment.created_at.as_deref().unwrap_or("unknown"));
+            let body = comment.body.as_deref().unwrap_or_default().trim();
+            let _ = write!(text, "\n\n## Comment by {author}, {when}\n\n{body}");
+        }
+        let mut notes = Vec::new();
+        if self.comments > comments.len() {
+            notes.push(format!("{} of {} comments are shown.", comments.len(), self.comments));
+        }
+        if self.changed_files > files.len() {
+            notes.push(format!("{} of {} files are shown.", files.len(), self.changed_files));
+        }
+        PageText { title, text: text.replace("\r\n", "\n"), notes }
+    }
+}
+
+fn author(user: Option<&User>) -> &str {
+    user.map_or("unknown", |user| &user.login)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_urls_of_issues_pull_requests_files_and_repositories_are_recognised() {
+        let of = |path: &'static str| {
+            let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+            GitHubItem::of(segments.get(2..).unwrap())
+        };
+        assert_eq!(of("o/r"), Some(GitHubItem::Repository));
+        assert_eq!(of("o/r/issues/12"), Some(GitHubItem::Issue("12")));
+        assert_eq!(of("o/r/pull/12/files"), Some(GitHubItem::Pull("12")));
+        let file = GitHubItem::File { revision: "main", path: "src/lib.rs".to_owned() };
+        assert_eq!(of("o/r/blob/main/src/lib.rs"), Some(file));
+        for path in ["o/r/issues", "o/r/issues/new", "o/r/blob/main", "o/r/tree/main/src", "o/r/wiki"] {
+            assert_eq!(of(path), None, "{path}");
+        }
+    }
+}

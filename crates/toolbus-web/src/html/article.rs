@@ -1,0 +1,229 @@
+//! Which part of a page is its content, and what is left out of it.
+
+use super::Part;
+use super::dom::{Content, Dom, NodeId};
+
+/// Elements that show nothing.
+const UNSEEN: [&str; 20] = [
+    "script", "style", "template", "head", "svg", "iframe", "object", "embed", "canvas", "audio", "video", "input",
+    "button", "select", "textarea", "datalist", "map", "noscript", "dialog", "frameset",
+];
+/// Elements of a page that are not of its content.
+const FRAME: [&str; 3] = ["nav", "aside", "footer"];
+/// The same by role.
+const FRAME_ROLES: [&str; 9] =
+    ["navigation", "banner", "contentinfo", "complementary", "search", "menu", "menubar", "dialog", "alertdialog"];
+/// Words in a class or id of what is not of the content.
+const FRAME_WORDS: [&str; 26] = [
+    "advert",
+    "ads",
+    "banner",
+    "breadcrumb",
+    "breadcrumbs",
+    "cookie",
+    "cookies",
+    "consent",
+    "headerlink",
+    "menu",
+    "navbar",
+    "navigation",
+    "newsletter",
+    "pagination",
+    "popup",
+    "promo",
+    "related",
+    "sidebar",
+    "share",
+    "sharing",
+    "skip",
+    "social",
+    "sphinxsidebar",
+    "sponsor",
+    "toolbar",
+    "toc",
+];
+/// Elements whose text counts for the choice.
+const PROSE: [&str; 10] = ["p", "pre", "li", "td", "th", "blockquote", "dd", "dt", "h2", "h3"];
+/// Smallest share of a page's text that the marked main content must have, in percent.
+const MARKED_SHARE: usize = 25;
+/// Text of a page, in bytes, from which it shows something without scripts.
+const MUCH_TEXT: usize = 1000;
+
+/// What is written of a page.
+pub(super) struct Choice {
+    top: NodeId,
+    /// By node: whether it is left out, with all below.
+    is_left_out: Vec<bool>,
+    has_much_text: bool,
+}
+
+impl Choice {
+    pub(super) fn of(dom: &Dom, part: Part) -> Self {
+        let is_left_out =
+            dom.ids().map(|id| is_unseen(dom, id) || (part == Part::Article && is_frame(dom, id))).collect();
+        let mut choice = Self { top: NodeId::ROOT, is_left_out, has_much_text: false };
+        let texts = choice.texts(dom);
+        choice.has_much_text = texts.first().is_some_and(|text| text.all > MUCH_TEXT);
+        if part == Part::Article {
+            choice.top = choice.best(dom, &texts).unwrap_or(NodeId::ROOT);
+        }
+        choice
+    }
+
+    /// The node that has the content.
+    pub(super) const fn top(&self) -> NodeId {
+        self.top
+    }
+
+    /// Whether the page has so much text that scripts matter little.
+    pub(super) const fn has_much_text(&self) -> bool {
+        self.has_much_text
+    }
+
+    pub(super) fn leaves_out(&self, id: NodeId) -> bool {
+        self.is_left_out.get(id.index()).is_some_and(|left_out| *left_out)
+    }
+
+    /// The texts below each node. Children nearly always have higher numbers than their parents, so one pass is enough;
+    /// the few that the parser has moved count for nothing.
+    fn texts(&self, dom: &Dom) -> Vec<TextSize> {
+        let mut texts = vec![TextSize::default(); dom.len()];
+        for id in dom.ids().rev() {
+            if self.leaves_out(id) {
+                continue;
+            }
+            let own = match dom.content(id) {
+                Content::Text(text) => TextSize { all: solid(text), links: 0 },
+                Content::Element(name, _) => {
+                    let below = texts.get(id.index()).copied().unwrap_or_default();
+                    if &*name.local == "a" { TextSize { links: below.all, ..below } } else { below }
+                }
+                Content::Other => texts.get(id.index()).copied().unwrap_or_default(),
+            };
+            if let Some(size) = texts.get_mut(id.index()) {
+                *size = own;
+            }
+            if let Some(size) = dom.parent(id).and_then(|parent| texts.get_mut(parent.index())) {
+                size.all += own.all;
+                size.links += own.links;
+            }
+        }
+        texts
+    }
+
+    /// The marked main content, or else the element that holds most prose.
+    fn best(&self, dom: &Dom, texts: &[TextSize]) -> Option<NodeId> {
+        let size = |id: NodeId| texts.get(id.index()).copied().unwrap_or_default();
+        let whole = size(NodeId::ROOT).all;
+        let mut marked: Option<NodeId> = None;
+        let mut articles = Vec::new();
+        for id in dom.ids() {
+            let is_main = dom.name(id) == "main" || dom.attribute(id, "role") == "main";
+            if is_main && marked.is_none_or(|other| size(id).all > size(other).all) {
+                marked = Some(id);
+            }
+            if dom.name(id) == "article" {
+                articles.push(id);
+            }
+        }
+        // Several articles are a list of them, such as the posts of a thread.
+        let marked = marked.or(match articles.as_slice() {
+            [only] => Some(*only),
+            _ => None,
+        });
+        if let Some(marked) = marked.filter(|id| size(*id).all * 100 >= whole * MARKED_SHARE) {
+            return Some(marked);
+        }
+        let mut scores = vec![0_usize; dom.len()];
+        for id in dom.ids().filter(|id| !self.leaves_out(*id) && PROSE.contains(&dom.name(*id))) {
+            let worth = size(id).all.saturating_sub(size(id).links);
+            let parent = dom.parent(id);
+            for (ancestor, part) in [(parent, 2), (parent.and_then(|parent| dom.parent(parent)), 1)] {
+                if let Some(score) = ancestor.and_then(|ancestor| scores.get_mut(ancestor.index())) {
+                    *score += worth * part;
+                }
+            }
+        }
+        let best = dom.ids().max_by_key(|id| scores.get(id.index()).copied().unwrap_or_default())?;
+        // Up to where most of the text is: sections of one text are next to each other.
+        let mut top = best;
+        while size(top).all * 2 < whole {
+            top = dom.parent(top)?;
+        }
+        Some(top)
+    }
+}
+
+/// Bytes of text below a node.
+#[derive(Debug, Clone, Copy, Default)]
+struct TextSize {
+    all: usize,
+    /// Of it, that of links.
+    links: usize,
+}
+
+/// Bytes that are not white space.
+fn solid(text: &str) -> usize {
+    text.bytes().filter(|byte| *byte > b' ').count()
+}
+
+fn is_unseen(dom: &Dom, id: NodeId) -> bool {
+    let Content::Element(name, attributes) = dom.content(id) else { return false };
+    UNSEEN.contains(&&*name.local)
+        || attributes.iter().any(|attribute| match &*attribute.name.local {
+            "hidden" => !attribute.value.eq_ignore_ascii_case("until-found"),
+            "aria-hidden" => attribute.value.eq_ignore_ascii_case("true") && &*name.local != "math",
+            "style" => hides(&attribute.value),
+            _ => false,
+        })
+}
+
+/// Whether a style makes its element invisible: text that a reader does not see may be there for the model alone.
+fn hides(style: &str) -> bool {
+    style.split(';').filter_map(|rule| rule.split_once(':')).any(|(name, value)| {
+        let (name, value) = (name.trim(), value.trim().trim_end_matches("!important").trim());
+        let is = |wanted: &str, hidden: &[&str]| {
+            name.eq_ignore_ascii_case(wanted) && hidden.iter().any(|hidden| value.eq_ignore_ascii_case(hidden))
+        };
+        is("display", &["none"])
+            || is("visibility", &["hidden", "collapse"])
+            || is("opacity", &["0", "0.0", "0%"])
+            || is("font-size", &["0", "0px", "0em", "0rem", "0%", "0pt"])
+    })
+}
+
+fn is_frame(dom: &Dom, id: NodeId) -> bool {
+    let Content::Element(name, attributes) = dom.content(id) else { return false };
+    let name = &*name.local;
+    if matches!(name, "html" | "body" | "main" | "article") {
+        return false;
+    }
+    if FRAME.contains(&name) || (name == "header" && is_of_page(dom, id)) || name == "form" && is_small(dom, id) {
+        return true;
+    }
+    attributes.iter().any(|attribute| match &*attribute.name.local {
+        "role" => FRAME_ROLES.iter().any(|role| attribute.value.eq_ignore_ascii_case(role)),
+        "class" | "id" => {
+            let words = attribute.value.split(|c: char| !c.is_ascii_alphanumeric());
+            words
+                .filter(|word| !word.is_empty())
+                .any(|word| FRAME_WORDS.iter().any(|frame| word.eq_ignore_ascii_case(frame)) && !is_heading(name))
+        }
+        _ => false,
+    })
+}
+
+fn is_heading(name: &str) -> bool {
+    matches!(name, "h1" | "h2" | "h3" | "h4" | "h5" | "h6" | "p" | "pre" | "code" | "td" | "th")
+}
+
+/// Whether a header is that of the page, and not that of an article or a section in it.
+fn is_of_page(dom: &Dom, id: NodeId) -> bool {
+    let ancestors = std::iter::successors(dom.parent(id), |id| dom.parent(*id));
+    !ancestors.take(16).any(|ancestor| matches!(dom.name(ancestor), "article" | "main" | "section"))
+}
+
+/// Whether a form has nothing but fields: some pages are one form.
+fn is_small(dom: &Dom, id: NodeId) -> bool {
+    dom.text(id, MUCH_TEXT).len() < MUCH_TEXT
+}

@@ -1,0 +1,604 @@
+//! Writes a tree as Markdown (GitHub's flavour, with the definition lists of PHP Markdown Extra).
+
+use std::borrow::Cow;
+
+use toolbus_core::Clock;
+use url::Url;
+
+use super::Limits;
+use super::article::Choice;
+use super::dom::{Content, Dom, NodeId};
+use super::table::Table;
+
+/// Deepest nesting that is written with its structure; below is text alone. A page cannot exhaust the stack.
+const MAX_DEPTH: u32 = 200;
+/// Nodes that are written between two looks at the clock.
+const NODES_PER_CHECK: u32 = 4096;
+/// Longest block of code, in bytes.
+const MAX_CODE: usize = 1 << 20;
+/// Longest URL that is written, in bytes.
+const MAX_URL: usize = 2048;
+/// What links to a heading from itself show.
+const ANCHOR_SIGNS: [&str; 5] = ["", "#", "¶", "§", "🔗"];
+
+/// Writes what was chosen of a page.
+pub(super) struct MarkdownWriter<'a> {
+    pub(super) dom: &'a Dom,
+    choice: &'a Choice,
+    base: &'a Url,
+    limits: &'a Limits,
+    out: String,
+    /// What each line begins with, for quotes and lists.
+    prefix: String,
+    /// What the next line begins with instead of the end of its prefix: the sign of a list item, say.
+    markers: Vec<Marker>,
+    /// Line breaks before the next text.
+    breaks: u8,
+    /// Whether white space is before the next text.
+    has_space: bool,
+    /// Signs that are written with the next text, so that none surrounds nothing.
+    opens: Vec<&'static str>,
+    /// How many surrounding elements are one line.
+    inline: u32,
+    is_in_link: bool,
+    is_in_strong: bool,
+    is_in_emphasis: bool,
+    pub(super) is_in_cell: bool,
+    /// Whether the line has no text yet.
+    is_fresh: bool,
+    depth: u32,
+    until_check: u32,
+    is_short: bool,
+}
+
+struct Marker {
+    /// Where in the prefix.
+    at: usize,
+    text: Cow<'static, str>,
+}
+
+impl<'a> MarkdownWriter<'a> {
+    pub(super) fn new(dom: &'a Dom, choice: &'a Choice, base: &'a Url, limits: &'a Limits) -> Self {
+        Self {
+            dom,
+            choice,
+            base,
+            limits,
+            out: String::new(),
+            prefix: String::new(),
+            markers: Vec::new(),
+            breaks: 0,
+            has_space: false,
+            opens: Vec::new(),
+            inline: 0,
+            is_in_link: false,
+            is_in_strong: false,
+            is_in_emphasis: false,
+            is_in_cell: false,
+            is_fresh: true,
+            depth: 0,
+            until_check: NODES_PER_CHECK,
+            is_short: false,
+        }
+    }
+
+    /// The Markdown, and whether a limit left out its end.
+    pub(super) fn finish(self) -> (String, bool) {
+        (self.out, self.is_short)
+    }
+
+    /// Writes a node with all below.
+    pub(super) fn write(&mut self, id: NodeId) {
+        if self.choice.leaves_out(id) || self.is_over() {
+            return;
+        }
+        match self.dom.content(id) {
+            Content::Text(text) => self.text(text),
+            Content::Element(..) if self.depth > MAX_DEPTH => self.flat(id),
+            Content::Element(name, _) => {
+                self.depth += 1;
+                self.element(id, &name.local);
+                self.depth -= 1;
+            }
+            Content::Other => self.children(id),
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.until_check -= 1;
+        if self.until_check == 0 {
+            self.until_check = NODES_PER_CHECK;
+            self.is_short |= Clock::SYSTEM.now() > self.limits.until;
+        }
+        self.is_short |= self.out.len() > self.limits.output;
+        self.is_short
+    }
+
+    fn children(&mut self, id: NodeId) {
+        let dom = self.dom;
+        for child in dom.children(id) {
+            self.write(child);
+        }
+    }
+
+    fn flat(&mut self, id: NodeId) {
+        let (dom, choice) = (self.dom, self.choice);
+        for below in dom.below(id, |id| choice.leaves_out(id)) {
+            if let Content::Text(text) = dom.content(below) {
+                self.text(text);
+                self.has_space = true;
+            }
+        }
+    }
+
+    fn element(&mut self, id: NodeId, name: &str) {
+        match name {
+            "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => self.heading(id, name),
+            "p" | "div" | "section" | "article" | "main" | "header" | "footer" | "nav" | "aside" | "address"
+            | "figure" | "figcaption" | "form" | "fieldset" | "legend" | "details" | "summary" | "hgroup"
+            | "center" | "body" | "html" | "dl" | "tr" | "caption" | "search" | "option" | "noscript" => self.block(id),
+            "ul" | "ol" | "menu" | "dir" => self.list(id, name == "ol"),
+            "li" => self.item(id, "- ".into()),
+            "dt" => {
+                self.break_lines(2);
+                self.children(id);
+                self.break_lines(1);
+            }
+            "dd" => {
+                self.break_lines(1);
+                self.marked(id, ": ".into());
+                self.break_lines(2);
+            }
+            "blockquote" => {
+                self.break_lines(2);
+                self.marked(id, "> ".into());
+                self.break_lines(2);
+            }
+            "pre" | "listing" | "xmp" => self.code_block(id),
+            "table" => self.table(id),
+            "td" | "th" => {
+                self.has_space = true;
+                self.block(id);
+            }
+            "hr" => self.rule(),
+            "br" => self.line_break(),
+            "a" => self.link(id),
+            "img" => self.image(id),
+            "code" | "kbd" | "samp" | "tt" | "var" if name != "var" => self.code(id),
+            "strong" | "b" => self.strong(id),
+            "em" | "i" | "cite" | "dfn" | "var" => self.emphasis(id),
+            "del" | "s" | "strike" => self.surrounded(id, "~~"),
+            "q" => {
+                self.word("“");
+                self.children(id);
+                self.has_space = false;
+                self.word("”");
+            }
+            "rp" => {}
+            "rt" => {
+                self.word("(");
+                self.children(id);
+                self.has_space = false;
+                self.word(")");
+            }
+            "math" if !self.dom.attribute(id, "alttext").is_empty() => {
+                let text = format!("${}$", self.dom.attribute(id, "alttext").trim());
+                self.begin();
+                self.out.push_str(&text.replace('\n', " "));
+            }
+            "annotation" | "annotation-xml" => {}
+            _ => self.children(id),
+        }
+    }
+
+    fn block(&mut self, id: NodeId) {
+        self.break_lines(2);
+        self.children(id);
+        self.break_lines(2);
+    }
+
+    /// Ends a line, or a paragraph with two breaks.
+    pub(super) fn break_lines(&mut self, breaks: u8) {
+        if self.inline > 0 {
+            self.has_space = true;
+        } else if self.markers.is_empty() {
+            self.breaks = self.breaks.max(breaks);
+            self.has_space = false;
+        }
+    }
+
+    fn line_break(&mut self) {
+        if self.inline > 0 {
+            self.has_space = true;
+        } else if self.breaks == 0 && !self.is_fresh {
+            self.breaks = 1;
+            self.has_space = false;
+        }
+    }
+
+    /// Writes what must come before a text.
+    pub(super) fn begin(&mut self) {
+        if self.inline == 0 && (self.breaks > 0 || self.out.is_empty() || !self.markers.is_empty()) {
+            self.line_start();
+        } else if self.has_space && !self.is_fresh {
+            self.out.push(' ');
+        }
+        self.has_space = false;
+        for open in self.opens.drain(..) {
+            self.out.push_str(open);
+            self.is_fresh = false;
+        }
+    }
+
+    fn line_start(&mut self) {
+        let common = self.markers.first().map_or(self.prefix.len(), |marker| marker.at);
+        let common = self.prefix.get(..common).unwrap_or_default();
+        if !self.out.is_empty() {
+            for left in (0..self.breaks.max(1)).rev() {
+                self.out.push('\n');
+                if left > 0 {
+                    self.out.push_str(common.trim_end());
+                }
+            }
+        }
+        self.breaks = 0;
+        self.out.push_str(common);
+        for marker in self.markers.drain(..) {
+            self.out.push_str(&marker.text);
+        }
+        self.is_fresh = true;
+    }
+
+    /// Writes text of the page, with one space for any run of white space.
+    fn text(&mut self, mut text: &str) {
+        let is_space = |c: char| c.is_ascii_whitespace() || c == '\u{a0}';
+        loop {
+            let trimmed = text.trim_start_matches(is_space);
+            self.has_space |= trimmed.len() != text.len();
+            if trimmed.is_empty() {
+                return;
+            }
+            let (word, rest) = trimmed.split_at(trimmed.find(is_space).unwrap_or(trimmed.len()));
+            self.word(word);
+            text = rest;
+        }
+    }
+
+    /// Writes a word, with what Markdown would take for a sign escaped.
+    fn word(&mut self, word: &str) {
+        self.begin();
+        if std::mem::take(&mut self.is_fresh) && self.inline == 0 && is_sign(word) {
+            self.out.push('\\');
+        }
+        let mut rest = word;
+        while let Some(at) = rest.find(['\\', '`', '*', '_', '[', ']', '<', '|', '~']) {
+            let (plain, from) = rest.split_at(at);
+            self.out.push_str(plain);
+            let mut after = from.chars();
+            let Some(sign) = after.next() else { return };
+            let next = after.clone().next();
+            let is_inner = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+            let is_escaped = match sign {
+                '`' | '*' => true,
+                '\\' => next.is_some_and(|c| c.is_ascii_punctuation()),
+                '_' => {
+                    !(is_inner(plain.chars().next_back().or_else(|| self.out.chars().next_back())) && is_inner(next))
+                }
+                '[' => self.is_in_link,
+                ']' => self.is_in_link || next == Some('('),
+                '<' => next.is_some_and(|c| c.is_ascii_alphabetic() || matches!(c, '/' | '!' | '?')),
+                '|' => self.is_in_cell,
+                _ => next == Some('~'),
+            };
+            if is_escaped {
+                self.out.push('\\');
+            }
+            self.out.push(sign);
+            rest = after.as_str();
+        }
+        self.out.push_str(rest);
+    }
+
+    fn heading(&mut self, id: NodeId, name: &str) {
+        if self.inline > 0 || self.is_in_link {
+            return self.block(id);
+        }
+        self.break_lines(2);
+        let level = name.trim_start_matches('h').parse().unwrap_or(1);
+        let at = self.prefix.len();
+        let text = self.captured(id, false);
+        if !text.is_empty() {
+            self.markers.push(Marker { at, text: format!("{} ", "#".repeat(level)).into() });
+            self.begin();
+            self.out.push_str(&text);
+            self.is_fresh = false;
+        }
+        self.break_lines(2);
+    }
+
+    /// What a node becomes as one line.
+    pub(super) fn captured(&mut self, id: NodeId, is_cell: bool) -> String {
+        let out = std::mem::take(&mut self.out);
+        let opens = std::mem::take(&mut self.opens);
+        let before = (self.has_space, self.is_fresh, self.is_in_cell);
+        (self.has_space, self.is_fresh, self.is_in_cell) = (false, true, is_cell || self.is_in_cell);
+        self.inline += 1;
+        self.children(id);
+        self.inline -= 1;
+        (self.has_space, self.is_fresh, self.is_in_cell) = before;
+        self.opens = opens;
+        std::mem::replace(&mut self.out, out)
+    }
+
+    fn list(&mut self, id: NodeId, is_ordered: bool) {
+        let is_nested = self.dom.parent(id).is_some_and(|parent| self.dom.name(parent) == "li");
+        self.break_lines(if is_nested { 1 } else { 2 });
+        let mut number: i64 = self.dom.attribute(id, "start").trim().parse().unwrap_or(1);
+        let mut is_first = true;
+        let dom = self.dom;
+        for child in dom.children(id) {
+            if dom.name(child) != "li" {
+                self.write(child);
+                continue;
+            }
+            if !is_first && self.inline == 0 && self.markers.is_empty() {
+                self.breaks = 1;
+            }
+            is_first = false;
+            let sign = if is_ordered { format!("{number}. ").into() } else { Cow::Borrowed("- ") };
+            number = number.saturating_add(1);
+            if !self.choice.leaves_out(child) && !self.is_over() {
+                self.depth += 1;
+                self.item(child, sign);
+                self.depth -= 1;
+            }
+        }
+        self.break_lines(if is_nested { 1 } else { 2 });
+    }
+
+    fn item(&mut self, id: NodeId, sign: Cow<'static, str>) {
+        if self.depth > MAX_DEPTH {
+            return self.flat(id);
+        }
+        self.break_lines(1);
+        self.marked(id, sign);
+        self.break_lines(1);
+    }
+
+    /// Writes the children of a node with a sign before the first line, and room for it before the others.
+    fn marked(&mut self, id: NodeId, sign: Cow<'static, str>) {
+        if self.inline > 0 {
+            return self.children(id);
+        }
+        let (at, markers) = (self.prefix.len(), self.markers.len());
+        self.prefix.push_str(&if sign.starts_with('>') { sign.to_string() } else { " ".repeat(sign.len()) });
+        self.markers.push(Marker { at, text: sign });
+        self.children(id);
+        self.prefix.truncate(at);
+        self.markers.truncate(markers);
+    }
+
+    fn code_block(&mut self, id: NodeId) {
+        if self.inline > 0 {
+            return self.code(id);
+        }
+        let code = self.dom.text(id, MAX_CODE);
+        let code = code.strip_prefix('\n').unwrap_or(&code).trim_end();
+        if code.trim().is_empty() {
+            return;
+        }
+        self.break_lines(2);
+        self.begin();
+        let fence = "`".repeat(longest_run(code).max(2) + 1);
+        self.out.push_str(&fence);
+        self.out.push_str(&self.language(id));
+        for line in code.lines() {
+            self.out.push('\n');
+            self.out.push_str(if line.is_empty() { self.prefix.trim_end() } else { &self.prefix });
+            self.out.push_str(line);
+        }
+        self.out.push('\n');
+        self.out.push_str(&self.prefix);
+        self.out.push_str(&fence);
+        self.is_fresh = false;
+        self.break_lines(2);
+    }
+
+    /// The language of a block of code, from the classes of its element, of the first in it, or of those around it.
+    fn language(&self, id: NodeId) -> String {
+        let inner = self.dom.children(id).find(|child| matches!(self.dom.content(*child), Content::Element(..)));
+        let around = std::iter::successors(self.dom.parent(id), |id| self.dom.parent(*id)).take(2);
+        let candidates = [Some(id), inner].into_iter().flatten().chain(around);
+        let classes = candidates.flat_map(|id| self.dom.attribute(id, "class").split_ascii_whitespace());
+        let languages = classes.filter_map(|class| {
+            ["language-", "lang-", "highlight-source-", "highlight-", "brush:"]
+                .iter()
+                .find_map(|p| class.strip_prefix(p))
+        });
+        let is_name =
+            |name: &&str| name.len() <= 20 && name.chars().all(|c| c.is_ascii_alphanumeric() || "+#-_".contains(c));
+        let found = languages.filter(|name| !matches!(*name, "default" | "none" | "plain" | "notranslate"));
+        found.filter(is_name).find(|name| !name.is_empty()).unwrap_or_default().to_owned()
+    }
+
+    fn code(&mut self, id: NodeId) {
+        let code = self.dom.text(id, MAX_CODE);
+        let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
+        if code.is_empty() {
+            return;
+        }
+        self.begin();
+        let fence = "`".repeat(longest_run(&code) + 1);
+        let pad = if code.starts_with('`') || code.ends_with('`') { " " } else { "" };
+        let code = if self.is_in_cell { code.replace('|', "\\|") } else { code };
+        for part in [fence.as_str(), pad, &code, pad, &fence] {
+            self.out.push_str(part);
+        }
+        self.is_fresh = false;
+    }
+
+    fn strong(&mut self, id: NodeId) {
+        let was = std::mem::replace(&mut self.is_in_strong, true);
+        if was {
+            self.children(id)
+        } else {
+            self.surrounded(id, "**")
+        }
+        self.is_in_strong = was;
+    }
+
+    fn emphasis(&mut self, id: NodeId) {
+        let was = std::mem::replace(&mut self.is_in_emphasis, true);
+        if was {
+            self.children(id)
+        } else {
+            self.surrounded(id, "*")
+        }
+        self.is_in_emphasis = was;
+    }
+
+    /// Writes the children between two signs, unless they have no text or are paragraphs.
+    fn surrounded(&mut self, id: NodeId, sign: &'static str) {
+        let has_blocks = self.dom.children(id).any(|child| is_block(self.dom.name(child)));
+        if has_blocks {
+            return self.children(id);
+        }
+        let opens = self.opens.len();
+        self.opens.push(sign);
+        self.children(id);
+        if self.opens.len() > opens {
+            self.opens.truncate(opens);
+        } else {
+            self.out.push_str(sign);
+        }
+    }
+
+    fn link(&mut self, id: NodeId) {
+        let href = self.dom.attribute(id, "href").trim();
+        let shows = |text: &str| ANCHOR_SIGNS.contains(&text);
+        let is_anchor = href.starts_with('#');
+        if is_anchor && shows(self.dom.text(id, 16).trim()) {
+            return;
+        }
+        let Some(url) = self.address(href).filter(|_| !is_anchor && !self.is_in_link) else {
+            return self.children(id);
+        };
+        let opens = self.opens.len();
+        self.opens.push("[");
+        self.is_in_link = true;
+        self.inline += 1;
+        // The text of a link is one line, but it may be the first of its paragraph.
+        if self.inline == 1 && (self.breaks > 0 || !self.markers.is_empty() || self.out.is_empty()) && self.has_text(id)
+        {
+            self.line_start();
+        }
+        self.children(id);
+        self.inline -= 1;
+        self.is_in_link = false;
+        if self.opens.len() > opens {
+            self.opens.truncate(opens);
+        } else {
+            for part in ["](", &url, ")"] {
+                self.out.push_str(part);
+            }
+        }
+    }
+
+    /// Whether anything is written of a node.
+    fn has_text(&self, id: NodeId) -> bool {
+        let (dom, choice) = (self.dom, self.choice);
+        dom.below(id, |id| choice.leaves_out(id)).any(|below| match dom.content(below) {
+            Content::Text(text) => !text.trim().is_empty(),
+            Content::Element(name, _) => &*name.local == "img" && self.shown_image(below).is_some(),
+            Content::Other => false,
+        })
+    }
+
+    fn image(&mut self, id: NodeId) {
+        let Some((alt, url)) = self.shown_image(id) else { return };
+        self.begin();
+        self.is_fresh = false;
+        for part in ["![", &alt, "](", &url, ")"] {
+            self.out.push_str(part);
+        }
+    }
+
+    /// The description and address of an image that has both.
+    fn shown_image(&self, id: NodeId) -> Option<(String, String)> {
+        let alt = self.dom.attribute(id, "alt").split_whitespace().collect::<Vec<_>>().join(" ");
+        let source = ["src", "data-src"].map(|name| self.dom.attribute(id, name).trim());
+        let url = source.into_iter().find_map(|source| self.address(source))?;
+        (!alt.is_empty()).then(|| (alt.replace(['[', ']'], ""), url))
+    }
+
+    /// The absolute address of a link, if it is one that can be read or written to.
+    fn address(&self, href: &str) -> Option<String> {
+        let url = self.base.join(Some(href).filter(|href| !href.is_empty())?).ok()?;
+        let is_known = matches!(url.scheme(), "http" | "https" | "ftp" | "mailto" | "tel");
+        (is_known && url.as_str().len() <= MAX_URL).then(|| url.as_str().replace('(', "%28").replace(')', "%29"))
+    }
+
+    fn rule(&mut self) {
+        if self.inline == 0 {
+            self.break_lines(2);
+            self.begin();
+            self.out.push_str("---");
+            self.is_fresh = false;
+        }
+        self.break_lines(2);
+    }
+
+    fn table(&mut self, id: NodeId) {
+        let table = if self.inline == 0 { Table::of(self.dom, id, |id| self.choice.leaves_out(id)) } else { None };
+        let Some(table) = table else { return self.block(id) };
+        self.break_lines(2);
+        if let Some(caption) = table.caption {
+            self.block(caption);
+        }
+        for line in table.lines(|cell| self.captured(cell, true)) {
+            self.begin();
+            self.out.push_str(&line);
+            self.is_fresh = false;
+            self.break_lines(1);
+        }
+        self.break_lines(2);
+    }
+}
+
+fn is_block(name: &str) -> bool {
+    matches!(
+        name,
+        "p" | "div"
+            | "ul"
+            | "ol"
+            | "table"
+            | "pre"
+            | "blockquote"
+            | "section"
+            | "article"
+            | "h1"
+            | "h2"
+            | "h3"
+            | "h4"
+            | "h5"
+            | "h6"
+            | "hr"
+            | "dl"
+            | "figure"
+    )
+}
+
+/// Whether a word at the start of a line would begin something other than a paragraph.
+fn is_sign(word: &str) -> bool {
+    let only = |chars: &[char]| word.trim_end_matches(chars).is_empty();
+    let is_number = || {
+        let digits = word.trim_end_matches(['.', ')']);
+        digits.len() + 1 == word.len() && !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    word.starts_with('>') || only(&['#']) || only(&['-']) || only(&['+']) || only(&['=']) || is_number()
+}
+
+/// The longest run of backticks.
+fn longest_run(text: &str) -> usize {
+    text.split(|c| c != '`').map(str::len).max().unwrap_or_default()
+}

@@ -1,0 +1,221 @@
+//! From HTML to Markdown, construct by construct.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn converted(html: &str, part: Part) -> Converted {
+    let url = Url::parse("https://site.example/docs/page.html?x=1#top").unwrap();
+    convert(html, &url, part, &Limits::generous())
+}
+
+fn markdown(html: &str) -> String {
+    converted(html, Part::Full).markdown
+}
+
+fn article(html: &str) -> String {
+    converted(html, Part::Article).markdown
+}
+
+#[test]
+fn each_element_becomes_its_markdown() {
+    let table = [
+        ("<h1>One</h1><h2>Two <code>x</code></h2><h6>Six</h6>", "# One\n\n## Two `x`\n\n###### Six"),
+        ("<p>a\n b&nbsp;c</p><p>d<br>e</p>", "a b c\n\nd\ne"),
+        ("<p>a <b> bold </b> b <i>it</i>, <b></b><em> </em>c</p>", "a **bold** b *it*, c"),
+        ("<b><strong>x</strong> y</b>", "**x y**"),
+        ("<b><p>x</p></b>", "x"),
+        ("<p>x <del>y</del> <q>z</q></p>", "x ~~y~~ “z”"),
+        ("<p><a href='../a b?q=(1)#f'>link</a></p>", "[link](https://site.example/a%20b?q=%281%29#f)"),
+        ("<a href='/x'><h3>Card</h3><p>Text</p></a>", "[Card Text](https://site.example/x)"),
+        ("<a href='#x'>here</a> <a href='javascript:x()'>run</a> <a>none</a>", "here run none"),
+        ("<h2>Title<a class=anchor href='#t'>¶</a></h2>", "## Title"),
+        ("<a href='/x'> </a>y", "y"),
+        (
+            "<a href='/x'><img src='i.png' alt='Logo'></a>",
+            "[![Logo](https://site.example/docs/i.png)](https://site.example/x)",
+        ),
+        ("<img src='i.png'><img src='data:image/png;base64,AA' alt='x'>y", "y"),
+        ("<ul><li>a<li>b<ul><li>c</ul><li><p>d</p></ul><p>e", "- a\n- b\n  - c\n- d\n\ne"),
+        ("<ol start=9><li>a<li>b<p>more</p></ol>", "9. a\n10. b\n\n    more"),
+        ("<ul><li></li><li>x</li></ul>", "- x"),
+        ("<blockquote><p>a<p>b<blockquote>c</blockquote></blockquote>d", "> a\n>\n> b\n>\n> > c\n\nd"),
+        ("<ul><li><pre>a\n\n  b</pre></ul>", "- ```\n  a\n\n    b\n  ```"),
+        (
+            "<pre><code class='language-rust'>fn a() {\n    b&lt;c&gt;();\n}\n</code></pre>",
+            "```rust\nfn a() {\n    b<c>();\n}\n```",
+        ),
+        ("<div class='highlight-python notranslate'><pre>x = <b>1</b></pre></div>", "```python\nx = 1\n```"),
+        ("<pre>a ``` b</pre>", "````\na ``` b\n````"),
+        ("<code>a  `b`</code>", "`` a `b` ``"),
+        ("<code> </code>x", "x"),
+        ("<dl><dt>term<dd>what<p>more</dl>", "term\n: what\n\n  more"),
+        ("a<hr>b", "a\n\n---\n\nb"),
+        ("<ruby>漢<rp>(</rp><rt>かん</rt><rp>)</rp></ruby>", "漢(かん)"),
+        ("<math alttext='x^2'><mi>x</mi></math>", "$x^2$"),
+        ("<details><summary>More</summary><p>text</p></details>", "More\n\ntext"),
+        ("<div>a</div><div>b</div>", "a\n\nb"),
+        ("<script>x</script><style>y</style><svg><text>z</text></svg><template>t</template>a", "a"),
+    ];
+    for (html, expected) in table {
+        assert_eq!(markdown(html), expected, "{html}");
+    }
+}
+
+#[test]
+fn what_markdown_would_take_for_a_sign_is_escaped_and_nothing_else() {
+    let table = [
+        (
+            "<p>*a* snake_case _b_ 2 &lt; 3 &lt;b&gt; `c` C:\\dir \\*",
+            "\\*a\\* snake_case \\_b\\_ 2 < 3 \\<b> \\`c\\` C:\\dir \\\\\\*",
+        ),
+        (
+            "<p># no<p>1. no<p>- no<p>+ no<p>&gt; no<p>---<p>#yes 1.5 -x",
+            "\\# no\n\n\\1. no\n\n\\- no\n\n\\+ no\n\n\\> no\n\n\\---\n\n#yes 1.5 -x",
+        ),
+        ("<p>[1] a](b)", "[1] a\\](b)"),
+        ("<p><a href=/x>[1]</a> | ~~x", "[\\[1\\]](https://site.example/x) | \\~~x"),
+        ("<p>a_<b>b</b>", "a\\_**b**"),
+    ];
+    for (html, expected) in table {
+        assert_eq!(markdown(html), expected, "{html}");
+    }
+}
+
+#[test]
+fn a_table_of_data_is_a_table_and_one_that_lays_out_is_not() {
+    let table = [
+        (
+            "<table><caption>Sizes</caption><thead><tr><th>Name<th>a | b</thead><tr><td>x<td><b>1</b><br>2</table>",
+            "Sizes\n\n| Name | a \\| b |\n| --- | --- |\n| x | **1** 2 |",
+        ),
+        ("<table><tr><td>a<td>b<tr><td>c</table>", "| | |\n| --- | --- |\n| a | b |\n| c | |"),
+        (
+            "<table><tr><th>a<th colspan=2>b<tr><td rowspan=2>c<td>d<td>e<tr><td>f<td>g</table>",
+            "| a | b | |\n| --- | --- | --- |\n| c | d | e |\n| | f | g |",
+        ),
+        ("<table><tr><td><ul><li>a<li>b</ul><td><code>x|y</code></table>", "| | |\n| --- | --- |\n| a b | `x\\|y` |"),
+        ("<table><tr><td>only<tr><td>one</table>", "only\n\none"),
+        ("<table><tr><td>1<td><pre>code</pre></table>", "1\n\n```\ncode\n```"),
+        ("<table><tr><td><table><tr><td>a<td>b</table><td>c</table>", "| | |\n| --- | --- |\n| a | b |\n\nc"),
+        ("<table><tr><td colspan=99999999 rowspan=99999999>a<td>b</table>", ""),
+    ];
+    for (html, expected) in table {
+        let found = markdown(html);
+        if expected.is_empty() {
+            assert!(found.len() < 2000 && found.contains("| a |"), "{found}");
+        } else {
+            assert_eq!(found, expected, "{html}");
+        }
+    }
+}
+
+const FRAMED: &str = "<title>The  Title</title><body><header><a href=/>Home</a></header><nav><a href=/a>A</a></nav>
+    <div class='cookie-banner'>We use cookies.</div><div id=sidebar>Links</div>
+    <main><article><header><h1>Head</h1></header><p>This is the content.</p><aside>Beside</aside></article></main>
+    <p hidden>not shown</p><p style='display: none'>not shown</p><p style='font-size:0px'>not shown</p>
+    <footer>Imprint</footer></body>";
+
+#[test]
+fn the_article_is_without_what_surrounds_it_and_the_full_page_has_all_that_is_seen() {
+    assert_eq!(article(FRAMED), "# Head\n\nThis is the content.");
+    let full = markdown(FRAMED);
+    for part in ["Home", "A", "cookies", "Links", "Head", "content", "Beside", "Imprint"] {
+        assert!(full.contains(part), "{part}: {full}");
+    }
+    assert!(!full.contains("not shown"));
+    assert_eq!(converted(FRAMED, Part::Full).title, "The Title");
+}
+
+#[test]
+fn without_marks_the_element_with_most_prose_is_the_article() {
+    let prose = "Words of a text that is long enough to be one. ".repeat(10);
+    let html = format!(
+        "<div><div><a href=/a>A link of a list</a> <a href=/b>Another</a></div>\
+         <div><div><p>{prose}</p><p>{prose}</p><h2>Next</h2><p>{prose}</p></div></div><div>{}</div></div>",
+        "<a href=/x>More to read here</a> ".repeat(20)
+    );
+    let found = article(&html);
+    assert!(found.starts_with("Words of a text") && found.contains("## Next"), "{found}");
+    assert!(!found.contains("Another") && !found.contains("More to read"), "{found}");
+}
+
+#[test]
+fn all_posts_of_a_thread_are_kept() {
+    let posts: String = (1..=3)
+        .map(|n| format!("<article><h3>user{n}</h3><p>{}</p></article>", format!("Post {n} says this. ").repeat(20)))
+        .collect();
+    let found = article(&format!("<nav>menu</nav><div>{posts}</div>"));
+    assert!((1..=3).all(|n| found.contains(&format!("Post {n}"))), "{found}");
+}
+
+#[test]
+fn a_page_that_shows_nothing_without_scripts_is_said_to_be_one() {
+    let needs = |html: &str| converted(html, Part::Article).needs_scripts;
+    assert!(needs("<div id=root></div><script src=app.js></script><noscript>Enable JavaScript.</noscript>"));
+    assert!(!needs("<p>Short and static."));
+    assert!(!needs(&format!("<script>x</script><p>{}", "A text of some length. ".repeat(20))));
+}
+
+#[test]
+fn the_title_is_that_of_the_head_or_of_a_heading() {
+    let title = |html| converted(html, Part::Full).title;
+    assert_eq!(title("<title>\n A &amp; B\n</title><h1>C</h1>"), "A & B");
+    assert_eq!(title("<svg><title>icon</title></svg><h1>C <i>d</i></h1>"), "C d");
+    assert_eq!(title("<title> </title><meta property=og:title content='G'>"), "G");
+    assert_eq!(title("<p>x"), "");
+}
+
+#[test]
+fn links_are_relative_to_the_base() {
+    let html = "<base href='https://other.example/b/'><a href='c'>x</a>";
+    assert_eq!(markdown(html), "[x](https://other.example/b/c)");
+    let hostile = "<base href='javascript:x'><a href='c'>x</a>";
+    assert_eq!(markdown(hostile), "[x](https://site.example/docs/c)");
+}
+
+#[test]
+fn pages_without_end_in_one_direction_are_cut_and_harm_nothing() {
+    let deep = |tag: &str| format!("{}text", format!("<{tag}>").repeat(200_000));
+    for tag in
+        ["div", "ul><li", "blockquote", "b", "a href=x", "table><tr><td", "font", "span", "dl><dd", "svg", "math"]
+    {
+        let found = converted(&deep(tag), Part::Article);
+        assert!(found.markdown.len() < 1 << 20, "{tag}: {}", found.markdown.len());
+    }
+    let wide = format!("<table>{}</table>", format!("<tr>{}", "<td>x".repeat(2000)).repeat(50));
+    assert!(markdown(&wide).len() < 1 << 20);
+    let limits = Limits { output: 1000, ..Limits::generous() };
+    let url = Url::parse("https://site.example/").unwrap();
+    let cut = convert(&"<p>word".repeat(10_000), &url, Part::Full, &limits);
+    assert!(cut.is_cut && cut.markdown.len() < 2000);
+    let late = Limits { until: Clock::SYSTEM.now(), ..Limits::generous() };
+    assert!(convert(&"<p>word".repeat(100_000), &url, Part::Full, &late).is_cut);
+}
+
+proptest! {
+    #[test]
+    fn no_page_makes_the_conversion_panic(html in ".{0,400}") {
+        converted(&html, Part::Article);
+        converted(&html, Part::Full);
+    }
+
+    #[test]
+    fn no_mess_of_tags_makes_the_conversion_panic_or_loses_a_word(
+        parts in prop::collection::vec(
+            prop::sample::select(vec![
+                "<p>", "</p>", "<b>", "</b>", "<i>", "<a href='/x'>", "</a>", "<ul>", "<li>", "</ul>", "<ol start=7>", "<table>",
+                "<tr>", "<td rowspan=3>", "<th colspan=2>", "</table>", "<caption>", "<blockquote>", "</blockquote>", "<pre>",
+                "</pre>", "<code>", "</code>", "<h2>", "</h2>", "<div>", "</div>", "<br>", "<hr>", "<dl>", "<dt>", "<dd>",
+                "<form>", "<nobr>", "<center>", "<details>", "word ", "zwei ", "<img alt=x src=y>",
+            ]),
+            0..60,
+        )
+    ) {
+        let html = parts.concat();
+        let found = markdown(&html);
+        for word in ["word", "zwei"] {
+            prop_assert_eq!(found.matches(word).count(), html.matches(word).count(), "{}\n{}", html, found);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Reads pages of the web as Markdown, and searches the web.
+//!
+//! [`tools`] makes `web_browse`, and `web_search` where a search engine is configured. A page goes this way:
+//!
+//! 1. `fetch` asks for it, through the egress rules of `toolbus-outbound`, redirect by redirect. `github` reads what is at
+//!    GitHub by its API instead.
+//! 2. [`page`] finds out what it is, and decodes it. [`html`] turns HTML into Markdown.
+//! 3. `browse` cleans the text, and says what is suspect in it.
+//!
+//! Conversions run beside the runtime's workers, a few at a time, each with limits of time, depth and size.
+
+mod browse;
+mod config;
+mod fetch;
+mod github;
+pub mod html;
+pub mod page;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use toolbus_core::tool::Tool;
+use toolbus_outbound::egress::{Egress, EgressRules, HostLookup};
+use toolbus_outbound::{HttpClient, HttpClientError};
+use toolbus_trust::scan::{RulesError, Scanner};
+
+pub use self::config::{BrowseConfig, WebConfig};
+pub use self::search::{JsonResults, SearchProvider};
+
+/// The source of the tools.
+pub const SOURCE: &str = "web";
+/// Time that is left of a call for its reply.
+const MARGIN: Duration = Duration::from_millis(100);
+
+/// Why there are no web tools.
+#[derive(Debug, thiserror::Error)]
+pub enum WebError {
+    /// No HTTP client.
+    #[error(transparent)]
+    HttpClient(#[from] HttpClientError),
+    /// The system's trusted certificates cannot be read.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The rules of the scan for suspect texts.
+    #[error(transparent)]
+    Scan(#[from] RulesError),
+}
+
+/// The web tools of a configuration. `lookup` replaces the system's lookup of names.
+///
+/// # Errors
+///
+/// If TLS cannot be set up.
+pub fn tools(config: &WebConfig, rules: EgressRules, lookup: Option<HostLookup>) -> Result<Vec<Tool>, WebError> {
+    let default_agent = concat!("toolbus/", env!("CARGO_PKG_VERSION"));
+    let mut egress = Egress::new(rules, config.browse.user_agent.as_deref().unwrap_or(default_agent))?;
+    if let Some(lookup) = lookup {
+        egress = egress.with_lookup(lookup);
+    }
+    let mut tools = vec![browse::tool(config, egress, Scanner::new()?)?];
+    if !config.search.is_empty() {
+        tools.push(search::tool(&config.search, &HttpClient::new()?));
+    }
+    Ok(tools)
+}
+
+/// The names of the web tools of a configuration.
+#[must_use]
+pub fn tool_names(config: &WebConfig) -> Vec<&'static str> {
+    let search = (!config.search.is_empty()).then_some(search::NAME);
+    std::iter::once(browse::NAME).chain(search).collect()
+}

@@ -1,0 +1,52 @@
+//! The text of a PDF, page by page.
+
+use lopdf::{Document, LoadOptions};
+use toolbus_core::Clock;
+
+use super::{PageError, PageText};
+use crate::html::Limits;
+
+/// Most bytes that one stream of a document may decompress to.
+const MAX_STREAM: usize = 32 << 20;
+/// Most pages that are read.
+const MAX_PAGES: usize = 2000;
+
+/// Extracts the text. What has no text, such as a scan, says so.
+pub(super) fn text(bytes: &[u8], limits: &Limits) -> Result<PageText, PageError> {
+    let options = LoadOptions::with_max_decompressed_size(MAX_STREAM);
+    let document = Document::load_mem_with_options(bytes, options).map_err(|_| PageError::Pdf("it is damaged"))?;
+    if document.is_encrypted() {
+        return Err(PageError::Pdf("it is encrypted"));
+    }
+    let pages = document.get_pages();
+    let mut page = PageText { title: title(&document).unwrap_or_default(), ..PageText::default() };
+    for number in pages.keys().take(MAX_PAGES) {
+        if Clock::SYSTEM.now() > limits.until() || page.text.len() > limits.output() {
+            page.notes.push(format!("Only the pages before page {number} of {} were read.", pages.len()));
+            break;
+        }
+        let parts = document.extract_text_chunks_with_limit(&[*number], MAX_STREAM);
+        let text: String = parts.into_iter().flatten().collect();
+        let text = text.trim();
+        if !text.is_empty() {
+            if pages.len() > 1 {
+                page.text.push_str(&format!("## Page {number}\n\n"));
+            }
+            page.text.push_str(text);
+            page.text.push_str("\n\n");
+        }
+    }
+    page.text.truncate(page.text.trim_end().len());
+    if page.text.is_empty() {
+        page.notes.push(format!("The PDF has {} pages and no text: it may consist of images.", pages.len()));
+    }
+    Ok(page)
+}
+
+fn title(document: &Document) -> Option<String> {
+    let info = document.trailer.get(b"Info").ok()?;
+    let (_, info) = document.dereference(info).ok()?;
+    let title = info.as_dict().ok()?.get(b"Title").ok()?;
+    let title = lopdf::decode_text_string(title).ok()?;
+    Some(title.split_whitespace().collect::<Vec<_>>().join(" "))
+}

@@ -1,0 +1,166 @@
+//! Asks one search engine: spaced, and again when it says to come back.
+
+use std::time::{Duration, Instant};
+
+use reqwest::{Response, StatusCode};
+use serde_json::Value;
+use tokio::sync::Mutex;
+use toolbus_core::Clock;
+use toolbus_outbound::{HttpClient, HttpReply, read_up_to};
+
+use super::SearchResult;
+use super::provider::SearchProvider;
+use crate::fetch::retry_after;
+
+/// Times that a query is sent again.
+const MAX_RETRIES: u32 = 3;
+/// Waits before that, where the engine does not say.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// Longest wait.
+const MAX_WAIT: Duration = Duration::from_secs(8);
+/// Time between two requests: a little over what the smallest plan of Brave allows.
+const SPACING: Duration = Duration::from_millis(1100);
+/// Most bytes of a response.
+const MAX_RESPONSE: usize = 4 << 20;
+/// Most characters of an engine's own message.
+const MAX_MESSAGE: usize = 200;
+
+/// A search engine, and when it was asked last.
+#[derive(Debug)]
+pub(crate) struct SearchEngine {
+    pub(super) provider: SearchProvider,
+    client: HttpClient,
+    /// When it may be asked again. Held while a request is waiting or under way, so that requests go one by one.
+    next: Mutex<Option<Instant>>,
+    spacing: Duration,
+    first_wait: Duration,
+}
+
+/// Why an engine has no results.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SearchError {
+    #[error("{0} has no key: the operator has to set one")]
+    NoKey(&'static str),
+    #[error("{name} refused the key{message}: the operator has to replace it")]
+    KeyRefused { name: &'static str, message: String },
+    #[error("the quota of {name} is used up{message}")]
+    OverQuota { name: &'static str, message: String },
+    #[error(
+        "web_search was rate-limited by {name} (HTTP {status}) after {MAX_RETRIES} retries — wait a few seconds and \
+         retry this query, or continue with web_browse on a known URL"
+    )]
+    RateLimited { name: &'static str, status: u16 },
+    #[error("{name} answered HTTP {status}{message}")]
+    Status { name: &'static str, status: StatusCode, message: String },
+    #[error("{0} could not be reached")]
+    Unreachable(&'static str),
+    #[error("{0} answered with something that is no list of results")]
+    Invalid(&'static str),
+    #[error("{0} did not answer within the time of the call")]
+    Timeout(&'static str),
+}
+
+impl SearchEngine {
+    pub(crate) fn new(provider: SearchProvider, client: HttpClient) -> Self {
+        Self { provider, client, next: Mutex::default(), spacing: SPACING, first_wait: FIRST_WAIT }
+    }
+
+    /// The same with other waits.
+    #[cfg(test)]
+    pub(crate) fn with_waits(self, spacing: Duration, first_wait: Duration) -> Self {
+        Self { spacing, first_wait, ..self }
+    }
+
+    /// Asks until there are results, another error than that there are too many requests, or the retries are used up.
+    pub(crate) async fn search(
+        &self,
+        query: &str,
+        count: usize,
+        until: Instant,
+    ) -> Result<Vec<SearchResult>, SearchError> {
+        let name = self.provider.name();
+        if self.provider.lacks_key() {
+            return Err(SearchError::NoKey(name));
+        }
+        let searching = async {
+            let mut next = self.next.lock().await;
+            for tried in 0.. {
+                if let Some(next) = *next {
+                    tokio::time::sleep_until(next.into()).await;
+                }
+                let outcome = self.once(query, count).await;
+                let now = Clock::SYSTEM.now();
+                *next = Some(now + self.spacing);
+                let (status, asked) = match outcome {
+                    Ok(results) => return Ok(results),
+                    Err(Failure::Final(error)) => return Err(error),
+                    Err(Failure::TryAgain { status, after }) => (status, after),
+                };
+                let wait = asked.unwrap_or_else(|| self.first_wait.saturating_mul(1 << tried)).min(MAX_WAIT);
+                *next = Some(now + wait.max(self.spacing));
+                if tried >= MAX_RETRIES {
+                    return Err(SearchError::RateLimited { name, status: status.as_u16() });
+                }
+            }
+            Err(SearchError::Timeout(name))
+        };
+        tokio::time::timeout_at(until.into(), searching).await.unwrap_or(Err(SearchError::Timeout(name)))
+    }
+
+    async fn once(&self, query: &str, count: usize) -> Result<Vec<SearchResult>, Failure> {
+        let name = self.provider.name();
+        let request = self.provider.request(query, count).ok_or(SearchError::Invalid(name))?;
+        let reply = self.client.send(request).await.map_err(|_| SearchError::Unreachable(name))?;
+        let HttpReply::Response(response) = reply else { return Err(SearchError::Invalid(name).into()) };
+        let status = response.status();
+        let after = retry_after(response.headers());
+        let body = body(response).await;
+        if status.is_success() {
+            let results = body.as_ref().and_then(|body| self.provider.results(body, count));
+            return results.ok_or_else(|| SearchError::Invalid(name).into());
+        }
+        let is_quota = body.as_ref().is_some_and(is_quota);
+        let message = body.as_ref().and_then(message).map_or_else(String::new, |message| format!(" (“{message}”)"));
+        Err(match status.as_u16() {
+            // Tavily answers 432 and 433 when a plan or a budget is used up.
+            402 | 432 | 433 => SearchError::OverQuota { name, message }.into(),
+            429 if is_quota => SearchError::OverQuota { name, message }.into(),
+            429 | 503 => Failure::TryAgain { status, after },
+            401 | 403 => SearchError::KeyRefused { name, message }.into(),
+            422 if message.to_ascii_lowercase().contains("token") => SearchError::KeyRefused { name, message }.into(),
+            _ => SearchError::Status { name, status, message }.into(),
+        })
+    }
+}
+
+enum Failure {
+    Final(SearchError),
+    TryAgain { status: StatusCode, after: Option<Duration> },
+}
+
+impl From<SearchError> for Failure {
+    fn from(error: SearchError) -> Self {
+        Self::Final(error)
+    }
+}
+
+async fn body(mut response: Response) -> Option<Value> {
+    let (bytes, _) = read_up_to(&mut response, MAX_RESPONSE).await.ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+/// Whether an error of Brave says that the month's quota is used up, and not that of the second.
+fn is_quota(body: &Value) -> bool {
+    let meta = |name: &str| body.pointer(&format!("/error/meta/{name}")).and_then(Value::as_u64);
+    let is_used_up =
+        matches!((meta("quota_current"), meta("quota_limit")), (Some(used), Some(limit)) if used >= limit && limit > 0);
+    is_used_up || body.pointer("/error/code").and_then(Value::as_str) == Some("QUOTA_LIMITED")
+}
+
+/// What an engine says of an error.
+fn message(body: &Value) -> Option<String> {
+    let places = ["/error/detail", "/detail/error", "/detail", "/message", "/error/message", "/error"];
+    let text = places.iter().find_map(|place| body.pointer(place).and_then(Value::as_str))?;
+    let clean = toolbus_trust::text::clean(text, MAX_MESSAGE).text;
+    Some(clean.split_whitespace().collect::<Vec<_>>().join(" "))
+}

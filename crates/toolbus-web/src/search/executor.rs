@@ -1,0 +1,159 @@
+//! The tool `web_search`.
+
+use std::fmt::Write as _;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use toolbus_core::Clock;
+use toolbus_core::failure::{Cause, Effect, ToolFailure};
+use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_outbound::HttpClient;
+use toolbus_trust::text;
+
+use super::SearchResult;
+use super::engine::{SearchEngine, SearchError};
+use super::provider::SearchProvider;
+use crate::{MARGIN, SOURCE};
+
+/// Name of the tool.
+pub(crate) const NAME: &str = "web_search";
+const DEFAULT_COUNT: usize = 5;
+const MAX_COUNT: usize = 20;
+/// Longest query, in characters: what engines take.
+const MAX_QUERY: usize = 400;
+/// Longest title and snippet, in bytes.
+const MAX_TITLE: usize = 300;
+const MAX_SNIPPET: usize = 1000;
+/// Answers that are kept, and how long.
+const CACHED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+const LIFETIME: Duration = Duration::from_secs(60);
+
+/// Makes the tool.
+pub(crate) fn tool(providers: &[SearchProvider], client: &HttpClient) -> Tool {
+    let engines = providers.iter().map(|provider| SearchEngine::new(provider.clone(), client.clone())).collect();
+    let descriptor = ToolDescriptor {
+        description: "Searches the web. Returns titles, addresses and short texts of the best results; read one with \
+                      web_browse."
+            .to_owned(),
+        parameters: Some(Arc::new(json!({
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "minLength": 1, "maxLength": MAX_QUERY, "description": "What to search for."},
+                "count": {
+                    "type": "integer", "minimum": 1, "maximum": MAX_COUNT,
+                    "description": format!("Number of results, {DEFAULT_COUNT} by default."),
+                },
+            },
+            "required": ["query"],
+            "additionalProperties": false,
+        }))),
+        effect: Effect::ReadOnly,
+        ..ToolDescriptor::new(NAME, SOURCE, SOURCE)
+    };
+    Tool::new(descriptor, SearchExecutor::new(engines))
+}
+
+type SearchKey = (String, usize);
+
+pub(super) struct SearchExecutor {
+    engines: Vec<SearchEngine>,
+    /// By query and count: until when it is kept, and the answer.
+    answers: Mutex<LruCache<SearchKey, (Instant, Arc<str>)>>,
+}
+
+impl SearchExecutor {
+    pub(super) fn new(engines: Vec<SearchEngine>) -> Self {
+        Self { engines, answers: Mutex::new(LruCache::new(CACHED)) }
+    }
+
+    async fn search(&self, query: &str, count: usize, until: Instant) -> Result<Vec<SearchResult>, Vec<SearchError>> {
+        let mut errors = Vec::new();
+        for engine in &self.engines {
+            match engine.search(query, count, until).await {
+                Ok(results) => return Ok(results),
+                Err(error) => {
+                    tracing::warn!(provider = engine.provider.name(), %error, "a search engine has no results");
+                    errors.push(error);
+                }
+            }
+        }
+        Err(errors)
+    }
+}
+
+impl Executor for SearchExecutor {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let query =
+            call.arguments.get("query").and_then(Value::as_str).map(str::trim).filter(|query| !query.is_empty());
+        let query =
+            query.ok_or_else(|| ToolFailure::new(Cause::InvalidArguments, "Missing required argument: query"))?;
+        let count = call.arguments.get("count").and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
+        let count = count.unwrap_or(DEFAULT_COUNT).clamp(1, MAX_COUNT);
+        let key = (query.to_owned(), count);
+        let now = Clock::SYSTEM.now();
+        let known =
+            self.answers.lock().get(&key).filter(|(until, _)| *until > now).map(|(_, answer)| Arc::clone(answer));
+        if let Some(known) = known {
+            return Ok(ToolOutput::text(&*known));
+        }
+        let until = call.deadline.checked_sub(MARGIN).unwrap_or(call.deadline);
+        match self.search(query, count, until).await {
+            Ok(results) => {
+                let answer: Arc<str> = shown(&results).into();
+                self.answers.lock().put(key, (Clock::SYSTEM.now() + LIFETIME, Arc::clone(&answer)));
+                Ok(ToolOutput::text(&*answer))
+            }
+            Err(errors) => {
+                let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                Ok(ToolOutput::error(format!("Search failed: {}.", errors.join("; "))))
+            }
+        }
+    }
+}
+
+/// `1. [Title](url) — Snippet`, a line for each.
+fn shown(results: &[SearchResult]) -> String {
+    if results.is_empty() {
+        return "No results found.".to_owned();
+    }
+    let mut lines = String::new();
+    for (index, SearchResult { title, url, snippet }) in results.iter().enumerate() {
+        let title = plain(title, MAX_TITLE).replace('[', "(").replace(']', ")");
+        let url = url.replace(' ', "%20").replace('(', "%28").replace(')', "%29");
+        let _ = write!(lines, "{}. [{title}]({})", index + 1, text::clean(&url, MAX_SNIPPET).text);
+        let snippet = plain(snippet, MAX_SNIPPET);
+        if !snippet.is_empty() {
+            let _ = write!(lines, " — {snippet}");
+        }
+        lines.push('\n');
+    }
+    lines.truncate(lines.trim_end().len());
+    lines
+}
+
+/// One line without the tags and references that engines mark words with.
+fn plain(marked: &str, limit: usize) -> String {
+    let mut plain = String::with_capacity(marked.len());
+    let mut rest = marked;
+    while let Some((before, after)) = rest.split_once('<') {
+        plain.push_str(before);
+        match after.split_once('>') {
+            Some((tag, after)) if tag.len() < 32 && tag.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/') => {
+                rest = after;
+            }
+            _ => {
+                plain.push('<');
+                rest = after;
+            }
+        }
+    }
+    plain.push_str(rest);
+    let references = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#x27;", "'"), ("&#39;", "'"), ("&amp;", "&")];
+    let plain = references.iter().fold(plain, |text, (reference, character)| text.replace(reference, character));
+    let clean = text::clean(&plain, limit).text;
+    clean.split_whitespace().collect::<Vec<_>>().join(" ")
+}
