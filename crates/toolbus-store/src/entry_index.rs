@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use lru::LruCache;
 use parking_lot::Mutex;
+use tokio::sync::Mutex as Turn;
 use tokio::task::spawn_blocking;
 use toolbus_core::rank::{WordIndex, rank_with_scores};
 use toolbus_core::store::StoreError;
@@ -53,6 +54,8 @@ pub(crate) struct EntryIndexes(Mutex<LruCache<Arc<str>, Arc<OwnerIndex>>>);
 
 #[derive(Debug, Default)]
 struct OwnerIndex {
+    /// Held by one search at a time: those that wait find what it has read.
+    turn: Turn<()>,
     size: AtomicUsize,
     entries: Mutex<IndexedEntries>,
 }
@@ -82,6 +85,7 @@ impl EntryIndexes {
         changes: impl Fn(Option<Mark>) -> C,
     ) -> Result<Vec<SearchHit>, MemoryError> {
         let index = Arc::clone(self.0.lock().get_or_insert(Arc::clone(&owner.key), Arc::default));
+        let _turn = index.turn.lock().await;
         let mut known = index.entries.lock().mark;
         loop {
             let found = changes(known).await?;

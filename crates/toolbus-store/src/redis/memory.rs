@@ -133,14 +133,14 @@ redis.call('HINCRBY', state, 'deletions', 1)
 return 1";
 
 /// Arguments: a name for the data where it has none, number of the last entry that is known, number of deletions that is
-/// known, most bytes. Returns name, deletions, number of the last entry, whether there is more, the keys that are left where
+/// known or -1, most bytes. Returns name, deletions, number of the last entry, whether there is more, the keys that are left where
 /// the deletions differ, and key, about and value of each entry that was saved.
 const CHANGES: &str = "
 redis.call('HSETNX', state, 'epoch', ARGV[4])
 local numbers = redis.call('HMGET', state, 'epoch', 'deletions', 'revision')
 local epoch, deletions, revision = numbers[1], tonumber(numbers[2] or 0), tonumber(numbers[3] or 0)
 local keys, saved, size, last, more = {}, {}, 0, revision, 0
-if deletions ~= tonumber(ARGV[6]) then keys = redis.call('ZRANGE', start .. owner, 0, -1) end
+if tonumber(ARGV[6]) >= 0 and deletions ~= tonumber(ARGV[6]) then keys = redis.call('ZRANGE', start .. owner, 0, -1) end
 local found = redis.call('ZRANGEBYSCORE', start .. owner, '(' .. ARGV[5], '+inf', 'WITHSCORES')
 for at = 1, #found, 2 do
   if size > tonumber(ARGV[7]) then
