@@ -23,6 +23,10 @@ const IDLE: Duration = Duration::from_secs(120);
 const READY: usize = 2;
 /// Time that one has for its imports.
 const IMPORTS: Duration = Duration::from_secs(30);
+/// Scripts that one may still fork for when the next is started.
+const LAST_SCRIPTS: u32 = 50;
+/// How long one is still used when the next is started: the time that this has for its imports.
+const LAST_TIME: Duration = IMPORTS;
 /// How long none is tried after one could not be started.
 const BACKOFF: Duration = Duration::from_secs(600);
 
@@ -53,6 +57,8 @@ struct TemplatesState {
 struct Entry {
     last_used: Instant,
     state: TemplateState,
+    /// The one that follows, from shortly before it is needed.
+    next: Option<TemplateState>,
 }
 
 enum TemplateState {
@@ -90,28 +96,42 @@ impl Templates {
                 TemplateState::Refused(at) if Clock::SYSTEM.since(*at) < BACKOFF => return None,
                 TemplateState::Refused(_) => {}
                 TemplateState::Ready(in_use) => {
-                    if let Some(waiting) = in_use.take() {
+                    if let Some(waiting) = in_use.take_or_replace(&mut entry.next) {
+                        if in_use.ends_soon() && entry.next.is_none() {
+                            entry.next = Some(TemplateState::Starting);
+                            let (shared, key, plan) = (Arc::clone(&self.shared), key.clone(), plan());
+                            self.spawn(async move { shared.follow(key, plan).await });
+                        }
                         return Some(waiting);
+                    }
+                    if matches!(entry.next, Some(TemplateState::Starting)) {
+                        return None;
                     }
                 }
             }
         }
         state.make_room(key);
-        state.entries.insert(key.clone(), Entry { last_used: now, state: TemplateState::Starting });
+        state.entries.insert(key.clone(), Entry { last_used: now, state: TemplateState::Starting, next: None });
         drop(state);
-        let (shared, key, plan, end) = (Arc::clone(&self.shared), key.clone(), plan(), self.end.clone());
-        #[expect(clippy::disallowed_methods, reason = "`Templates::shutdown` and its drop cancel it")]
-        tokio::spawn(async move { end.run_until_cancelled(shared.keep(key, plan)).await });
+        let (shared, key, plan) = (Arc::clone(&self.shared), key.clone(), plan());
+        self.spawn(async move { shared.keep(key, plan).await });
         None
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let end = self.end.clone();
+        #[expect(clippy::disallowed_methods, reason = "`Templates::shutdown` and its drop cancel it")]
+        tokio::spawn(async move { end.run_until_cancelled(task).await });
     }
 
     /// Forks that wait.
     pub(super) fn ready(&self) -> usize {
-        let waiting = |entry: &Entry| match &entry.state {
+        let waiting = |state: &TemplateState| match state {
             TemplateState::Ready(in_use) => in_use.waiting.len(),
             TemplateState::Starting | TemplateState::Refused(_) => 0,
         };
-        self.shared.state.lock().entries.values().map(waiting).sum()
+        let state = self.shared.state.lock();
+        state.entries.values().flat_map(|entry| entry.next.iter().chain([&entry.state])).map(waiting).sum()
     }
 
     /// Ends them all, once their scripts have ended.
@@ -147,6 +167,23 @@ impl InUse {
         in_use
     }
 
+    /// The next fork, of the template that follows if this one has ended or is worn; `None` if that is not ready.
+    fn take_or_replace(&mut self, next: &mut Option<TemplateState>) -> Option<Waiting> {
+        self.take().or_else(|| {
+            let Some(TemplateState::Ready(following)) = next.take_if(|next| matches!(next, TemplateState::Ready(_)))
+            else {
+                return None;
+            };
+            *self = following;
+            self.take()
+        })
+    }
+
+    /// Whether the next template is to be started.
+    fn ends_soon(&self) -> bool {
+        self.left <= LAST_SCRIPTS || Clock::SYSTEM.since(self.since) > LIFE - LAST_TIME
+    }
+
     /// The next fork; `None` if the template has ended or is worn.
     fn take(&mut self) -> Option<Waiting> {
         if self.template.is_gone() || Clock::SYSTEM.since(self.since) > LIFE {
@@ -173,20 +210,34 @@ impl InUse {
 }
 
 impl TemplatesShared {
-    /// Starts a template, and ends it when it is idle.
-    async fn keep(&self, key: TemplateKey, plan: Plan) {
-        let started = match timeout(IMPORTS, self.sandbox.template(&plan)).await {
+    async fn start(&self, key: &TemplateKey, plan: &Plan) -> TemplateState {
+        let started = match timeout(IMPORTS, self.sandbox.template(plan)).await {
             Ok(started) => started,
             Err(_) => Err(SandboxError::Confinement("it did not finish its imports in time".to_owned())),
         };
-        let state = match started {
+        match started {
             Ok(template) => TemplateState::Ready(InUse::new(template)),
             Err(error) => {
                 let agent = &*key.owner;
                 tracing::warn!(%error, agent, "no interpreter forks for these scripts; each gets one of its own");
                 TemplateState::Refused(Clock::SYSTEM.now())
             }
-        };
+        }
+    }
+
+    /// Starts the template that follows one.
+    async fn follow(&self, key: TemplateKey, plan: Plan) {
+        let next = self.start(&key, &plan).await;
+        if let Some(entry) = self.state.lock().entries.get_mut(&key)
+            && matches!(entry.next, Some(TemplateState::Starting))
+        {
+            entry.next = Some(next);
+        }
+    }
+
+    /// Starts a template, and ends it when it is idle.
+    async fn keep(&self, key: TemplateKey, plan: Plan) {
+        let state = self.start(&key, &plan).await;
         match self.state.lock().entries.get_mut(&key) {
             Some(entry) if matches!(entry.state, TemplateState::Starting) => entry.state = state,
             _ => return,

@@ -121,6 +121,23 @@ print(given[0], hash('toolbus'), random.random(), uuid.uuid4(), os.urandom(8).he
 }
 
 #[tokio::test]
+async fn the_next_interpreter_is_ready_before_one_has_forked_for_all_its_scripts() {
+    let runner = runner().await;
+    let mut hashes = BTreeSet::new();
+    for number in 0..230 {
+        if number == 170 {
+            // Two forks of each wait for a script.
+            eventually("the next interpreter", async || (runner.status().warm > 2).then_some(())).await;
+        }
+        let finished = runner.run(attack(&number.to_string(), "print(hash('toolbus'))")).await.unwrap();
+        assert_eq!(finished.start, StartKind::Forked, "{number}");
+        hashes.insert(stdout(&finished));
+    }
+    assert_eq!(hashes.len(), 2);
+    runner.shutdown().await;
+}
+
+#[tokio::test]
 async fn agents_do_not_share_what_their_interpreters_are_forked_from() {
     let runner = runner().await;
     let print_hash = || script("print(hash('toolbus'))");
