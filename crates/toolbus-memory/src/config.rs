@@ -1,16 +1,19 @@
 //! `[memory]`: how much agents keep in working memory, and for how long.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::{ByteSize, HumanDuration};
-use toolbus_core::working_memory::MemoryLimits;
+use toolbus_core::Clock;
+use toolbus_core::working_memory::{MemoryLimits, WorkingMemory};
 
-/// Texts that agents keep for a while. They are kept in the store.
+use crate::tools::MemoryTools;
+
+/// Texts that agents keep for a while: the tools of working memory are there when this section is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryConfig {
-    /// Whether agents have the tools of working memory.
-    pub enabled: bool,
     /// How long an entry is kept for which the agent says nothing else; at most 24 h.
     pub default_ttl: HumanDuration,
     /// Longest text of an entry.
@@ -30,7 +33,6 @@ pub struct MemoryConfig {
 impl Default for MemoryConfig {
     fn default() -> Self {
         Self {
-            enabled: true,
             default_ttl: HumanDuration::from_secs(20 * 60),
             max_value: ByteSize::from_mib(1),
             max_entries_per_namespace: 1000,
@@ -42,6 +44,12 @@ impl Default for MemoryConfig {
 }
 
 impl MemoryConfig {
+    /// What the tools have in common, with what keeps the entries; `is_volatile` says that they are lost with the process.
+    #[must_use]
+    pub fn tools(&self, memory: Arc<dyn WorkingMemory>, is_volatile: bool, clock: Clock) -> MemoryTools {
+        MemoryTools { memory, default_ttl: self.default_ttl.get(), is_volatile, clock }
+    }
+
     /// How much is kept.
     #[must_use]
     pub fn limits(&self) -> MemoryLimits {

@@ -20,7 +20,7 @@ use crate::texts::{Page, duration, found, listed, page};
 /// Names of the tools.
 pub const NAMES: [&str; 5] = [SAVE, GET, LIST, SEARCH, DELETE];
 /// Source of the tools.
-const SOURCE: &str = "memory";
+pub const SOURCE: &str = "memory";
 const SAVE: &str = "save_to_working_memory";
 const GET: &str = "get_from_working_memory";
 const LIST: &str = "list_working_memory";
@@ -379,8 +379,7 @@ mod tests {
     fn fixture(config: &MemoryConfig) -> Fixture {
         let clock = Clock::manual();
         let memory = Arc::new(VolatileMemory::new(config.limits(), clock));
-        let tools = MemoryTools { memory, default_ttl: config.default_ttl.get(), is_volatile: true, clock };
-        Fixture { tools: tools.tools(), clock }
+        Fixture { tools: config.tools(memory, true, clock).tools(), clock }
     }
 
     fn ana(session: Option<&str>) -> Caller {

@@ -4,6 +4,7 @@
 //! listens, records or writes.
 
 mod listen;
+mod memory;
 mod parts;
 mod pins;
 mod reload;
@@ -37,6 +38,7 @@ use toolbus_core::registry::RegistryError;
 use toolbus_core::store::Store;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSets;
+use toolbus_core::working_memory::WorkingMemory;
 use toolbus_core::{AllArrived, Clock, Dispatcher, Drained, Gates, PendingTools, Service};
 use toolbus_mcp_client::model_tools::Registrar;
 use toolbus_store::FileClaim;
@@ -96,6 +98,8 @@ pub struct App {
     policy: PolicyHandle,
     sessions: SessionSets,
     scripts: AppScripts,
+    /// What keeps the entries of working memory; absent where there is none.
+    memory: Option<Arc<dyn WorkingMemory>>,
     pins: Pins,
     servers: Option<AppServers>,
     registrar: Option<Arc<Registrar>>,
@@ -204,6 +208,7 @@ impl App {
             false => OpenStore::in_memory(),
         };
         let ledger = if is_daemon { Some(config.store.open_ledger(config.ledger.limits(), &open)?) } else { None };
+        let memory = if is_daemon { memory::open(config, &open)? } else { memory::of_command(config) };
         let OpenStore { store, shared: redis, claim } = open;
         let switches = Arc::new(SwitchStore::new(Arc::clone(&store), redis.is_some()));
         let (registry, mut sets) = parts::tools(config)?;
@@ -221,6 +226,7 @@ impl App {
         let exporters = daemon.as_ref().map(|daemon| &daemon.exporters);
         let scripts = AppScripts::start(config, telemetry::of_scripts(exporters)).await?;
         registry.register_all(scripts.tools(config).await?)?;
+        registry.register_all(memory::tools(config, memory.as_ref()))?;
         // Calls right after the start must find these tools.
         policy.refresh();
         let pins = pins::open(config, pin_file, is_daemon, &policy).await?;
@@ -292,6 +298,7 @@ impl App {
             policy,
             sessions,
             scripts,
+            memory,
             pins,
             servers,
             registrar,

@@ -23,6 +23,7 @@ mod lifecycle;
 mod limits;
 mod listing;
 mod losses;
+mod memory;
 mod outbound;
 mod peers;
 mod plain_clients;

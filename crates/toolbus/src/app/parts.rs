@@ -12,7 +12,7 @@ use toolbus_core::registry::Registry;
 use toolbus_core::toolsets::SessionSet;
 
 use super::toolsets::in_sessions;
-use super::{AppError, AppServers, scripts};
+use super::{AppError, AppServers, memory, scripts};
 use crate::config::{AmqpUrl, BusUrl, Config, secrets};
 use crate::http::{McpAdmin, NoServers};
 
@@ -50,6 +50,7 @@ pub fn broker_settings(config: &Config, urls: &[AmqpUrl]) -> rabbitmq::RabbitMqS
 pub fn registry(config: &Config) -> Result<Registry, AppError> {
     let registry = tools(config)?.0;
     registry.register_all(scripts::described(config)?)?;
+    registry.register_all(memory::tools(config, memory::of_command(config).as_ref()))?;
     Ok(registry)
 }
 

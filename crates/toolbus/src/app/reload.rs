@@ -17,7 +17,7 @@ use tracing::field::Empty;
 
 use super::parts::hide;
 use super::toolsets::in_sessions;
-use super::{App, ScriptsError};
+use super::{App, ScriptsError, memory};
 use crate::config::toolsets::Kind;
 use crate::config::{Config, McpConfig, PinsConfig, PolicyError, Problems, ToolsConfig, ToolsError};
 use crate::http::ReloadReport;
@@ -116,6 +116,7 @@ impl App {
         let before = names(&self.policy);
         let (mut tools, mut sets) = in_sessions(&next, next.tools()?, self.kept(&next));
         tools.extend(of_scripts);
+        tools.extend(memory::tools(&merged, self.memory.as_ref()));
         let (identity, rules) = (next.identity(), next.policy()?);
         let (placed, of_servers) = self.plan(&next);
         sets.extend(of_servers);
@@ -307,6 +308,7 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
         ("http", running.http.with_live_parts_of(&next.http) != next.http),
         ("telemetry", running.telemetry != next.telemetry),
         ("store", running.store != next.store),
+        ("memory", running.memory != next.memory),
         ("audit", running.audit != next.audit),
         ("mcp", next.mcp.is_configured() && !has_servers),
         ("mcp.servers_file", running.mcp.servers_file != next.mcp.servers_file),

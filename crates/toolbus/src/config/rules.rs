@@ -16,8 +16,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toolbus_broker::rabbitmq::Tls;
 use toolbus_config::{KeyPath, Part, SchemaDifference, Tree};
+use toolbus_core::working_memory::MAX_TTL;
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 
+use super::MemoryConfig;
 use super::Secret;
 use super::audit::AuditConfig;
 use super::bus::{BusConfig, BusUrl};
@@ -63,6 +65,9 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &Servers
     checker.toolsets(&sections);
     if let (Some(ledger), Some(invoke)) = (checker.section::<LedgerConfig>("ledger"), &invoke) {
         checker.ledger(&ledger, invoke);
+    }
+    if let Some(memory) = checker.section::<MemoryConfig>("memory") {
+        checker.memory(&memory);
     }
     checker.servers(&sections);
     if let Some(tools) = checker.section("tools") {
@@ -198,6 +203,25 @@ impl RuleChecker<'_> {
             self.tell(
                 &["invoke.max_waiting", "invoke.max_in_flight"],
                 format!("max_in_flight + max_waiting is {prefetch}; AMQP hands over at most 65535 messages at a time"),
+            );
+        }
+    }
+
+    fn memory(&mut self, memory: &MemoryConfig) {
+        let MemoryConfig { default_ttl, max_value, max_size, max_total_size, .. } = memory;
+        if default_ttl.get() > MAX_TTL || default_ttl.get().is_zero() {
+            self.tell(&["memory.default_ttl"], format!("an entry is kept for 1s to 24h, not for {default_ttl}"));
+        }
+        if max_value > max_size {
+            self.tell(
+                &["memory.max_value", "memory.max_size"],
+                format!("max_value ({max_value}) is larger than max_size ({max_size})"),
+            );
+        }
+        if max_size > max_total_size {
+            self.tell(
+                &["memory.max_size", "memory.max_total_size"],
+                format!("max_size ({max_size}) is larger than max_total_size ({max_total_size})"),
             );
         }
     }

@@ -13,9 +13,10 @@ use toolbus_broker::rabbitmq::Tls;
 use toolbus_core::Clock;
 use toolbus_core::ledger::{Ledger, LedgerLimits};
 use toolbus_core::store::Store;
+use toolbus_core::working_memory::{MemoryLimits, WorkingMemory};
 use toolbus_store::{
-    FileClaim, FileClaimError, Memory, MemoryLedger, OpenError, Redis, RedisLedger, RedisSettings, RedisTls, RedisUrl,
-    RedisUrlError, Sqlite, SqliteLedger,
+    FileClaim, FileClaimError, Memory, MemoryLedger, OpenError, Redis, RedisLedger, RedisMemory, RedisSettings,
+    RedisTls, RedisUrl, RedisUrlError, Sqlite, SqliteLedger, SqliteMemory, VolatileMemory,
 };
 
 /// Where is kept what must outlive a call, such as the switches that operators turned.
@@ -127,6 +128,27 @@ impl StoreConfig {
         }
     }
 
+    /// Opens the working memory that is kept beside the store, which is open.
+    ///
+    /// # Errors
+    ///
+    /// If its file cannot be opened, or its threads cannot be started.
+    pub fn open_memory(
+        &self,
+        limits: MemoryLimits,
+        open: &OpenStore,
+    ) -> Result<Arc<dyn WorkingMemory>, StoreOpenError> {
+        match (&self.url, &open.shared) {
+            (_, Some(redis)) => Ok(Arc::new(RedisMemory::new(Arc::clone(redis), limits, Clock::SYSTEM))),
+            (StoreUrl::Sqlite(store), None) => {
+                let file = SqliteMemory::beside(store);
+                let memory = SqliteMemory::open(&file, limits, Clock::SYSTEM);
+                Ok(Arc::new(memory.map_err(|error| StoreOpenError::File { file, error })?))
+            }
+            (StoreUrl::Memory | StoreUrl::Redis(_), None) => Ok(Arc::new(VolatileMemory::new(limits, Clock::SYSTEM))),
+        }
+    }
+
     /// Opens the store. A server is not connected to yet; `prefix` tells what is kept there from that of other
     /// deployments. A file is claimed by `holder`.
     ///
@@ -220,9 +242,10 @@ impl From<StoreUrl> for String {
 #[cfg(test)]
 mod tests {
     use toolbus_core::ledger::RequestKey;
+    use toolbus_core::working_memory::{EntryKey, MemoryOwner};
 
     use super::*;
-    use crate::config::LedgerConfig;
+    use crate::config::{LedgerConfig, MemoryConfig};
 
     #[test]
     fn a_store_is_written_so_that_it_reads_the_same() {
@@ -279,8 +302,12 @@ mod tests {
             store.put("a", "b", Vec::new()).await.unwrap();
             let ledger = config.open_ledger(LedgerConfig::default().limits(), &open).unwrap();
             assert_eq!(ledger.look_up(RequestKey([0; 32])).await, Ok(None));
+            let memory = config.open_memory(MemoryConfig::default().limits(), &open).unwrap();
+            let (key, share) = (Arc::from("ana"), Arc::from("ana"));
+            let key_of_entry = EntryKey::parse("a/b").unwrap();
+            assert_eq!(memory.get(MemoryOwner { key, share }, key_of_entry).await, Ok(None));
         }
-        assert!(file.exists());
+        assert!(file.exists() && folder.path().join("store.db-memory").exists());
     }
 
     #[test]

@@ -44,11 +44,13 @@ pub(crate) struct Declared<'a> {
     pub(crate) has_servers: bool,
     /// Whether scripts can be run.
     pub(crate) has_scripts: bool,
+    /// Whether there is working memory.
+    pub(crate) has_memory: bool,
 }
 
 /// Every tool of a configuration, from its parts.
 pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
-    let Declared { tools, endpoints, commands, toolsets, has_servers, has_scripts } = declared;
+    let Declared { tools, endpoints, commands, toolsets, has_servers, has_scripts, has_memory } = declared;
     let schema = |text: Option<&str>| text.and_then(|text| serde_json::from_str(text).ok()).map(Arc::new);
     let builtin = builtin(tools).into_iter().map(|tool| {
         let descriptor = &tool.descriptor;
@@ -72,7 +74,9 @@ pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
     let commands = commands.into_iter().map(|(name, parameters)| plain(commands::SOURCE, name, schema(parameters)));
     let own = MANAGEMENT_TOOLS.into_iter().filter(|_| has_servers).map(|name| plain(MANAGEMENT_SOURCE, name, None));
     let script = has_scripts.then(|| plain(tool::SOURCE, EXECUTE_PYTHON_SCRIPT, None));
-    builtin.chain(endpoints).chain(commands).chain(own).chain(script).collect()
+    let memory = toolbus_memory::NAMES.into_iter().filter(|_| has_memory);
+    let memory = memory.map(|name| plain(toolbus_memory::tools::SOURCE, name, None));
+    builtin.chain(endpoints).chain(commands).chain(own).chain(script).chain(memory).collect()
 }
 
 impl Config {
@@ -84,6 +88,7 @@ impl Config {
             toolsets: &self.toolsets,
             has_servers: self.mcp.is_configured(),
             has_scripts: self.script.is_some(),
+            has_memory: self.memory.is_some(),
         })
     }
 }

@@ -129,7 +129,8 @@ impl Config {
         let endpoints = self.rest.endpoints.iter().map(|endpoint| members.published(&endpoint.name));
         let commands = self.commands.iter().map(|command| command.name.as_str().into());
         let script = self.script.iter().map(|_| EXECUTE_PYTHON_SCRIPT.into());
-        builtin.chain(endpoints).chain(commands).chain(script).collect()
+        let memory = self.memory.iter().flat_map(|_| toolbus_memory::NAMES.map(Arc::from));
+        builtin.chain(memory).chain(endpoints).chain(commands).chain(script).collect()
     }
 }
 

@@ -25,6 +25,7 @@ impl RuleChecker<'_> {
             toolsets: &sections.toolsets,
             has_servers: sections.has_servers,
             has_scripts: self.has_scripts(),
+            has_memory: self.has_memory(),
         });
         self.forced(&known, sections);
         self.ties(&known, sections);
@@ -70,6 +71,10 @@ impl RuleChecker<'_> {
             .filter_map(|tool| Some((tool.get("name")?.as_str()?, tool.get("parameters").and_then(Value::as_str))))
     }
 
+    fn has_memory(&self) -> bool {
+        self.tree.get(&path("memory")).is_some()
+    }
+
     fn names(&mut self, tools: &ToolsConfig, sections: &Sections) {
         let toolsets = &sections.toolsets;
         let members = ToolsetMembers::new(toolsets);
@@ -83,6 +88,9 @@ impl RuleChecker<'_> {
         }
         if self.has_scripts() {
             names.insert(EXECUTE_PYTHON_SCRIPT.to_owned(), "the tool that runs scripts (see `script`)".to_owned());
+        }
+        for name in toolbus_memory::NAMES.into_iter().filter(|_| self.has_memory()) {
+            names.insert(name.to_owned(), "a tool of working memory (see `memory`)".to_owned());
         }
         let lists = [("rest.endpoints", "endpoint"), ("commands", "command")].map(|(list, what)| {
             let tools = self.tree.get(&path(list)).and_then(Value::as_array);

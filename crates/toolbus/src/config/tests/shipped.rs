@@ -46,6 +46,11 @@ log_format = "text"
 [store]
 url = "sqlite:toolbus.db"
 
+[memory]
+default_ttl = "20m"
+max_value = "1MiB"
+max_entries_per_namespace = 1000
+
 [audit]
 file = "audit.jsonl"
 
@@ -101,6 +106,7 @@ fn every_designed_key_is_accepted_and_has_the_designed_default() {
     let text = DESIGNED.replace("PEM", &pem.path().display().to_string());
     let mut config = load(&[&text], &[("WEATHER_TOKEN", "secret"), ("ANA_TOKEN", "secret")], &[]).unwrap().config;
     assert_eq!((config.rest.endpoints.len(), config.commands.len()), (1, 1));
+    assert_eq!(config.memory.take(), Some(MemoryConfig::default()));
     let script = config.script.take().unwrap();
     let packages = PackagesConfig { allow: Vec::new(), ..script.packages };
     let others = ScriptConfig { max_timeout: None, max_in_flight: None, packages, ..script };
