@@ -123,7 +123,7 @@ mod tests {
     use super::Embedded;
 
     fn subscription(queue: &str, ownership: Ownership) -> Subscription {
-        Subscription { queue: queue.into(), topics: vec!["t".into()], prefetch: 1, ownership }
+        Subscription { queue: queue.into(), topics: vec!["t".into()], prefetch: 1, max_body: usize::MAX, ownership }
     }
 
     fn message(target: Target, body: &str) -> Outgoing {

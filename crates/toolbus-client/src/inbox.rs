@@ -101,13 +101,14 @@ impl Inbox {
             Self::Own { topics } => {
                 let queue = format!("reply.{}", new_message_id());
                 let reply_to = queue.clone();
-                (Subscription { queue, topics, prefetch: PREFETCH, ownership: Ownership::Replica }, reply_to, None)
+                let (ownership, max_body) = (Ownership::Replica, usize::MAX);
+                (Subscription { queue, topics, prefetch: PREFETCH, max_body, ownership }, reply_to, None)
             }
             Self::Given { queue, reply_to, topics } => {
                 let trusted = topics.into_iter().chain([reply_to.clone()]).collect();
                 let topics = Vec::new();
-                let ownership = Ownership::Existing;
-                (Subscription { queue, topics, prefetch: PREFETCH, ownership }, reply_to, Some(trusted))
+                let (ownership, max_body) = (Ownership::Existing, usize::MAX);
+                (Subscription { queue, topics, prefetch: PREFETCH, max_body, ownership }, reply_to, Some(trusted))
             }
         };
         let queue = subscription.queue.clone();

@@ -161,6 +161,7 @@ mod tests {
             queue: "daemon".to_owned(),
             topics: topics.map(str::to_owned).into(),
             prefetch: 10,
+            max_body: usize::MAX,
             ownership: Ownership::Replica,
         });
         let agent = Some(AgentName::parse("ana").unwrap());

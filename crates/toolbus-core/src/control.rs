@@ -32,7 +32,7 @@ pub use handler::{ControlError, ControlHandler, ControlReply, ControlRequest};
 use reply::{message, refusal};
 
 /// Longest body of a small request, in bytes.
-const MAX_BODY: usize = 64 * 1024;
+pub const MAX_CONTROL_BODY: usize = 64 * 1024;
 /// Longest wait for the confirm of an answer.
 const REPLY_TIME: Duration = Duration::from_secs(5);
 
@@ -76,8 +76,8 @@ enum ControlRefusal {
     NotOurs,
     #[error("its answer may not go where it says: {0}")]
     Address(#[from] AddressRefused),
-    #[error("it has {0} bytes; at most {MAX_BODY} are read")]
-    TooLarge(usize),
+    #[error("it has more than {MAX_CONTROL_BODY} bytes")]
+    TooLarge,
     #[error(transparent)]
     Unusable(#[from] ControlError),
     #[error("{0}")]
@@ -284,8 +284,5 @@ fn is_of_one(delivery: &Delivery) -> bool {
 
 /// The body of a request, if it is not too large.
 fn body(delivery: &Delivery) -> Result<&[u8], ControlRefusal> {
-    match delivery.body.len() {
-        size if size > MAX_BODY => Err(ControlRefusal::TooLarge(size)),
-        _ => Ok(&delivery.body),
-    }
+    if delivery.body.len() > MAX_CONTROL_BODY { Err(ControlRefusal::TooLarge) } else { Ok(&delivery.body) }
 }

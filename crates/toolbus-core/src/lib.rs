@@ -48,7 +48,9 @@ mod turns;
 pub mod working_memory;
 
 pub use clock::Clock;
-pub use control::{About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService};
+pub use control::{
+    About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService, MAX_CONTROL_BODY,
+};
 pub use deadline::Budgets;
 pub use dispatcher::{Dispatcher, DispatcherSettings, InnerCall, InnerOrigin, Invoker};
 pub use gates::arguments::{SchemaError, check_schema};

@@ -216,9 +216,8 @@ impl Decoder<'_> {
             Ok(address) => address,
             Err(refused) => return Decoded::Dead(DeadReason::ReplyToRefused, refused.to_string()),
         };
-        let size = delivery.body.len();
-        if size > self.max_body {
-            let text = format!("The request has {size} bytes; at most {} are taken. Send less.", self.max_body);
+        if delivery.body.len() > self.max_body {
+            let text = format!("The request has more than {} bytes. Send less.", self.max_body);
             return self.refused(delivery, envelope, address, caller, unread(dialect), text);
         }
         match read(dialect, &delivery.body) {

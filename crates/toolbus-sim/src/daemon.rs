@@ -157,5 +157,5 @@ fn settings(context: &ScheduleContext, ledger: SimLedger) -> DispatcherSettings 
 fn subscription(queue: &str, topics: &[&str], ownership: Ownership) -> Subscription {
     let prefetch = u16::try_from(2 * ROOM).unwrap_or(u16::MAX);
     let topics = topics.iter().map(|topic| (*topic).to_owned()).collect();
-    Subscription { queue: queue.to_owned(), topics, prefetch, ownership }
+    Subscription { queue: queue.to_owned(), topics, prefetch, max_body: usize::MAX, ownership }
 }

@@ -600,6 +600,12 @@ impl Channel {
         )
     }
 
+    /// Changed for Toolbus: of a body, consumers that are made from now on keep this many bytes, and drop the rest as it
+    /// arrives.
+    pub fn set_max_body(&self, bytes: usize) {
+        self.status.set_max_body(bytes);
+    }
+
     pub(crate) fn handle_body_frame(&self, payload: Vec<u8>) -> Result<()> {
         self.status.receive(
             self.id,
@@ -1240,6 +1246,7 @@ impl Channel {
                 arguments,
             )
         });
+        consumer.set_max_body(self.status.max_body());
         self.consumers
             .register(method.consumer_tag, consumer.clone());
         resolver.resolve(consumer);

@@ -109,6 +109,14 @@ impl ChannelStatus {
         trace!(prefetch_count, global, "QoS updated");
     }
 
+    pub(crate) fn max_body(&self) -> Option<usize> {
+        self.read().max_body
+    }
+
+    pub(crate) fn set_max_body(&self, bytes: usize) {
+        self.write().max_body = Some(bytes);
+    }
+
     pub(crate) fn set_state(&self, state: ChannelState) {
         self.write().state = state;
     }
@@ -266,6 +274,8 @@ struct Inner {
     id: ChannelId,
     confirm: bool,
     qos: ChannelQos,
+    /// Changed for Toolbus: how much of a body the channel's consumers keep.
+    max_body: Option<usize>,
     send_flow: bool,
     state: ChannelState,
     receiver_state: ChannelReceiverStates,
@@ -284,6 +294,7 @@ impl Inner {
             id,
             confirm: false,
             qos: ChannelQos::default(),
+            max_body: None,
             send_flow: true,
             state: ChannelState::default(),
             receiver_state: ChannelReceiverStates::default(),

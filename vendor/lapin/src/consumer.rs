@@ -246,6 +246,10 @@ impl Consumer {
         );
     }
 
+    pub(crate) fn set_max_body(&self, bytes: Option<usize>) {
+        self.lock_inner().max_body = bytes;
+    }
+
     pub(crate) fn handle_body_frame(&self, remaining_size: PayloadSize, payload: Vec<u8>) {
         self.check_new_delivery(self.lock_inner().handle_body_frame(remaining_size, payload));
     }
@@ -347,6 +351,8 @@ impl Drop for Consumer {
 
 struct Inner {
     current_message: Option<Delivery>,
+    /// Changed for Toolbus: how much of a body is kept.
+    max_body: Option<usize>,
     deliveries_out: Receiver<DeliveryResult>,
     internal_rpc: InternalRPCHandle,
     tag: ShortString,
@@ -360,6 +366,7 @@ impl Inner {
     ) -> Self {
         Self {
             current_message: None,
+            max_body: None,
             deliveries_out,
             internal_rpc,
             tag: consumer_tag,
@@ -391,9 +398,12 @@ impl Inner {
     fn handle_body_frame(
         &mut self,
         remaining_size: PayloadSize,
-        payload: Vec<u8>,
+        mut payload: Vec<u8>,
     ) -> Option<Delivery> {
         if let Some(delivery) = self.current_message.as_mut() {
+            if let Some(max_body) = self.max_body {
+                payload.truncate(max_body.saturating_sub(delivery.data.len()));
+            }
             delivery.receive_content(payload);
         }
         self.check_new_delivery_complete(remaining_size == 0)

@@ -154,6 +154,7 @@ impl Consumer {
         // Without a bound the client would buffer the whole queue.
         let prefetch = self.subscription.prefetch.max(1);
         channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(lost)?;
+        channel.set_max_body(self.subscription.max_body.saturating_add(1));
         let consume = channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default());
         let stream = consume.await.map_err(lost)?;
         opening.channel = None;

@@ -56,6 +56,7 @@ pub(crate) fn subscription(queue: &str, topics: &[&str]) -> Subscription {
         queue: queue.to_owned(),
         topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
         prefetch: 10,
+        max_body: usize::MAX,
         ownership: Ownership::Shared,
     }
 }

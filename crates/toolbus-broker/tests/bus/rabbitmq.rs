@@ -1,7 +1,9 @@
 //! The contract, for RabbitMQ with quorum queues.
 
+use toolbus_core::bus::{Bus, Subscription};
+
 use crate::contract;
-use crate::fixture::rabbitmq;
+use crate::fixture::{consume_existing, deliver, rabbitmq, ready, receive, subscription, take, to_queue, unique};
 
 #[tokio::test]
 async fn topics_with_wildcards_reach_the_queues_bound_to_them() {
@@ -71,4 +73,29 @@ async fn a_queue_of_somebody_else_is_waited_for() {
 #[tokio::test]
 async fn a_closed_bus_publishes_nothing_and_delivers_nothing() {
     contract::a_closed_bus_publishes_nothing_and_delivers_nothing(&rabbitmq().await).await;
+}
+
+#[tokio::test]
+async fn of_a_body_larger_than_wanted_one_byte_more_arrives_and_the_queue_keeps_all() {
+    let (bus, queue) = (rabbitmq().await, unique("large"));
+    // Of several frames.
+    let body = "x".repeat(300_000);
+    let mut wanted = bus.consume(Subscription { max_body: 1_000, ..subscription(&queue, &[]) });
+    ready(&bus).await;
+    for body in [&body, "small"] {
+        deliver(&bus, &to_queue(&queue, body)).await;
+    }
+    let large = receive(&mut wanted).await;
+    assert_eq!(large.body.len(), 1_001);
+    assert_eq!(take(&mut wanted).await, "small");
+    large.settle.requeue().await;
+    let again = receive(&mut wanted).await;
+    assert_eq!((again.body.len(), again.redelivered), (1_001, true));
+    again.settle.requeue().await;
+    bus.close().await;
+
+    let other = rabbitmq().await;
+    let mut all = consume_existing(&other, &queue).await;
+    assert_eq!(take(&mut all).await.len(), body.len());
+    other.close().await;
 }

@@ -360,5 +360,11 @@ pub(crate) struct Request<'a> {
 }
 
 fn subscription(queue: &str, topic: &str, ownership: Ownership) -> Subscription {
-    Subscription { queue: queue.to_owned(), topics: vec![topic.to_owned()], prefetch: 64, ownership }
+    Subscription {
+        queue: queue.to_owned(),
+        topics: vec![topic.to_owned()],
+        prefetch: 64,
+        max_body: usize::MAX,
+        ownership,
+    }
 }

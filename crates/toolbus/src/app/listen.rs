@@ -12,7 +12,7 @@ use toolbus_core::caller::IdentitySource;
 use toolbus_core::ledger::{Ledger, LedgerSettings};
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Rank;
-use toolbus_core::{About, Budgets, Clock, ControlService, DispatcherSettings, Invoker, ReplyRules};
+use toolbus_core::{About, Budgets, Clock, ControlService, DispatcherSettings, Invoker, MAX_CONTROL_BODY, ReplyRules};
 use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
 use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl;
@@ -167,13 +167,16 @@ fn queues(config: &Config) -> Vec<(Subscription, Takes)> {
     let prefix = config.queue_prefix();
     let names = |topics: [&str; 2]| topics.map(str::to_owned).to_vec();
     let requests = |queue, topics, ownership| {
-        (Subscription { queue, topics, prefetch: CONTROL_PREFETCH, ownership }, Takes::Requests)
+        (
+            Subscription { queue, topics, prefetch: CONTROL_PREFETCH, max_body: MAX_CONTROL_BODY, ownership },
+            Takes::Requests,
+        )
     };
     let control = names([topic::TOOL_LIST, topic::TOOL_PING]);
     let of_replica = names([topic::TOOL_CANCEL, topic::TOOL_SESSION_END]);
     let calls = |role, name: &str, topics| {
-        let (queue, prefetch) = (format!("{prefix}.{name}"), config.invoke.prefetch());
-        let subscription = Subscription { queue, topics, prefetch, ownership: Ownership::Shared };
+        let (queue, prefetch, max_body) = (format!("{prefix}.{name}"), config.invoke.prefetch(), max_body(config));
+        let subscription = Subscription { queue, topics, prefetch, max_body, ownership: Ownership::Shared };
         config.roles().contains(&role).then_some((subscription, Takes::Calls))
     };
     let invoke = calls(Role::Invoke, "invoke", config.invoke_topics());
@@ -192,7 +195,8 @@ fn queues_of_servers(config: &Config) -> [(Subscription, Takes); 3] {
             Some(queue) => (queue.clone(), Ownership::Existing),
             None => (format!("{prefix}.{name}"), Ownership::Shared),
         };
-        (Subscription { queue, topics: vec![topic.to_owned()], prefetch, ownership }, takes)
+        let max_body = if takes == Takes::Calls { max_body(config) } else { MAX_CONTROL_BODY };
+        (Subscription { queue, topics: vec![topic.to_owned()], prefetch, max_body, ownership }, takes)
     };
     let instead = &config.bus.compat_queues;
     [
@@ -200,6 +204,11 @@ fn queues_of_servers(config: &Config) -> [(Subscription, Takes); 3] {
         queue("mcp-manage", &instead.mcp_manage, topic::MCP_MANAGE, CONTROL_PREFETCH, Takes::Requests),
         queue("mcp-refresh", &instead.mcp_refresh, topic::MCP_REFRESH, CONTROL_PREFETCH, Takes::Requests),
     ]
+}
+
+/// Largest body of a call, in bytes.
+fn max_body(config: &Config) -> usize {
+    usize::try_from(config.invoke.max_body.bytes()).unwrap_or(usize::MAX)
 }
 
 /// What `tool.ping` reports.
@@ -224,7 +233,7 @@ pub(super) fn settings(config: &Config, redactor: Redactor, ledger: Option<Arc<d
         name: config.bus.name.clone(),
         replies: reply_rules(config),
         budgets: Budgets { default: config.invoke.default_timeout.into(), max: config.invoke.max_timeout.into() },
-        max_body: usize::try_from(config.invoke.max_body.bytes()).unwrap_or(usize::MAX),
+        max_body: max_body(config),
         max_in_flight: config.invoke.max_in_flight,
         max_waiting: config.invoke.max_waiting,
         redactor,

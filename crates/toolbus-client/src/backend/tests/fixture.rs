@@ -97,8 +97,9 @@ impl Fixture {
         let (embedded, topics) = (Embedded::new(), vec![topic::tools_changed("ana")]);
         let operator = embedded.connect();
         let bound = [&topics[..], &[reply_to.to_owned()]].concat();
+        let (queue_name, ownership) = (queue.to_owned(), Ownership::Shared);
         let subscription =
-            Subscription { queue: queue.to_owned(), topics: bound, prefetch: 1, ownership: Ownership::Shared };
+            Subscription { queue: queue_name, topics: bound, prefetch: 1, max_body: usize::MAX, ownership };
         drop(operator.consume(subscription));
         operator.stop_consuming().await;
         let mut fixture =
@@ -133,6 +134,7 @@ impl Fixture {
             queue: "daemon".to_owned(),
             topics: topics.map(str::to_owned).into(),
             prefetch: 100,
+            max_body: usize::MAX,
             ownership: Ownership::Replica,
         }));
     }
