@@ -106,8 +106,8 @@ impl Survivor {
     pub async fn exchange(&self, id: &str) -> Message {
         eventually("a confirm", async || {
             let confirmed = tokio::time::timeout(CONFIRM_TIME, self.publish(id)).await;
-            if confirmed.is_err() {
-                // What does not confirm may never do so.
+            if !matches!(confirmed, Ok(Ok(Confirmation::Ack(None)))) {
+                // What does not confirm may never do so, and what rejects may do so until the node of a leader is back.
                 *self.channel.lock().await = None;
             }
             matches!(confirmed, Ok(Ok(Confirmation::Ack(None)))).then_some(())

@@ -102,7 +102,19 @@ impl Bus for RabbitMq {
     }
 
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
-        Box::pin(self.publisher.publish(message))
+        Box::pin(async {
+            let published = self.publisher.publish(message).await;
+            match &message.target {
+                // It may be back by now: what was returned is lost only if there is no such queue.
+                Target::DeadLetter(queue)
+                    if published == Ok(Routing::Unroutable)
+                        && self.has_queue(&topology::dead_letters_of(queue)).await != Some(false) =>
+                {
+                    Err(PublishError::Rejected("the node of its dead-letter queue is down".to_owned()))
+                }
+                _ => published,
+            }
+        })
     }
 
     /// Asked for on the connection that consumes: one that publishes may be blocked.

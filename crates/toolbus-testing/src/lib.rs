@@ -1,6 +1,7 @@
-//! What tests share: real servers (a private RabbitMQ node, a Redis server, a TCP proxy that breaks on demand, an OTLP
-//! receiver), patience, and inputs for parsers.
+//! What tests share: real servers (a private RabbitMQ node, a cluster of three, a Redis server, a TCP proxy that breaks on
+//! demand, an OTLP receiver), patience, and inputs for parsers.
 
+pub mod cluster;
 pub mod log;
 pub mod mutation;
 pub mod other_user;

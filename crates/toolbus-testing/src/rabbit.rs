@@ -355,7 +355,7 @@ impl Ports {
     }
 }
 
-fn installed() -> io::Result<PathBuf> {
+pub(crate) fn installed() -> io::Result<PathBuf> {
     let missing = || io::Error::other("install it with `apt-get install rabbitmq-server` (version 3.10 or newer)");
     let versions = fs::read_dir(INSTALLED).map_err(|_| missing())?;
     let mut found: Vec<PathBuf> = versions.flatten().map(|entry| entry.path().join("sbin")).collect();

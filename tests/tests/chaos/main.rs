@@ -6,6 +6,7 @@
 
 mod adversary;
 mod agents;
+mod cluster;
 mod confined;
 mod costly_checks;
 mod disguised;

@@ -23,6 +23,10 @@ const MAX_CHANNELS: usize = 64;
 /// pipelined channel, which carries several times as much. Should a proven address close that one (its permission was
 /// taken away), all that was pending there gets [`PublishError::Unavailable`]; the caller repeats it as unproven, and so
 /// learns which address is refused.
+///
+/// RabbitMQ 3.10 rejects all that a channel publishes to a quorum queue if the queue's leader went down before the channel
+/// first published there, until that node is back. So what is rejected is tried on a channel of its own, and a channel on
+/// which something was rejected is not used again: a new one knows the new leader.
 pub(super) struct Publisher {
     exchange: ShortString,
     dead_letter_exchange: ShortString,
@@ -53,8 +57,14 @@ impl Publisher {
     pub(super) async fn publish(&self, message: &Outgoing) -> Result<Routing, PublishError> {
         let prepared = self.prepare(message)?;
         self.wait_while_blocked().await?;
-        let published =
-            if message.proven { self.publish_shared(prepared).await } else { self.publish_alone(prepared).await };
+        let published = if message.proven {
+            match self.publish_shared(prepared).await {
+                Err(PublishError::Rejected(_)) => self.publish_alone(self.prepare(message)?).await,
+                published => published,
+            }
+        } else {
+            self.publish_alone(prepared).await
+        };
         if published.is_ok() {
             self.connection.carried();
         }
@@ -80,7 +90,7 @@ impl Publisher {
         // A publish given up half-way takes its channel along, and with it the broker's verdict.
         let channel = self.channel().await?;
         let sent = prepared.send(&channel).await;
-        if channel.status().connected() {
+        if channel.status().connected() && !matches!(sent, Ok(Confirmation::Nack(_))) {
             self.idle().push(channel);
         }
         match sent {

@@ -128,7 +128,7 @@ pub(super) async fn renew(
     queue(connection, settings, subscription).await.map(Some)
 }
 
-/// Whether a queue of this name exists, as far as the broker says.
+/// Whether a queue of this name exists, as far as the broker says. One whose node is down does.
 pub(super) async fn has_queue(connection: &Connection, name: &str) -> Option<bool> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     match declare(connection, &short(name).ok()?, options, FieldTable::default()).await {
@@ -136,10 +136,15 @@ pub(super) async fn has_queue(connection: &Connection, name: &str) -> Option<boo
         Err(error) => match cause::code(&error)? {
             // Another connection's own.
             RESOURCE_LOCKED => Some(true),
-            NOT_FOUND => Some(false),
+            NOT_FOUND => Some(cause::words(&error).contains(NODE_DOWN)),
             _ => None,
         },
     }
+}
+
+/// The name of a queue's dead-letter queue.
+pub(super) fn dead_letters_of(queue: &str) -> String {
+    format!("{queue}.dlq")
 }
 
 /// A durable queue of the first of these types, or as it is if it exists with another of them; and its dead-letter
@@ -150,7 +155,7 @@ async fn shared(
     name: &ShortString,
     types: &[QueueType],
 ) -> Result<Option<Binding>, TopologyError> {
-    let dead_letters = short(&format!("{name}.dlq"))?;
+    let dead_letters = short(&dead_letters_of(name.as_str()))?;
     let durable = |passive| QueueDeclareOptions { durable: true, passive, ..QueueDeclareOptions::default() };
     let declared = actively_or_passively("queue", &dead_letters, "delete or rename the queue", |passive| {
         declare(connection, &dead_letters, durable(passive), dead_letter_arguments())
@@ -305,7 +310,7 @@ pub(super) async fn remove(connection: &Connection, settings: &Checked, queues: 
             debug!(kind, name = name.as_str(), reason = cause::words(&error), "not deleted");
         }
     };
-    for name in queues.iter().flat_map(|queue| [queue.clone(), format!("{queue}.dlq")]) {
+    for name in queues.iter().flat_map(|queue| [queue.clone(), dead_letters_of(queue)]) {
         // Quorum queues refuse `if_unused`.
         if consumer_count(connection, &name).await != Some(0) {
             continue;

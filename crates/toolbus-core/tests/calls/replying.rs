@@ -234,6 +234,43 @@ async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_goes_back_with_its_request_while_the_queue_of_dead_letters_takes_none() {
+    let world = World::new();
+    world.bus.route(topic("tool.result.ana"), Route::Unroutable);
+    world.bus.route(queue("tool.result.ana"), Route::Unroutable);
+    world.bus.route(dead_letters(), Route::Rejected);
+    let settlement = world.deliver(pay().typed(PEER)).await;
+    assert_eq!((settlement.get(), world.runs()), (Some(Settled::Requeued), 1));
+    let tries = world.bus.attempts().into_iter().filter(|(target, _)| *target == dead_letters()).count();
+    assert!(tries > 2, "tried again meanwhile");
+    assert_eq!(world.told.dead_letters(), 0);
+    // What comes again has its answer, and that is kept once a queue takes it.
+    world.bus.route(dead_letters(), Route::Routed);
+    let settlement = world.deliver(pay().typed(PEER).redelivered()).await;
+    assert_eq!((settlement.get(), world.runs()), (Some(Settled::Acknowledged), 1));
+    assert_eq!(world.told.dead_letters(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_letters_that_no_queue_takes_leave_room_for_calls() {
+    let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (8, 8));
+    world.bus.route(dead_letters(), Route::Rejected);
+    let refused = |number: usize| {
+        let mut message = pay().reply_to(Some("tool.invoke"));
+        message.properties.message_id = Some(format!("refused-{number}"));
+        world.begin(message)
+    };
+    let mut settled = Vec::new();
+    for (task, settlement) in (0..16).map(refused).collect::<Vec<_>>() {
+        task.await.unwrap();
+        settled.push(settlement.get());
+    }
+    let back = settled.iter().filter(|settled| **settled == Some(Settled::Requeued)).count();
+    let dropped = settled.iter().filter(|settled| **settled == Some(Settled::Acknowledged)).count();
+    assert_eq!((back, dropped), (2, 14));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dead_letter_is_published_again_until_the_broker_is_back_and_counted_once() {
     let world = World::new();
     world.bus.route(dead_letters(), Route::Unavailable);
