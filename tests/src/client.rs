@@ -218,6 +218,12 @@ impl Client {
         self.inbox().clone()
     }
 
+    /// How many were received.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.inbox().len()
+    }
+
     fn inbox(&self) -> MutexGuard<'_, Vec<Message>> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,31 +1,52 @@
-//! Huge bodies of one publisher: memory stays bounded, and another agent's calls go on. (Names in any number: `agents.rs`.)
+//! What one publisher can send to harm others: huge bodies, headers that fill a frame, thousands of
+//! calls of a tool that hangs. Memory stays bounded, and the calls of another agent take hardly longer than at a
+//! responder that does nothing, on the same broker beside the same messages. (Agents in any number: `agents.rs`.)
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
+use lapin::message::Delivery;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions, QueueBindOptions,
+    QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldArray, FieldTable};
+use lapin::{BasicProperties, Channel};
 use serde_json::json;
-use tokio::sync::MutexGuard;
+use tokio::sync::{MutexGuard, oneshot};
+use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
-use toolbus_testing::patience::at_most;
+use toolbus_testing::patience::{at_most, eventually};
 
 use crate::turn;
 
 /// Calls of another agent of which the time is taken, at least.
 const CALLS: usize = 200;
-/// How many times as long 99 of 100 of them may take beside what is sent here.
+/// How many times as long 99 of 100 of them may take beside what is sent here: as at rest, or as at the bare responder.
 const SLOWER: u32 = 3;
 /// And how long in any case, on a machine with nothing else to do: publisher, broker and daemon share its processors, and
 /// what one queue has before a call is delivered before it.
 const SHORT: Duration = Duration::from_secs(1);
-/// Messages that are published before the confirm of the first.
+/// Messages that one publisher has under way.
 const AT_ONCE: usize = 64;
+/// Messages of which the bare responder gets no more: they show what each costs.
+const ENOUGH: usize = 5_000;
+/// Topic of the bare responder.
+const BARE: &str = "bare.invoke";
+/// Messages that it has at a time: as the daemon by default.
+const PREFETCH: u16 = 1_280;
 
 struct Fixture {
     site: BrokerNamespace,
+    backend: Backend,
     daemon: Daemon,
+    bare: BareResponder,
     hostile: Client,
     bruno: Client,
     _turn: MutexGuard<'static, ()>,
@@ -34,22 +55,26 @@ struct Fixture {
 impl Fixture {
     async fn start() -> Self {
         let turn = turn().await;
-        let site = BrokerNamespace::shared().await;
+        let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+        let hold = backend.tool("hold", "/gate?id={id}", "timeout = \"100s\"");
         let rules = "[tools]\necho = true\n[invoke]\ndefault_timeout = \"110s\"\n[identity]\ntrust_headers = true\n\
                      [agents.ana]\n[agents.bruno]\n";
-        let daemon = Daemon::start(&site, rules).await;
+        let daemon = Daemon::start(&site, &format!("{rules}{hold}")).await;
+        let bare = BareResponder::start(&site).await;
         let (hostile, bruno) = (Client::connect(&site).await, Client::connect(&site).await);
-        let fixture = Self { site, daemon, hostile, bruno, _turn: turn };
+        let fixture = Self { site, backend, daemon, bare, hostile, bruno, _turn: turn };
         // The first calls pay for connections and sets that are made once.
-        fixture.p99(&AtomicBool::new(true)).await;
+        fixture.p99(None, &AtomicBool::new(true)).await;
+        fixture.p99(Some(BARE), &AtomicBool::new(true)).await;
         fixture
     }
 
-    /// The time within which 99 of 100 of bruno's answers come: of some calls, and of all until the flood is over.
-    async fn p99(&self, is_over: &AtomicBool) -> Duration {
+    /// The time within which 99 of 100 of bruno's answers come, by the daemon or by what listens on this topic: of some
+    /// calls, and of all until the flood is over.
+    async fn p99(&self, topic: Option<&str>, is_over: &AtomicBool) -> Duration {
         let mut times = Vec::new();
         while times.len() < CALLS || !is_over.load(Ordering::Relaxed) {
-            let request = self.bruno.request("echo", &json!({"text": "well"})).by("bruno");
+            let request = to(self.bruno.request("echo", &json!({"text": "well"})).by("bruno"), topic);
             let began = Instant::now();
             assert_eq!(self.bruno.exchange(&request).await.content(), "well");
             times.push(began.elapsed());
@@ -58,29 +83,123 @@ impl Fixture {
         times[times.len() * 99 / 100]
     }
 
-    /// Sends all of these while bruno calls. They may cost this much memory, in KiB.
-    async fn endure(&self, what: &str, requests: &[Request], most: u64) {
-        self.daemon.forget_peak();
-        let before = self.daemon.peak();
-        let quiet = self.p99(&AtomicBool::new(true)).await;
+    /// The same at rest, and while all of these are sent there.
+    async fn beside(&self, topic: Option<&str>, requests: &[Request]) -> (Duration, Duration) {
+        let quiet = self.p99(topic, &AtomicBool::new(true)).await;
         let is_over = AtomicBool::new(false);
         let flood = async {
-            futures_util::stream::iter(requests)
-                .for_each_concurrent(AT_ONCE, async |request| self.hostile.send(request).await)
-                .await;
+            for part in requests.chunks(AT_ONCE) {
+                let goal = self.hostile.count() + part.len();
+                join_all(part.iter().map(|request| self.send(topic, request))).await;
+                eventually("their answers", async || (self.hostile.count() >= goal).then_some(())).await;
+            }
             is_over.store(true, Ordering::Relaxed);
         };
-        let (beside, ()) = tokio::join!(self.p99(&is_over), flood);
+        let (beside, ()) = tokio::join!(self.p99(topic, &is_over), flood);
+        (quiet, beside)
+    }
+
+    async fn send(&self, topic: Option<&str>, request: &Request) {
+        match topic {
+            None => self.hostile.send(request).await,
+            Some(_) => self.hostile.send(&to(request.clone(), topic)).await,
+        }
+    }
+
+    /// Sends all of these while bruno calls. They may cost the daemon this much memory, in KiB. Gives what it answers.
+    async fn endure(&self, what: &str, requests: &[Request], most: u64) -> Vec<Message> {
+        self.daemon.forget_peak();
+        let before = self.daemon.peak();
+        let (quiet, beside) = self.beside(None, requests).await;
         let grown = self.daemon.peak().saturating_sub(before);
-        let ratio = beside.as_secs_f64() / quiet.as_secs_f64();
-        println!("{what}: p99 {beside:?}, {ratio:.1} times {quiet:?}; {grown} KiB more than {before} KiB");
-        assert!(beside < (quiet * SLOWER).max(at_most(SHORT)), "{beside:?} is {ratio:.1} times {quiet:?}");
+        let answers = self.hostile.received();
+        let few = requests.get(..ENOUGH).unwrap_or(requests);
+        let (bare_quiet, bare) = self.beside(Some(BARE), few).await;
+        println!(
+            "{what}: p99 {beside:?}, {quiet:?} at rest; bare responder {bare:?}, {bare_quiet:?} at rest; \
+             {grown} KiB more than {before} KiB"
+        );
+        let most_time = (quiet.max(bare) * SLOWER).max(at_most(SHORT));
+        assert!(beside < most_time, "{beside:?}; {quiet:?} at rest, {bare:?} at the bare responder");
         assert!(grown < most, "{grown} KiB");
+        answers
     }
 
     async fn end(self) {
+        self.backend.open();
+        self.bare.stop().await;
         self.daemon.stop(&self.site).await;
     }
+}
+
+/// To the daemon, or to what listens on this topic.
+fn to(request: Request, topic: Option<&str>) -> Request {
+    match topic {
+        Some(topic) => request.on(topic),
+        None => request,
+    }
+}
+
+/// The least that answers and loses nothing, in a thread of its own: what the others wait for beside it is the broker's
+/// share, and the machine's.
+struct BareResponder {
+    queue: String,
+    channel: Channel,
+    _connection: lapin::Connection,
+    stop: oneshot::Sender<()>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl BareResponder {
+    async fn start(site: &BrokerNamespace) -> Self {
+        let queue = format!("{}.bare", site.prefix);
+        let kind = AMQPValue::LongString("quorum".into());
+        site.declare(&queue, [("x-queue-type", kind)].into()).await;
+        let (connection, channel) = site.channel().await;
+        let none = FieldTable::default();
+        let (name, exchange) = (queue.as_str().into(), site.exchange.as_str().into());
+        channel.queue_bind(name, exchange, BARE.into(), QueueBindOptions::default(), none).await.unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let (site, own) = (site.clone(), queue.clone());
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                tokio::select! {
+                    () = respond(&site, &own) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Self { queue, channel, _connection: connection, stop, thread }
+    }
+
+    async fn stop(self) {
+        drop(self.stop);
+        self.thread.join().unwrap();
+        let queue = self.queue.as_str().into();
+        self.channel.queue_delete(queue, QueueDeleteOptions::default()).await.unwrap();
+    }
+}
+
+async fn respond(site: &BrokerNamespace, queue: &str) {
+    let ((_consuming, channel), (_publishing, answers)) = (site.channel().await, site.channel().await);
+    answers.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    channel.basic_qos(PREFETCH, BasicQosOptions::default()).await.unwrap();
+    let consume = channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), FieldTable::default());
+    let mut deliveries = consume.await.unwrap();
+    while let Some(Ok(delivery)) = deliveries.next().await {
+        tokio::spawn(answer(answers.clone(), delivery));
+    }
+}
+
+async fn answer(channel: Channel, delivery: Delivery) {
+    let address = delivery.properties.reply_to().clone().unwrap();
+    let correlation = delivery.properties.correlation_id().clone().unwrap();
+    let properties = BasicProperties::default().with_delivery_mode(2).with_correlation_id(correlation);
+    let body = json!({"toolName": "echo", "content": "well", "isError": false}).to_string();
+    let options = BasicPublishOptions::default();
+    channel.basic_publish("".into(), address, options, body.as_bytes(), properties).await.unwrap().await.unwrap();
+    delivery.acker.ack(BasicAckOptions::default()).await.unwrap();
 }
 
 #[tokio::test]
@@ -89,9 +208,64 @@ async fn bodies_of_50_mb_are_refused_one_by_one() {
     let body = vec![b'x'; 50 * 1024 * 1024];
     let requests: Vec<_> = (0..6).map(|_| fixture.hostile.raw(body.clone()).by("ana")).collect();
     // AMQP has no way to skip a body: what comes behind one waits until it has been read.
-    fixture.endure("bodies of 50 MB", &requests, 400 * 1024).await;
-    for request in &requests {
-        assert_eq!(fixture.hostile.answer(request).await.code(), "invalid_arguments");
+    let answers = fixture.endure("bodies of 50 MB", &requests, 64 * 1024).await;
+    assert!(answers.iter().all(|answer| answer.code() == "invalid_arguments"), "{:?}", answers.first());
+    fixture.end().await;
+}
+
+#[tokio::test]
+async fn headers_that_fill_a_frame_cost_others_little() {
+    let fixture = Fixture::start().await;
+    let mut many = FieldTable::default();
+    for number in 0..3_000 {
+        many.insert(format!("h{number}").into(), AMQPValue::LongLongInt(number));
     }
+    let mut deep = AMQPValue::Void;
+    for _ in 0..500 {
+        deep = AMQPValue::FieldArray(FieldArray::from(vec![deep]));
+    }
+    let long = AMQPValue::LongString("x".repeat(100_000).into());
+    let requests: Vec<_> = (0..1_000)
+        .map(|number| {
+            let request = fixture.hostile.request("echo", &json!({"text": "x"}));
+            let request = match number % 4 {
+                0 => Request { headers: many.clone(), ..request },
+                1 => request.header_of("rb-many", AMQPValue::FieldTable(many.clone())),
+                2 => request.header_of("rb-deep", deep.clone()),
+                _ => request.header_of("rb-long", long.clone()),
+            };
+            request.by("ana")
+        })
+        .collect();
+    let answers = fixture.endure("header bombs", &requests, 100 * 1024).await;
+    assert!(answers.iter().all(|answer| answer.content() == "x"), "{:?}", answers.first());
+    fixture.end().await;
+}
+
+#[tokio::test]
+async fn ten_thousand_calls_of_a_tool_that_hangs_leave_others_their_time() {
+    let fixture = Fixture::start().await;
+    let requests: Vec<_> =
+        (0..10_000).map(|_| fixture.hostile.request("hold", &json!({"id": "held"})).by("ana")).collect();
+    let quiet = fixture.p99(None, &AtomicBool::new(true)).await;
+    fixture.daemon.forget_peak();
+    let before = fixture.daemon.peak();
+    stream::iter(&requests).for_each_concurrent(AT_ONCE, |request| fixture.send(None, request)).await;
+    // While they arrive, a call behind them waits in the broker's queue. These have been taken, and some wait.
+    fixture.site.wait_for_ready(&fixture.site.queue(), 0).await;
+    fixture.backend.wait_for("held").await;
+    let beside = fixture.p99(None, &AtomicBool::new(true)).await;
+    let grown = fixture.daemon.peak().saturating_sub(before);
+    println!("calls of a tool that hangs: p99 {beside:?}, {quiet:?} at rest; {grown} KiB more than {before} KiB");
+    assert!(beside < (quiet * SLOWER).max(at_most(SHORT)), "{beside:?}; {quiet:?} at rest");
+    assert!(grown < 64 * 1024, "{grown} KiB");
+
+    fixture.backend.open();
+    eventually("all answers", async || (fixture.hostile.count() >= requests.len()).then_some(())).await;
+    let answers = fixture.hostile.received();
+    let passed = answers.iter().filter(|answer| answer.content() == "passed held").count();
+    let refused = answers.iter().filter(|answer| answer.code() == "overloaded").count();
+    assert_eq!(passed + refused, requests.len(), "{:?}", answers.first());
+    assert_eq!(passed, fixture.backend.count("held"));
     fixture.end().await;
 }
