@@ -274,7 +274,7 @@ impl App {
             None => Arc::new(AllArrived),
         };
         let dispatcher = Dispatcher::new(
-            listen::settings(config, redactor.clone(), ledger.clone()),
+            listen::settings(config, redactor.clone(), ledger.clone(), memory.as_ref()),
             Arc::clone(&gates),
             Arc::clone(&bus),
             Arc::clone(&recorder),

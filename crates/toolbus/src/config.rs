@@ -63,7 +63,7 @@ pub use policy::PolicyError;
 pub use secrets::KeyedSecret;
 pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
-pub use toolbus_memory::MemoryConfig;
+pub use toolbus_memory::{MemoryConfig, ResultsConfig};
 pub use toolbus_scripts::commands::CommandConfig;
 pub use toolbus_scripts::config::ScriptConfig;
 pub use toolbus_tools::rest::RestConfig;
@@ -112,6 +112,8 @@ pub struct Config {
     /// Texts that agents keep for a while; absent: there are no tools for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryConfig>,
+    /// Results that are too long for a model.
+    pub results: ResultsConfig,
     /// Tools and MCP servers that fail again and again.
     pub breaker: BreakerConfig,
     /// The record of what was refused and what was done.

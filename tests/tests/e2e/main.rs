@@ -30,6 +30,7 @@ mod plain_clients;
 mod recipe;
 mod refusals;
 mod reload;
+mod results;
 mod scripts;
 mod secrets;
 mod sidecar;

@@ -12,6 +12,7 @@ use toolbus_core::caller::IdentitySource;
 use toolbus_core::ledger::{Ledger, LedgerSettings};
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Rank;
+use toolbus_core::working_memory::WorkingMemory;
 use toolbus_core::{About, Budgets, Clock, ControlService, DispatcherSettings, Invoker, MAX_CONTROL_BODY, ReplyRules};
 use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
 use toolbus_mcp_client::model_tools;
@@ -223,7 +224,12 @@ fn about(config: &Config, config_digest: watch::Receiver<String>) -> About {
 }
 
 /// The settings of the dispatcher.
-pub(super) fn settings(config: &Config, redactor: Redactor, ledger: Option<Arc<dyn Ledger>>) -> DispatcherSettings {
+pub(super) fn settings(
+    config: &Config,
+    redactor: Redactor,
+    ledger: Option<Arc<dyn Ledger>>,
+    memory: Option<&Arc<dyn WorkingMemory>>,
+) -> DispatcherSettings {
     let of_ledger = |ledger| LedgerSettings {
         ledger,
         ttl: config.ledger.ttl.into(),
@@ -239,7 +245,7 @@ pub(super) fn settings(config: &Config, redactor: Redactor, ledger: Option<Arc<d
         redactor,
         ignores_unknown_servers: config.mcp.unknown_server == UnknownServer::Ignore,
         ledger: ledger.map(of_ledger),
-        results: None,
+        results: memory.map(|memory| config.results.settings(Arc::clone(memory))),
         clock: Clock::SYSTEM,
         random: Random::SYSTEM,
     }

@@ -309,6 +309,7 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
         ("telemetry", running.telemetry != next.telemetry),
         ("store", running.store != next.store),
         ("memory", running.memory != next.memory),
+        ("results", running.results != next.results),
         ("audit", running.audit != next.audit),
         ("mcp", next.mcp.is_configured() && !has_servers),
         ("mcp.servers_file", running.mcp.servers_file != next.mcp.servers_file),

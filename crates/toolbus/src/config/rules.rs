@@ -19,7 +19,6 @@ use toolbus_config::{KeyPath, Part, SchemaDifference, Tree};
 use toolbus_core::working_memory::MAX_TTL;
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 
-use super::MemoryConfig;
 use super::Secret;
 use super::audit::AuditConfig;
 use super::bus::{BusConfig, BusUrl};
@@ -29,6 +28,7 @@ use super::invoke::InvokeConfig;
 use super::ledger::LedgerConfig;
 use super::mcp::ServersFile;
 use super::store::StoreConfig;
+use super::{MemoryConfig, ResultsConfig};
 
 /// Time after the deadline of a call in which its answer is published.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -68,6 +68,9 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &Servers
     }
     if let Some(memory) = checker.section::<MemoryConfig>("memory") {
         checker.memory(&memory);
+    }
+    if let Some(results) = checker.section::<ResultsConfig>("results") {
+        checker.results(&results);
     }
     checker.servers(&sections);
     if let Some(tools) = checker.section("tools") {
@@ -204,6 +207,13 @@ impl RuleChecker<'_> {
                 &["invoke.max_waiting", "invoke.max_in_flight"],
                 format!("max_in_flight + max_waiting is {prefetch}; AMQP hands over at most 65535 messages at a time"),
             );
+        }
+    }
+
+    fn results(&mut self, results: &ResultsConfig) {
+        let ttl = results.ttl;
+        if ttl.get() > MAX_TTL || ttl.get().is_zero() {
+            self.tell(&["results.ttl"], format!("parts are kept for 1s to 24h, not for {ttl}"));
         }
     }
 
