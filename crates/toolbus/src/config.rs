@@ -64,9 +64,11 @@ pub use secrets::KeyedSecret;
 pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
 pub use toolbus_memory::{MemoryConfig, ResultsConfig};
+pub use toolbus_outbound::egress::EgressConfig;
 pub use toolbus_scripts::commands::CommandConfig;
 pub use toolbus_scripts::config::ScriptConfig;
 pub use toolbus_tools::rest::RestConfig;
+pub use toolbus_web::WebConfig;
 pub use tools::{ToolLimits, ToolsConfig, ToolsError};
 pub use toolsets::ToolsetConfig;
 
@@ -122,6 +124,11 @@ pub struct Config {
     pub tools: ToolsConfig,
     /// HTTP endpoints as tools.
     pub rest: RestConfig,
+    /// Searching the web, and reading pages; absent: there are no tools for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub web: Option<WebConfig>,
+    /// Hosts that callers may make the daemon reach.
+    pub egress: EgressConfig,
     /// How callers are distinguished.
     pub identity: IdentityConfig,
     /// Who may use what, by name of the agent; `default` is for callers without a section.

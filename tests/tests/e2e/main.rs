@@ -39,5 +39,6 @@ mod storm;
 mod switches;
 mod telemetry;
 mod tools;
+mod web;
 mod worked_example;
 mod wrong_port;

@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 use toolbus_core::caller::AgentName;
+use toolbus_outbound::egress::{HostLists, HostRule};
 
 use super::pattern::ToolPattern;
 
@@ -51,6 +52,12 @@ pub struct AgentConfig {
     /// Whom it may address, by channel; a channel that is absent is unrestricted.
     #[schemars(schema_with = "recipients")]
     pub outbound_allowlist: Recipients,
+    /// The only hosts that web tools may reach for it; absent or `[]`: all that `egress` allows.
+    #[schemars(length(max = 10_000))]
+    pub allowed_hosts: Vec<HostRule>,
+    /// Hosts that they may not reach for it.
+    #[schemars(length(max = 10_000))]
+    pub denied_hosts: Vec<HostRule>,
     /// Arguments that are set for it, by pattern of tool names. It neither sees nor changes them.
     #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-pattern"}))]
     pub arguments: BTreeMap<ToolPattern, Map<String, Value>>,
@@ -203,6 +210,11 @@ fn recipients(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl AgentConfig {
+    /// The hosts that web tools may reach for it.
+    pub(crate) fn hosts(&self) -> HostLists {
+        HostLists { allowed: self.allowed_hosts.clone(), denied: self.denied_hosts.clone() }
+    }
+
     /// Whether it restricts the agent in any way, other than in how much it may do at a time.
     #[must_use]
     pub fn is_restricting(&self) -> bool {

@@ -8,6 +8,7 @@ use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::Profile;
 use toolbus_core::recipients::RecipientPath;
 use toolbus_mcp_client::spec::ServerName;
+use toolbus_outbound::egress::HostRule;
 use toolbus_protocol::MAX_SHORT_STRING;
 use toolbus_scripts::requirement::AllowedPackages;
 use url::Url;
@@ -20,7 +21,7 @@ use super::store::StoreUrl;
 const MAX_PREFIX: usize = 180;
 
 /// Every format and its check.
-pub(crate) const FORMATS: [(&str, Check); 31] = [
+pub(crate) const FORMATS: [(&str, Check); 33] = [
     ("toolbus-duration", |text| told(text.parse::<HumanDuration>())),
     ("toolbus-size", |text| told(text.parse::<ByteSize>())),
     ("toolbus-large-size", |text| told(text.parse::<LargeSize>())),
@@ -38,6 +39,8 @@ pub(crate) const FORMATS: [(&str, Check); 31] = [
     ("toolbus-mcp-server", mcp_server),
     ("toolbus-host", host_pattern),
     ("toolbus-host-name", host_name),
+    ("toolbus-egress-host", |text| told(text.parse::<HostRule>())),
+    ("toolbus-search-url", search_url),
     ("toolbus-origin", origin),
     ("toolbus-topic", topic),
     ("toolbus-topic-pattern", topic_pattern),
@@ -89,6 +92,14 @@ fn http_url(text: &str) -> Result<(), String> {
         url.query().is_none(),
         "a query in this address would be shown; use the variable OTEL_EXPORTER_OTLP_HEADERS for credentials",
     )
+}
+
+fn search_url(text: &str) -> Result<(), String> {
+    const EXPECTED: &str = "expected an address such as \"https://host/search?q={query}&n={count}\"";
+    require(text.contains("{query}"), &format!("without `{{query}}`; {EXPECTED}"))?;
+    let url = Url::parse(&text.replace("{query}", "x").replace("{count}", "1"));
+    let url = url.map_err(|error| format!("not a URL ({error}); {EXPECTED}"))?;
+    require(matches!(url.scheme(), "http" | "https"), &format!("not an HTTP address; {EXPECTED}"))
 }
 
 fn name(text: &str) -> Result<(), String> {
@@ -325,6 +336,12 @@ mod tests {
             ("toolbus-host", "mcp.example.com/x", false),
             ("toolbus-host", "ana@mcp.example.com", false),
             ("toolbus-host", "", false),
+            ("toolbus-egress-host", "*.example.com:8443", true),
+            ("toolbus-egress-host", "10.0.0.0/8", true),
+            ("toolbus-egress-host", "https://example.com", false),
+            ("toolbus-search-url", "https://host/search?q={query}&n={count}", true),
+            ("toolbus-search-url", "https://host/search", false),
+            ("toolbus-search-url", "ftp://host/{query}", false),
             ("toolbus-host-name", "toolbus.example.com", true),
             ("toolbus-host-name", "intra", true),
             ("toolbus-host-name", "*.example.com", false),

@@ -42,6 +42,8 @@ pub(crate) struct Declared<'a> {
     pub(crate) toolsets: &'a Toolsets,
     /// Whether there can be MCP servers. What their tools are is known once they are connected.
     pub(crate) has_servers: bool,
+    /// Names of web tools.
+    pub(crate) web: Vec<&'static str>,
     /// Whether scripts can be run.
     pub(crate) has_scripts: bool,
     /// Whether there is working memory.
@@ -50,7 +52,7 @@ pub(crate) struct Declared<'a> {
 
 /// Every tool of a configuration, from its parts.
 pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
-    let Declared { tools, endpoints, commands, toolsets, has_servers, has_scripts, has_memory } = declared;
+    let Declared { tools, endpoints, commands, toolsets, has_servers, web, has_scripts, has_memory } = declared;
     let schema = |text: Option<&str>| text.and_then(|text| serde_json::from_str(text).ok()).map(Arc::new);
     let builtin = builtin(tools).into_iter().map(|tool| {
         let descriptor = &tool.descriptor;
@@ -76,7 +78,8 @@ pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
     let script = has_scripts.then(|| plain(tool::SOURCE, EXECUTE_PYTHON_SCRIPT, None));
     let memory = toolbus_memory::NAMES.into_iter().filter(|_| has_memory);
     let memory = memory.map(|name| plain(toolbus_memory::tools::SOURCE, name, None));
-    builtin.chain(endpoints).chain(commands).chain(own).chain(script).chain(memory).collect()
+    let web = web.into_iter().map(|name| plain(toolbus_web::SOURCE, name, None));
+    builtin.chain(endpoints).chain(web).chain(commands).chain(own).chain(script).chain(memory).collect()
 }
 
 impl Config {
@@ -87,6 +90,7 @@ impl Config {
             commands: self.commands.iter().map(|one| (one.name.as_str(), one.parameters.as_deref())).collect(),
             toolsets: &self.toolsets,
             has_servers: self.mcp.is_configured(),
+            web: self.web.as_ref().map(toolbus_web::tool_names).unwrap_or_default(),
             has_scripts: self.script.is_some(),
             has_memory: self.memory.is_some(),
         })

@@ -8,11 +8,14 @@ use serde::{Deserialize, Serialize};
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
 use toolbus_core::tool::{Membership, Tool, ToolDescriptor};
+use toolbus_outbound::egress::EgressRules;
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_tools::rest::{Endpoint, EndpointError, HttpClient, HttpClientError};
 use toolbus_tools::{echo, rest, time};
+use toolbus_web::WebError;
 
 use super::Config;
+use super::agents::is_default;
 use super::pattern::ToolPattern;
 use super::toolsets::{Scope, ToolsetMembers};
 
@@ -85,6 +88,9 @@ pub enum ToolsError {
         /// What is wrong with it.
         error: EndpointError,
     },
+    /// Web tools.
+    #[error("[web] {0}")]
+    Web(#[from] WebError),
 }
 
 /// The tools that the daemon brings along, as far as they are switched on.
@@ -112,8 +118,18 @@ impl Config {
                 tools.push(tool);
             }
         }
+        if let Some(web) = &self.web {
+            tools.extend(toolbus_web::tools(web, self.egress_rules(), None)?);
+        }
         tools.iter_mut().for_each(|tool| self.limit(tool));
         Ok(tools)
+    }
+
+    /// The hosts that callers may make the daemon reach.
+    fn egress_rules(&self) -> EgressRules {
+        let agents = self.agents.iter().map(|(agent, section)| (agent.clone(), section.hosts())).collect();
+        let default = self.agents.iter().find(|(agent, _)| is_default(agent)).map(|(_, section)| section.hosts());
+        EgressRules::new(self.egress.clone(), agents, default.unwrap_or_default())
     }
 
     /// Narrows what a tool may do; a limit of its own that is narrower stays.
@@ -127,10 +143,11 @@ impl Config {
         let builtin = builtin(&self.tools).into_iter().map(|tool| Arc::clone(&tool.descriptor.name));
         let members = ToolsetMembers::new(&self.toolsets);
         let endpoints = self.rest.endpoints.iter().map(|endpoint| members.published(&endpoint.name));
+        let web = self.web.iter().flat_map(toolbus_web::tool_names).map(Into::into);
         let commands = self.commands.iter().map(|command| command.name.as_str().into());
         let script = self.script.iter().map(|_| EXECUTE_PYTHON_SCRIPT.into());
         let memory = self.memory.iter().flat_map(|_| toolbus_memory::NAMES.map(Arc::from));
-        builtin.chain(memory).chain(endpoints).chain(commands).chain(script).collect()
+        builtin.chain(memory).chain(endpoints).chain(web).chain(commands).chain(script).collect()
     }
 }
 

@@ -24,13 +24,15 @@ impl RuleChecker<'_> {
             commands: self.named("commands").collect(),
             toolsets: &sections.toolsets,
             has_servers: sections.has_servers,
+            web: self.web_tools(),
             has_scripts: self.has_scripts(),
             has_memory: self.has_memory(),
         });
         self.forced(&known, sections);
         self.ties(&known, sections);
         // A wrong endpoint, command or tool set may hold the missing tool, and so may an MCP server.
-        let is_any_wrong = ["mcp", "rest", "commands", "tools"].into_iter().any(|section| self.is_wrong_in(section));
+        let is_any_wrong =
+            ["mcp", "rest", "web", "commands", "tools"].into_iter().any(|section| self.is_wrong_in(section));
         if sections.has_servers || is_any_wrong || !sections.has_every_toolset {
             return;
         }
@@ -75,6 +77,12 @@ impl RuleChecker<'_> {
         self.tree.get(&path("memory")).is_some()
     }
 
+    /// The names of web tools.
+    fn web_tools(&self) -> Vec<&'static str> {
+        let web = self.tree.get(&path("web")).and_then(|_| self.section("web"));
+        web.as_ref().map(toolbus_web::tool_names).unwrap_or_default()
+    }
+
     fn names(&mut self, tools: &ToolsConfig, sections: &Sections) {
         let toolsets = &sections.toolsets;
         let members = ToolsetMembers::new(toolsets);
@@ -91,6 +99,9 @@ impl RuleChecker<'_> {
         }
         for name in toolbus_memory::NAMES.into_iter().filter(|_| self.has_memory()) {
             names.insert(name.to_owned(), "a tool of working memory (see `memory`)".to_owned());
+        }
+        for name in self.web_tools() {
+            names.insert(name.to_owned(), "a tool for the web (see `web`)".to_owned());
         }
         let lists = [("rest.endpoints", "endpoint"), ("commands", "command")].map(|(list, what)| {
             let tools = self.tree.get(&path(list)).and_then(Value::as_array);

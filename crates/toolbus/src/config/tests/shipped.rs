@@ -267,6 +267,9 @@ fn the_documented_configuration_is_valid_with_all_its_examples() {
         "REPORT_TOKEN",
         "ANA_TOKEN",
         "ANA_NEXT_TOKEN",
+        "GITHUB_TOKEN",
+        "BRAVE_API_KEY",
+        "TAVILY_API_KEY",
     ];
     let secret = |name| match name {
         "INDEX_URL" => "https://index.example/simple".to_owned(),
