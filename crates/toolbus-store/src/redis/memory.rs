@@ -368,7 +368,6 @@ fn key_of(key: &str) -> Result<EntryKey, MemoryError> {
     EntryKey::parse(key).map_err(unreadable)
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn unreadable(error: impl std::error::Error) -> MemoryError {
     StoreError::Failed(format!("an entry of working memory cannot be read: {error}")).into()
 }
