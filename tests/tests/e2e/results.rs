@@ -1,4 +1,4 @@
-//! Results that are too long for a model, over the bus: a table, an outline and chunks, and a script over one of them.
+//! Results that are too long for a model, over the bus: a table, an outline and chunks.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
