@@ -68,9 +68,9 @@ pub(crate) struct Replies {
     proven: Mutex<LruCache<Target, Target>>,
     /// Addresses at which no queue took the last answer.
     failed: Mutex<LruCache<Target, ()>>,
-    /// Places for rejected answers and dead letters that wait to be published again. A full queue is its owner's doing, and each answer
-    /// that waits for it keeps its request unsettled: were all allowed to, one caller could stop the daemon for all
-    /// others.
+    /// Places for rejected answers and dead letters that wait to be published again. A full queue is its owner's doing, and
+    /// each answer that waits for it keeps its request unsettled: were all allowed to, one caller could stop the daemon
+    /// for all others.
     places: Semaphore,
 }
 
