@@ -53,7 +53,7 @@ pub(crate) enum NotDelivered {
 pub(crate) enum Buried {
     /// A queue took it.
     Kept,
-    /// There is no queue for it, or it takes none and too many wait for it.
+    /// There is no queue for it.
     NoQueue,
     /// The broker does not take dead letters from us.
     Refused(String),
@@ -68,9 +68,9 @@ pub(crate) struct Replies {
     proven: Mutex<LruCache<Target, Target>>,
     /// Addresses at which no queue took the last answer.
     failed: Mutex<LruCache<Target, ()>>,
-    /// Places for rejected answers and dead letters that wait to be published again. A full queue is its owner's doing, and
-    /// each answer that waits for it keeps its request unsettled: were all allowed to, one caller could stop the daemon
-    /// for all others.
+    /// Places for rejected answers that wait to be published again. A full queue is its owner's doing, and each answer
+    /// that waits for it keeps its request unsettled: were all allowed to, one caller could stop the daemon for all
+    /// others.
     places: Semaphore,
 }
 
@@ -100,8 +100,7 @@ impl Buried {
 }
 
 impl Replies {
-    /// At most `places` answers and dead letters that the broker rejects wait at a time; other answers are undeliverable
-    /// at once, other dead letters are dropped.
+    /// At most `places` answers that the broker rejects wait at a time; the others are undeliverable at once.
     pub(crate) fn new(bus: Arc<dyn Bus>, rules: ReplyRules, places: usize) -> Self {
         let places = Semaphore::new(places.min(Semaphore::MAX_PERMITS));
         let (proven, failed) = (LruCache::new(MAX_REMEMBERED), LruCache::new(MAX_REMEMBERED));
@@ -206,8 +205,7 @@ impl Replies {
     }
 
     /// Publishes a dead letter under the name of the queue that it belongs to, until the broker confirms it, at most for
-    /// [`DEAD_LETTER_TIME`]. A request has the topic that it came on. One that its queue rejects, as it does while its
-    /// node is down, waits as rejected answers do, and is dropped where too many wait.
+    /// [`DEAD_LETTER_TIME`]. A request has the topic that it came on.
     pub(crate) async fn dead_letter(
         &self,
         queue: &str,
@@ -226,21 +224,13 @@ impl Replies {
         // Never proven: a broker that refuses dead letters must not close the channel that all answers share.
         let (target, properties) = (Target::DeadLetter(queue.to_owned()), Arc::new(properties));
         let message = Outgoing { target, mandatory: true, proven: false, properties, body };
-        let mut place = None;
-        let again = |error: &PublishError| match error {
-            PublishError::Unavailable(_) => true,
-            PublishError::Rejected(_) => {
-                place = place.take().or_else(|| self.places.try_acquire().ok());
-                place.is_some()
-            }
-            PublishError::Refused(_) | PublishError::Closed => false,
-        };
-        let until = Instant::from_std(Clock::SYSTEM.now()) + DEAD_LETTER_TIME;
-        match retry(until, again, || self.bus.publish(&message)).await {
+        let again = |error: &PublishError| matches!(error, PublishError::Unavailable(_) | PublishError::Rejected(_));
+        match retry(Instant::from_std(Clock::SYSTEM.now()) + DEAD_LETTER_TIME, again, || self.bus.publish(&message))
+            .await
+        {
             Ok(Routing::Routed) => Buried::Kept,
             Ok(Routing::Unroutable) => Buried::NoQueue,
             Err(PublishError::Refused(reason)) => Buried::Refused(reason),
-            Err(PublishError::Rejected(_)) if place.is_none() => Buried::NoQueue,
             Err(error) => Buried::NotConfirmed(error.to_string()),
         }
     }

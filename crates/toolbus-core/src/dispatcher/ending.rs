@@ -310,7 +310,7 @@ impl Dispatcher {
             Buried::NoQueue => {
                 if let Some(left_out) = parts.log.no_queue.due() {
                     let reason = reason_of;
-                    tracing::error!(queue, reason, left_out, "dropped a dead letter: no queue takes it");
+                    tracing::error!(queue, reason, left_out, "dropped a dead letter: there is no queue for it");
                 }
             }
             Buried::Refused(error) => {

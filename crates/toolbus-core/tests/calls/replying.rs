@@ -252,25 +252,6 @@ async fn an_answer_goes_back_with_its_request_while_the_queue_of_dead_letters_ta
 }
 
 #[tokio::test(start_paused = true)]
-async fn dead_letters_that_no_queue_takes_leave_room_for_calls() {
-    let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (8, 8));
-    world.bus.route(dead_letters(), Route::Rejected);
-    let refused = |number: usize| {
-        let mut message = pay().reply_to(Some("tool.invoke"));
-        message.properties.message_id = Some(format!("refused-{number}"));
-        world.begin(message)
-    };
-    let mut settled = Vec::new();
-    for (task, settlement) in (0..16).map(refused).collect::<Vec<_>>() {
-        task.await.unwrap();
-        settled.push(settlement.get());
-    }
-    let back = settled.iter().filter(|settled| **settled == Some(Settled::Requeued)).count();
-    let dropped = settled.iter().filter(|settled| **settled == Some(Settled::Acknowledged)).count();
-    assert_eq!((back, dropped), (2, 14));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_dead_letter_is_published_again_until_the_broker_is_back_and_counted_once() {
     let world = World::new();
     world.bus.route(dead_letters(), Route::Unavailable);
