@@ -2,17 +2,16 @@
 //! cut between any two. Needs root, and `ip` of iproute2.
 
 use std::fs::{self, Permissions};
-use std::io::{self, Write as _};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::guard::{self, KEEP, NodeCommands, NodeGuard};
 use crate::rabbit::installed;
 
 /// Nodes of the cluster.
@@ -26,26 +25,12 @@ const PORT: u16 = 5672;
 const TICK_SECONDS: u32 = 5;
 const COOKIE: &str = "toolbus-tests";
 
-/// As the guard of a single node: runs `epmd` and the node in their namespace, and ends both when its standard input
-/// closes. Unless the test says `keep`, the namespace and the bridge go too.
-const GUARD: &str = r#"
-trap '' INT TERM HUP
-setsid ip netns exec "$3" sh -c 'epmd -port 4369 &
-    until epmd -names >/dev/null 2>&1; do sleep 0.05; done
-    exec "$1/rabbitmq-server"' node "$1" \
-    </dev/null >"$2/console.log" 2>&1 &
-said=$(cat)
-kill -KILL "-$!"
-wait
-[ "$said" = keep ] || { ip netns del "$3"; ip link del "$4"; rm -rf -- "$2"; } 2>/dev/null
-"#;
-
 /// A running cluster. It ends when dropped, and when the test process ends.
 pub struct RabbitCluster {
     folder: TempDir,
     sbin: PathBuf,
-    network: Network,
-    guards: [Mutex<Option<Child>>; NODES],
+    network: ClusterNetwork,
+    guards: [NodeGuard; NODES],
 }
 
 impl RabbitCluster {
@@ -65,7 +50,7 @@ impl RabbitCluster {
     async fn try_start() -> io::Result<Self> {
         let sbin = installed()?;
         let folder = tempfile::Builder::new().prefix("toolbus-cluster-").tempdir()?;
-        let network = Network::new()?;
+        let network = ClusterNetwork::new()?;
         let cluster = Self { folder, sbin, network, guards: Default::default() };
         for node in 0..NODES {
             cluster.write_configuration(node)?;
@@ -157,7 +142,7 @@ impl RabbitCluster {
 
     /// Ends a node with SIGKILL. What it has stored stays for [`RabbitCluster::restart`].
     pub fn kill(&self, node: usize) {
-        self.end(node, b"keep");
+        self.end(node, KEEP);
     }
 
     /// Starts a node again that was killed, and waits until it takes connections.
@@ -224,13 +209,8 @@ impl RabbitCluster {
     }
 
     fn end(&self, node: usize, said: &[u8]) {
-        let guard = self.guards.get(node).map(|guard| guard.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(mut guard) = guard.flatten() {
-            if let Some(mut stdin) = guard.stdin.take() {
-                drop(stdin.write_all(said));
-            }
-            // Its exit status says nothing.
-            drop(guard.wait());
+        if let Some(guard) = self.guards.get(node) {
+            guard.end(said);
         }
     }
 
@@ -260,39 +240,22 @@ impl RabbitCluster {
     }
 
     fn run(&self, node: usize) -> io::Result<()> {
-        let mut command = Command::new("sh");
-        self.environment(&mut command, node);
-        let guard = command
-            .args(["-c", GUARD, "guard"])
-            .arg(&self.sbin)
-            .arg(self.path(node))
-            .args([self.network.namespace(node), self.network.bridge()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()?;
-        if let Some(kept) = self.guards.get(node) {
-            *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
-        }
-        Ok(())
+        let mut shell = Command::new("sh");
+        self.environment(&mut shell, node);
+        let (namespace, bridge) = (self.network.namespace(node), self.network.bridge());
+        let within = format!("ip netns exec {namespace}");
+        let clean_up = format!("ip netns del {namespace}; ip link del {bridge};");
+        let commands = NodeCommands { within: &within, epmd: "-port 4369", clean_up: &clean_up };
+        self.guards.get(node).map_or(Ok(()), |guard| guard.start(shell, &self.sbin, &self.path(node), &commands))
     }
 
     fn environment(&self, command: &mut Command, node: usize) {
-        let folder = self.path(node);
+        guard::set_folder(command, &self.path(node));
         command
-            .env("HOME", &folder)
             .env("RABBITMQ_USE_LONGNAME", "true")
             .env("RABBITMQ_NODENAME", self.name(node))
             .env("RABBITMQ_DIST_PORT", "25672")
-            .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", format!("-kernel net_ticktime {TICK_SECONDS}"))
-            .env("ERL_FLAGS", "-start_epmd false")
-            .env("RABBITMQ_MNESIA_BASE", folder.join("mnesia"))
-            .env("RABBITMQ_LOG_BASE", folder.join("log"))
-            .env("RABBITMQ_CONFIG_FILE", folder.join("rabbitmq.conf"))
-            .env("RABBITMQ_CONF_ENV_FILE", folder.join("none.conf"))
-            .env("RABBITMQ_ENABLED_PLUGINS_FILE", folder.join("enabled_plugins"))
-            .current_dir(&folder);
+            .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", format!("-kernel net_ticktime {TICK_SECONDS}"));
     }
 }
 
@@ -317,11 +280,11 @@ fn has_all(status: &str) -> bool {
 }
 
 /// A bridge with a namespace for each node.
-struct Network {
+struct ClusterNetwork {
     number: u8,
 }
 
-impl Network {
+impl ClusterNetwork {
     fn new() -> io::Result<Self> {
         let mut failure = io::Error::other("no network is free");
         for number in NETWORKS {
@@ -373,7 +336,7 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for ClusterNetwork {
     fn drop(&mut self) {
         // The guards of nodes that ran have removed some of it.
         for node in 0..NODES {

@@ -2,6 +2,7 @@
 //! demand, an OTLP receiver), patience, and inputs for parsers.
 
 pub mod cluster;
+mod guard;
 pub mod log;
 pub mod mutation;
 pub mod other_user;

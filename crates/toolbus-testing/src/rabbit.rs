@@ -7,10 +7,8 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::{NamedTempFile, TempDir};
@@ -18,6 +16,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 
+use crate::guard::{self, KEEP, NodeCommands, NodeGuard};
 use crate::tls;
 
 /// Variable with the path of the socket at which the shared node can be asked for.
@@ -34,27 +33,12 @@ const STARTING: &str = "requires the 'rabbit' app to be running";
 /// A port that was free can be taken by another process before the node binds it.
 const START_ATTEMPTS: usize = 3;
 
-/// Runs `epmd` and the node in a process group of their own, and ends both when its standard input closes: because a test
-/// wants it, and says so, or because the test process has ended in whatever way; then the folder goes too. The node is
-/// started once `epmd` responds: it would start another one, outside the group.
-const GUARD: &str = r#"
-trap '' INT TERM HUP
-setsid sh -c 'epmd -address 127.0.0.1 -port "$ERL_EPMD_PORT" &
-    until epmd -names >/dev/null 2>&1; do sleep 0.05; done
-    exec "$1/rabbitmq-server"' node "$1" \
-    </dev/null >"$2/console.log" 2>&1 &
-said=$(cat)
-kill -KILL "-$!"
-wait
-[ "$said" = keep ] || rm -rf -- "$2"
-"#;
-
 /// A running node. It ends when dropped, and when the test process ends.
 pub struct RabbitNode {
     folder: Folder,
     sbin: PathBuf,
     ports: Ports,
-    guard: Mutex<Option<Child>>,
+    guard: NodeGuard,
 }
 
 enum Folder {
@@ -119,7 +103,7 @@ impl RabbitNode {
             UnixStream::connect(socket).await?.read_to_string(&mut folder).await?;
             let folder = PathBuf::from(folder);
             let ports = Ports::parse(&fs::read_to_string(folder.join(PORTS))?)?;
-            Ok(Self { folder: Folder::Shared(folder), sbin: installed()?, ports, guard: Mutex::new(None) })
+            Ok(Self { folder: Folder::Shared(folder), sbin: installed()?, ports, guard: NodeGuard::default() })
         };
         let attached: io::Result<Self> = attached.await;
         attached.unwrap_or_else(|error| panic!("no shared RabbitMQ node at {}: {error}", socket.display()))
@@ -132,7 +116,7 @@ impl RabbitNode {
         tls::write_authority(folder.path())?;
         write_configuration(folder.path(), ports)?;
         fs::write(folder.path().join(PORTS), ports.to_string())?;
-        let node = Self { folder: Folder::Own(folder), sbin, ports, guard: Mutex::new(None) };
+        let node = Self { folder: Folder::Own(folder), sbin, ports, guard: NodeGuard::default() };
         node.run().await?;
         Ok(node)
     }
@@ -191,15 +175,7 @@ impl RabbitNode {
 
     /// Ends the node with SIGKILL. What it has stored stays for [`RabbitNode::restart`].
     pub fn kill(&self) {
-        let guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut guard) = guard {
-            if let Some(mut stdin) = guard.stdin.take() {
-                // A guard that does not listen has ended already.
-                drop(stdin.write_all(b"keep"));
-            }
-            // Its exit status says nothing.
-            drop(guard.wait());
-        }
+        self.guard.end(KEEP);
     }
 
     /// Starts the node again on its data and ports, ending it before if it still runs.
@@ -273,17 +249,10 @@ impl RabbitNode {
 
     async fn run(&self) -> io::Result<()> {
         let log = self.folder.path().join("console.log");
-        let mut command = self.environment(Command::new("sh"));
-        let guard = command
-            .args(["-c", GUARD, "guard"])
-            .arg(&self.sbin)
-            .arg(self.folder.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()?;
-        *self.guard.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+        let shell = self.environment(Command::new("sh"));
+        let epmd = r#"-address 127.0.0.1 -port "$ERL_EPMD_PORT""#;
+        let commands = NodeCommands { within: "", epmd, clean_up: "" };
+        self.guard.start(shell, &self.sbin, self.folder.path(), &commands)?;
 
         let started = Instant::now();
         while tokio::net::TcpStream::connect(self.address()).await.is_err() {
@@ -302,24 +271,15 @@ impl RabbitNode {
     }
 
     fn environment(&self, mut command: Command) -> Command {
-        let folder = self.folder.path();
+        guard::set_folder(&mut command, self.folder.path());
         command
-            .env("HOME", folder)
             .env("RABBITMQ_NODENAME", format!("toolbus{}@localhost", self.ports.dist))
             .env("RABBITMQ_DIST_PORT", self.ports.dist.to_string())
             .env("ERL_EPMD_PORT", self.ports.epmd.to_string())
             .env("ERL_EPMD_ADDRESS", "127.0.0.1")
-            // Neither does `rabbitmqctl`, while the node is down.
-            .env("ERL_FLAGS", "-start_epmd false")
             // By default this is the node's own port and 10 000, which may be no port at all.
             .env("RABBITMQ_CTL_DIST_PORT_MIN", "20000")
-            .env("RABBITMQ_CTL_DIST_PORT_MAX", "29999")
-            .env("RABBITMQ_MNESIA_BASE", folder.join("mnesia"))
-            .env("RABBITMQ_LOG_BASE", folder.join("log"))
-            .env("RABBITMQ_CONFIG_FILE", folder.join("rabbitmq.conf"))
-            .env("RABBITMQ_CONF_ENV_FILE", folder.join("none.conf"))
-            .env("RABBITMQ_ENABLED_PLUGINS_FILE", folder.join("enabled_plugins"))
-            .current_dir(folder);
+            .env("RABBITMQ_CTL_DIST_PORT_MAX", "29999");
         command
     }
 }
