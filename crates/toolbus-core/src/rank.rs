@@ -99,7 +99,7 @@ impl<K: Clone + Eq + Hash> WordIndex<K> {
         let counted = occurrences.chunks_exact(width.max(1)).zip(&self.documents).filter_map(|(counts, document)| {
             let (key, words) = document.as_ref().filter(|_| counts.iter().any(|count| *count > 0))?;
             let pairs = query.count_pairs(words, |column| counts.get(column).is_some_and(|count| *count > 0));
-            Some((key, Counts { length: words.len(), words: counts.to_vec(), pairs }))
+            Some((key, WordCounts { length: words.len(), words: counts.to_vec(), pairs }))
         });
         query.scores(counted.collect(), self.numbers.len(), self.total)
     }
@@ -149,7 +149,7 @@ struct WordQuery {
 }
 
 /// How often the words and pairs of a query are in a document.
-struct Counts {
+struct WordCounts {
     length: usize,
     words: Vec<u32>,
     pairs: Vec<u32>,
@@ -176,7 +176,7 @@ impl WordQuery {
         query
     }
 
-    fn count(&self, document: &[Word]) -> Counts {
+    fn count(&self, document: &[Word]) -> WordCounts {
         let mut words = vec![0; self.words.len()];
         for word in document {
             let position = self.words.iter().position(|wanted| wanted == word);
@@ -185,7 +185,7 @@ impl WordQuery {
             }
         }
         let pairs = self.count_pairs(document, |column| words.get(column).is_some_and(|count| *count > 0));
-        Counts { length: document.len(), words, pairs }
+        WordCounts { length: document.len(), words, pairs }
     }
 
     /// How often each pair is in a document that has those words.
@@ -209,10 +209,10 @@ impl WordQuery {
     }
 
     /// The scores of documents, the best first; `number` and `total` are those of all documents and of their words.
-    fn scores<T>(&self, counted: Vec<(T, Counts)>, number: usize, total: usize) -> Vec<(T, f64)> {
+    fn scores<T>(&self, counted: Vec<(T, WordCounts)>, number: usize, total: usize) -> Vec<(T, f64)> {
         let number = number as f64;
         let average = if total == 0 { 1.0 } else { total as f64 / number };
-        let rarity = |has: &dyn Fn(&Counts) -> bool| {
+        let rarity = |has: &dyn Fn(&WordCounts) -> bool| {
             let having = counted.iter().filter(|(_, counts)| has(counts)).count() as f64;
             ((number - having + 0.5) / (having + 0.5)).ln_1p()
         };

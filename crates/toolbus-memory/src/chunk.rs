@@ -49,7 +49,7 @@ pub(crate) struct SectionHeading {
 #[must_use]
 pub fn chunk(text: &str, limits: ChunkLimits) -> ChunkedText {
     if json::is_document(text) {
-        let ends = pack::ends(text, limits, json::Elements::new(text));
+        let ends = pack::ends(text, limits, json::JsonElements::new(text));
         let headings = json::paths(text, &ends);
         let chunks = ranges(&ends).zip(headings).map(|(range, heading)| Chunk { range, heading });
         return ChunkedText { chunks: chunks.collect(), headings: Vec::new(), more: 0 };
@@ -66,7 +66,7 @@ pub fn chunk(text: &str, limits: ChunkLimits) -> ChunkedText {
         (at, SectionHeading { level, text: markdown::heading_text(text, at), chunk })
     });
     let (offsets, headings): (Vec<usize>, Vec<SectionHeading>) = headings.unzip();
-    let mut names = Names { offsets: &offsets, headings: &headings, are_all: more == 0, continued: 0 };
+    let mut names = ChunkNames { offsets: &offsets, headings: &headings, are_all: more == 0, continued: 0 };
     let chunks = ranges(&ends).map(|range| Chunk { heading: names.of(&range), range }).collect();
     ChunkedText { chunks, headings, more }
 }
@@ -84,7 +84,7 @@ fn ranges(ends: &[usize]) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// Names chunks, in order.
-struct Names<'a> {
+struct ChunkNames<'a> {
     offsets: &'a [usize],
     headings: &'a [SectionHeading],
     /// Whether there are no others, further on.
@@ -93,7 +93,7 @@ struct Names<'a> {
     continued: usize,
 }
 
-impl Names<'_> {
+impl ChunkNames<'_> {
     fn of(&mut self, range: &Range<usize>) -> String {
         let first = self.offsets.partition_point(|at| *at < range.start);
         let next = self.offsets.partition_point(|at| *at < range.end);

@@ -1,6 +1,6 @@
 //! Indexes for searches of working memory: one for each owner, brought up to date by each search.
 //!
-//! A memory says what has changed since a [`Mark`]. Expiry is no change: an index knows when each entry ends.
+//! A memory says what has changed since a [`MemoryMark`]. Expiry is no change: an index knows when each entry ends.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -27,7 +27,7 @@ const MAX_TEXTS: usize = 32 * 1024 * 1024;
 
 /// A state of a memory. Its numbers only grow, until another memory is in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct MemoryMark {
     /// Tells one memory from another one.
     pub(crate) epoch: u64,
     /// Entries that were deleted before their time.
@@ -37,9 +37,9 @@ pub(crate) struct Mark {
 }
 
 /// What has changed in the entries of an owner.
-pub(crate) struct Changes {
+pub(crate) struct EntryChanges {
     /// The state that it leads to.
-    pub(crate) mark: Mark,
+    pub(crate) mark: MemoryMark,
     /// Whether `saved` is all that there is.
     pub(crate) is_complete: bool,
     /// Entries that were saved.
@@ -63,7 +63,7 @@ struct OwnerIndex {
 #[derive(Debug, Default)]
 struct IndexedEntries {
     /// The state that is known; `None` where nothing is.
-    mark: Option<Mark>,
+    mark: Option<MemoryMark>,
     words: WordIndex<EntryKey>,
     entries: HashMap<EntryKey, (EntryInfo, Arc<str>)>,
     ends: BTreeSet<(Duration, EntryKey)>,
@@ -77,12 +77,12 @@ impl Default for EntryIndexes {
 
 impl EntryIndexes {
     /// Searches the entries of an owner, as they are at the time `now`. `changes` reads what has changed since a state.
-    pub(crate) async fn search<C: Future<Output = Result<Changes, MemoryError>>>(
+    pub(crate) async fn search<C: Future<Output = Result<EntryChanges, MemoryError>>>(
         self: &Arc<Self>,
         owner: MemoryOwner,
         query: SearchQuery,
         now: Duration,
-        changes: impl Fn(Option<Mark>) -> C,
+        changes: impl Fn(Option<MemoryMark>) -> C,
     ) -> Result<Vec<SearchHit>, MemoryError> {
         let index = Arc::clone(self.0.lock().get_or_insert(Arc::clone(&owner.key), Arc::default));
         let _turn = index.turn.lock().await;
@@ -113,7 +113,13 @@ impl EntryIndexes {
 
 impl OwnerIndex {
     /// The hits, after what has changed was taken over; `None` if that does not fit to what is known.
-    fn search(&self, changes: Changes, now: Duration, query: &SearchQuery, max_texts: usize) -> Option<Vec<SearchHit>> {
+    fn search(
+        &self,
+        changes: EntryChanges,
+        now: Duration,
+        query: &SearchQuery,
+        max_texts: usize,
+    ) -> Option<Vec<SearchHit>> {
         let texts: usize = changes.saved.iter().map(|entry| entry.value.len()).sum();
         if changes.is_complete && texts > max_texts {
             return Some(read_all(&changes.saved, now, query));
@@ -131,8 +137,8 @@ impl OwnerIndex {
 }
 
 impl IndexedEntries {
-    fn take_over(&mut self, changes: Changes) -> Option<()> {
-        let Changes { mark, is_complete, saved, keys } = changes;
+    fn take_over(&mut self, changes: EntryChanges) -> Option<()> {
+        let EntryChanges { mark, is_complete, saved, keys } = changes;
         let is_newer = match self.mark {
             None if !is_complete => return None,
             Some(known) if known.epoch != mark.epoch && !is_complete => return None,
@@ -218,8 +224,8 @@ mod tests {
         Arc::new(MemoryEntry { info, value: value.into() })
     }
 
-    fn mark(deletions: u64, revision: u64) -> Mark {
-        Mark { epoch: 1, deletions, revision }
+    fn mark(deletions: u64, revision: u64) -> MemoryMark {
+        MemoryMark { epoch: 1, deletions, revision }
     }
 
     fn query(text: &str) -> SearchQuery {
@@ -227,13 +233,13 @@ mod tests {
         SearchQuery { text: text.to_owned(), prefix, category: None, tags: Vec::new(), max: 10 }
     }
 
-    fn found(index: &OwnerIndex, changes: Changes, now: u64) -> Option<Vec<String>> {
+    fn found(index: &OwnerIndex, changes: EntryChanges, now: u64) -> Option<Vec<String>> {
         let hits = index.search(changes, Duration::from_secs(now), &query("plan"), 20)?;
         Some(hits.into_iter().map(|hit| hit.info.key.to_string()).collect())
     }
 
-    fn changes(mark: Mark, is_complete: bool, saved: Vec<Arc<MemoryEntry>>) -> Changes {
-        Changes { mark, is_complete, saved, keys: None }
+    fn changes(mark: MemoryMark, is_complete: bool, saved: Vec<Arc<MemoryEntry>>) -> EntryChanges {
+        EntryChanges { mark, is_complete, saved, keys: None }
     }
 
     #[test]
@@ -246,11 +252,11 @@ mod tests {
         let saved = changes(mark(0, 3), false, vec![entry("a/three", "plan", 9)]);
         assert_eq!(found(&index, saved, 5).unwrap(), ["a/one", "a/three"]);
         let keys = Some(HashSet::from([EntryKey::parse("a/three").unwrap()]));
-        let deleted = Changes { keys, ..changes(mark(1, 3), false, Vec::new()) };
+        let deleted = EntryChanges { keys, ..changes(mark(1, 3), false, Vec::new()) };
         assert_eq!(found(&index, deleted, 5).unwrap(), ["a/three"]);
         let late = changes(mark(0, 3), false, vec![entry("a/one", "plan", 9)]);
         assert_eq!(found(&index, late, 5).unwrap(), ["a/three"], "what is older than what is known changes nothing");
-        let other = Mark { epoch: 2, deletions: 0, revision: 1 };
+        let other = MemoryMark { epoch: 2, deletions: 0, revision: 1 };
         assert_eq!(found(&index, changes(other, false, Vec::new()), 5), None, "another memory");
         assert_eq!(found(&index, changes(other, true, Vec::new()), 5).unwrap(), [""; 0]);
     }

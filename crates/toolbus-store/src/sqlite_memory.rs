@@ -18,7 +18,7 @@ use toolbus_core::working_memory::{
     SearchQuery, WorkingMemory,
 };
 
-use crate::entry_index::{Changes, EntryIndexes, Mark};
+use crate::entry_index::{EntryChanges, EntryIndexes, MemoryMark};
 use crate::sqlite::{OpenError, Schema};
 use crate::sqlite_threads::{SqliteThreads, Writer};
 
@@ -287,14 +287,19 @@ fn insert(connection: &Connection, owner: &MemoryOwner, entry: &NewEntry, now: D
 }
 
 /// What has changed in the entries of an owner since a state.
-fn changes(connection: &Connection, owner: &str, since: Option<Mark>, now: Duration) -> rusqlite::Result<Changes> {
+fn changes(
+    connection: &Connection,
+    owner: &str,
+    since: Option<MemoryMark>,
+    now: Duration,
+) -> rusqlite::Result<EntryChanges> {
     // All queries see one state.
     let connection = connection.unchecked_transaction()?;
     let number = |query: &str| connection.prepare_cached(query)?.query_row((), |row| row.get::<_, i64>(0)).optional();
     let deletions = number("SELECT number FROM memory_deletions")?.unwrap_or_default();
     let revision = number("SELECT seq FROM sqlite_sequence WHERE name = 'memory'")?.unwrap_or_default();
     let [deletions, revision] = [deletions, revision].map(|number| u64::try_from(number).unwrap_or_default());
-    let mark = Mark { epoch: 0, deletions, revision };
+    let mark = MemoryMark { epoch: 0, deletions, revision };
     let last = since.map_or(0, |since| since.revision);
     let mut saved = Vec::new();
     if revision > last {
@@ -310,7 +315,7 @@ fn changes(connection: &Connection, owner: &str, since: Option<Mark>, now: Durat
         let found = statement.query_map([owner], |row| key_of(&row.get::<_, String>(0)?))?;
         keys = Some(found.collect::<rusqlite::Result<_>>()?);
     }
-    Ok(Changes { mark, is_complete: since.is_none(), saved, keys })
+    Ok(EntryChanges { mark, is_complete: since.is_none(), saved, keys })
 }
 
 fn entry_of(row: &Row<'_>) -> rusqlite::Result<MemoryEntry> {

@@ -14,7 +14,7 @@ use toolbus_core::working_memory::{
     SearchQuery, WorkingMemory,
 };
 
-use crate::entry_index::{Changes, EntryIndexes, Mark};
+use crate::entry_index::{EntryChanges, EntryIndexes, MemoryMark};
 
 /// Keeps entries in memory. It forgets them with the process, and other processes do not have them.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ struct MemoryState {
     owners: HashMap<Arc<str>, BTreeMap<EntryKey, HeldEntry>>,
     /// When each entry ends, with its owner.
     ends: BTreeSet<(Duration, Arc<str>, EntryKey)>,
-    shares: HashMap<Arc<str>, Held>,
+    shares: HashMap<Arc<str>, ShareUsage>,
     /// Entries of each owner's namespaces.
     namespaces: HashMap<(Arc<str>, Arc<str>), u64>,
     total: u64,
@@ -48,7 +48,7 @@ struct HeldEntry {
 
 /// How much a share has.
 #[derive(Debug, Clone, Copy, Default)]
-struct Held {
+struct ShareUsage {
     entries: u64,
     bytes: u64,
 }
@@ -91,7 +91,7 @@ impl MemoryState {
                 Some(replaced) => {
                     total -= replaced.size;
                     if replaced.share == owner.share {
-                        after = Held { entries: after.entries - 1, bytes: after.bytes - replaced.size };
+                        after = ShareUsage { entries: after.entries - 1, bytes: after.bytes - replaced.size };
                     }
                 }
                 None => {
@@ -105,7 +105,7 @@ impl MemoryState {
                     }
                 }
             }
-            after = Held { entries: after.entries + 1, bytes: after.bytes + size };
+            after = ShareUsage { entries: after.entries + 1, bytes: after.bytes + size };
             total += size;
         }
         // What does not grow is not refused, also where a limit was lowered.
@@ -128,7 +128,7 @@ impl MemoryState {
         self.revision += 1;
         self.ends.insert((info.expires_at, Arc::clone(&owner.key), info.key.clone()));
         let share = self.shares.entry(Arc::clone(&owner.share)).or_default();
-        *share = Held { entries: share.entries + 1, bytes: share.bytes + size };
+        *share = ShareUsage { entries: share.entries + 1, bytes: share.bytes + size };
         *self.namespaces.entry((Arc::clone(&owner.key), new.key.namespace().into())).or_default() += 1;
         self.total += size;
         let entry = Arc::new(MemoryEntry { info, value: new.value });
@@ -145,7 +145,7 @@ impl MemoryState {
         self.ends.remove(&(entry.info.expires_at, Arc::clone(owner), key.clone()));
         self.total -= size;
         if let Some(held) = self.shares.get_mut(&share) {
-            *held = Held { entries: held.entries - 1, bytes: held.bytes - size };
+            *held = ShareUsage { entries: held.entries - 1, bytes: held.bytes - size };
             if held.entries == 0 {
                 self.shares.remove(&share);
             }
@@ -167,15 +167,15 @@ impl MemoryState {
         }
     }
 
-    fn changes(&self, owner: &MemoryOwner, since: Option<Mark>) -> Changes {
-        let mark = Mark { epoch: 0, deletions: self.deletions, revision: self.revision };
+    fn changes(&self, owner: &MemoryOwner, since: Option<MemoryMark>) -> EntryChanges {
+        let mark = MemoryMark { epoch: 0, deletions: self.deletions, revision: self.revision };
         let entries = self.owners.get(&owner.key);
         let held = || entries.into_iter().flat_map(BTreeMap::values);
         let last = since.map_or(0, |since| since.revision);
         let saved = held().filter(|held| held.revision > last).map(|held| Arc::clone(&held.entry)).collect();
         let keys = || held().map(|held| held.entry.info.key.clone()).collect();
         let keys = since.filter(|since| since.deletions != self.deletions).map(|_| keys());
-        Changes { mark, is_complete: since.is_none(), saved, keys }
+        EntryChanges { mark, is_complete: since.is_none(), saved, keys }
     }
 }
 

@@ -10,7 +10,7 @@ use divan::counter::BytesCount;
 use html5ever::tendril::{StrTendril, TendrilSink as _};
 use html5ever::{ParseOpts, parse_document};
 use markup5ever_rcdom::RcDom;
-use toolbus_web::html::{Limits, Part, convert};
+use toolbus_web::html::{HtmlLimits, PagePart, convert};
 use url::Url;
 
 const PAGES: [&str; 3] = ["rust-book", "rust-platforms", "node-string-decoder"];
@@ -27,7 +27,7 @@ fn main() {
 fn markdown(bencher: Bencher<'_, '_>, name: &str) {
     let (html, url) = (page(name), Url::parse("https://site.example/").unwrap());
     bencher.counter(BytesCount::of_str(&html)).bench_local(|| {
-        convert(black_box(&html), &url, Part::Article, &Limits::new(Duration::from_secs(60), usize::MAX))
+        convert(black_box(&html), &url, PagePart::Article, &HtmlLimits::new(Duration::from_secs(60), usize::MAX))
     });
 }
 

@@ -1,7 +1,7 @@
 //! From HTML to Markdown: parse, find the main content, write.
 //!
 //! Pages are hostile: the parser, the choice and the writer take time and stack in proportion to the page, within
-//! [`Limits`].
+//! [`HtmlLimits`].
 
 mod article;
 mod dom;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use toolbus_core::Clock;
 use url::Url;
 
-use self::article::Choice;
+use self::article::ArticleChoice;
 use self::dom::{Content, Dom, NodeId};
 use self::markdown::MarkdownWriter;
 
@@ -30,7 +30,7 @@ const MAX_TITLE: usize = 300;
 
 /// Limits for one page.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct HtmlLimits {
     /// Deepest nesting of elements.
     depth: u32,
     /// Most nodes.
@@ -41,7 +41,7 @@ pub struct Limits {
     output: usize,
 }
 
-impl Limits {
+impl HtmlLimits {
     /// Limits for a page that may take this long, and become this much Markdown in bytes.
     #[must_use]
     pub fn new(time: Duration, output: usize) -> Self {
@@ -66,7 +66,7 @@ impl Limits {
 
 /// How much of a page is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum PagePart {
     /// The main content.
     Article,
     /// All that a reader sees.
@@ -88,9 +88,9 @@ pub struct Converted {
 
 /// Converts a page that was loaded from `url`.
 #[must_use]
-pub fn convert(html: &str, url: &Url, part: Part, limits: &Limits) -> Converted {
+pub fn convert(html: &str, url: &Url, part: PagePart, limits: &HtmlLimits) -> Converted {
     let dom = Dom::parse(html, limits);
-    let choice = Choice::of(&dom, part);
+    let choice = ArticleChoice::of(&dom, part);
     let base = base(&dom, url);
     let mut writer = MarkdownWriter::new(&dom, &choice, &base, limits);
     writer.write(choice.top());

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use url::Url;
 
-use crate::html::{self, Limits, Part};
+use crate::html::{self, HtmlLimits, PagePart};
 
 /// Most text of a page, in bytes: Markdown may be longer than its HTML, where links are long.
 const MAX_TEXT: usize = 32 << 20;
@@ -71,7 +71,7 @@ pub enum PageError {
 
 /// What a body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PageKind {
     Html,
     Json,
     Text,
@@ -91,29 +91,29 @@ impl RawPage {
     }
 
     fn converted(&self, mode: BrowseMode, time: Duration) -> Result<PageText, PageError> {
-        let limits = Limits::new(time, MAX_TEXT);
+        let limits = HtmlLimits::new(time, MAX_TEXT);
         let mut page = match (self.kind(), mode) {
-            (Kind::Html, BrowseMode::Article | BrowseMode::Full) => {
-                let part = if mode == BrowseMode::Full { Part::Full } else { Part::Article };
+            (PageKind::Html, BrowseMode::Article | BrowseMode::Full) => {
+                let part = if mode == BrowseMode::Full { PagePart::Full } else { PagePart::Article };
                 let html = charset::decode(&self.body, &self.content_type, true);
                 of_html(html::convert(&html, &self.url, part, &limits))
             }
-            (Kind::Pdf, _) => {
+            (PageKind::Pdf, _) => {
                 if self.is_cut {
                     return Err(PageError::Pdf("it is too large"));
                 }
                 pdf::text(&self.body, &limits)?
             }
-            (Kind::Json, BrowseMode::Article | BrowseMode::Full) => {
+            (PageKind::Json, BrowseMode::Article | BrowseMode::Full) => {
                 let text = charset::decode(&self.body, &self.content_type, false);
                 PageText { text: json::pretty(&text).unwrap_or_else(|| text.into_owned()), ..PageText::default() }
             }
-            (Kind::Html | Kind::Json | Kind::Text, _) => {
-                let is_html = self.kind() == Kind::Html;
+            (PageKind::Html | PageKind::Json | PageKind::Text, _) => {
+                let is_html = self.kind() == PageKind::Html;
                 let text = charset::decode(&self.body, &self.content_type, is_html).into_owned();
                 PageText { text, ..PageText::default() }
             }
-            (Kind::Other, _) => return Err(PageError::NotText { kind: self.shown_type(), size: self.body.len() }),
+            (PageKind::Other, _) => return Err(PageError::NotText { kind: self.shown_type(), size: self.body.len() }),
         };
         if self.is_cut {
             page.notes.push(format!("Only the first {} bytes of the page were read.", self.body.len()));
@@ -121,13 +121,13 @@ impl RawPage {
         Ok(page)
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> PageKind {
         let essence = self.content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match essence.as_str() {
-            "text/html" | "application/xhtml+xml" => Kind::Html,
-            "application/pdf" | "application/x-pdf" => Kind::Pdf,
+            "text/html" | "application/xhtml+xml" => PageKind::Html,
+            "application/pdf" | "application/x-pdf" => PageKind::Pdf,
             "" | "application/octet-stream" | "binary/octet-stream" | "application/x-download" => self.sniffed(),
-            "text/plain" if self.body.starts_with(b"%PDF-") => Kind::Pdf,
+            "text/plain" if self.body.starts_with(b"%PDF-") => PageKind::Pdf,
             "application/xml"
             | "application/javascript"
             | "application/ecmascript"
@@ -142,27 +142,27 @@ impl RawPage {
             | "application/x-tex"
             | "application/graphql"
             | "image/svg+xml"
-            | "message/rfc822" => Kind::Text,
-            "application/x-ndjson" | "application/jsonl" | "application/json-seq" => Kind::Text,
-            "application/json" | "text/json" => Kind::Json,
-            other if other.ends_with("+json") => Kind::Json,
-            other if other.ends_with("+xml") || other.starts_with("text/") => Kind::Text,
-            _ => Kind::Other,
+            | "message/rfc822" => PageKind::Text,
+            "application/x-ndjson" | "application/jsonl" | "application/json-seq" => PageKind::Text,
+            "application/json" | "text/json" => PageKind::Json,
+            other if other.ends_with("+json") => PageKind::Json,
+            other if other.ends_with("+xml") || other.starts_with("text/") => PageKind::Text,
+            _ => PageKind::Other,
         }
     }
 
     /// The kind of a body without a type, from its first bytes.
-    fn sniffed(&self) -> Kind {
+    fn sniffed(&self) -> PageKind {
         let start = self.body.get(..1024.min(self.body.len())).unwrap_or_default();
         let lower = start.trim_ascii_start().to_ascii_lowercase();
         if start.starts_with(b"%PDF-") {
-            Kind::Pdf
+            PageKind::Pdf
         } else if lower.starts_with(b"<!doctype html") || lower.starts_with(b"<html") {
-            Kind::Html
+            PageKind::Html
         } else if start.contains(&0) || std::str::from_utf8(start).is_err_and(|error| error.error_len().is_some()) {
-            Kind::Other
+            PageKind::Other
         } else {
-            Kind::Text
+            PageKind::Text
         }
     }
 

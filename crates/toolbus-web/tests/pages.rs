@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use toolbus_web::html::{Limits, Part, convert};
+use toolbus_web::html::{HtmlLimits, PagePart, convert};
 use toolbus_web::page::{BrowseMode, RawPage};
 use url::Url;
 
@@ -57,7 +57,7 @@ fn a_page_of_ten_megabytes_is_converted_as_a_whole() {
     let count = 10 * 1024 * 1024 / section.len();
     let html = format!("<main>{}</main>", section.repeat(count));
     let url = Url::parse("https://site.example/").unwrap();
-    let found = convert(&html, &url, Part::Article, &Limits::new(Duration::from_secs(600), usize::MAX));
+    let found = convert(&html, &url, PagePart::Article, &HtmlLimits::new(Duration::from_secs(600), usize::MAX));
     assert!(!found.is_cut);
     assert_eq!(found.markdown.matches("## Section").count(), count);
     assert_eq!(

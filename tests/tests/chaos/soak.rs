@@ -28,14 +28,14 @@ const MORE_MEMORY: (f64, f64) = (0.05, 8.0 * 1024.0);
 const MORE_OF_OTHERS: f64 = 4.0;
 
 /// A kind of load: a tool, its arguments, a text of its result, and the shortest time between two calls.
-struct Kind(&'static str, Value, &'static str, Duration);
+struct LoadKind(&'static str, Value, &'static str, Duration);
 
-fn kinds() -> [Kind; 4] {
+fn kinds() -> [LoadKind; 4] {
     [
-        Kind("echo", json!({"text": "well"}), "well", Duration::from_millis(20)),
-        Kind("work", json!({"id": "soak"}), "worked for soak", Duration::from_millis(40)),
-        Kind("neighbour", json!({}), "well", Duration::from_millis(40)),
-        Kind("execute_python_script", json!({"script": "print('we' + 'll')"}), "well", Duration::from_millis(500)),
+        LoadKind("echo", json!({"text": "well"}), "well", Duration::from_millis(20)),
+        LoadKind("work", json!({"id": "soak"}), "worked for soak", Duration::from_millis(40)),
+        LoadKind("neighbour", json!({}), "well", Duration::from_millis(40)),
+        LoadKind("execute_python_script", json!({"script": "print('we' + 'll')"}), "well", Duration::from_millis(500)),
     ]
 }
 
@@ -76,7 +76,7 @@ async fn a_long_load_of_every_kind_leaves_memory_descriptors_threads_and_process
     let (is_over, began) = (AtomicBool::new(false), Instant::now());
     let done = [const { AtomicUsize::new(0) }; 4];
 
-    let load = kinds().into_iter().zip(&done).map(async |(Kind(tool, arguments, expected, pace), done)| {
+    let load = kinds().into_iter().zip(&done).map(async |(LoadKind(tool, arguments, expected, pace), done)| {
         let (mut client, mut pace) = (Client::connect(&fixture.site).await, interval(pace));
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !is_over.load(Ordering::Relaxed) {
@@ -100,7 +100,7 @@ async fn a_long_load_of_every_kind_leaves_memory_descriptors_threads_and_process
         samples
     };
     let (_, samples) = tokio::join!(join_all(load), watch);
-    for (Kind(tool, ..), done) in kinds().iter().zip(&done) {
+    for (LoadKind(tool, ..), done) in kinds().iter().zip(&done) {
         println!("{tool}: {} calls", done.load(Ordering::Relaxed));
     }
     println!("{} samples within {:?}", samples.len(), began.elapsed());

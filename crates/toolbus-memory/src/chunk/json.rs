@@ -3,7 +3,7 @@
 use memchr::memchr2;
 use serde::de::IgnoredAny;
 
-use super::pack::{Mark, MarkKind};
+use super::pack::{CutMark, MarkKind};
 
 /// Deepest element that a chunk can begin with, and that a path names.
 const MAX_DEPTH: usize = 16;
@@ -18,22 +18,22 @@ pub(super) fn is_document(text: &str) -> bool {
 
 /// Where the elements of a valid document begin, save the first of each array and object. The rank is the depth: an
 /// element is cut where a chunk cannot hold it.
-pub(super) struct Elements<'t> {
+pub(super) struct JsonElements<'t> {
     bytes: &'t [u8],
     at: usize,
     depth: usize,
 }
 
-impl<'t> Elements<'t> {
+impl<'t> JsonElements<'t> {
     pub(super) fn new(text: &'t str) -> Self {
         Self { bytes: text.as_bytes(), at: 0, depth: 0 }
     }
 }
 
-impl Iterator for Elements<'_> {
-    type Item = Mark;
+impl Iterator for JsonElements<'_> {
+    type Item = CutMark;
 
-    fn next(&mut self) -> Option<Mark> {
+    fn next(&mut self) -> Option<CutMark> {
         while let Some(byte) = self.bytes.get(self.at) {
             match byte {
                 b'"' => self.at = string_end(self.bytes, self.at),
@@ -42,7 +42,7 @@ impl Iterator for Elements<'_> {
                 b',' if self.depth <= MAX_DEPTH => {
                     self.at = after_space(self.bytes, self.at + 1);
                     let rank = u8::try_from(self.depth).unwrap_or(u8::MAX);
-                    return Some(Mark { at: self.at, kind: MarkKind::Section(rank) });
+                    return Some(CutMark { at: self.at, kind: MarkKind::Section(rank) });
                 }
                 _ => {}
             }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn elements_begin_after_commas_and_not_in_strings() {
         let text = r#"{"a": "x, \" y", "b": [1, {"c": 2, "d": 3}], "e\\": 4}"#;
-        let found: Vec<(u8, &str)> = Elements::new(text)
+        let found: Vec<(u8, &str)> = JsonElements::new(text)
             .map(|mark| match mark.kind {
                 MarkKind::Section(rank) => (rank, text.get(mark.at..mark.at + 3).unwrap()),
                 other => panic!("{other:?}"),

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use memchr::{memchr, memmem, memrchr};
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-use super::pack::{Mark, MarkKind};
+use super::pack::{CutMark, MarkKind};
 
 /// Longest part that is parsed at once, in bytes.
 const MAX_PARSED: usize = 256 * 1024;
@@ -26,7 +26,7 @@ pub(super) struct Blocks<'t> {
     text: &'t str,
     /// Beginning of a line at which no block is open.
     at: usize,
-    found: VecDeque<Mark>,
+    found: VecDeque<CutMark>,
 }
 
 impl<'t> Blocks<'t> {
@@ -52,7 +52,7 @@ impl<'t> Blocks<'t> {
 
     fn mark(&mut self, at: usize, kind: MarkKind) {
         if at < self.text.len() {
-            self.found.push_back(Mark { at, kind });
+            self.found.push_back(CutMark { at, kind });
         }
     }
 
@@ -169,12 +169,12 @@ impl<'t> Blocks<'t> {
             }
             match block {
                 Tag::Heading { level, .. } if depth == 1 && level as u8 <= MAX_LEVEL => {
-                    marks.push(Mark { at, kind: MarkKind::Section(level as u8) });
+                    marks.push(CutMark { at, kind: MarkKind::Section(level as u8) });
                 }
                 Tag::Table(_) | Tag::CodeBlock(CodeBlockKind::Fenced(_)) => {
                     let last = start + range.end.max(range.start + 1) - 1;
                     let end = last + self.line(last).len();
-                    marks.push(Mark { at, kind: MarkKind::Whole { end } });
+                    marks.push(CutMark { at, kind: MarkKind::Whole { end } });
                 }
                 _ => {}
             }
@@ -202,7 +202,7 @@ impl<'t> Blocks<'t> {
     }
 
     /// Marks blocks and blank lines up to `at`, these outside blocks that are kept whole.
-    fn merge(&mut self, mut marks: Vec<Mark>, blanks: &[usize]) {
+    fn merge(&mut self, mut marks: Vec<CutMark>, blanks: &[usize]) {
         marks.sort_by_key(|mark| mark.at);
         let (mut blanks, mut whole, until) = (blanks.iter().copied().peekable(), 0, self.at);
         for mark in marks.into_iter().filter(|mark| mark.at < until) {
@@ -223,9 +223,9 @@ impl<'t> Blocks<'t> {
 }
 
 impl Iterator for Blocks<'_> {
-    type Item = Mark;
+    type Item = CutMark;
 
-    fn next(&mut self) -> Option<Mark> {
+    fn next(&mut self) -> Option<CutMark> {
         while self.found.is_empty() && self.at < self.text.len() {
             self.step();
         }
@@ -568,7 +568,7 @@ mod tests {
 
         #[test]
         fn marks_are_in_order_and_at_the_beginnings_of_lines(text in lines()) {
-            let marks: Vec<Mark> = Blocks::new(&text).collect();
+            let marks: Vec<CutMark> = Blocks::new(&text).collect();
             prop_assert!(marks.is_sorted_by_key(|mark| mark.at), "{marks:?}");
             for mark in marks {
                 prop_assert!(mark.at == 0 || text.as_bytes().get(mark.at - 1) == Some(&b'\n'), "{mark:?}");

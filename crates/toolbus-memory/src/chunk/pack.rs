@@ -46,7 +46,7 @@ impl ChunkLimits {
 
 /// A place in a text, as its structure has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct CutMark {
     /// Offset in bytes, of the first character of a line or of an element.
     pub(super) at: usize,
     pub(super) kind: MarkKind,
@@ -64,7 +64,7 @@ pub(super) enum MarkKind {
 }
 
 /// Offsets where the chunks of `text` end, in bytes and in order. The last is that of the text.
-pub(super) fn ends(text: &str, limits: ChunkLimits, marks: impl Iterator<Item = Mark>) -> Vec<usize> {
+pub(super) fn ends(text: &str, limits: ChunkLimits, marks: impl Iterator<Item = CutMark>) -> Vec<usize> {
     let least = limits.least(text.chars().count());
     let mut packer = Packer { text, marks: marks.peekable(), window: VecDeque::new(), max: limits.max };
     // A cut after this leaves less than the least for the last chunk.
@@ -84,15 +84,15 @@ pub(super) fn ends(text: &str, limits: ChunkLimits, marks: impl Iterator<Item = 
     }
 }
 
-struct Packer<'t, M: Iterator<Item = Mark>> {
+struct Packer<'t, M: Iterator<Item = CutMark>> {
     text: &'t str,
     marks: Peekable<M>,
     /// Marks after the last cut, as far as the next chunk can reach.
-    window: VecDeque<Mark>,
+    window: VecDeque<CutMark>,
     max: usize,
 }
 
-impl<M: Iterator<Item = Mark>> Packer<'_, M> {
+impl<M: Iterator<Item = CutMark>> Packer<'_, M> {
     /// Where the chunk from `start` ends: between `low` and `high`, and before `wanted` if the structure allows it.
     fn cut(&mut self, start: usize, low: usize, wanted: usize, high: usize) -> usize {
         while self.window.front().is_some_and(|mark| mark.at <= start) {
@@ -112,7 +112,7 @@ impl<M: Iterator<Item = Mark>> Packer<'_, M> {
             .unwrap_or_else(|| between_graphemes(self.text, start, low, wanted))
     }
 
-    fn within(&self, low: usize, high: usize) -> impl DoubleEndedIterator<Item = &Mark> {
+    fn within(&self, low: usize, high: usize) -> impl DoubleEndedIterator<Item = &CutMark> {
         self.window.iter().filter(move |mark| (low..=high).contains(&mark.at))
     }
 

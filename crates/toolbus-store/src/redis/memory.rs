@@ -2,7 +2,7 @@
 //!
 //! An entry is a member: the length of its owner, `:`, owner and key. What is known of it is in the hash `info`, its text in
 //! `values`, its end in the sorted set `ends`, its number in the owner's sorted set `keys:OWNER`. `usage` counts what all,
-//! each share and each namespace have; `state` has the name of the data and the numbers of [`Mark`]. Times are those of the
+//! each share and each namespace have; `state` has the name of the data and the numbers of [`MemoryMark`]. Times are those of the
 //! replica's clock; the server removes everything a while after the last write.
 
 use std::fmt;
@@ -22,7 +22,7 @@ use toolbus_core::working_memory::{
 use toolbus_protocol::new_message_id;
 
 use super::Redis;
-use crate::entry_index::{Changes, EntryIndexes, Mark};
+use crate::entry_index::{EntryChanges, EntryIndexes, MemoryMark};
 
 /// Expired entries that one operation removes at most.
 const SWEEP: usize = 10_000;
@@ -180,7 +180,7 @@ struct MemoryScripts {
 
 /// What is known of an entry, as it is kept. Times are in milliseconds since 1970.
 #[derive(Serialize, Deserialize)]
-struct About {
+struct EntryMetadata {
     category: Option<Arc<str>>,
     tags: Vec<Arc<str>>,
     characters: u64,
@@ -222,18 +222,18 @@ impl RedisMemory {
     }
 
     /// What has changed in the entries of an owner since a state.
-    async fn changes(&self, owner: &str, since: Option<Mark>) -> Result<Changes, MemoryError> {
+    async fn changes(&self, owner: &str, since: Option<MemoryMark>) -> Result<EntryChanges, MemoryError> {
         let mut known = since;
         let mut last = since.map_or(0, |since| since.revision);
         let (mut saved, mut keys) = (Vec::new(), None);
         // What was deleted while pages are read is seen by the next search: the first page says how much was.
-        let mut first: Option<Mark> = None;
+        let mut first: Option<MemoryMark> = None;
         loop {
             let mut script = self.on(&self.scripts.changes, owner);
             script.arg(new_message_id()).arg(last);
             script.arg(first.or(known).map_or(-1, |mark| i64::try_from(mark.deletions).unwrap_or(i64::MAX))).arg(PAGE);
             let (epoch, deletions, revision, has_more, left, found): ChangesReply = self.run(&script).await?;
-            let mark = Mark { epoch: number_of(&epoch), deletions, revision };
+            let mark = MemoryMark { epoch: number_of(&epoch), deletions, revision };
             if first.or(known).is_some_and(|mark| mark.epoch != number_of(&epoch)) {
                 // Other data are in the place of those that were known.
                 (known, first, last, keys) = (None, None, 0, None);
@@ -249,10 +249,10 @@ impl RedisMemory {
             }
             last = revision;
             let deletions = first.map_or(deletions, |first| first.deletions);
-            let mark = Mark { deletions, ..mark };
+            let mark = MemoryMark { deletions, ..mark };
             first = Some(mark);
             if !has_more {
-                return Ok(Changes { mark, is_complete: known.is_none(), saved, keys });
+                return Ok(EntryChanges { mark, is_complete: known.is_none(), saved, keys });
             }
         }
     }
@@ -274,7 +274,7 @@ impl WorkingMemory for RedisMemory {
                 .arg(max_size)
                 .arg(max_total_size);
             for entry in &entries {
-                let about = About::new(entry, &owner, now);
+                let about = EntryMetadata::new(entry, &owner, now);
                 let about = serde_json::to_string(&about).map_err(unreadable)?;
                 script.arg(entry.key.as_str()).arg(about).arg(&*entry.value);
             }
@@ -336,7 +336,7 @@ impl RedisMemory {
     }
 }
 
-impl About {
+impl EntryMetadata {
     fn new(entry: &NewEntry, owner: &MemoryOwner, now: Duration) -> Self {
         let EntryInfo { key, category, tags, characters, saved_at, expires_at } = entry.info(now);
         Self {
@@ -359,7 +359,8 @@ impl fmt::Debug for RedisMemory {
 }
 
 fn info_of(key: &str, about: &str) -> Result<EntryInfo, MemoryError> {
-    let About { category, tags, characters, saved, expires, .. } = serde_json::from_str(about).map_err(unreadable)?;
+    let EntryMetadata { category, tags, characters, saved, expires, .. } =
+        serde_json::from_str(about).map_err(unreadable)?;
     let (saved_at, expires_at) = (Duration::from_millis(saved), Duration::from_millis(expires));
     Ok(EntryInfo { key: key_of(key)?, category, tags, characters, saved_at, expires_at })
 }

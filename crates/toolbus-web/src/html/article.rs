@@ -1,6 +1,6 @@
 //! Which part of a page is its content, and what is left out of it.
 
-use super::Part;
+use super::PagePart;
 use super::dom::{Content, Dom, NodeId};
 
 /// Elements that show nothing.
@@ -50,21 +50,21 @@ const MARKED_SHARE: usize = 25;
 const MUCH_TEXT: usize = 1000;
 
 /// What is written of a page.
-pub(super) struct Choice {
+pub(super) struct ArticleChoice {
     top: NodeId,
     /// By node: whether it is left out, with all below.
     is_left_out: Vec<bool>,
     has_much_text: bool,
 }
 
-impl Choice {
-    pub(super) fn of(dom: &Dom, part: Part) -> Self {
+impl ArticleChoice {
+    pub(super) fn of(dom: &Dom, part: PagePart) -> Self {
         let is_left_out =
-            dom.ids().map(|id| is_unseen(dom, id) || (part == Part::Article && is_frame(dom, id))).collect();
+            dom.ids().map(|id| is_unseen(dom, id) || (part == PagePart::Article && is_frame(dom, id))).collect();
         let mut choice = Self { top: NodeId::ROOT, is_left_out, has_much_text: false };
         let texts = choice.texts(dom);
         choice.has_much_text = texts.first().is_some_and(|text| text.all > MUCH_TEXT);
-        if part == Part::Article {
+        if part == PagePart::Article {
             choice.top = choice.best(dom, &texts).unwrap_or(NodeId::ROOT);
         }
         choice

@@ -9,7 +9,7 @@ use html5ever::tree_builder::TreeBuilderOpts;
 use html5ever::{Attribute, LocalName, Namespace, ParseOpts, QualName, parse_document};
 use toolbus_core::Clock;
 
-use super::Limits;
+use super::HtmlLimits;
 
 /// Bytes that are parsed between two looks at the limits.
 const PIECE: usize = 4096;
@@ -60,7 +60,7 @@ pub(super) struct Dom {
 
 impl Dom {
     /// Parses a page as browsers do, until a limit is reached.
-    pub(super) fn parse(html: &str, limits: &Limits) -> Self {
+    pub(super) fn parse(html: &str, limits: &HtmlLimits) -> Self {
         let options = ParseOpts {
             tree_builder: TreeBuilderOpts { scripting_enabled: false, ..TreeBuilderOpts::default() },
             ..ParseOpts::default()
@@ -393,7 +393,7 @@ mod tests {
     }
 
     fn parsed(html: &str) -> String {
-        let dom = Dom::parse(html, &Limits::generous());
+        let dom = Dom::parse(html, &HtmlLimits::generous());
         assert!(!dom.is_cut);
         shape(&dom, NodeId::ROOT)
     }
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn what_is_below_a_node_is_found_in_order_and_within_it() {
-        let dom = Dom::parse("<div><p>a<b>b</b></p><i>c</i></div><p>d", &Limits::generous());
+        let dom = Dom::parse("<div><p>a<b>b</b></p><i>c</i></div><p>d", &HtmlLimits::generous());
         let div = dom.ids().find(|id| dom.name(*id) == "div").unwrap();
         assert_eq!(dom.text(div, 100), "abc");
         assert_eq!(dom.text(NodeId::ROOT, 100), "abcd");
@@ -432,10 +432,10 @@ mod tests {
 
     #[test]
     fn nesting_without_end_is_cut() {
-        let dom = Dom::parse(&"<div>".repeat(100_000), &Limits::generous());
+        let dom = Dom::parse(&"<div>".repeat(100_000), &HtmlLimits::generous());
         assert!(dom.is_cut && dom.len() < 10_000, "{}", dom.len());
         // Each paragraph opens all formatting elements again.
         let html: String = (0..50_000).map(|n| format!("<p><font size={n}>x</p>")).collect();
-        assert!(Dom::parse(&html, &Limits::generous()).is_cut);
+        assert!(Dom::parse(&html, &HtmlLimits::generous()).is_cut);
     }
 }

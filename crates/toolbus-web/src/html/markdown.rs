@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use toolbus_core::Clock;
 use url::Url;
 
-use super::Limits;
-use super::article::Choice;
+use super::HtmlLimits;
+use super::article::ArticleChoice;
 use super::dom::{Content, Dom, NodeId};
 use super::table::Table;
 
@@ -20,13 +20,34 @@ const MAX_CODE: usize = 1 << 20;
 const MAX_URL: usize = 2048;
 /// What links to a heading from itself show.
 const ANCHOR_SIGNS: [&str; 5] = ["", "#", "¶", "§", "🔗"];
+/// Elements that are paragraphs or hold some.
+const BLOCKS: [&str; 18] = [
+    "p",
+    "div",
+    "ul",
+    "ol",
+    "table",
+    "pre",
+    "blockquote",
+    "section",
+    "article",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "hr",
+    "dl",
+    "figure",
+];
 
 /// Writes what was chosen of a page.
 pub(super) struct MarkdownWriter<'a> {
     pub(super) dom: &'a Dom,
-    choice: &'a Choice,
+    choice: &'a ArticleChoice,
     base: &'a Url,
-    limits: &'a Limits,
+    limits: &'a HtmlLimits,
     out: String,
     /// What each line begins with, for quotes and lists.
     prefix: String,
@@ -58,7 +79,7 @@ struct Marker {
 }
 
 impl<'a> MarkdownWriter<'a> {
-    pub(super) fn new(dom: &'a Dom, choice: &'a Choice, base: &'a Url, limits: &'a Limits) -> Self {
+    pub(super) fn new(dom: &'a Dom, choice: &'a ArticleChoice, base: &'a Url, limits: &'a HtmlLimits) -> Self {
         Self {
             dom,
             choice,
@@ -165,8 +186,8 @@ impl<'a> MarkdownWriter<'a> {
             "a" => self.link(id),
             "img" => self.image(id),
             "code" | "kbd" | "samp" | "tt" | "var" if name != "var" => self.code(id),
-            "strong" | "b" => self.strong(id),
-            "em" | "i" | "cite" | "dfn" | "var" => self.emphasis(id),
+            "strong" | "b" => self.emphasised(id, "**", |writer| &mut writer.is_in_strong),
+            "em" | "i" | "cite" | "dfn" | "var" => self.emphasised(id, "*", |writer| &mut writer.is_in_emphasis),
             "del" | "s" | "strike" => self.surrounded(id, "~~"),
             "q" => {
                 self.word("“");
@@ -437,24 +458,13 @@ impl<'a> MarkdownWriter<'a> {
         self.is_fresh = false;
     }
 
-    fn strong(&mut self, id: NodeId) {
-        let was = std::mem::replace(&mut self.is_in_strong, true);
-        if was {
-            self.children(id)
-        } else {
-            self.surrounded(id, "**")
+    /// Writes what is strong or emphasised, once where that is nested.
+    fn emphasised(&mut self, id: NodeId, sign: &'static str, is_within: fn(&mut Self) -> &mut bool) {
+        if std::mem::replace(is_within(self), true) {
+            return self.children(id);
         }
-        self.is_in_strong = was;
-    }
-
-    fn emphasis(&mut self, id: NodeId) {
-        let was = std::mem::replace(&mut self.is_in_emphasis, true);
-        if was {
-            self.children(id)
-        } else {
-            self.surrounded(id, "*")
-        }
-        self.is_in_emphasis = was;
+        self.surrounded(id, sign);
+        *is_within(self) = false;
     }
 
     /// Writes the children between two signs, unless they have no text or are paragraphs.
@@ -566,26 +576,7 @@ impl<'a> MarkdownWriter<'a> {
 }
 
 fn is_block(name: &str) -> bool {
-    matches!(
-        name,
-        "p" | "div"
-            | "ul"
-            | "ol"
-            | "table"
-            | "pre"
-            | "blockquote"
-            | "section"
-            | "article"
-            | "h1"
-            | "h2"
-            | "h3"
-            | "h4"
-            | "h5"
-            | "h6"
-            | "hr"
-            | "dl"
-            | "figure"
-    )
+    BLOCKS.contains(&name)
 }
 
 /// Whether a word at the start of a line would begin something other than a paragraph.

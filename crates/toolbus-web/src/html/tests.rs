@@ -4,17 +4,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn converted(html: &str, part: Part) -> Converted {
+fn converted(html: &str, part: PagePart) -> Converted {
     let url = Url::parse("https://site.example/docs/page.html?x=1#top").unwrap();
-    convert(html, &url, part, &Limits::generous())
+    convert(html, &url, part, &HtmlLimits::generous())
 }
 
 fn markdown(html: &str) -> String {
-    converted(html, Part::Full).markdown
+    converted(html, PagePart::Full).markdown
 }
 
 fn article(html: &str) -> String {
-    converted(html, Part::Article).markdown
+    converted(html, PagePart::Article).markdown
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn the_article_is_without_what_surrounds_it_and_the_full_page_has_all_that_is_se
         assert!(full.contains(part), "{part}: {full}");
     }
     assert!(!full.contains("not shown"));
-    assert_eq!(converted(FRAMED, Part::Full).title, "The Title");
+    assert_eq!(converted(FRAMED, PagePart::Full).title, "The Title");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn all_posts_of_a_thread_are_kept() {
 
 #[test]
 fn a_page_that_shows_nothing_without_scripts_is_said_to_be_one() {
-    let needs = |html: &str| converted(html, Part::Article).needs_scripts;
+    let needs = |html: &str| converted(html, PagePart::Article).needs_scripts;
     assert!(needs("<div id=root></div><script src=app.js></script><noscript>Enable JavaScript.</noscript>"));
     assert!(!needs("<p>Short and static."));
     assert!(!needs(&format!("<script>x</script><p>{}", "A text of some length. ".repeat(20))));
@@ -159,7 +159,7 @@ fn a_page_that_shows_nothing_without_scripts_is_said_to_be_one() {
 
 #[test]
 fn the_title_is_that_of_the_head_or_of_a_heading() {
-    let title = |html| converted(html, Part::Full).title;
+    let title = |html| converted(html, PagePart::Full).title;
     assert_eq!(title("<title>\n A &amp; B\n</title><h1>C</h1>"), "A & B");
     assert_eq!(title("<svg><title>icon</title></svg><h1>C <i>d</i></h1>"), "C d");
     assert_eq!(title("<title> </title><meta property=og:title content='G'>"), "G");
@@ -180,24 +180,24 @@ fn pages_without_end_in_one_direction_are_cut_and_harm_nothing() {
     for tag in
         ["div", "ul><li", "blockquote", "b", "a href=x", "table><tr><td", "font", "span", "dl><dd", "svg", "math"]
     {
-        let found = converted(&deep(tag), Part::Article);
+        let found = converted(&deep(tag), PagePart::Article);
         assert!(found.markdown.len() < 1 << 20, "{tag}: {}", found.markdown.len());
     }
     let wide = format!("<table>{}</table>", format!("<tr>{}", "<td>x".repeat(2000)).repeat(50));
     assert!(markdown(&wide).len() < 1 << 20);
-    let limits = Limits { output: 1000, ..Limits::generous() };
+    let limits = HtmlLimits { output: 1000, ..HtmlLimits::generous() };
     let url = Url::parse("https://site.example/").unwrap();
-    let cut = convert(&"<p>word".repeat(10_000), &url, Part::Full, &limits);
+    let cut = convert(&"<p>word".repeat(10_000), &url, PagePart::Full, &limits);
     assert!(cut.is_cut && cut.markdown.len() < 2000);
-    let late = Limits { until: Clock::SYSTEM.now(), ..Limits::generous() };
-    assert!(convert(&"<p>word".repeat(100_000), &url, Part::Full, &late).is_cut);
+    let late = HtmlLimits { until: Clock::SYSTEM.now(), ..HtmlLimits::generous() };
+    assert!(convert(&"<p>word".repeat(100_000), &url, PagePart::Full, &late).is_cut);
 }
 
 proptest! {
     #[test]
     fn no_page_makes_the_conversion_panic(html in ".{0,400}") {
-        converted(&html, Part::Article);
-        converted(&html, Part::Full);
+        converted(&html, PagePart::Article);
+        converted(&html, PagePart::Full);
     }
 
     #[test]

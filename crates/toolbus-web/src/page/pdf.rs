@@ -4,7 +4,7 @@ use lopdf::{Document, LoadOptions};
 use toolbus_core::Clock;
 
 use super::{PageError, PageText};
-use crate::html::Limits;
+use crate::html::HtmlLimits;
 
 /// Most bytes that one stream of a document may decompress to.
 const MAX_STREAM: usize = 32 << 20;
@@ -12,7 +12,7 @@ const MAX_STREAM: usize = 32 << 20;
 const MAX_PAGES: usize = 2000;
 
 /// Extracts the text. What has no text, such as a scan, says so.
-pub(super) fn text(bytes: &[u8], limits: &Limits) -> Result<PageText, PageError> {
+pub(super) fn text(bytes: &[u8], limits: &HtmlLimits) -> Result<PageText, PageError> {
     let options = LoadOptions::with_max_decompressed_size(MAX_STREAM);
     let document = Document::load_mem_with_options(bytes, options).map_err(|_| PageError::Pdf("it is damaged"))?;
     if document.is_encrypted() {
