@@ -59,8 +59,7 @@ impl Cgroup {
     /// Makes it, in the folders that the daemon may write to.
     pub(super) fn make(order: &CgroupSpec, name: &str, limits: &Limits, entry: CgroupEntry) -> io::Result<Self> {
         let memory = Folder::make(order.memory.join(name))?;
-        // The files of a work folder in memory count, too.
-        let most = limits.memory.saturating_add(limits.disk).saturating_add(OF_KERNEL).to_string();
+        let most = most(limits).to_string();
         if order.memory == order.cpu {
             memory.write("memory.max", &most)?;
             // Absent where the kernel has no swap.
@@ -77,6 +76,11 @@ impl Cgroup {
         let (events, usage) = (memory.open("memory.oom_control")?, cpu.open("cpuacct.usage")?);
         Ok(Self { files: CgroupFiles { events, usage, movers }, _folders: vec![memory, cpu] })
     }
+}
+
+/// Memory that a cgroup may have, in bytes: the files of a work folder in memory count, too.
+pub(super) const fn most(limits: &Limits) -> u64 {
+    limits.memory.saturating_add(limits.disk).saturating_add(OF_KERNEL)
 }
 
 impl CgroupFiles {

@@ -21,7 +21,7 @@ use rustix::process::{
 use rustix::stdio;
 
 use super::artifacts::{CollectedFiles, SeenFiles};
-use super::cgroup::CgroupFiles;
+use super::cgroup::{self, CgroupFiles};
 use super::mounts::Proc;
 use super::seccomp::Filters;
 use super::start::{self, ProgramPipes};
@@ -345,6 +345,10 @@ impl SandboxInit<'_> {
         }
         if let Some(line) = progress.read_last(pipes)? {
             wire::send(daemon, &HelperMessage::Progress(line))?;
+        }
+        if self.is_out_of_memory() {
+            // The kernel may see it between two looks.
+            peak = peak.max(cgroup::most(&self.order.plan.limits));
         }
         let mut usage = Usage { cpu_us, peak_memory: peak };
         if !stays {
