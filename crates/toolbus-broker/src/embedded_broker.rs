@@ -217,6 +217,7 @@ fn deliver(
     };
     Delivery {
         properties,
+        size: body.len(),
         body,
         queue: queue.clone(),
         routing_key,

@@ -67,8 +67,8 @@ pub struct Subscription {
     pub topics: Vec<String>,
     /// Deliveries that may be unsettled at a time.
     pub prefetch: u16,
-    /// Largest body that is wanted, in bytes. RabbitMQ has no bound on what is sent: of a larger one, the first byte
-    /// beyond is delivered and the rest is dropped as it arrives.
+    /// Largest body that is wanted, in bytes. RabbitMQ has no bound on what is sent: of a larger one, the
+    /// beginning is delivered, so long, and the rest is dropped as it arrives.
     pub max_body: usize,
     /// Whose queue it is, and how it is declared.
     pub ownership: Ownership,
@@ -92,8 +92,10 @@ pub enum Ownership {
 pub struct Delivery {
     /// The message's properties. Shared with the settler, which needs them to requeue the message.
     pub properties: Arc<Properties>,
-    /// The message's body, cut off after one byte more than [`Subscription::max_body`].
+    /// The message's body, or the beginning of one that is larger than [`Subscription::max_body`].
     pub body: Bytes,
+    /// Length of the whole body, in bytes.
+    pub size: usize,
     /// Name of the queue that it came from.
     pub queue: Arc<str>,
     /// Topic that it was published with.

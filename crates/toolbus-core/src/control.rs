@@ -76,8 +76,8 @@ enum ControlRefusal {
     NotOurs,
     #[error("its answer may not go where it says: {0}")]
     Address(#[from] AddressRefused),
-    #[error("it has more than {MAX_CONTROL_BODY} bytes")]
-    TooLarge,
+    #[error("it has {0} bytes; at most {MAX_CONTROL_BODY} are read")]
+    TooLarge(usize),
     #[error(transparent)]
     Unusable(#[from] ControlError),
     #[error("{0}")]
@@ -284,5 +284,8 @@ fn is_of_one(delivery: &Delivery) -> bool {
 
 /// The body of a request, if it is not too large.
 fn body(delivery: &Delivery) -> Result<&[u8], ControlRefusal> {
-    if delivery.body.len() > MAX_CONTROL_BODY { Err(ControlRefusal::TooLarge) } else { Ok(&delivery.body) }
+    match delivery.size {
+        size if size > MAX_CONTROL_BODY => Err(ControlRefusal::TooLarge(size)),
+        _ => Ok(&delivery.body),
+    }
 }

@@ -216,8 +216,9 @@ impl Decoder<'_> {
             Ok(address) => address,
             Err(refused) => return Decoded::Dead(DeadReason::ReplyToRefused, refused.to_string()),
         };
-        if delivery.body.len() > self.max_body {
-            let text = format!("The request has more than {} bytes. Send less.", self.max_body);
+        let size = delivery.size;
+        if size > self.max_body {
+            let text = format!("The request has {size} bytes; at most {} are taken. Send less.", self.max_body);
             return self.refused(delivery, envelope, address, caller, unread(dialect), text);
         }
         match read(dialect, &delivery.body) {

@@ -256,6 +256,7 @@ impl SimBroker {
         Delivery {
             properties: Arc::clone(&message.properties),
             body: message.body.clone(),
+            size: message.body.len(),
             queue: Arc::clone(&consumer.queue),
             routing_key: Arc::clone(&message.topic),
             redelivered: message.deliveries > 0,

@@ -101,8 +101,8 @@ async fn a_body_over_the_limit_is_refused_before_it_is_read() {
     // Not even JSON: nobody looked.
     let bodies = ["x".repeat(1025), "x".repeat(2 << 20)];
     insta::assert_snapshot!(fixture.refusals(&bodies).await, @"
-    The request has more than 1024 bytes. Send less.
-    The request has more than 1024 bytes. Send less.
+    The request has 1025 bytes; at most 1024 are taken. Send less.
+    The request has 2097152 bytes; at most 1024 are taken. Send less.
     ");
     let fits = json!({"toolName": "echo", "arguments": {"text": "x".repeat(900)}}).to_string();
     assert!(fits.len() <= 1024);

@@ -70,7 +70,7 @@ async fn what_cannot_be_used_on_the_control_queue_is_answered_or_put_aside() {
     invalid_arguments: The request is not usable: it cannot be read: EOF while parsing a value at line 1 column 9.
     invalid_arguments: The request is not usable: it cannot be read: unknown format; expected `registration`, `openai`, `openai-responses`, `anthropic`, `gemini`, `bedrock` or `mcp` at line 1 column 17.
     invalid_arguments: The request is not usable: it cannot be read: expected a list of names, found a string at line 1 column 15.
-    invalid_arguments: The request is not usable: it has more than 65536 bytes.
+    invalid_arguments: The request is not usable: it has 70016 bytes; at most 65536 are read.
     invalid_arguments: The request is not usable: it cannot be read: more than 1000 names at line 1 column 4014.
     ");
 

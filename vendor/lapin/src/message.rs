@@ -5,7 +5,7 @@ use crate::{
     internal_rpc::InternalRPCHandle,
     protocol::AMQPError,
     types::ShortString,
-    types::{ChannelId, DeliveryTag, MessageCount, ReplyCode},
+    types::{ChannelId, DeliveryTag, MessageCount, PayloadSize, ReplyCode},
 };
 use std::ops::{Deref, DerefMut};
 
@@ -44,6 +44,9 @@ pub struct Delivery {
 
     /// The payload of the message in binary format.
     pub data: Vec<u8>,
+
+    /// Changed for Toolbus: the length of the payload as it was sent, of which `data` may be the beginning.
+    pub size: PayloadSize,
 
     /// The acker used to ack/nack the message
     pub acker: Acker,
@@ -88,6 +91,7 @@ impl Delivery {
             redelivered,
             properties: BasicProperties::default(),
             data: Vec::default(),
+            size: 0,
             acker: Acker::new(channel_id, delivery_tag, internal_rpc, poison),
         }
     }

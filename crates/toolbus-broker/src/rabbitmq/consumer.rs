@@ -154,7 +154,7 @@ impl Consumer {
         // Without a bound the client would buffer the whole queue.
         let prefetch = self.subscription.prefetch.max(1);
         channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(lost)?;
-        channel.set_max_body(self.subscription.max_body.saturating_add(1));
+        channel.set_max_body(self.subscription.max_body);
         let consume = channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default());
         let stream = consume.await.map_err(lost)?;
         opening.channel = None;
@@ -245,6 +245,7 @@ impl ConsumerChannel {
             // On a first delivery the header is the sender's own invention.
             earlier_deliveries: if amqp.redelivered { properties::earlier_deliveries(&amqp.properties) } else { 0 },
             body: Bytes::from(amqp.data),
+            size: usize::try_from(amqp.size).unwrap_or(usize::MAX),
             queue: self.queue.clone(),
             routing_key: amqp.routing_key.as_str().into(),
             redelivered: amqp.redelivered,

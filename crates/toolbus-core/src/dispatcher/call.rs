@@ -104,7 +104,7 @@ impl Call {
             clock: parts.settings.clock,
             arrived: delivery.arrived,
             deadline,
-            body_size: delivery.body.len(),
+            body_size: delivery.size,
             tool: None,
             arguments: None,
             replayed: false,

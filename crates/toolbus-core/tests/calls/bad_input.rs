@@ -61,7 +61,7 @@ async fn a_request_without_a_tool_and_without_an_address_is_answered_on_the_defa
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused_before_it_is_parsed() {
-    assert_snapshot!(refusal(raw(vec![b'{'; 1024 * 1024 + 1])).await, @"The request has more than 1048576 bytes. Send less.");
+    assert_snapshot!(refusal(raw(vec![b'{'; 1024 * 1024 + 1])).await, @"The request has 1048577 bytes; at most 1048576 are taken. Send less.");
 }
 
 #[tokio::test]

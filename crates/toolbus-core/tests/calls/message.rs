@@ -123,6 +123,7 @@ pub(crate) fn delivery(message: Message) -> (Delivery, Settlement) {
     let settlement = Settlement(Arc::default());
     let delivery = Delivery {
         properties: message.properties.into(),
+        size: message.body.len(),
         body: message.body,
         queue: "bus7.invoke".into(),
         routing_key: message.topic.into(),

@@ -118,7 +118,7 @@ async fn a_request_without_a_script_is_refused_under_its_own_id() {
 #[tokio::test]
 async fn a_request_for_a_script_over_the_limit_is_refused_before_it_is_parsed() {
     let message = on_scripts(raw(vec![b'{'; 1024 * 1024 + 1]));
-    assert_snapshot!(refusal(message).await, @"The request has more than 1048576 bytes. Send less.");
+    assert_snapshot!(refusal(message).await, @"The request has 1048577 bytes; at most 1048576 are taken. Send less.");
 }
 
 #[tokio::test]

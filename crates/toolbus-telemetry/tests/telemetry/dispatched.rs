@@ -123,7 +123,7 @@ fn call(number: u32) -> Delivery {
         ..request()
     };
     let body = bytes::Bytes::from_static(br#"{"toolName":"slow","arguments":{}}"#);
-    Delivery { body, ..delivery(properties) }
+    Delivery { size: body.len(), body, ..delivery(properties) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

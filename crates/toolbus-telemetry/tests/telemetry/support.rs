@@ -127,6 +127,7 @@ pub(crate) fn delivery(properties: Properties) -> Delivery {
     Delivery {
         properties: properties.into(),
         body: bytes::Bytes::from_static(b"{}"),
+        size: 2,
         queue: "toolbus.invoke".into(),
         routing_key: "tool.invoke".into(),
         redelivered: false,
