@@ -32,17 +32,21 @@ pub fn rank<D: AsRef<str>>(query: &str, documents: &[D]) -> Vec<usize> {
 #[must_use]
 pub fn rank_with_scores<D: AsRef<str>>(query: &str, documents: &[D]) -> Vec<(usize, f64)> {
     let query = WordQuery::new(query);
+    let mut counted = Counted::of(&query);
     let mut total = 0;
-    let counted: Vec<_> = documents
-        .iter()
-        .enumerate()
-        .map(|(position, document)| {
-            let words: Vec<Word> = words(document.as_ref()).collect();
-            total += words.len();
-            (position, query.count(&words))
-        })
-        .collect();
-    query.scores(counted, documents.len(), total)
+    for (position, document) in documents.iter().enumerate() {
+        let words: Vec<Word> = words(document.as_ref()).collect();
+        total += words.len();
+        let mut counts = vec![0; query.words.len()];
+        for word in &words {
+            let column = query.words.iter().position(|wanted| wanted == word);
+            if let Some(count) = column.and_then(|column| counts.get_mut(column)) {
+                *count += 1;
+            }
+        }
+        counted.add(position, &words, &counts);
+    }
+    counted.scores(documents.len(), total)
 }
 
 /// Documents whose words are kept, so that a search reads only what it needs.
@@ -96,12 +100,13 @@ impl<K: Clone + Eq + Hash> WordIndex<K> {
                 }
             }
         }
-        let counted = occurrences.chunks_exact(width.max(1)).zip(&self.documents).filter_map(|(counts, document)| {
-            let (key, words) = document.as_ref().filter(|_| counts.iter().any(|count| *count > 0))?;
-            let pairs = query.count_pairs(words, |column| counts.get(column).is_some_and(|count| *count > 0));
-            Some((key, WordCounts { length: words.len(), words: counts.to_vec(), pairs }))
-        });
-        query.scores(counted.collect(), self.numbers.len(), self.total)
+        let mut counted = Counted::of(&query);
+        for (counts, document) in occurrences.chunks_exact(width.max(1)).zip(&self.documents) {
+            if let Some((key, words)) = document.as_ref().filter(|_| counts.iter().any(|count| *count > 0)) {
+                counted.add(key, words, counts);
+            }
+        }
+        counted.scores(self.numbers.len(), self.total)
     }
 
     /// The number of documents.
@@ -148,11 +153,13 @@ struct WordQuery {
     pairs: Vec<(usize, usize)>,
 }
 
-/// How often the words and pairs of a query are in a document.
-struct WordCounts {
-    length: usize,
-    words: Vec<u32>,
-    pairs: Vec<u32>,
+/// How often the words and pairs of a query are in documents.
+struct Counted<'q, T> {
+    query: &'q WordQuery,
+    /// Documents, and their lengths in words.
+    documents: Vec<(T, usize)>,
+    /// Of each document the number of each word, and of each pair.
+    counts: Vec<u32>,
 }
 
 impl WordQuery {
@@ -175,71 +182,67 @@ impl WordQuery {
         }
         query
     }
+}
 
-    fn count(&self, document: &[Word]) -> WordCounts {
-        let mut words = vec![0; self.words.len()];
-        for word in document {
-            let position = self.words.iter().position(|wanted| wanted == word);
-            if let Some(count) = position.and_then(|position| words.get_mut(position)) {
-                *count += 1;
-            }
-        }
-        let pairs = self.count_pairs(document, |column| words.get(column).is_some_and(|count| *count > 0));
-        WordCounts { length: document.len(), words, pairs }
+impl<'q, T> Counted<'q, T> {
+    const fn of(query: &'q WordQuery) -> Self {
+        Self { query, documents: Vec::new(), counts: Vec::new() }
     }
 
-    /// How often each pair is in a document that has those words.
-    fn count_pairs(&self, document: &[Word], has: impl Fn(usize) -> bool) -> Vec<u32> {
-        let count = |(first, second): &(usize, usize)| {
-            let pair = [self.words.get(*first).copied(), self.words.get(*second).copied()];
-            let [Some(first_word), Some(second_word)] = pair else { return 0 };
-            if !(has(*first) && has(*second)) {
-                return 0;
+    /// Adds a document that has each word of the query so often.
+    fn add(&mut self, document: T, words: &[Word], counts: &[u32]) {
+        let query = self.query;
+        let has = |column: usize| counts.get(column).is_some_and(|count| *count > 0);
+        self.documents.push((document, words.len()));
+        self.counts.extend_from_slice(counts);
+        self.counts.extend(query.pairs.iter().map(|(first, second)| {
+            match (query.words.get(*first), query.words.get(*second)) {
+                (Some(one), Some(other)) if has(*first) && has(*second) => pairs_in(words, *one, *other),
+                _ => 0,
             }
-            let (mut number, mut rest) = (0, document);
-            while let [one, tail @ ..] = rest {
-                let is_pair = *one == first_word && tail.first() == Some(&second_word);
-                number += u32::from(is_pair);
-                // An occurrence ends where the next one begins.
-                rest = if is_pair { tail.get(1..).unwrap_or_default() } else { tail };
-            }
-            number
-        };
-        self.pairs.iter().map(count).collect()
+        }));
     }
 
-    /// The scores of documents, the best first; `number` and `total` are those of all documents and of their words.
-    fn scores<T>(&self, counted: Vec<(T, WordCounts)>, number: usize, total: usize) -> Vec<(T, f64)> {
+    /// The scores of those that match, the best first; `number` and `total` are those of all documents and of their words.
+    fn scores(self, number: usize, total: usize) -> Vec<(T, f64)> {
+        let width = self.query.words.len() + self.query.pairs.len();
         let number = number as f64;
         let average = if total == 0 { 1.0 } else { total as f64 / number };
-        let rarity = |has: &dyn Fn(&WordCounts) -> bool| {
-            let having = counted.iter().filter(|(_, counts)| has(counts)).count() as f64;
-            ((number - having + 0.5) / (having + 0.5)).ln_1p()
-        };
-        let is_in = |counts: &[u32], column: usize| counts.get(column).is_some_and(|count| *count > 0);
-        let words: Vec<f64> =
-            (0..self.words.len()).map(|column| rarity(&|counts| is_in(&counts.words, column))).collect();
-        let pairs: Vec<f64> =
-            (0..self.pairs.len()).map(|column| rarity(&|counts| is_in(&counts.pairs, column))).collect();
-        let weight = |counts: &[u32], rarities: &[f64], length: f64| -> f64 {
-            let each = counts.iter().zip(rarities).map(|(count, rarity)| {
+        let mut having = vec![0_u32; width];
+        for counts in self.counts.chunks_exact(width.max(1)) {
+            having.iter_mut().zip(counts).for_each(|(having, count)| *having += u32::from(*count > 0));
+        }
+        let weights = having.iter().enumerate().map(|(column, having)| {
+            let rarity = ((number - f64::from(*having) + 0.5) / (f64::from(*having) + 0.5)).ln_1p();
+            if column < self.query.words.len() { rarity } else { PAIR_WEIGHT * rarity }
+        });
+        let weights: Vec<f64> = weights.collect();
+        let scored = self.documents.into_iter().zip(self.counts.chunks_exact(width.max(1)));
+        let scored = scored.map(|((document, length), counts)| {
+            let norm = K1 * (1.0 - B + B * length as f64 / average);
+            let each = counts.iter().zip(&weights).filter(|(count, _)| **count > 0);
+            let score = each.map(|(count, weight)| {
                 let count = f64::from(*count);
-                rarity * count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * length / average))
+                weight * count * (K1 + 1.0) / (count + norm)
             });
-            each.sum()
-        };
-        let mut scores: Vec<(T, f64)> = counted
-            .into_iter()
-            .map(|(document, counts)| {
-                let length = counts.length as f64;
-                let score = weight(&counts.words, &words, length) + PAIR_WEIGHT * weight(&counts.pairs, &pairs, length);
-                (document, score)
-            })
-            .filter(|(_, score)| *score > 0.0)
-            .collect();
+            (document, score.sum())
+        });
+        let mut scores: Vec<(T, f64)> = scored.filter(|(_, score)| *score > 0.0).collect();
         scores.sort_by(|(_, one), (_, other)| other.total_cmp(one));
         scores
     }
+}
+
+/// How often two words are side by side in a text.
+fn pairs_in(text: &[Word], first: Word, second: Word) -> u32 {
+    let (mut number, mut rest) = (0, text);
+    while let [one, tail @ ..] = rest {
+        let is_pair = *one == first && tail.first() == Some(&second);
+        number += u32::from(is_pair);
+        // An occurrence ends where the next one begins.
+        rest = if is_pair { tail.get(1..).unwrap_or_default() } else { tail };
+    }
+    number
 }
 
 /// The words of a text. Names such as `web_search` and `example.com` are several words.
