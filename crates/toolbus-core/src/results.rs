@@ -52,9 +52,6 @@ pub trait ResultSplitter: fmt::Debug + Send + Sync + 'static {
     ///
     /// If the parts cannot be kept, with the reason for the log.
     fn split(&self, result: LongResult) -> BoxFuture<'_, Result<SplitResult, String>>;
-
-    /// At most `max` characters of the beginning of a text, and how many others there were.
-    fn shorten(&self, text: &str, max: usize) -> String;
 }
 
 /// A result that is too long.
@@ -106,10 +103,6 @@ mod tests {
 
     impl ResultSplitter for Unused {
         fn split(&self, _: LongResult) -> BoxFuture<'_, Result<SplitResult, String>> {
-            unreachable!("no result is split in this test")
-        }
-
-        fn shorten(&self, _: &str, _: usize) -> String {
             unreachable!("no result is split in this test")
         }
     }

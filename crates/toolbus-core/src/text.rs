@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use unicode_segmentation::GraphemeCursor;
+
 /// Longest part of what outsiders wrote that is repeated, in characters.
 const MAX_SHOWN: usize = 64;
 /// Digits of the seconds since 1970 that are taken for a date: those of 1973 and later.
@@ -30,6 +32,38 @@ pub fn shortened(text: &str, max: usize) -> Cow<'_, str> {
         Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
         None => Cow::Borrowed(text),
     }
+}
+
+/// At most `max` characters of the beginning of a text, and how many others there were, as RockBot's agents know it.
+#[must_use]
+pub fn truncated(text: &str, max: usize) -> String {
+    let Some((end, _)) = text.char_indices().nth(max) else { return text.to_owned() };
+    let (kept, rest) = text.split_at(between_graphemes(text, end));
+    format!("{kept}\n[result truncated — {} chars omitted]", grouped(rest.chars().count()))
+}
+
+/// The last offset up to `at`, which is between two characters, that is between two graphemes.
+#[must_use]
+pub fn between_graphemes(text: &str, at: usize) -> usize {
+    let mut cursor = GraphemeCursor::new(at, text.len(), true);
+    match cursor.is_boundary(text, 0) {
+        Ok(true) => at,
+        _ => cursor.prev_boundary(text, 0).ok().flatten().unwrap_or(at),
+    }
+}
+
+/// A number with commas between its thousands.
+#[must_use]
+pub fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::with_capacity(digits.len() * 4 / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
 }
 
 /// The first `max` names with commas between them, and `…` in the place of the others.
@@ -91,5 +125,19 @@ mod tests {
         assert_eq!(list(&["a", "b"], 2), "a, b");
         assert_eq!(list(&["a", "b", "c"], 2), "a, b, …");
         assert_eq!(list::<&str>(&[], 2), "");
+    }
+
+    #[test]
+    fn a_long_text_is_truncated_between_graphemes_and_says_how_much_is_missing() {
+        let text = format!("abc{}", "e\u{301}".repeat(1000));
+        assert_eq!(truncated(&text, 4), "abc\n[result truncated — 2,000 chars omitted]");
+        assert_eq!(truncated("äöü", 3), "äöü");
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
+        }
     }
 }

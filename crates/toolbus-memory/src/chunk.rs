@@ -71,13 +71,6 @@ pub fn chunk(text: &str, limits: ChunkLimits) -> ChunkedText {
     ChunkedText { chunks, headings, more }
 }
 
-/// At most `max` characters of the beginning of a text, between two graphemes.
-#[must_use]
-pub fn prefix(text: &str, max: usize) -> &str {
-    let high = pack::advance(text, 0, max);
-    text.get(..pack::between_graphemes(text, 0, 1, high)).unwrap_or(text)
-}
-
 fn ranges(ends: &[usize]) -> impl Iterator<Item = Range<usize>> {
     let starts = std::iter::once(&0).chain(ends);
     starts.zip(ends).map(|(start, end)| *start..*end)

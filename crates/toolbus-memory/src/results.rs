@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 use toolbus_config::HumanDuration;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::results::{LongResult, READER, ResultPart, ResultSettings, ResultSplitter, SplitResult};
+use toolbus_core::text::grouped;
 use toolbus_core::working_memory::{KeyError, MemoryOwner, Namespace, NewEntry, WorkingMemory};
 
-use crate::chunk::{ChunkLimits, ChunkedText, chunk, prefix};
+use crate::chunk::{ChunkLimits, ChunkedText, chunk};
 
 /// Least length of a part, in characters.
 const MIN_PART: usize = 20_000;
@@ -91,12 +92,6 @@ impl ResultSplitter for MemorySplitter {
             Err(error) => ready(Err(format!("the session is no namespace: {error}"))).boxed(),
         }
     }
-
-    fn shorten(&self, text: &str, max: usize) -> String {
-        let start = prefix(text, max);
-        let omitted = text.get(start.len()..).map_or(0, |rest| rest.chars().count());
-        format!("{start}\n[result truncated — {} chars omitted]", grouped(omitted))
-    }
 }
 
 impl MemorySplitter {
@@ -139,19 +134,6 @@ fn introduction(tool: &str, characters: usize, chunked: &ChunkedText, index: &st
 
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
-}
-
-/// A number with commas between its thousands.
-fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::with_capacity(digits.len() * 4 / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }
 
 #[cfg(test)]
@@ -244,19 +226,5 @@ mod tests {
         let splitter = splitter(&MemoryConfig::default());
         let error = splitter.split(result(Caller::unknown(), &manual())).await.unwrap_err();
         assert_eq!(error, "its caller cannot be told from others");
-    }
-
-    #[test]
-    fn a_text_is_shortened_between_graphemes_and_says_how_much_is_missing() {
-        let splitter = splitter(&MemoryConfig::default());
-        let text = format!("abc{}", "e\u{301}".repeat(1000));
-        assert_eq!(splitter.shorten(&text, 4), "abc\n[result truncated — 2,000 chars omitted]");
-    }
-
-    #[test]
-    fn numbers_are_grouped_by_thousands() {
-        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
-            assert_eq!(grouped(number), text);
-        }
     }
 }

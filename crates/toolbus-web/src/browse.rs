@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, Effect, ToolFailure};
+use toolbus_core::text::{shown, truncated};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput, time_text};
 use toolbus_outbound::HttpClientError;
 use toolbus_outbound::egress::{Egress, HostLists, Refusal};
@@ -92,7 +93,7 @@ impl Executor for BrowseExecutor {
         let now = Clock::SYSTEM.now();
         let until = (now + self.timeout).min(call.deadline.checked_sub(MARGIN).unwrap_or(call.deadline));
         match self.read(&url, mode, &lists, until).await {
-            Ok(page) => Ok(ToolOutput::text(self.shortened(page.whole()))),
+            Ok(page) => Ok(ToolOutput::text(truncated(&page.whole(), self.threshold))),
             Err(BrowseError::Fetch(error)) => self.failed(&error),
             Err(error) => Ok(ToolOutput::error(format!("The page has no text: {error}."))),
         }
@@ -167,17 +168,6 @@ impl BrowseExecutor {
             _ => Ok(ToolOutput::error(format!("Failed to fetch page: {error}."))),
         }
     }
-
-    fn shortened(&self, text: String) -> String {
-        match text.char_indices().nth(self.threshold) {
-            Some((end, _)) => {
-                let omitted = text.get(end..).unwrap_or_default().chars().count();
-                let kept = text.get(..end).unwrap_or_default().trim_end();
-                format!("{kept}\n\n[result truncated — {omitted} chars omitted]")
-            }
-            None => text,
-        }
-    }
 }
 
 impl PageText {
@@ -230,9 +220,9 @@ fn url_of(argument: Option<&Value>) -> Result<Url, ToolFailure> {
         return Err(invalid(format!("Argument `url` is longer than {MAX_URL} bytes.")));
     }
     Url::parse(text.trim()).map_err(|error| {
-        let shown = toolbus_core::text::shown(text);
         invalid(format!(
-            "Argument `url` is no URL ({error}): `{shown}`. Write it whole, such as `https://example.com/page`."
+            "Argument `url` is no URL ({error}): `{}`. Write it whole, such as `https://example.com/page`.",
+            shown(text)
         ))
     })
 }

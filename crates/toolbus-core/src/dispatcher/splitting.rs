@@ -10,7 +10,7 @@ use crate::gates::find;
 use crate::policy::EffectiveTools;
 use crate::request::ToolRef;
 use crate::results::{LongResult, READER, READER_SOURCE, SplitResult};
-use crate::text::shown;
+use crate::text::{shown, truncated};
 use crate::tool::ToolOutput;
 
 impl Call {
@@ -70,7 +70,7 @@ impl Dispatcher {
                     "a long result was cut: its parts cannot be kept"
                 );
             }
-            SplitResult { text: beside(takes_long, || splitter.shorten(&text, max)), parts: Vec::new() }
+            SplitResult { text: beside(takes_long, || truncated(&text, max)), parts: Vec::new() }
         });
         replace_text(output, split, call.cancelled.is_some());
     }

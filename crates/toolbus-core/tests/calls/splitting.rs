@@ -35,10 +35,6 @@ impl ResultSplitter for Shelf {
         self.kept.lock().push(result);
         ready(Ok(SplitResult { text, parts })).boxed()
     }
-
-    fn shorten(&self, text: &str, max: usize) -> String {
-        text.chars().take(max).chain("…".chars()).collect()
-    }
 }
 
 /// Answers with what it was made with.
@@ -130,17 +126,27 @@ async fn a_repeated_request_gets_the_same_table_and_nothing_is_kept_again() {
 #[tokio::test]
 async fn a_caller_that_cannot_read_parts_gets_the_beginning() {
     let shelf: Arc<Shelf> = Arc::default();
-    assert_eq!(content(&world(&shelf), echo("more than ten")).await, "more than …");
+    assert_eq!(
+        content(&world(&shelf), echo("more than ten")).await,
+        "more than \n[result truncated — 3 chars omitted]"
+    );
     let other = world(&shelf);
     add(&other, ToolDescriptor::new(READER, "mcp:other", "mcp"), ToolOutput::text("x"));
-    assert_eq!(content(&other, echo("more than ten")).await, "more than …", "a tool of that name, from elsewhere");
+    assert_eq!(
+        content(&other, echo("more than ten")).await,
+        "more than \n[result truncated — 3 chars omitted]",
+        "a tool of that name, from elsewhere"
+    );
     assert!(shelf.kept.lock().is_empty());
 }
 
 #[tokio::test]
 async fn a_result_whose_parts_cannot_be_kept_is_cut() {
     let shelf = Arc::new(Shelf { is_away: true, ..Shelf::default() });
-    assert_eq!(content(&reading(&shelf), echo("more than ten")).await, "more than …");
+    assert_eq!(
+        content(&reading(&shelf), echo("more than ten")).await,
+        "more than \n[result truncated — 3 chars omitted]"
+    );
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::iter::Peekable;
 
 use memchr::memrchr;
-use unicode_segmentation::GraphemeCursor;
 
 /// Chunks that a text is cut into before chunks get larger than the least, as far as the limits allow.
 const FEW_CHUNKS: usize = 500;
@@ -149,12 +148,8 @@ fn line(text: &str, low: usize, high: usize) -> Option<usize> {
 /// end.
 pub(super) fn between_graphemes(text: &str, start: usize, low: usize, high: usize) -> usize {
     let rest = text.get(start..).unwrap_or_default();
-    let mut cursor = GraphemeCursor::new(high - start, rest.len(), true);
-    let found = match cursor.is_boundary(rest, 0) {
-        Ok(true) => Some(high),
-        _ => cursor.prev_boundary(rest, 0).ok().flatten().map(|at| start + at),
-    };
-    found.filter(|at| *at >= low).unwrap_or(high)
+    let found = start + toolbus_core::text::between_graphemes(rest, high - start);
+    if found >= low { found } else { high }
 }
 
 /// The offset `count` characters after `from`, or the end of the text.

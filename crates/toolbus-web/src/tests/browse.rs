@@ -234,7 +234,7 @@ async fn a_long_page_is_cut_with_the_number_of_characters_that_are_left_out() {
     let page = format!("<p>{}", "wörd ".repeat(4000));
     let server = Server::start(|_| vec![("/", html(&page))]).await;
     let found = text(&browse(&[&server]), json!({"url": server.url("/")})).await;
-    assert!(found.ends_with("\n\n[result truncated — 11999 chars omitted]"), "{}", &found[found.len() - 80..]);
+    assert!(found.ends_with("\n[result truncated — 11,999 chars omitted]"), "{}", &found[found.len() - 80..]);
 }
 
 #[tokio::test]
