@@ -46,6 +46,9 @@ def listened_on(service: str) -> set[int]:
     """The ports that a service listens on, by its own configuration."""
     if service == "toolbus":
         return {port(DAEMON["http"]["listen"])}
+    if service == "openrouter-mcp":
+        command = SERVICES[service]["command"]
+        return {port(command[command.index("--listen") + 1])}
     if service == "otel-collector":
         protocols = COLLECTOR["receivers"]["otlp"]["protocols"].values()
         return {port(protocol["endpoint"]) for protocol in protocols} | {
@@ -260,14 +263,19 @@ class Alerts(unittest.TestCase):
 
 
 class Image(unittest.TestCase):
-    def instructions(self, name: str) -> list[str]:
-        joined = DOCKERFILE.replace("\\\n", " ")
+    # Each image, and the service that runs it.
+    IMAGES = {"toolbus": DOCKERFILE, "openrouter-mcp": (ROOT / "crates/openrouter-mcp/Dockerfile").read_text("utf-8")}
+
+    @staticmethod
+    def instructions(dockerfile: str, name: str) -> list[str]:
+        joined = dockerfile.replace("\\\n", " ")
         return re.findall(rf"^{name}\s+(.*)$", joined, re.MULTILINE)
 
     def test_it_is_built_with_the_pinned_compiler(self):
         toolchain = tomllib.loads((ROOT / "rust-toolchain.toml").read_text("utf-8"))["toolchain"]["channel"]
-        version = re.fullmatch(r"rust:([\d.]+)-\w+ AS build", self.instructions("FROM")[0])[1]
-        self.assertTrue(toolchain == version or toolchain.startswith(version + "."), toolchain)
+        for dockerfile in self.IMAGES.values():
+            version = re.fullmatch(r"rust:([\d.]+)-\w+ AS build", self.instructions(dockerfile, "FROM")[0])[1]
+            self.assertTrue(toolchain == version or toolchain.startswith(version + "."), toolchain)
 
     def test_what_the_build_needs_is_sent_to_it(self):
         lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
@@ -291,14 +299,17 @@ class Image(unittest.TestCase):
                 self.assertNotIn(path.parts[0], lines, f"{source}: {included}")
 
     def test_it_runs_without_rights_and_says_its_port(self):
-        self.assertEqual(self.instructions("USER"), ["65532:65532"])
-        self.assertEqual({int(number) for number in self.instructions("EXPOSE")}, listened_on("toolbus"))
+        for service, dockerfile in self.IMAGES.items():
+            self.assertEqual(self.instructions(dockerfile, "USER"), ["65532:65532"])
+            exposed = {int(number) for number in self.instructions(dockerfile, "EXPOSE")}
+            self.assertEqual(exposed, listened_on(service))
 
     def test_stages_copy_what_was_built(self):
-        built = re.search(r"cp \S+ (\S+)", self.instructions("RUN")[0])[1]
-        copied = re.fullmatch(r"--from=build (\S+) (\S+)", self.instructions("COPY")[-1])
-        self.assertEqual(copied[1], built)
-        self.assertEqual(json.loads(self.instructions("ENTRYPOINT")[0]), [copied[2]])
+        for dockerfile in self.IMAGES.values():
+            built = re.search(r"cp \S+ (\S+)", self.instructions(dockerfile, "RUN")[0])[1]
+            copied = re.fullmatch(r"--from=build (\S+) (\S+)", self.instructions(dockerfile, "COPY")[-1])
+            self.assertEqual(copied[1], built)
+            self.assertEqual(json.loads(self.instructions(dockerfile, "ENTRYPOINT")[0]), [copied[2]])
 
 
 class Binary(unittest.TestCase):
