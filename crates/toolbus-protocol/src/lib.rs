@@ -7,6 +7,7 @@
 //! * [`ToolInvokeRequest`], [`ToolInvokeResponse`], [`ToolError`] are the bodies of a call,
 //!   [`ToolListRequest`] and its answer those of a listing.
 //! * [`ScriptInvokeRequest`] and [`ScriptInvokeResponse`] are those of a script.
+//! * [`ScheduledTaskMessage`] tells an agent that a task that it scheduled is due.
 //! * [`McpServersIndexed`] tells agents of MCP servers, and the requests beside it are what they ask about them.
 //! * [`llm_name`] is a tool's name as model providers accept it.
 //! * [`topic`], [`header`] and [`message_type`] hold the names.
@@ -35,9 +36,9 @@ pub use messages::{
     McpEchoed, McpGetPromptResponse, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse,
     McpListResourcesResponse, McpMetadataRefreshRequest, McpReadResourceResponse, McpRegisterServerRequest,
     McpRegisterServerResponse, McpServerSummary, McpServersIndexed, McpToolDefinition, McpUnregisterServerRequest,
-    McpUnregisterServerResponse, Ping, Pong, ScriptInvokeRequest, ScriptInvokeResponse, SessionEnd, ToolCancelRequest,
-    ToolCancelResponse, ToolError, ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse,
-    ToolProgress, ToolsChanged, UnknownFormat,
+    McpUnregisterServerResponse, Ping, Pong, ScheduledTaskMessage, ScriptInvokeRequest, ScriptInvokeResponse,
+    SessionEnd, ToolCancelRequest, ToolCancelResponse, ToolError, ToolInvokeRequest, ToolInvokeResponse,
+    ToolListRequest, ToolListResponse, ToolProgress, ToolsChanged, UnknownFormat,
 };
 pub use properties::{MAX_SHORT_STRING, Properties, bounded};
 pub use trace::TraceContext;

@@ -25,6 +25,9 @@ pub const SESSION_END: &str = "Toolbus.SessionEnd";
 /// Tells an agent that its tools changed.
 pub const TOOLS_CHANGED: &str = "Toolbus.ToolsChanged";
 
+/// Tells an agent that a task that it scheduled is due.
+pub const SCHEDULED_TASK_MESSAGE: &str = "RockBot.Host.ScheduledTaskMessage";
+
 /// A request to run a Python script.
 pub const SCRIPT_INVOKE_REQUEST: &str = "RockBot.Scripts.ScriptInvokeRequest";
 /// What became of a Python script, also when it was not run.

@@ -5,6 +5,7 @@ mod invoke;
 mod list;
 mod mcp;
 mod members;
+mod schedule;
 mod script;
 
 pub use control::{Ping, Pong, SessionEnd, ToolCancelRequest, ToolCancelResponse};
@@ -16,4 +17,5 @@ pub use mcp::{
     McpRegisterServerRequest, McpRegisterServerResponse, McpServerSummary, McpServersIndexed, McpToolDefinition,
     McpUnregisterServerRequest, McpUnregisterServerResponse,
 };
+pub use schedule::ScheduledTaskMessage;
 pub use script::{DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, ScriptInvokeRequest, ScriptInvokeResponse};

@@ -43,6 +43,12 @@ pub fn tools_changed(agent: &str) -> String {
     format!("tool.meta.tools.{agent}")
 }
 
+/// Where `agent` hears that a task is due that it scheduled.
+#[must_use]
+pub fn scheduled_task(agent: &str) -> String {
+    format!("scheduled.task.{agent}")
+}
+
 /// Topics on which requests travel: no answer may ever be published there.
 ///
 /// As patterns; a topic named in the configuration comes on top of these.

@@ -9,6 +9,7 @@ mod parts;
 mod pins;
 mod reload;
 mod replicas;
+mod schedule;
 mod scripts;
 mod servers;
 mod telemetry;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
+use toolbus_agents::schedule::TaskStore;
 use toolbus_broker::rabbitmq;
 use toolbus_core::audit::Audit;
 use toolbus_core::bus::{Bus, BusState};
@@ -100,6 +102,10 @@ pub struct App {
     scripts: AppScripts,
     /// What keeps the entries of working memory; absent where there is none.
     memory: Option<Arc<dyn WorkingMemory>>,
+    tasks: TaskStore,
+    /// Cancelled when tasks are published no more.
+    stop_scheduling: CancellationToken,
+    scheduler: JoinSet<()>,
     pins: Pins,
     servers: Option<AppServers>,
     registrar: Option<Arc<Registrar>>,
@@ -227,6 +233,8 @@ impl App {
         let scripts = AppScripts::start(config, telemetry::of_scripts(exporters)).await?;
         registry.register_all(scripts.tools(config).await?)?;
         registry.register_all(memory::tools(config, memory.as_ref()))?;
+        let tasks = schedule::tasks(&store);
+        registry.register_all(schedule::tools(config, &tasks))?;
         // Calls right after the start must find these tools.
         policy.refresh();
         let pins = pins::open(config, pin_file, is_daemon, &policy).await?;
@@ -299,6 +307,9 @@ impl App {
             sessions,
             scripts,
             memory,
+            tasks,
+            stop_scheduling: CancellationToken::new(),
+            scheduler: JoinSet::new(),
             pins,
             servers,
             registrar,
@@ -377,10 +388,14 @@ impl App {
     /// bus.
     pub async fn drain(&mut self, patience: Duration) -> Drained {
         self.health.start_draining();
+        self.stop_scheduling.cancel();
         self.bus.stop_consuming().await;
         while self.consumers.join_next().await.is_some() {}
         self.background.abort_all();
         let drained = self.service.drain(patience).await;
+        // A message that is being published has its time.
+        let _ = tokio::time::timeout(FLUSH_TIME.min(patience), self.scheduler.join_next()).await;
+        self.scheduler.abort_all();
         if let Some(announcement) = self.announcement.take() {
             announcement.end().await;
         }

@@ -63,6 +63,7 @@ pub use policy::PolicyError;
 pub use secrets::KeyedSecret;
 pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
+pub use toolbus_agents::ScheduleConfig;
 pub use toolbus_memory::{MemoryConfig, ResultsConfig};
 pub use toolbus_outbound::egress::EgressConfig;
 pub use toolbus_scripts::commands::CommandConfig;
@@ -114,6 +115,9 @@ pub struct Config {
     /// Texts that agents keep for a while; absent: there are no tools for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryConfig>,
+    /// Tasks at times that agents give; absent: there are no tools for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<ScheduleConfig>,
     /// Results that are too long for a model.
     pub results: ResultsConfig,
     /// Tools and MCP servers that fail again and again.

@@ -38,6 +38,9 @@ svc-ana | publish | 403 | rockbot.dlx toolbus.invoke, amq.topic tool.invoke, amq
 svc-ana | publish as | yes | svc-ana rockbot tool.invoke
 svc-ana | publish as | 406 | svc-bruno rockbot tool.invoke, toolbus rockbot tool.invoke
 svc-ana | consume | yes | svc-ana.answers, amq.rabbitmq.reply-to
+svc-ana | publish | 403 | rockbot scheduled.task.ana, rockbot scheduled.task.bruno
+svc-ana | consume | yes | svc-ana.tasks
+svc-ana | consume | 403 | svc-bruno.tasks
 svc-ana | consume | 403 | svc-bruno.answers, toolbus.invoke, toolbus.invoke.dlq, toolbus.mcp, toolbus.mcp-manage
 svc-ana | consume | 403 | toolbus.script, toolbus.replica.any
 svc-ana | count | yes | toolbus.invoke
@@ -58,6 +61,7 @@ svc-bruno | bind queue | 403 | svc-bruno.answers rockbot tool.result.ana
 toolbus | publish | yes | rockbot tool.result.ana, rockbot tool.result, rockbot tool.meta.tools.ana
 toolbus | publish | yes | rockbot tool.meta.mcp.ana, rockbot script.result.ana, rockbot agent.response.ana
 toolbus | publish | yes | rockbot mcp.manage.response.ana, amq.default any.queue, rockbot.dlx toolbus.invoke
+toolbus | publish | yes | rockbot scheduled.task.ana
 toolbus | publish | 403 | rockbot tool.invoke, rockbot tool.cancel, rockbot mcp.manage, rockbot script.invoke
 toolbus | publish | 403 | rockbot.dlx other.queue, amq.topic any
 toolbus | publish as | 406 | svc-ana rockbot tool.result.ana

@@ -31,6 +31,7 @@ mod recipe;
 mod refusals;
 mod reload;
 mod results;
+mod schedules;
 mod scripts;
 mod secrets;
 mod sidecar;

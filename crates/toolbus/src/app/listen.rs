@@ -71,6 +71,7 @@ impl App {
     /// Starts the consumers, and the tasks beside them; once.
     pub(super) fn consume(&mut self) {
         self.is_consuming = true;
+        self.start_scheduler();
         self.background.spawn(self.dispatcher.notifier(self.bus()).run());
         let about = about(&self.config, self.digest.subscribe());
         let (dispatcher, sessions) = (self.dispatcher.clone(), self.sessions.clone());

@@ -12,7 +12,8 @@ use toolbus_core::registry::Registry;
 use toolbus_core::toolsets::SessionSet;
 
 use super::toolsets::in_sessions;
-use super::{AppError, AppServers, memory, scripts};
+use super::{AppError, AppServers, memory, schedule, scripts};
+use crate::config::store::OpenStore;
 use crate::config::{AmqpUrl, BusUrl, Config, secrets};
 use crate::http::{McpAdmin, NoServers};
 
@@ -51,6 +52,7 @@ pub fn registry(config: &Config) -> Result<Registry, AppError> {
     let registry = tools(config)?.0;
     registry.register_all(scripts::described(config)?)?;
     registry.register_all(memory::tools(config, memory::of_command(config).as_ref()))?;
+    registry.register_all(schedule::tools(config, &schedule::tasks(&OpenStore::in_memory().store)))?;
     Ok(registry)
 }
 

@@ -17,7 +17,7 @@ use tracing::field::Empty;
 
 use super::parts::hide;
 use super::toolsets::in_sessions;
-use super::{App, ScriptsError, memory};
+use super::{App, ScriptsError, memory, schedule};
 use crate::config::toolsets::Kind;
 use crate::config::{Config, McpConfig, PinsConfig, PolicyError, Problems, ToolsConfig, ToolsError};
 use crate::http::ReloadReport;
@@ -117,6 +117,7 @@ impl App {
         let (mut tools, mut sets) = in_sessions(&next, next.tools()?, self.kept(&next));
         tools.extend(of_scripts);
         tools.extend(memory::tools(&merged, self.memory.as_ref()));
+        tools.extend(schedule::tools(&merged, &self.tasks));
         let (identity, rules) = (next.identity(), next.policy()?);
         let (placed, of_servers) = self.plan(&next);
         sets.extend(of_servers);
@@ -313,6 +314,7 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
         ("telemetry", running.telemetry != next.telemetry),
         ("store", running.store != next.store),
         ("memory", running.memory != next.memory),
+        ("schedule", running.schedule != next.schedule),
         ("results", running.results != next.results),
         ("audit", running.audit != next.audit),
         ("mcp", next.mcp.is_configured() && !has_servers),

@@ -31,6 +31,8 @@ pub enum Role {
     Mcp,
     /// Runs the scripts that requests on `script.invoke` bring.
     Scripts,
+    /// Publishes the tasks that agents have scheduled.
+    Schedule,
 }
 
 impl Role {
@@ -41,6 +43,7 @@ impl Role {
             Self::Invoke => "invoke",
             Self::Mcp => "mcp",
             Self::Scripts => "scripts",
+            Self::Schedule => "schedule",
         }
     }
 }
@@ -52,7 +55,8 @@ impl Config {
         let configured = || {
             let mcp = self.mcp.is_configured().then_some(Role::Mcp);
             let scripts = self.script.as_ref().map(|_| Role::Scripts);
-            std::iter::once(Role::Invoke).chain(mcp).chain(scripts).collect()
+            let schedule = self.schedule.as_ref().map(|_| Role::Schedule);
+            std::iter::once(Role::Invoke).chain(mcp).chain(scripts).chain(schedule).collect()
         };
         self.daemon.roles.clone().unwrap_or_else(configured)
     }

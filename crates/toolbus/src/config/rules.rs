@@ -28,7 +28,7 @@ use super::invoke::InvokeConfig;
 use super::ledger::LedgerConfig;
 use super::mcp::ServersFile;
 use super::store::StoreConfig;
-use super::{MemoryConfig, ResultsConfig};
+use super::{MemoryConfig, ResultsConfig, ScheduleConfig};
 
 /// Time after the deadline of a call in which its answer is published.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -71,6 +71,9 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &Servers
     }
     if let Some(results) = checker.section::<ResultsConfig>("results") {
         checker.results(&results);
+    }
+    if let Some(schedule) = checker.section::<ScheduleConfig>("schedule") {
+        checker.schedule(&schedule);
     }
     checker.servers(&sections);
     if let Some(tools) = checker.section("tools") {
@@ -233,6 +236,13 @@ impl RuleChecker<'_> {
                 &["memory.max_size", "memory.max_total_size"],
                 format!("max_size ({max_size}) is larger than max_total_size ({max_total_size})"),
             );
+        }
+    }
+
+    fn schedule(&mut self, schedule: &ScheduleConfig) {
+        if let (None, Some(name)) = (schedule.zone(), &schedule.timezone) {
+            let what = format!("`{name}` is no time zone; expected an IANA name such as `Europe/Berlin`, or `UTC`");
+            self.tell(&["schedule.timezone"], what);
         }
     }
 

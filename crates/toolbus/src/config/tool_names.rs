@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
+use toolbus_agents::schedule;
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_scripts::{commands, tool};
 
@@ -48,11 +49,14 @@ pub(crate) struct Declared<'a> {
     pub(crate) has_scripts: bool,
     /// Whether there is working memory.
     pub(crate) has_memory: bool,
+    /// Whether agents can schedule tasks.
+    pub(crate) has_schedule: bool,
 }
 
 /// Every tool of a configuration, from its parts.
 pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
-    let Declared { tools, endpoints, commands, toolsets, has_servers, web, has_scripts, has_memory } = declared;
+    let Declared { tools, endpoints, commands, toolsets, has_servers, web, has_scripts, has_memory, has_schedule } =
+        declared;
     let schema = |text: Option<&str>| text.and_then(|text| serde_json::from_str(text).ok()).map(Arc::new);
     let builtin = builtin(tools).into_iter().map(|tool| {
         let descriptor = &tool.descriptor;
@@ -78,8 +82,10 @@ pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
     let script = has_scripts.then(|| plain(tool::SOURCE, EXECUTE_PYTHON_SCRIPT, None));
     let memory = toolbus_memory::NAMES.into_iter().filter(|_| has_memory);
     let memory = memory.map(|name| plain(toolbus_memory::tools::SOURCE, name, None));
+    let schedule = schedule::NAMES.into_iter().filter(|_| has_schedule);
+    let schedule = schedule.map(|name| plain(schedule::tools::SOURCE, name, None));
     let web = web.into_iter().map(|name| plain(toolbus_web::SOURCE, name, None));
-    builtin.chain(endpoints).chain(web).chain(commands).chain(own).chain(script).chain(memory).collect()
+    builtin.chain(endpoints).chain(web).chain(commands).chain(own).chain(script).chain(memory).chain(schedule).collect()
 }
 
 impl Config {
@@ -93,6 +99,7 @@ impl Config {
             web: self.web.as_ref().map(toolbus_web::tool_names).unwrap_or_default(),
             has_scripts: self.script.is_some(),
             has_memory: self.memory.is_some(),
+            has_schedule: self.schedule.is_some(),
         })
     }
 }

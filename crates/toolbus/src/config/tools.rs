@@ -147,7 +147,8 @@ impl Config {
         let commands = self.commands.iter().map(|command| command.name.as_str().into());
         let script = self.script.iter().map(|_| EXECUTE_PYTHON_SCRIPT.into());
         let memory = self.memory.iter().flat_map(|_| toolbus_memory::NAMES.map(Arc::from));
-        builtin.chain(memory).chain(endpoints).chain(web).chain(commands).chain(script).collect()
+        let schedule = self.schedule.iter().flat_map(|_| toolbus_agents::schedule::NAMES.map(Arc::from));
+        builtin.chain(memory).chain(schedule).chain(endpoints).chain(web).chain(commands).chain(script).collect()
     }
 }
 

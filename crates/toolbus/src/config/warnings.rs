@@ -121,6 +121,11 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     warnings.extend(policy::warnings(config));
     warnings.extend(mcp::warnings(config));
     warnings.extend(scripts(config));
+    let is_alone = !matches!(config.store.url, StoreUrl::Redis(_));
+    if config.schedule.is_some() && is_alone && !config.roles().contains(&Role::Schedule) {
+        let why = "because `daemon.roles` has no \"schedule\", and no other process shares the store";
+        warnings.push(format!("schedule: tasks are never published, {why}"));
+    }
     warnings.extend(texts::warnings(config));
     warnings
 }

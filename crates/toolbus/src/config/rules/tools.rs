@@ -26,7 +26,8 @@ impl RuleChecker<'_> {
             has_servers: sections.has_servers,
             web: self.web_tools(),
             has_scripts: self.has_scripts(),
-            has_memory: self.has_memory(),
+            has_memory: self.has("memory"),
+            has_schedule: self.has("schedule"),
         });
         self.forced(&known, sections);
         self.ties(&known, sections);
@@ -73,8 +74,9 @@ impl RuleChecker<'_> {
             .filter_map(|tool| Some((tool.get("name")?.as_str()?, tool.get("parameters").and_then(Value::as_str))))
     }
 
-    fn has_memory(&self) -> bool {
-        self.tree.get(&path("memory")).is_some()
+    /// Whether the configuration has a section of this name.
+    fn has(&self, section: &str) -> bool {
+        self.tree.get(&path(section)).is_some()
     }
 
     /// The names of web tools.
@@ -97,8 +99,11 @@ impl RuleChecker<'_> {
         if self.has_scripts() {
             names.insert(EXECUTE_PYTHON_SCRIPT.to_owned(), "the tool that runs scripts (see `script`)".to_owned());
         }
-        for name in toolbus_memory::NAMES.into_iter().filter(|_| self.has_memory()) {
+        for name in toolbus_memory::NAMES.into_iter().filter(|_| self.has("memory")) {
             names.insert(name.to_owned(), "a tool of working memory (see `memory`)".to_owned());
+        }
+        for name in toolbus_agents::schedule::NAMES.into_iter().filter(|_| self.has("schedule")) {
+            names.insert(name.to_owned(), "a tool that schedules tasks (see `schedule`)".to_owned());
         }
         for name in self.web_tools() {
             names.insert(name.to_owned(), "a tool for the web (see `web`)".to_owned());

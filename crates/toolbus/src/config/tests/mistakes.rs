@@ -7,7 +7,7 @@ fn endpoint(lines: &str) -> String {
 
 #[test]
 fn an_unknown_section_is_told_with_the_nearest() {
-    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `rest`, `results`, `script`, `store`, `telemetry`, `tools`, `toolsets`, `web`");
+    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `rest`, `results`, `schedule`, `script`, `store`, `telemetry`, `tools`, `toolsets`, `web`");
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn an_unknown_key_is_told_with_the_nearest() {
 
 #[test]
 fn a_key_of_a_part_that_is_not_there_is_unknown() {
-    insta::assert_snapshot!(problems("[schedule]\nmissed = 'once'"), @"a.toml:1:2: `schedule`: unknown key; expected one of `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `rest`, `results`, `script`, `store`, `telemetry`, `tools`, `toolsets`, `web`");
+    insta::assert_snapshot!(problems("[a2a]\nagents = []"), @"a.toml:1:2: `a2a`: unknown key; expected one of `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `rest`, `results`, `schedule`, `script`, `store`, `telemetry`, `tools`, `toolsets`, `web`");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn an_unknown_choice_is_told_with_the_nearest() {
     a.toml:4:12: `telemetry.protocol`: "http" is not known; expected one of "grpc", "http/protobuf"
     a.toml:5:7: `telemetry.log`: the log filter is not valid (`inof` is no level); use for example `info` or `info,toolbus_core=debug`; did you mean `info`?
     "#);
-    insta::assert_snapshot!(problems("[daemon]\nroles = ['script']"), @r#"a.toml:2:10: `daemon.roles[0]`: "script" is not known; did you mean "scripts"? expected one of "invoke", "mcp", "scripts""#);
+    insta::assert_snapshot!(problems("[daemon]\nroles = ['script']"), @r#"a.toml:2:10: `daemon.roles[0]`: "script" is not known; did you mean "scripts"? expected one of "invoke", "mcp", "scripts", "schedule""#);
 }
 
 #[test]
@@ -264,4 +264,9 @@ fn an_endpoint_without_a_name_or_description_is_told_its_other_mistakes_too() {
     a.toml:3:8: `rest.endpoints[0].body`: GET requests have no body; leave `body` out, or use POST, PUT, PATCH or DELETE
     a.toml:4:14: `rest.endpoints[0].parameters`: `parameters` must have `"type": "object"`: arguments are an object
     "#);
+}
+
+#[test]
+fn a_time_zone_that_there_is_not_is_told() {
+    insta::assert_snapshot!(problems("[schedule]\ntimezone = 'Berlin'"), @"a.toml:2:12: `schedule.timezone`: `Berlin` is no time zone; expected an IANA name such as `Europe/Berlin`, or `UTC`");
 }

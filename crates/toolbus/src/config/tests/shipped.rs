@@ -30,7 +30,7 @@ max_waiting = 1024
 drain_timeout = "30s"
 
 [daemon]
-roles = ["invoke", "mcp", "scripts"]
+roles = ["invoke", "mcp", "scripts", "schedule"]
 
 [http]
 listen = "127.0.0.1:8471"
@@ -50,6 +50,12 @@ url = "sqlite:toolbus.db"
 default_ttl = "20m"
 max_value = "1MiB"
 max_entries_per_namespace = 1000
+
+[schedule]
+missed = "once"
+max_missed = 100
+max_tasks = 100
+min_interval = "10s"
 
 [audit]
 file = "audit.jsonl"
@@ -107,6 +113,7 @@ fn every_designed_key_is_accepted_and_has_the_designed_default() {
     let mut config = load(&[&text], &[("WEATHER_TOKEN", "secret"), ("ANA_TOKEN", "secret")], &[]).unwrap().config;
     assert_eq!((config.rest.endpoints.len(), config.commands.len()), (1, 1));
     assert_eq!(config.memory.take(), Some(MemoryConfig::default()));
+    assert_eq!(config.schedule.take(), Some(ScheduleConfig::default()));
     let script = config.script.take().unwrap();
     let packages = PackagesConfig { allow: Vec::new(), ..script.packages };
     let others = ScriptConfig { max_timeout: None, max_in_flight: None, packages, ..script };

@@ -188,3 +188,10 @@ fn tools_with_side_effects_are_told_if_a_crash_forgets_their_calls() {
         assert_eq!(told(&silent), "", "{silent}");
     }
 }
+
+#[test]
+fn tasks_that_no_process_publishes_are_warnings() {
+    let text = "[schedule]\n[daemon]\nroles = ['invoke']\n[store]\n";
+    insta::assert_snapshot!(warnings(&format!("{text}url = 'sqlite:a.db'")), @r#"schedule: tasks are never published, because `daemon.roles` has no "schedule", and no other process shares the store"#);
+    assert_eq!(warnings(&format!("{text}url = 'redis://127.0.0.1'")), "");
+}

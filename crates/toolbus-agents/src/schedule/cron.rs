@@ -1,0 +1,162 @@
+//! Cron expressions, in a time zone.
+
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+
+/// Times that are looked at for the shortest time between two.
+const GAPS: usize = 60;
+
+/// A cron expression in a time zone. Times are seconds since 1970.
+#[derive(Debug, Clone)]
+pub(crate) struct CronExpression {
+    cron: croner::Cron,
+    zone: TimeZone,
+}
+
+/// A text that is no cron expression, with the reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct CronError(String);
+
+impl CronExpression {
+    /// Reads an expression of five fields, or of six with seconds first. A time must match both day of the month and day of
+    /// the week.
+    ///
+    /// # Errors
+    ///
+    /// If `text` is something else.
+    pub(crate) fn parse(text: &str, zone: TimeZone) -> Result<Self, CronError> {
+        let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).dom_and_dow(true).build();
+        match parser.parse(text) {
+            Ok(cron) => Ok(Self { cron, zone }),
+            Err(error) => Err(CronError(error.to_string().trim_end_matches('.').to_owned())),
+        }
+    }
+
+    /// The first time after `seconds`; `None` if there is none.
+    pub(crate) fn next_after(&self, seconds: u64) -> Option<u64> {
+        self.cron.find_next_occurrence(&self.local(seconds)?, false).ok().and_then(|time| seconds_of(&time))
+    }
+
+    /// The last time that is not after `seconds`; `None` if there is none.
+    pub(crate) fn last_until(&self, seconds: u64) -> Option<u64> {
+        self.cron.find_previous_occurrence(&self.local(seconds)?, true).ok().and_then(|time| seconds_of(&time))
+    }
+
+    /// The shortest time between two of the next times after `seconds`, in seconds; `None` if there are no two.
+    pub(crate) fn shortest_gap(&self, seconds: u64) -> Option<u64> {
+        let times = std::iter::successors(self.next_after(seconds), |time| self.next_after(*time));
+        let times: Vec<u64> = times.take(GAPS).collect();
+        times.windows(2).filter_map(|pair| pair.last()?.checked_sub(*pair.first()?)).min()
+    }
+
+    fn local(&self, seconds: u64) -> Option<Zoned> {
+        Some(Timestamp::from_second(i64::try_from(seconds).ok()?).ok()?.to_zoned(self.zone.clone()))
+    }
+}
+
+fn seconds_of(time: &Zoned) -> Option<u64> {
+    u64::try_from(time.timestamp().as_second()).ok()
+}
+
+/// A time as people read it, in a zone.
+pub(crate) fn shown_in(zone: &TimeZone, seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    let time = time.unwrap_or(Timestamp::MAX).to_zoned(zone.clone());
+    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// The name of a zone as people and [`TimeZone::get`] read it.
+pub(crate) fn zone_name(zone: &TimeZone) -> &str {
+    zone.iana_name().unwrap_or("UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn berlin() -> TimeZone {
+        TimeZone::get("Europe/Berlin").unwrap()
+    }
+
+    fn seconds(time: &str) -> u64 {
+        u64::try_from(time.parse::<Timestamp>().unwrap().as_second()).unwrap()
+    }
+
+    /// The times after `from`, with their offsets.
+    fn times(text: &str, from: &str, number: usize) -> Vec<String> {
+        let cron = CronExpression::parse(text, berlin()).unwrap();
+        let times = std::iter::successors(cron.next_after(seconds(from)), |time| cron.next_after(*time));
+        times.take(number).map(|time| cron.local(time).unwrap().strftime("%m-%d %H:%M:%S %:z").to_string()).collect()
+    }
+
+    #[test]
+    fn a_time_that_a_clock_change_leaves_out_is_made_up_for_and_one_that_comes_twice_is_taken_once() {
+        let in_spring = times("30 2 * * *", "2026-03-28T23:00:00Z", 2);
+        assert_eq!(in_spring, ["03-29 03:00:00 +02:00", "03-30 02:30:00 +02:00"]);
+        let in_autumn = times("30 2 * * *", "2026-10-24T22:00:00Z", 2);
+        assert_eq!(in_autumn, ["10-25 02:30:00 +02:00", "10-26 02:30:00 +01:00"]);
+        let hourly = times("0 * * * *", "2026-10-24T23:30:00Z", 3);
+        assert_eq!(hourly, ["10-25 02:00:00 +02:00", "10-25 02:00:00 +01:00", "10-25 03:00:00 +01:00"]);
+        let in_the_gap = times("0 * * * *", "2026-03-28T23:30:00Z", 3);
+        assert_eq!(in_the_gap, ["03-29 01:00:00 +01:00", "03-29 03:00:00 +02:00", "03-29 04:00:00 +02:00"]);
+    }
+
+    #[test]
+    fn five_fields_have_no_seconds_and_six_begin_with_them() {
+        assert_eq!(times("0 9 * * MON-FRI", "2026-03-20T12:00:00Z", 1), ["03-23 09:00:00 +01:00"]);
+        assert_eq!(times("30 0 9 * * *", "2026-03-20T12:00:00Z", 1), ["03-21 09:00:30 +01:00"]);
+        assert_eq!(times("@daily", "2026-03-20T12:00:00Z", 1), ["03-21 00:00:00 +01:00"]);
+        assert_eq!(times("0 0 L * *", "2026-03-20T12:00:00Z", 1), ["03-31 00:00:00 +02:00"]);
+        assert_eq!(times("0 0 13 * FRI", "2026-03-20T12:00:00Z", 1), ["11-13 00:00:00 +01:00"]);
+        assert_eq!(times("0 0 29 2 *", "2026-03-20T12:00:00Z", 1), ["02-29 00:00:00 +01:00"]);
+    }
+
+    #[test]
+    fn what_is_no_expression_is_refused() {
+        let refused =
+            ["", "* * *", "61 * * * *", "*/0 * * * *", "@reboot", "0 9 * * 1-", "* * * * * * *", "0 0 * * * 2030"];
+        for text in refused {
+            assert!(CronExpression::parse(text, berlin()).is_err(), "{text}");
+        }
+        let error = CronExpression::parse("* * *", berlin()).unwrap_err();
+        assert_eq!(error.to_string(), "Invalid pattern: Pattern must have 5 or 6 fields when years are disallowed");
+    }
+
+    #[test]
+    fn an_expression_may_have_no_time_and_then_has_no_gap() {
+        for text in ["0 0 30 2 *", "0 0 31 4,6 *"] {
+            let cron = CronExpression::parse(text, berlin()).unwrap();
+            assert_eq!(
+                (cron.next_after(seconds("2026-03-20T12:00:00Z")), cron.shortest_gap(0)),
+                (None, None),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_shortest_gap_is_that_of_any_two_times() {
+        for (text, gap) in [("*/10 * * * * *", 10), ("0,1 0 9 * * *", 1), ("0 9 * * *", 23 * 60 * 60)] {
+            let cron = CronExpression::parse(text, berlin()).unwrap();
+            assert_eq!(cron.shortest_gap(seconds("2026-03-20T12:00:00Z")), Some(gap), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_last_time_is_the_one_before_the_next() {
+        for (text, now) in [
+            ("*/5 * * * *", "2026-03-20T12:00:00Z"),
+            ("30 2 * * *", "2026-03-29T12:00:00Z"),
+            ("30 2 * * *", "2026-10-25T00:45:00Z"),
+            ("0 * * * *", "2026-10-25T01:00:00Z"),
+        ] {
+            let cron = CronExpression::parse(text, berlin()).unwrap();
+            let last = cron.last_until(seconds(now)).unwrap();
+            assert!(last <= seconds(now), "{text} {now}");
+            assert_eq!(cron.next_after(last - 1), Some(last), "{text} {now}");
+            assert!(cron.next_after(last).is_none_or(|next| next > seconds(now)), "{text} {now}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The tools: `schedule_task`, `list_scheduled_tasks` and `cancel_scheduled_task`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use toolbus_core::Clock;
+use toolbus_core::caller::AgentName;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::store::StoreError;
+use toolbus_core::text::shown;
+use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_protocol::Random;
+
+use super::config::ScheduleConfig;
+use super::cron::{CronExpression, shown_in, zone_name};
+use super::task::Task;
+use super::task_store::{TaskStore, TaskStoreError};
+
+/// Names of the tools.
+pub const NAMES: [&str; 3] = [SCHEDULE, LIST, CANCEL];
+/// Source of the tools.
+pub const SOURCE: &str = "scheduling";
+const SCHEDULE: &str = "schedule_task";
+const LIST: &str = "list_scheduled_tasks";
+const CANCEL: &str = "cancel_scheduled_task";
+/// Longest name of a task, in characters.
+const MAX_NAME: usize = 100;
+/// Longest description of a task, in characters.
+const MAX_DESCRIPTION: usize = 4000;
+/// Longest expression, in characters.
+const MAX_CRON: usize = 200;
+/// How late a task is shown as overdue, in seconds.
+const OVERDUE: u64 = 5;
+
+/// What the tools have in common. Cheap to clone.
+#[derive(Clone)]
+pub struct ScheduleTools {
+    tasks: TaskStore,
+    config: Arc<ScheduleConfig>,
+    zone: TimeZone,
+    clock: Clock,
+    random: Random,
+}
+
+impl ScheduleTools {
+    /// Tools for these tasks.
+    #[must_use]
+    pub fn new(config: &ScheduleConfig, tasks: TaskStore, clock: Clock, random: Random) -> Self {
+        let zone = config.zone().unwrap_or(TimeZone::UTC);
+        Self { tasks, config: Arc::new(config.clone()), zone, clock, random }
+    }
+
+    /// The three tools.
+    #[must_use]
+    pub fn tools(&self) -> Vec<Tool> {
+        vec![
+            Tool::new(schedule_descriptor(&self.zone), Schedule(self.clone())),
+            Tool::new(list_descriptor(), List(self.clone())),
+            Tool::new(cancel_descriptor(), Cancel(self.clone())),
+        ]
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.since_epoch().as_secs()
+    }
+}
+
+fn schedule_descriptor(zone: &TimeZone) -> ToolDescriptor {
+    let zone = zone_name(zone);
+    let text = |most: usize, purpose: &str| json!({ "type": "string", "minLength": 1, "maxLength": most, "description": purpose });
+    descriptor(
+        SCHEDULE,
+        "Schedules a task for yourself: at each of the times, you receive its name and description as a message, and do then \
+         what the description says. Use it for reminders and for what recurs. You will know nothing else of this \
+         conversation, so write a description that says everything. A task of the same name is replaced.",
+        Effect::Effectful,
+        json!({
+            "type": "object",
+            "properties": {
+                "name": text(MAX_NAME, "A short name, such as `morning-mail`; upper and lower case are the same"),
+                "cron": text(MAX_CRON, "When: five fields (minute hour day-of-month month day-of-week), such as \
+                    `0 9 * * MON-FRI`, or six with seconds first. A day must match both day-of-month and day-of-week. For \
+                    one moment, such as 14:30 on 3 May, `30 14 3 5 *` with `run_once`"),
+                "description": text(MAX_DESCRIPTION, "What is to be done then, complete in itself"),
+                "run_once": { "type": "boolean", "description": "Whether the task ends after its first time; default false" },
+                "runOnce": { "type": "boolean", "description": "The same as `run_once`" },
+                "timezone": text(64, &format!("IANA name of the time zone of `cron`, such as `Europe/Berlin`; default \
+                    `{zone}`")),
+            },
+            "required": ["name", "cron", "description"],
+            "additionalProperties": false,
+        }),
+    )
+}
+
+fn list_descriptor() -> ToolDescriptor {
+    descriptor(
+        LIST,
+        "Lists the tasks that you have scheduled, with their next and last times, and the present time.",
+        Effect::ReadOnly,
+        json!({ "type": "object", "properties": {}, "additionalProperties": false }),
+    )
+}
+
+fn cancel_descriptor() -> ToolDescriptor {
+    descriptor(
+        CANCEL,
+        "Cancels a task that you have scheduled.",
+        Effect::Idempotent,
+        json!({
+            "type": "object",
+            "properties": { "name": {
+                "type": "string", "minLength": 1, "maxLength": MAX_NAME,
+                "description": format!("The task's name, as `{LIST}` shows it"),
+            } },
+            "required": ["name"],
+            "additionalProperties": false,
+        }),
+    )
+}
+
+fn descriptor(name: &str, description: &str, effect: Effect, parameters: Value) -> ToolDescriptor {
+    let (description, parameters) = (description.to_owned(), Some(Arc::new(parameters)));
+    ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
+}
+
+struct Schedule(ScheduleTools);
+struct List(ScheduleTools);
+struct Cancel(ScheduleTools);
+
+#[derive(Deserialize)]
+struct ScheduleArguments {
+    name: String,
+    cron: String,
+    description: String,
+    run_once: Option<bool>,
+    #[serde(rename = "runOnce")]
+    run_once_alias: Option<bool>,
+    timezone: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct CancelArguments {
+    name: String,
+}
+
+impl Executor for Schedule {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let tools = &self.0;
+        let agent = agent(&call)?;
+        let (task, now) = (tools.task(&agent, arguments(&call)?).await?, tools.now());
+        let (next, max_tasks) = (task.next, tools.config.max_tasks);
+        let share = call.caller.share();
+        let changed = tools.tasks.update(&share, |tasks| {
+            tasks.retain(|other| !other.is_named(&agent, &task.name));
+            if tasks.len() >= max_tasks {
+                return Err(());
+            }
+            tasks.push(task.clone());
+            Ok(())
+        });
+        match changed.await {
+            Ok(Ok(())) => {}
+            Ok(Err(())) => {
+                let text = format!("Nothing was scheduled: there is room for {max_tasks} tasks. Cancel one of them.");
+                return Ok(ToolOutput::error(text));
+            }
+            Err(TaskStoreError::Store(StoreError::Value(_))) => {
+                return Ok(ToolOutput::error(
+                    "Nothing was scheduled: all tasks together are too long. Cancel one of them.",
+                ));
+            }
+            Err(error) => return Err(away(&error)),
+        }
+        tools.tasks.tell().await.map_err(|error| away(&error))?;
+        let zone = task.zone();
+        let Task { name, cron, .. } = task;
+        let (next, now, zone) = (shown_in(&zone, next), shown_in(&zone, now), zone_name(&zone));
+        Ok(ToolOutput::text(format!(
+            "Scheduled task '{name}' with cron '{cron}'. Next fire: {next} ({zone}). Current time: {now}."
+        )))
+    }
+}
+
+impl ScheduleTools {
+    /// The task that the arguments ask for.
+    async fn task(&self, agent: &AgentName, arguments: ScheduleArguments) -> Result<Task, ToolFailure> {
+        let ScheduleArguments { name, cron, description, run_once, run_once_alias, timezone } = arguments;
+        if name.chars().any(char::is_control) || name.trim().is_empty() {
+            return Err(invalid("name", &name, "is no name: expected visible characters on one line"));
+        }
+        let run_once = match (run_once, run_once_alias) {
+            (Some(one), Some(other)) if one != other => {
+                return Err(ToolFailure::new(
+                    Cause::InvalidArguments,
+                    "`run_once` and `runOnce` differ; give one of them.",
+                ));
+            }
+            (one, other) => one.or(other).unwrap_or_default(),
+        };
+        let zone = match timezone {
+            None => self.zone.clone(),
+            Some(name) => TimeZone::get(&name).map_err(|_| {
+                invalid("timezone", &name, "is no time zone; expected an IANA name such as `Europe/Berlin` or `UTC`")
+            })?,
+        };
+        let expression = CronExpression::parse(&cron, zone.clone())
+            .map_err(|error| invalid("cron", &cron, &format!("is no cron expression: {error}")))?;
+        let now = self.now();
+        // One that has no time is looked for through three thousand years.
+        let times = tokio::task::spawn_blocking(move || (expression.next_after(now), expression.shortest_gap(now)));
+        let (next, gap) = times.await.map_err(|error| ToolFailure::new(Cause::Failed, "").with_detail(error))?;
+        let Some(next) = next else { return Err(invalid("cron", &cron, "never comes; choose another expression")) };
+        let least = self.config.min_interval;
+        if !run_once && gap.is_some_and(|gap| gap < least.get().as_secs()) {
+            return Err(invalid(
+                "cron",
+                &cron,
+                &format!("comes too often: at least {least} must lie between two times"),
+            ));
+        }
+        Ok(Task {
+            id: self.random.id(),
+            agent: agent.clone(),
+            name,
+            description,
+            cron,
+            zone: zone_name(&zone).to_owned(),
+            run_once,
+            created: now,
+            next,
+            last: None,
+        })
+    }
+}
+
+impl Executor for List {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let agent = agent(&call)?;
+        let mut tasks = self.0.tasks.read(&call.caller.share()).await.map_err(|error| away(&error))?;
+        tasks.retain(|task| task.agent == agent);
+        tasks.sort_by_key(|task| task.name.to_lowercase());
+        Ok(ToolOutput::text(listed(&tasks, &self.0.zone, self.0.now())))
+    }
+}
+
+impl Executor for Cancel {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let CancelArguments { name } = arguments(&call)?;
+        let agent = agent(&call)?;
+        let share = call.caller.share();
+        let cancelled = self.0.tasks.update(&share, |tasks| {
+            let before = tasks.len();
+            tasks.retain(|task| !task.is_named(&agent, &name));
+            if tasks.len() < before { Ok(()) } else { Err(()) }
+        });
+        let name = shown(&name);
+        Ok(ToolOutput::text(match cancelled.await.map_err(|error| away(&error))? {
+            Ok(()) => format!("Cancelled scheduled task '{name}'."),
+            Err(()) => format!("No scheduled task named '{name}' was found."),
+        }))
+    }
+}
+
+/// The tasks as a Markdown table.
+fn listed(tasks: &[Task], zone: &TimeZone, now: u64) -> String {
+    let time = format!("Current time: {} ({})", shown_in(zone, now), zone_name(zone));
+    if tasks.is_empty() {
+        return format!("No scheduled tasks. {time}");
+    }
+    let mut text = format!("{time}\n\nScheduled tasks ({}):\n\n", tasks.len());
+    text.push_str("| Name | Cron | Next fire | Last fired | Description |\n|---|---|---|---|---|\n");
+    for task in tasks {
+        let zone = task.zone();
+        let overdue = if task.next + OVERDUE < now { " ⚠️ OVERDUE" } else { "" };
+        let once = if task.run_once { ", once" } else { "" };
+        let last = task.last.map(|last| shown_in(&zone, last));
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "| **{}** | `{}`{once} | {} ({}){overdue} | {} | {} |",
+            cell(&task.name),
+            cell(&task.cron),
+            shown_in(&zone, task.next),
+            zone_name(&zone),
+            last.as_deref().unwrap_or("never"),
+            cell(&task.description),
+        );
+    }
+    text
+}
+
+/// A text as the cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', r"\|").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn arguments<T: for<'a> Deserialize<'a>>(call: &ToolCall) -> Result<T, ToolFailure> {
+    T::deserialize(&*call.arguments)
+        .map_err(|error| ToolFailure::new(Cause::InvalidArguments, format!("The arguments cannot be read: {error}.")))
+}
+
+fn invalid(argument: &str, text: &str, what: &str) -> ToolFailure {
+    ToolFailure::new(Cause::InvalidArguments, format!("Argument `{argument}`: `{}` {what}.", shown(text)))
+}
+
+fn agent(call: &ToolCall) -> Result<AgentName, ToolFailure> {
+    call.caller.agent.clone().ok_or_else(|| {
+        let text = "Tasks belong to an agent, and this request names none: send the agent's name in `rb-source`, or log in \
+                    to the broker as the agent.";
+        ToolFailure::new(Cause::NotAllowed, text)
+    })
+}
+
+fn away(error: &TaskStoreError) -> ToolFailure {
+    let text = "Scheduled tasks cannot be reached now. Try again later.";
+    ToolFailure::new(Cause::Unavailable, text).with_detail(error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! Scheduled tasks over the bus: each time is published once, also across a restart and where several daemons share a store.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
+use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_testing::patience::eventually;
+use toolbus_testing::redis::RedisServer;
+
+const RULES: &str = r#"
+[identity]
+trust_headers = true
+[agents.ana]
+[schedule]
+timezone = "Europe/Berlin"
+missed = "all"
+min_interval = "1s"
+"#;
+
+async fn text(client: &Client, tool: &str, arguments: Value) -> String {
+    let answer = client.exchange(&client.request(tool, &arguments).by("ana")).await;
+    assert_eq!((answer.code().as_str(), &answer.body()["isError"]), ("", &json!(false)), "{answer:?}");
+    answer.content()
+}
+
+/// A task at each second.
+async fn schedule(client: &Client) {
+    let task = json!({"name": "tick", "cron": "* * * * * *", "description": "Say tick"});
+    let scheduled = text(client, "schedule_task", task).await;
+    assert!(scheduled.starts_with("Scheduled task 'tick' with cron '* * * * * *'. Next fire: "), "{scheduled}");
+}
+
+/// The messages that have come of scheduled tasks.
+async fn fired(client: &Client) -> Vec<Message> {
+    let kind = "RockBot.Host.ScheduledTaskMessage";
+    client.caught_up().await.into_iter().filter(|message| message.kind() == kind).collect()
+}
+
+/// Waits until so many messages have come; returns their times, each of which came with its own id.
+async fn times(client: &Client, at_least: usize) -> Vec<String> {
+    let messages = eventually("messages of scheduled tasks", async || {
+        Some(fired(client).await).filter(|messages| messages.len() >= at_least)
+    });
+    let messages = messages.await;
+    let ids: BTreeSet<_> = messages.iter().map(|message| (message.message_id(), due(message))).collect();
+    let times: Vec<String> = messages.iter().map(due).collect();
+    assert_eq!(ids.len(), times.iter().collect::<BTreeSet<_>>().len(), "one id for each time: {ids:?}");
+    times
+}
+
+fn due(message: &Message) -> String {
+    message.body()["dueAt"].as_str().unwrap().to_owned()
+}
+
+/// The seconds of these times, which are those of one hour.
+fn seconds(times: &[String]) -> Vec<u32> {
+    let second = |time: &String| {
+        let (_, clock) = time.split_once('T').unwrap();
+        clock.trim_end_matches('Z').split(':').fold(0, |all, part| all * 60 + part.parse::<u32>().unwrap())
+    };
+    times.iter().map(second).collect()
+}
+
+/// Whether each time follows the one before by a second, midnight apart.
+fn is_gapless(times: &[String]) -> bool {
+    seconds(times).windows(2).all(|pair| pair[1] == (pair[0] + 1) % (24 * 60 * 60))
+}
+
+#[tokio::test]
+async fn a_task_is_published_at_each_of_its_times_for_its_agent_also_after_the_daemon_was_killed() {
+    let site = BrokerNamespace::shared().await;
+    let daemon = Daemon::start(&site, &format!("{RULES}[store]\nurl = \"sqlite:toolbus.db\"\n")).await;
+    let client = Client::connect(&site).await;
+    client.bind("scheduled.task.ana").await;
+    schedule(&client).await;
+    let before = times(&client, 3).await;
+    let first = fired(&client).await.remove(0);
+    assert_eq!(first.body()["taskName"], "tick");
+    assert_eq!(first.body()["description"], "Say tick");
+    assert_eq!((first.header("rb-destination"), first.header("rb-rb-tool-profile")), ("ana", "scheduled"));
+    let daemon = daemon.killed().await;
+    let mut times = times(&client, before.len() + 6).await;
+    // What was confirmed as the daemon was killed may come again, with the same id.
+    times.dedup();
+    assert!(is_gapless(&times), "{times:?}");
+    let listed = text(&client, "list_scheduled_tasks", json!({})).await;
+    assert!(listed.contains("| **tick** | `* * * * * *` |") && !listed.contains("OVERDUE"), "{listed}");
+    assert_eq!(
+        text(&client, "cancel_scheduled_task", json!({"name": "Tick"})).await,
+        "Cancelled scheduled task 'Tick'."
+    );
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn of_two_daemons_on_one_store_one_publishes_and_the_other_takes_over_when_it_is_killed() {
+    let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
+    let rules = format!("{RULES}[store]\nurl = \"{}\"\n", redis.url());
+    let mut first = Daemon::start(&site, &rules).await;
+    let client = Client::connect(&site).await;
+    client.bind("scheduled.task.ana").await;
+    schedule(&client).await;
+    times(&client, 2).await;
+    let second = Daemon::start(&site, &rules).await;
+    let before = times(&client, 5).await;
+    assert!(is_gapless(&before), "{before:?}");
+    first.signal("KILL").await;
+    first.ended().await;
+    let mut times = times(&client, before.len() + 15).await;
+    times.dedup();
+    assert!(is_gapless(&times), "{times:?}");
+    second.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_task_for_once_waits_for_a_queue_and_ends_when_that_has_its_message() {
+    let site = BrokerNamespace::shared().await;
+    let (daemon, client) = (Daemon::start(&site, RULES).await, Client::connect(&site).await);
+    let task = json!({"name": "once", "cron": "* * * * * *", "description": "Say it once", "run_once": true});
+    text(&client, "schedule_task", task).await;
+    daemon.logged_times("a scheduled task could not be published; it is tried again", 1).await;
+    assert!(text(&client, "list_scheduled_tasks", json!({})).await.contains("`* * * * * *`, once"));
+    client.bind("scheduled.task.ana").await;
+    times(&client, 1).await;
+    eventually("the end of the task", async || {
+        let listed = text(&client, "list_scheduled_tasks", json!({})).await;
+        listed.starts_with("No scheduled tasks.").then_some(())
+    })
+    .await;
+    assert_eq!(times(&client, 1).await.len(), 1);
+    daemon.stop(&site).await;
+}
