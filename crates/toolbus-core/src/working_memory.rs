@@ -8,7 +8,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::caller::Caller;
+use crate::failure::{Cause, ToolFailure};
 use crate::store::StoreError;
+use crate::text::shown;
 
 /// Longest key, in bytes, its namespace included.
 pub const MAX_ENTRY_KEY: usize = 512;
@@ -82,6 +84,21 @@ impl MemoryOwner {
         let is_known = caller.agent.is_some() || caller.login.is_some();
         is_known.then(|| Self { key: Arc::clone(&caller.owner), share: caller.share() })
     }
+
+    /// The owner of what a tool saves or reads for its caller.
+    ///
+    /// # Errors
+    ///
+    /// If the caller cannot be told from others, with what to do.
+    pub fn required(caller: &Caller) -> Result<Self, ToolFailure> {
+        Self::of(caller).ok_or_else(|| {
+            ToolFailure::new(
+                Cause::NotAllowed,
+                "Working memory belongs to an agent, and this request names none: send the agent's name in `rb-source`, \
+                 or log in to the broker as the agent.",
+            )
+        })
+    }
 }
 
 /// Where the keys of a session are.
@@ -101,6 +118,18 @@ impl Namespace {
             Some(session) => folded(&format!("{SESSION}/{session}"))?,
         };
         Ok(Self(name.into()))
+    }
+
+    /// The namespace of what a tool saves or reads for its caller.
+    ///
+    /// # Errors
+    ///
+    /// If the id of the caller's session cannot be part of a key.
+    pub fn required(caller: &Caller) -> Result<Self, ToolFailure> {
+        Self::of(caller.session.as_deref()).map_err(|error| {
+            let message = format!("The session id cannot be used for working memory: {error}.");
+            ToolFailure::new(Cause::InvalidArguments, message)
+        })
     }
 
     /// A key of this namespace, or of the whole owner where it has a `/`.
@@ -214,6 +243,15 @@ pub enum KeyError {
     /// It cannot be shown.
     #[error("it has control characters; use letters, digits, `-`, `_`, `.` and `/`")]
     Control,
+}
+
+impl KeyError {
+    /// The failure of a call with such a text in this argument.
+    #[must_use]
+    pub fn failure(self, argument: &str, text: &str) -> ToolFailure {
+        let message = format!("Argument `{argument}`: `{}` cannot be used: {self}.", shown(text));
+        ToolFailure::new(Cause::InvalidArguments, message)
+    }
 }
 
 /// A key in lower case.
@@ -412,6 +450,15 @@ pub enum MemoryError {
     /// The medium failed, or is away. The text is for operators.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl MemoryError {
+    /// The failure of a call that found nothing out, because memory cannot be reached.
+    #[must_use]
+    pub fn away(&self) -> ToolFailure {
+        ToolFailure::new(Cause::Unavailable, "Working memory cannot be reached now. Try again later.")
+            .with_detail(self.to_string())
+    }
 }
 
 #[cfg(test)]

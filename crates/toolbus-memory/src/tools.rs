@@ -8,7 +8,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::working_memory::{
     EntryKey, KeyError, KeyPrefix, MAX_ENTRY_KEY, MAX_TTL, MemoryError, MemoryOwner, Namespace, NewEntry, SearchQuery,
@@ -258,7 +257,7 @@ impl Executor for Save {
         let (characters, ttl) = (value.chars().count(), duration(entry.ttl));
         match self.0.memory.save(owner(&call)?, vec![entry]).await {
             Ok(()) => Ok(ToolOutput::text(format!("Saved `{key}`: {characters} characters, for {ttl}."))),
-            Err(MemoryError::Store(error)) => Err(away(&error)),
+            Err(error @ MemoryError::Store(_)) => Err(error.away()),
             Err(limit) => Ok(ToolOutput::error(format!("Nothing was saved: {limit}."))),
         }
     }
@@ -268,7 +267,7 @@ impl Executor for Get {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let GetArguments { key, offset, limit } = arguments(&call)?;
         let key = key_of(&call, key)?;
-        let found = self.0.memory.get(owner(&call)?, key.clone()).await.map_err(|error| away(&error))?;
+        let found = self.0.memory.get(owner(&call)?, key.clone()).await.map_err(|error| error.away())?;
         let Some(entry) = found else {
             return Ok(ToolOutput::error(format!(
                 "There is no entry `{key}`, or it has expired. `{LIST}` shows those that there are."
@@ -289,7 +288,7 @@ impl Executor for List {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let ListArguments { prefix } = arguments(&call)?;
         let prefix = prefix_of(&call, prefix)?;
-        let entries = self.0.memory.list(owner(&call)?, prefix.clone()).await.map_err(|error| away(&error))?;
+        let entries = self.0.memory.list(owner(&call)?, prefix.clone()).await.map_err(|error| error.away())?;
         Ok(ToolOutput::text(listed(&prefix, &entries, self.0.clock.since_epoch())))
     }
 }
@@ -304,7 +303,7 @@ impl Executor for Search {
             tags: tags.into_iter().map(str::to_owned).collect(),
             max: MAX_HITS,
         };
-        let hits = self.0.memory.search(owner(&call)?, query).await.map_err(|error| away(&error))?;
+        let hits = self.0.memory.search(owner(&call)?, query).await.map_err(|error| error.away())?;
         Ok(ToolOutput::text(found(&hits, self.0.clock.since_epoch())))
     }
 }
@@ -313,7 +312,7 @@ impl Executor for Delete {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let DeleteArguments { key } = arguments(&call)?;
         let key = key_of(&call, key)?;
-        let deleted = self.0.memory.delete(owner(&call)?, key.clone()).await.map_err(|error| away(&error))?;
+        let deleted = self.0.memory.delete(owner(&call)?, key.clone()).await.map_err(|error| error.away())?;
         Ok(ToolOutput::text(if deleted { format!("Deleted `{key}`.") } else { format!("There is no entry `{key}`.") }))
     }
 }
@@ -324,41 +323,16 @@ fn arguments<'a, T: Deserialize<'a>>(call: &'a ToolCall) -> Result<T, ToolFailur
 }
 
 fn owner(call: &ToolCall) -> Result<MemoryOwner, ToolFailure> {
-    MemoryOwner::of(&call.caller).ok_or_else(|| {
-        ToolFailure::new(
-            Cause::NotAllowed,
-            "Working memory belongs to an agent, and this request names none: send the agent's name in `rb-source`, or \
-             log in to the broker as the agent.",
-        )
-    })
-}
-
-fn namespace(call: &ToolCall) -> Result<Namespace, ToolFailure> {
-    let session = call.caller.session.as_deref();
-    Namespace::of(session).map_err(|error| {
-        let message = format!("The session id cannot be used for working memory: {error}.");
-        ToolFailure::new(Cause::InvalidArguments, message)
-    })
+    MemoryOwner::required(&call.caller)
 }
 
 fn key_of(call: &ToolCall, key: &str) -> Result<EntryKey, ToolFailure> {
-    namespace(call)?.key(key).map_err(|error| unusable("key", key, error))
+    Namespace::required(&call.caller)?.key(key).map_err(|error| error.failure("key", key))
 }
 
 fn prefix_of(call: &ToolCall, prefix: Option<&str>) -> Result<KeyPrefix, ToolFailure> {
-    namespace(call)?.prefix(prefix).map_err(|error| unusable("prefix", prefix.unwrap_or_default(), error))
-}
-
-fn unusable(argument: &str, text: &str, error: KeyError) -> ToolFailure {
-    ToolFailure::new(
-        Cause::InvalidArguments,
-        format!("Argument `{argument}`: `{}` cannot be used: {error}.", shown(text)),
-    )
-}
-
-fn away(error: &impl ToString) -> ToolFailure {
-    ToolFailure::new(Cause::Unavailable, "Working memory cannot be reached now. Try again later.")
-        .with_detail(error.to_string())
+    let unusable = |error: KeyError| error.failure("prefix", prefix.unwrap_or_default());
+    Namespace::required(&call.caller)?.prefix(prefix).map_err(unusable)
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ impl ScriptConfig {
         }
     }
 
-    /// What the tool does where no call runs longer than `longest_call`.
+    /// What the tool does where no call runs longer than `longest_call`, without working memory.
     #[must_use]
     pub fn settings(&self, longest_call: HumanDuration) -> tool::Settings {
         tool::Settings {
@@ -148,6 +148,7 @@ impl ScriptConfig {
             packages: self.packages.allowed(),
             package_timeout: self.packages.timeout.get(),
             sessions: Some(self.sessions.limits()),
+            memory: None,
         }
     }
 

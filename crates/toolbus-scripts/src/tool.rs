@@ -4,6 +4,7 @@ mod arguments;
 mod artifacts;
 mod descriptor;
 mod hints;
+mod memory;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,8 @@ use crate::requirement::AllowedPackages;
 use crate::runner::{Finished, RunFailure, Runner, RunnerStatus, Script};
 use arguments::ScriptArguments;
 pub use descriptor::SOURCE;
+pub use memory::ScriptMemory;
+use memory::{MemoryFiles, SavedFiles};
 use session::ScriptSessions;
 use text::{InSession, ScriptBudget};
 
@@ -57,6 +60,8 @@ pub struct Settings {
     pub package_timeout: Duration,
     /// Sessions that keep an interpreter; `None`: there are none.
     pub sessions: Option<SessionLimits>,
+    /// Working memory, whose entries scripts get as files; `None`: there is none.
+    pub memory: Option<ScriptMemory>,
 }
 
 /// Runs scripts: reads the arguments, waits for a turn, has the runner run the script, and words the result.
@@ -131,9 +136,14 @@ impl ScriptToolInner {
         begun: Instant,
         runs: impl FnOnce(Script, Option<Watcher>) -> F,
     ) -> Result<ToolOutput, ToolFailure> {
-        let ScriptArguments { script, input, files, time, packages, session: _ } = arguments;
+        let memory = MemoryFiles::of(call, &arguments, &self.settings)?;
+        let ScriptArguments { script, input, mut files, time, packages, .. } = arguments;
         let (latest, deadline) = (latest_start(call, time), script_deadline(call));
         let turn = self.turn(call, latest).await?;
+        // Not before, or each script that waits would hold what it reads.
+        if let Some(memory) = &memory {
+            files.extend(memory.read(arguments::total(&files)).await?);
+        }
 
         // Dropped with this future, it reports a run that was cancelled.
         let mut report = RunReport::begin(&*self.events, Clock::SYSTEM.since(begun));
@@ -148,11 +158,15 @@ impl ScriptToolInner {
         drop(report);
         drop(turn);
         match result {
-            Ok((finished, session)) => {
+            Ok((mut finished, session)) => {
+                let saved = match &memory {
+                    Some(memory) => memory.save(&mut finished.outcome.artifacts).await,
+                    None => SavedFiles::default(),
+                };
                 let Settings { limits, packages, .. } = &self.settings;
                 let Rights { network: has_network, processes: has_processes } = self.rights;
                 let given = ScriptBudget { limits, packages, time, cpu, has_network, has_processes, session };
-                Ok(text::output(&finished, given))
+                Ok(text::output(&finished, given, saved))
             }
             Err(failure) => not_run(failure, elapsed),
         }

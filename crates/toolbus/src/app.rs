@@ -230,7 +230,7 @@ impl App {
             None => None,
         };
         let exporters = daemon.as_ref().map(|daemon| &daemon.exporters);
-        let scripts = AppScripts::start(config, telemetry::of_scripts(exporters)).await?;
+        let scripts = AppScripts::start(config, memory.as_ref(), telemetry::of_scripts(exporters)).await?;
         registry.register_all(scripts.tools(config).await?)?;
         registry.register_all(memory::tools(config, memory.as_ref()))?;
         let tasks = schedule::tasks(&store);

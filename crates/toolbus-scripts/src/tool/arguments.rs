@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::shown;
+use toolbus_sandbox::Limits;
 
 use super::{Settings, invalid};
 use crate::requirement::Requirement;
@@ -20,11 +21,15 @@ pub(super) const INPUT_FILES: &str = "input_files";
 pub(super) const TIMEOUT_SECONDS: &str = "timeout_seconds";
 pub(super) const PIP_PACKAGES: &str = "pip_packages";
 pub(super) const SESSION: &str = "session";
+pub(super) const INPUT_KEYS: &str = "input_keys";
+pub(super) const OUTPUT_KEYS: &str = "output_keys";
 const NAMES: [&str; 6] = [SCRIPT, INPUT_DATA, INPUT_FILES, TIMEOUT_SECONDS, PIP_PACKAGES, SESSION];
+/// Those that there are besides with working memory.
+const KEYS: [&str; 2] = [INPUT_KEYS, OUTPUT_KEYS];
 /// Most files that one script is given.
-const MAX_FILES: usize = 64;
+pub(super) const MAX_FILES: usize = 64;
 /// Longest name of one, in bytes.
-const MAX_NAME: usize = 200;
+pub(super) const MAX_NAME: usize = 200;
 /// The key of a file that is not text.
 const BASE64: &str = "base64";
 
@@ -38,13 +43,19 @@ pub(super) struct ScriptArguments {
     pub(super) packages: Vec<Requirement>,
     /// Whether it runs in the interpreter of the caller's session.
     pub(super) session: bool,
+    /// Entries of working memory that are files of the script.
+    pub(super) input_keys: Vec<String>,
+    /// Entries of working memory that files of the script become.
+    pub(super) output_keys: Vec<String>,
 }
 
 impl ScriptArguments {
     /// Reads the arguments. What is `null` is not given.
     pub(super) fn read(arguments: &Map<String, Value>, settings: &Settings) -> Result<Self, ToolFailure> {
-        if let Some(name) = arguments.keys().find(|name| !NAMES.contains(&name.as_str())) {
-            return Err(invalid(format!("There is no argument `{}`. There are: {}.", shown(name), NAMES.join(", "))));
+        let of_memory: &[&str] = if settings.memory.is_some() { &KEYS } else { &[] };
+        let names = [&NAMES[..], of_memory].concat();
+        if let Some(name) = arguments.keys().find(|name| !names.contains(&name.as_str())) {
+            return Err(invalid(format!("There is no argument `{}`. There are: {}.", shown(name), names.join(", "))));
         }
         let given = |name| arguments.get(name).filter(|value| !value.is_null());
         let script = match given(SCRIPT) {
@@ -64,6 +75,8 @@ impl ScriptArguments {
             time: time(given(TIMEOUT_SECONDS), settings)?,
             packages,
             session: flag(given(SESSION))?,
+            input_keys: keys(given(INPUT_KEYS), INPUT_KEYS)?,
+            output_keys: keys(given(OUTPUT_KEYS), OUTPUT_KEYS)?,
         })
     }
 }
@@ -115,17 +128,24 @@ fn files(value: Option<&Value>, settings: &Settings) -> Result<Vec<(String, Byte
         content => Ok((name, content.to_string().into())),
     });
     let files: Vec<(String, Bytes)> = files.collect::<Result<_, _>>()?;
-    let limits = &settings.limits;
-    let bytes: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-    // Room for what the script writes.
-    let most = (limits.disk / 2).min(limits.file_size);
-    if bytes > most {
+    let most = max_input(&settings.limits);
+    if total(&files) > most {
         return Err(invalid(format!("Files in `input_files` may have {} together.", size(most))));
     }
     Ok(files)
 }
 
-fn is_name(name: &str) -> bool {
+/// Most bytes of the files that a script is given, which leaves room for what it writes.
+pub(super) fn max_input(limits: &Limits) -> u64 {
+    (limits.disk / 2).min(limits.file_size)
+}
+
+/// Bytes of files.
+pub(super) fn total(files: &[(String, Bytes)]) -> u64 {
+    files.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+}
+
+pub(super) fn is_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..")
         && name.len() <= MAX_NAME
         && !name.contains(['/', '\\'])
@@ -153,6 +173,26 @@ fn packages(value: Option<&Value>) -> Result<Vec<String>, ToolFailure> {
              that holds such an array as JSON.",
         )
     };
+    strings(value, refused)
+}
+
+/// Keys of working memory.
+fn keys(value: Option<&Value>, argument: &str) -> Result<Vec<String>, ToolFailure> {
+    let refused = || {
+        invalid(format!(
+            "Argument `{argument}` must be an array of keys of working memory, such as [\"plan\", \"report.csv\"], or a \
+             string that holds such an array as JSON."
+        ))
+    };
+    let keys = strings(value, refused)?;
+    if keys.len() > MAX_FILES {
+        return Err(invalid(format!("Argument `{argument}` has more than {MAX_FILES} keys.")));
+    }
+    Ok(keys)
+}
+
+/// An array of strings, or a string that holds one as JSON.
+fn strings(value: Option<&Value>, refused: impl Fn() -> ToolFailure) -> Result<Vec<String>, ToolFailure> {
     let items = match value {
         None => return Ok(Vec::new()),
         Some(Value::Array(items)) => items.clone(),
@@ -203,6 +243,8 @@ mod tests {
                 time: Duration::from_secs(30),
                 packages: Vec::new(),
                 session: false,
+                input_keys: Vec::new(),
+                output_keys: Vec::new(),
             };
             assert_eq!(read(&arguments).unwrap(), expected);
         }

@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 use toolbus_core::tool::{Effect, ToolDescriptor, Validation};
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 
-use super::arguments::{INPUT_DATA, INPUT_FILES, PIP_PACKAGES, SCRIPT, SESSION, TIMEOUT_SECONDS};
-use super::{Rights, Settings};
+use super::arguments::{
+    INPUT_DATA, INPUT_FILES, INPUT_KEYS, OUTPUT_KEYS, PIP_PACKAGES, SCRIPT, SESSION, TIMEOUT_SECONDS,
+};
+use super::{Rights, ScriptMemory, Settings};
 use crate::text::{seconds, size};
 
 /// Source and kind of the tool.
@@ -34,11 +36,12 @@ fn description(settings: &Settings, rights: Rights, has_sessions: bool) -> Strin
     let limits = &settings.limits;
     let network = if rights.network { "" } else { " There is no network." };
     let unless = if has_sessions { " unless `session` is true" } else { "" };
+    let keys = if settings.memory.is_some() { " and those of input_keys" } else { "" };
     let programs = if rights.processes { "" } else { " It has threads, and cannot start other programs or processes." };
     format!(
         "Runs a Python script and returns what it prints to standard output; of one that prints nothing the value of its \
          last expression. Each script runs by itself, in a folder of its own that is gone afterwards{unless}, with no \
-         files but input_files.{network}{programs} Files that it writes to the folder named by the environment variable \
+         files but input_files{keys}.{network}{programs} Files that it writes to the folder named by the environment variable \
          TOOLBUS_OUTPUT come back with the answer, at most {artifacts} together; so do figures of matplotlib that are \
          open at the end. A script fails when it exits with another code than 0; its standard error is shown then. It \
          may use {memory} of memory, {disk} of disk and {processes} processes and threads, and print {output}.",
@@ -82,10 +85,32 @@ fn parameters(settings: &Settings, has_sessions: bool) -> Value {
         "required": [SCRIPT],
         "additionalProperties": false,
     });
-    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut).filter(|_| has_sessions) {
-        properties.insert(SESSION.to_owned(), json!({ "type": "boolean", "description": session(settings) }));
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        if has_sessions {
+            properties.insert(SESSION.to_owned(), json!({ "type": "boolean", "description": session(settings) }));
+        }
+        if let Some(memory) = &settings.memory {
+            let keys =
+                |description| json!({ "type": "array", "items": { "type": "string" }, "description": description });
+            properties.insert(INPUT_KEYS.to_owned(), keys(input_keys()));
+            properties.insert(OUTPUT_KEYS.to_owned(), keys(output_keys(memory)));
+        }
     }
     schema
+}
+
+fn input_keys() -> String {
+    "Keys of working memory, such as those of the parts of a long result, which need not be read before. The script finds \
+     each entry in its current folder, in a file named as the last part of the key: `session/a/plan` in `plan`."
+        .to_owned()
+}
+
+fn output_keys(memory: &ScriptMemory) -> String {
+    format!(
+        "Keys under which text files are kept in working memory for {}, instead of being returned: what the script writes \
+         to `report.csv` in the folder TOOLBUS_OUTPUT under the key `report.csv`.",
+        seconds(memory.ttl)
+    )
 }
 
 fn session(settings: &Settings) -> String {

@@ -1,5 +1,7 @@
 //! The tool with a runner that does what it is told.
 
+mod memory;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 use toolbus_sandbox::{Ending, Level, Limits, Outcome, Stop, Stream, Usage};
 
-use super::{Rights, ScriptTool, Settings};
+use super::{Rights, ScriptMemory, ScriptTool, Settings};
 use crate::packages::PackageError;
 use crate::queue::{Bounds, FairQueue};
 use crate::requirement::AllowedPackages;
@@ -44,6 +46,7 @@ pub(super) fn settings() -> Settings {
         packages: AllowedPackages::parse(&["requests", "numpy"]).unwrap(),
         package_timeout: Duration::from_secs(120),
         sessions: None,
+        memory: None,
     }
 }
 
@@ -117,11 +120,15 @@ struct ToolFixture {
 
 impl ToolFixture {
     fn new() -> Self {
+        Self::of(settings())
+    }
+
+    fn of(settings: Settings) -> Self {
         let fake = Arc::new(FakeRunner::default());
         let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 10 });
         let runner: Arc<dyn Runner> = Arc::clone(&fake) as _;
         let events: Arc<dyn ScriptEvents> = Arc::clone(&fake) as _;
-        let tool = ScriptTool::new(runner, queue.clone(), events, settings()).into_tool();
+        let tool = ScriptTool::new(runner, queue.clone(), events, settings).into_tool();
         Self { fake, queue, tool }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use toolbus_core::tool::{Program, ToolOutput};
 use toolbus_sandbox::{Artifact, Ending, Limits, Outcome, Stop, Stream};
 
+use super::memory::SavedFiles;
 use super::{artifacts, hints};
 use crate::requirement::AllowedPackages;
 use crate::runner::Finished;
@@ -52,10 +53,10 @@ pub(super) struct InSession {
 }
 
 /// The result of a script that ran.
-pub(super) fn output(finished: &Finished, given: ScriptBudget<'_>) -> ToolOutput {
+pub(super) fn output(finished: &Finished, given: ScriptBudget<'_>, saved: SavedFiles) -> ToolOutput {
     let Finished { outcome, value, installing, start: _ } = finished;
     let (stdout, stderr) = (text(&outcome.stdout), text(&outcome.stderr));
-    let is_error = outcome.ending != Ending::Exited(0);
+    let is_error = saved.is_error || outcome.ending != Ending::Exited(0);
     let content = match outcome.ending {
         Ending::Exited(0) => success(outcome, &stdout, &stderr, value.as_deref(), given.limits),
         Ending::Exited(code) => {
@@ -73,7 +74,7 @@ pub(super) fn output(finished: &Finished, given: ScriptBudget<'_>) -> ToolOutput
     let lost = given.session.is_some_and(|session| session.is_lost).then(|| LOST.to_owned());
     let over = given.session.is_some_and(|session| session.is_over).then(|| OVER.to_owned());
     let notes = [left_out(outcome.left_out, given.limits), not_returned(&outcome.not_returned), lost, over];
-    let content = notes.into_iter().flatten().fold(content, |content, note| {
+    let content = notes.into_iter().flatten().chain(saved.notes).fold(content, |content, note| {
         let end = if content.ends_with('\n') { "" } else { "\n" };
         format!("{content}{end}[{note}]")
     });
@@ -297,7 +298,7 @@ pub(super) mod tests {
             start: StartKind::Cold,
             installing: Duration::from_secs(2),
         };
-        output(&finished, given(&AllowedPackages::default()))
+        output(&finished, given(&AllowedPackages::default()), SavedFiles::default())
     }
 
     fn told(outcome: &Outcome) -> ToolOutput {

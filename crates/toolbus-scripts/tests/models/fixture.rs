@@ -119,6 +119,7 @@ async fn tool(setup: Setup) -> (Tool, Arc<SessionSet>) {
         packages: AllowedPackages::parse(allowed).unwrap(),
         package_timeout: Duration::from_secs(30),
         sessions: Some(sessions),
+        memory: None,
     };
     let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 1 });
     let tool = ScriptTool::new(Arc::new(runner), queue, starts, settings);

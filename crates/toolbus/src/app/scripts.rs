@@ -7,6 +7,7 @@ use tokio::sync::OnceCell;
 use toolbus_core::events::{Discard, ScriptEvents};
 use toolbus_core::tool::Tool;
 use toolbus_core::toolsets::SessionSet;
+use toolbus_core::working_memory::WorkingMemory;
 use toolbus_sandbox::{Level, Sandbox};
 use toolbus_scripts::commands::{self, CommandConfig, CommandError};
 use toolbus_scripts::config::RunnerKind;
@@ -16,8 +17,9 @@ use toolbus_scripts::queue::{Bounds, FairQueue};
 use toolbus_scripts::runner::local::LocalRunner;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings, StartError};
 use toolbus_scripts::runner::{Finished, RunFailure, Runner, RunnerStatus, Script};
-use toolbus_scripts::tool::ScriptTool;
+use toolbus_scripts::tool::{ScriptMemory, ScriptTool, Settings};
 
+use super::memory;
 use crate::config::{Config, Role, ScriptConfig};
 use crate::http::ScriptStatus;
 
@@ -76,10 +78,17 @@ impl AppScripts {
     /// # Errors
     ///
     /// If no interpreter is found, or the sandbox supports less than the required level.
-    pub async fn start(config: &Config, events: Arc<dyn ScriptEvents>) -> Result<Self, ScriptsError> {
+    pub async fn start(
+        config: &Config,
+        memory: Option<&Arc<dyn WorkingMemory>>,
+        events: Arc<dyn ScriptEvents>,
+    ) -> Result<Self, ScriptsError> {
         let sandbox = OnceCell::new();
         let scripts = match script_section(config) {
-            Some(section) => Some(ScriptRuns::start(section, config, events, &sandbox).await?),
+            Some(section) => {
+                let settings = settings(section, config, memory);
+                Some(ScriptRuns::start(section, config, settings, events, &sandbox).await?)
+            }
             None => None,
         };
         Ok(Self { shared: Arc::new(ScriptsInner { scripts, sandbox }) })
@@ -131,6 +140,7 @@ impl ScriptRuns {
     async fn start(
         section: &ScriptConfig,
         config: &Config,
+        settings: Settings,
         events: Arc<dyn ScriptEvents>,
         sandbox: &OnceCell<Sandbox>,
     ) -> Result<Self, ScriptsError> {
@@ -160,7 +170,6 @@ impl ScriptRuns {
             }
         };
         let queue = FairQueue::new(bounds(section, config));
-        let settings = section.settings(config.invoke.max_timeout);
         let tool = ScriptTool::new(Arc::clone(&runner), queue.clone(), events, settings);
         let sessions = tool.sessions();
         Ok(Self { tool: tool.into_tool(), runner, queue, sessions })
@@ -192,6 +201,14 @@ fn commands_of(config: &Config) -> &[CommandConfig] {
     if config.roles().contains(&Role::Invoke) { &config.commands } else { &[] }
 }
 
+/// What the tool of scripts does. Entries that scripts leave in working memory are kept as long as others.
+fn settings(section: &ScriptConfig, config: &Config, memory: Option<&Arc<dyn WorkingMemory>>) -> Settings {
+    let memory = config.memory.as_ref().zip(memory);
+    let memory =
+        memory.map(|(section, memory)| ScriptMemory { memory: Arc::clone(memory), ttl: section.default_ttl.get() });
+    Settings { memory, ..section.settings(config.invoke.max_timeout) }
+}
+
 /// The queue bounds what waits of one agent; what waits of all has a place to run already, as calls.
 fn bounds(section: &ScriptConfig, config: &Config) -> Bounds {
     Bounds {
@@ -213,7 +230,8 @@ fn made(name: &str, tool: Result<Tool, CommandError>) -> Result<Tool, ScriptsErr
 pub(crate) fn described(config: &Config) -> Result<Vec<Tool>, ScriptsError> {
     let script = script_section(config).map(|section| {
         let level = (section.runner == RunnerKind::Sandbox).then_some(section.sandbox.require);
-        let (queue, settings) = (FairQueue::new(bounds(section, config)), section.settings(config.invoke.max_timeout));
+        let queue = FairQueue::new(bounds(section, config));
+        let settings = settings(section, config, memory::of_command(config).as_ref());
         ScriptTool::new(Arc::new(Nowhere(level)), queue, Arc::new(Discard), settings).into_tool()
     });
     let commands = commands_of(config);
