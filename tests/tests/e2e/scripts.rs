@@ -5,6 +5,7 @@ mod answers;
 mod confined;
 mod levels;
 mod life;
+mod memory;
 mod requests;
 mod seen;
 mod setup;
