@@ -22,6 +22,8 @@ pub const MODEL: &str = "rb-model";
 pub const PROGRESS: &str = "rb-progress";
 /// `1`: the caller wants the structured part of a result in a block of its own.
 pub const STRUCTURED_CONTENT: &str = "rb-structured-content";
+/// `1`: the caller wants a link to each part of a result that was split.
+pub const RESOURCE_LINKS: &str = "rb-resource-links";
 /// The key by which the caller identifies its request, so that it is never run twice; `tool-call-id` stands for the
 /// request's call id.
 pub const IDEMPOTENCY_KEY: &str = "rb-idempotency-key";

@@ -173,3 +173,30 @@ async fn what_cannot_be_served_is_told_on_standard_error() {
         assert!(run.err.contains(hint), "{run:?}");
     }
 }
+
+#[tokio::test]
+async fn a_long_result_has_a_link_to_each_chunk_which_only_its_own_client_can_read() {
+    let site = BrokerNamespace::shared().await;
+    let rules = format!("{RULES}[agents.ana]\n[agents.bruno]\n[memory]\n[results]\nthreshold = 2000\n");
+    let daemon = Daemon::start(&site, &rules).await;
+    let (mut ana, mut bruno) = (Stdio::start(&site, "ana"), Stdio::start(&site, "bruno"));
+    ana.begin().await;
+    bruno.begin().await;
+    let text: String =
+        (0..4).map(|number| format!("# Section {number}\n\n{}\n", "Some words of it.\n".repeat(80))).collect();
+    let result = ana.call("echo", &json!({"text": text})).await;
+    let [table, links @ ..] = &result["content"].as_array().unwrap()[..] else { panic!("{result}") };
+    assert!(table["text"].as_str().unwrap().starts_with("Tool result for 'echo' is large ("), "{table}");
+    assert!(links.len() >= 3 && links.iter().all(|link| link["type"] == "resource_link"), "{result}");
+    assert_eq!((&links[0]["title"], &links[0]["mimeType"]), (&json!("Section 0"), &json!("text/plain")));
+    let mut whole = String::new();
+    for link in links {
+        let uri = json!({"uri": link["uri"]});
+        let read = ana.ask("resources/read", &uri).await;
+        whole.push_str(read["result"]["contents"][0]["text"].as_str().unwrap());
+        let refused = bruno.ask("resources/read", &uri).await;
+        assert_eq!(refused["error"]["code"], -32002, "{refused}");
+    }
+    assert_eq!(whole, text);
+    daemon.stop(&site).await;
+}

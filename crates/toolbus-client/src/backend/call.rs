@@ -79,7 +79,7 @@ impl BackendParts {
         // With a budget, the daemon does not begin a call after its caller has stopped waiting.
         let mut request = self.client.call(&body, Some(self.max_timeout), call.trace.clone());
         let progress = call.progress.as_ref().map(|_| header::PROGRESS);
-        let wanted = [Some(header::STRUCTURED_CONTENT), progress].into_iter().flatten();
+        let wanted = [Some(header::STRUCTURED_CONTENT), Some(header::RESOURCE_LINKS), progress].into_iter().flatten();
         let wanted = wanted.map(|name| (header::on_the_wire(name), "1".to_owned()));
         let key = call.idempotency_key.as_deref();
         let key = key.map(|key| (header::on_the_wire(header::IDEMPOTENCY_KEY), key.to_owned()));

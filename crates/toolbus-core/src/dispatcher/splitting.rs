@@ -24,10 +24,13 @@ impl Call {
 
     /// Whether the caller gets the structured part of this result by itself.
     fn gets_structured(&self, output: &ToolOutput) -> bool {
-        let asks = || self.request.envelope.header(header::STRUCTURED_CONTENT).is_some_and(|value| value.trim() == "1");
-        // The responses of MCP have it always.
         (output.structured.is_some() || output.blocks.iter().any(ContentBlock::is_structured))
-            && (self.cancelled.is_some() || asks())
+            && self.gets(header::STRUCTURED_CONTENT)
+    }
+
+    /// Whether the caller asks for this by a header. The responses of MCP have all of it.
+    fn gets(&self, name: &str) -> bool {
+        self.cancelled.is_some() || self.request.envelope.header(name).is_some_and(|value| value.trim() == "1")
     }
 }
 
@@ -72,7 +75,7 @@ impl Dispatcher {
             }
             SplitResult { text: beside(takes_long, || truncated(&text, max)), parts: Vec::new() }
         });
-        replace_text(output, split, call.cancelled.is_some());
+        replace_text(output, split, call.gets(header::RESOURCE_LINKS));
     }
 }
 

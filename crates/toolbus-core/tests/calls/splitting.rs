@@ -106,6 +106,20 @@ async fn a_long_result_is_kept_in_parts_and_the_answer_is_their_table() {
 }
 
 #[tokio::test]
+async fn links_to_the_parts_are_sent_where_the_request_asks_for_them() {
+    let shelf: Arc<Shelf> = Arc::default();
+    let world = reading(&shelf);
+    let answer = world.answer(echo("more than ten").header("rb-resource-links", "1")).await;
+    let run = shelf.kept.lock().pop().unwrap().run;
+    let expected = json!([
+        {"type": "text", "text": format!("table {run} of echo for ana")},
+        {"type": "resource_link", "text": "A heading", "mimeType": "text/plain",
+         "uri": "toolbus://memory/session/s/part%20%C3%A4"},
+    ]);
+    assert_eq!(answer.body["contentBlocks"], expected);
+}
+
+#[tokio::test]
 async fn characters_count_and_a_result_of_just_as_many_stays() {
     let shelf: Arc<Shelf> = Arc::default();
     let world = reading(&shelf);

@@ -44,7 +44,8 @@ async fn a_call_says_who_asks_and_what_is_wanted_and_its_result_is_read() {
     insta::assert_snapshot!(body.to_string(), @r#"{"arguments":"{\"a\":1}","batchId":null,"sessionId":"session","toolCallId":null,"toolName":"read"}"#);
     let headers = ["rb-source", "rb-rb-binding", "rb-rb-timeout-ms", "rb-rb-progress", "rb-rb-structured-content"];
     assert_eq!(headers.map(|name| asked.header(name)), ["ana", "chat:one", "120000", "1", "1"]);
-    assert_eq!(asked.header("rb-rb-idempotency-key"), "order-7");
+    let more = ["rb-rb-resource-links", "rb-rb-idempotency-key"];
+    assert_eq!(more.map(|name| asked.header(name)), ["1", "order-7"]);
     let report = json!({"toolCallId": "", "toolName": "", "progress": 1.0, "total": 2.0, "message": "half"});
     fixture.answer(&asked, message_type::TOOL_PROGRESS, &report).await;
     let told = reports.recv().await.unwrap();
