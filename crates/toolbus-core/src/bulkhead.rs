@@ -125,6 +125,7 @@ mod tests {
             limit: std::time::Duration::ZERO,
             cancelled: CancellationToken::new(),
             trace: None,
+            room: None,
             progress: None,
         }
     }

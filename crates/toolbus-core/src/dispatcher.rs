@@ -442,6 +442,8 @@ impl Dispatcher {
             true => Some(ProgressReporter::begin(self, call)).unzip(),
             false => (call.progress.clone(), None),
         };
+        let results = call.split_above.and(self.parts.settings.results.as_ref());
+        call.room = results.map(|results| results.budget.room());
         let sink = sink.map(|sink| sink.redacted_by(self.parts.settings.redactor.clone()));
         let request = &call.request;
         let tool_call = ToolCall {
@@ -453,6 +455,7 @@ impl Dispatcher {
             limit: call.deadline.saturating_duration_since(call.arrived),
             cancelled: cancel.child_token(),
             trace,
+            room: call.room.clone(),
             progress: sink,
             idempotency_key,
         };

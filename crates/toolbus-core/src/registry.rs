@@ -552,6 +552,7 @@ mod tests {
             limit: std::time::Duration::ZERO,
             cancelled: tokio_util::sync::CancellationToken::new(),
             trace: None,
+            room: None,
             progress: None,
         };
         assert_eq!(executor.execute_boxed(call).await, Ok(ToolOutput::text("from b")));

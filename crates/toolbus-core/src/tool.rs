@@ -21,6 +21,7 @@ pub use crate::failure::Effect;
 use crate::failure::{Cause, ToolFailure};
 use crate::progress::ProgressSink;
 use crate::redact::{REDACTED, Redactor};
+use crate::results::ResultRoom;
 
 /// What is known of a tool.
 #[derive(Debug, Clone)]
@@ -137,6 +138,8 @@ pub struct ToolCall {
     pub cancelled: CancellationToken,
     /// The trace to continue in requests to others.
     pub trace: Option<TraceContext>,
+    /// Room for a result above the executor's own limit; absent where such a result would not be split.
+    pub room: Option<ResultRoom>,
     /// Where to report progress; absent when the caller does not want to know.
     pub progress: Option<ProgressSink>,
     /// What a backend may recognise a repetition by: the same whenever this request is run again, and no other request's.

@@ -27,10 +27,12 @@ use tokio::time::{sleep_until, timeout};
 use toolbus_core::events::McpClientSession;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::redact::Redactor;
+use toolbus_core::results::too_large;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use self::inflight::{ConnectionLabels, InFlight, PendingRequest, RequestTimer};
 use self::notifications::{Notifications, ProgressMark};
+use crate::transport::MAX_MESSAGE;
 use crate::transport::stdio::FastPath;
 
 pub(crate) use self::failure::{CallError, RequestError};
@@ -170,7 +172,9 @@ impl Connection {
         }
         let error_type = error_type(&answer);
         let output = match answer {
-            Ok(result) => call::output(tool, result).map_err(CallError::from),
+            Ok(result) => {
+                call::output(tool, result).and_then(|output| roomed(tool, call, output)).map_err(CallError::from)
+            }
             Err(error) => Err(failure::call(tool, error, self.why_ended().as_deref())),
         };
         let is_error = output.as_ref().map_or(true, |output| output.is_error);
@@ -289,6 +293,17 @@ impl Connection {
     fn why_ended(&self) -> Option<Arc<str>> {
         self.notifications.why_ended().map(|end| end.why)
     }
+}
+
+/// Takes room for a result that is larger than others.
+fn roomed(tool: &str, call: &ToolCall, output: ToolOutput) -> Result<ToolOutput, ToolFailure> {
+    let bytes = output.size();
+    match &call.room {
+        _ if bytes <= MAX_MESSAGE => {}
+        Some(room) => room.take(tool, bytes)?,
+        None => return Err(too_large(tool, MAX_MESSAGE)),
+    }
+    Ok(output)
 }
 
 /// The `error_type` label of a response.

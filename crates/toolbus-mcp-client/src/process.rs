@@ -23,6 +23,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
+use toolbus_core::results::ResultBudget;
 
 use self::guard::GUARD;
 use self::start::StartLimit;
@@ -48,6 +49,7 @@ pub struct Launcher {
     grace: Duration,
     turns: StartLimit,
     redactor: Redactor,
+    results: Option<ResultBudget>,
     clock: Clock,
 }
 
@@ -89,6 +91,7 @@ impl Launcher {
             grace: GRACE,
             turns: StartLimit::new(),
             redactor: Redactor::default(),
+            results: None,
             clock: Clock::SYSTEM,
         }
     }
@@ -108,6 +111,17 @@ impl Launcher {
     /// The clock by which the servers' time is measured.
     pub(crate) const fn clock(&self) -> Clock {
         self.clock
+    }
+
+    /// Has servers that are started, or connected to, with this answer as much at once as results may have.
+    #[must_use]
+    pub fn with_results(self, results: Option<ResultBudget>) -> Self {
+        Self { results, ..self }
+    }
+
+    /// Room for messages of servers that are larger than others.
+    pub(crate) const fn results(&self) -> Option<&ResultBudget> {
+        self.results.as_ref()
     }
 
     /// What removes secrets from what servers say, and learns of those that are fetched for them.
@@ -156,7 +170,15 @@ impl Launcher {
             tokio::spawn(listening);
             tokio::spawn(wait(child, pid, force.clone(), ended));
         }
-        let transport = StdioTransport::new(stdout, stdin, server, closing.clone(), exited.clone(), self.clock);
+        let transport = StdioTransport::new(
+            stdout,
+            stdin,
+            server,
+            closing.clone(),
+            exited.clone(),
+            self.results.clone(),
+            self.clock,
+        );
         Ok((Process { guard: pid, tail, exited, closing, force }, transport))
     }
 }

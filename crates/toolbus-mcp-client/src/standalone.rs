@@ -370,6 +370,7 @@ for line in sys.stdin:
             limit: Duration::from_secs(60),
             cancelled: CancellationToken::new(),
             trace: None,
+            room: None,
             progress: None,
         };
         assert_eq!(direct.call("echo", &call).await.unwrap(), ToolOutput::text("hi"));

@@ -7,6 +7,7 @@ pub(crate) mod stdio;
 use std::sync::{Arc, OnceLock};
 
 use serde::Serialize;
+use toolbus_core::results::ResultBudget;
 
 /// The reason in `notifications/cancelled`.
 pub(crate) const GIVEN_UP: &str = "the caller no longer waits for the response";
@@ -27,6 +28,14 @@ impl TransportFailure {
     pub(crate) fn get(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }
+}
+
+/// Largest message of a server without room for larger ones, in bytes.
+pub(crate) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+
+/// Bytes of the largest message.
+pub(crate) fn max_message(results: Option<&ResultBudget>) -> usize {
+    results.map_or(MAX_MESSAGE, |results| results.max_size().max(MAX_MESSAGE))
 }
 
 /// Most values in one message. A value of two bytes, such as those of `[0,0]`, takes a hundred times as much once it is

@@ -8,9 +8,11 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use toolbus_config::HumanDuration;
+use toolbus_config::{ByteSize, HumanDuration};
 use toolbus_core::pattern::Pattern;
-use toolbus_core::results::{LongResult, READER, ResultPart, ResultSettings, ResultSplitter, SplitResult};
+use toolbus_core::results::{
+    LongResult, READER, ResultBudget, ResultPart, ResultSettings, ResultSplitter, SplitResult,
+};
 use toolbus_core::text::grouped;
 use toolbus_core::working_memory::{KeyError, MemoryOwner, Namespace, NewEntry, WorkingMemory};
 
@@ -32,6 +34,10 @@ pub struct ResultsConfig {
     pub threshold: usize,
     /// How long parts are kept; at most 24 h.
     pub ttl: HumanDuration,
+    /// Largest result that is read of a REST endpoint or an MCP server where it can be kept in parts; at most 512 MiB.
+    pub max_size: ByteSize,
+    /// Room for such results of all calls, from when they are read until they are answered.
+    pub max_total_size: ByteSize,
     /// Topics whose results are not split.
     #[schemars(extend("items" = {"type": "string", "format": "toolbus-topic"}))]
     pub topics_without: Vec<String>,
@@ -48,6 +54,8 @@ impl Default for ResultsConfig {
         Self {
             threshold: 64_000,
             ttl: HumanDuration::from_secs(20 * 60),
+            max_size: ByteSize::from_mib(64),
+            max_total_size: ByteSize::from_mib(128),
             topics_without: vec!["tool.invoke.mcp".to_owned()],
             topics: BTreeMap::new(),
             models: BTreeMap::new(),
@@ -56,9 +64,15 @@ impl Default for ResultsConfig {
 }
 
 impl ResultsConfig {
+    /// Room for large results.
+    #[must_use]
+    pub fn budget(&self) -> ResultBudget {
+        ResultBudget::new(self.max_size.bytes(), self.max_total_size.bytes())
+    }
+
     /// The settings of the dispatcher. Names of models that are no patterns were refused before.
     #[must_use]
-    pub fn settings(&self, memory: Arc<dyn WorkingMemory>) -> ResultSettings {
+    pub fn settings(&self, memory: Arc<dyn WorkingMemory>, budget: ResultBudget) -> ResultSettings {
         let models = self.models.iter().filter_map(|(model, max)| Some((Pattern::parse(model).ok()?, *max)));
         let without = self.topics_without.iter().map(|topic| (topic.clone(), 0));
         ResultSettings {
@@ -66,6 +80,7 @@ impl ResultsConfig {
             models: models.collect(),
             topics: self.topics.clone().into_iter().chain(without).collect(),
             splitter: Arc::new(MemorySplitter { memory, ttl: self.ttl.into() }),
+            budget,
         }
     }
 }

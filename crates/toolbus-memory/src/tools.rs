@@ -374,6 +374,7 @@ mod tests {
                 limit: Duration::from_secs(30),
                 cancelled: CancellationToken::new(),
                 trace: None,
+                room: None,
                 progress: None,
             };
             Arc::clone(&tool.executor).execute_boxed(call).await

@@ -1,5 +1,7 @@
 //! Bodies of responses, up to a limit.
 
+use std::future::ready;
+
 use reqwest::Response;
 
 /// Reads at most `limit` bytes of a body, after decompression. Returns them, and whether they are all of it.
@@ -8,8 +10,27 @@ use reqwest::Response;
 ///
 /// If the connection is lost, or the body cannot be decompressed.
 pub async fn read_up_to(response: &mut Response, limit: usize) -> Result<(Vec<u8>, bool), reqwest::Error> {
+    read_growing(response, limit, ready(limit)).await
+}
+
+/// The same, where a longer body has the limit that `grow` gives, for which it waits.
+///
+/// # Errors
+///
+/// Like [`read_up_to`].
+pub async fn read_growing(
+    response: &mut Response,
+    mut limit: usize,
+    grow: impl Future<Output = usize>,
+) -> Result<(Vec<u8>, bool), reqwest::Error> {
     let mut bytes = Vec::new();
+    let mut grow = Some(grow);
     while let Some(chunk) = response.chunk().await? {
+        if bytes.len() + chunk.len() > limit
+            && let Some(grow) = grow.take()
+        {
+            limit = grow.await.max(limit);
+        }
         let room = limit - bytes.len();
         if let Some(fitting) = chunk.get(..room).filter(|_| chunk.len() > room) {
             bytes.extend_from_slice(fitting);

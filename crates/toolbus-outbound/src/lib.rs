@@ -19,7 +19,7 @@ pub mod headers;
 mod redirect;
 
 pub use authorizer::{Authorizer, TokenError};
-pub use body::read_up_to;
+pub use body::{read_growing, read_up_to};
 pub use client::{HttpClient, HttpClientError, HttpReply, SendError, http_client};
 pub use credential::{ClientCredentials, Credential, CredentialError};
 pub use headers::HeaderError;

@@ -31,6 +31,7 @@ async fn call_for(tool: &Tool, arguments: Value, time: Duration) -> Result<ToolO
         limit: time,
         cancelled: CancellationToken::new(),
         trace: None,
+        room: None,
         progress: None,
         idempotency_key: None,
     };

@@ -215,6 +215,7 @@ impl App {
         };
         let ledger = if is_daemon { Some(config.store.open_ledger(config.ledger.limits(), &open)?) } else { None };
         let memory = if is_daemon { memory::open(config, &open)? } else { memory::of_command(config) };
+        let budget = config.results.budget();
         let OpenStore { store, shared: redis, claim } = open;
         let switches = Arc::new(SwitchStore::new(Arc::clone(&store), redis.is_some()));
         let (registry, mut sets) = parts::tools(config)?;
@@ -239,7 +240,9 @@ impl App {
         policy.refresh();
         let pins = pins::open(config, pin_file, is_daemon, &policy).await?;
         let bus = parts::bus(config)?;
-        let servers = AppServers::new(config, registry.clone(), telemetry::of_servers(exporters), &redactor)?;
+        let of_results = memory.as_ref().map(|_| budget.clone());
+        let observer = telemetry::of_servers(exporters);
+        let servers = AppServers::new(config, registry.clone(), observer, &redactor, of_results)?;
         let registrar =
             servers.as_ref().filter(|_| is_daemon).and_then(|servers| servers.registrar(config, Arc::clone(&store)));
         let (_, of_servers) = servers.as_ref().map(|servers| servers.plan(config, |_| None)).unwrap_or_default();
@@ -282,7 +285,7 @@ impl App {
             None => Arc::new(AllArrived),
         };
         let dispatcher = Dispatcher::new(
-            listen::settings(config, redactor.clone(), ledger.clone(), memory.as_ref()),
+            listen::settings(config, redactor.clone(), ledger.clone(), memory.as_ref(), &budget),
             Arc::clone(&gates),
             Arc::clone(&bus),
             Arc::clone(&recorder),

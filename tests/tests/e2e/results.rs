@@ -1,6 +1,7 @@
 //! Results that are too long for a model, over the bus: a table, an outline and chunks.
 
 use serde_json::{Value, json};
+use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
@@ -80,5 +81,20 @@ async fn the_model_of_a_caller_decides_and_who_cannot_read_chunks_gets_the_begin
     assert!(table.starts_with("Tool result for 'echo' is large (5,000 chars)"), "{table}");
     let cut = call(&client, "bruno", Some("small-1"), "echo", json!({"text": text})).await;
     assert_eq!(cut, format!("{}\n[result truncated — 3,000 chars omitted]", "x".repeat(2000)));
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_result_far_above_the_limit_of_its_endpoint_is_read_whole_and_kept_in_parts() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let endpoint = backend.tool("large", "/bytes/20000000", "");
+    // By default, a session has room for a thousand parts.
+    let rules = RULES.replace("threshold = 8000", "threshold = 64000").replace(r#"["echo"]"#, r#"["large"]"#);
+    let daemon = Daemon::start(&site, &format!("{rules}{endpoint}")).await;
+    let client = Client::connect(&site).await;
+    let table = call(&client, "ana", None, "large", json!({"id": "1"})).await;
+    assert!(table.starts_with("Tool result for 'large' is large (20,000,000 chars)"), "{table}");
+    let cut = call(&client, "bruno", None, "large", json!({"id": "1"})).await;
+    assert!(cut.ends_with("chars omitted]") && cut.chars().count() < 65_000, "{cut}");
     daemon.stop(&site).await;
 }

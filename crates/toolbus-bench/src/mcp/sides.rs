@@ -99,6 +99,7 @@ impl McpSides {
             limit: ANSWER_TIME,
             cancelled: CancellationToken::new(),
             trace: None,
+            room: None,
             progress: None,
         };
         let output = self.direct.call(&self.subject.tool, &call).await;

@@ -175,6 +175,7 @@ pub(super) async fn call(tool: &ScriptTool) -> Result<(), MeasureError> {
         limit: 2 * TIME,
         cancelled: CancellationToken::new(),
         trace: None,
+        room: None,
         progress: None,
     };
     let output = tool.execute(call).await.map_err(|failure| MeasureError::Script(failure.message))?;

@@ -21,6 +21,7 @@ use crate::progress::ProgressSink;
 use crate::replay;
 use crate::request::{Address, Dialect, Request, RequestedSource};
 use crate::request_key::{DeliveredContent, IdentityKind, LocalIdentity, RequestIdentity};
+use crate::results::ResultRoom;
 use crate::telemetry::{CallEnd, CallSpan, CallSummary};
 use crate::tool::{Effect, Tool, ToolDescriptor};
 
@@ -67,6 +68,8 @@ pub(super) struct Call {
     pub(super) split_above: Option<usize>,
     /// Whether the caller can read what its result is split into, if that is too long.
     pub(super) reads_parts: bool,
+    /// Room for a result that is larger than its executor takes by itself, until the call is answered.
+    pub(super) room: Option<ResultRoom>,
     /// Cancels a call within a call, with the one around it.
     pub(super) cancelled: Option<CancellationToken>,
     /// Takes the reports of a call within a call.
@@ -92,6 +95,7 @@ impl Call {
         Box::new(Self {
             split_above: results.and_then(|results| results.threshold(Some(&delivery.routing_key), model)),
             reads_parts: false,
+            room: None,
             identity,
             everywhere,
             content: is_content.then(|| DeliveredContent::of(delivery)),
@@ -152,6 +156,7 @@ impl Call {
         Box::new(Self {
             split_above: results.and_then(|results| results.threshold(None, || None)),
             reads_parts: false,
+            room: None,
             identity: everywhere.map(|given| parts.local_keys.of(given)),
             everywhere,
             content: None,

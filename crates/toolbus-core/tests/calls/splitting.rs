@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::AgentName;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::results::{
-    LongResult, READER, READER_SOURCE, ResultPart, ResultSettings, ResultSplitter, SplitResult,
+    LongResult, READER, READER_SOURCE, ResultBudget, ResultPart, ResultSettings, ResultSplitter, SplitResult,
 };
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{InnerCall, InnerOrigin, Invoker as _};
@@ -49,7 +49,8 @@ impl Executor for Fixed {
 fn world(shelf: &Arc<Shelf>) -> World {
     let splitter = Arc::clone(shelf) as Arc<dyn ResultSplitter>;
     let topics = [("tool.invoke.mcp".to_owned(), 0)].into();
-    let results = ResultSettings { threshold: 10, models: Vec::new(), topics, splitter };
+    let budget = ResultBudget::new(1 << 20, 1 << 20);
+    let results = ResultSettings { threshold: 10, models: Vec::new(), topics, splitter, budget };
     World::with(|settings| settings.results = Some(results))
 }
 
@@ -234,4 +235,29 @@ async fn an_mcp_client_gets_a_link_to_each_part_beside_the_table_with_a_key_or_w
         assert_eq!(link, &ContentBlock::memory_link("session/s/part ä", "A heading"));
         assert_eq!(link.uri.as_deref(), Some("toolbus://memory/session/s/part%20%C3%A4"));
     }
+}
+
+/// Says whether its result may be larger than executors take by themselves.
+struct HasRoom;
+
+impl Executor for HasRoom {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        Ok(ToolOutput::text(call.room.map_or("none", |_| "room")))
+    }
+}
+
+#[tokio::test]
+async fn only_a_result_that_would_be_split_has_room_above_the_limits_of_executors() {
+    let shelf: Arc<Shelf> = Arc::default();
+    let world = reading(&shelf);
+    let descriptor = ToolDescriptor::new("has_room", "test", "local");
+    world.dispatcher.access().registry().register(Tool::new(descriptor, HasRoom)).unwrap();
+    world.dispatcher.access().refresh();
+    assert_eq!(content(&world, call("has_room", json!({}))).await, "room");
+    let of = async |origin| {
+        let inner = InnerCall { tool: "has_room".to_owned(), arguments: None, ..inner(&world, origin, None) };
+        world.dispatcher.invoke(inner).await.unwrap().content
+    };
+    assert_eq!(of(InnerOrigin::McpClient).await.as_deref(), Some("room"));
+    assert_eq!(of(InnerOrigin::Tool).await.as_deref(), Some("none"));
 }

@@ -24,12 +24,14 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
 use toolbus_core::events::{McpClientEvents, McpClientOperation, McpClientSession};
+use toolbus_core::failure::Cause;
+use toolbus_core::results::ResultBudget;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use super::{CallError, Connection, HandshakeContext, RequestError, SessionMode, message};
+use super::{CallError, Connection, HandshakeContext, RequestError, SessionMode, message, roomed};
 use crate::spec::ServerName;
-use crate::transport::TransportFailure;
 use crate::transport::stdio::FastPath;
+use crate::transport::{MAX_MESSAGE, TransportFailure};
 
 /// What a server with sessions answers to `initialize`.
 fn initialized() -> Value {
@@ -211,6 +213,7 @@ fn call() -> ToolCall {
         limit: Duration::from_secs(30),
         cancelled: CancellationToken::new(),
         trace: None,
+        room: None,
         progress: None,
     }
 }
@@ -223,4 +226,17 @@ fn start(connection: &Arc<Connection>, call: ToolCall) -> JoinHandle<Result<Tool
 
 fn text(text: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": text }] })
+}
+
+#[test]
+fn a_large_result_takes_room_and_without_room_it_is_too_large() {
+    let result = || ToolOutput::text("x".repeat(MAX_MESSAGE + 1));
+    let refused = |room| roomed("t", &ToolCall { room, ..call() }, result()).unwrap_err().cause;
+    assert_eq!(refused(None), Cause::ResultTooLarge);
+    let budget = ResultBudget::new(20 << 20, 20 << 20);
+    let room = budget.room();
+    assert_eq!(roomed("t", &ToolCall { room: Some(room.clone()), ..call() }, result()).unwrap(), result());
+    assert_eq!(refused(Some(budget.room())), Cause::Unavailable, "the first still has its room");
+    drop(room);
+    assert!(roomed("t", &ToolCall { room: Some(budget.room()), ..call() }, result()).is_ok());
 }

@@ -145,10 +145,9 @@ impl Connector {
             TransportSpec::Http(endpoint) => {
                 // Without an agent, tools are listed with the first.
                 let credential = credential.or_else(|| endpoint.credentials.all().next()).cloned();
-                (
-                    ConnectMode::Http(Opener::new(endpoint, credential, launcher.redactor(), launcher.clock())),
-                    Vec::new(),
-                )
+                let opener = Opener::new(endpoint, credential, launcher.redactor(), launcher.clock());
+                let results = launcher.results().cloned();
+                (ConnectMode::Http(opener.map(|opener| opener.with_results(results))), Vec::new())
             }
         };
         let (server, observer) = (spec.name.clone(), Arc::clone(observer));

@@ -25,8 +25,9 @@ use serde_json::Value;
 use tokio_util::sync::DropGuard;
 use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
+use toolbus_core::results::ResultBudget;
 
-use self::client::{MAX_REFUSAL, Requester};
+use self::client::Requester;
 use self::sse::SseTransport;
 use self::streamable::SESSION;
 use super::TransportFailure;
@@ -124,6 +125,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Opens connections to one server with one credential, and remembers which transport it speaks.
 pub(crate) struct Opener {
     requester: Arc<Requester>,
+    results: Option<ResultBudget>,
     configured: HttpKind,
     /// What was found out, where nothing is configured.
     found: Mutex<HttpKind>,
@@ -160,14 +162,19 @@ impl Opener {
         clock: Clock,
     ) -> Result<Self, HttpOpenError> {
         let requester = Arc::new(Requester::new(endpoint, credential, redactor, clock)?);
-        Ok(Self { requester, configured: endpoint.kind, found: Mutex::new(endpoint.kind) })
+        Ok(Self { requester, results: None, configured: endpoint.kind, found: Mutex::new(endpoint.kind) })
+    }
+
+    /// The same, with room for large answers.
+    pub(crate) fn with_results(self, results: Option<ResultBudget>) -> Self {
+        Self { results, ..self }
     }
 
     /// Opens a connection by the transport that is configured or remembered; where that is neither, by Streamable HTTP
     /// if the server takes messages at its URL, else by HTTP+SSE. Streamable HTTP that is known connects when the first
     /// message is sent.
     pub(crate) async fn open(&self) -> Result<HttpTransport, HttpOpenError> {
-        let client = McpHttpClient::new(Arc::clone(&self.requester));
+        let client = McpHttpClient::new(Arc::clone(&self.requester), self.results.clone());
         match self.kind() {
             HttpKind::Streamable => Ok(HttpTransport::streamable(client)),
             HttpKind::Sse => {
@@ -263,7 +270,7 @@ async fn probe(client: &McpHttpClient) -> Result<ProbeResult, HttpError> {
     delete_session(client, &response).await;
     match status {
         StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
-            let body = client::read(client.origin(), response, MAX_REFUSAL).await.unwrap_or_default();
+            let body = client::read_refusal(client.origin(), response).await.unwrap_or_default();
             Ok(if is_json_rpc(&body) {
                 ProbeResult::Streamable
             } else if status == StatusCode::BAD_REQUEST {

@@ -17,10 +17,11 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
+use toolbus_core::results::{ReservedRoom, ResultBudget};
 use toolbus_core::text::shown;
 
 use super::fast_path::PendingCalls;
-use super::{MAX_VALUES, TransportFailure, has_few_values, line};
+use super::{MAX_MESSAGE, MAX_VALUES, TransportFailure, has_few_values, line, max_message};
 use crate::client::message;
 use crate::process::Exited;
 
@@ -67,13 +68,14 @@ impl StdioTransport {
         server: Arc<str>,
         closing: CancellationToken,
         exited: Exited,
+        results: Option<ResultBudget>,
         clock: Clock,
     ) -> Self {
         let (outgoing, to_write) = mpsc::channel(OUTGOING);
         let (read, incoming) = mpsc::channel(INCOMING);
         let failure = TransportFailure::default();
         let pending = Arc::<PendingCalls>::default();
-        let reader = LineReader::new(from, server, Arc::clone(&pending), read, clock);
+        let reader = LineReader::new(from, server, Arc::clone(&pending), read, results, clock);
         #[expect(
             clippy::disallowed_methods,
             reason = "`closing` ends both, when the transport is dropped at the latest"
@@ -181,8 +183,6 @@ async fn write_batches(
     }
 }
 
-/// Longest line, with its end, in bytes. Also what messages that wait to be taken may take together.
-const MAX_LINE: usize = 16 * 1024 * 1024;
 /// Bytes that are read at once.
 const CHUNK: usize = 64 * 1024;
 /// Longer lines are read on a thread of their own kind, in bytes: they would keep this one from every other call for
@@ -246,21 +246,34 @@ struct LineReader<R> {
     server: Arc<str>,
     pending: Arc<PendingCalls>,
     to: mpsc::Sender<Received>,
+    /// What messages that wait to be taken may have together.
     room: Arc<Semaphore>,
+    /// Room for lines that are longer than [`MAX_MESSAGE`], and that of the last line.
+    results: Option<ResultBudget>,
+    reserved: Option<ReservedRoom>,
     skipped: u64,
     skipped_in_a_row: u32,
     clock: Clock,
 }
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
-    fn new(from: R, server: Arc<str>, pending: Arc<PendingCalls>, to: mpsc::Sender<Received>, clock: Clock) -> Self {
+    fn new(
+        from: R,
+        server: Arc<str>,
+        pending: Arc<PendingCalls>,
+        to: mpsc::Sender<Received>,
+        results: Option<ResultBudget>,
+        clock: Clock,
+    ) -> Self {
         Self {
             from: BufReader::with_capacity(CHUNK, from),
             line: Vec::new(),
             server,
             pending,
             to,
-            room: Arc::new(Semaphore::new(MAX_LINE)),
+            room: Arc::new(Semaphore::new(MAX_MESSAGE)),
+            results,
+            reserved: None,
             skipped: 0,
             skipped_in_a_row: 0,
             clock,
@@ -286,7 +299,10 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         let is_abandoned = matches!(end, ReadEnd::Abandoned);
         failure.set(match end {
             ReadEnd::Abandoned => "the connection was closed".to_owned(),
-            ReadEnd::LongLine => format!("the server wrote a line over {} MiB", MAX_LINE / (1024 * 1024)),
+            ReadEnd::LongLine => {
+                let most = max_message(self.results.as_ref());
+                format!("the server wrote a line over {} MiB", most / (1024 * 1024))
+            }
             ReadEnd::LargeMessage => format!("the server wrote a message of more than {MAX_VALUES} values"),
             ReadEnd::Noise => format!("the server wrote {MAX_SKIPPED} lines in a row that are no MCP messages"),
             ReadEnd::Failed(error) => format!("reading from the server failed: {error}"),
@@ -316,13 +332,12 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             consume_budget().await;
             self.line.clear();
             self.line.shrink_to(KEPT_LINE);
-            // A limit that a usize holds, a u64 holds.
-            let mut from = (&mut self.from).take(MAX_LINE as u64);
-            if let Err(error) = from.read_until(b'\n', &mut self.line).await {
+            self.reserved = None;
+            if let Err(error) = self.read_line().await {
                 return ReadEnd::Failed(error);
             }
             if self.line.last() != Some(&b'\n') {
-                let is_long = self.line.len() == MAX_LINE;
+                let is_long = self.line.len() >= MAX_MESSAGE;
                 return if is_long {
                     ReadEnd::LongLine
                 } else {
@@ -356,6 +371,21 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
+    /// Reads a line, or as much of it as a line may have. A long one waits for room.
+    async fn read_line(&mut self) -> io::Result<()> {
+        // A limit that a usize holds, a u64 holds.
+        (&mut self.from).take(MAX_MESSAGE as u64).read_until(b'\n', &mut self.line).await?;
+        if self.line.len() == MAX_MESSAGE
+            && self.line.last() != Some(&b'\n')
+            && let Some(results) = &self.results
+        {
+            self.reserved = Some(results.reserve().await);
+            let more = max_message(Some(results)) - MAX_MESSAGE;
+            (&mut self.from).take(more as u64).read_until(b'\n', &mut self.line).await?;
+        }
+        Ok(())
+    }
+
     /// The same as [`parse`] for a long line, off this thread.
     async fn parse_elsewhere(&mut self) -> Result<Option<ServerJsonRpcMessage>, LineError> {
         let line = std::mem::take(&mut self.line);
@@ -370,7 +400,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 
     async fn give(&mut self, message: ServerJsonRpcMessage) -> Option<()> {
-        let size = u32::try_from(self.line.len()).ok()?;
+        let size = u32::try_from(self.line.len().min(MAX_MESSAGE)).ok()?;
         let room = Arc::clone(&self.room).acquire_many_owned(size).await.ok()?;
         self.to.send((message, room)).await.ok()
     }
@@ -411,12 +441,16 @@ mod tests {
     }
 
     fn connect() -> (StdioTransport, Server) {
+        connect_with(None)
+    }
+
+    fn connect_with(results: Option<ResultBudget>) -> (StdioTransport, Server) {
         let (from, output) = duplex(8 * 1024);
         let (to, input) = duplex(8 * 1024);
         let (exit, exited) = watch::channel(None);
         let closing = CancellationToken::new();
         let transport =
-            StdioTransport::new(from, to, "test".into(), closing.clone(), Exited::new(exited), Clock::SYSTEM);
+            StdioTransport::new(from, to, "test".into(), closing.clone(), Exited::new(exited), results, Clock::SYSTEM);
         (transport, Server { output, input: BufReader::new(input), closing, exit })
     }
 
@@ -514,7 +548,7 @@ mod tests {
         for (extra, is_read) in [(0, true), (1, false)] {
             let (mut transport, mut server) = connect();
             let (start, end) = (r#"{"jsonrpc":"2.0","id":1,"result":{"x":""#, "\"}}\n");
-            let text = "x".repeat(MAX_LINE - start.len() - end.len() + extra);
+            let text = "x".repeat(MAX_MESSAGE - start.len() - end.len() + extra);
             let line = format!("{start}{text}{end}");
             let writing = tokio::spawn(async move { server.output.write_all(line.as_bytes()).await });
             let message = transport.receive().await;
@@ -525,6 +559,26 @@ mod tests {
             drop((message, transport));
             let _ = writing.await.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn a_line_over_the_limit_is_read_where_results_have_room_and_waits_for_it() {
+        let budget = ResultBudget::new(32 << 20, 32 << 20);
+        let (mut transport, mut server) = connect_with(Some(budget.clone()));
+        let others = budget.reserve().await;
+        let text = "x".repeat(MAX_MESSAGE);
+        let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"x\":\"{text}\"}}}}\n");
+        let writing = tokio::spawn(async move {
+            server.output.write_all(line.as_bytes()).await.unwrap();
+            server
+        });
+        let mut receiving = pin!(transport.receive());
+        assert!(poll_fn(|context| Poll::Ready(receiving.as_mut().poll(context).is_pending())).await);
+        drop(others);
+        assert!(receiving.await.is_some());
+        drop(writing.await.unwrap());
+        toolbus_testing::patience::eventually("all room to be free", async || budget.room().take("t", 32 << 20).ok())
+            .await;
     }
 
     #[tokio::test]

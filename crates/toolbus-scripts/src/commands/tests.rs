@@ -67,6 +67,7 @@ async fn run_reporting(
         limit: time,
         cancelled: CancellationToken::new(),
         trace: None,
+        room: None,
         progress,
     };
     Arc::clone(&tool.executor).execute_boxed(call).await

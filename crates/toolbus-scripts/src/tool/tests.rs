@@ -155,6 +155,7 @@ impl ToolFixture {
             limit: time,
             cancelled: CancellationToken::new(),
             trace: None,
+            room: None,
             progress: None,
         };
         Arc::clone(&self.tool.executor).execute_boxed(call)

@@ -74,6 +74,7 @@ async fn told(tool: &Tool, packages: &Value) -> String {
         limit: Duration::from_secs(60),
         cancelled: CancellationToken::new(),
         trace: None,
+        room: None,
         progress: None,
     };
     match Arc::clone(&tool.executor).execute_boxed(call).await {

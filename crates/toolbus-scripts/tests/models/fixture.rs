@@ -195,6 +195,7 @@ fn call(tool: &Tool, caller: Caller, arguments: Map<String, Value>, progress: Op
         limit: TIME,
         cancelled: CancellationToken::new(),
         trace: None,
+        room: None,
         progress,
         idempotency_key: None,
     }

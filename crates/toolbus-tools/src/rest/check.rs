@@ -39,6 +39,7 @@ pub(super) fn endpoint(
         timeout: Some(endpoint.timeout.get()),
         ..ToolDescriptor::new(&*endpoint.name, "rest", "rest")
     };
+    let (max_response, grows) = endpoint.response_limit();
     let executor = EndpointExecutor {
         name: Arc::clone(&descriptor.name),
         client: client.clone(),
@@ -48,7 +49,8 @@ pub(super) fn endpoint(
         body: endpoint.body,
         idempotency_header: endpoint.idempotency_header().map(idempotency_header).transpose()?,
         timeout: endpoint.timeout.get(),
-        max_response: usize::try_from(endpoint.max_response.bytes()).unwrap_or(usize::MAX),
+        max_response,
+        grows,
     };
     Ok((descriptor, executor))
 }

@@ -54,9 +54,9 @@ pub struct Endpoint {
     /// Longest run of one call.
     #[serde(default = "default_timeout")]
     pub timeout: HumanDuration,
-    /// Largest response that is read.
-    #[serde(default = "default_max_response")]
-    pub max_response: ByteSize,
+    /// Largest response that is read; absent: 1MiB, or `results.max_size` where a longer result is kept in parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_response: Option<ByteSize>,
     /// What repeating a call would do; absent: what the method says, nothing for POST and PATCH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
@@ -77,9 +77,8 @@ const fn default_timeout() -> HumanDuration {
     HumanDuration::from_secs(10)
 }
 
-const fn default_max_response() -> ByteSize {
-    ByteSize::from_mib(1)
-}
+/// Largest response of an endpoint that has no limit of its own, where its result is not kept in parts.
+const MAX_RESPONSE: ByteSize = ByteSize::from_mib(1);
 
 impl Endpoint {
     /// An endpoint with the defaults of the configuration, for any arguments.
@@ -95,10 +94,16 @@ impl Endpoint {
             headers: BTreeMap::new(),
             body: Body::default(),
             timeout: default_timeout(),
-            max_response: default_max_response(),
+            max_response: None,
             effect: None,
             idempotency_header: default_idempotency_header(),
         }
+    }
+
+    /// Bytes of the largest response, and whether that of a result that is kept in parts may be larger.
+    pub(super) fn response_limit(&self) -> (usize, bool) {
+        let bytes = self.max_response.unwrap_or(MAX_RESPONSE).bytes();
+        (usize::try_from(bytes).unwrap_or(usize::MAX), self.max_response.is_none())
     }
 
     /// The header by which the endpoint recognises a request that is sent again, if it has one.

@@ -5,11 +5,13 @@ use reqwest::Request;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::results::ResultRoom;
 use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_outbound::HttpReply;
 use toolbus_protocol::TraceContext;
 
 use super::credentials::{EndpointCredentials, ResponseMask};
+use super::response::ResponseLimit;
 use super::template::UrlTemplate;
 use super::{Body, HttpClient, Method, response};
 use crate::arguments::invalid;
@@ -26,6 +28,8 @@ pub(super) struct EndpointExecutor {
     pub(super) timeout: Duration,
     /// Bytes.
     pub(super) max_response: usize,
+    /// Whether a result that is kept in parts may have more.
+    pub(super) grows: bool,
 }
 
 impl Executor for EndpointExecutor {
@@ -33,17 +37,25 @@ impl Executor for EndpointExecutor {
         let carried = self.credentials.of(&self.name, &call.caller)?;
         let request = self.request(&call, &carried.headers)?;
         let limit = call.remaining().min(self.timeout);
-        tokio::time::timeout(limit, self.exchange(request, &carried.mask))
+        tokio::time::timeout(limit, self.exchange(request, &carried.mask, call.room.as_ref().filter(|_| self.grows)))
             .await
             .unwrap_or_else(|_| Err(call.timed_out(Some(self.timeout))))
     }
 }
 
 impl EndpointExecutor {
-    async fn exchange(&self, request: Request, mask: &ResponseMask) -> Result<ToolOutput, ToolFailure> {
+    async fn exchange(
+        &self,
+        request: Request,
+        mask: &ResponseMask,
+        room: Option<&ResultRoom>,
+    ) -> Result<ToolOutput, ToolFailure> {
         let reply = self.client.send(request).await.map_err(|error| response::while_sending(&self.name, error))?;
         match reply {
-            HttpReply::Response(response) => response::read(&self.name, response, self.max_response, mask).await,
+            HttpReply::Response(response) => {
+                let limit = ResponseLimit { bytes: self.max_response, room };
+                response::read(&self.name, response, limit, mask).await
+            }
             HttpReply::Redirect(status, error) => {
                 let text = format!("HTTP {status}: the redirect was not followed, because {error}");
                 Ok(ToolOutput::error(mask.whole(&text)))

@@ -8,9 +8,10 @@ use encoding_rs::{Encoding, UTF_8};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::results::{ResultRoom, too_large};
 use toolbus_core::text::{shortened, with_dates};
 use toolbus_core::tool::ToolOutput;
-use toolbus_outbound::{SendError, read_up_to};
+use toolbus_outbound::{SendError, read_growing, read_up_to};
 
 use super::credentials::ResponseMask;
 
@@ -20,13 +21,37 @@ const MAX_ERROR_BODY: usize = 4096;
 /// Longest wait that a server may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
+/// How much of a response is read, in bytes after decompression.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ResponseLimit<'a> {
+    /// Bytes.
+    pub(super) bytes: usize,
+    /// Room for more.
+    pub(super) room: Option<&'a ResultRoom>,
+}
+
+impl ResponseLimit<'_> {
+    /// Bytes of the largest response.
+    fn most(self) -> usize {
+        self.room.map_or(self.bytes, |room| room.max_size().max(self.bytes))
+    }
+
+    /// Waits for room for the largest response.
+    async fn grow(self) -> usize {
+        if let Some(room) = self.room {
+            room.reserve().await;
+        }
+        self.most()
+    }
+}
+
 /// Reads the response to its end, and maps its status.
 ///
-/// `name` is the tool's, for messages; `limit` is in bytes after decompression; `mask` hides the credentials of the request.
+/// `name` is the tool's, for messages; `mask` hides the credentials of the request.
 pub(super) async fn read(
     name: &str,
     response: Response,
-    limit: usize,
+    limit: ResponseLimit<'_>,
     mask: &ResponseMask,
 ) -> Result<ToolOutput, ToolFailure> {
     match response.status() {
@@ -34,21 +59,29 @@ pub(super) async fn read(
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
             Err(unavailable(name, &response))
         }
-        _ => error(response, limit.min(MAX_ERROR_BODY), mask).await.map(ToolOutput::error),
+        _ => error(response, limit.bytes.min(MAX_ERROR_BODY), mask).await.map(ToolOutput::error),
     }
 }
 
-async fn content(name: &str, mut response: Response, limit: usize, mask: &ResponseMask) -> Result<String, ToolFailure> {
+async fn content(
+    name: &str,
+    mut response: Response,
+    limit: ResponseLimit<'_>,
+    mask: &ResponseMask,
+) -> Result<String, ToolFailure> {
     let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
     let (bytes, is_whole) = match announced {
-        Some(length) if length > limit => (Vec::new(), false),
-        _ => read_up_to(&mut response, limit).await.map_err(|error| while_reading(name, error))?,
+        Some(length) if length > limit.most() => (Vec::new(), false),
+        _ => {
+            let read = read_growing(&mut response, limit.bytes, limit.grow()).await;
+            read.map_err(|error| while_reading(name, error))?
+        }
     };
     if !is_whole {
-        return Err(ToolFailure::new(
-            Cause::ResultTooLarge,
-            format!("Tool '{name}' answered with more than the {limit} bytes that are allowed. Ask for less."),
-        ));
+        return Err(too_large(name, limit.most()));
+    }
+    if let Some(room) = limit.room {
+        room.shrink(bytes.len());
     }
     let content_type = ContentType::of(response.headers());
     content_type.decode(&bytes).map(|text| mask.whole(&text)).ok_or_else(|| {

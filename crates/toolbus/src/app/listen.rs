@@ -12,6 +12,7 @@ use toolbus_core::caller::IdentitySource;
 use toolbus_core::ledger::{Ledger, LedgerSettings};
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Rank;
+use toolbus_core::results::ResultBudget;
 use toolbus_core::working_memory::WorkingMemory;
 use toolbus_core::{About, Budgets, Clock, ControlService, DispatcherSettings, Invoker, MAX_CONTROL_BODY, ReplyRules};
 use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
@@ -230,6 +231,7 @@ pub(super) fn settings(
     redactor: Redactor,
     ledger: Option<Arc<dyn Ledger>>,
     memory: Option<&Arc<dyn WorkingMemory>>,
+    budget: &ResultBudget,
 ) -> DispatcherSettings {
     let of_ledger = |ledger| LedgerSettings {
         ledger,
@@ -246,7 +248,7 @@ pub(super) fn settings(
         redactor,
         ignores_unknown_servers: config.mcp.unknown_server == UnknownServer::Ignore,
         ledger: ledger.map(of_ledger),
-        results: memory.map(|memory| config.results.settings(Arc::clone(memory))),
+        results: memory.map(|memory| config.results.settings(Arc::clone(memory), budget.clone())),
         clock: Clock::SYSTEM,
         random: Random::SYSTEM,
     }

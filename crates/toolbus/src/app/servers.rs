@@ -9,6 +9,7 @@ use toolbus_core::events::McpClientEvents;
 use toolbus_core::policy::EffectiveTools;
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Registry;
+use toolbus_core::results::ResultBudget;
 use toolbus_core::store::Store;
 use toolbus_core::toolsets::SessionSet;
 use toolbus_mcp_client::model_tools::Registrar;
@@ -40,7 +41,7 @@ pub struct AppServers {
 
 impl AppServers {
     /// No servers yet; none at all where the configuration gives this process other parts to run. `redactor` removes secrets
-    /// from what they say.
+    /// from what they say; `results` is room for large answers.
     ///
     /// # Errors
     ///
@@ -50,11 +51,12 @@ impl AppServers {
         registry: Registry,
         observer: Arc<dyn McpClientEvents>,
         redactor: &Redactor,
+        results: Option<ResultBudget>,
     ) -> Result<Option<Self>, AppError> {
         if !config.roles().contains(&Role::Mcp) {
             return Ok(None);
         }
-        let launcher = Launcher::new().map_err(AppError::Servers)?.redacting(redactor.clone());
+        let launcher = Launcher::new().map_err(AppError::Servers)?.redacting(redactor.clone()).with_results(results);
         let scanner = Scanner::new().map_err(AppError::Scan)?;
         let bridge = mcp::Servers::new(registry, launcher.clone(), Arc::clone(&observer), scanner);
         Ok(Some(Self { bridge, launcher, observer, configured: Arc::default() }))

@@ -109,6 +109,7 @@ mod tests {
             limit: Duration::from_secs(30),
             cancelled: CancellationToken::new(),
             trace: None,
+            room: None,
             progress: None,
             idempotency_key: None,
         };

@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toolbus_broker::rabbitmq::Tls;
-use toolbus_config::{KeyPath, Part, SchemaDifference, Tree};
+use toolbus_config::{ByteSize, KeyPath, Part, SchemaDifference, Tree};
 use toolbus_core::working_memory::MAX_TTL;
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 
@@ -34,6 +34,8 @@ use super::{MemoryConfig, ResultsConfig, ScheduleConfig};
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Shortest secret of the daemon's own, in bytes.
 const MIN_SECRET: usize = 16;
+/// Largest result that may be read: its texts are copied more than once.
+const MAX_RESULT: ByteSize = ByteSize::from_mib(512);
 
 /// Every contradiction between values that are, each for itself, in order.
 ///
@@ -217,6 +219,16 @@ impl RuleChecker<'_> {
         let ttl = results.ttl;
         if ttl.get() > MAX_TTL || ttl.get().is_zero() {
             self.tell(&["results.ttl"], format!("parts are kept for 1s to 24h, not for {ttl}"));
+        }
+        let ResultsConfig { max_size, max_total_size, .. } = results;
+        if *max_size > MAX_RESULT {
+            self.tell(&["results.max_size"], format!("a result has at most {MAX_RESULT}, not {max_size}"));
+        }
+        if max_size > max_total_size {
+            self.tell(
+                &["results.max_size", "results.max_total_size"],
+                format!("max_size ({max_size}) is larger than max_total_size ({max_total_size})"),
+            );
         }
     }
 

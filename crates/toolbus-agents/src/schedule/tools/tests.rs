@@ -43,6 +43,7 @@ impl Fixture {
             limit: Duration::from_secs(30),
             cancelled: CancellationToken::new(),
             trace: None,
+            room: None,
             progress: None,
             idempotency_key: None,
         };

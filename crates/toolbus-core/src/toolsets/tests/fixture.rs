@@ -175,6 +175,7 @@ impl World {
             limit: Duration::from_secs(30),
             cancelled: CancellationToken::new(),
             trace: None,
+            room: None,
             progress: None,
         };
         TaskTracker::new().spawn(tool.executor.execute_boxed(call))

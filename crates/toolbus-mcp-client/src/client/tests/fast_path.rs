@@ -53,7 +53,7 @@ async fn connect(session_mode: SessionMode) -> (Arc<Connection>, Server) {
     let (exit, exited) = watch::channel(None);
     let closing = CancellationToken::new();
     let transport =
-        StdioTransport::new(from, to, "scripted".into(), closing.clone(), Exited::new(exited), Clock::SYSTEM);
+        StdioTransport::new(from, to, "scripted".into(), closing.clone(), Exited::new(exited), None, Clock::SYSTEM);
     let how = How { session_mode: Some(session_mode), fast_path: Some(transport.fast_path()), ..How::default() };
     let mut server = Server { output, input: BufReader::new(input), closing, _exit: exit };
     let opened = open(transport, how);

@@ -62,7 +62,7 @@ fn start(mode: &str) -> (StdioTransport, Program) {
     let (from, to) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
     let (told, exit) = watch::channel(None);
     let closing = CancellationToken::new();
-    let transport = StdioTransport::new(from, to, "program".into(), closing, Exited::new(exit), Clock::SYSTEM);
+    let transport = StdioTransport::new(from, to, "program".into(), closing, Exited::new(exit), None, Clock::SYSTEM);
     (transport, Program { _child: child, _exit: told })
 }
 

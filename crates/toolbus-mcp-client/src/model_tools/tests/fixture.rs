@@ -115,6 +115,7 @@ pub(super) fn call(caller: &Caller, tool: &str, arguments: Value) -> ToolCall {
         limit: Duration::from_secs(30),
         cancelled: CancellationToken::new(),
         trace: None,
+        room: None,
         progress: None,
     }
 }

@@ -78,6 +78,7 @@ impl Fixture {
             limit: Duration::from_secs(60),
             cancelled: CancellationToken::new(),
             trace: None,
+            room: None,
             progress: None,
         };
         let executor = Arc::clone(&self.registry.snapshot().get("who").unwrap().executor);

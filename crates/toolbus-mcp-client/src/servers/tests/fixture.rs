@@ -125,6 +125,7 @@ impl Fixture {
             limit: deadline.saturating_duration_since(Instant::now()),
             cancelled: CancellationToken::new(),
             trace: None,
+            room: None,
             progress: None,
         };
         Arc::clone(&tool.executor).execute_boxed(call)

@@ -46,6 +46,7 @@ impl Desk {
             limit: Duration::from_secs(60),
             cancelled: CancellationToken::new(),
             trace: None,
+            room: None,
             progress: None,
         };
         let answer = Arc::clone(&tool.executor).execute_boxed(call);

@@ -13,15 +13,16 @@ use reqwest::{Method, Response, StatusCode};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
+use toolbus_core::results::{ReservedRoom, ResultBudget};
 use toolbus_core::secret::Secret;
 use toolbus_outbound::headers::{HeaderError, parse_name, parse_value};
-use toolbus_outbound::{Authorizer, http_client, read_up_to};
+use toolbus_outbound::{Authorizer, http_client, read_growing, read_up_to};
 use url::Url;
 
 use super::HttpOpenError;
 use super::error::{HttpError, HttpErrorKind};
 use crate::spec::{Credential, HttpSpec};
-use crate::transport::TransportFailure;
+use crate::transport::{MAX_MESSAGE, TransportFailure, max_message};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -126,13 +127,19 @@ pub(crate) struct OutgoingRequest {
 #[derive(Clone)]
 pub(crate) struct McpHttpClient {
     requester: Arc<Requester>,
+    results: Option<ResultBudget>,
     closed: CancellationToken,
     failure: TransportFailure,
 }
 
 impl McpHttpClient {
-    pub(super) fn new(requester: Arc<Requester>) -> Self {
-        Self { requester, closed: CancellationToken::new(), failure: TransportFailure::default() }
+    pub(super) fn new(requester: Arc<Requester>, results: Option<ResultBudget>) -> Self {
+        Self { requester, results, closed: CancellationToken::new(), failure: TransportFailure::default() }
+    }
+
+    /// Room for answers of more than [`MAX_MESSAGE`](crate::transport::MAX_MESSAGE) bytes.
+    pub(crate) const fn results(&self) -> Option<&ResultBudget> {
+        self.results.as_ref()
     }
 
     /// The configured URL, without user name and password.
@@ -200,20 +207,40 @@ pub(super) fn configured(headers: &BTreeMap<String, Secret>) -> Result<HeaderMap
     Ok(checked)
 }
 
-/// Largest answer, in bytes after decompression.
-pub(crate) const MAX_ANSWER: usize = 16 * 1024 * 1024;
 /// Largest answer to a request that failed, in bytes after decompression.
-pub(super) const MAX_REFUSAL: usize = 64 * 1024;
+const MAX_REFUSAL: usize = 64 * 1024;
 
-/// Reads a body of at most `limit` bytes.
-pub(super) async fn read(origin: &str, mut response: Response, limit: usize) -> Result<Vec<u8>, HttpError> {
-    match read_up_to(&mut response, limit).await.map_err(|error| HttpError::unanswered(origin, &error))? {
+/// Reads the body of a request that failed, if it is short.
+pub(super) async fn read_refusal(origin: &str, mut response: Response) -> Result<Vec<u8>, HttpError> {
+    match read_up_to(&mut response, MAX_REFUSAL).await.map_err(|error| HttpError::unanswered(origin, &error))? {
         (body, true) => Ok(body),
-        (_, false) => {
-            let text = format!("the MCP server at {origin} answered more than {limit} bytes");
-            Err(HttpError::new(HttpErrorKind::TooLarge, text))
-        }
+        (_, false) => Err(too_large(origin, MAX_REFUSAL)),
     }
+}
+
+/// Reads an answer. What it returns with a large one keeps room for it.
+pub(super) async fn read_answer(
+    client: &McpHttpClient,
+    mut response: Response,
+) -> Result<(Vec<u8>, Option<ReservedRoom>), HttpError> {
+    let (results, most) = (client.results(), max_message(client.results()));
+    let mut reserved = None;
+    let grow = async {
+        if let Some(results) = results {
+            reserved = Some(results.reserve().await);
+        }
+        most
+    };
+    let read = read_growing(&mut response, MAX_MESSAGE, grow).await;
+    match read.map_err(|error| HttpError::unanswered(client.origin(), &error))? {
+        (body, true) => Ok((body, reserved)),
+        (_, false) => Err(too_large(client.origin(), most)),
+    }
+}
+
+fn too_large(origin: &str, limit: usize) -> HttpError {
+    let text = format!("the MCP server at {origin} answered more than {limit} bytes");
+    HttpError::new(HttpErrorKind::TooLarge, text)
 }
 
 #[cfg(test)]

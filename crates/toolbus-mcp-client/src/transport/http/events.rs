@@ -7,9 +7,10 @@ use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use reqwest::Response;
 use sse_stream::Sse;
+use toolbus_core::results::{ReservedRoom, ResultBudget};
 
-use super::client::MAX_ANSWER;
 use super::error::{HttpError, HttpErrorKind};
+use crate::transport::{MAX_MESSAGE, max_message};
 
 /// Longest id of an event, in bytes; longer ones are ignored.
 const MAX_ID: usize = 1024;
@@ -18,11 +19,18 @@ const RETRY_MS: std::ops::RangeInclusive<u64> = 500..=60_000;
 /// Room for a line that is kept for the next, in bytes.
 const KEPT_LINE: usize = 64 * 1024;
 
-/// The events of an answer, each of at most [`MAX_ANSWER`] bytes. An error is the last item.
-pub(crate) fn events(origin: &str, response: Response) -> BoxStream<'static, Result<Sse, HttpError>> {
+/// The events of an answer, each of at most [`MAX_MESSAGE`] bytes, or of as many as `results` allows. An error is the last
+/// item.
+pub(crate) fn events(
+    origin: &str,
+    response: Response,
+    results: Option<ResultBudget>,
+) -> BoxStream<'static, Result<Sse, HttpError>> {
     let reader = EventReader {
         origin: origin.to_owned(),
         response: Some(response),
+        results,
+        reserved: None,
         parser: Parser::default(),
         ready: VecDeque::new(),
     };
@@ -33,6 +41,10 @@ struct EventReader {
     origin: String,
     /// Absent after an error.
     response: Option<Response>,
+    /// Room for large events.
+    results: Option<ResultBudget>,
+    /// That of the event that is being read.
+    reserved: Option<ReservedRoom>,
     parser: Parser,
     ready: VecDeque<Sse>,
 }
@@ -43,16 +55,29 @@ impl EventReader {
             if let Some(event) = self.ready.pop_front() {
                 return Some(Ok(event));
             }
+            if self.parser.held() <= MAX_MESSAGE {
+                self.reserved = None;
+                self.parser.raised = None;
+            }
             let read = self.response.as_mut()?.chunk().await;
             let problem = match read {
-                Ok(Some(chunk)) => match self.parser.read(&chunk, &mut self.ready) {
-                    Ok(()) => continue,
-                    Err(TooLarge) => {
-                        let origin = &self.origin;
-                        let text = format!("the MCP server at {origin} sent an event of more than {MAX_ANSWER} bytes");
-                        HttpError::new(HttpErrorKind::TooLarge, text)
+                Ok(Some(chunk)) => {
+                    if self.parser.held() + chunk.len() > MAX_MESSAGE
+                        && self.reserved.is_none()
+                        && let Some(results) = &self.results
+                    {
+                        self.reserved = Some(results.reserve().await);
+                        self.parser.raised = Some(max_message(Some(results)));
                     }
-                },
+                    match self.parser.read(&chunk, &mut self.ready) {
+                        Ok(()) => continue,
+                        Err(TooLarge) => {
+                            let (origin, most) = (&self.origin, self.parser.limit());
+                            let text = format!("the MCP server at {origin} sent an event of more than {most} bytes");
+                            HttpError::new(HttpErrorKind::TooLarge, text)
+                        }
+                    }
+                }
                 Ok(None) => return None,
                 Err(error) => HttpError::unanswered(&self.origin, &error),
             };
@@ -71,6 +96,8 @@ struct TooLarge;
 struct Parser {
     line: Vec<u8>,
     event: Sse,
+    /// The limit of an event that is larger than others; absent: [`MAX_MESSAGE`].
+    raised: Option<usize>,
     is_after_cr: bool,
     is_after_first_line: bool,
 }
@@ -95,13 +122,22 @@ impl Parser {
     }
 
     fn extend_line(&mut self, part: &[u8]) -> Result<(), TooLarge> {
-        let Sse { event, data, id, .. } = &self.event;
-        let held: usize = [event, data, id].into_iter().flatten().map(String::len).sum();
-        if held + self.line.len() + part.len() > MAX_ANSWER {
+        if self.held() + part.len() > self.limit() {
             return Err(TooLarge);
         }
         self.line.extend_from_slice(part);
         Ok(())
+    }
+
+    /// Bytes of the event that has not ended.
+    fn held(&self) -> usize {
+        let Sse { event, data, id, .. } = &self.event;
+        let fields: usize = [event, data, id].into_iter().flatten().map(String::len).sum();
+        fields + self.line.len()
+    }
+
+    fn limit(&self) -> usize {
+        self.raised.unwrap_or(MAX_MESSAGE)
     }
 
     fn end_line(&mut self, ready: &mut VecDeque<Sse>) {
@@ -190,7 +226,7 @@ mod tests {
             let (mut parser, mut ready) = (Parser::default(), VecDeque::new());
             let fed = (0..17).map(|_| parser.read(text, &mut ready)).find(Result::is_err);
             assert_eq!(fed, Some(Err(TooLarge)));
-            assert!(parser.line.len() <= MAX_ANSWER);
+            assert!(parser.line.len() <= MAX_MESSAGE);
         }
     }
 

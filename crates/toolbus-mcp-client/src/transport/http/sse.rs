@@ -52,7 +52,10 @@ impl SseTransport {
             return Err(HttpError::invalid(text));
         }
         let closed = client.closed().clone();
-        let mut events = events(origin, response).take_until(closed.clone().cancelled_owned()).fuse().boxed();
+        let mut events = events(origin, response, client.results().cloned())
+            .take_until(closed.clone().cancelled_owned())
+            .fuse()
+            .boxed();
         let first = events.next().await.unwrap_or_else(|| {
             let text = format!("the MCP server at {origin} ended its stream of events at once");
             Err(HttpError::new(HttpErrorKind::ConnectionLost, text))

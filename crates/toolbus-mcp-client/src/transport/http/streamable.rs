@@ -13,10 +13,11 @@ use rmcp::transport::streamable_http_client::{
 };
 use sse_stream::Sse;
 
-use super::client::{self, MAX_ANSWER, MAX_REFUSAL, McpHttpClient, OutgoingRequest};
+use super::client::{self, McpHttpClient, OutgoingRequest};
 use super::error::{HttpError, HttpErrorKind};
 use super::events::events;
 use crate::client::message;
+use crate::transport::max_message;
 
 /// The header that names a session.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -146,7 +147,8 @@ impl McpHttpClient {
                 format!("the MCP server at {origin} answered neither JSON nor events: check the path of its URL");
             return Err(HttpError::invalid(text).into());
         }
-        let body = client::read(origin, response, MAX_ANSWER).await?;
+        // Its room is kept until it has been read as a message.
+        let (body, _room) = client::read_answer(self, response).await?;
         match message::read(&body) {
             Ok(ServerJsonRpcMessage::Response(answer)) if answer.id.to_string() == id.to_string() => {
                 Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Response(answer), session))
@@ -171,7 +173,7 @@ impl McpHttpClient {
             return Err(refusal.into());
         }
         let is_client_error = response.status().is_client_error();
-        let body = client::read(self.origin(), response, MAX_REFUSAL).await.unwrap_or_default();
+        let body = client::read_refusal(self.origin(), response).await.unwrap_or_default();
         match serde_json::from_slice(&body) {
             Ok(ServerJsonRpcMessage::Error(error)) => Ok(correlated(error.error, id, None)),
             // A server of an older protocol version: the handshake continues with `initialize`.
@@ -186,7 +188,8 @@ impl McpHttpClient {
     /// ends it leaves alone, or comes back to it later.
     fn answers(&self, response: Response, id: RequestId, opens: bool) -> BoxStream<'static, Result<Sse, SseError>> {
         let failure = self.failure().clone();
-        let answers = events(self.origin(), response).filter_map(move |event| {
+        let most = max_message(self.results());
+        let answers = events(self.origin(), response, self.results().cloned()).filter_map(move |event| {
             let said = match event {
                 Ok(event) => {
                     let data = event.data.filter(|data| !message::is_long_notification(data.as_bytes()));
@@ -198,7 +201,7 @@ impl McpHttpClient {
                     if opens && !is_too_large {
                         failure.set(error.to_string());
                     }
-                    is_too_large.then(|| too_large(&id))
+                    is_too_large.then(|| too_large(&id, most))
                 }
             };
             std::future::ready(said.map(Ok))
@@ -227,7 +230,7 @@ impl McpHttpClient {
         let status = response.status();
         if status.is_success() && is_of_type(&response, EVENT_STREAM) {
             let origin = self.origin().to_owned();
-            let events = events(&origin, response).filter_map(move |event| {
+            let events = events(&origin, response, None).filter_map(move |event| {
                 let event = event.inspect_err(|error| tracing::debug!(%error, "a stream of notifications ended"));
                 std::future::ready(event.ok().map(Ok))
             });
@@ -262,8 +265,8 @@ fn is_forgotten(status: StatusCode, refusal: &StreamableHttpPostResponse) -> boo
 
 /// An event in place of the one that was too large, so that the caller hears why there is no answer, and not from
 /// where.
-fn too_large(id: &RequestId) -> Sse {
-    let text = format!("its server sent an event of more than {MAX_ANSWER} bytes. Ask for less.");
+fn too_large(id: &RequestId, most: usize) -> Sse {
+    let text = format!("its server sent an event of more than {most} bytes. Ask for less.");
     let message = ServerJsonRpcMessage::error(ErrorData::internal_error(text, None), Some(id.clone()));
     Sse::default().data(serde_json::to_string(&message).unwrap_or_default())
 }

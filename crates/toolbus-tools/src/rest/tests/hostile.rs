@@ -14,7 +14,8 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::tool::ToolOutput;
+use toolbus_core::results::ResultBudget;
+use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use super::server::{TestServer, closed, raw, read_head};
 use super::tool;
@@ -34,7 +35,7 @@ async fn after(bytes: impl Into<Vec<u8>>) -> Result<ToolOutput, ToolFailure> {
         }
     })
     .await;
-    run(&tool(origin, |s| s.max_response = "10000B".parse().unwrap()), json!({})).await
+    run(&tool(origin, |s| s.max_response = Some("10000B".parse().unwrap())), json!({})).await
 }
 
 fn reset(stream: TcpStream) {
@@ -110,7 +111,8 @@ async fn of_a_huge_answer_no_more_is_read_than_allowed() {
         }
     })
     .await;
-    let failure = run(&tool(origin, |s| s.max_response = "10000B".parse().unwrap()), json!({})).await.unwrap_err();
+    let failure =
+        run(&tool(origin, |s| s.max_response = Some("10000B".parse().unwrap())), json!({})).await.unwrap_err();
     assert_eq!(failure.cause, Cause::ResultTooLarge);
     assert!(sent.load(Ordering::Relaxed) < 50_000_000, "{sent:?} bytes were taken");
 }
@@ -135,7 +137,7 @@ async fn a_gzip_bomb_counts_with_its_decompressed_size() {
     })
     .await;
     let failure =
-        run(&tool(&server.origin, |s| s.max_response = "100000B".parse().unwrap()), json!({})).await.unwrap_err();
+        run(&tool(&server.origin, |s| s.max_response = Some("100000B".parse().unwrap())), json!({})).await.unwrap_err();
     assert!(length < 100_000, "the test is about decompression: {length}");
     assert_eq!(failure.cause, Cause::ResultTooLarge);
 }
@@ -241,6 +243,50 @@ async fn a_server_that_is_not_there_is_a_failed_connection() {
         }
         for address in ["127.0.0.1", "no-such-host"] {
             assert!(!failure.message.contains(address), "{failure:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_result_that_is_kept_in_parts_may_have_more_unless_the_endpoint_has_a_limit() {
+    let budget = ResultBudget::new(3 << 20, 3 << 20);
+    for (size, is_announced, limit, has_room, expected) in [
+        (2, true, None, true, None),
+        (2, false, None, true, None),
+        (2, true, None, false, Some(1 << 20)),
+        (2, true, Some("1MiB"), true, Some(1 << 20)),
+        (4, true, None, true, Some(3 << 20)),
+        (4, false, None, true, Some(3 << 20)),
+    ] {
+        let length = if is_announced { format!("content-length: {}\r\n", size << 20) } else { String::new() };
+        let answer = Arc::new(format!("HTTP/1.1 200 OK\r\n{length}\r\n{}", "x".repeat(size << 20)));
+        let origin = raw(move |mut stream| {
+            let answer = Arc::clone(&answer);
+            async move {
+                // The client may have gone already.
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        })
+        .await;
+        let tool = tool(origin, |s| s.max_response = limit.map(|limit: &str| limit.parse().unwrap()));
+        let room = has_room.then(|| budget.room());
+        let call = ToolCall { room: room.clone(), ..call(&tool, json!({})) };
+        let result = Arc::clone(&tool.executor).execute_boxed(call).await;
+        match expected {
+            None => {
+                assert_eq!(result.unwrap().content.unwrap().len(), size << 20);
+                assert_eq!(
+                    budget.room().take("t", 2 << 20).unwrap_err().cause,
+                    Cause::Unavailable,
+                    "2 of 3 MiB are taken"
+                );
+                budget.room().take("t", 1 << 20).unwrap();
+            }
+            Some(limit) => {
+                let failure = result.unwrap_err();
+                assert_eq!(failure.cause, Cause::ResultTooLarge);
+                assert!(failure.message.contains(&format!("the {limit} bytes")), "{}", failure.message);
+            }
         }
     }
 }

@@ -27,7 +27,7 @@ async fn answered(
         response.body(Body::from(body.clone())).unwrap()
     })
     .await;
-    run(&tool(&server.origin, |s| s.max_response = "10000B".parse().unwrap()), json!({})).await
+    run(&tool(&server.origin, |s| s.max_response = Some("10000B".parse().unwrap())), json!({})).await
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn success_of_every_kind_is_a_result() {
 #[tokio::test]
 async fn the_answer_to_head_is_an_empty_text() {
     let server = TestServer::saying("not sent").await;
-    let tool = tool(&server.origin, |s| (s.method, s.max_response) = (Method::Head, "1B".parse().unwrap()));
+    let tool = tool(&server.origin, |s| (s.method, s.max_response) = (Method::Head, Some("1B".parse().unwrap())));
     assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("")));
 }
 

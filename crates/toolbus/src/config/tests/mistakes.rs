@@ -270,3 +270,14 @@ fn an_endpoint_without_a_name_or_description_is_told_its_other_mistakes_too() {
 fn a_time_zone_that_there_is_not_is_told() {
     insta::assert_snapshot!(problems("[schedule]\ntimezone = 'Berlin'"), @"a.toml:2:12: `schedule.timezone`: `Berlin` is no time zone; expected an IANA name such as `Europe/Berlin`, or `UTC`");
 }
+
+#[test]
+fn room_for_large_results_has_room_for_one() {
+    for (text, expected) in [
+        ("max_size = '64MiB'\nmax_total_size = '32MiB'", "max_size (64MiB) is larger than max_total_size (32MiB)"),
+        ("max_size = '600MiB'\nmax_total_size = '1GiB'", "a result has at most 512MiB, not 600MiB"),
+    ] {
+        let told = problems(&format!("[results]\n{text}"));
+        assert!(told.contains(expected), "{told}");
+    }
+}

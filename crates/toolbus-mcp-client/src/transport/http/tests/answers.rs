@@ -10,10 +10,11 @@ use rmcp::transport::Transport as _;
 use serde_json::{Value, json};
 use tokio::sync::{Barrier, Notify};
 use toolbus_core::failure::Cause;
+use toolbus_core::results::ResultBudget;
 use toolbus_testing::patience::eventually;
 
 use super::server::{Asked, Open, Server, endless, events, json_of, orderly, result_of, said, silent_after, status};
-use super::{begin, begun, call, cancel, message, open, received};
+use super::{begin, begun, call, cancel, message, open, opener, received};
 use crate::spec::HttpKind;
 use crate::transport::http::classify;
 
@@ -310,4 +311,25 @@ async fn a_hundred_calls_are_on_their_way_at_a_time() {
     }
     answered.sort_by_key(Value::as_i64);
     assert_eq!(answered, (1..=CALLS).map(|id| json!(id)).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_large_answer_is_read_where_results_have_room_for_it() {
+    let text = "x".repeat(LIMIT + 1);
+    let server = answering(move |asked| {
+        let answer = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said(&text) });
+        if asked.id() == 1 { result_of(asked, &said(&text)) } else { events(format!("data: {answer}\n\n")) }
+    })
+    .await;
+    let budget = ResultBudget::new(32 << 20, 32 << 20);
+    let opener = opener(&server.url, HttpKind::Streamable, None).with_results(Some(budget.clone()));
+    let mut transport = opener.open().await.unwrap();
+    begin(&mut transport).await.unwrap();
+    for id in [1, 2] {
+        transport.send(call(id)).await.unwrap();
+        let answer = received(&mut transport).await;
+        assert_eq!(answer["result"]["content"][0]["text"].as_str().map(str::len), Some(LIMIT + 1));
+    }
+    drop(transport);
+    eventually("all room to be free", async || budget.room().take("t", 32 << 20).ok()).await;
 }
