@@ -1,13 +1,12 @@
-//! What cutting long results costs: `cargo bench -p toolbus-memory --bench chunk`.
+//! What cutting long results costs, in CPU time, so that a machine with other work gives the same figures:
+//! `cargo bench -p toolbus-memory --bench chunk`.
+
+#![expect(clippy::unwrap_used, reason = "a measurement that cannot be made should fail")]
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use divan::counter::BytesCount;
 use toolbus_memory::chunk::{ChunkLimits, chunk};
-
-fn main() {
-    divan::main();
-}
 
 /// The limits of results by default.
 fn limits() -> ChunkLimits {
@@ -65,21 +64,36 @@ fn api(size: usize) -> String {
     text
 }
 
-#[divan::bench(args = [100_000, 1_000_000, 50_000_000])]
-fn markdown(bencher: divan::Bencher<'_, '_>, size: usize) {
-    let text = documentation(size);
-    bencher.counter(BytesCount::of_str(&text)).bench_local(|| chunk(&text, limits()));
-}
-
-#[divan::bench(args = [100_000, 1_000_000])]
-fn json(bencher: divan::Bencher<'_, '_>, size: usize) {
-    let text = api(size);
-    bencher.counter(BytesCount::of_str(&text)).bench_local(|| chunk(&text, limits()));
-}
-
 /// Text without structure: cut between graphemes.
-#[divan::bench(args = [1_000_000])]
-fn one_line(bencher: divan::Bencher<'_, '_>, size: usize) {
-    let text = "日本語 e\u{301} words ".repeat(size / 22);
-    bencher.counter(BytesCount::of_str(&text)).bench_local(|| chunk(&text, limits()));
+fn one_line(size: usize) -> String {
+    "日本語 e\u{301} words ".repeat(size / 22)
+}
+
+/// Makes a text of at least so many bytes.
+type MakeText = fn(usize) -> String;
+
+/// CPU time of this thread.
+fn cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+}
+
+fn main() {
+    let texts: [(&str, MakeText); 3] =
+        [("Markdown", documentation), ("JSON", api), ("one line without structure", one_line)];
+    println!("| text | size | mean | MB/s |");
+    for (name, make) in texts {
+        // The kernel counts CPU time in ticks of some milliseconds, so that single runs are too short.
+        for (size, runs) in [(100_000, 2000), (1_000_000, 200), (50_000_000, 4)] {
+            let text = make(size);
+            let began = cpu();
+            for _ in 0..runs {
+                std::hint::black_box(chunk(std::hint::black_box(&text), limits()));
+            }
+            let mean = (cpu() - began).as_secs_f64() / f64::from(runs);
+            #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
+            let speed = text.len() as f64 / mean / 1e6;
+            println!("| {name} | {} KB | {:.2} ms | {speed:.0} |", size / 1000, mean * 1e3);
+        }
+    }
 }
