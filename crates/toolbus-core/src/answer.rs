@@ -281,7 +281,7 @@ fn with_call_id(properties: &Properties, body: &Bytes, call_id: &str) -> Bytes {
 
 /// What became of a script that was run.
 fn script_result(call_id: &str, output: ToolOutput, ran: Duration) -> ScriptInvokeResponse {
-    let ToolOutput { content, blocks: _, is_error, structured: _, program } = output;
+    let ToolOutput { content, blocks: _, is_error, structured: _, program, split: _ } = output;
     let program = program.map_or_else(
         || Program { stdout: content, stderr: None, exit_code: i32::from(is_error), elapsed: ran },
         |program| *program,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -163,6 +164,25 @@ pub trait ResultSplitter: fmt::Debug + Send + Sync + 'static {
     fn split(&self, result: LongResult) -> BoxFuture<'_, Result<SplitResult, String>>;
 }
 
+/// How a tool wants its result split, in the place of what the configuration says of results.
+///
+/// A caller that cannot read parts, or whose parts cannot be kept, gets the first `threshold` characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SplitRule {
+    /// Length above which it is split, in characters.
+    pub threshold: usize,
+    /// Length of its longest part, in characters.
+    pub max: usize,
+    /// How long its parts are kept.
+    pub ttl: Duration,
+    /// What the keys of its parts begin with, after the namespace. Parts replace earlier ones of the same stem.
+    pub stem: String,
+    /// The category of its parts.
+    pub category: &'static str,
+    /// What the text before the table begins with: what must be known of it, and its name.
+    pub subject: String,
+}
+
 /// A result that is too long.
 #[derive(Debug, Clone)]
 pub struct LongResult {
@@ -176,6 +196,8 @@ pub struct LongResult {
     pub text: Arc<str>,
     /// Length of its longest part, in characters.
     pub max: usize,
+    /// How its tool wants it split.
+    pub rule: Option<Box<SplitRule>>,
 }
 
 /// What stands for a result that was split.

@@ -21,7 +21,7 @@ pub use crate::failure::Effect;
 use crate::failure::{Cause, ToolFailure};
 use crate::progress::ProgressSink;
 use crate::redact::{REDACTED, Redactor};
-use crate::results::ResultRoom;
+use crate::results::{ResultRoom, SplitRule};
 
 /// What is known of a tool.
 #[derive(Debug, Clone)]
@@ -185,12 +185,14 @@ pub struct ToolOutput {
     pub structured: Option<Box<Value>>,
     /// What a program wrote, where the tool ran one; not on the wire of `tool.invoke`.
     pub program: Option<Box<Program>>,
+    /// How it is split if it is too long, where that is not as the results of other tools are.
+    pub split: Option<Box<SplitRule>>,
 }
 
 impl ToolOutput {
     /// Removes secrets from a result. Data that holds one is replaced as a whole, so that it can be decoded.
     pub(crate) fn redact(&mut self, redactor: &Redactor) {
-        let Self { content, blocks, structured, is_error: _, program } = self;
+        let Self { content, blocks, structured, is_error: _, program, split } = self;
         let clean = |text: &mut Option<String>| {
             if let Some(text) = text {
                 redactor.clean(text);
@@ -211,6 +213,11 @@ impl ToolOutput {
             let Program { stdout, stderr, exit_code: _, elapsed: _ } = &mut **program;
             clean(stdout);
             clean(stderr);
+        }
+        if let Some(rule) = split {
+            let SplitRule { stem, subject, threshold: _, max: _, ttl: _, category: _ } = &mut **rule;
+            redactor.clean(stem);
+            redactor.clean(subject);
         }
     }
 
@@ -248,6 +255,7 @@ impl From<ToolInvokeResponse> for ToolOutput {
             is_error: response.is_error,
             structured: structured.map(Box::new),
             program: None,
+            split: None,
         }
     }
 }

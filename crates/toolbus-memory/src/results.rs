@@ -113,16 +113,21 @@ impl MemorySplitter {
     /// The parts of a result as entries, and what its caller gets.
     fn prepare(&self, result: &LongResult) -> Result<(SplitResult, Vec<NewEntry>), KeyError> {
         let namespace = Namespace::of(result.caller.session.as_deref())?;
-        let LongResult { tool, run, text, max, .. } = result;
-        let name: String = tool.chars().take(MAX_TOOL).map(|c| if is_plain(c) { c } else { '_' }).collect();
-        let key = |end: &str| namespace.key(&format!("{namespace}/tool-{name}-{run}-{end}"));
+        let LongResult { tool, run, text, max, rule, .. } = result;
+        let (stem, category, ttl, subject) = match rule.as_deref() {
+            Some(rule) => (rule.stem.clone(), rule.category, rule.ttl, rule.subject.clone()),
+            None => {
+                let name: String = tool.chars().take(MAX_TOOL).map(|c| if is_plain(c) { c } else { '_' }).collect();
+                (format!("tool-{name}-{run}"), CATEGORY, self.ttl, format!("Tool result for '{tool}'"))
+            }
+        };
+        let key = |end: &str| namespace.key(&format!("{namespace}/{stem}-{end}"));
         let chunked = chunk(text, ChunkLimits::new(MIN_PART, *max));
         let keys = (0..chunked.chunks.len()).map(|index| key(&format!("chunk{index}")));
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         let key_of = |index: usize| keys.get(index).map(ToString::to_string).unwrap_or_default();
         let index = key("index")?;
-        let entry =
-            |key, value: &str| NewEntry { category: Some(CATEGORY.into()), ..NewEntry::new(key, value, self.ttl) };
+        let entry = |key, value: &str| NewEntry { category: Some(category.into()), ..NewEntry::new(key, value, ttl) };
         let mut entries = Vec::with_capacity(keys.len() + 1);
         let mut parts = Vec::with_capacity(keys.len());
         for (chunk, key) in chunked.chunks.iter().zip(&keys) {
@@ -130,16 +135,16 @@ impl MemorySplitter {
             parts.push(ResultPart { key: key.as_str().into(), heading: chunk.heading.clone() });
         }
         entries.push(entry(index.clone(), &chunked.outline(key_of)));
-        let text = introduction(tool, text.chars().count(), &chunked, index.as_str()) + &chunked.table(key_of);
+        let text = introduction(&subject, text.chars().count(), &chunked, index.as_str()) + &chunked.table(key_of);
         Ok((SplitResult { text, parts }, entries))
     }
 }
 
 /// What a model is told before the table, as RockBot's agents are.
-fn introduction(tool: &str, characters: usize, chunked: &ChunkedText, index: &str) -> String {
+fn introduction(subject: &str, characters: usize, chunked: &ChunkedText, index: &str) -> String {
     let (characters, count) = (grouped(characters), chunked.chunks.len());
     format!(
-        "Tool result for '{tool}' is large ({characters} chars) and has been split into {count} chunk(s) stored in working \
+        "{subject} is large ({characters} chars) and has been split into {count} chunk(s) stored in working \
          memory.\n\
          A document outline is stored at key `{index}` — retrieve it with {READER} to navigate the content by section \
          heading.\n\
@@ -155,6 +160,7 @@ fn is_plain(c: char) -> bool {
 mod tests {
     use toolbus_core::Clock;
     use toolbus_core::caller::Caller;
+    use toolbus_core::results::SplitRule;
     use toolbus_core::working_memory::{EntryKey, MemoryEntry};
 
     use super::*;
@@ -171,7 +177,7 @@ mod tests {
 
     fn result(caller: Caller, text: &str) -> LongResult {
         let (caller, tool) = (Arc::new(caller), "fs.read file".into());
-        LongResult { caller, tool, run: "0123abcd".to_owned(), text: text.into(), max: 64_000 }
+        LongResult { caller, tool, run: "0123abcd".to_owned(), text: text.into(), max: 64_000, rule: None }
     }
 
     fn manual() -> String {
@@ -225,6 +231,41 @@ mod tests {
             let split = splitter.split(result(caller(session), &manual())).await.unwrap();
             assert_eq!(&*split.parts[0].key, key);
         }
+    }
+
+    #[tokio::test]
+    async fn a_rule_of_the_tool_gives_length_time_keys_and_the_beginning() {
+        let (splitter, caller, text) = (splitter(&MemoryConfig::default()), caller(Some("abc")), manual());
+        let rule = SplitRule {
+            threshold: 8000,
+            max: 4000,
+            ttl: Duration::from_secs(60),
+            stem: "web-example.com-01".to_owned(),
+            category: "web",
+            subject: "> A note.\n\nPage \"Manual\"".to_owned(),
+        };
+        let long = LongResult { max: 4000, rule: Some(Box::new(rule)), ..result(caller.clone(), &text) };
+        let split = splitter.split(long).await.unwrap();
+        let start = "> A note.\n\nPage \"Manual\" is large (135,075 chars) and has been split into ";
+        assert!(split.text.starts_with(start), "{}", split.text);
+        assert!(split.text.contains("`session/abc/web-example.com-01-index`"), "{}", split.text);
+        let owner = MemoryOwner::of(&caller).unwrap();
+        let all = Namespace::of(None).unwrap().prefix(Some("/")).unwrap();
+        let kept = splitter.memory.list(owner, all).await.unwrap();
+        assert_eq!(kept.len(), split.parts.len() + 1);
+        for info in &kept {
+            assert!(info.key.as_str().starts_with("session/abc/web-example.com-01-"), "{info:?}");
+            assert_eq!(
+                (info.category.as_deref(), info.expires_at - info.saved_at),
+                (Some("web"), Duration::from_secs(60))
+            );
+            assert!(info.characters <= 4000 || info.key.as_str().ends_with("-index"), "{info:?}");
+        }
+        let mut whole = String::new();
+        for part in &split.parts {
+            whole.push_str(&value(&splitter, &caller, &part.key).await.unwrap());
+        }
+        assert_eq!(whole, text);
     }
 
     #[tokio::test]

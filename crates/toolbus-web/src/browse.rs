@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, Effect, ToolFailure};
-use toolbus_core::text::{shown, truncated};
+use toolbus_core::text::shown;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput, time_text};
 use toolbus_outbound::HttpClientError;
 use toolbus_outbound::egress::{Egress, HostLists, Refusal};
@@ -16,6 +16,7 @@ use toolbus_trust::scan::Scanner;
 use toolbus_trust::text;
 use url::Url;
 
+use crate::chunks::ChunkSettings;
 use crate::config::WebConfig;
 use crate::fetch::{FetchError, Fetcher};
 use crate::github::GitHub;
@@ -65,7 +66,11 @@ pub(crate) fn tool(config: &WebConfig, egress: Egress, scanner: Scanner) -> Resu
         scanner,
         conversions: Arc::new(Semaphore::new(CONVERSIONS)),
         timeout: config.browse.timeout.get(),
-        threshold: config.browse.chunking_threshold,
+        chunks: ChunkSettings {
+            threshold: config.browse.chunking_threshold,
+            max: config.browse.chunk_max,
+            ttl: config.browse.chunk_ttl.get(),
+        },
     };
     Ok(Tool::new(descriptor, executor))
 }
@@ -76,8 +81,7 @@ struct BrowseExecutor {
     scanner: Scanner,
     conversions: Arc<Semaphore>,
     timeout: Duration,
-    /// Characters.
-    threshold: usize,
+    chunks: ChunkSettings,
 }
 
 impl Executor for BrowseExecutor {
@@ -93,7 +97,10 @@ impl Executor for BrowseExecutor {
         let now = Clock::SYSTEM.now();
         let until = (now + self.timeout).min(call.deadline.checked_sub(MARGIN).unwrap_or(call.deadline));
         match self.read(&url, mode, &lists, until).await {
-            Ok(page) => Ok(ToolOutput::text(truncated(&page.whole(), self.threshold))),
+            Ok(page) => {
+                let split = Some(Box::new(self.chunks.rule(&url, mode, &page)));
+                Ok(ToolOutput { split, ..ToolOutput::text(page.whole()) })
+            }
             Err(BrowseError::Fetch(error)) => self.failed(&error),
             Err(error) => Ok(ToolOutput::error(format!("The page has no text: {error}."))),
         }
@@ -179,17 +186,16 @@ impl PageText {
             whole.push_str(&self.title);
             whole.push_str("\n\n");
         }
-        for note in &self.notes {
-            whole.push_str("> ");
-            whole.push_str(note);
-            whole.push('\n');
-        }
-        if !self.notes.is_empty() {
-            whole.push('\n');
-        }
+        whole.push_str(&self.quoted_notes());
         whole.push_str(&self.text);
         whole.truncate(whole.trim_end().len());
         whole
+    }
+
+    /// The notes, with an empty line after them if there are any.
+    pub(crate) fn quoted_notes(&self) -> String {
+        let lines: String = self.notes.iter().map(|note| format!("> {note}\n")).collect();
+        if lines.is_empty() { lines } else { lines + "\n" }
     }
 }
 

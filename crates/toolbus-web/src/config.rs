@@ -28,9 +28,15 @@ pub struct WebConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BrowseConfig {
-    /// Characters of a page that are answered. The rest of a longer one is cut off.
+    /// Longest page that is answered as it is, in characters. A longer one is kept in working memory, in chunks, or cut off
+    /// here where that cannot be.
     #[schemars(range(min = 1000))]
     pub chunking_threshold: usize,
+    /// Longest chunk, in characters.
+    #[schemars(range(min = 500))]
+    pub chunk_max: usize,
+    /// How long chunks are kept; at most 24 h.
+    pub chunk_ttl: HumanDuration,
     /// Most bytes that are read of a page, after decompression.
     pub max_page: ByteSize,
     /// Longest time for one page.
@@ -55,6 +61,8 @@ impl Default for BrowseConfig {
     fn default() -> Self {
         Self {
             chunking_threshold: 8000,
+            chunk_max: 4000,
+            chunk_ttl: HumanDuration::from_secs(30 * 60),
             max_page: ByteSize::from_mib(10),
             timeout: HumanDuration::from_secs(20),
             max_redirects: 5,

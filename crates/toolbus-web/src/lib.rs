@@ -10,6 +10,7 @@
 //! Conversions run beside the runtime's workers, a few at a time, each with limits of time, depth and size.
 
 mod browse;
+mod chunks;
 mod config;
 mod fetch;
 mod github;

@@ -64,8 +64,10 @@ pub(super) struct Call {
     pub(super) turn: Option<OwnedSemaphorePermit>,
     /// Its place to run, where its result is large: kept until the answer is delivered, which bounds what answers hold.
     pub(super) permit: Option<Permit>,
-    /// Length above which its result is split, in characters; `None` if it never is.
+    /// Length above which its result is split, in characters; `None` if it never is, but for what its tool says.
     pub(super) split_above: Option<usize>,
+    /// Whether it is a tool that calls: it gets the result as it is, whatever its length.
+    pub(super) gets_whole: bool,
     /// Whether the caller can read what its result is split into, if that is too long.
     pub(super) reads_parts: bool,
     /// Room for a result that is larger than its executor takes by itself, until the call is answered.
@@ -94,6 +96,7 @@ impl Call {
         let model = || request.envelope.header(header::MODEL);
         Box::new(Self {
             split_above: results.and_then(|results| results.threshold(Some(&delivery.routing_key), model)),
+            gets_whole: false,
             reads_parts: false,
             room: None,
             identity,
@@ -151,9 +154,11 @@ impl Call {
             idempotency_key,
         };
         let everywhere = RequestIdentity::given(&request);
-        // A tool gets whole results, for what it does with them.
-        let results = parts.settings.results.as_ref().filter(|_| inner.origin == InnerOrigin::McpClient);
+        // For what it does with them.
+        let gets_whole = inner.origin == InnerOrigin::Tool;
+        let results = parts.settings.results.as_ref().filter(|_| !gets_whole);
         Box::new(Self {
+            gets_whole,
             split_above: results.and_then(|results| results.threshold(None, || None)),
             reads_parts: false,
             room: None,

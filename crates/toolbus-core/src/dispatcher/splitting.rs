@@ -16,10 +16,15 @@ use crate::tool::ToolOutput;
 impl Call {
     /// Notes whether the caller could read the parts of a result that may be too long.
     pub(super) fn note_length(&mut self, output: &ToolOutput, effective: &EffectiveTools) {
-        if self.split_above.is_some_and(|max| may_be_long(output, max)) {
+        if self.splits_above(output).is_some_and(|max| may_be_long(output, max)) {
             let reader = find(effective, ToolRef::named(READER));
             self.reads_parts = reader.is_some_and(|reader| &*reader.tool.descriptor.source == READER_SOURCE);
         }
+    }
+
+    /// Length above which this result is split, in characters; `None` if it never is.
+    fn splits_above(&self, output: &ToolOutput) -> Option<usize> {
+        output.split.as_ref().filter(|_| !self.gets_whole).map(|rule| rule.threshold).or(self.split_above)
     }
 
     /// Whether the caller gets the structured part of this result by itself.
@@ -38,24 +43,26 @@ impl Dispatcher {
     /// Puts the table of its parts in the place of a text that is too long, or the beginning of it if its caller cannot
     /// read parts.
     pub(super) async fn split(&self, call: &Call, output: &mut ToolOutput) {
-        let Some((max, results)) = call.split_above.zip(self.parts.settings.results.as_ref()) else { return };
+        let Some(above) = call.splits_above(output) else { return };
         let Some(tool) = call.tool.as_ref().filter(|tool| &*tool.source != READER_SOURCE) else { return };
-        if !may_be_long(output, max) || call.gets_structured(output) {
+        if !may_be_long(output, above) || call.gets_structured(output) {
             return;
         }
         let takes_long = is_large(output);
         let text = text_of(output);
-        if text.chars().nth(max).is_none() {
+        if text.chars().nth(above).is_none() {
             return;
         }
         let text: Arc<str> = text.into();
-        let splitter = &results.splitter;
-        let splitting = call.reads_parts.then(|| {
+        let rule = output.split.take();
+        let results = self.parts.settings.results.as_ref().filter(|_| call.reads_parts);
+        let splitting = results.map(|results| {
             let mut run = self.random().id();
             run.truncate(8);
             let (caller, tool) = (Arc::clone(&call.request.caller), Arc::clone(&tool.name));
-            let result = LongResult { caller, tool, run, text: Arc::clone(&text), max };
-            beside(takes_long, || splitter.split(result))
+            let max = rule.as_ref().map_or(above, |rule| rule.max);
+            let result = LongResult { caller, tool, run, text: Arc::clone(&text), max, rule };
+            beside(takes_long, || results.splitter.split(result))
         });
         let split = match splitting {
             Some(splitting) => splitting.await.map_err(Some),
@@ -73,7 +80,7 @@ impl Dispatcher {
                     "a long result was cut: its parts cannot be kept"
                 );
             }
-            SplitResult { text: beside(takes_long, || truncated(&text, max)), parts: Vec::new() }
+            SplitResult { text: beside(takes_long, || truncated(&text, above)), parts: Vec::new() }
         });
         replace_text(output, split, call.gets(header::RESOURCE_LINKS));
     }

@@ -8,6 +8,7 @@ use super::forms::forms;
 use super::{MAX_OUTDATED, Obstacle, Redactor, obstacle};
 use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
+use crate::results::SplitRule;
 use crate::secret::Secret;
 use crate::tool::{Program, ToolOutput};
 
@@ -264,6 +265,14 @@ fn every_text_of_a_result_is_cleaned() {
         elapsed: Default::default(),
     };
     let mut output = ToolOutput { blocks: vec![block], ..ToolOutput::text(secret) }.of_program(program);
+    output.split = Some(Box::new(SplitRule {
+        threshold: 1,
+        max: 1,
+        ttl: Default::default(),
+        stem: secret.to_owned(),
+        category: "web",
+        subject: secret.to_owned(),
+    }));
     output.structured = Some(Box::new(json!({"token": secret, "size": 12})));
     output.redact(&redactor);
     insta::assert_debug_snapshot!(output, @r#"
@@ -305,6 +314,16 @@ fn every_text_of_a_result_is_cleaned() {
                 ),
                 exit_code: 1,
                 elapsed: 0ns,
+            },
+        ),
+        split: Some(
+            SplitRule {
+                threshold: 1,
+                max: 1,
+                ttl: 0ns,
+                stem: "[redacted]",
+                category: "web",
+                subject: "[redacted]",
             },
         ),
     }

@@ -1,6 +1,7 @@
 //! Results that are too long for a model.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
@@ -10,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::AgentName;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::results::{
-    LongResult, READER, READER_SOURCE, ResultBudget, ResultPart, ResultSettings, ResultSplitter, SplitResult,
+    LongResult, READER, READER_SOURCE, ResultBudget, ResultPart, ResultSettings, ResultSplitter, SplitResult, SplitRule,
 };
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{InnerCall, InnerOrigin, Invoker as _};
@@ -186,6 +187,51 @@ async fn a_result_is_whole_for_a_caller_that_gets_its_structured_part() {
     assert_eq!(content(&world, wanted).await, "more than ten");
     let unwanted = content(&world, call("structured", json!({})).id("other")).await;
     assert!(unwanted.as_str().unwrap().starts_with("table "), "{unwanted}");
+}
+
+/// A result whose tool says how it is split.
+fn with_rule() -> ToolOutput {
+    let rule = SplitRule {
+        threshold: 12,
+        max: 6,
+        ttl: Duration::from_secs(60),
+        stem: "page".to_owned(),
+        category: "web",
+        subject: "A page".to_owned(),
+    };
+    ToolOutput { split: Some(Box::new(rule)), ..ToolOutput::text("more than ten") }
+}
+
+#[tokio::test]
+async fn a_rule_of_the_tool_decides_when_and_how_its_result_is_split_on_every_topic() {
+    let shelf: Arc<Shelf> = Arc::default();
+    let world = reading(&shelf);
+    let of_server = ToolDescriptor { server: Some("x".into()), ..ToolDescriptor::new("page", "mcp:x", "mcp") };
+    add(&world, of_server, with_rule());
+    let short = ToolOutput { content: Some("more than 10".to_owned()), ..with_rule() };
+    add(&world, ToolDescriptor::new("short_page", "test", "local"), short);
+    assert_eq!(content(&world, call("short_page", json!({}))).await, "more than 10", "longer than other results are");
+    for (topic, id) in [("tool.invoke", "a"), ("tool.invoke.mcp", "b")] {
+        let answer = content(&world, Message { topic, ..call("page", json!({})).id(id) }).await;
+        let kept = shelf.kept.lock().pop().unwrap();
+        assert_eq!(answer, format!("table {} of page for ana", kept.run));
+        assert_eq!((kept.max, kept.rule), (6, with_rule().split));
+    }
+    let inner = InnerCall { tool: "page".to_owned(), arguments: None, ..inner(&world, InnerOrigin::Tool, None) };
+    let whole = world.dispatcher.invoke(inner).await.unwrap();
+    assert_eq!(whole.content.as_deref(), Some("more than ten"), "for a tool that calls");
+    assert!(shelf.kept.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_result_with_a_rule_is_cut_at_its_threshold_where_no_parts_can_be_kept_or_read() {
+    let away = Arc::new(Shelf { is_away: true, ..Shelf::default() });
+    let worlds = [world(&Arc::default()), reading(&away), World::with(|settings| settings.results = None)];
+    for world in worlds {
+        add(&world, ToolDescriptor::new("page", "test", "local"), with_rule());
+        let cut = content(&world, call("page", json!({}))).await;
+        assert_eq!(cut, "more than te\n[result truncated — 1 chars omitted]");
+    }
 }
 
 #[tokio::test]

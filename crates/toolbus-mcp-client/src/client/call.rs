@@ -131,7 +131,7 @@ fn assembled(mut blocks: Vec<ContentBlock>, structured: Option<Value>, is_error:
     if texts.len() == blocks.len() {
         blocks.clear();
     }
-    ToolOutput { content, blocks, is_error, structured: structured.map(Box::new), program: None }
+    ToolOutput { content, blocks, is_error, structured: structured.map(Box::new), ..ToolOutput::default() }
 }
 
 fn texts(blocks: &[ContentBlock]) -> Vec<&str> {

@@ -7,6 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 use toolbus_core::failure::Cause;
+use toolbus_core::results::SplitRule;
 use toolbus_outbound::egress::{EgressConfig, EgressRules, HostLists};
 
 use super::server::{Answer, Server, html, redirect, response};
@@ -230,11 +231,16 @@ async fn a_page_that_needs_scripts_is_said_to_be_one() {
 }
 
 #[tokio::test]
-async fn a_long_page_is_cut_with_the_number_of_characters_that_are_left_out() {
-    let page = format!("<p>{}", "wörd ".repeat(4000));
+async fn a_page_is_given_whole_with_the_rule_by_which_a_long_one_is_split() {
+    let page = format!("<title>Guide</title><p>{}", "wörd ".repeat(4000));
     let server = Server::start(|_| vec![("/", html(&page))]).await;
-    let found = text(&browse(&[&server]), json!({"url": server.url("/")})).await;
-    assert!(found.ends_with("\n[result truncated — 11,999 chars omitted]"), "{}", &found[found.len() - 80..]);
+    let output = call(&browse(&[&server]), json!({"url": server.url("/")})).await.unwrap();
+    assert_eq!(output.content.unwrap().chars().count(), "# Guide\n\n".len() + 19_999);
+    let SplitRule { threshold, max, ttl, stem, category, subject } = *output.split.unwrap();
+    assert_eq!((threshold, max, ttl, category), (8000, 4000, Duration::from_secs(1800), "web"));
+    assert_eq!(subject, "Page \"Guide\"");
+    let address = server.address.to_string().replace(':', "_");
+    assert!(stem.starts_with(&format!("web-{address}-")), "{stem}");
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ use super::invoke::InvokeConfig;
 use super::ledger::LedgerConfig;
 use super::mcp::ServersFile;
 use super::store::StoreConfig;
-use super::{MemoryConfig, ResultsConfig, ScheduleConfig};
+use super::{MemoryConfig, ResultsConfig, ScheduleConfig, WebConfig};
 
 /// Time after the deadline of a call in which its answer is published.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -76,6 +76,9 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &Servers
     }
     if let Some(schedule) = checker.section::<ScheduleConfig>("schedule") {
         checker.schedule(&schedule);
+    }
+    if let Some(web) = checker.section::<WebConfig>("web") {
+        checker.web(&web);
     }
     checker.servers(&sections);
     if let Some(tools) = checker.section("tools") {
@@ -229,6 +232,13 @@ impl RuleChecker<'_> {
                 &["results.max_size", "results.max_total_size"],
                 format!("max_size ({max_size}) is larger than max_total_size ({max_total_size})"),
             );
+        }
+    }
+
+    fn web(&mut self, web: &WebConfig) {
+        let ttl = web.browse.chunk_ttl;
+        if ttl.get() > MAX_TTL {
+            self.tell(&["web.browse.chunk_ttl"], format!("chunks are kept for at most 24h, not for {ttl}"));
         }
     }
 

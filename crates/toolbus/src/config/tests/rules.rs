@@ -282,3 +282,17 @@ fn a_recipient_is_one_that_there_can_be() {
     ");
     insta::assert_snapshot!(problems("[outbound.mail]\ntools = ['*_time']\nrecipients = ['to']\ncompare = 'exact'"), @r#"a.toml:3:15: `outbound.mail.recipients[0]`: "to" is no path to recipients; expected a JSON pointer that begins with `/`, such as `/to` or `/cc/*`"#);
 }
+
+#[test]
+fn entries_parts_and_chunks_are_kept_for_a_day_at_most() {
+    let text = "[memory]\ndefault_ttl = '25h'\n[results]\nttl = '2d'\n[web.browse]\nchunk_ttl = '25h'";
+    insta::assert_snapshot!(problems(text), @r"
+    a.toml:2:15: `memory.default_ttl`: an entry is kept for 1s to 24h, not for 25h
+    a.toml:4:7: `results.ttl`: parts are kept for 1s to 24h, not for 2d
+    a.toml:6:13: `web.browse.chunk_ttl`: chunks are kept for at most 24h, not for 25h
+    ");
+    assert!(
+        load(&["[memory]\ndefault_ttl = '24h'\n[results]\nttl = '1s'\n[web.browse]\nchunk_ttl = '24h'"], &[], &[])
+            .is_ok()
+    );
+}
