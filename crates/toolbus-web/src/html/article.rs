@@ -44,8 +44,15 @@ const FRAME_WORDS: [&str; 26] = [
 ];
 /// Elements whose text counts for the choice.
 const PROSE: [&str; 10] = ["p", "pre", "li", "td", "th", "blockquote", "dd", "dt", "h2", "h3"];
+/// Elements that are parts of a line.
+const INLINE: [&str; 32] = [
+    "a", "abbr", "b", "bdi", "big", "br", "cite", "code", "data", "del", "dfn", "em", "font", "i", "img", "ins", "kbd",
+    "mark", "nobr", "q", "ruby", "s", "samp", "small", "span", "strong", "sub", "sup", "time", "tt", "u", "var",
+];
 /// Smallest share of a page's text that the marked main content must have, in percent.
 const MARKED_SHARE: usize = 25;
+/// Text beside the main text that is no label or menu, in bytes.
+const LONG_TEXT: usize = 100;
 /// Text of a page, in bytes, from which it shows something without scripts.
 const MUCH_TEXT: usize = 1000;
 
@@ -65,7 +72,10 @@ impl ArticleChoice {
         let texts = choice.texts(dom);
         choice.has_much_text = texts.first().is_some_and(|text| text.all > MUCH_TEXT);
         if part == PagePart::Article {
-            choice.top = choice.best(dom, &texts).unwrap_or(NodeId::ROOT);
+            match choice.marked(dom, &texts) {
+                Some(marked) => choice.top = marked,
+                None => choice.choose(dom, &texts),
+            }
         }
         choice
     }
@@ -111,15 +121,14 @@ impl ArticleChoice {
         texts
     }
 
-    /// The marked main content, or else the element that holds most prose.
-    fn best(&self, dom: &Dom, texts: &[TextSize]) -> Option<NodeId> {
-        let size = |id: NodeId| texts.get(id.index()).copied().unwrap_or_default();
-        let whole = size(NodeId::ROOT).all;
+    /// What the page marks as its main content, if that has enough of its text.
+    fn marked(&self, dom: &Dom, texts: &[TextSize]) -> Option<NodeId> {
+        let whole = size_of(texts, NodeId::ROOT).all;
         let mut marked: Option<NodeId> = None;
         let mut articles = Vec::new();
         for id in dom.ids() {
             let is_main = dom.name(id) == "main" || dom.attribute(id, "role") == "main";
-            if is_main && marked.is_none_or(|other| size(id).all > size(other).all) {
+            if is_main && marked.is_none_or(|other| size_of(texts, id).all > size_of(texts, other).all) {
                 marked = Some(id);
             }
             if dom.name(id) == "article" {
@@ -131,12 +140,15 @@ impl ArticleChoice {
             [only] => Some(*only),
             _ => None,
         });
-        if let Some(marked) = marked.filter(|id| size(*id).all * 100 >= whole * MARKED_SHARE) {
-            return Some(marked);
-        }
+        marked.filter(|id| size_of(texts, *id).all * 100 >= whole * MARKED_SHARE)
+    }
+
+    /// Chooses the element that holds most prose, with what is around it that seems to be of the same text.
+    fn choose(&mut self, dom: &Dom, texts: &[TextSize]) {
         let mut scores = vec![0_usize; dom.len()];
         for id in dom.ids().filter(|id| !self.leaves_out(*id) && PROSE.contains(&dom.name(*id))) {
-            let worth = size(id).all.saturating_sub(size(id).links);
+            let size = size_of(texts, id);
+            let worth = size.all.saturating_sub(size.links);
             let parent = dom.parent(id);
             for (ancestor, part) in [(parent, 2), (parent.and_then(|parent| dom.parent(parent)), 1)] {
                 if let Some(score) = ancestor.and_then(|ancestor| scores.get_mut(ancestor.index())) {
@@ -144,13 +156,70 @@ impl ArticleChoice {
                 }
             }
         }
-        let best = dom.ids().max_by_key(|id| scores.get(id.index()).copied().unwrap_or_default())?;
+        let best = dom.ids().max_by_key(|id| scores.get(id.index()).copied().unwrap_or_default());
+        let mut inner = best.unwrap_or(NodeId::ROOT);
         // Up to where most of the text is: sections of one text are next to each other.
-        let mut top = best;
-        while size(top).all * 2 < whole {
-            top = dom.parent(top)?;
+        let whole = size_of(texts, NodeId::ROOT).all;
+        while size_of(texts, inner).all * 2 < whole
+            && let Some(parent) = dom.parent(inner)
+        {
+            inner = parent;
         }
-        Some(top)
+        // Headings and first paragraphs are often beside the element with the rest.
+        while let Some(parent) = dom.parent(inner) {
+            self.leave_out_beside(dom, texts, parent, inner);
+            inner = parent;
+        }
+        self.top = inner;
+    }
+
+    /// Leaves out the children of `parent` beside `inner` that are no text, such as lists of links. What is in lines
+    /// between blocks stays or goes as a whole.
+    fn leave_out_beside(&mut self, dom: &Dom, texts: &[TextSize], parent: NodeId, inner: NodeId) {
+        let mut line = Vec::new();
+        let ends = dom.children(parent).map(Some).chain(std::iter::once(None));
+        for child in ends {
+            if let Some(id) = child.filter(|id| *id != inner && is_inline(dom, *id)) {
+                line.push(id);
+                continue;
+            }
+            let of_line = std::mem::take(&mut line);
+            let of_block = child.filter(|id| *id != inner).map(|id| vec![id]);
+            for group in [Some(of_line), of_block].into_iter().flatten() {
+                if !is_text(dom, texts, &group) {
+                    for id in group {
+                        if let Some(left_out) = self.is_left_out.get_mut(id.index()) {
+                            *left_out = true;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn size_of(texts: &[TextSize], id: NodeId) -> TextSize {
+    texts.get(id.index()).copied().unwrap_or_default()
+}
+
+fn is_inline(dom: &Dom, id: NodeId) -> bool {
+    !matches!(dom.content(id), Content::Element(..)) || INLINE.contains(&dom.name(id))
+}
+
+/// Whether nodes beside the main text seem to belong to it: they hold few links, and are headings, paragraphs, long, or end
+/// as sentences do.
+fn is_text(dom: &Dom, texts: &[TextSize], nodes: &[NodeId]) -> bool {
+    let (mut all, mut links) = (0, 0);
+    for size in nodes.iter().map(|id| size_of(texts, *id)) {
+        (all, links) = (all + size.all, links + size.links);
+    }
+    if links * 3 > all {
+        return false;
+    }
+    let is_prose = |id: &NodeId| dom.name(*id) == "h1" || PROSE.contains(&dom.name(*id));
+    all >= LONG_TEXT || nodes.iter().any(is_prose) || {
+        let text: String = nodes.iter().map(|id| dom.own_text(*id, 4 * LONG_TEXT)).collect();
+        text.trim_end().ends_with(['.', '!', '?', ':', '…', '。', '！', '？', '：'])
     }
 }
 
@@ -167,7 +236,7 @@ fn solid(text: &str) -> usize {
     text.bytes().filter(|byte| *byte > b' ').count()
 }
 
-fn is_unseen(dom: &Dom, id: NodeId) -> bool {
+pub(super) fn is_unseen(dom: &Dom, id: NodeId) -> bool {
     let Content::Element(name, attributes) = dom.content(id) else { return false };
     UNSEEN.contains(&&*name.local)
         || attributes.iter().any(|attribute| match &*attribute.name.local {

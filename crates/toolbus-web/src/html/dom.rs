@@ -104,6 +104,11 @@ impl Dom {
         })
     }
 
+    /// The node before one, with the same parent.
+    pub(super) fn previous(&self, id: NodeId) -> Option<NodeId> {
+        self.nodes.get(id.index()).map(|node| node.before).filter(|before| *before != NONE)
+    }
+
     /// The nodes below one, in the order of the page, but for those below a node that `is_left_out`.
     pub(super) fn below(&self, top: NodeId, is_left_out: impl Fn(NodeId) -> bool) -> impl Iterator<Item = NodeId> {
         let mut next = self.nodes.get(top.index()).map_or(NONE, |node| node.first);
@@ -151,6 +156,14 @@ impl Dom {
                 attributes.iter().find(|attribute| &*attribute.name.local == name).map(|attribute| &*attribute.value)
             }
             _ => None,
+        }
+    }
+
+    /// The text that a node is, or that is below it.
+    pub(super) fn own_text(&self, id: NodeId, limit: usize) -> String {
+        match self.content(id) {
+            Content::Text(text) => text.to_string(),
+            _ => self.text(id, limit),
         }
     }
 

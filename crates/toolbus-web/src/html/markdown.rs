@@ -6,7 +6,7 @@ use toolbus_core::Clock;
 use url::Url;
 
 use super::HtmlLimits;
-use super::article::ArticleChoice;
+use super::article::{ArticleChoice, is_unseen};
 use super::dom::{Content, Dom, NodeId};
 use super::table::Table;
 
@@ -403,7 +403,7 @@ impl<'a> MarkdownWriter<'a> {
         if self.inline > 0 {
             return self.code(id);
         }
-        let code = self.dom.text(id, MAX_CODE);
+        let code = self.source_text(id);
         let code = code.strip_prefix('\n').unwrap_or(&code).trim_end();
         if code.trim().is_empty() {
             return;
@@ -425,6 +425,38 @@ impl<'a> MarkdownWriter<'a> {
         self.break_lines(2);
     }
 
+    /// The text of code, without buttons to copy it and the like. Classes in it are those of a highlighter, and mean nothing.
+    fn source_text(&self, id: NodeId) -> String {
+        let (dom, mut all) = (self.dom, String::new());
+        for below in dom.below(id, |below| is_unseen(dom, below)) {
+            let is_line = match dom.content(below) {
+                Content::Text(text) => {
+                    all.push_str(text);
+                    false
+                }
+                Content::Element(..) => match dom.name(below) {
+                    "br" => {
+                        all.push('\n');
+                        false
+                    }
+                    "div" | "p" | "li" | "tr" => true,
+                    // Variants of an example, of which a site shows one.
+                    "code" => dom.previous(below).is_some_and(|previous| dom.name(previous) == "code"),
+                    _ => false,
+                },
+                Content::Other => false,
+            };
+            if is_line && !all.is_empty() && !all.ends_with('\n') {
+                all.push('\n');
+            }
+            if all.len() > MAX_CODE {
+                all.truncate(all.floor_char_boundary(MAX_CODE));
+                break;
+            }
+        }
+        all
+    }
+
     /// The language of a block of code, from the classes of its element, of the first in it, or of those around it.
     fn language(&self, id: NodeId) -> String {
         let inner = self.dom.children(id).find(|child| matches!(self.dom.content(*child), Content::Element(..)));
@@ -443,7 +475,7 @@ impl<'a> MarkdownWriter<'a> {
     }
 
     fn code(&mut self, id: NodeId) {
-        let code = self.dom.text(id, MAX_CODE);
+        let code = self.source_text(id);
         let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
         if code.is_empty() {
             return;

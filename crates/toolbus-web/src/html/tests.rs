@@ -46,6 +46,14 @@ fn each_element_becomes_its_markdown() {
             "```rust\nfn a() {\n    b<c>();\n}\n```",
         ),
         ("<div class='highlight-python notranslate'><pre>x = <b>1</b></pre></div>", "```python\nx = 1\n```"),
+        (
+            "<pre><button>Copy</button><code>a<span hidden>b</span>\n<span class=menu>c</span></code><svg><text>x</text></svg></pre>",
+            "```\na\nc\n```",
+        ),
+        ("<code>a<button>Copy</button></code>", "`a`"),
+        ("<pre><code>import a\nb</code><code>require a</code></pre>", "```\nimport a\nb\nrequire a\n```"),
+        ("<pre><div>a</div><div>b</div></pre>", "```\na\nb\n```"),
+        ("<pre>a <code>b</code> c</pre>", "```\na b c\n```"),
         ("<pre>a ``` b</pre>", "````\na ``` b\n````"),
         ("<code>a  `b`</code>", "`` a `b` ``"),
         ("<code> </code>x", "x"),
@@ -138,6 +146,34 @@ fn without_marks_the_element_with_most_prose_is_the_article() {
     let found = article(&html);
     assert!(found.starts_with("Words of a text") && found.contains("## Next"), "{found}");
     assert!(!found.contains("Another") && !found.contains("More to read"), "{found}");
+}
+
+#[test]
+fn without_marks_what_is_beside_the_main_text_stays_if_it_is_text() {
+    let prose = "Words of a text that is long enough to be one. ".repeat(10);
+    let links = "<a href=/x>Link</a> ".repeat(10);
+    let rest = format!("<div><p>{prose}</p><p>{prose}</p></div>");
+    let table = [
+        // A first paragraph before the element with the rest.
+        (format!("<p>First.</p>{rest}"), "First.\n\nWords"),
+        (format!("<div>First.</div><div>{links}</div>{rest}"), "First.\n\nWords"),
+        (format!("<h1>Head</h1><p>First <a href=/x>link</a> of it.</p>{rest}"), "# Head\n\nFirst [link]"),
+        (format!("First, <b>bold</b> and <a href=/x>linked</a>.{rest}"), "First, **bold** and [linked]"),
+        (format!("<div><div><p>First.</p></div><div>{rest}</div></div>"), "First.\n\nWords"),
+        // Text in elements that are no paragraphs.
+        (format!("<div>First.</div><div>{prose}</div><div>{prose}</div>"), "First.\n\nWords"),
+        (format!("<div>First.</div><div>{prose}{prose}</div>"), "First.\n\nWords"),
+        (format!("First.<br><br>{prose}<br>{prose}"), "First.\nWords"),
+        (format!("<div>{links}</div><div>Log in</div><div>First.</div>{rest}<div>{links}</div>"), "First.\n\nWords"),
+        (format!("<a href=/>Home</a> | <a href=/a>About</a><div>First.</div>{rest}"), "First.\n\nWords"),
+    ];
+    for (html, start) in table {
+        let found = article(&html);
+        assert!(found.starts_with(start), "{html}\n{found}");
+        assert!(found.ends_with("to be one.") && !found.contains("[Link]") && !found.contains("Log in"), "{found}");
+    }
+    let after = article(&format!("{rest}<p>The last one.</p><div>Share</div><div>{links}</div>"));
+    assert!(after.ends_with("to be one.\n\nThe last one."), "{after}");
 }
 
 #[test]
