@@ -4,8 +4,10 @@
 //! hold them, because each of its commits is to reach the disk, and a large batch would delay what calls wait for.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -13,6 +15,7 @@ use futures_util::future::BoxFuture;
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use toolbus_core::Clock;
+use toolbus_core::store::StoreError;
 use toolbus_core::working_memory::{
     EntryInfo, EntryKey, KeyPrefix, MemoryEntry, MemoryError, MemoryLimits, MemoryOwner, NewEntry, SearchHit,
     SearchQuery, WorkingMemory,
@@ -70,10 +73,34 @@ END"],
 /// Columns of what is known of an entry.
 const INFO: &str = "key, category, tags, characters, saved_at, expires_at";
 
+/// Bytes that are written to find out whether a file that had no room for an entry has some again.
+const ROOM: u32 = 256 << 10;
+/// Writes so many, in an entry that has expired.
+const CHECK_QUERY: &str = "INSERT INTO memory (owner, key, namespace, share, size, saved_at, expires_at, characters, tags, \
+    value) VALUES ('', 'check/file', 'check', '', 0, 0, 0, 0, '[]', printf('%.*c', ?1, ' '))";
+
+/// A file, whatever its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    fn of(path: &Path) -> Option<Self> {
+        path.metadata().ok().map(|metadata| Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+}
+
 /// Keeps entries in a file.
 #[derive(Debug)]
 pub struct SqliteMemory {
     threads: SqliteThreads<MemoryWriter>,
+    file: PathBuf,
+    /// Tells the file from another one of its name.
+    identity: Option<FileIdentity>,
+    /// Whether a write has failed since the last one that worked.
+    has_failed: AtomicBool,
     limits: MemoryLimits,
     clock: Clock,
     indexes: Arc<EntryIndexes>,
@@ -101,7 +128,40 @@ impl SqliteMemory {
     /// If the file cannot be opened for reading and writing, or is none of working memory: see [`OpenError`].
     pub fn open(path: &Path, limits: MemoryLimits, clock: Clock) -> Result<Self, OpenError> {
         let threads = SqliteThreads::open(path, &SCHEMA, "toolbus-memory", MemoryWriter { limits, clock })?;
-        Ok(Self { threads, limits, clock, indexes: Arc::default() })
+        let (file, identity) = (path.to_owned(), FileIdentity::of(path));
+        Ok(Self { threads, file, identity, has_failed: AtomicBool::new(false), limits, clock, indexes: Arc::default() })
+    }
+
+    /// Whether entries can be saved: writes a little and, after a failure, as much as a large entry has.
+    ///
+    /// # Errors
+    ///
+    /// If the file was removed or replaced, or cannot be written, for example because its file system is full or read-only.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        let (file, identity) = (self.file.clone(), self.identity);
+        let has_failed = self.has_failed.load(Ordering::Relaxed);
+        let checked = self.threads.write(move |writer, connection| {
+            // Also removes what the last check has written, which had expired then.
+            writer.expire(connection)?;
+            connection.prepare_cached(CHECK_QUERY)?.execute([if has_failed { ROOM } else { 1 }])?;
+            Ok(FileIdentity::of(&file) == identity)
+        });
+        if checked.await? {
+            self.has_failed.store(false, Ordering::Relaxed);
+            Ok(())
+        } else {
+            Err(StoreError::Failed(format!("the file `{}` was removed or replaced", self.file.display())))
+        }
+    }
+
+    /// Runs an operation that writes, and notes whether it worked.
+    async fn write<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&MemoryWriter, &Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let written = self.threads.write(operation).await;
+        self.has_failed.store(written.is_err(), Ordering::Relaxed);
+        written
     }
 
     /// The file of working memory that belongs to the file of a store.
@@ -117,7 +177,7 @@ impl WorkingMemory for SqliteMemory {
     fn save(&self, owner: MemoryOwner, entries: Vec<NewEntry>) -> BoxFuture<'_, Result<(), MemoryError>> {
         async move {
             let entries = self.limits.checked(entries)?;
-            self.threads.write(move |writer, connection| writer.save(connection, &owner, &entries)).await?
+            self.write(move |writer, connection| writer.save(connection, &owner, &entries)).await?
         }
         .boxed()
     }
@@ -170,7 +230,7 @@ impl WorkingMemory for SqliteMemory {
 
     fn delete(&self, owner: MemoryOwner, key: EntryKey) -> BoxFuture<'_, Result<bool, MemoryError>> {
         async move {
-            let deleted = self.threads.write(move |writer, connection| {
+            let deleted = self.write(move |writer, connection| {
                 writer.expire(connection)?;
                 let query = "DELETE FROM memory WHERE owner = ?1 AND key = ?2";
                 let deleted = connection.prepare_cached(query)?.execute(params![owner.key, key.as_str()])?;
@@ -349,4 +409,64 @@ fn milliseconds(time: Duration) -> i64 {
 
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: MemoryLimits = MemoryLimits {
+        max_value: 1 << 20,
+        max_entries_per_namespace: 10,
+        max_entries: 10,
+        max_size: 1 << 24,
+        max_total_size: 1 << 24,
+    };
+
+    impl SqliteMemory {
+        async fn set(&self, pragma: &'static str, value: i64) {
+            let set = self.threads.write(move |_, connection| {
+                connection.query_row(&format!("PRAGMA {pragma} = {value}"), (), |_| Ok(())).optional()
+            });
+            set.await.unwrap();
+        }
+
+        async fn put(&self, value: &str) -> Result<(), MemoryError> {
+            let owner = MemoryOwner { key: "ana".into(), share: "ana".into() };
+            let key = EntryKey::parse("a/b").unwrap();
+            self.save(owner, vec![NewEntry::new(key, value, Duration::from_secs(60))]).await
+        }
+    }
+
+    fn open(folder: &tempfile::TempDir) -> SqliteMemory {
+        SqliteMemory::open(&folder.path().join("store.db-memory"), LIMITS, Clock::SYSTEM).unwrap()
+    }
+
+    fn failed(text: &str) -> StoreError {
+        StoreError::Failed(text.to_owned())
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_told_from_the_first_entry_without_room_until_there_is_some() {
+        let folder = tempfile::tempdir().unwrap();
+        let memory = open(&folder);
+        memory.put("small").await.unwrap();
+        memory.set("max_page_count", 40).await;
+        assert_eq!(memory.check().await, Ok(()), "there is room for a little");
+        let full = failed("database or disk is full");
+        assert_eq!(memory.put(&"x".repeat(1 << 20)).await, Err(MemoryError::Store(full.clone())));
+        assert_eq!(memory.check().await, Err(full));
+        memory.set("max_page_count", 1 << 20).await;
+        assert_eq!(memory.check().await, Ok(()));
+        assert!(!memory.has_failed.load(Ordering::Relaxed));
+        memory.put(&"x".repeat(1 << 20)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_read_only_is_told_without_a_call() {
+        let folder = tempfile::tempdir().unwrap();
+        let memory = open(&folder);
+        memory.set("query_only", 1).await;
+        assert_eq!(memory.check().await, Err(failed("attempt to write a readonly database")));
+    }
 }

@@ -16,8 +16,9 @@ const MAX_BATCH: usize = 256;
 /// Prepared statements of a connection.
 const STATEMENTS: usize = 32;
 
-/// An operation of a transaction. It returns what reports its result once the transaction has ended.
-type Write<W> = Box<dyn FnOnce(&W, &Connection) -> Report + Send>;
+/// An operation of a transaction, or what is told of one that could not begin. It returns what reports its result once the
+/// transaction has ended.
+type Write<W> = Box<dyn FnOnce(Result<(&W, &Connection), StoreError>) -> Report + Send>;
 type Report = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 /// An operation that only reads.
 type Read = Box<dyn FnOnce(&Connection) + Send>;
@@ -62,8 +63,8 @@ impl<W: Writer> SqliteThreads<W> {
         operation: impl FnOnce(&W, &Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let operation: Write<W> = Box::new(move |writer, connection| {
-            let result = operation(writer, connection).map_err(failed);
+        let operation: Write<W> = Box::new(move |begun| {
+            let result = begun.and_then(|(writer, connection)| operation(writer, connection).map_err(failed));
             // The receiver may have given up.
             Box::new(move |committed| drop(answer.send(committed.and(result))))
         });
@@ -88,8 +89,10 @@ fn run<W: Writer>(writer: &W, connection: &Connection, mut waiting: mpsc::Receiv
     while waiting.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
         let mut reports = Vec::with_capacity(batch.len());
         let committed = commit(writer, connection, &mut batch, &mut reports).map_err(failed);
-        // Those that did not come to run, where the transaction could not begin, get no answer but that.
-        batch.clear();
+        if let Err(error) = &committed {
+            // Those that did not come to run, because the transaction could not begin.
+            reports.extend(batch.drain(..).map(|operation| operation(Err(error.clone()))));
+        }
         reports.into_iter().for_each(|report| report(committed.clone()));
     }
 }
@@ -103,7 +106,7 @@ fn commit<W: Writer>(
 ) -> rusqlite::Result<()> {
     let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
     let number = batch.len();
-    reports.extend(batch.drain(..).map(|operation| operation(writer, &transaction)));
+    reports.extend(batch.drain(..).map(|operation| operation(Ok((writer, &transaction)))));
     writer.finish(&transaction, number)?;
     transaction.commit()
 }

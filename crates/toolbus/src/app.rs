@@ -49,13 +49,14 @@ use toolbus_telemetry::{Exporters, TelemetryError};
 use toolbus_trust::pins::{PinFileError, Pins};
 use toolbus_trust::scan::RulesError;
 
+use self::memory::FileCheck;
 use self::parts::shown;
 use self::reload::Change;
 use self::replicas::{Announcement, Replicas};
 use self::watch::FileWatch;
 use crate::audit::{AuditError, AuditLog};
 use crate::config::daemon::Role;
-use crate::config::store::{OpenStore, StoreOpenError};
+use crate::config::store::{OpenMemory, OpenStore, StoreOpenError};
 use crate::config::{Config, PolicyError, Sources, ToolsError};
 use crate::http::admin::{DaemonAdmin, LoadError, ReloadRequest, SwitchStore};
 use crate::http::{Build, Health, HealthSources, HttpAuth, Listeners, ListenersError, McpAdmin, SharedState};
@@ -106,6 +107,8 @@ pub struct App {
     /// Cancelled when tasks are published no more.
     stop_scheduling: CancellationToken,
     scheduler: JoinSet<()>,
+    /// Checks the file that keeps them, once it is run.
+    memory_check: Option<FileCheck>,
     pins: Pins,
     servers: Option<AppServers>,
     registrar: Option<Arc<Registrar>>,
@@ -216,6 +219,8 @@ impl App {
         let ledger = if is_daemon { Some(config.store.open_ledger(config.ledger.limits(), &open)?) } else { None };
         let memory = if is_daemon { memory::open(config, &open)? } else { memory::of_command(config) };
         let budget = config.results.budget();
+        let (memory, file) = memory.map(|OpenMemory { memory, file }| (memory, file)).unzip();
+        let (memory_check, memory_state) = FileCheck::new(file.flatten());
         let OpenStore { store, shared: redis, claim } = open;
         let switches = Arc::new(SwitchStore::new(Arc::clone(&store), redis.is_some()));
         let (registry, mut sets) = parts::tools(config)?;
@@ -266,6 +271,7 @@ impl App {
         let health = Arc::new(Health::new(HealthSources {
             bus: bus.state(),
             shared: shared.clone(),
+            memory: memory_state,
             policy: policy.clone(),
             load: Arc::clone(&load),
             breakers: gates.breakers().clone(),
@@ -313,6 +319,7 @@ impl App {
             tasks,
             stop_scheduling: CancellationToken::new(),
             scheduler: JoinSet::new(),
+            memory_check,
             pins,
             servers,
             registrar,

@@ -11,5 +11,6 @@ mod ledger_files;
 mod ledger_model;
 mod ledger_steps;
 mod memory_contract;
+mod memory_files;
 mod power_loss;
 mod redis;

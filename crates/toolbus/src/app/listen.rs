@@ -41,6 +41,9 @@ impl App {
             self.announcement = Some(replicas.announcement());
             self.background.spawn(replicas.run());
         }
+        if let Some(check) = self.memory_check.take() {
+            self.background.spawn(check.run());
+        }
         if !self.shared.borrow().is_unread {
             self.consume();
         }

@@ -103,6 +103,14 @@ pub struct OpenStore {
     pub claim: Option<FileClaim>,
 }
 
+/// An open working memory.
+pub struct OpenMemory {
+    /// Keeps the entries.
+    pub memory: Arc<dyn WorkingMemory>,
+    /// The same, where it is in a file.
+    pub file: Option<Arc<SqliteMemory>>,
+}
+
 impl OpenStore {
     /// A store that forgets with the process.
     #[must_use]
@@ -133,19 +141,19 @@ impl StoreConfig {
     /// # Errors
     ///
     /// If its file cannot be opened, or its threads cannot be started.
-    pub fn open_memory(
-        &self,
-        limits: MemoryLimits,
-        open: &OpenStore,
-    ) -> Result<Arc<dyn WorkingMemory>, StoreOpenError> {
+    pub fn open_memory(&self, limits: MemoryLimits, open: &OpenStore) -> Result<OpenMemory, StoreOpenError> {
+        let elsewhere = |memory: Arc<dyn WorkingMemory>| OpenMemory { memory, file: None };
         match (&self.url, &open.shared) {
-            (_, Some(redis)) => Ok(Arc::new(RedisMemory::new(Arc::clone(redis), limits, Clock::SYSTEM))),
+            (_, Some(redis)) => Ok(elsewhere(Arc::new(RedisMemory::new(Arc::clone(redis), limits, Clock::SYSTEM)))),
             (StoreUrl::Sqlite(store), None) => {
                 let file = SqliteMemory::beside(store);
                 let memory = SqliteMemory::open(&file, limits, Clock::SYSTEM);
-                Ok(Arc::new(memory.map_err(|error| StoreOpenError::File { file, error })?))
+                let memory = Arc::new(memory.map_err(|error| StoreOpenError::File { file, error })?);
+                Ok(OpenMemory { memory: Arc::clone(&memory) as _, file: Some(memory) })
             }
-            (StoreUrl::Memory | StoreUrl::Redis(_), None) => Ok(Arc::new(VolatileMemory::new(limits, Clock::SYSTEM))),
+            (StoreUrl::Memory | StoreUrl::Redis(_), None) => {
+                Ok(elsewhere(Arc::new(VolatileMemory::new(limits, Clock::SYSTEM))))
+            }
         }
     }
 
@@ -302,7 +310,8 @@ mod tests {
             store.put("a", "b", Vec::new()).await.unwrap();
             let ledger = config.open_ledger(LedgerConfig::default().limits(), &open).unwrap();
             assert_eq!(ledger.look_up(RequestKey([0; 32])).await, Ok(None));
-            let memory = config.open_memory(MemoryConfig::default().limits(), &open).unwrap();
+            let OpenMemory { memory, file } = config.open_memory(MemoryConfig::default().limits(), &open).unwrap();
+            assert_eq!(file.is_some(), config.url != StoreUrl::Memory);
             let (key, share) = (Arc::from("ana"), Arc::from("ana"));
             let key_of_entry = EntryKey::parse("a/b").unwrap();
             assert_eq!(memory.get(MemoryOwner { key, share }, key_of_entry).await, Ok(None));

@@ -38,6 +38,8 @@ pub struct HealthSources {
     pub policy: PolicyHandle,
     /// The state of the store that replicas share.
     pub shared: watch::Receiver<SharedState>,
+    /// Why entries of working memory cannot be saved in their file, if they cannot.
+    pub memory: watch::Receiver<Option<String>>,
     /// Calls in progress.
     pub load: Arc<Load>,
     /// Tools and servers that get no calls because they fail.
@@ -175,7 +177,7 @@ pub enum Blocker {
         /// What to do about it.
         detail: String,
     },
-    /// The store that replicas share cannot be used.
+    /// The store that replicas share cannot be used, or the file of working memory cannot be written.
     StoreAway {
         /// Why not.
         detail: String,
@@ -387,9 +389,9 @@ impl Health {
             blocked_by.push(Blocker::BusClosed);
         }
         blocked_by.extend(bus_blockers(&bus.borrow()));
-        if let Some(detail) = &self.sources.shared.borrow().away {
-            blocked_by.push(Blocker::StoreAway { detail: shown(detail) });
-        }
+        let (shared, memory) = (self.sources.shared.borrow(), self.sources.memory.borrow());
+        let away = [&shared.away, &*memory].into_iter().flatten();
+        blocked_by.extend(away.map(|detail| Blocker::StoreAway { detail: shown(detail) }));
         let (tools, current) = (policy.registry().snapshot(), policy.current());
         let (there, missing): (Vec<&String>, Vec<_>) =
             required_tools.iter().partition(|name| tools.get(name).is_some());

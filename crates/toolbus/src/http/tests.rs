@@ -32,8 +32,8 @@ use toolbus_scripts::runner::RunnerStatus;
 use super::admin::client::{ProbeError, probe};
 use super::slots::{HEAD_TIME, MAX_ANONYMOUS};
 use super::{
-    Build, Health, HealthSources, HttpAuth, HttpServer, HttpState, ListenError, McpAdmin, NoServers, ScriptStatus,
-    SharedState,
+    Blocker, Build, Health, HealthSources, HttpAuth, HttpServer, HttpState, ListenError, McpAdmin, NoServers,
+    ScriptStatus, SharedState,
 };
 use crate::config::Config;
 
@@ -100,6 +100,7 @@ pub(super) fn sources(bus: watch::Receiver<BusState>, registry: Registry) -> Hea
     HealthSources {
         bus,
         shared: watch::channel(SharedState::default()).1,
+        memory: watch::channel(None).1,
         policy: PolicyHandle::new(registry, Identity::default(), Policy::default(), capacity),
         load: Arc::default(),
         breakers: Breakers::new(Clock::SYSTEM),
@@ -220,6 +221,19 @@ async fn each_cause_alone_takes_readiness_away_and_its_end_brings_it_back() {
     }
     fixture.health.start_draining();
     assert_eq!(fixture.get("/readyz").await.0, 503);
+}
+
+#[tokio::test]
+async fn a_file_of_working_memory_that_cannot_be_written_takes_readiness_away() {
+    let (memory, receiver) = watch::channel(None);
+    let (_bus, state) = watch::channel(good());
+    let health = Health::new(HealthSources { memory: receiver, ..sources(state, Registry::new()) });
+    assert!(health.readiness().ready);
+    memory.send_replace(Some("working memory: the disk is full".to_owned()));
+    let blocker = Blocker::StoreAway { detail: "working memory: the disk is full".to_owned() };
+    assert_eq!(health.readiness().blocked_by, [blocker]);
+    memory.send_replace(None);
+    assert!(health.readiness().ready);
 }
 
 #[tokio::test]
