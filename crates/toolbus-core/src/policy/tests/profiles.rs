@@ -5,13 +5,16 @@ use insta::assert_snapshot;
 use crate::policy::{Profile, ProfileRole};
 
 /// One or more tools of every canonical source. A new source belongs here, and forces a decision.
-const CANONICAL: [(&str, &str); 22] = [
+const CANONICAL: [(&str, &str); 25] = [
     ("web_search", "web"),
     ("web_browse", "web"),
     ("get_weather", "rest"),
     ("execute_python_script", "script"),
-    ("memory_get", "memory"),
-    ("memory_set", "memory"),
+    ("save_to_working_memory", "memory"),
+    ("get_from_working_memory", "memory"),
+    ("list_working_memory", "memory"),
+    ("search_working_memory", "memory"),
+    ("delete_from_working_memory", "memory"),
     ("schedule_task", "scheduling"),
     ("cancel_scheduled_task", "scheduling"),
     ("list_scheduled_tasks", "scheduling"),
