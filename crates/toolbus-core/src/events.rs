@@ -1,4 +1,4 @@
-//! Events that telemetry records: runs of scripts, and MCP traffic, named after OpenTelemetry's conventions for MCP:
+//! Events that telemetry records: runs of scripts, pages and searches of the web, and MCP traffic, named after OpenTelemetry's conventions for MCP:
 //! requests to servers whose tools the daemon offers, and requests of clients that it serves.
 
 use std::time::Duration;
@@ -128,6 +128,85 @@ impl ScriptRun {
     pub const STARTS: [&str; 3] = ["cold", "warm", "forked"];
 }
 
+/// Receives what happens with the web tools. Implementations neither block nor fail.
+pub trait WebEvents: Send + Sync + 'static {
+    /// A page was asked for, and received or not.
+    fn fetched(&self, fetch: &WebFetch);
+
+    /// A search engine was asked.
+    fn searched(&self, search: &WebSearch);
+}
+
+/// One page that a caller asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WebFetch {
+    /// How it ended: one of [`WebFetch::OUTCOMES`].
+    pub outcome: &'static str,
+    /// Where it is: one of [`WebFetch::SITES`].
+    pub site: &'static str,
+    /// Why the egress rules refused it: one of [`WebFetch::REFUSALS`]; absent if they did not.
+    pub refusal: Option<&'static str>,
+    /// Bytes of the page without compression, if it was received from a site.
+    pub size: Option<u64>,
+}
+
+impl WebFetch {
+    /// How pages end: read, unchanged since it was kept, without text, with an error of the site, in a redirect that leads
+    /// nowhere, with a host that is not known or gives no whole response, too late, too soon after another request, or
+    /// refused by `robots.txt` or the egress rules.
+    pub const OUTCOMES: [&str; 12] = [
+        "ok",
+        "unchanged",
+        "no_text",
+        "http_4xx",
+        "http_5xx",
+        "http_other",
+        "redirects",
+        "unreachable",
+        "timeout",
+        "spaced",
+        "robots",
+        "refused",
+    ];
+    /// A page of any site.
+    pub const WEB: &str = "web";
+    /// What GitHub's API gave.
+    pub const GITHUB: &str = "github";
+    /// Where pages are.
+    pub const SITES: [&str; 2] = [Self::WEB, Self::GITHUB];
+    /// What the egress rules refuse: the URL as it is, or the host for not being public, or for lists of the configuration
+    /// or the agent.
+    pub const REFUSALS: [&str; 8] =
+        ["scheme", "no_host", "user_info", "port", "local_name", "address", "denied", "not_listed"];
+}
+
+/// One query to a search engine, its retries included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WebSearch {
+    /// The engine: one of [`WebSearch::PROVIDERS`].
+    pub provider: &'static str,
+    /// How it ended: one of [`WebSearch::OUTCOMES`].
+    pub outcome: &'static str,
+}
+
+impl WebSearch {
+    /// The kinds of engines.
+    pub const PROVIDERS: [&str; 4] = ["brave", "searxng", "tavily", "json"];
+    /// How queries end: answered, without a key, with one that is refused, over the quota or the rate, with another error
+    /// of HTTP, with no response or none that can be read, or too late.
+    pub const OUTCOMES: [&str; 9] = [
+        "ok",
+        "no_key",
+        "key_refused",
+        "over_quota",
+        "rate_limited",
+        "http_error",
+        "unreachable",
+        "invalid",
+        "timeout",
+    ];
+}
+
 /// Ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Discard;
@@ -140,6 +219,12 @@ impl McpClientEvents for Discard {
 
 impl ScriptEvents for Discard {
     fn run(&self, _: &ScriptRun) {}
+}
+
+impl WebEvents for Discard {
+    fn fetched(&self, _: &WebFetch) {}
+
+    fn searched(&self, _: &WebSearch) {}
 }
 
 impl McpServerEvents for Discard {

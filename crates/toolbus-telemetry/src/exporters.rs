@@ -33,6 +33,7 @@ use crate::tools::MAX_SERIES;
 use crate::transport::{self, TransportError};
 use crate::trust::{self, HeldTools};
 use crate::watched::{Bounded, ExportQueue, WatchedMetrics, WatchedSpans};
+use crate::web::WebRecorder;
 
 /// Name of the instrumentation scope.
 const SCOPE: &str = "toolbus";
@@ -172,6 +173,12 @@ impl Exporters {
         if let Some(provider) = &self.metering {
             scripts::observe(&provider.meter(SCOPE), look);
         }
+    }
+
+    /// The recorder of the web tools.
+    #[must_use]
+    pub fn web(&self) -> WebRecorder {
+        WebRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
     }
 
     /// The recorder of requests from MCP clients.

@@ -32,6 +32,7 @@ mod tools;
 mod transport;
 mod trust;
 mod watched;
+mod web;
 
 pub use environment::EnvironmentError;
 pub use exporters::{Exporters, NotFlushed, TelemetryError};
@@ -41,3 +42,4 @@ pub use scripts::{ScriptLoad, ScriptRecorder};
 pub use settings::{BusIdentity, Protocol, TelemetrySettings};
 pub use transport::TransportError;
 pub use trust::HeldTools;
+pub use web::WebRecorder;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use toolbus_core::Clock;
+use toolbus_core::events::{WebEvents, WebFetch};
 use toolbus_core::failure::{Cause, Effect, ToolFailure};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput, time_text};
@@ -18,7 +19,7 @@ use url::Url;
 
 use crate::chunks::ChunkSettings;
 use crate::config::WebConfig;
-use crate::fetch::{FetchError, Fetcher};
+use crate::fetch::{FetchError, FetchedPage, Fetcher};
 use crate::github::GitHub;
 use crate::page::{BrowseMode, PageError, PageText, RawPage};
 use crate::{MARGIN, SOURCE};
@@ -37,7 +38,12 @@ const MAX_TEXT: usize = 48 << 20;
 const MAX_FINDINGS: usize = 3;
 
 /// Makes the tool.
-pub(crate) fn tool(config: &WebConfig, egress: Egress, scanner: Scanner) -> Result<Tool, HttpClientError> {
+pub(crate) fn tool(
+    config: &WebConfig,
+    egress: Egress,
+    scanner: Scanner,
+    events: Arc<dyn WebEvents>,
+) -> Result<Tool, HttpClientError> {
     let descriptor = ToolDescriptor {
         description: "Reads a page of the web: its main content as Markdown, with its title and absolute links. Also \
                       reads text, JSON, PDF, and issues, pull requests and files of GitHub."
@@ -64,6 +70,7 @@ pub(crate) fn tool(config: &WebConfig, egress: Egress, scanner: Scanner) -> Resu
         fetcher: Fetcher::new(&config.browse, egress),
         github: GitHub::new(config.github_api.as_deref(), config.github_token.as_ref())?,
         scanner,
+        events,
         conversions: Arc::new(Semaphore::new(CONVERSIONS)),
         timeout: config.browse.timeout.get(),
         chunks: ChunkSettings {
@@ -79,6 +86,7 @@ struct BrowseExecutor {
     fetcher: Fetcher,
     github: GitHub,
     scanner: Scanner,
+    events: Arc<dyn WebEvents>,
     conversions: Arc<Semaphore>,
     timeout: Duration,
     chunks: ChunkSettings,
@@ -89,14 +97,19 @@ impl Executor for BrowseExecutor {
         let url = url_of(call.arguments.get("url"))?;
         let mode = mode_of(call.arguments.get("mode"))?;
         let lists = self.fetcher.egress().rules().lists(&call.caller).clone();
-        self.fetcher
-            .egress()
-            .rules()
-            .check_url(&url, &lists)
-            .map_err(|refusal| not_allowed(&FetchError::Refused(refusal)))?;
         let now = Clock::SYSTEM.now();
         let until = (now + self.timeout).min(call.deadline.checked_sub(MARGIN).unwrap_or(call.deadline));
-        match self.read(&url, mode, &lists, until).await {
+        let mut fetch = WebFetch { outcome: "ok", site: WebFetch::WEB, refusal: None, size: None };
+        let result = self.read(&url, mode, &lists, until, &mut fetch).await;
+        match &result {
+            Ok(_) => {}
+            Err(BrowseError::Page(_)) => fetch.outcome = "no_text",
+            Err(BrowseError::Fetch(error)) => {
+                (fetch.outcome, fetch.refusal) = (error.outcome(), error.refusal().map(Refusal::reason));
+            }
+        }
+        self.events.fetched(&fetch);
+        match result {
             Ok(page) => {
                 let split = Some(Box::new(self.chunks.rule(&url, mode, &page)));
                 Ok(ToolOutput { split, ..ToolOutput::text(page.whole()) })
@@ -122,13 +135,21 @@ impl BrowseExecutor {
         mode: BrowseMode,
         lists: &HostLists,
         until: Instant,
+        fetch: &mut WebFetch,
     ) -> Result<PageText, BrowseError> {
+        // Before GitHub's API is asked about a page that its host may not give.
+        self.fetcher.egress().rules().check_url(url, lists).map_err(FetchError::Refused)?;
         if mode != BrowseMode::Raw
             && let Some(page) = self.github.read(url, until).await
         {
+            fetch.site = WebFetch::GITHUB;
             return self.convert(until, move |_| Ok(page)).await;
         }
-        let page = self.fetcher.get(url, lists, until).await?;
+        let FetchedPage { page, is_unchanged } = self.fetcher.get(url, lists, until).await?;
+        fetch.size = (!is_unchanged).then_some(page.body.len() as u64);
+        if is_unchanged {
+            fetch.outcome = "unchanged";
+        }
         let moved = is_elsewhere(url, &page).then(|| format!("Redirected to {}", page.url));
         let converted = self.convert(until, move |time| page.to_text(mode, time)).await;
         let mut text = converted?;

@@ -38,6 +38,14 @@ pub(crate) struct Fetcher {
     max_redirects: usize,
 }
 
+/// A page that was fetched.
+#[derive(Debug)]
+pub(crate) struct FetchedPage {
+    pub(crate) page: RawPage,
+    /// Whether it was kept, and its site has said that it is unchanged.
+    pub(crate) is_unchanged: bool,
+}
+
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
@@ -98,7 +106,7 @@ impl Fetcher {
     /// # Errors
     ///
     /// If there is no whole page with status 200 by `until`.
-    pub(crate) async fn get(&self, url: &Url, lists: &HostLists, until: Instant) -> Result<RawPage, FetchError> {
+    pub(crate) async fn get(&self, url: &Url, lists: &HostLists, until: Instant) -> Result<FetchedPage, FetchError> {
         let mut url = url.clone();
         for followed in 0..=self.max_redirects {
             let is_first = followed == 0;
@@ -131,9 +139,10 @@ impl Fetcher {
                 }
                 None => {
                     if let Some(known) = known.filter(|_| is_unchanged(&response)) {
-                        return Ok(known.page(url));
+                        return Ok(FetchedPage { page: known.page(url), is_unchanged: true });
                     }
-                    return within(until, self.read(url, response)).await?;
+                    let page = within(until, self.read(url, response)).await??;
+                    return Ok(FetchedPage { page, is_unchanged: false });
                 }
             }
         }
@@ -157,6 +166,29 @@ impl Fetcher {
 }
 
 impl FetchError {
+    /// How the fetch ended, as telemetry names it.
+    pub(crate) fn outcome(&self) -> &'static str {
+        match self {
+            Self::Refused(_) | Self::RefusedAfterRedirect(_) => "refused",
+            Self::Robots(_) => "robots",
+            Self::Spaced { .. } => "spaced",
+            Self::TooManyRedirects(_) | Self::BadRedirect => "redirects",
+            Self::UnknownHost | Self::Connect | Self::Lost => "unreachable",
+            Self::Status { status, .. } if status.is_client_error() => "http_4xx",
+            Self::Status { status, .. } if status.is_server_error() => "http_5xx",
+            Self::Status { .. } => "http_other",
+            Self::Timeout => "timeout",
+        }
+    }
+
+    /// Why the egress rules refused it, if they did.
+    pub(crate) const fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(refusal) | Self::RefusedAfterRedirect(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+
     fn of(error: EgressError, is_first: bool) -> Self {
         match error {
             EgressError::Refused(refusal) => refused(refusal, is_first),

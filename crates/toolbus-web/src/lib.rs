@@ -20,8 +20,10 @@ mod search;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use toolbus_core::events::WebEvents;
 use toolbus_core::tool::Tool;
 use toolbus_outbound::egress::{Egress, EgressRules, HostLookup};
 use toolbus_outbound::{HttpClient, HttpClientError};
@@ -49,20 +51,25 @@ pub enum WebError {
     Scan(#[from] RulesError),
 }
 
-/// The web tools of a configuration. `lookup` replaces the system's lookup of names.
+/// The web tools of a configuration. `lookup` replaces the system's lookup of names; `events` are told of each page and query.
 ///
 /// # Errors
 ///
 /// If TLS cannot be set up.
-pub fn tools(config: &WebConfig, rules: EgressRules, lookup: Option<HostLookup>) -> Result<Vec<Tool>, WebError> {
+pub fn tools(
+    config: &WebConfig,
+    rules: EgressRules,
+    lookup: Option<HostLookup>,
+    events: &Arc<dyn WebEvents>,
+) -> Result<Vec<Tool>, WebError> {
     let default_agent = concat!("toolbus/", env!("CARGO_PKG_VERSION"));
     let mut egress = Egress::new(rules, config.browse.user_agent.as_deref().unwrap_or(default_agent))?;
     if let Some(lookup) = lookup {
         egress = egress.with_lookup(lookup);
     }
-    let mut tools = vec![browse::tool(config, egress, Scanner::new()?)?];
+    let mut tools = vec![browse::tool(config, egress, Scanner::new()?, Arc::clone(events))?];
     if !config.search.is_empty() {
-        tools.push(search::tool(&config.search, &HttpClient::new()?));
+        tools.push(search::tool(&config.search, &HttpClient::new()?, Arc::clone(events)));
     }
     Ok(tools)
 }

@@ -33,7 +33,7 @@ use toolbus_agents::schedule::TaskStore;
 use toolbus_broker::rabbitmq;
 use toolbus_core::audit::Audit;
 use toolbus_core::bus::{Bus, BusState};
-use toolbus_core::events::Discard;
+use toolbus_core::events::{Discard, WebEvents};
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::RegistryError;
@@ -101,6 +101,8 @@ pub struct App {
     policy: PolicyHandle,
     sessions: SessionSets,
     scripts: AppScripts,
+    /// Records pages and searches, also of tools that a reload makes.
+    web_events: Arc<dyn WebEvents>,
     /// What keeps the entries of working memory; absent where there is none.
     memory: Option<Arc<dyn WorkingMemory>>,
     tasks: TaskStore,
@@ -217,13 +219,17 @@ impl App {
             false => OpenStore::in_memory(),
         };
         let ledger = if is_daemon { Some(config.store.open_ledger(config.ledger.limits(), &open)?) } else { None };
-        let memory = if is_daemon { memory::open(config, &open)? } else { memory::of_command(config) };
         let budget = config.results.budget();
+        let memory = match is_daemon {
+            true => memory::open(config, &open)?,
+            false => memory::of_command(config).map(|memory| OpenMemory { memory, file: None }),
+        };
         let (memory, file) = memory.map(|OpenMemory { memory, file }| (memory, file)).unzip();
         let (memory_check, memory_state) = FileCheck::new(file.flatten());
         let OpenStore { store, shared: redis, claim } = open;
         let switches = Arc::new(SwitchStore::new(Arc::clone(&store), redis.is_some()));
-        let (registry, mut sets) = parts::tools(config)?;
+        let web_events = telemetry::of_web(recording.as_ref().map(|recording| &recording.exporters));
+        let (registry, mut sets) = parts::tools(config, &web_events)?;
         let policy = parts::policy(config, registry.clone())?;
         let daemon = match recording {
             Some(recording) => {
@@ -315,6 +321,7 @@ impl App {
             policy,
             sessions,
             scripts,
+            web_events,
             memory,
             tasks,
             stop_scheduling: CancellationToken::new(),

@@ -89,6 +89,23 @@ pub enum Refusal {
     NotListed(String),
 }
 
+impl Refusal {
+    /// The reason as telemetry names it.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Scheme(_) => "scheme",
+            Self::NoHost => "no_host",
+            Self::UserInfo => "user_info",
+            Self::Port(_) => "port",
+            Self::LocalName(_) => "local_name",
+            Self::Address { .. } => "address",
+            Self::Denied(_) => "denied",
+            Self::NotListed(_) => "not_listed",
+        }
+    }
+}
+
 /// Which hosts callers may make the daemon reach, for all agents and for each.
 #[derive(Debug, Clone, Default)]
 pub struct EgressRules {

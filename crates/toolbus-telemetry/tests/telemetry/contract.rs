@@ -18,6 +18,7 @@ use crate::scripts;
 use crate::servers;
 use crate::support::{Daemon, OK, SAMPLED, Script, delivery, embedded, parent, rabbit, refused, request, tool};
 use crate::tables::{self, AttributeRow};
+use crate::web;
 
 /// Everything that arrived, from as many daemons as it takes to see every attribute both present and absent.
 #[derive(Default)]
@@ -92,6 +93,7 @@ async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Bu
     pins::look(&daemon.exporters);
     servers::ask_in_every_way(&daemon.exporters);
     scripts::run_in_every_way(&daemon.exporters);
+    web::use_in_every_way(&daemon.exporters);
     daemon.end().await;
 }
 

@@ -22,3 +22,4 @@ mod servers;
 mod spans;
 mod support;
 mod tables;
+mod web;

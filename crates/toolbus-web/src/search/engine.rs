@@ -60,6 +60,22 @@ pub(crate) enum SearchError {
     Timeout(&'static str),
 }
 
+impl SearchError {
+    /// How the query ended, as telemetry names it.
+    pub(super) const fn outcome(&self) -> &'static str {
+        match self {
+            Self::NoKey(_) => "no_key",
+            Self::KeyRefused { .. } => "key_refused",
+            Self::OverQuota { .. } => "over_quota",
+            Self::RateLimited { .. } => "rate_limited",
+            Self::Status { .. } => "http_error",
+            Self::Unreachable(_) => "unreachable",
+            Self::Invalid(_) => "invalid",
+            Self::Timeout(_) => "timeout",
+        }
+    }
+}
+
 impl SearchEngine {
     pub(crate) fn new(provider: SearchProvider, client: HttpClient) -> Self {
         Self { provider, client, next: Mutex::default(), spacing: SPACING, first_wait: FIRST_WAIT }

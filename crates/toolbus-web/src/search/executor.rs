@@ -9,6 +9,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use toolbus_core::Clock;
+use toolbus_core::events::{WebEvents, WebSearch};
 use toolbus_core::failure::{Cause, Effect, ToolFailure};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_outbound::HttpClient;
@@ -33,7 +34,7 @@ const CACHED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 const LIFETIME: Duration = Duration::from_secs(60);
 
 /// Makes the tool.
-pub(crate) fn tool(providers: &[SearchProvider], client: &HttpClient) -> Tool {
+pub(crate) fn tool(providers: &[SearchProvider], client: &HttpClient, events: Arc<dyn WebEvents>) -> Tool {
     let engines = providers.iter().map(|provider| SearchEngine::new(provider.clone(), client.clone())).collect();
     let descriptor = ToolDescriptor {
         description: "Searches the web. Returns titles, addresses and short texts of the best results; read one with \
@@ -54,26 +55,30 @@ pub(crate) fn tool(providers: &[SearchProvider], client: &HttpClient) -> Tool {
         effect: Effect::ReadOnly,
         ..ToolDescriptor::new(NAME, SOURCE, SOURCE)
     };
-    Tool::new(descriptor, SearchExecutor::new(engines))
+    Tool::new(descriptor, SearchExecutor::new(engines, events))
 }
 
 type SearchKey = (String, usize);
 
 pub(super) struct SearchExecutor {
     engines: Vec<SearchEngine>,
+    events: Arc<dyn WebEvents>,
     /// By query and count: until when it is kept, and the answer.
     answers: Mutex<LruCache<SearchKey, (Instant, Arc<str>)>>,
 }
 
 impl SearchExecutor {
-    pub(super) fn new(engines: Vec<SearchEngine>) -> Self {
-        Self { engines, answers: Mutex::new(LruCache::new(CACHED)) }
+    pub(super) fn new(engines: Vec<SearchEngine>, events: Arc<dyn WebEvents>) -> Self {
+        Self { engines, events, answers: Mutex::new(LruCache::new(CACHED)) }
     }
 
     async fn search(&self, query: &str, count: usize, until: Instant) -> Result<Vec<SearchResult>, Vec<SearchError>> {
         let mut errors = Vec::new();
         for engine in &self.engines {
-            match engine.search(query, count, until).await {
+            let found = engine.search(query, count, until).await;
+            let outcome = found.as_ref().err().map_or("ok", SearchError::outcome);
+            self.events.searched(&WebSearch { provider: engine.provider.kind(), outcome });
+            match found {
                 Ok(results) => return Ok(results),
                 Err(error) => {
                     tracing::warn!(provider = engine.provider.name(), %error, "a search engine has no results");

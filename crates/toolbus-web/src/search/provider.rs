@@ -111,6 +111,16 @@ impl SearchProvider {
         }
     }
 
+    /// The kind, as the configuration and telemetry name it.
+    pub(super) const fn kind(&self) -> &'static str {
+        match self {
+            Self::Brave { .. } => "brave",
+            Self::Searxng { .. } => "searxng",
+            Self::Tavily { .. } => "tavily",
+            Self::Json { .. } => "json",
+        }
+    }
+
     /// Whether a key is needed and is not there.
     pub(super) fn lacks_key(&self) -> bool {
         match self {

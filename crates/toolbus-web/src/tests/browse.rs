@@ -1,40 +1,10 @@
 //! `web_browse`.
 
-use std::collections::BTreeMap;
-use std::io::Write as _;
-
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use serde_json::json;
-use toolbus_core::failure::Cause;
 use toolbus_core::results::SplitRule;
-use toolbus_outbound::egress::{EgressConfig, EgressRules, HostLists};
 
 use super::server::{Answer, Server, html, redirect, response};
 use super::*;
-use crate::config::{BrowseConfig, WebConfig};
-
-/// The tool, with the servers of this machine as exceptions.
-fn browse(servers: &[&Server]) -> Tool {
-    browse_with(servers, WebConfig::default(), names(&[]))
-}
-
-fn browse_with(servers: &[&Server], config: WebConfig, lookup: HostLookup) -> Tool {
-    let allow_hosts = servers.iter().map(|server| server.address.to_string().parse().unwrap()).collect();
-    let config_of_egress = EgressConfig { allow_hosts, ..EgressConfig::default() };
-    let rules = EgressRules::new(config_of_egress, BTreeMap::new(), HostLists::default());
-    crate::tools(&config, rules, Some(lookup)).unwrap().remove(0)
-}
-
-fn with_browse(browse: BrowseConfig) -> WebConfig {
-    WebConfig { browse, ..WebConfig::default() }
-}
-
-async fn refusal(tool: &Tool, url: &str) -> String {
-    let failure = call(tool, json!({"url": url})).await.unwrap_err();
-    assert_eq!(failure.cause, Cause::NotAllowed, "{}", failure.message);
-    failure.message
-}
 
 #[tokio::test]
 async fn a_page_becomes_markdown_with_its_title() {
@@ -132,51 +102,10 @@ async fn failures_of_a_site_are_results_that_say_what_happened() {
     let tool = {
         let config = EgressConfig { allow_hosts: vec![closed.to_string().parse().unwrap()], ..EgressConfig::default() };
         let rules = EgressRules::new(config, BTreeMap::new(), HostLists::default());
-        crate::tools(&WebConfig::default(), rules, None).unwrap().remove(0)
+        crate::tools(&WebConfig::default(), rules, None, &discard()).unwrap().remove(0)
     };
     let refused = error(&tool, json!({"url": format!("http://{closed}/")})).await;
     assert_eq!(refused, "Failed to fetch page: no connection to the host could be made.");
-}
-
-#[tokio::test]
-async fn a_slow_or_endless_page_ends_with_its_limits() {
-    let server = Server::start(|_| {
-        let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\n";
-        vec![
-            ("/stalled", Answer::Stalled(head.to_vec())),
-            ("/silent", Answer::Stalled(Vec::new())),
-            ("/endless", Answer::Endless(head.to_vec(), b"more of the same\n".repeat(100))),
-            ("/headers", Answer::Endless(b"HTTP/1.1 200 OK\r\n".to_vec(), b"x-more: and more\r\n".to_vec())),
-        ]
-    })
-    .await;
-    let short = BrowseConfig { timeout: "300ms".to_owned().try_into().unwrap(), ..BrowseConfig::default() };
-    let tool = browse_with(&[&server], with_browse(short), names(&[]));
-    for path in ["/stalled", "/silent"] {
-        let late = error(&tool, json!({"url": server.url(path)})).await;
-        assert_eq!(late, "Failed to fetch page: it was not complete within the time of the call, at most 300 ms.");
-    }
-    let small = BrowseConfig { max_page: "2KiB".to_owned().try_into().unwrap(), ..BrowseConfig::default() };
-    let tool = browse_with(&[&server], with_browse(small), names(&[]));
-    let endless = text(&tool, json!({"url": server.url("/endless")})).await;
-    assert!(endless.starts_with("> Only the first 2048 bytes of the page were read.\n\nmore"), "{endless}");
-    let headers = error(&tool, json!({"url": server.url("/headers")})).await;
-    assert!(headers.starts_with("Failed to fetch page: "), "{headers}");
-}
-
-#[tokio::test]
-async fn a_bomb_is_cut_where_pages_are() {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    for _ in 0..256 {
-        encoder.write_all(&[b' '; 1 << 20]).unwrap();
-    }
-    let bomb = encoder.finish().unwrap();
-    assert!(bomb.len() < 1 << 20);
-    let headers = [("content-encoding", "gzip"), ("content-type", "text/plain")];
-    let server = Server::start(|_| vec![("/", Answer::Bytes(response("200 OK", &headers, &bomb)))]).await;
-    let small = BrowseConfig { max_page: "1MiB".to_owned().try_into().unwrap(), ..BrowseConfig::default() };
-    let found = text(&browse_with(&[&server], with_browse(small), names(&[])), json!({"url": server.url("/")})).await;
-    assert_eq!(found, "> Only the first 1048576 bytes of the page were read.");
 }
 
 #[tokio::test]
@@ -191,25 +120,6 @@ async fn an_unchanged_page_is_not_sent_again_but_always_asked_about() {
     assert_eq!(text(&tool, json!({"url": server.url("/#part")})).await, "first");
     assert!(server.requests.lock()[1].to_lowercase().contains("if-none-match: \"v1\""));
     assert_eq!(error(&tool, json!({"url": server.url("/")})).await, "Failed to fetch page: HTTP 410 Gone.");
-}
-
-#[tokio::test]
-async fn cookies_of_a_page_are_not_sent_back() {
-    let server = Server::start(|_| {
-        vec![
-            ("/", Answer::Bytes(response("302 Found", &[("set-cookie", "id=1"), ("location", "/next")], b""))),
-            ("/next", html("x")),
-        ]
-    })
-    .await;
-    text(&browse(&[&server]), json!({"url": server.url("/")})).await;
-    assert!(server.requests.lock().iter().all(|request| !request.to_lowercase().contains("cookie")));
-}
-
-#[tokio::test]
-async fn pages_over_ipv6_are_read() {
-    let server = Server::start_at("[::1]:0", |_| vec![("/", html("<p>six"))]).await;
-    assert_eq!(text(&browse(&[&server]), json!({"url": server.url("/")})).await, "six");
 }
 
 #[tokio::test]
@@ -241,6 +151,49 @@ async fn a_page_is_given_whole_with_the_rule_by_which_a_long_one_is_split() {
     assert_eq!(subject, "Page \"Guide\"");
     let address = server.address.to_string().replace(':', "_");
     assert!(stem.starts_with(&format!("web-{address}-")), "{stem}");
+}
+
+#[tokio::test]
+async fn each_page_is_told_once_with_how_it_ended_and_why_it_was_refused() {
+    let server = Server::start(|_| {
+        let page = response("200 OK", &[("etag", "\"v1\""), ("content-type", "text/plain")], b"first");
+        vec![
+            ("/page", Answer::InTurn(vec![page, response("304 Not Modified", &[], b"")])),
+            ("/image", Answer::Bytes(response("200 OK", &[("content-type", "image/png")], b"\x89PNG"))),
+            ("/broken", Answer::Bytes(response("503 Service Unavailable", &[], b""))),
+            ("/nothing", Answer::Bytes(Vec::new())),
+            ("/loop", redirect("/loop")),
+            ("/private", redirect("http://10.0.0.1/")),
+            ("/silent", Answer::Stalled(Vec::new())),
+        ]
+    })
+    .await;
+    let heard = Arc::<Heard>::default();
+    let events = Arc::clone(&heard) as Arc<dyn WebEvents>;
+    let short = BrowseConfig { timeout: "2s".to_owned().try_into().unwrap(), ..BrowseConfig::default() };
+    let tool = browse_telling(&[&server], with_browse(short), names(&[("inner.example.com", "10.0.0.1")]), &events);
+    let table = [
+        (server.url("/page"), "ok", None, Some(5)),
+        (server.url("/page"), "unchanged", None, None),
+        (server.url("/image"), "no_text", None, Some(4)),
+        (server.url("/missing"), "http_4xx", None, None),
+        (server.url("/broken"), "http_5xx", None, None),
+        (server.url("/nothing"), "unreachable", None, None),
+        (server.url("/loop"), "redirects", None, None),
+        (server.url("/private"), "refused", Some("address"), None),
+        (server.url("/silent"), "timeout", None, None),
+        ("http://inner.example.com/".to_owned(), "refused", Some("address"), None),
+        ("ftp://example.com/".to_owned(), "refused", Some("scheme"), None),
+        ("http://a:b@example.com/".to_owned(), "refused", Some("user_info"), None),
+        ("http://example.com:25/".to_owned(), "refused", Some("port"), None),
+        ("http://printer.local/".to_owned(), "refused", Some("local_name"), None),
+    ];
+    for (url, outcome, refusal, size) in table {
+        let _ = call(&tool, json!({"url": url})).await;
+        let fetch = WebFetch { outcome, site: WebFetch::WEB, refusal, size };
+        assert_eq!(std::mem::take(&mut *heard.fetches.lock()), [fetch], "{url}");
+        assert!(WebFetch::OUTCOMES.contains(&outcome) && refusal.is_none_or(|it| WebFetch::REFUSALS.contains(&it)));
+    }
 }
 
 #[tokio::test]

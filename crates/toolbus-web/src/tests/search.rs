@@ -8,7 +8,7 @@ use toolbus_outbound::HttpClient;
 use toolbus_outbound::egress::{EgressConfig, EgressRules, HostLists};
 
 use super::server::{Answer, Server, response};
-use super::{error, names, text};
+use super::{discard, error, names, text};
 use crate::config::WebConfig;
 use crate::search::{SearchEngine, SearchError, SearchProvider};
 
@@ -49,7 +49,7 @@ fn brave(server: &Server) -> SearchProvider {
 fn tool(search: Vec<SearchProvider>) -> toolbus_core::tool::Tool {
     let config = WebConfig { search, ..WebConfig::default() };
     let rules = EgressRules::new(EgressConfig::default(), Default::default(), HostLists::default());
-    crate::tools(&config, rules, Some(names(&[]))).unwrap().remove(1)
+    crate::tools(&config, rules, Some(names(&[])), &discard()).unwrap().remove(1)
 }
 
 /// One query to an engine that waits next to nothing between two requests.

@@ -6,6 +6,7 @@ use toolbus_broker::embedded::Embedded;
 use toolbus_broker::rabbitmq::{self, RabbitMq};
 use toolbus_core::Clock;
 use toolbus_core::bus::Bus;
+use toolbus_core::events::{Discard, WebEvents};
 use toolbus_core::policy::{Capacity, PolicyHandle};
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Registry;
@@ -49,10 +50,11 @@ pub fn broker_settings(config: &Config, urls: &[AmqpUrl]) -> rabbitmq::RabbitMqS
 ///
 /// If a tool cannot be built, or two tools have one name.
 pub fn registry(config: &Config) -> Result<Registry, AppError> {
-    let registry = tools(config)?.0;
+    let events: Arc<dyn WebEvents> = Arc::new(Discard);
+    let registry = tools(config, &events)?.0;
     registry.register_all(scripts::described(config)?)?;
-    registry.register_all(memory::tools(config, memory::of_command(config).as_ref()))?;
     registry.register_all(schedule::tools(config, &schedule::tasks(&OpenStore::in_memory().store)))?;
+    registry.register_all(memory::tools(config, memory::of_command(config).as_ref()))?;
     Ok(registry)
 }
 
@@ -61,8 +63,11 @@ pub fn registry(config: &Config) -> Result<Registry, AppError> {
 /// # Errors
 ///
 /// If the settings of a tool are invalid, or two tools have the same name.
-pub(super) fn tools(config: &Config) -> Result<(Registry, Vec<Arc<SessionSet>>), AppError> {
-    let (tools, sets) = in_sessions(config, config.tools()?, |_| None);
+pub(super) fn tools(
+    config: &Config,
+    events: &Arc<dyn WebEvents>,
+) -> Result<(Registry, Vec<Arc<SessionSet>>), AppError> {
+    let (tools, sets) = in_sessions(config, config.tools(events)?, |_| None);
     let registry = Registry::new();
     registry.register_all(tools)?;
     Ok((registry, sets))

@@ -114,7 +114,7 @@ impl App {
         let merged = merged(&self.config, &next, self.servers.is_some());
         let changed = changed(&self.config, &merged);
         let before = names(&self.policy);
-        let (mut tools, mut sets) = in_sessions(&next, next.tools()?, self.kept(&next));
+        let (mut tools, mut sets) = in_sessions(&next, next.tools(&self.web_events)?, self.kept(&next));
         tools.extend(of_scripts);
         tools.extend(memory::tools(&merged, self.memory.as_ref()));
         tools.extend(schedule::tools(&merged, &self.tasks));

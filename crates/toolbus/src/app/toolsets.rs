@@ -79,10 +79,15 @@ mod tests {
     use tokio_util::sync::CancellationToken;
     use toolbus_core::Clock;
     use toolbus_core::caller::{AgentName, Caller};
+    use toolbus_core::events::{Discard, WebEvents};
     use toolbus_core::toolsets::SessionSets;
 
     use super::*;
     use crate::app::parts;
+
+    fn discard() -> Arc<dyn WebEvents> {
+        Arc::new(Discard)
+    }
 
     /// Nothing listens at port 1 of the loopback address, so that a call that gets as far fails there.
     const TEXT: &str = r#"{
@@ -119,7 +124,7 @@ mod tests {
     #[tokio::test]
     async fn an_endpoint_of_a_session_set_runs_in_its_callers_session() {
         let config: Config = serde_json::from_str(TEXT).unwrap();
-        let (registry, sets) = parts::tools(&config).unwrap();
+        let (registry, sets) = parts::tools(&config, &discard()).unwrap();
         let sessions = SessionSets::new(sets);
         let snapshot = registry.snapshot();
         let read = snapshot.get("fs.read").unwrap();
@@ -134,7 +139,7 @@ mod tests {
     #[tokio::test]
     async fn other_endpoints_need_no_session_and_begin_none() {
         let config: Config = serde_json::from_str(TEXT).unwrap();
-        let (registry, sets) = parts::tools(&config).unwrap();
+        let (registry, sets) = parts::tools(&config, &discard()).unwrap();
         let sessions = SessionSets::new(sets);
         let snapshot = registry.snapshot();
         for name in ["lists.list", "get"] {
@@ -146,8 +151,8 @@ mod tests {
     #[test]
     fn a_tool_of_a_session_set_is_described_and_limited_as_any_other() {
         let config: Config = serde_json::from_str(TEXT).unwrap();
-        let (registry, _) = parts::tools(&config).unwrap();
-        let of_config = config.tools().unwrap();
+        let (registry, _) = parts::tools(&config, &discard()).unwrap();
+        let of_config = config.tools(&discard()).unwrap();
         assert_eq!(registry.snapshot().len(), of_config.len());
         for tool in of_config {
             let registered = Arc::clone(&registry.snapshot().get(&tool.descriptor.name).unwrap().descriptor);

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
+use toolbus_core::events::WebEvents;
 use toolbus_core::tool::{Membership, Tool, ToolDescriptor};
 use toolbus_outbound::egress::EgressRules;
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
@@ -102,11 +103,12 @@ pub(crate) fn builtin(config: &ToolsConfig) -> Vec<Tool> {
 
 impl Config {
     /// Every tool that this configuration asks for, with its limits, but for scripts and commands; connects to nothing.
+    /// `events` are told what web tools do.
     ///
     /// # Errors
     ///
     /// If a tool's settings are mistaken; [`Config::load`] refuses them before.
-    pub fn tools(&self) -> Result<Vec<Tool>, ToolsError> {
+    pub fn tools(&self, events: &Arc<dyn WebEvents>) -> Result<Vec<Tool>, ToolsError> {
         let mut tools = builtin(&self.tools);
         if !self.rest.endpoints.is_empty() {
             let client = HttpClient::new()?;
@@ -119,7 +121,7 @@ impl Config {
             }
         }
         if let Some(web) = &self.web {
-            tools.extend(toolbus_web::tools(web, self.egress_rules(), None)?);
+            tools.extend(toolbus_web::tools(web, self.egress_rules(), None, events)?);
         }
         tools.iter_mut().for_each(|tool| self.limit(tool));
         Ok(tools)
@@ -169,7 +171,13 @@ fn membership(endpoint: &Endpoint, members: &ToolsetMembers<'_>) -> Option<Membe
 mod tests {
     use std::time::Duration;
 
+    use toolbus_core::events::Discard;
+
     use super::*;
+
+    fn discard() -> Arc<dyn WebEvents> {
+        Arc::new(Discard)
+    }
 
     #[test]
     fn the_most_specific_pattern_decides_for_each_limit_on_its_own() {
@@ -194,13 +202,16 @@ mod tests {
         let limits = BTreeMap::from([(ToolPattern::parse("e*").unwrap(), five)]);
         let tools = ToolsConfig { echo: true, limits, ..Default::default() };
         let config = Config { tools, ..Config::default() };
-        let tools = config.tools().unwrap();
+        let tools = config.tools(&discard()).unwrap();
         let names: Vec<_> = tools.iter().map(|tool| Arc::clone(&tool.descriptor.name)).collect();
         assert_eq!(names, config.tool_names());
         let echo = tools.iter().find(|tool| &*tool.descriptor.name == "echo").unwrap();
         assert_eq!((echo.descriptor.timeout, echo.descriptor.max_in_flight), (Some(Duration::from_secs(5)), Some(2)));
         assert!(
-            Config { tools: ToolsConfig { time: false, ..Default::default() }, ..config }.tools().unwrap().is_empty()
+            Config { tools: ToolsConfig { time: false, ..Default::default() }, ..config }
+                .tools(&discard())
+                .unwrap()
+                .is_empty()
         );
     }
 
@@ -214,7 +225,7 @@ mod tests {
             "toolsets": {"files": {"prefix": "fs", "kind": "rest", "scope": "session", "endpoints": ["read"]}}
         }"#;
         let config: Config = serde_json::from_str(text).unwrap();
-        let tools = config.tools().unwrap();
+        let tools = config.tools(&discard()).unwrap();
         let [read, get] = tools.get(tools.len() - 2..).unwrap() else { panic!("two endpoints") };
         let member = Membership { set: "files".into(), name: "read".into(), needs_session: true };
         assert_eq!((&*read.descriptor.name, &read.descriptor.toolset), ("fs.read", &Some(member)));
