@@ -13,7 +13,7 @@ use markup5ever_rcdom::RcDom;
 use toolbus_web::html::{HtmlLimits, PagePart, convert};
 use url::Url;
 
-const PAGES: [&str; 3] = ["rust-book", "rust-platforms", "node-string-decoder"];
+const PAGES: [&str; 4] = ["rust-book", "rust-platforms", "node-string-decoder", "zlib-how"];
 
 fn page(name: &str) -> String {
     std::fs::read_to_string(format!("{}/tests/pages/{name}.html", env!("CARGO_MANIFEST_DIR"))).unwrap()
