@@ -52,7 +52,7 @@ fn a_result_of_50_megabytes_is_cut_and_kept_within_three_times_its_size_whatever
     let memory = Arc::new(VolatileMemory::new(limits, Clock::SYSTEM));
     let splitter = MemorySplitter { memory, ttl: Duration::from_secs(60) };
     let caller = Arc::new(Caller { login: Some("ana".into()), ..Caller::unknown() });
-    let result = LongResult { caller, tool: "t".into(), run: "1".to_owned(), text, max: 64_000 };
+    let result = LongResult { caller, tool: "t".into(), run: "1".to_owned(), text, max: 64_000, rule: None };
     let before = status("VmRSS");
     let split = splitter.split(result).now_or_never().unwrap().unwrap();
     let taken = status("VmHWM").saturating_sub(before);
