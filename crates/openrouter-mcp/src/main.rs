@@ -38,7 +38,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// OPENROUTER_API_KEY, or in a file.
 #[derive(Debug, Parser)]
 #[command(version)]
-struct Args {
+struct OpenRouterArgs {
     /// Serve Streamable HTTP at http://ADDRESS/mcp instead of standard input and output.
     #[arg(long, value_name = "ADDRESS", env = "OPENROUTER_MCP_LISTEN")]
     listen: Option<SocketAddr>,
@@ -61,7 +61,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = OpenRouterArgs::parse();
     let filter = EnvFilter::try_from_env("OPENROUTER_MCP_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // Standard output belongs to the protocol.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(args: Args) -> io::Result<()> {
+async fn run(args: OpenRouterArgs) -> io::Result<()> {
     let key = match (&args.api_key_file, &args.api_key) {
         (Some(file), _) => read_secret(file)?,
         (None, Some(key)) => key.clone(),

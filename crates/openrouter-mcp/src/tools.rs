@@ -20,7 +20,7 @@ const MAX_IDENTIFIER: usize = 128;
 
 /// A tool that reads the account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tool {
+enum AccountTool {
     Credits,
     KeyInfo,
     Models,
@@ -29,7 +29,7 @@ enum Tool {
     Generation,
 }
 
-impl Tool {
+impl AccountTool {
     /// All of them, sorted by name.
     const ALL: [Self; 6] = [Self::Key, Self::KeyInfo, Self::Credits, Self::Generation, Self::Keys, Self::Models];
 
@@ -172,7 +172,7 @@ impl Backend for Tools {
     }
 
     fn list<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, Result<CallerListing, Unavailable>> {
-        ready(Ok(CallerListing { tools: Tool::ALL.map(Tool::listed).to_vec() })).boxed()
+        ready(Ok(CallerListing { tools: AccountTool::ALL.map(AccountTool::listed).to_vec() })).boxed()
     }
 
     fn documents<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {
@@ -184,14 +184,14 @@ impl Backend for Tools {
     }
 
     fn tool(&self, _: &Caller, name: &str) -> Option<Arc<str>> {
-        Tool::find(name).map(|tool| tool.name().into())
+        AccountTool::find(name).map(|tool| tool.name().into())
     }
 
     fn call(&self, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
         let api = self.api.clone();
         async move {
             let unknown = || ToolFailure::new(Cause::UnknownTool, "There is no tool of this name.");
-            let tool = Tool::find(&call.tool).ok_or_else(unknown)?;
+            let tool = AccountTool::find(&call.tool).ok_or_else(unknown)?;
             let cancelled = || ToolFailure::new(Cause::Cancelled, "The call was cancelled.");
             let running = tool.call(&api, call.arguments.as_deref());
             let ended = call.cancelled.run_until_cancelled(running).await.ok_or_else(cancelled)?;
@@ -216,21 +216,21 @@ mod tests {
 
     #[test]
     fn tools_are_sorted_by_name() {
-        assert!(Tool::ALL.map(Tool::name).is_sorted());
+        assert!(AccountTool::ALL.map(AccountTool::name).is_sorted());
     }
 
     #[test]
     fn an_argument_is_checked_before_anything_is_sent() {
-        assert_eq!(Tool::Key.read(Some(r#"{"keyHash":"f01d-_A"}"#)).unwrap(), "f01d-_A");
-        assert_eq!(Tool::Credits.read(None).unwrap(), "");
-        let refused = |tool: Tool, arguments: &str| tool.read(Some(arguments)).unwrap_err().message;
+        assert_eq!(AccountTool::Key.read(Some(r#"{"keyHash":"f01d-_A"}"#)).unwrap(), "f01d-_A");
+        assert_eq!(AccountTool::Credits.read(None).unwrap(), "");
+        let refused = |tool: AccountTool, arguments: &str| tool.read(Some(arguments)).unwrap_err().message;
         let text = "`keyHash` must be a string of 1 to 128 ASCII letters, digits, underscores and hyphens.";
         let long = json!({"keyHash": "a".repeat(129)}).to_string();
         for arguments in ["{}", r#"{"keyHash":7}"#, r#"{"keyHash":""}"#, r#"{"keyHash":"../credits"}"#, &long] {
-            assert_eq!(refused(Tool::Key, arguments), text, "{arguments}");
+            assert_eq!(refused(AccountTool::Key, arguments), text, "{arguments}");
         }
-        assert_eq!(refused(Tool::Key, r#"{"hash":"a"}"#), "`get_api_key` takes the argument `keyHash` alone.");
-        assert_eq!(refused(Tool::Credits, r#"{"a":1}"#), "`get_credits` takes no argument.");
-        assert_eq!(refused(Tool::Credits, "[]"), "The arguments are no JSON object.");
+        assert_eq!(refused(AccountTool::Key, r#"{"hash":"a"}"#), "`get_api_key` takes the argument `keyHash` alone.");
+        assert_eq!(refused(AccountTool::Credits, r#"{"a":1}"#), "`get_credits` takes no argument.");
+        assert_eq!(refused(AccountTool::Credits, "[]"), "The arguments are no JSON object.");
     }
 }
