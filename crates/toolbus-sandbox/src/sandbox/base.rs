@@ -34,7 +34,7 @@ pub(super) struct BaseFolder {
 /// Says to other daemons, also to those that do not see this process, that a folder is in use.
 #[derive(Debug)]
 pub(super) struct FolderLock {
-    _folder: File,
+    folder: File,
 }
 
 impl FolderLock {
@@ -48,11 +48,16 @@ impl FolderLock {
             Err(Errno::WOULDBLOCK) => return Ok(None),
             locked => locked?,
         }
+        let lock = Self { folder };
         // What removes a folder locks it first: it may have done so before this.
+        Ok(lock.is_at(path).then_some(lock))
+    }
+
+    /// Whether the locked folder still has this path.
+    fn is_at(&self, path: &Path) -> bool {
         let identity = |found: fs::Metadata| (found.dev(), found.ino());
-        let locked = identity(folder.metadata()?);
-        let is_there = fs::symlink_metadata(path).is_ok_and(|found| identity(found) == locked);
-        Ok(is_there.then_some(Self { _folder: folder }))
+        let (locked, found) = (self.folder.metadata().map(identity), fs::symlink_metadata(path).map(identity));
+        locked.is_ok_and(|locked| found.is_ok_and(|found| found == locked))
     }
 }
 
@@ -111,10 +116,10 @@ impl BaseFolder {
 impl Drop for BaseFolder {
     fn drop(&mut self) {
         let (path, lock) = (std::mem::take(&mut self.path), self.lock.get_mut().take());
-        // Not once more if the system has removed it: the next folder of this process may have its name.
-        remove_soon(lock, move || match fs::remove_dir(&path) {
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
-            Ok(()) => true,
+        // Not if it was removed before: the next folder of this process may have its name.
+        remove_soon((), move || match &lock {
+            Some(lock) if lock.is_at(&path) => fs::remove_dir(&path).is_ok(),
+            _ => true,
         });
     }
 }
@@ -203,6 +208,21 @@ mod tests {
         assert_eq!(left(), ["other", "toolbus-sandbox-1-x", &*alive, "toolbus-sandbox-x-0"]);
         drop(lock);
         assert_eq!(left(), ["other", "toolbus-sandbox-1-x", "toolbus-sandbox-x-0"]);
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_has_the_name_of_one_removed_before_stays() {
+        // The next sandbox of a process takes the name while the last user of the one before is still being dropped.
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("base");
+        let base = |lock| BaseFolder { path: path.clone(), lock: Mutex::new(lock) };
+        let before = base(create(&path).unwrap());
+        before.remove_when_empty().await;
+        let next = base(create(&path).unwrap());
+        drop(before);
+        assert!(path.exists());
+        drop(next);
+        assert!(!path.exists());
     }
 
     #[test]
