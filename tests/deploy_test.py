@@ -31,6 +31,11 @@ COLLECTOR = read_yaml(DEPLOY / "otel-collector/config.yaml")
 PROMETHEUS = read_yaml(DEPLOY / "prometheus/prometheus.yml")
 ALERTS = read_yaml(DEPLOY / "prometheus/alerts.yml")
 SOURCES = read_yaml(DEPLOY / "grafana/provisioning/datasources/datasources.yaml")["datasources"]
+BROKER = dict(
+    (part.strip() for part in line.split("=", 1))
+    for line in (DEPLOY / "rabbitmq/rabbitmq.conf").read_text("utf-8").splitlines()
+    if line and not line.startswith("#")
+)
 DASHBOARDS = {path.name: json.loads(path.read_text("utf-8")) for path in (DEPLOY / "grafana/dashboards").glob("*.json")}
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
 
@@ -187,6 +192,33 @@ class Addresses(unittest.TestCase):
             self.assertTrue(in_container("grafana", provider["options"]["path"]).is_dir())
         home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
         self.assertTrue(in_container("grafana", home).is_file())
+
+
+class Broker(unittest.TestCase):
+    LIMIT = int(BROKER["max_message_size"])
+
+    def test_it_takes_every_message_of_the_daemon_and_none_that_is_much_larger(self):
+        source = (ROOT / "crates/toolbus-core/src/answer.rs").read_text("utf-8")
+        mib, less_kib = re.search(r"const MAX_ANSWER: usize = (\d+) \* 1024 \* 1024 - (\d+) \* 1024;", source).groups()
+        largest_reply = int(mib) * 1024 * 1024 - int(less_kib) * 1024
+        self.assertLess(largest_reply, self.LIMIT)
+        self.assertLess(self.LIMIT, 2 * largest_reply)
+
+    def test_it_takes_every_request_that_the_daemon_reads(self):
+        shipped = tomllib.loads((ROOT / "config/toolbus.toml").read_text("utf-8"))
+        for configuration in (shipped, DAEMON):
+            body = configuration.get("invoke", {}).get("max_body", shipped["invoke"]["max_body"])
+            number, unit = re.fullmatch(r"(\d+)(KiB|MiB)", body).groups()
+            self.assertLessEqual(int(number) * {"KiB": 1024, "MiB": 1024 * 1024}[unit], self.LIMIT)
+
+    def test_operators_are_told_the_same(self):
+        told = re.findall(r"max_message_size = (\d+)", (ROOT / "docs/rabbitmq.md").read_text("utf-8"))
+        self.assertTrue(told)
+        self.assertEqual({int(number) for number in told}, {self.LIMIT})
+
+    def test_it_reads_the_file_after_its_own(self):
+        read = {target: source for target, source in mounts("rabbitmq").items() if source.endswith(".conf")}
+        self.assertEqual(read, {"/etc/rabbitmq/conf.d/30-toolbus.conf": "./deploy/rabbitmq/rabbitmq.conf"})
 
 
 class Collector(unittest.TestCase):

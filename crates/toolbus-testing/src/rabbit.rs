@@ -70,11 +70,20 @@ impl RabbitNode {
     /// # Panics
     ///
     /// If `rabbitmq-server` is not installed, or does not start; the text says what to do.
-    #[expect(clippy::panic, reason = "a test that needs the broker fails without it")]
     pub async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    /// Starts a node with these further lines of `rabbitmq.conf`.
+    ///
+    /// # Panics
+    ///
+    /// As [`RabbitNode::start`].
+    #[expect(clippy::panic, reason = "a test that needs the broker fails without it")]
+    pub async fn start_with(more: &str) -> Self {
         let mut failure = String::new();
         for _ in 0..START_ATTEMPTS {
-            match Self::try_start().await {
+            match Self::try_start(more).await {
                 Ok(node) => return node,
                 Err(error) => failure = error.to_string(),
             }
@@ -109,12 +118,12 @@ impl RabbitNode {
         attached.unwrap_or_else(|error| panic!("no shared RabbitMQ node at {}: {error}", socket.display()))
     }
 
-    async fn try_start() -> io::Result<Self> {
+    async fn try_start(more: &str) -> io::Result<Self> {
         let sbin = installed()?;
         let folder = tempfile::Builder::new().prefix("toolbus-rabbit-").tempdir()?;
         let ports = Ports::free()?;
         tls::write_authority(folder.path())?;
-        write_configuration(folder.path(), ports)?;
+        write_configuration(folder.path(), ports, more)?;
         fs::write(folder.path().join(PORTS), ports.to_string())?;
         let node = Self { folder: Folder::Own(folder), sbin, ports, guard: NodeGuard::default() };
         node.run().await?;
@@ -324,11 +333,12 @@ pub(crate) fn installed() -> io::Result<PathBuf> {
     found.pop().ok_or_else(missing)
 }
 
-fn write_configuration(folder: &Path, ports: Ports) -> io::Result<()> {
+fn write_configuration(folder: &Path, ports: Ports, more: &str) -> io::Result<()> {
     let text = format!(
         "listeners.tcp.default = 127.0.0.1:{}\ndisk_free_limit.absolute = 1MB\n\
          listeners.ssl.default = 127.0.0.1:{}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
-         ssl_options.keyfile = {}\nssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false\n",
+         ssl_options.keyfile = {}\nssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false\n\
+         {more}",
         ports.amqp,
         ports.tls,
         folder.join(tls::AUTHORITY).display(),

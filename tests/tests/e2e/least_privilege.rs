@@ -465,6 +465,27 @@ async fn a_forged_user_id_is_refused_by_the_broker_and_reaches_no_tool() {
 }
 
 #[tokio::test]
+async fn a_message_over_the_limit_of_the_broker_closes_its_senders_channel_and_reaches_no_queue() {
+    let fixture = Fixture::new().await;
+    let daemon = Daemon::start(&fixture.site, "[tools]\necho = true\n").await;
+    let (ana, connection) = (fixture.agent("svc-ana").await, fixture.connect("svc-ana").await);
+    let channel = connection.create_channel().await.unwrap();
+    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    let body = vec![b'x'; 17 * 1024 * 1024];
+    let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+    let published = channel.basic_publish("rockbot".into(), "tool.invoke".into(), options, &body, properties);
+    let error = published.await.unwrap().await.unwrap_err();
+    assert_eq!(code(&error), 406, "PRECONDITION_FAILED: {error}");
+    assert!(error.to_string().contains("16777216"), "{error}");
+    // One that the broker takes, and the daemon refuses.
+    let large = ana.exchange(&ana.raw(vec![b'x'; 2 * 1024 * 1024])).await;
+    assert_eq!(large.code(), "invalid_arguments", "{large:?}");
+    assert_eq!(ana.call("echo", &json!({"text": "after it"})).await.content(), "after it");
+    assert_eq!(fixture.site.ready(&fixture.site.dead_letters()).await, 0);
+    daemon.stop(&fixture.site).await;
+}
+
+#[tokio::test]
 async fn what_another_agent_slips_into_a_queue_of_answers_does_not_come_by_its_topic() {
     let fixture = Fixture::new().await;
     let daemon = Daemon::start(&fixture.site, "[tools]\necho = true\n").await;

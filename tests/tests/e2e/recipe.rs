@@ -1,4 +1,5 @@
-//! A broker with the users and permissions of `deploy/rabbitmq/definitions.json`, and the text that tells of them.
+//! A broker with the limits of `deploy/rabbitmq/rabbitmq.conf`, the users and permissions of `definitions.json` there, and
+//! the text that tells of them.
 
 use std::path::Path;
 
@@ -17,7 +18,7 @@ pub(crate) const VHOST: &str = "tools";
 /// Everybody's password.
 pub(crate) const PASSWORD: &str = "a-password-of-the-tests";
 
-/// A node with the shipped definitions, and passwords.
+/// A node with the shipped limits and definitions, and passwords.
 pub(crate) struct Fixture {
     pub(crate) node: RabbitNode,
     pub(crate) site: BrokerNamespace,
@@ -25,7 +26,7 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) async fn new() -> Self {
-        let node = RabbitNode::start().await;
+        let node = RabbitNode::start_with(&read("rabbitmq.conf")).await;
         node.import(&shipped()).await;
         let mut definitions: Value = serde_json::from_str(&shipped()).unwrap();
         let mut users = definitions["users"].take();
@@ -69,6 +70,9 @@ impl Fixture {
 }
 
 pub(crate) fn shipped() -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rabbitmq/definitions.json");
-    std::fs::read_to_string(file).unwrap()
+    read("definitions.json")
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rabbitmq").join(file)).unwrap()
 }
