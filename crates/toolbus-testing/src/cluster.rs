@@ -71,13 +71,27 @@ impl RabbitCluster {
     pub async fn wait_until_whole(&self) -> io::Result<()> {
         let started = Instant::now();
         for node in 0..NODES {
-            while !self.ctl(node, &["cluster_status"]).await.is_ok_and(|status| has_all(&status)) {
+            while !self.is_whole(node).await {
                 if started.elapsed() > START_TIME {
                     return Err(io::Error::other("the nodes did not join"));
                 }
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
         Ok(())
+    }
+
+    /// Whether a node runs, and sees all others run.
+    pub async fn is_whole(&self, node: usize) -> bool {
+        // A program that asks takes a second of CPU time.
+        self.takes_connections(node).await
+            && self.ctl(node, &["cluster_status"]).await.is_ok_and(|status| has_all(&status))
+    }
+
+    /// Whether a node takes connections: one that does not see a majority takes none.
+    pub async fn takes_connections(&self, node: usize) -> bool {
+        let connecting = tokio::net::TcpStream::connect(self.address(node));
+        matches!(tokio::time::timeout(Duration::from_secs(1), connecting).await, Ok(Ok(_)))
     }
 
     /// Where clients connect to, each node's in turn.
@@ -196,9 +210,7 @@ impl RabbitCluster {
     /// If it does not in time, with what it has printed.
     pub async fn wait_for(&self, node: usize) -> io::Result<()> {
         let started = Instant::now();
-        let connect =
-            || tokio::time::timeout(Duration::from_secs(1), tokio::net::TcpStream::connect(self.address(node)));
-        while !matches!(connect().await, Ok(Ok(_))) {
+        while !self.takes_connections(node).await {
             if started.elapsed() > START_TIME {
                 let log = fs::read_to_string(self.path(node).join("console.log")).unwrap_or_default();
                 return Err(io::Error::other(format!("node {node} takes no connections:\n{log}")));

@@ -1,13 +1,17 @@
-//! A cluster of three brokers of which one is down: calls need neither the node of the dead letters nor that of another
-//! caller's answers, and no answer is lost.
+//! A cluster of three brokers. While one is down, calls need neither the node of the dead letters nor that of another
+//! caller's answers. Whatever is killed or cut under load, no call is lost, and none runs twice.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
+use futures_util::future::join_all;
 use serde_json::json;
 use tokio::task::JoinSet;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::history::Tally;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::survivor::Survivor;
 use toolbus_testing::cluster::{NODES, RabbitCluster};
@@ -17,6 +21,8 @@ use crate::turn;
 
 /// Calls that have to be answered for the cluster to count as working.
 const WORKING: usize = 40;
+/// Callers, each with one call at a time.
+const CALLERS: usize = 8;
 
 /// A cluster with a daemon that is told all of its nodes, and a caller that goes to the nodes from this one on.
 struct Fixture {
@@ -91,5 +97,126 @@ async fn while_the_node_of_the_dead_letters_is_down_calls_go_on_and_an_answer_wi
     .await;
     assert_eq!((kept.correlation_id(), kept.content().as_str()), (request.correlation.as_str(), "passed held"));
     assert_eq!(backend.count("held"), 1);
+    fixture.end().await;
+}
+
+/// What happens to the network or the nodes while calls are made.
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    /// The leader of the requests' queue is killed.
+    LeaderKilled,
+    /// A follower, a minority of one, does not reach the others, nor they it.
+    FollowerCut,
+    /// The leader is that minority.
+    LeaderCut,
+    /// No node reaches another, so that there is no majority.
+    AllCut,
+    /// What the leader sends to the others is dropped; what they send arrives.
+    LeaderMute,
+}
+
+impl Fault {
+    const ALL: [Self; 5] = [Self::LeaderKilled, Self::FollowerCut, Self::LeaderCut, Self::AllCut, Self::LeaderMute];
+
+    /// Breaks the cluster, and returns once the nodes have noticed.
+    async fn strike(self, cluster: &RabbitCluster, leader: usize, queue: &str) {
+        let [next, last] = [1, 2].map(|step| (leader + step) % NODES);
+        match self {
+            Self::LeaderKilled => cluster.kill(leader),
+            Self::FollowerCut => cluster.isolate(next),
+            Self::LeaderCut => cluster.isolate(leader),
+            Self::AllCut => {
+                cluster.isolate(leader);
+                cluster.cut(next, last);
+                cluster.cut(last, next);
+            }
+            Self::LeaderMute => [next, last].into_iter().for_each(|follower| cluster.cut(leader, follower)),
+        }
+        match self {
+            Self::LeaderKilled | Self::LeaderCut | Self::LeaderMute => {
+                eventually("another leader", async || {
+                    cluster.leader(next, queue).await.ok().filter(|found| *found != leader)
+                })
+                .await;
+            }
+            Self::FollowerCut => {
+                eventually("a node less", async || (!cluster.takes_connections(next).await).then_some(())).await;
+            }
+            Self::AllCut => {
+                for node in 0..NODES {
+                    eventually("a node that stops", async || (!cluster.takes_connections(node).await).then_some(()))
+                        .await;
+                }
+            }
+        }
+    }
+
+    /// Whether a majority of the nodes still reach each other.
+    fn leaves_majority(self) -> bool {
+        !matches!(self, Self::AllCut)
+    }
+
+    async fn heal(self, cluster: &RabbitCluster, leader: usize) {
+        match self {
+            Self::LeaderKilled => cluster.restart(leader).await,
+            _ => cluster.heal(),
+        }
+        cluster.wait_until_whole().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn whatever_is_killed_or_cut_in_a_cluster_no_call_is_lost_and_none_runs_twice() {
+    let _turn = turn().await;
+    let fixture = Fixture::start(0).await;
+    let Fixture { cluster, backend, site, survivor, .. } = &fixture;
+    let (is_over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let calling = (0..CALLERS).map(async |caller| {
+        let mut ids = Vec::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let id = format!("{caller}-{}", ids.len());
+            survivor.exchange(&id).await;
+            answered.fetch_add(1, Ordering::Relaxed);
+            ids.push(id);
+        }
+        ids
+    });
+    let going_on = async || {
+        let goal = answered.load(Ordering::Relaxed) + WORKING;
+        eventually("further answers", async || (answered.load(Ordering::Relaxed) >= goal).then_some(())).await;
+    };
+    let breaking = async {
+        for fault in Fault::ALL {
+            going_on().await;
+            let queue = site.queue();
+            let leader = eventually("a leader", async || cluster.leader(0, &queue).await.ok()).await;
+            let began = Instant::now();
+            fault.strike(cluster, leader, &queue).await;
+            let noticed = began.elapsed();
+            if fault.leaves_majority() {
+                going_on().await;
+            }
+            fault.heal(cluster, leader).await;
+            println!("{fault:?}: noticed after {noticed:?}, healed after {:?}", began.elapsed());
+        }
+        going_on().await;
+        is_over.store(true, Ordering::Relaxed);
+    };
+    let began = Instant::now();
+    let (made, ()) = tokio::join!(join_all(calling), breaking);
+
+    // What was published twice has been answered twice once nothing is left to be taken.
+    eventually("empty queues", async || {
+        let listed = cluster.ctl(0, &["list_queues", "name", "messages"]).await.ok()?;
+        let is_empty = |queue: &str| listed.lines().any(|line| line.split_once('\t') == Some((queue, "0")));
+        (is_empty(&site.queue()) && is_empty(&survivor.queue)).then_some(())
+    })
+    .await;
+    let mut tally = Tally::default();
+    for id in made.iter().flatten() {
+        tally.count(id, &survivor.answers(id), backend.count(id), &format!("worked for {id}"));
+    }
+    tally.check(&format!("{:?} in a cluster within {:?}", Fault::ALL, began.elapsed()));
+    assert_eq!(site.ready(&site.dead_letters()).await, 0, "no answer is a dead letter");
     fixture.end().await;
 }
