@@ -29,7 +29,6 @@ CIRCLES = {
 
 # Folders with one or two files besides tests, each with what it is beside.
 FOLDERS = {
-    "toolbus-agents/src": "the folder of schedules, beside which further parts come",
     "toolbus/src/audit": "the writer's thread and the file, which are no concern of the log",
     "toolbus-mcp-server/src/stdio": "the connection; its tests are as many files",
 }

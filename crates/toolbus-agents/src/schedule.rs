@@ -15,4 +15,4 @@ pub mod tools;
 pub use self::config::ScheduleConfig;
 pub use self::scheduler::Scheduler;
 pub use self::task_store::TaskStore;
-pub use self::tools::NAMES;
+pub use self::tools::{GUIDE, NAMES};

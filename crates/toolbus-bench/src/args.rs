@@ -32,9 +32,8 @@ pub(crate) struct MeasureArgs {
     /// Absent: nothing is exported.
     #[arg(long, value_name = "SHARE")]
     pub(crate) trace_ratio: Option<f64>,
-    /// Measure recorded calls, too: of `echo` with an idempotency key, for which the ledger does what it does for a tool with
-    /// side effects, in a SQLite file in this folder. Then what entries of the ledger take. Exit code 1 if they cost more than
-    /// they may.
+    /// Measure recorded calls, too: of `echo` as a tool with side effects, with a ledger in a SQLite file in this folder. Then
+    /// what entries of the ledger take. Exit code 1 if they cost more than they may.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) ledger: Option<PathBuf>,
     /// With --ledger: how many entries are put into a ledger in memory, and a tenth of them into one in SQLite.

@@ -133,7 +133,7 @@ struct MeasuredSide {
     name: &'static str,
     process: u32,
     topic: String,
-    /// Whether its calls have a key.
+    /// Whether its calls are recorded, so that each needs an id.
     is_recorded: bool,
 }
 

@@ -23,6 +23,8 @@ pub use self::rules::RegistrationRules;
 
 /// The source of these tools.
 pub const SOURCE: &str = "mcp:management";
+/// How its tools are used, for models.
+pub const GUIDE: &str = include_str!("model_tools/guide.md");
 
 /// The management tools; those that add and remove servers only with a `registrar`. They list only what the caller may
 /// use.

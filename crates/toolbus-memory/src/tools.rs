@@ -20,6 +20,8 @@ use crate::texts::{Page, duration, found, listed, page};
 pub const NAMES: [&str; 5] = [SAVE, GET, LIST, SEARCH, DELETE];
 /// Source of the tools.
 pub const SOURCE: &str = "memory";
+/// How its tools are used, for models.
+pub const GUIDE: &str = include_str!("guide.md");
 const SAVE: &str = "save_to_working_memory";
 const GET: &str = "get_from_working_memory";
 const LIST: &str = "list_working_memory";

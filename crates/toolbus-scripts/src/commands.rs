@@ -27,6 +27,8 @@ use crate::system;
 
 /// The source of commands' tools.
 pub const SOURCE: &str = "command";
+/// How its tools are used, for models.
+pub const GUIDE: &str = include_str!("commands/guide.md");
 
 /// What is run to find out how much keeps commands in.
 const PROBE: &str = "/bin/sh";

@@ -26,7 +26,7 @@ use crate::queue::{FairQueue, QueueError, Turn};
 use crate::requirement::AllowedPackages;
 use crate::runner::{Finished, RunFailure, Runner, RunnerStatus, Script};
 use arguments::ScriptArguments;
-pub use descriptor::SOURCE;
+pub use descriptor::{GUIDE, SOURCE};
 pub use memory::ScriptMemory;
 use memory::{MemoryFiles, SavedFiles};
 use session::ScriptSessions;

@@ -8,9 +8,9 @@ use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolO
 
 use crate::arguments;
 
-/// The tool `echo {text}`, of source `echo`.
+/// The tool `echo {text}`, of source `echo`. It changes nothing, and is treated as if it had this effect.
 #[must_use]
-pub fn tool() -> Tool {
+pub fn tool(effect: Effect) -> Tool {
     let parameters = json!({
         "type": "object",
         "properties": { "text": { "type": "string", "description": "What to answer with" } },
@@ -20,7 +20,7 @@ pub fn tool() -> Tool {
     let descriptor = ToolDescriptor {
         description: "Answers with the given text, unchanged.".to_owned(),
         parameters: Some(Arc::new(parameters)),
-        effect: Effect::ReadOnly,
+        effect,
         ..ToolDescriptor::new("echo", "echo", "local")
     };
     Tool::new(descriptor, Echo)
@@ -38,10 +38,13 @@ impl Executor for Echo {
 mod tests {
     use serde_json::json;
     use toolbus_core::failure::Cause;
-    use toolbus_core::tool::ToolOutput;
+    use toolbus_core::tool::{Effect, Tool, ToolOutput};
 
-    use super::tool;
     use crate::testing::run;
+
+    fn tool() -> Tool {
+        super::tool(Effect::ReadOnly)
+    }
 
     #[tokio::test]
     async fn it_answers_with_its_text_unchanged() {

@@ -24,6 +24,9 @@ pub use self::auth::{Auth, EndpointAgentCredential};
 pub use self::config::{Body, Endpoint, EndpointError, Method, RestConfig, UnknownMethod};
 pub use self::template::UrlTemplateError;
 
+/// How its tools are used, for models.
+pub const GUIDE: &str = include_str!("rest/guide.md");
+
 /// Makes a tool of an endpoint, of source and provider `rest`.
 ///
 /// # Errors

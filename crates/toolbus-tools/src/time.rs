@@ -15,6 +15,9 @@ use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolO
 use crate::arguments::{self, invalid, shown};
 use crate::nearest::nearest;
 
+/// How its tools are used, for models.
+pub const GUIDE: &str = include_str!("time/guide.md");
+
 /// The tools `current_time` and `convert_time`, of source `time`.
 #[must_use]
 pub fn tools(clock: Clock) -> Vec<Tool> {

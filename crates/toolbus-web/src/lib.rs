@@ -34,6 +34,8 @@ pub use self::search::{JsonResults, SearchProvider};
 
 /// The source of the tools.
 pub const SOURCE: &str = "web";
+/// How its tools are used, for models.
+pub const GUIDE: &str = include_str!("guide.md");
 /// Time that is left of a call for its reply.
 const MARGIN: Duration = Duration::from_millis(100);
 

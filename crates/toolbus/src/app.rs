@@ -3,6 +3,7 @@
 //! `toolbus serve` uses all of it. Commands that need a bus without another process use the same parts with nothing that
 //! listens, records or writes.
 
+mod guides;
 mod listen;
 mod memory;
 mod parts;
@@ -16,6 +17,7 @@ mod telemetry;
 mod toolsets;
 mod watch;
 
+pub use self::guides::GuidesError;
 pub use self::parts::{broker_settings, bus, policy, redactor, registry};
 pub use self::scripts::{AppScripts, ScriptsError};
 pub use self::servers::AppServers;
@@ -26,6 +28,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
@@ -49,6 +52,7 @@ use toolbus_telemetry::{Exporters, TelemetryError};
 use toolbus_trust::pins::{PinFileError, Pins};
 use toolbus_trust::scan::RulesError;
 
+use self::guides::CurrentGuides;
 use self::memory::FileCheck;
 use self::parts::shown;
 use self::reload::Change;
@@ -106,6 +110,7 @@ pub struct App {
     /// What keeps the entries of working memory; absent where there is none.
     memory: Option<Arc<dyn WorkingMemory>>,
     tasks: TaskStore,
+    guides: CurrentGuides,
     /// Cancelled when tasks are published no more.
     stop_scheduling: CancellationToken,
     scheduler: JoinSet<()>,
@@ -180,6 +185,9 @@ pub enum AppError {
     /// The rules of the scan of definitions.
     #[error(transparent)]
     Scan(RulesError),
+    /// The folder of guides.
+    #[error(transparent)]
+    Guides(#[from] GuidesError),
     /// Scripts and commands.
     #[error(transparent)]
     Scripts(#[from] ScriptsError),
@@ -247,13 +255,15 @@ impl App {
         registry.register_all(memory::tools(config, memory.as_ref()))?;
         let tasks = schedule::tasks(&store);
         registry.register_all(schedule::tools(config, &tasks))?;
+        let of_results = memory.as_ref().map(|_| budget.clone());
+        let observer = telemetry::of_servers(exporters);
+        let servers = AppServers::new(config, registry.clone(), observer, &redactor, of_results)?;
+        let loaded = guides::load(config, servers.as_ref())?;
+        registry.register_all(guides::tools(config, loaded.as_ref(), &policy, servers.as_ref()))?;
         // Calls right after the start must find these tools.
         policy.refresh();
         let pins = pins::open(config, pin_file, is_daemon, &policy).await?;
         let bus = parts::bus(config)?;
-        let of_results = memory.as_ref().map(|_| budget.clone());
-        let observer = telemetry::of_servers(exporters);
-        let servers = AppServers::new(config, registry.clone(), observer, &redactor, of_results)?;
         let registrar =
             servers.as_ref().filter(|_| is_daemon).and_then(|servers| servers.registrar(config, Arc::clone(&store)));
         let (_, of_servers) = servers.as_ref().map(|servers| servers.plan(config, |_| None)).unwrap_or_default();
@@ -324,6 +334,7 @@ impl App {
             web_events,
             memory,
             tasks,
+            guides: Arc::new(RwLock::new(loaded)),
             stop_scheduling: CancellationToken::new(),
             scheduler: JoinSet::new(),
             memory_check,

@@ -17,6 +17,7 @@ mod dashboard;
 mod dead_letters;
 mod documents;
 mod drain;
+mod guides;
 mod identity;
 mod least_privilege;
 mod lifecycle;

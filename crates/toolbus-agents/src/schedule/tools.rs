@@ -23,6 +23,8 @@ use super::task_store::{TaskStore, TaskStoreError};
 pub const NAMES: [&str; 3] = [SCHEDULE, LIST, CANCEL];
 /// Source of the tools.
 pub const SOURCE: &str = "scheduling";
+/// How its tools are used, for models.
+pub const GUIDE: &str = include_str!("guide.md");
 const SCHEDULE: &str = "schedule_task";
 const LIST: &str = "list_scheduled_tasks";
 const CANCEL: &str = "cancel_scheduled_task";

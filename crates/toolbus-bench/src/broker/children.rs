@@ -58,7 +58,7 @@ impl Floor {
     }
 }
 
-/// The daemon on this broker, with this store.
+/// The daemon on this broker; with a store, one that records its calls there, of an `echo` with side effects.
 pub(super) async fn start_daemon(
     site: &BrokerSetup,
     id: &str,
@@ -72,6 +72,7 @@ pub(super) async fn start_daemon(
     if let Some(store) = store {
         // May have a password.
         command.env("TOOLBUS__STORE__URL", store);
+        command.env("TOOLBUS__TOOLS__ECHO_EFFECT", "effectful");
     }
     if let Some(ratio) = args.trace_ratio {
         command.env("OTEL_TRACES_SAMPLER", "parentbased_traceidratio");

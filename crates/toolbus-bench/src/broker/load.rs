@@ -7,7 +7,7 @@ use lapin::options::{BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOpti
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::{BasicProperties, Channel, Connection};
 use tokio::sync::mpsc;
-use toolbus_protocol::{header, new_message_id};
+use toolbus_protocol::new_message_id;
 
 use crate::broker::site::{BrokerError, BrokerSetup, short};
 
@@ -81,7 +81,7 @@ impl BrokerLoad {
         Ok(Self { exchange, publishing, consuming, requests, reply_to, callers: receivers })
     }
 
-    /// Calls `echo` on `topic` for about this long; each call has a key of its own if they are to be recorded.
+    /// Calls `echo` on `topic` for about this long; each call has a message id of its own if they are to be recorded.
     ///
     /// # Errors
     ///
@@ -95,8 +95,8 @@ impl BrokerLoad {
             async move {
                 let mut latencies = Vec::new();
                 while started.elapsed() < time {
-                    let key = is_recorded.then(new_message_id);
-                    latencies.push(request.call(channel, key, answers).await?);
+                    let id = is_recorded.then(new_message_id);
+                    latencies.push(request.call(channel, id.as_deref(), answers).await?);
                 }
                 Ok::<_, BrokerError>(latencies)
             }
@@ -142,15 +142,13 @@ impl LoadRequest {
     async fn call(
         &self,
         channel: &Channel,
-        key: Option<String>,
+        message_id: Option<&str>,
         answers: &mut mpsc::Receiver<CallerReply>,
     ) -> Result<Duration, BrokerError> {
         let begun = Instant::now();
         let mut properties = self.properties.clone();
-        if let Some(key) = key {
-            let mut headers = properties.headers().clone().unwrap_or_default();
-            headers.insert(header::on_the_wire(header::IDEMPOTENCY_KEY).into(), AMQPValue::LongString(key.into()));
-            properties = properties.with_headers(headers);
+        if let Some(id) = message_id {
+            properties = properties.with_message_id(short(id)?);
         }
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (exchange, topic) = (self.exchange.clone(), self.topic.clone());

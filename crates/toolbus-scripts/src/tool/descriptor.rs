@@ -15,6 +15,8 @@ use crate::text::{seconds, size};
 
 /// Source and kind of the tool.
 pub const SOURCE: &str = "script";
+/// How its tools are used, for models.
+pub const GUIDE: &str = include_str!("../guide.md");
 /// Time that a call has beyond its script's, to start it and to bring its files back.
 const AROUND: Duration = Duration::from_secs(10);
 

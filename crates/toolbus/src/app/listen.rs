@@ -22,7 +22,7 @@ use toolbus_mcp_server::{Local, McpServer, Resources};
 use toolbus_protocol::{Random, new_message_id, topic};
 use toolbus_telemetry::Exporters;
 
-use super::servers::Instructions;
+use super::guides::Documents;
 use super::{App, AppServers, pins};
 use crate::config::Config;
 use crate::config::daemon::Role;
@@ -116,8 +116,8 @@ impl App {
             max_body: self.config.max_mcp_body(),
             clock: Clock::SYSTEM,
         };
-        let resources =
-            self.servers.as_ref().map(|servers| Arc::new(Instructions(servers.clone())) as Arc<dyn Resources>);
+        let resources = Documents { guides: Arc::clone(&self.guides), servers: self.servers.clone() };
+        let resources = Some(Arc::new(resources) as Arc<dyn Resources>);
         let invoker: Arc<dyn Invoker> = Arc::new(self.dispatcher.clone());
         let backend = Arc::new(Local::new(self.policy.clone(), invoker, self.sessions.clone(), resources));
         let observer = Arc::new(exporters.mcp_server());

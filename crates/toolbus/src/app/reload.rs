@@ -17,7 +17,7 @@ use tracing::field::Empty;
 
 use super::parts::hide;
 use super::toolsets::in_sessions;
-use super::{App, ScriptsError, memory, schedule};
+use super::{App, GuidesError, ScriptsError, guides, memory, schedule};
 use crate::config::toolsets::Kind;
 use crate::config::{Config, McpConfig, PinsConfig, PolicyError, Problems, ToolsConfig, ToolsError};
 use crate::http::ReloadReport;
@@ -35,6 +35,9 @@ pub(super) enum ReloadError {
     /// The configured commands cannot be run.
     #[error(transparent)]
     Scripts(#[from] ScriptsError),
+    /// The folder of guides cannot be read.
+    #[error(transparent)]
+    Guides(#[from] GuidesError),
     /// The rules cannot be made.
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -118,6 +121,8 @@ impl App {
         tools.extend(of_scripts);
         tools.extend(memory::tools(&merged, self.memory.as_ref()));
         tools.extend(schedule::tools(&merged, &self.tasks));
+        let read = guides::load(&next, self.servers.as_ref())?;
+        tools.extend(guides::tools(&next, read.as_ref(), &self.policy, self.servers.as_ref()));
         let (identity, rules) = (next.identity(), next.policy()?);
         let (placed, of_servers) = self.plan(&next);
         sets.extend(of_servers);
@@ -127,6 +132,7 @@ impl App {
             self.pins.set_levels(next.pin_levels());
             Ok::<_, RegistryError>(())
         })?;
+        *self.guides.write() = read;
         self.sessions.replace(sets);
         self.http_auth.replace(&next.http);
         self.gates.breakers().configure(next.breaker.rules());
@@ -273,6 +279,7 @@ fn merged(running: &Config, next: &Config, has_servers: bool) -> Config {
         tools: ToolsConfig { required: running.tools.required.clone(), ..next.tools.clone() },
         rest: next.rest.clone(),
         web: next.web.clone(),
+        guides: next.guides.clone(),
         egress: next.egress.clone(),
         commands: next.commands.clone(),
         given: next.given.clone(),
@@ -294,6 +301,7 @@ fn changed(running: &Config, merged: &Config) -> Vec<String> {
         ("tools", running.tools != merged.tools),
         ("rest", running.rest != merged.rest),
         ("web", running.web != merged.web),
+        ("guides", running.guides != merged.guides),
         ("egress", running.egress != merged.egress),
         ("commands", running.commands != merged.commands),
         ("http", running.http != merged.http),

@@ -18,7 +18,7 @@ use toolbus_mcp_client::servers::sessions::ServerSessions;
 use toolbus_mcp_client::servers::{self as mcp, Limits, PlacedServer, ServerControl as _, SetPlace};
 use toolbus_mcp_client::spec::ServerName;
 use toolbus_mcp_client::status::ServerStatus;
-use toolbus_mcp_server::{Document, Resources};
+use toolbus_mcp_server::Document;
 use toolbus_trust::scan::Scanner;
 
 use super::AppError;
@@ -137,29 +137,27 @@ impl McpAdmin for AppServers {
 /// The instructions of MCP servers, for callers that may use a tool of theirs.
 pub(super) struct Instructions(pub(super) AppServers);
 
-impl Resources for Instructions {
-    fn documents(&self, effective: &EffectiveTools) -> Vec<Document> {
+impl Instructions {
+    /// The instructions of each server, by its name.
+    pub(super) fn by_server(&self, effective: &EffectiveTools) -> Vec<(String, Document)> {
         let mut names: Vec<Arc<str>> =
             effective.of_servers().into_iter().filter_map(|allowed| allowed.tool.descriptor.server.clone()).collect();
         // Sorted by server already.
         names.dedup();
-        let mut documents: Vec<Document> = names.iter().filter_map(|name| self.document(name)).collect();
-        documents.sort_by(|a, b| a.uri.cmp(&b.uri));
-        documents
+        names.iter().filter_map(|name| self.document(name)).collect()
     }
-}
 
-impl Instructions {
-    fn document(&self, server: &str) -> Option<Document> {
+    fn document(&self, server: &str) -> Option<(String, Document)> {
         let about = self.0.bridge().describe(server)?;
         let text = about.instructions.filter(|text| !text.trim().is_empty())?;
-        Some(Document {
+        let document = Document {
             uri: format!("toolbus://servers/{}/instructions", utf8_percent_encode(&about.name, NON_ALPHANUMERIC)),
             name: format!("{}-instructions", about.name),
             title: format!("Instructions of {}", about.name),
             description: format!("What the MCP server {} says about the use of its tools.", about.name),
             mime_type: "text/plain",
             text: text.into(),
-        })
+        };
+        Some((about.name, document))
     }
 }

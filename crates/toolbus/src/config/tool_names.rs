@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use toolbus_agents::schedule;
+use toolbus_agents::{guides, schedule, search};
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_scripts::{commands, tool};
 
@@ -47,16 +47,13 @@ pub(crate) struct Declared<'a> {
     pub(crate) web: Vec<&'static str>,
     /// Whether scripts can be run.
     pub(crate) has_scripts: bool,
-    /// Whether there is working memory.
-    pub(crate) has_memory: bool,
-    /// Whether agents can schedule tasks.
-    pub(crate) has_schedule: bool,
+    /// Tools of sections that bring some.
+    pub(crate) of_sections: Vec<OwnTool>,
 }
 
 /// Every tool of a configuration, from its parts.
 pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
-    let Declared { tools, endpoints, commands, toolsets, has_servers, web, has_scripts, has_memory, has_schedule } =
-        declared;
+    let Declared { tools, endpoints, commands, toolsets, has_servers, web, has_scripts, of_sections } = declared;
     let schema = |text: Option<&str>| text.and_then(|text| serde_json::from_str(text).ok()).map(Arc::new);
     let builtin = builtin(tools).into_iter().map(|tool| {
         let descriptor = &tool.descriptor;
@@ -80,15 +77,42 @@ pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
     let commands = commands.into_iter().map(|(name, parameters)| plain(commands::SOURCE, name, schema(parameters)));
     let own = MANAGEMENT_TOOLS.into_iter().filter(|_| has_servers).map(|name| plain(MANAGEMENT_SOURCE, name, None));
     let script = has_scripts.then(|| plain(tool::SOURCE, EXECUTE_PYTHON_SCRIPT, None));
-    let memory = toolbus_memory::NAMES.into_iter().filter(|_| has_memory);
-    let memory = memory.map(|name| plain(toolbus_memory::tools::SOURCE, name, None));
-    let schedule = schedule::NAMES.into_iter().filter(|_| has_schedule);
-    let schedule = schedule.map(|name| plain(schedule::tools::SOURCE, name, None));
+    let own_tools = of_sections.into_iter().map(|tool| plain(tool.source, tool.name, None));
     let web = web.into_iter().map(|name| plain(toolbus_web::SOURCE, name, None));
-    builtin.chain(endpoints).chain(web).chain(commands).chain(own).chain(script).chain(memory).chain(schedule).collect()
+    builtin.chain(endpoints).chain(web).chain(commands).chain(own).chain(script).chain(own_tools).collect()
+}
+
+/// A tool that a section brings along.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnTool {
+    /// The section.
+    pub(crate) section: &'static str,
+    pub(crate) source: &'static str,
+    pub(crate) name: &'static str,
+}
+
+/// The tools of sections that bring some, as far as `has` says that there is the section; those of a search if `searches`.
+pub(crate) fn own_tools(has: impl Fn(&str) -> bool, searches: bool) -> Vec<OwnTool> {
+    let families: [(&str, &str, &[&str]); 4] = [
+        ("memory", toolbus_memory::tools::SOURCE, &toolbus_memory::NAMES),
+        ("schedule", schedule::tools::SOURCE, &schedule::NAMES),
+        ("guides", guides::SOURCE, &guides::NAMES),
+        ("tools", search::SOURCE, &search::NAMES),
+    ];
+    let there = families.into_iter().filter(|(section, ..)| if *section == "tools" { searches } else { has(section) });
+    there.flat_map(|(section, source, names)| names.iter().map(move |name| OwnTool { section, source, name })).collect()
 }
 
 impl Config {
+    pub(crate) fn own_tools(&self) -> Vec<OwnTool> {
+        let has = |section: &str| match section {
+            "memory" => self.memory.is_some(),
+            "schedule" => self.schedule.is_some(),
+            _ => self.guides.is_some(),
+        };
+        own_tools(has, self.tools.search)
+    }
+
     pub(crate) fn known_tools(&self) -> KnownTools {
         known(Declared {
             tools: &self.tools,
@@ -98,8 +122,7 @@ impl Config {
             has_servers: self.mcp.is_configured(),
             web: self.web.as_ref().map(toolbus_web::tool_names).unwrap_or_default(),
             has_scripts: self.script.is_some(),
-            has_memory: self.memory.is_some(),
-            has_schedule: self.schedule.is_some(),
+            of_sections: self.own_tools(),
         })
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
 use toolbus_core::events::WebEvents;
-use toolbus_core::tool::{Membership, Tool, ToolDescriptor};
+use toolbus_core::tool::{Effect, Membership, Tool, ToolDescriptor};
 use toolbus_outbound::egress::EgressRules;
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_tools::rest::{Endpoint, EndpointError, HttpClient, HttpClientError};
@@ -26,8 +26,12 @@ use super::toolsets::{Scope, ToolsetMembers};
 pub struct ToolsConfig {
     /// Whether there is the tool `echo`, which answers with its text: for trying things out.
     pub echo: bool,
+    /// What repeating a call of `echo` is taken to do: for trying out and measuring what is recorded.
+    pub echo_effect: Effect,
     /// Whether there are the tools `current_time` and `convert_time`.
     pub time: bool,
+    /// Whether there are the tools `search_known_services` and `search_tools`.
+    pub search: bool,
     /// Tools without which the daemon is not ready.
     #[schemars(length(max = 1024), extend("items" = {"type": "string", "format": "toolbus-name"}))]
     pub required: Vec<String>,
@@ -50,7 +54,14 @@ pub struct ToolLimits {
 
 impl Default for ToolsConfig {
     fn default() -> Self {
-        Self { echo: false, time: true, required: Vec::new(), limits: BTreeMap::new() }
+        Self {
+            echo: false,
+            echo_effect: Effect::ReadOnly,
+            time: true,
+            search: false,
+            required: Vec::new(),
+            limits: BTreeMap::new(),
+        }
     }
 }
 
@@ -97,7 +108,7 @@ pub enum ToolsError {
 /// The tools that the daemon brings along, as far as they are switched on.
 pub(crate) fn builtin(config: &ToolsConfig) -> Vec<Tool> {
     let mut tools = if config.time { time::tools(Clock::SYSTEM) } else { Vec::new() };
-    tools.extend(config.echo.then(echo::tool));
+    tools.extend(config.echo.then(|| echo::tool(config.echo_effect)));
     tools
 }
 
@@ -148,9 +159,8 @@ impl Config {
         let web = self.web.iter().flat_map(toolbus_web::tool_names).map(Into::into);
         let commands = self.commands.iter().map(|command| command.name.as_str().into());
         let script = self.script.iter().map(|_| EXECUTE_PYTHON_SCRIPT.into());
-        let memory = self.memory.iter().flat_map(|_| toolbus_memory::NAMES.map(Arc::from));
-        let schedule = self.schedule.iter().flat_map(|_| toolbus_agents::schedule::NAMES.map(Arc::from));
-        builtin.chain(memory).chain(schedule).chain(endpoints).chain(web).chain(commands).chain(script).collect()
+        let own = self.own_tools().into_iter().map(|tool| tool.name.into());
+        builtin.chain(own).chain(endpoints).chain(web).chain(commands).chain(script).collect()
     }
 }
 
@@ -200,13 +210,14 @@ mod tests {
     fn tools_are_made_as_configured_with_their_limits() {
         let five = ToolLimits { timeout: Some(HumanDuration::from_secs(5)), max_in_flight: Some(2) };
         let limits = BTreeMap::from([(ToolPattern::parse("e*").unwrap(), five)]);
-        let tools = ToolsConfig { echo: true, limits, ..Default::default() };
+        let tools = ToolsConfig { echo: true, echo_effect: Effect::Effectful, limits, ..Default::default() };
         let config = Config { tools, ..Config::default() };
         let tools = config.tools(&discard()).unwrap();
         let names: Vec<_> = tools.iter().map(|tool| Arc::clone(&tool.descriptor.name)).collect();
         assert_eq!(names, config.tool_names());
         let echo = tools.iter().find(|tool| &*tool.descriptor.name == "echo").unwrap();
         assert_eq!((echo.descriptor.timeout, echo.descriptor.max_in_flight), (Some(Duration::from_secs(5)), Some(2)));
+        assert_eq!(echo.descriptor.effect, Effect::Effectful);
         assert!(
             Config { tools: ToolsConfig { time: false, ..Default::default() }, ..config }
                 .tools(&discard())

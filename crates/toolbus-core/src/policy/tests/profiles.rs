@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 use crate::policy::{Profile, ProfileRole};
 
 /// One or more tools of every canonical source. A new source belongs here, and forces a decision.
-const CANONICAL: [(&str, &str); 25] = [
+const CANONICAL: [(&str, &str); 27] = [
     ("web_search", "web"),
     ("web_browse", "web"),
     ("get_weather", "rest"),
@@ -23,8 +23,10 @@ const CANONICAL: [(&str, &str); 25] = [
     ("invoke_agent", "a2a"),
     ("list_known_agents", "a2a"),
     ("wisp_run", "wisp"),
-    ("search_services", "service-search"),
-    ("get_guide", "guides"),
+    ("search_known_services", "service-search"),
+    ("search_tools", "service-search"),
+    ("list_tool_guides", "guides"),
+    ("get_tool_guide", "guides"),
     ("current_time", "time"),
     ("mcp_list_services", "mcp:management"),
     ("mcp_register_server", "mcp:management"),

@@ -10,7 +10,7 @@ use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use super::agents::Sections;
 use super::{RuleChecker, below, path};
 use crate::config::mcp::MANAGEMENT_TOOLS;
-use crate::config::tool_names::{Declared, KnownTools, Named, known};
+use crate::config::tool_names::{Declared, KnownTools, Named, OwnTool, known, own_tools};
 use crate::config::tools::{ToolsConfig, builtin};
 use crate::config::toolsets::ToolsetMembers;
 
@@ -26,8 +26,7 @@ impl RuleChecker<'_> {
             has_servers: sections.has_servers,
             web: self.web_tools(),
             has_scripts: self.has_scripts(),
-            has_memory: self.has("memory"),
-            has_schedule: self.has("schedule"),
+            of_sections: self.own_tools(tools),
         });
         self.forced(&known, sections);
         self.ties(&known, sections);
@@ -74,9 +73,8 @@ impl RuleChecker<'_> {
             .filter_map(|tool| Some((tool.get("name")?.as_str()?, tool.get("parameters").and_then(Value::as_str))))
     }
 
-    /// Whether the configuration has a section of this name.
-    fn has(&self, section: &str) -> bool {
-        self.tree.get(&path(section)).is_some()
+    fn own_tools(&self, tools: &ToolsConfig) -> Vec<OwnTool> {
+        own_tools(|section| self.tree.get(&path(section)).is_some(), tools.search)
     }
 
     /// The names of web tools.
@@ -99,11 +97,8 @@ impl RuleChecker<'_> {
         if self.has_scripts() {
             names.insert(EXECUTE_PYTHON_SCRIPT.to_owned(), "the tool that runs scripts (see `script`)".to_owned());
         }
-        for name in toolbus_memory::NAMES.into_iter().filter(|_| self.has("memory")) {
-            names.insert(name.to_owned(), "a tool of working memory (see `memory`)".to_owned());
-        }
-        for name in toolbus_agents::schedule::NAMES.into_iter().filter(|_| self.has("schedule")) {
-            names.insert(name.to_owned(), "a tool that schedules tasks (see `schedule`)".to_owned());
+        for OwnTool { section, name, .. } in self.own_tools(tools) {
+            names.insert(name.to_owned(), format!("a tool that the daemon brings along (see `{section}`)"));
         }
         for name in self.web_tools() {
             names.insert(name.to_owned(), "a tool for the web (see `web`)".to_owned());

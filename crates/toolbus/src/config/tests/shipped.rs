@@ -63,6 +63,7 @@ file = "audit.jsonl"
 [tools]
 echo = false
 time = true
+search = false
 required = []
 
 [tools.limits."web_*"]

@@ -1,0 +1,122 @@
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
+use toolbus_core::caller::{AgentName, Caller, Identity};
+use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, Policy};
+use toolbus_core::registry::Registry;
+
+use super::*;
+use crate::schedule;
+
+const FAMILIES: &[(&str, &str, &str)] = &[
+    (schedule::tools::SOURCE, "scheduling", schedule::GUIDE),
+    ("web", "web-tools", "# The web\n\nSearch first.\n\nMore."),
+];
+
+struct Unused;
+
+impl Executor for Unused {
+    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        Ok(ToolOutput::default())
+    }
+}
+
+/// The agent `ana`, who may use one tool of the web, and `bob`, who may use everything.
+fn policy() -> PolicyHandle {
+    let registry = Registry::new();
+    for (name, source) in [("web_browse", "web"), ("schedule_task", "scheduling"), ("echo", "echo")] {
+        registry.register_all(vec![Tool::new(ToolDescriptor::new(name, source, "local"), Unused)]).unwrap();
+    }
+    let only = |names: &[&str]| {
+        let patterns = names.iter().map(|name| Pattern::parse(name).unwrap());
+        AgentPolicy { tools: Allowed::Only(patterns.collect()), ..AgentPolicy::default() }
+    };
+    let agents = [("ana", only(&["web_*"])), ("eve", only(&["none_*"])), ("bob", AgentPolicy::default())];
+    let agents = agents.map(|(name, section)| (AgentName::parse(name).unwrap(), section)).into();
+    let capacity = Capacity { max_in_flight: 16, max_waiting: 16 };
+    PolicyHandle::new(registry, Identity::default(), Policy { agents, ..Policy::default() }, capacity)
+}
+
+async fn run(guides: &Guides, agent: &str, name: &str, arguments: Value) -> (bool, String) {
+    let tools = guides.tools(&policy());
+    let tool = tools.iter().find(|tool| &*tool.descriptor.name == name).unwrap();
+    let call = ToolCall {
+        tool: name.into(),
+        caller: Arc::new(Caller::agent(AgentName::parse(agent).unwrap())),
+        call_id: "call-1".into(),
+        arguments: Arc::new(serde_json::from_value(arguments).unwrap()),
+        deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
+        limit: Duration::from_secs(30),
+        cancelled: CancellationToken::new(),
+        trace: None,
+        progress: None,
+        idempotency_key: None,
+        room: None,
+    };
+    let output = Arc::clone(&tool.executor).execute_boxed(call).await.unwrap();
+    (output.is_error, output.content.unwrap())
+}
+
+fn guides(config: &GuidesConfig) -> Guides {
+    let of_servers = |effective: &EffectiveTools| match effective.get("echo") {
+        Some(_) => vec![Guide::new("files", "Reads files.\nAsk for a root first.")],
+        None => Vec::new(),
+    };
+    Guides::new(FAMILIES, config, Arc::new(of_servers)).unwrap()
+}
+
+#[tokio::test]
+async fn a_caller_gets_the_guides_of_tools_that_it_can_use() {
+    let guides = guides(&GuidesConfig::default());
+    insta::assert_snapshot!(run(&guides, "bob", LIST, json!({})).await.1, @r"
+    - `files`: Reads files. Ask for a root first.
+    - `scheduling`: You give a task a name, times and a description. At each time you receive the name and the description as a message, and nothing else of what you know now.
+    - `web-tools`: Search first.
+    ");
+    assert_eq!(run(&guides, "ana", LIST, json!({})).await.1, "- `web-tools`: Search first.");
+    assert_eq!(run(&guides, "eve", LIST, json!({})).await.1, "There are no guides to your tools.");
+    let web = json!({"name": "Web-Tools"});
+    assert_eq!(run(&guides, "ana", GET, web.clone()).await, (false, "# The web\n\nSearch first.\n\nMore.".to_owned()));
+    for name in ["scheduling", "absent"] {
+        let (is_error, text) = run(&guides, "ana", GET, json!({"name": name})).await;
+        assert_eq!((is_error, text), (true, format!("There is no guide `{name}`. There are `web-tools`.")));
+    }
+    assert_eq!(run(&guides, "eve", GET, web).await, (true, "There are no guides to your tools.".to_owned()));
+}
+
+#[tokio::test]
+async fn files_of_a_folder_are_guides_for_all_or_for_those_who_can_use_their_tools() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("house.md", "# The house\n\nBe brief.");
+    write("echo.md", "tools: absent, ech*\n\n# Echo\n\nSays it again.");
+    write("web-tools.md", "tools: web_browse\nOur own text.");
+    write("notes.txt", "No guide.");
+    let guides = guides(&GuidesConfig { folder: Some(folder.path().to_owned()) });
+    let listed = run(&guides, "ana", LIST, json!({})).await.1;
+    assert_eq!(listed, "- `house`: Be brief.\n- `web-tools`: Our own text.");
+    let listed = run(&guides, "bob", LIST, json!({})).await.1;
+    assert!(listed.contains("- `echo`: Says it again.") && !listed.contains("notes"), "{listed}");
+    assert_eq!(run(&guides, "bob", GET, json!({"name": "echo"})).await.1, "# Echo\n\nSays it again.");
+}
+
+#[test]
+fn a_folder_that_cannot_be_read_and_a_file_that_is_too_long_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |folder: PathBuf| {
+        Guides::new(FAMILIES, &GuidesConfig { folder: Some(folder) }, Arc::new(|_: &EffectiveTools| Vec::new()))
+    };
+    assert_eq!(read(folder.path().join("absent")).err().unwrap().kind(), io::ErrorKind::NotFound);
+    fs::write(folder.path().join("long.md"), "x".repeat(256 * 1024 + 1)).unwrap();
+    let error = read(folder.path().to_owned()).err().unwrap().to_string();
+    assert!(error.ends_with("long.md`: a guide has at most 262144 bytes"), "{error}");
+}
+
+#[test]
+fn a_summary_is_the_first_paragraph_on_one_short_line() {
+    let summary = |text: &str| Guide::new("x", text).summary;
+    assert_eq!(summary("# Title\n\n## More\nOne\n  two\n\nthree"), "One two");
+    assert_eq!(summary(""), "");
+    assert_eq!(summary(&"x".repeat(300)), format!("{}…", "x".repeat(200)));
+}

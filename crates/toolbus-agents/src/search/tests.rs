@@ -1,0 +1,112 @@
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
+use toolbus_core::caller::{AgentName, Caller, Identity};
+use toolbus_core::pattern::Pattern;
+use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, Policy};
+use toolbus_core::registry::Registry;
+
+use super::*;
+
+struct Unused;
+
+impl Executor for Unused {
+    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        Ok(ToolOutput::default())
+    }
+}
+
+/// Two servers, and agents of which `ana` may use reading tools, and `bob` everything.
+fn policy() -> PolicyHandle {
+    let registry = Registry::new();
+    for (name, server, description) in [
+        ("create_issue", Some("github"), "Creates an issue in a repository"),
+        ("list_pull_requests", Some("github"), "Lists pull requests"),
+        ("read_file", Some("files"), "Reads a file, 日本語 included"),
+        ("write_file", Some("files"), "Writes a file"),
+        ("convert_time", None, "Converts a time to another time zone"),
+    ] {
+        let source = server.map_or("time".to_owned(), |server| format!("mcp:{server}"));
+        let descriptor = ToolDescriptor {
+            description: description.to_owned(),
+            server: server.map(Arc::from),
+            parameters: Some(Arc::new(json!({"type": "object"}))),
+            ..ToolDescriptor::new(name, source, "mcp")
+        };
+        registry.register_all(vec![Tool::new(descriptor, Unused)]).unwrap();
+    }
+    let only = Allowed::Only(["read_*", "convert_*"].iter().map(|name| Pattern::parse(name).unwrap()).collect());
+    let ana = AgentPolicy { tools: only, ..AgentPolicy::default() };
+    let agents = [("ana", ana), ("bob", AgentPolicy::default())];
+    let agents = agents.map(|(name, section)| (AgentName::parse(name).unwrap(), section)).into();
+    let capacity = Capacity { max_in_flight: 16, max_waiting: 16 };
+    PolicyHandle::new(registry, Identity::default(), Policy { agents, ..Policy::default() }, capacity)
+}
+
+async fn search(agent: &str, tool: &str, query: &str) -> String {
+    let summaries: Summaries = Arc::new(|server| (server == "github").then(|| "Repositories and issues".to_owned()));
+    let tools = tools(&policy(), summaries);
+    let found = tools.iter().find(|known| &*known.descriptor.name == tool).unwrap();
+    let call = ToolCall {
+        tool: tool.into(),
+        caller: Arc::new(Caller::agent(AgentName::parse(agent).unwrap())),
+        call_id: "call-1".into(),
+        arguments: Arc::new(serde_json::from_value(json!({"query": query})).unwrap()),
+        deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
+        limit: Duration::from_secs(30),
+        cancelled: CancellationToken::new(),
+        trace: None,
+        progress: None,
+        idempotency_key: None,
+        room: None,
+    };
+    Arc::clone(&found.executor).execute_boxed(call).await.unwrap().content.unwrap()
+}
+
+#[tokio::test]
+async fn services_are_found_by_their_tools_and_the_best_of_these_come_first() {
+    insta::assert_snapshot!(search("bob", SERVICES, "pull requests").await, @r#"
+    {
+      "results": [
+        {
+          "id": "github",
+          "type": "mcp",
+          "summary": "Repositories and issues",
+          "relevance_score": 1.0,
+          "top_tools": [
+            "list_pull_requests",
+            "create_issue"
+          ]
+        }
+      ]
+    }
+    "#);
+    assert_eq!(search("ana", SERVICES, "pull requests").await, "{\n  \"results\": []\n}");
+    let of_ana = search("ana", SERVICES, "日本語").await;
+    assert!(of_ana.contains("\"id\": \"files\"") && !of_ana.contains("write_file"), "{of_ana}");
+}
+
+#[tokio::test]
+async fn tools_are_found_with_their_schemas_if_the_caller_can_use_them() {
+    insta::assert_snapshot!(search("ana", TOOLS, "time zone").await, @r#"
+    {
+      "results": [
+        {
+          "name": "convert_time",
+          "description": "Converts a time to another time zone",
+          "relevance_score": 1.0,
+          "parameters": {
+            "type": "object"
+          }
+        }
+      ]
+    }
+    "#);
+    let names = async |agent: &str| {
+        let found: Value = serde_json::from_str(&search(agent, TOOLS, "file").await).unwrap();
+        found["results"].as_array().unwrap().iter().map(|one| one["name"].to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("ana").await, ["\"read_file\""]);
+    assert_eq!(names("bob").await.len(), 2);
+}

@@ -1,0 +1,115 @@
+//! Guides to tools and search: their tools, and guides as resources of the MCP server.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use toolbus_agents::guides::Guide;
+use toolbus_agents::{Guides, schedule, search};
+use toolbus_core::policy::{EffectiveTools, PolicyHandle};
+use toolbus_core::tool::Tool;
+use toolbus_mcp_client::model_tools;
+use toolbus_mcp_client::servers::ServerControl as _;
+use toolbus_mcp_server::{Document, Resources};
+use toolbus_scripts::{commands, tool as script};
+use toolbus_tools::{rest, time};
+
+use super::AppServers;
+use super::servers::Instructions;
+use crate::config::Config;
+
+/// The guides of families of tools: source, name and text.
+const FAMILIES: [(&str, &str, &str); 8] = [
+    ("time", "time", time::GUIDE),
+    ("rest", "rest", rest::GUIDE),
+    (commands::SOURCE, "commands", commands::GUIDE),
+    (script::SOURCE, "script-tools", script::GUIDE),
+    (toolbus_web::SOURCE, "web-tools", toolbus_web::GUIDE),
+    (toolbus_memory::tools::SOURCE, "working-memory", toolbus_memory::tools::GUIDE),
+    (schedule::tools::SOURCE, "scheduling", schedule::GUIDE),
+    (model_tools::SOURCE, "mcp-tool-guide", model_tools::GUIDE),
+];
+
+/// The guides that are in force.
+pub(super) type CurrentGuides = Arc<RwLock<Option<Guides>>>;
+
+/// A folder of guides that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("guides.folder: `{folder}` cannot be read: {error}")]
+pub struct GuidesError {
+    folder: PathBuf,
+    error: io::Error,
+}
+
+/// Reads the guides, if the configuration has a section for them.
+///
+/// # Errors
+///
+/// If the folder cannot be read.
+pub(super) fn load(config: &Config, servers: Option<&AppServers>) -> Result<Option<Guides>, GuidesError> {
+    let Some(section) = &config.guides else { return Ok(None) };
+    let servers = servers.cloned();
+    let of_servers = move |effective: &EffectiveTools| {
+        let Some(servers) = servers.clone() else { return Vec::new() };
+        let documents = Instructions(servers).by_server(effective).into_iter();
+        documents.map(|(server, document)| Guide::new(&server, &document.text)).collect()
+    };
+    let guides = Guides::new(&FAMILIES, section, Arc::new(of_servers)).map_err(|error| {
+        let folder = section.folder.clone().unwrap_or_default();
+        GuidesError { folder, error }
+    })?;
+    Ok(Some(guides))
+}
+
+/// The tools for guides and for search, with their limits.
+pub(super) fn tools(
+    config: &Config,
+    guides: Option<&Guides>,
+    policy: &PolicyHandle,
+    servers: Option<&AppServers>,
+) -> Vec<Tool> {
+    let mut tools = guides.map(|guides| guides.tools(policy)).unwrap_or_default();
+    if config.tools.search {
+        let servers = servers.cloned();
+        let summary = move |server: &str| {
+            let about = servers.as_ref()?.bridge().describe(server)?;
+            about.description.or(about.instructions.map(|text| Guide::new(server, &text).summary))
+        };
+        tools.extend(search::tools(policy, Arc::new(summary)));
+    }
+    tools.iter_mut().for_each(|tool| config.limit(tool));
+    tools
+}
+
+/// Guides and the instructions of MCP servers, for the MCP server.
+pub(super) struct Documents {
+    pub(super) guides: CurrentGuides,
+    pub(super) servers: Option<AppServers>,
+}
+
+impl Resources for Documents {
+    fn documents(&self, effective: &EffectiveTools) -> Vec<Document> {
+        let of_servers = self.servers.clone().map(|servers| Instructions(servers).by_server(effective));
+        let of_servers = of_servers.unwrap_or_default();
+        let is_server = |guide: &Guide| of_servers.iter().any(|(server, _)| **server == *guide.name);
+        let guides = self.guides.read().clone();
+        let guides = guides.map(|guides| guides.visible(effective)).unwrap_or_default();
+        let guides: Vec<Document> = guides.iter().filter(|guide| !is_server(guide)).map(document).collect();
+        let mut documents: Vec<Document> = of_servers.into_iter().map(|(_, one)| one).chain(guides).collect();
+        documents.sort_by(|a, b| a.uri.cmp(&b.uri));
+        documents
+    }
+}
+
+fn document(guide: &Guide) -> Document {
+    Document {
+        uri: format!("toolbus://guides/{}", utf8_percent_encode(&guide.name, NON_ALPHANUMERIC)),
+        name: format!("{}-guide", guide.name),
+        title: format!("Guide: {}", guide.name),
+        description: guide.summary.clone(),
+        mime_type: "text/markdown",
+        text: Arc::clone(&guide.text),
+    }
+}
