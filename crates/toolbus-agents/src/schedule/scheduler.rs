@@ -1,6 +1,6 @@
 //! Publishes what is due.
 //!
-//! One process does so at a time: where processes share a store, the one that holds the [`Lease`]. A task stays due until
+//! One process does so at a time: where processes share a store, the one that holds the lease. A task stays due until
 //! the broker has confirmed its message and put it into a queue; then the store is told, so that a crash between the two
 //! publishes the message again, with the same id.
 
