@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toolbus_broker::rabbitmq::Tls;
-use toolbus_config::{ByteSize, KeyPath, Part, SchemaDifference, Tree};
+use toolbus_config::{ByteSize, HumanDuration, KeyPath, Part, SchemaDifference, Tree};
 use toolbus_core::working_memory::MAX_TTL;
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 
@@ -219,10 +219,7 @@ impl RuleChecker<'_> {
     }
 
     fn results(&mut self, results: &ResultsConfig) {
-        let ttl = results.ttl;
-        if ttl.get() > MAX_TTL || ttl.get().is_zero() {
-            self.tell(&["results.ttl"], format!("parts are kept for 1s to 24h, not for {ttl}"));
-        }
+        self.ttl("results.ttl", "parts are", results.ttl);
         let ResultsConfig { max_size, max_total_size, .. } = results;
         if *max_size > MAX_RESULT {
             self.tell(&["results.max_size"], format!("a result has at most {MAX_RESULT}, not {max_size}"));
@@ -236,17 +233,19 @@ impl RuleChecker<'_> {
     }
 
     fn web(&mut self, web: &WebConfig) {
-        let ttl = web.browse.chunk_ttl;
-        if ttl.get() > MAX_TTL {
-            self.tell(&["web.browse.chunk_ttl"], format!("chunks are kept for at most 24h, not for {ttl}"));
+        self.ttl("web.browse.chunk_ttl", "chunks are", web.browse.chunk_ttl);
+    }
+
+    /// Entries of working memory are kept for whole seconds.
+    fn ttl(&mut self, key: &'static str, what: &str, ttl: HumanDuration) {
+        if !(Duration::from_secs(1)..=MAX_TTL).contains(&ttl.get()) {
+            self.tell(&[key], format!("{what} kept for 1s to 24h, not for {ttl}"));
         }
     }
 
     fn memory(&mut self, memory: &MemoryConfig) {
         let MemoryConfig { default_ttl, max_value, max_size, max_total_size, .. } = memory;
-        if default_ttl.get() > MAX_TTL || default_ttl.get().is_zero() {
-            self.tell(&["memory.default_ttl"], format!("an entry is kept for 1s to 24h, not for {default_ttl}"));
-        }
+        self.ttl("memory.default_ttl", "an entry is", *default_ttl);
         if max_value > max_size {
             self.tell(
                 &["memory.max_value", "memory.max_size"],

@@ -284,12 +284,18 @@ fn a_recipient_is_one_that_there_can_be() {
 }
 
 #[test]
-fn entries_parts_and_chunks_are_kept_for_a_day_at_most() {
+fn entries_parts_and_chunks_are_kept_for_a_second_to_a_day() {
     let text = "[memory]\ndefault_ttl = '25h'\n[results]\nttl = '2d'\n[web.browse]\nchunk_ttl = '25h'";
     insta::assert_snapshot!(problems(text), @r"
     a.toml:2:15: `memory.default_ttl`: an entry is kept for 1s to 24h, not for 25h
     a.toml:4:7: `results.ttl`: parts are kept for 1s to 24h, not for 2d
-    a.toml:6:13: `web.browse.chunk_ttl`: chunks are kept for at most 24h, not for 25h
+    a.toml:6:13: `web.browse.chunk_ttl`: chunks are kept for 1s to 24h, not for 25h
+    ");
+    let text = "[memory]\ndefault_ttl = '1ms'\n[results]\nttl = '1ms'\n[web.browse]\nchunk_ttl = '999ms'";
+    insta::assert_snapshot!(problems(text), @r"
+    a.toml:2:15: `memory.default_ttl`: an entry is kept for 1s to 24h, not for 1ms
+    a.toml:4:7: `results.ttl`: parts are kept for 1s to 24h, not for 1ms
+    a.toml:6:13: `web.browse.chunk_ttl`: chunks are kept for 1s to 24h, not for 999ms
     ");
     assert!(
         load(&["[memory]\ndefault_ttl = '24h'\n[results]\nttl = '1s'\n[web.browse]\nchunk_ttl = '24h'"], &[], &[])
