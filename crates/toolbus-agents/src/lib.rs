@@ -1,12 +1,15 @@
-//! Tools by which agents work with time, and find what they need.
+//! Tools by which agents work with time, find what they need, and call several tools at once.
 //!
 //! * [`schedule`]: tasks that agents are reminded of at times that they give.
 //! * [`guides`]: how families of tools are used.
 //! * [`search`]: services and tools by what they say of themselves.
+//! * [`pipeline`]: lists of calls, where later ones use values of earlier ones.
 
 pub mod guides;
+pub mod pipeline;
 pub mod schedule;
 pub mod search;
 
 pub use self::guides::{Guides, GuidesConfig};
+pub use self::pipeline::{Pipelines, PipelinesConfig};
 pub use self::schedule::{ScheduleConfig, Scheduler};

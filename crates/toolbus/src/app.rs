@@ -8,6 +8,7 @@ mod listen;
 mod memory;
 mod parts;
 mod pins;
+mod pipelines;
 mod reload;
 mod replicas;
 mod schedule;
@@ -32,6 +33,7 @@ use parking_lot::RwLock;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
+use toolbus_agents::Pipelines;
 use toolbus_agents::schedule::TaskStore;
 use toolbus_broker::rabbitmq;
 use toolbus_core::audit::Audit;
@@ -111,6 +113,7 @@ pub struct App {
     memory: Option<Arc<dyn WorkingMemory>>,
     tasks: TaskStore,
     guides: CurrentGuides,
+    pipelines: Option<Pipelines>,
     /// Cancelled when tasks are published no more.
     stop_scheduling: CancellationToken,
     scheduler: JoinSet<()>,
@@ -315,6 +318,9 @@ impl App {
             load,
             pending,
         );
+        let pipelines = pipelines::new(config, &policy, Arc::new(dispatcher.clone()));
+        policy.registry().register_all(pipelines::tool(config, pipelines.as_ref()).into_iter().collect())?;
+        policy.refresh();
         let (admin, reloads) = DaemonAdmin::new(Arc::clone(&health), &sources.files);
         let stop_serving = CancellationToken::new();
         let app = Self {
@@ -335,6 +341,7 @@ impl App {
             memory,
             tasks,
             guides: Arc::new(RwLock::new(loaded)),
+            pipelines,
             stop_scheduling: CancellationToken::new(),
             scheduler: JoinSet::new(),
             memory_check,

@@ -27,6 +27,7 @@ mod losses;
 mod memory;
 mod outbound;
 mod peers;
+mod pipelines;
 mod plain_clients;
 mod recipe;
 mod refusals;

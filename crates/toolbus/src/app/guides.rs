@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use toolbus_agents::guides::Guide;
-use toolbus_agents::{Guides, schedule, search};
+use toolbus_agents::{Guides, pipeline, schedule, search};
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::Tool;
 use toolbus_mcp_client::model_tools;
@@ -21,7 +21,7 @@ use super::servers::Instructions;
 use crate::config::Config;
 
 /// The guides of families of tools: source, name and text.
-const FAMILIES: [(&str, &str, &str); 8] = [
+const FAMILIES: [(&str, &str, &str); 9] = [
     ("time", "time", time::GUIDE),
     ("rest", "rest", rest::GUIDE),
     (commands::SOURCE, "commands", commands::GUIDE),
@@ -29,6 +29,7 @@ const FAMILIES: [(&str, &str, &str); 8] = [
     (toolbus_web::SOURCE, "web-tools", toolbus_web::GUIDE),
     (toolbus_memory::tools::SOURCE, "working-memory", toolbus_memory::tools::GUIDE),
     (schedule::tools::SOURCE, "scheduling", schedule::GUIDE),
+    (pipeline::SOURCE, "pipelines", pipeline::GUIDE),
     (model_tools::SOURCE, "mcp-tool-guide", model_tools::GUIDE),
 ];
 

@@ -13,7 +13,7 @@ use toolbus_core::registry::Registry;
 use toolbus_core::toolsets::SessionSet;
 
 use super::toolsets::in_sessions;
-use super::{AppError, AppServers, guides, memory, schedule, scripts};
+use super::{AppError, AppServers, guides, memory, pipelines, schedule, scripts};
 use crate::config::store::OpenStore;
 use crate::config::{AmqpUrl, BusUrl, Config, secrets};
 use crate::http::{McpAdmin, NoServers};
@@ -57,7 +57,10 @@ pub fn registry(config: &Config) -> Result<Registry, AppError> {
     registry.register_all(memory::tools(config, memory::of_command(config).as_ref()))?;
     // These are not called.
     let guides = guides::load(config, None)?;
-    registry.register_all(guides::tools(config, guides.as_ref(), &policy(config, Registry::new())?, None))?;
+    let policy = policy(config, Registry::new())?;
+    registry.register_all(guides::tools(config, guides.as_ref(), &policy, None))?;
+    let pipelines = pipelines::new(config, &policy, Arc::new(pipelines::Uncallable));
+    registry.register_all(pipelines::tool(config, pipelines.as_ref()).into_iter().collect())?;
     Ok(registry)
 }
 

@@ -17,7 +17,7 @@ use tracing::field::Empty;
 
 use super::parts::hide;
 use super::toolsets::in_sessions;
-use super::{App, GuidesError, ScriptsError, guides, memory, schedule};
+use super::{App, GuidesError, ScriptsError, guides, memory, pipelines, schedule};
 use crate::config::toolsets::Kind;
 use crate::config::{Config, McpConfig, PinsConfig, PolicyError, Problems, ToolsConfig, ToolsError};
 use crate::http::ReloadReport;
@@ -121,6 +121,7 @@ impl App {
         tools.extend(of_scripts);
         tools.extend(memory::tools(&merged, self.memory.as_ref()));
         tools.extend(schedule::tools(&merged, &self.tasks));
+        tools.extend(pipelines::tool(&merged, self.pipelines.as_ref()));
         let read = guides::load(&next, self.servers.as_ref())?;
         tools.extend(guides::tools(&next, read.as_ref(), &self.policy, self.servers.as_ref()));
         let (identity, rules) = (next.identity(), next.policy()?);
@@ -323,6 +324,7 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
         ("store", running.store != next.store),
         ("memory", running.memory != next.memory),
         ("schedule", running.schedule != next.schedule),
+        ("pipelines", running.pipelines != next.pipelines),
         ("results", running.results != next.results),
         ("audit", running.audit != next.audit),
         ("mcp", next.mcp.is_configured() && !has_servers),

@@ -22,7 +22,7 @@ const CANONICAL: [(&str, &str); 27] = [
     ("list_subagents", "subagent"),
     ("invoke_agent", "a2a"),
     ("list_known_agents", "a2a"),
-    ("wisp_run", "wisp"),
+    ("spawn_wisps", "wisp"),
     ("search_known_services", "service-search"),
     ("search_tools", "service-search"),
     ("list_tool_guides", "guides"),

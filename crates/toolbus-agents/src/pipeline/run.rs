@@ -1,0 +1,419 @@
+//! Runs pipelines: their steps one after another, and several pipelines side by side.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
+use toolbus_core::failure::{Cause, Effect, ToolFailure, verdict};
+use toolbus_core::progress::Progress;
+use toolbus_core::text::shortened;
+use toolbus_core::tool::{ToolCall, ToolOutput};
+use toolbus_core::{InnerCall, InnerOrigin};
+use toolbus_protocol::{Code, Outcome};
+
+use super::Pipelines;
+use super::definition::{PipelinePlan, StepPlan};
+use super::template::{RenderError, StepValues};
+
+/// Largest arguments of a step, in bytes.
+const MAX_ARGUMENTS: usize = 1024 * 1024;
+/// Largest answer that takes no room for large results, in bytes.
+const MAX_ANSWER: usize = 1024 * 1024;
+/// Longest text of a failure in the answer, in characters.
+const MAX_ERROR: usize = 500;
+/// Longest wait before another attempt where the failure says nothing, and the first one.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
+/// Memory of one value within a larger one, in bytes.
+const NODE: usize = size_of::<Value>();
+
+/// One call of the tool.
+pub(super) struct PipelineRun<'a> {
+    pipelines: &'a Pipelines,
+    call: &'a ToolCall,
+    /// Taken while a tool runs.
+    turns: Semaphore,
+    /// Bytes that values may still take.
+    room: AtomicUsize,
+    steps: usize,
+    ended: AtomicUsize,
+}
+
+/// What became of a step.
+enum StepEnd {
+    Ok {
+        value: Value,
+        attempts: u32,
+        failed_items: usize,
+    },
+    Failed(StepFailure),
+    /// It did not run, and the pipeline goes on.
+    Skipped(String),
+    /// It did not run, and neither does what comes after it.
+    NotRun(String),
+}
+
+/// Why a step has no value.
+#[derive(Clone)]
+struct StepFailure {
+    /// The code of a refused call; `None` where the tool itself says that it failed.
+    code: Option<Code>,
+    text: String,
+    /// What is known of side effects.
+    effects: Option<Outcome>,
+    attempts: u32,
+}
+
+#[derive(Serialize)]
+struct PipelineReport<'a> {
+    description: &'a str,
+    outcome: &'static str,
+    steps: Vec<StepReport<'a>>,
+    /// The values that have a name of their own.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    outputs: Map<String, Value>,
+    /// The last value, where none has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Value>,
+    /// Why the values are not in the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    omitted: Option<String>,
+}
+
+#[derive(Serialize)]
+struct StepReport<'a> {
+    id: &'a str,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<Code>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effects: Option<Outcome>,
+    /// Where there was more than one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed_items: Option<usize>,
+}
+
+impl<'a> PipelineRun<'a> {
+    pub(super) fn new(pipelines: &'a Pipelines, call: &'a ToolCall, plans: &[PipelinePlan]) -> Self {
+        let config = &pipelines.config;
+        Self {
+            pipelines,
+            call,
+            turns: Semaphore::new(config.max_parallel),
+            room: AtomicUsize::new(usize::try_from(config.max_values.bytes()).unwrap_or(usize::MAX)),
+            steps: plans.iter().map(|plan| plan.steps.len()).sum(),
+            ended: AtomicUsize::new(0),
+        }
+    }
+
+    /// Runs all of them to their ends.
+    pub(super) async fn run(&self, plans: &[PipelinePlan]) -> ToolOutput {
+        let running = plans.iter().enumerate().map(|(number, plan)| self.pipeline(number, plan));
+        let mut reports = join_all(running).await;
+        let is_error = reports.iter().all(|report| report.outcome != "ok");
+        let mut text = answer(&reports);
+        // The outcomes are what must arrive: what was done is not to be done again.
+        if text.len() > MAX_ANSWER
+            && !self.call.room.as_ref().is_some_and(|room| room.take(super::NAME, text.len()).is_ok())
+        {
+            let omitted =
+                format!("The answer has {} bytes with its values. Ask for less, or keep them by a step.", text.len());
+            for report in &mut reports {
+                (report.outputs, report.output) = (Map::new(), None);
+                report.omitted = Some(omitted.clone());
+            }
+            text = answer(&reports);
+        }
+        ToolOutput { is_error, ..ToolOutput::text(text) }
+    }
+
+    async fn pipeline(&self, number: usize, plan: &'a PipelinePlan) -> PipelineReport<'a> {
+        let now = self.pipelines.clock.now();
+        let deadline = plan.timeout.map_or(self.call.deadline, |timeout| self.call.deadline.min(now + timeout));
+        let mut values: Vec<Option<Value>> = Vec::with_capacity(plan.steps.len());
+        let mut reports = Vec::with_capacity(plan.steps.len());
+        let mut stopped = None;
+        for (place, step) in plan.steps.iter().enumerate() {
+            let end = match &stopped {
+                Some(reason) => StepEnd::NotRun(String::clone(reason)),
+                None => self.step(step, (number, place), &values, deadline).await,
+            };
+            match &end {
+                StepEnd::Failed(_) if !step.continues => stopped = Some(format!("Step `{}` failed.", step.id)),
+                StepEnd::NotRun(reason) => stopped = Some(reason.clone()),
+                _ => {}
+            }
+            let (value, report) = reported(&step.id, end);
+            self.report_progress(number, step, report.outcome);
+            values.push(value);
+            reports.push(report);
+        }
+        let mut outputs = Map::new();
+        for (step, value) in plan.steps.iter().zip(&mut values) {
+            if let (Some(name), true) = (&step.output_to, value.is_some()) {
+                outputs.insert(name.clone(), value.take().unwrap_or_default());
+            }
+        }
+        let has_names = plan.steps.iter().any(|step| step.output_to.is_some());
+        PipelineReport {
+            description: &plan.description,
+            outcome: if stopped.is_some() { "failed" } else { "ok" },
+            steps: reports,
+            outputs,
+            output: values.into_iter().rev().flatten().next().filter(|_| !has_names),
+            omitted: None,
+        }
+    }
+
+    fn report_progress(&self, number: usize, step: &StepPlan, outcome: &str) {
+        let ended = self.ended.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some(progress) = &self.call.progress {
+            #[expect(clippy::cast_precision_loss, reason = "there are not that many steps")]
+            let (ended, total) = (ended as f64, self.steps as f64);
+            let message = format!("Pipeline {}, step `{}`: {outcome}", number + 1, step.id);
+            progress.report(Progress { progress: ended, total: Some(total), message: Some(message) });
+        }
+    }
+
+    async fn step(
+        &self,
+        step: &StepPlan,
+        place: (usize, usize),
+        values: &[Option<Value>],
+        deadline: Instant,
+    ) -> StepEnd {
+        if self.pipelines.clock.now() >= deadline {
+            return StepEnd::NotRun("The time of the pipeline was over.".to_owned());
+        }
+        let values = StepValues { steps: values, item: None };
+        if let Some(reason) = step.when.iter().find_map(|condition| condition.check(values).err()) {
+            return StepEnd::Skipped(reason);
+        }
+        let key = self.call.idempotency_key.as_ref().map(|key| format!("{key}.{}.{}", place.0, place.1));
+        let Some(items) = &step.for_each else {
+            return match step.params.render(values, MAX_ARGUMENTS) {
+                Ok(arguments) => self.called(step, key, arguments, deadline).await,
+                Err(error) => refused(error),
+            };
+        };
+        let items = match values.find(items) {
+            Ok(Value::Array(items)) => items,
+            Ok(_) => return failed(format!("`{}` is no list.", items.text)),
+            Err(error) => return refused(error),
+        };
+        let most = self.pipelines.config.max_items;
+        if items.len() > most {
+            return failed(format!("The list of `for_each` has {} elements, and the limit is {most}.", items.len()));
+        }
+        self.each(step, key.as_deref(), values, items, deadline).await
+    }
+
+    /// Calls the tool of a step for each element. After a failure that stops the pipeline, no further call begins.
+    async fn each(
+        &self,
+        step: &StepPlan,
+        key: Option<&str>,
+        values: StepValues<'_>,
+        items: &[Value],
+        deadline: Instant,
+    ) -> StepEnd {
+        let stopped = &AtomicBool::new(false);
+        let calls = (0..items.len()).map(|number| async move {
+            if stopped.load(Ordering::Relaxed) {
+                return StepEnd::NotRun(String::new());
+            }
+            let end = match step.params.render(StepValues { item: items.get(number), ..values }, MAX_ARGUMENTS) {
+                Ok(arguments) => self.called(step, key.map(|key| format!("{key}.{number}")), arguments, deadline).await,
+                Err(error) => refused(error),
+            };
+            if !matches!(end, StepEnd::Ok { .. }) && !step.continues {
+                stopped.store(true, Ordering::Relaxed);
+            }
+            end
+        });
+        let mut ends = stream::iter(calls).buffered(self.pipelines.config.max_parallel);
+        let (mut all, mut most_attempts, mut first, mut failures) = (Vec::with_capacity(items.len()), 1, None, 0);
+        while let Some(end) = ends.next().await {
+            match end {
+                StepEnd::Ok { value, attempts, .. } => {
+                    most_attempts = most_attempts.max(attempts);
+                    all.push(value);
+                }
+                other => {
+                    failures += 1;
+                    all.push(Value::Null);
+                    first = first.or(Some(other));
+                }
+            }
+        }
+        match first {
+            Some(StepEnd::Failed(failure)) if !step.continues || failures == items.len() => {
+                let text = format!("{failures} of {} calls failed or did not begin. {}", items.len(), failure.text);
+                StepEnd::Failed(StepFailure { text, ..failure })
+            }
+            Some(other) if !step.continues || failures == items.len() => other,
+            _ => StepEnd::Ok { value: Value::Array(all), attempts: most_attempts, failed_items: failures },
+        }
+    }
+
+    /// Calls the tool of a step, more than once where the step says so and it is safe.
+    async fn called(&self, step: &StepPlan, key: Option<String>, arguments: String, deadline: Instant) -> StepEnd {
+        let key: Option<Arc<str>> = key.map(Into::into);
+        let [mut pause, longest] = PAUSES;
+        let mut attempts = 1;
+        loop {
+            let effect = self.effect_of(step);
+            let (mut failure, is_safe, wait) = match self.invoke(step, key.clone(), arguments.clone(), deadline).await {
+                Ok(output) if !output.is_error => return self.keep(output, attempts),
+                Ok(output) => {
+                    let text = shortened(&text_of(output), MAX_ERROR).into_owned();
+                    (StepFailure { code: None, text, effects: None, attempts }, effect.is_repeatable(), None)
+                }
+                Err(failure) => {
+                    let verdict = failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, true));
+                    let has_not_begun = verdict.outcome == Some(Outcome::NotStarted);
+                    let is_safe = verdict.is_retryable && (has_not_begun || effect.is_repeatable());
+                    let text = shortened(&failure.message, MAX_ERROR).into_owned();
+                    let (code, effects) = (Some(verdict.code), verdict.outcome);
+                    (StepFailure { code, text, effects, attempts }, is_safe, failure.retry_after)
+                }
+            };
+            failure.attempts = attempts;
+            let wait = wait.unwrap_or(pause);
+            let again = self.pipelines.clock.now() + wait;
+            if !is_safe || attempts > step.retries || again >= deadline {
+                return StepEnd::Failed(failure);
+            }
+            tokio::time::sleep_until(again.into()).await;
+            pause = (pause * 2).min(longest);
+            attempts += 1;
+        }
+    }
+
+    /// What repeating the tool of a step would do.
+    fn effect_of(&self, step: &StepPlan) -> Effect {
+        let effective = self.pipelines.policy.effective(&self.call.caller);
+        let allowed = match &step.server {
+            Some(server) => effective.of_server(server, &step.tool),
+            None => effective.get(&step.tool),
+        };
+        allowed.map_or(Effect::Undeclared, |allowed| allowed.tool.descriptor.effect)
+    }
+
+    async fn invoke(
+        &self,
+        step: &StepPlan,
+        idempotency_key: Option<Arc<str>>,
+        arguments: String,
+        deadline: Instant,
+    ) -> Result<ToolOutput, ToolFailure> {
+        let turn = tokio::time::timeout_at(deadline.into(), self.turns.acquire()).await;
+        let Ok(Ok(_turn)) = turn else {
+            let text = "The time of the pipeline was over before the tool could begin. It was not run.";
+            return Err(ToolFailure::new(Cause::Expired, text));
+        };
+        let call = InnerCall {
+            origin: InnerOrigin::Tool,
+            caller: Arc::clone(&self.call.caller),
+            call_id: Arc::clone(&self.call.call_id),
+            server: step.server.clone(),
+            tool: step.tool.clone(),
+            arguments: Some(arguments),
+            deadline: Some(deadline),
+            cancelled: self.call.cancelled.clone(),
+            trace: self.call.trace.clone(),
+            progress: None,
+            idempotency_key,
+        };
+        self.pipelines.invoker.invoke(call).await
+    }
+
+    /// The value of a step, if there is room for it.
+    fn keep(&self, output: ToolOutput, attempts: u32) -> StepEnd {
+        let value = value_of(output);
+        let bytes = weight(&value);
+        let taken = self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| room.checked_sub(bytes));
+        if taken.is_err() {
+            let most = self.pipelines.config.max_values;
+            let text = format!("The tool ran; its value has no room: all values of a call take at most {most}.");
+            return StepEnd::Failed(StepFailure { code: None, text, effects: None, attempts });
+        }
+        StepEnd::Ok { value, attempts, failed_items: 0 }
+    }
+}
+
+/// All reports as JSON.
+fn answer(reports: &[PipelineReport<'_>]) -> String {
+    // Strings, numbers and values are always JSON.
+    format!(r#"{{"pipelines":{}}}"#, serde_json::to_string(reports).unwrap_or_default())
+}
+
+/// The value of a step, and what the answer says of it.
+fn reported(id: &str, end: StepEnd) -> (Option<Value>, StepReport<'_>) {
+    let report =
+        StepReport { id, outcome: "ok", code: None, text: None, effects: None, attempts: None, failed_items: None };
+    let several = |attempts: u32| Some(attempts).filter(|attempts| *attempts > 1);
+    match end {
+        StepEnd::Ok { value, attempts, failed_items } => {
+            let failed_items = Some(failed_items).filter(|failed| *failed > 0);
+            (Some(value), StepReport { attempts: several(attempts), failed_items, ..report })
+        }
+        StepEnd::Failed(StepFailure { code, text, effects, attempts }) => {
+            let (text, attempts) = (Some(text), several(attempts));
+            (None, StepReport { outcome: "failed", code, text, effects, attempts, ..report })
+        }
+        StepEnd::Skipped(reason) => (None, StepReport { outcome: "skipped", text: Some(reason), ..report }),
+        StepEnd::NotRun(reason) => (None, StepReport { outcome: "not_run", text: Some(reason), ..report }),
+    }
+}
+
+/// The end of a step whose arguments cannot be made.
+fn refused(error: RenderError) -> StepEnd {
+    match error {
+        RenderError::NoValue(reference) => StepEnd::Skipped(format!("`{reference}` has no value.")),
+        RenderError::NotFound(reference) => failed(format!("`{reference}` finds nothing in the value.")),
+        RenderError::TooLarge(most) => failed(format!("The arguments are larger than {most} bytes.")),
+    }
+}
+
+fn failed(text: String) -> StepEnd {
+    let (code, effects) = (Some(Code::InvalidArguments), Some(Outcome::NotStarted));
+    StepEnd::Failed(StepFailure { code, text, effects, attempts: 1 })
+}
+
+/// The value of a result: its structured part, or its text, as JSON where that is an object or a list.
+fn value_of(mut output: ToolOutput) -> Value {
+    if let Some(structured) = output.structured.take() {
+        return *structured;
+    }
+    let text = text_of(output);
+    match text.trim_start().starts_with(['{', '[']) {
+        true => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+        false => Value::String(text),
+    }
+}
+
+fn text_of(output: ToolOutput) -> String {
+    output
+        .content
+        .unwrap_or_else(|| output.blocks.into_iter().filter_map(|block| block.text).collect::<Vec<_>>().join("\n"))
+}
+
+/// The memory that a value takes, in bytes.
+fn weight(value: &Value) -> usize {
+    NODE + match value {
+        Value::String(text) => text.len(),
+        Value::Array(elements) => elements.iter().map(weight).sum(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| NODE + name.len() + weight(value)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}

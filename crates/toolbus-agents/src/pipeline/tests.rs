@@ -1,0 +1,4 @@
+mod fixture;
+mod refusals;
+mod running;
+mod speed;
