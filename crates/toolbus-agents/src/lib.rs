@@ -1,15 +1,18 @@
-//! Tools by which agents work with time, find what they need, and call several tools at once.
+//! Tools by which agents work with time, give each other tasks, find what they need, and call several tools at once.
 //!
+//! * [`a2a`]: other agents, and tasks for them.
 //! * [`schedule`]: tasks that agents are reminded of at times that they give.
 //! * [`guides`]: how families of tools are used.
 //! * [`search`]: services and tools by what they say of themselves.
 //! * [`pipeline`]: lists of calls, where later ones use values of earlier ones.
 
+pub mod a2a;
 pub mod guides;
 pub mod pipeline;
 pub mod schedule;
 pub mod search;
 
+pub use self::a2a::{A2aConfig, AgentService, AgentTools};
 pub use self::guides::{Guides, GuidesConfig};
 pub use self::pipeline::{Pipelines, PipelinesConfig};
 pub use self::schedule::{ScheduleConfig, Scheduler};

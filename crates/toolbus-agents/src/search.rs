@@ -1,15 +1,20 @@
-//! Search: `search_known_services` over MCP servers, and `search_tools` over tools, as far as the caller can use them.
+//! Search: `search_known_services` over MCP servers and other agents, and `search_tools` over tools, as far as the caller
+//! can use them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use toolbus_core::caller::Caller;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::policy::{AllowedTool, PolicyHandle};
 use toolbus_core::rank::rank_with_scores;
 use toolbus_core::text::shortened;
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_protocol::AgentCard;
+
+use crate::a2a::tools::INVOKE;
 
 /// Names of the tools.
 pub const NAMES: [&str; 2] = [SERVICES, TOOLS];
@@ -29,11 +34,14 @@ const MAX_SUMMARY: usize = 300;
 /// What an MCP server says of itself, by its name: a summary, if it has one.
 pub type Summaries = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// The two tools; `policy` says what a caller can use.
+/// The cards of the agents that a caller may give tasks to.
+pub type VisibleAgents = Arc<dyn Fn(&Caller) -> Vec<AgentCard> + Send + Sync>;
+
+/// The two tools; `policy` says what a caller can use, and `agents` whom it may give tasks.
 #[must_use]
-pub fn tools(policy: &PolicyHandle, summaries: Summaries) -> Vec<Tool> {
+pub fn tools(policy: &PolicyHandle, summaries: Summaries, agents: VisibleAgents) -> Vec<Tool> {
     vec![
-        Tool::new(services_descriptor(), Services { policy: policy.clone(), summaries }),
+        Tool::new(services_descriptor(), Services { policy: policy.clone(), summaries, agents }),
         Tool::new(tools_descriptor(), Tools { policy: policy.clone() }),
     ]
 }
@@ -41,8 +49,8 @@ pub fn tools(policy: &PolicyHandle, summaries: Summaries) -> Vec<Tool> {
 fn services_descriptor() -> ToolDescriptor {
     descriptor(
         SERVICES,
-        "Finds services that can help with a task, such as MCP servers, by what they and their tools say of themselves. \
-         Returns up to five, the best first, each with its best tools.",
+        "Finds services that can help with a task, MCP servers and other agents, by what they and their tools or skills say \
+         of themselves. Returns up to five, the best first, each with its best tools or skills.",
         "What you need, in a few words, such as `create an issue`",
     )
 }
@@ -76,6 +84,7 @@ fn descriptor(name: &str, description: &str, query: &str) -> ToolDescriptor {
 struct Services {
     policy: PolicyHandle,
     summaries: Summaries,
+    agents: VisibleAgents,
 }
 
 struct Tools {
@@ -93,7 +102,10 @@ struct FoundService<'a> {
     r#type: &'static str,
     summary: String,
     relevance_score: f64,
-    top_tools: Vec<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_tools: Option<Vec<&'a str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_skills: Option<Vec<&'a str>>,
 }
 
 #[derive(Serialize)]
@@ -116,15 +128,27 @@ impl Executor for Services {
             }
         }
         let servers: Vec<_> = servers.into_iter().map(|(name, tools)| (name, (self.summaries)(name), tools)).collect();
-        let texts: Vec<String> = servers
-            .iter()
-            .map(|(name, summary, tools)| {
-                let tools = tools.iter().map(|allowed| text(&allowed.tool.descriptor));
-                let own = [(*name).to_owned(), summary.clone().unwrap_or_default()];
-                own.into_iter().chain(tools).collect::<Vec<_>>().join(" ")
-            })
-            .collect();
+        // An agent is asked by a tool, which the caller must be able to use.
+        let may_ask = effective.get(INVOKE).is_some();
+        let agents = if may_ask { (self.agents)(&call.caller) } else { Vec::new() };
+        let of_servers = servers.iter().map(|(name, summary, tools)| {
+            let tools = tools.iter().map(|allowed| text(&allowed.tool.descriptor));
+            let own = [(*name).to_owned(), summary.clone().unwrap_or_default()];
+            own.into_iter().chain(tools).collect::<Vec<_>>().join(" ")
+        });
+        let texts: Vec<String> = of_servers.chain(agents.iter().map(of_agent)).collect();
         let results = best(query, &texts).into_iter().filter_map(|(position, relevance_score)| {
+            if let Some(card) = position.checked_sub(servers.len()).and_then(|position| agents.get(position)) {
+                let summary = card.description.as_deref().unwrap_or(&card.agent_name);
+                return Some(FoundService {
+                    id: &card.agent_name,
+                    r#type: "a2a",
+                    summary: shortened(summary, MAX_SUMMARY).into_owned(),
+                    relevance_score,
+                    top_tools: None,
+                    top_skills: Some(card.skills.iter().take(MAX_TOP).map(|skill| &*skill.id).collect()),
+                });
+            }
             let (name, summary, tools) = servers.get(position)?;
             let texts: Vec<String> = tools.iter().map(|allowed| text(&allowed.tool.descriptor)).collect();
             let mut order: Vec<usize> = rank_with_scores(query, &texts).into_iter().map(|(tool, _)| tool).collect();
@@ -135,7 +159,8 @@ impl Executor for Services {
                 r#type: "mcp",
                 summary: shortened(summary.as_deref().unwrap_or(name), MAX_SUMMARY).into_owned(),
                 relevance_score,
-                top_tools: top.map(|allowed| &**allowed.tool.descriptor.bare_name()).collect(),
+                top_tools: Some(top.map(|allowed| &**allowed.tool.descriptor.bare_name()).collect()),
+                top_skills: None,
             })
         });
         written(&Found { results: results.collect() })
@@ -160,6 +185,16 @@ impl Executor for Tools {
         });
         written(&Found { results: results.collect() })
     }
+}
+
+/// What an agent is found by.
+fn of_agent(card: &AgentCard) -> String {
+    let own = [Some(&card.agent_name), card.description.as_ref()];
+    let skills = card.skills.iter().flat_map(|skill| {
+        let named = [Some(&skill.id), Some(&skill.name), skill.description.as_ref()];
+        named.into_iter().flatten().chain(&skill.tags).chain(&skill.examples)
+    });
+    own.into_iter().flatten().chain(skills).map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
 /// What a tool is found by.

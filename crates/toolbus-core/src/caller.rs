@@ -150,10 +150,7 @@ impl Identity {
     #[must_use]
     pub fn identify(&self, user_id: Option<&str>, envelope: &Envelope, topic: &str) -> Option<Caller> {
         let claimed = envelope.source.as_deref().filter(|name| !name.is_empty());
-        let agent = match self.source {
-            IdentitySource::Header => claimed.and_then(|name| AgentName::parse(name).ok()),
-            IdentitySource::Broker => user_id.and_then(|user| self.user(user)),
-        };
+        let agent = self.sender(user_id, envelope);
         let verified = self.source == IdentitySource::Broker && agent.is_some();
         let (agent, verified) = match &self.sidecar {
             None => (agent, verified),
@@ -186,6 +183,15 @@ impl Identity {
             profile: header(header::TOOL_PROFILE),
             session: None,
         })
+    }
+
+    /// The agent that sent a message, whichever agents this daemon serves; `None` if it is unknown.
+    #[must_use]
+    pub fn sender(&self, user_id: Option<&str>, envelope: &Envelope) -> Option<AgentName> {
+        match self.source {
+            IdentitySource::Header => envelope.source.as_deref().and_then(|name| AgentName::parse(name).ok()),
+            IdentitySource::Broker => user_id.and_then(|user| self.user(user)),
+        }
     }
 
     /// The agent that a user of the broker is.

@@ -5,6 +5,7 @@ mod handler;
 mod list;
 mod reply;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +57,7 @@ pub struct About {
 pub struct ControlService {
     parts: Arc<ControlParts>,
     /// Who answers on topics that are not the service's own.
-    answerers: Arc<HashMap<&'static str, Arc<dyn ControlHandler>>>,
+    answerers: Arc<HashMap<Cow<'static, str>, Arc<dyn ControlHandler>>>,
 }
 
 struct ControlParts {
@@ -76,8 +77,8 @@ enum ControlRefusal {
     NotOurs,
     #[error("its answer may not go where it says: {0}")]
     Address(#[from] AddressRefused),
-    #[error("it has {0} bytes; at most {MAX_CONTROL_BODY} are read")]
-    TooLarge(usize),
+    #[error("it has {0} bytes; at most {1} are read")]
+    TooLarge(usize, usize),
     #[error(transparent)]
     Unusable(#[from] ControlError),
     #[error("{0}")]
@@ -126,8 +127,8 @@ impl ControlService {
 
     /// Has the requests of `topic` answered by this handler.
     #[must_use]
-    pub fn with(mut self, topic: &'static str, answerer: Arc<dyn ControlHandler>) -> Self {
-        Arc::make_mut(&mut self.answerers).insert(topic, answerer);
+    pub fn with(mut self, topic: impl Into<Cow<'static, str>>, answerer: Arc<dyn ControlHandler>) -> Self {
+        Arc::make_mut(&mut self.answerers).insert(topic.into(), answerer);
         self
     }
 
@@ -146,7 +147,7 @@ impl ControlService {
     /// Does what the topic stands for.
     async fn obey(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, ControlRefusal> {
         if let Some(answerer) = self.answerers.get(&*delivery.routing_key) {
-            body(delivery)?;
+            body_up_to(delivery, answerer.max_body())?;
             return Ok(answerer.answer(asked).await?);
         }
         match &*delivery.routing_key {
@@ -201,6 +202,11 @@ impl ControlService {
         };
         let access = self.parts.dispatcher.access();
         let user_id = delivery.properties.user_id.as_deref();
+        if self.is_listening(delivery) {
+            let caller = Arc::new(access.sender(user_id, &envelope));
+            let clock = self.parts.dispatcher.clock();
+            return Ok(ControlRequest { envelope, caller, body: delivery.body.clone(), address: None, clock });
+        }
         let caller = access.identify(user_id, &envelope, &delivery.routing_key).ok_or(ControlRefusal::NotOurs)?;
         match message_type::kind(&envelope.message_type, expected.unwrap_or_default()) {
             Kind::Request | Kind::Plain => {}
@@ -226,6 +232,9 @@ impl ControlService {
         let topic = &delivery.routing_key;
         let caller = asked.as_ref().map(|asked| shown(&asked.caller.name));
         match (&asked, refused) {
+            (_, ControlRefusal::TooLarge(..)) if self.is_listening(delivery) => {
+                tracing::debug!(%topic, reason = %refused, "ignored a message that is too large");
+            }
             (_, ControlRefusal::NotOurs) => tracing::debug!(%topic, "settled a message that is no request of ours"),
             // What reaches every replica is answered by none, so that its sender does not hear as many refusals.
             (Some(asked), refused) if asked.address.is_some() && is_of_one(delivery) => {
@@ -260,6 +269,11 @@ impl ControlService {
         }
     }
 
+    /// Whether what came is heard, and never answered.
+    fn is_listening(&self, delivery: &Delivery) -> bool {
+        self.answerers.get(&*delivery.routing_key).is_some_and(|answerer| answerer.is_listening())
+    }
+
     async fn answer(&self, asked: &ControlRequest, said: Option<ControlReply>) {
         let (Some(address), Some(mut said)) = (&asked.address, said) else { return };
         let _turn = said.turn.take();
@@ -284,8 +298,12 @@ fn is_of_one(delivery: &Delivery) -> bool {
 
 /// The body of a request, if it is not too large.
 fn body(delivery: &Delivery) -> Result<&[u8], ControlRefusal> {
+    body_up_to(delivery, MAX_CONTROL_BODY)
+}
+
+fn body_up_to(delivery: &Delivery, limit: usize) -> Result<&[u8], ControlRefusal> {
     match delivery.size {
-        size if size > MAX_CONTROL_BODY => Err(ControlRefusal::TooLarge(size)),
+        size if size > limit => Err(ControlRefusal::TooLarge(size, limit)),
         _ => Ok(&delivery.body),
     }
 }

@@ -1,5 +1,6 @@
-//! Events that telemetry records: runs of scripts, pages and searches of the web, and MCP traffic, named after OpenTelemetry's conventions for MCP:
-//! requests to servers whose tools the daemon offers, and requests of clients that it serves.
+//! Events that telemetry records: runs of scripts, pages and searches of the web, tasks of other agents, and MCP traffic,
+//! named after OpenTelemetry's conventions for MCP: requests to servers whose tools the daemon offers, and requests of
+//! clients that it serves.
 
 use std::time::Duration;
 
@@ -207,6 +208,46 @@ impl WebSearch {
     ];
 }
 
+/// Receives what happens with other agents. Implementations neither block nor fail.
+pub trait AgentEvents: Send + Sync + 'static {
+    /// An announcement was heard; `outcome` is one of [`AgentOutcomes::ANNOUNCEMENTS`].
+    fn announced(&self, outcome: &'static str);
+
+    /// Something was said about a task; `outcome` is one of [`AgentOutcomes::ANSWERS`].
+    fn answered(&self, outcome: &'static str);
+
+    /// A task has ended; `outcome` is one of [`AgentOutcomes::TASKS`].
+    fn task_ended(&self, outcome: &'static str);
+}
+
+/// The outcomes that [`AgentEvents`] receives.
+#[derive(Debug, Clone, Copy)]
+pub struct AgentOutcomes;
+
+impl AgentOutcomes {
+    /// What becomes of announcements: of an agent that was not known, of one that was, of one that goes; ignored
+    /// because the configuration has the agent, because the sender is another, has another spelling of a name that
+    /// is taken, because there are too many agents, or because it cannot be read.
+    pub const ANNOUNCEMENTS: [&str; 8] =
+        ["new", "known", "left", "well_known", "not_own", "taken", "full", "malformed"];
+    /// What becomes of what is said about tasks: taken as the result, or as its state; ignored because there is no such
+    /// task, because the agent was not asked, because it names another task, because the task had a result or was
+    /// given up, because it cannot be read, or because the store is away.
+    pub const ANSWERS: [&str; 9] = [
+        "result",
+        "state",
+        "unknown_task",
+        "not_asked",
+        "uncorrelated",
+        "repeated",
+        "late",
+        "malformed",
+        "store_unavailable",
+    ];
+    /// How tasks end: as the agent says, without a result in time, or not given because the agent does not take them.
+    pub const TASKS: [&str; 6] = ["completed", "failed", "canceled", "input_required", "timeout", "not_sent"];
+}
+
 /// Ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Discard;
@@ -225,6 +266,14 @@ impl WebEvents for Discard {
     fn fetched(&self, _: &WebFetch) {}
 
     fn searched(&self, _: &WebSearch) {}
+}
+
+impl AgentEvents for Discard {
+    fn announced(&self, _: &'static str) {}
+
+    fn answered(&self, _: &'static str) {}
+
+    fn task_ended(&self, _: &'static str) {}
 }
 
 impl McpServerEvents for Discard {

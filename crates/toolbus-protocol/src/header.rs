@@ -14,6 +14,10 @@ pub const TIMEOUT_MS: &str = "rb-timeout-ms";
 pub const TOOL_PROFILE: &str = "rb-tool-profile";
 /// The binding that the caller asks for, as `channel:account`.
 pub const BINDING: &str = "rb-binding";
+/// On tasks of agents, the agent that gave it to the daemon.
+pub const ON_BEHALF_OF: &str = "rb-on-behalf-of";
+/// On results of tasks, the agent that they come from.
+pub const ANSWERING_AGENT: &str = "rb-answering-agent";
 /// The MCP server whose tool is called, in any case.
 pub const MCP_SERVER: &str = "rb-mcp-server";
 /// The model that the caller works for, as the configuration of long results names it.

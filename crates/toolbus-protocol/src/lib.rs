@@ -8,6 +8,7 @@
 //!   [`ToolListRequest`] and its answer those of a listing.
 //! * [`ScriptInvokeRequest`] and [`ScriptInvokeResponse`] are those of a script.
 //! * [`ScheduledTaskMessage`] tells an agent that a task that it scheduled is due.
+//! * [`AgentCard`] tells of an agent, and [`AgentTaskRequest`] gives it a task.
 //! * [`McpServersIndexed`] tells agents of MCP servers, and the requests beside it are what they ask about them.
 //! * [`llm_name`] is a tool's name as model providers accept it.
 //! * [`topic`], [`header`] and [`message_type`] hold the names.
@@ -32,13 +33,15 @@ pub use ids::{Random, derived_message_id, new_message_id};
 pub use json::{MAX_DEPTH, ParseError, parse_object};
 pub use llm_name::{gemini_name, is_alias, is_alias_of, llm_name, rest_of_alias};
 pub use messages::{
-    ContentBlock, DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, Format, MAX_LISTED_NAMES, McpAnswerQuestionResponse,
-    McpEchoed, McpGetPromptResponse, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse,
-    McpListResourcesResponse, McpMetadataRefreshRequest, McpReadResourceResponse, McpRegisterServerRequest,
-    McpRegisterServerResponse, McpServerSummary, McpServersIndexed, McpToolDefinition, McpUnregisterServerRequest,
-    McpUnregisterServerResponse, Ping, Pong, ScheduledTaskMessage, ScriptInvokeRequest, ScriptInvokeResponse,
-    SessionEnd, ToolCancelRequest, ToolCancelResponse, ToolError, ToolInvokeRequest, ToolInvokeResponse,
-    ToolListRequest, ToolListResponse, ToolProgress, ToolsChanged, UnknownFormat,
+    AgentArtifact, AgentCard, AgentMessage, AgentMessageBody, AgentMessagePart, AgentSkill, AgentTaskCancelRequest,
+    AgentTaskError, AgentTaskRequest, AgentTaskResult, AgentTaskState, AgentTaskStatusUpdate, ContentBlock,
+    DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, Format, MAX_LISTED_NAMES, McpAnswerQuestionResponse, McpEchoed,
+    McpGetPromptResponse, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpListResourcesResponse,
+    McpMetadataRefreshRequest, McpReadResourceResponse, McpRegisterServerRequest, McpRegisterServerResponse,
+    McpServerSummary, McpServersIndexed, McpToolDefinition, McpUnregisterServerRequest, McpUnregisterServerResponse,
+    Ping, Pong, ScheduledTaskMessage, ScriptInvokeRequest, ScriptInvokeResponse, SessionEnd, ToolCancelRequest,
+    ToolCancelResponse, ToolError, ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse,
+    ToolProgress, ToolsChanged, UnknownFormat,
 };
 pub use properties::{MAX_SHORT_STRING, Properties, bounded};
 pub use trace::TraceContext;

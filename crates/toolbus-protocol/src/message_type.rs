@@ -28,6 +28,19 @@ pub const TOOLS_CHANGED: &str = "Toolbus.ToolsChanged";
 /// Tells an agent that a task that it scheduled is due.
 pub const SCHEDULED_TASK_MESSAGE: &str = "RockBot.Host.ScheduledTaskMessage";
 
+/// Tells all others of an agent.
+pub const AGENT_CARD: &str = "RockBot.A2A.AgentCard";
+/// Gives an agent a task.
+pub const AGENT_TASK_REQUEST: &str = "RockBot.A2A.AgentTaskRequest";
+/// How a task ended.
+pub const AGENT_TASK_RESULT: &str = "RockBot.A2A.AgentTaskResult";
+/// How far a task is.
+pub const AGENT_TASK_STATUS_UPDATE: &str = "RockBot.A2A.AgentTaskStatusUpdate";
+/// Why a task has no result.
+pub const AGENT_TASK_ERROR: &str = "RockBot.A2A.AgentTaskError";
+/// Asks an agent to give up a task.
+pub const AGENT_TASK_CANCEL_REQUEST: &str = "RockBot.A2A.AgentTaskCancelRequest";
+
 /// A request to run a Python script.
 pub const SCRIPT_INVOKE_REQUEST: &str = "RockBot.Scripts.ScriptInvokeRequest";
 /// What became of a Python script, also when it was not run.

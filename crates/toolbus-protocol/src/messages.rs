@@ -1,5 +1,6 @@
 //! Bodies of messages.
 
+mod a2a;
 mod control;
 mod invoke;
 mod list;
@@ -8,6 +9,10 @@ mod members;
 mod schedule;
 mod script;
 
+pub use a2a::{
+    AgentArtifact, AgentCard, AgentMessage, AgentMessageBody, AgentMessagePart, AgentSkill, AgentTaskCancelRequest,
+    AgentTaskError, AgentTaskRequest, AgentTaskResult, AgentTaskState, AgentTaskStatusUpdate,
+};
 pub use control::{Ping, Pong, SessionEnd, ToolCancelRequest, ToolCancelResponse};
 pub use invoke::{ContentBlock, ToolError, ToolInvokeRequest, ToolInvokeResponse, ToolProgress};
 pub use list::{Format, MAX_LISTED_NAMES, ToolListRequest, ToolListResponse, ToolsChanged, UnknownFormat};

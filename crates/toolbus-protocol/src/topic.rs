@@ -49,6 +49,29 @@ pub fn scheduled_task(agent: &str) -> String {
     format!("scheduled.task.{agent}")
 }
 
+/// Announcements of agents.
+pub const DISCOVERY_ANNOUNCE: &str = "discovery.announce";
+/// What agents say of tasks that they work on.
+pub const AGENT_TASK_STATUS: &str = "agent.task.status";
+
+/// Where `agent` gets its tasks.
+#[must_use]
+pub fn agent_task(agent: &str) -> String {
+    format!("agent.task.{agent}")
+}
+
+/// Where `agent` hears that a task is to be given up.
+#[must_use]
+pub fn agent_task_cancel(agent: &str) -> String {
+    format!("agent.task.cancel.{agent}")
+}
+
+/// Where `caller` gets the results of tasks that it gave.
+#[must_use]
+pub fn agent_response(caller: &str) -> String {
+    format!("agent.response.{caller}")
+}
+
 /// Topics on which requests travel: no answer may ever be published there.
 ///
 /// As patterns; a topic named in the configuration comes on top of these.

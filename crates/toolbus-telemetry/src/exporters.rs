@@ -19,6 +19,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::agents::AgentRecorder;
 use crate::call::Recorder;
 use crate::environment::{Environment, EnvironmentError, ExportRoute, Signal, sampler};
 use crate::health::ExportHealth;
@@ -173,6 +174,12 @@ impl Exporters {
         if let Some(provider) = &self.metering {
             scripts::observe(&provider.meter(SCOPE), look);
         }
+    }
+
+    /// The recorder of other agents.
+    #[must_use]
+    pub fn agents(&self) -> AgentRecorder {
+        AgentRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
     }
 
     /// The recorder of the web tools.

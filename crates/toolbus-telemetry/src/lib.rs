@@ -10,6 +10,7 @@
 // Tests measure and spawn as they like.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod agents;
 mod attributes;
 mod call;
 mod destination;
@@ -34,6 +35,7 @@ mod trust;
 mod watched;
 mod web;
 
+pub use agents::AgentRecorder;
 pub use environment::EnvironmentError;
 pub use exporters::{Exporters, NotFlushed, TelemetryError};
 pub use mcp_client::{McpClientRecorder, McpServerCounts};

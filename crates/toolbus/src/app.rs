@@ -3,6 +3,7 @@
 //! `toolbus serve` uses all of it. Commands that need a bus without another process use the same parts with nothing that
 //! listens, records or writes.
 
+mod agents;
 mod guides;
 mod listen;
 mod memory;
@@ -33,8 +34,9 @@ use parking_lot::RwLock;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
-use toolbus_agents::Pipelines;
+use toolbus_agents::a2a::AgentsError;
 use toolbus_agents::schedule::TaskStore;
+use toolbus_agents::{AgentService, Pipelines};
 use toolbus_broker::rabbitmq;
 use toolbus_core::audit::Audit;
 use toolbus_core::bus::{Bus, BusState};
@@ -114,6 +116,8 @@ pub struct App {
     tasks: TaskStore,
     guides: CurrentGuides,
     pipelines: Option<Pipelines>,
+    /// Other agents; absent where the configuration has none.
+    agents: Option<AgentService>,
     /// Cancelled when tasks are published no more.
     stop_scheduling: CancellationToken,
     scheduler: JoinSet<()>,
@@ -191,6 +195,9 @@ pub enum AppError {
     /// The folder of guides.
     #[error(transparent)]
     Guides(#[from] GuidesError),
+    /// Other agents.
+    #[error(transparent)]
+    Agents(#[from] AgentsError),
     /// Scripts and commands.
     #[error(transparent)]
     Scripts(#[from] ScriptsError),
@@ -256,17 +263,20 @@ impl App {
         let scripts = AppScripts::start(config, memory.as_ref(), telemetry::of_scripts(exporters)).await?;
         registry.register_all(scripts.tools(config).await?)?;
         registry.register_all(memory::tools(config, memory.as_ref()))?;
+        let bus = parts::bus(config)?;
         let tasks = schedule::tasks(&store);
         registry.register_all(schedule::tools(config, &tasks))?;
         let of_results = memory.as_ref().map(|_| budget.clone());
         let observer = telemetry::of_servers(exporters);
         let servers = AppServers::new(config, registry.clone(), observer, &redactor, of_results)?;
         let loaded = guides::load(config, servers.as_ref())?;
-        registry.register_all(guides::tools(config, loaded.as_ref(), &policy, servers.as_ref()))?;
+        let agents = agents::service(config, &store, Arc::clone(&bus), telemetry::of_agents(exporters))?;
+        let agent_tools = agents::of_rules(config, agents.as_ref())?;
+        registry.register_all(agents::tools(config, agent_tools.as_ref()))?;
+        registry.register_all(guides::tools(config, loaded.as_ref(), &policy, servers.as_ref(), agent_tools))?;
         // Calls right after the start must find these tools.
         policy.refresh();
         let pins = pins::open(config, pin_file, is_daemon, &policy).await?;
-        let bus = parts::bus(config)?;
         let registrar =
             servers.as_ref().filter(|_| is_daemon).and_then(|servers| servers.registrar(config, Arc::clone(&store)));
         let (_, of_servers) = servers.as_ref().map(|servers| servers.plan(config, |_| None)).unwrap_or_default();
@@ -342,6 +352,7 @@ impl App {
             tasks,
             guides: Arc::new(RwLock::new(loaded)),
             pipelines,
+            agents,
             stop_scheduling: CancellationToken::new(),
             scheduler: JoinSet::new(),
             memory_check,

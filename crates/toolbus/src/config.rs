@@ -63,7 +63,7 @@ pub use policy::PolicyError;
 pub use secrets::KeyedSecret;
 pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
-pub use toolbus_agents::{GuidesConfig, PipelinesConfig, ScheduleConfig};
+pub use toolbus_agents::{A2aConfig, GuidesConfig, PipelinesConfig, ScheduleConfig};
 pub use toolbus_memory::{MemoryConfig, ResultsConfig};
 pub use toolbus_outbound::egress::EgressConfig;
 pub use toolbus_scripts::commands::CommandConfig;
@@ -118,6 +118,9 @@ pub struct Config {
     /// Tasks at times that agents give; absent: there are no tools for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleConfig>,
+    /// Other agents, and tasks for them; absent: there are no tools for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub a2a: Option<A2aConfig>,
     /// How tools are used, for models; absent: there are no tools for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guides: Option<GuidesConfig>,

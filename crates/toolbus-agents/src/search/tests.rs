@@ -6,6 +6,7 @@ use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, Policy};
 use toolbus_core::registry::Registry;
+use toolbus_protocol::AgentSkill;
 
 use super::*;
 
@@ -26,6 +27,7 @@ fn policy() -> PolicyHandle {
         ("read_file", Some("files"), "Reads a file, 日本語 included"),
         ("write_file", Some("files"), "Writes a file"),
         ("convert_time", None, "Converts a time to another time zone"),
+        ("invoke_agent", None, "Gives another one a task"),
     ] {
         let source = server.map_or("time".to_owned(), |server| format!("mcp:{server}"));
         let descriptor = ToolDescriptor {
@@ -44,9 +46,25 @@ fn policy() -> PolicyHandle {
     PolicyHandle::new(registry, Identity::default(), Policy { agents, ..Policy::default() }, capacity)
 }
 
+/// One agent, to which every caller may give tasks that has the tool for that.
+fn agents(_: &Caller) -> Vec<AgentCard> {
+    let skill = |id: &str| AgentSkill {
+        id: id.to_owned(),
+        examples: vec!["Plan the budget".to_owned()],
+        ..AgentSkill::default()
+    };
+    let card = AgentCard {
+        agent_name: "Finance".to_owned(),
+        description: Some("Knows what things cost".to_owned()),
+        skills: ["forecast", "audit", "invoice", "dunning"].map(skill).into(),
+        ..AgentCard::default()
+    };
+    vec![card]
+}
+
 async fn search(agent: &str, tool: &str, query: &str) -> String {
     let summaries: Summaries = Arc::new(|server| (server == "github").then(|| "Repositories and issues".to_owned()));
-    let tools = tools(&policy(), summaries);
+    let tools = tools(&policy(), summaries, Arc::new(agents));
     let found = tools.iter().find(|known| &*known.descriptor.name == tool).unwrap();
     let call = ToolCall {
         tool: tool.into(),
@@ -109,4 +127,26 @@ async fn tools_are_found_with_their_schemas_if_the_caller_can_use_them() {
     };
     assert_eq!(names("ana").await, ["\"read_file\""]);
     assert_eq!(names("bob").await.len(), 2);
+}
+
+#[tokio::test]
+async fn agents_are_found_by_their_skills_if_the_caller_has_the_tool_that_gives_them_tasks() {
+    insta::assert_snapshot!(search("bob", SERVICES, "budget").await, @r#"
+    {
+      "results": [
+        {
+          "id": "Finance",
+          "type": "a2a",
+          "summary": "Knows what things cost",
+          "relevance_score": 1.0,
+          "top_skills": [
+            "forecast",
+            "audit",
+            "invoice"
+          ]
+        }
+      ]
+    }
+    "#);
+    assert_eq!(search("ana", SERVICES, "budget").await, "{\n  \"results\": []\n}");
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use toolbus_protocol::{Envelope, ParseError};
 
+use super::MAX_CONTROL_BODY;
 use crate::answer::LARGE;
 use crate::caller::Caller;
 use crate::clock::Clock;
@@ -19,6 +20,17 @@ use crate::turns::Turn;
 pub trait ControlHandler: Send + Sync + 'static {
     /// The one type of request that the topic carries; absent where it carries several, and the answerer tells them apart.
     fn message_type(&self) -> Option<&'static str>;
+
+    /// Whether the topic carries answers and announcements, which are heard and never answered: of any type, and from any
+    /// sender, also where the daemon serves one agent alone.
+    fn is_listening(&self) -> bool {
+        false
+    }
+
+    /// Longest body that it reads, in bytes.
+    fn max_body(&self) -> usize {
+        MAX_CONTROL_BODY
+    }
 
     /// Does what a request asks for, and says what is answered, if anything. The answer is sent when the request has an
     /// address.

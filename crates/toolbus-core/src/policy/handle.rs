@@ -16,7 +16,7 @@ use super::effective::EffectiveTools;
 use super::rules::Capacity;
 use super::rules::{Policy, UnknownCallers};
 use super::switches::{Switch, SwitchError};
-use crate::caller::{AgentName, Caller, Identity};
+use crate::caller::{AgentName, Caller, Identity, IdentitySource};
 use crate::quarantine::DefinitionCheck;
 use crate::registry::Registry;
 use crate::tool::ToolDescriptor;
@@ -88,6 +88,18 @@ impl PolicyHandle {
         let mut caller = current.rules.identity.identify(user_id, envelope, topic)?;
         caller.has_section = current.rules.section_of(&caller) > 0;
         Some(caller)
+    }
+
+    /// The sender of a message that is heard and not answered, whichever agents this daemon serves.
+    #[must_use]
+    pub fn sender(&self, user_id: Option<&str>, envelope: &Envelope) -> Caller {
+        let current = self.current();
+        let identity = &current.rules.identity;
+        let agent = identity.sender(user_id, envelope);
+        let verified = identity.source == IdentitySource::Broker && agent.is_some();
+        let caller = agent.map_or_else(Caller::unknown, Caller::agent);
+        let has_section = current.rules.section_of(&caller) > 0;
+        Caller { verified, has_section, ..caller }
     }
 
     /// A caller that another component has authenticated as this agent; `None`: an unknown caller.

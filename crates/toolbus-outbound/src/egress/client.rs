@@ -37,7 +37,7 @@ pub type HostLookup = Arc<dyn Fn(String) -> Addresses + Send + Sync>;
 /// Sends requests to hosts that the rules allow. Clones share rules and settings.
 ///
 /// Each request has a connection of its own: a connection that one agent may use is not handed to another. There are no
-/// cookies and no credentials, and no redirect is followed: see [`next_hop`].
+/// cookies, no credentials but those among the headers of a request, and no redirect is followed: see [`next_hop`].
 #[derive(Clone)]
 pub struct Egress {
     rules: Arc<EgressRules>,
@@ -108,6 +108,28 @@ impl Egress {
     ///
     /// If the rules refuse the URL or each of its addresses, or there is no response.
     pub async fn get(&self, url: &Url, headers: HeaderMap, lists: &HostLists) -> Result<Response, EgressError> {
+        let client = self.client(url, lists)?;
+        client.get(url.clone()).headers(headers).send().await.map_err(judge)
+    }
+
+    /// Sends a body to a host that the rules must allow, as [`Self::get`] does.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Self::get`].
+    pub async fn post(
+        &self,
+        url: &Url,
+        headers: HeaderMap,
+        body: Vec<u8>,
+        lists: &HostLists,
+    ) -> Result<Response, EgressError> {
+        let client = self.client(url, lists)?;
+        client.post(url.clone()).headers(headers).body(body).send().await.map_err(judge)
+    }
+
+    /// A client for one request.
+    fn client(&self, url: &Url, lists: &HostLists) -> Result<Client, EgressError> {
         let target = self.rules.check_url(url, lists)?;
         let guard = GuardedLookup {
             rules: Arc::clone(&self.rules),
@@ -126,8 +148,7 @@ impl Egress {
             ProxyMode::None => builder.no_proxy(),
             ProxyMode::Environment => builder,
         };
-        let client = builder.build().map_err(HttpClientError::from)?;
-        client.get(url.clone()).headers(headers).send().await.map_err(judge)
+        Ok(builder.build().map_err(HttpClientError::from)?)
     }
 }
 

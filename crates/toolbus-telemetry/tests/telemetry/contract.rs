@@ -11,6 +11,7 @@ use toolbus_telemetry::{BusIdentity, Protocol};
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
 
+use crate::agents;
 use crate::clients;
 use crate::observed::{self, Attributes, Series};
 use crate::pins;
@@ -93,6 +94,7 @@ async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Bu
     pins::look(&daemon.exporters);
     servers::ask_in_every_way(&daemon.exporters);
     scripts::run_in_every_way(&daemon.exporters);
+    agents::use_in_every_way(&daemon.exporters);
     web::use_in_every_way(&daemon.exporters);
     daemon.end().await;
 }

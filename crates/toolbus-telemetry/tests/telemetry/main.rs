@@ -7,6 +7,7 @@
     reason = "a test may panic, and so may what only tests use"
 )]
 
+mod agents;
 mod clients;
 mod collector_away;
 mod contract;

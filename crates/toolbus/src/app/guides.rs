@@ -7,7 +7,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use toolbus_agents::guides::Guide;
-use toolbus_agents::{Guides, pipeline, schedule, search};
+use toolbus_agents::{AgentTools, Guides, a2a, pipeline, schedule, search};
+use toolbus_core::caller::Caller;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::Tool;
 use toolbus_mcp_client::model_tools;
@@ -21,7 +22,7 @@ use super::servers::Instructions;
 use crate::config::Config;
 
 /// The guides of families of tools: source, name and text.
-const FAMILIES: [(&str, &str, &str); 9] = [
+const FAMILIES: [(&str, &str, &str); 10] = [
     ("time", "time", time::GUIDE),
     ("rest", "rest", rest::GUIDE),
     (commands::SOURCE, "commands", commands::GUIDE),
@@ -30,6 +31,7 @@ const FAMILIES: [(&str, &str, &str); 9] = [
     (toolbus_memory::tools::SOURCE, "working-memory", toolbus_memory::tools::GUIDE),
     (schedule::tools::SOURCE, "scheduling", schedule::GUIDE),
     (pipeline::SOURCE, "pipelines", pipeline::GUIDE),
+    (a2a::tools::SOURCE, "agents", a2a::GUIDE),
     (model_tools::SOURCE, "mcp-tool-guide", model_tools::GUIDE),
 ];
 
@@ -70,6 +72,7 @@ pub(super) fn tools(
     guides: Option<&Guides>,
     policy: &PolicyHandle,
     servers: Option<&AppServers>,
+    agents: Option<AgentTools>,
 ) -> Vec<Tool> {
     let mut tools = guides.map(|guides| guides.tools(policy)).unwrap_or_default();
     if config.tools.search {
@@ -78,7 +81,8 @@ pub(super) fn tools(
             let about = servers.as_ref()?.bridge().describe(server)?;
             about.description.or(about.instructions.map(|text| Guide::new(server, &text).summary))
         };
-        tools.extend(search::tools(policy, Arc::new(summary)));
+        let visible = move |caller: &Caller| agents.as_ref().map(|agents| agents.visible(caller)).unwrap_or_default();
+        tools.extend(search::tools(policy, Arc::new(summary), Arc::new(visible)));
     }
     tools.iter_mut().for_each(|tool| config.limit(tool));
     tools

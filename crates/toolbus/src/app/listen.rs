@@ -23,7 +23,7 @@ use toolbus_protocol::{Random, new_message_id, topic};
 use toolbus_telemetry::Exporters;
 
 use super::guides::Documents;
-use super::{App, AppServers, pins};
+use super::{App, AppServers, agents, pins};
 use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::mcp::UnknownServer;
@@ -31,7 +31,7 @@ use crate::http::admin::{self, Admin};
 use crate::http::{HttpState, SharedState};
 
 /// Prefetch of queues of control requests.
-const CONTROL_PREFETCH: u16 = 64;
+pub(super) const CONTROL_PREFETCH: u16 = 64;
 
 impl App {
     /// Takes calls from the bus; a daemon answers HTTP requests, too. Where the store that replicas share has not been read,
@@ -85,6 +85,9 @@ impl App {
             control = self.with_servers(control, &servers);
             queues.extend(queues_of_servers(&self.config));
         }
+        control = self.with_agents(control);
+        let of_agents = agents::queues(&self.config, self.agents.as_ref()).into_iter();
+        queues.extend(of_agents.map(|queue| (queue, Takes::Requests)));
         // A command writes no pins.
         if self.daemon.is_some() {
             self.background.spawn(pins::keep(self.pins.clone(), self.policy.clone()));

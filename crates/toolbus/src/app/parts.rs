@@ -13,7 +13,7 @@ use toolbus_core::registry::Registry;
 use toolbus_core::toolsets::SessionSet;
 
 use super::toolsets::in_sessions;
-use super::{AppError, AppServers, guides, memory, pipelines, schedule, scripts};
+use super::{AppError, AppServers, agents, guides, memory, pipelines, schedule, scripts};
 use crate::config::store::OpenStore;
 use crate::config::{AmqpUrl, BusUrl, Config, secrets};
 use crate::http::{McpAdmin, NoServers};
@@ -58,9 +58,12 @@ pub fn registry(config: &Config) -> Result<Registry, AppError> {
     // These are not called.
     let guides = guides::load(config, None)?;
     let policy = policy(config, Registry::new())?;
-    registry.register_all(guides::tools(config, guides.as_ref(), &policy, None))?;
+    registry.register_all(guides::tools(config, guides.as_ref(), &policy, None, None))?;
     let pipelines = pipelines::new(config, &policy, Arc::new(pipelines::Uncallable));
     registry.register_all(pipelines::tool(config, pipelines.as_ref()).into_iter().collect())?;
+    let (store, events) = (OpenStore::in_memory().store, Arc::new(Discard));
+    let agents = agents::service(config, &store, Arc::new(Embedded::new()), events)?;
+    registry.register_all(agents::tools(config, agents::of_rules(config, agents.as_ref())?.as_ref()))?;
     Ok(registry)
 }
 

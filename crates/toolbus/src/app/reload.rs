@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::task::{JoinError, spawn_blocking};
+use toolbus_agents::a2a::AgentsError;
 use toolbus_core::caller::AgentName;
 use toolbus_core::caller::IdentitySource;
 use toolbus_core::lifecycle;
@@ -17,7 +18,7 @@ use tracing::field::Empty;
 
 use super::parts::hide;
 use super::toolsets::in_sessions;
-use super::{App, GuidesError, ScriptsError, guides, memory, pipelines, schedule};
+use super::{App, GuidesError, ScriptsError, agents, guides, memory, pipelines, schedule};
 use crate::config::toolsets::Kind;
 use crate::config::{Config, McpConfig, PinsConfig, PolicyError, Problems, ToolsConfig, ToolsError};
 use crate::http::ReloadReport;
@@ -35,6 +36,9 @@ pub(super) enum ReloadError {
     /// The configured commands cannot be run.
     #[error(transparent)]
     Scripts(#[from] ScriptsError),
+    /// The tools for other agents cannot be made.
+    #[error(transparent)]
+    Agents(#[from] AgentsError),
     /// The folder of guides cannot be read.
     #[error(transparent)]
     Guides(#[from] GuidesError),
@@ -123,7 +127,9 @@ impl App {
         tools.extend(schedule::tools(&merged, &self.tasks));
         tools.extend(pipelines::tool(&merged, self.pipelines.as_ref()));
         let read = guides::load(&next, self.servers.as_ref())?;
-        tools.extend(guides::tools(&next, read.as_ref(), &self.policy, self.servers.as_ref()));
+        let of_agents = agents::of_rules(&merged, self.agents.as_ref())?;
+        tools.extend(agents::tools(&merged, of_agents.as_ref()));
+        tools.extend(guides::tools(&next, read.as_ref(), &self.policy, self.servers.as_ref(), of_agents));
         let (identity, rules) = (next.identity(), next.policy()?);
         let (placed, of_servers) = self.plan(&next);
         sets.extend(of_servers);
@@ -325,6 +331,7 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
         ("memory", running.memory != next.memory),
         ("schedule", running.schedule != next.schedule),
         ("pipelines", running.pipelines != next.pipelines),
+        ("a2a", running.a2a != next.a2a),
         ("results", running.results != next.results),
         ("audit", running.audit != next.audit),
         ("mcp", next.mcp.is_configured() && !has_servers),

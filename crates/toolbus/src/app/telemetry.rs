@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use toolbus_core::Clock;
 use toolbus_core::breaker::Breakers;
 use toolbus_core::bus::BusState;
-use toolbus_core::events::{Discard, McpClientEvents, ScriptEvents, WebEvents};
+use toolbus_core::events::{AgentEvents, Discard, McpClientEvents, ScriptEvents, WebEvents};
 use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
@@ -125,6 +125,14 @@ pub(super) fn of_servers(exporters: Option<&Exporters>) -> Arc<dyn McpClientEven
 pub(super) fn of_scripts(exporters: Option<&Exporters>) -> Arc<dyn ScriptEvents> {
     match exporters {
         Some(exporters) => Arc::new(exporters.scripts()),
+        None => Arc::new(Discard),
+    }
+}
+
+/// Records other agents; a command records nothing.
+pub(super) fn of_agents(exporters: Option<&Exporters>) -> Arc<dyn AgentEvents> {
+    match exporters {
+        Some(exporters) => Arc::new(exporters.agents()),
         None => Arc::new(Discard),
     }
 }

@@ -58,6 +58,9 @@ pub struct AgentConfig {
     /// Hosts that they may not reach for it.
     #[schemars(length(max = 10_000))]
     pub denied_hosts: Vec<HostRule>,
+    /// Agents that it may give tasks to, by pattern of their names; absent or `[]`: none.
+    #[schemars(length(max = 10_000))]
+    pub allowed_agents: Vec<ToolPattern>,
     /// Arguments that are set for it, by pattern of tool names. It neither sees nor changes them.
     #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-pattern"}))]
     pub arguments: BTreeMap<ToolPattern, Map<String, Value>>,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use toolbus_agents::{guides, pipeline, schedule, search};
+use toolbus_agents::{a2a, guides, pipeline, schedule, search};
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_scripts::{commands, tool};
 
@@ -93,9 +93,10 @@ pub(crate) struct OwnTool {
 
 /// The tools of sections that bring some, as far as `has` says that there is the section; those of a search if `searches`.
 pub(crate) fn own_tools(has: impl Fn(&str) -> bool, searches: bool) -> Vec<OwnTool> {
-    let families: [(&str, &str, &[&str]); 5] = [
+    let families: [(&str, &str, &[&str]); 6] = [
         ("memory", toolbus_memory::tools::SOURCE, &toolbus_memory::NAMES),
         ("schedule", schedule::tools::SOURCE, &schedule::NAMES),
+        ("a2a", a2a::tools::SOURCE, &a2a::NAMES),
         ("guides", guides::SOURCE, &guides::NAMES),
         ("pipelines", pipeline::SOURCE, &pipeline::NAMES),
         ("tools", search::SOURCE, &search::NAMES),
@@ -110,6 +111,7 @@ impl Config {
             "memory" => self.memory.is_some(),
             "schedule" => self.schedule.is_some(),
             "pipelines" => self.pipelines.is_some(),
+            "a2a" => self.a2a.is_some(),
             _ => self.guides.is_some(),
         };
         own_tools(has, self.tools.search)

@@ -139,7 +139,7 @@ impl Config {
     }
 
     /// The hosts that callers may make the daemon reach.
-    fn egress_rules(&self) -> EgressRules {
+    pub(crate) fn egress_rules(&self) -> EgressRules {
         let agents = self.agents.iter().map(|(agent, section)| (agent.clone(), section.hosts())).collect();
         let default = self.agents.iter().find(|(agent, _)| is_default(agent)).map(|(_, section)| section.hosts());
         EgressRules::new(self.egress.clone(), agents, default.unwrap_or_default())

@@ -1,0 +1,19 @@
+//! Other agents: who there is, and tasks for them.
+//!
+//! * [`config`]: the section of the configuration.
+//! * [`directory`]: the agents that are known, and who may give tasks to whom.
+//! * [`tools`]: what agents call.
+//! * [`service`]: sends tasks, and takes what is answered to them.
+
+pub mod config;
+pub mod directory;
+mod http;
+pub mod service;
+mod tasks;
+pub mod tools;
+
+pub use self::config::A2aConfig;
+pub use self::directory::{AgentDirectory, AgentsError, AllowedAgents};
+pub use self::service::{AgentService, AnnouncementHandler, TaskAnswerHandler};
+pub use self::tasks::AgentTasks;
+pub use self::tools::{AgentTools, GUIDE, NAMES};

@@ -1,0 +1,192 @@
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use axum::Json;
+use axum::Router;
+use axum::extract::State;
+use axum::http::HeaderMap as RequestHeaders;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use tokio::net::TcpListener;
+use toolbus_outbound::egress::{EgressConfig, EgressRules};
+
+use super::*;
+
+/// An agent that says of itself and of tasks what it is told to, and keeps what it was asked.
+#[derive(Default)]
+struct Fake {
+    card: Value,
+    /// What each method gives, in the order of the calls.
+    results: Mutex<BTreeMap<String, Vec<Value>>>,
+    asked: Mutex<Vec<Value>>,
+    headers: Mutex<Vec<RequestHeaders>>,
+}
+
+async fn fake_card(State(fake): State<Arc<Fake>>) -> Json<Value> {
+    Json(fake.card.clone())
+}
+
+async fn fake_rpc(State(fake): State<Arc<Fake>>, headers: RequestHeaders, Json(request): Json<Value>) -> Response {
+    fake.asked.lock().push(request.clone());
+    fake.headers.lock().push(headers);
+    let mut results = fake.results.lock();
+    let next = results.get_mut(request["method"].as_str().unwrap()).filter(|left| !left.is_empty());
+    let mut answer = next
+        .map(|left| left.remove(0))
+        .unwrap_or_else(|| json!({"error": {"code": -32601, "message": "Method not found"}}));
+    answer["jsonrpc"] = "2.0".into();
+    answer["id"] = request["id"].clone();
+    Json(answer).into_response()
+}
+
+async fn serve(fake: Arc<Fake>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let routes =
+        Router::new().route("/agent/.well-known/agent-card.json", get(fake_card)).route("/rpc", post(fake_rpc));
+    let tracker = tokio_util::task::TaskTracker::new();
+    tracker.spawn(async move { axum::serve(listener, routes.with_state(fake)).await.unwrap() });
+    address
+}
+
+fn interface(version: &str) -> Value {
+    json!({"url": "/rpc", "protocolBinding": "JSONRPC", "protocolVersion": version})
+}
+
+fn card(interfaces: Value) -> Value {
+    json!({
+        "name": "Research", "description": "Finds things", "version": "3", "capabilities": {},
+        "supportedInterfaces": interfaces, "defaultInputModes": ["text/plain"],
+        "skills": [{"id": "find", "name": "Find", "description": "Finds", "tags": ["web"]}],
+    })
+}
+
+fn egress(address: SocketAddr) -> Egress {
+    let allow_hosts = vec![address.to_string().parse().unwrap()];
+    Egress::new(
+        EgressRules::new(
+            EgressConfig { allow_hosts, ..EgressConfig::default() },
+            BTreeMap::new(),
+            HostLists::default(),
+        ),
+        "test",
+    )
+    .unwrap()
+}
+
+fn agent(address: SocketAddr) -> HttpAgent {
+    let mut headers = HeaderMap::new();
+    headers.insert("x-api-key", HeaderValue::from_static("s3cret"));
+    HttpAgent::new(format!("http://{address}/agent").parse().unwrap(), headers)
+}
+
+const TASK: HttpTask<'static> =
+    HttpTask { id: "t1", context: Some("c1"), skill: "find", message: "Find it", on_behalf_of: "ana" };
+
+fn task(state: &str, artifacts: Value) -> Value {
+    let said = json!({"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "Looking"}]});
+    json!({"id": "remote-1", "contextId": "c1", "status": {"state": state, "message": said}, "artifacts": artifacts})
+}
+
+#[tokio::test]
+async fn a_task_is_given_looked_at_and_cancelled_as_version_1_has_it() {
+    let results = BTreeMap::from([
+        ("SendMessage".to_owned(), vec![json!({"result": {"task": task("TASK_STATE_WORKING", json!([]))}})]),
+        (
+            "GetTask".to_owned(),
+            vec![json!({"result": task("TASK_STATE_COMPLETED", json!([
+                {"artifactId": "a", "name": "list", "parts": [{"text": "Here"}, {"data": {"n": 1}}, {"url": "https://x.example/f"}]},
+            ]))})],
+        ),
+        ("CancelTask".to_owned(), vec![json!({"result": task("TASK_STATE_CANCELED", json!([]))})]),
+    ]);
+    let fake = Arc::new(Fake { card: card(json!([interface("1.0")])), results: results.into(), ..Fake::default() });
+    let address = serve(Arc::clone(&fake)).await;
+    let (agent, egress, lists) = (agent(address), egress(address), HostLists::default());
+    let exchange = Exchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
+
+    let begun = agent.start(&exchange, TASK).await.unwrap();
+    assert_eq!((begun.remote.as_deref(), begun.note.as_deref()), (Some("remote-1"), Some("Looking")));
+    assert_eq!(begun.result.state, AgentTaskState::Working);
+    let done = agent.look(&exchange, "t1", "remote-1").await.unwrap().result;
+    assert_eq!((done.state, &*done.task_id), (AgentTaskState::Completed, "t1"));
+    assert_eq!(done.text(), "Looking\n\nHere\n\n{\"n\":1}\n\nhttps://x.example/f");
+    assert_eq!(agent.cancel(&exchange, "remote-1").await.unwrap(), AgentTaskState::Canceled);
+    assert_eq!(agent.last_card().unwrap().skills[0].id, "find");
+
+    insta::assert_snapshot!(serde_json::to_string(&fake.asked.lock()[0]).unwrap(), @r#"{"id":1,"jsonrpc":"2.0","method":"SendMessage","params":{"configuration":{"acceptedOutputModes":["text/plain","application/json"],"returnImmediately":true},"message":{"contextId":"c1","messageId":"t1","metadata":{"onBehalfOf":"ana","skill":"find"},"parts":[{"text":"Find it"}],"role":"ROLE_USER"}}}"#);
+    let params = |call: usize| fake.asked.lock()[call]["params"].clone();
+    assert_eq!(params(1), json!({"id": "remote-1", "historyLength": 0}));
+    assert_eq!(params(2), json!({"id": "remote-1"}));
+    let headers = fake.headers.lock().pop().unwrap();
+    assert_eq!((&headers["a2a-version"], &headers["x-api-key"]), (&"1.0".parse().unwrap(), &"s3cret".parse().unwrap()));
+}
+
+#[tokio::test]
+async fn an_agent_may_answer_at_once_with_a_message() {
+    let said = json!({"result": {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "42"}]}}});
+    let results = BTreeMap::from([("SendMessage".to_owned(), vec![said])]);
+    let fake = Arc::new(Fake { card: card(json!([interface("1.0")])), results: results.into(), ..Fake::default() });
+    let address = serve(fake).await;
+    let (egress, lists) = (egress(address), HostLists::default());
+    let exchange = Exchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
+    let progress = agent(address).start(&exchange, TASK).await.unwrap();
+    assert_eq!((progress.remote, progress.result.state), (None, AgentTaskState::Completed));
+    assert_eq!(progress.result.text(), "42");
+}
+
+/// What starting a task at an agent with this card and this result says.
+async fn refused(card: Value, result: Value) -> String {
+    let results = BTreeMap::from([("SendMessage".to_owned(), vec![result])]);
+    let fake = Arc::new(Fake { card, results: results.into(), ..Fake::default() });
+    let address = serve(fake).await;
+    let (egress, lists) = (egress(address), HostLists::default());
+    let exchange = Exchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
+    agent(address).start(&exchange, TASK).await.err().unwrap().to_string()
+}
+
+#[tokio::test]
+async fn an_agent_of_another_version_or_binding_or_host_is_refused_with_what_to_do() {
+    let old = json!({"name": "Old", "url": "http://a/", "protocolVersion": "0.3.0", "skills": []});
+    let update = "and this daemon speaks 1.0: the agent has to be updated";
+    assert_eq!(refused(old, json!({})).await, format!("it speaks A2A 0.3.0, {update}"));
+    assert_eq!(refused(card(json!([interface("0.3")])), json!({})).await, format!("it speaks A2A 0.3, {update}"));
+    let grpc = json!([{"url": "/rpc", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]);
+    assert_eq!(
+        refused(card(grpc), json!({})).await,
+        "its card has no interface `JSONRPC`, the one that this daemon speaks"
+    );
+    let other = json!([{"url": "http://evil.example/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]);
+    assert_eq!(
+        refused(card(other), json!({})).await,
+        "its card leads to another host, `evil.example`; set `a2a.agents.url` to the agent itself"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_is_an_error_or_none_is_an_error_that_says_so() {
+    let ours = || card(json!([interface("1.0")]));
+    let error = json!({"error": {"code": -32602, "message": "No such skill\n"}});
+    assert_eq!(refused(ours(), error).await, "it refused with error -32602: No such skill\\n");
+    let nothing = "its response is not what A2A 1.0 has: there is neither a message nor a task";
+    assert_eq!(refused(ours(), json!({"result": {}})).await, nothing);
+    let state = json!({"result": {"task": task("TASK_STATE_DANCING", json!([]))}});
+    assert_eq!(
+        refused(ours(), state).await,
+        "its response is not what A2A 1.0 has: `TASK_STATE_DANCING` is no state of a task"
+    );
+    let lost = refused(json!({"name": 1}), json!({})).await;
+    assert!(lost.starts_with("its response is not what A2A 1.0 has: invalid type"), "{lost}");
+}
+
+#[tokio::test]
+async fn an_agent_at_an_address_that_is_not_public_is_not_reached_without_an_exception() {
+    let fake = Arc::new(Fake { card: card(json!([interface("1.0")])), ..Fake::default() });
+    let address = serve(fake).await;
+    let rules = EgressRules::new(EgressConfig::default(), BTreeMap::new(), HostLists::default());
+    let (egress, lists) = (Egress::new(rules, "test").unwrap(), HostLists::default());
+    let exchange = Exchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
+    let error = agent(address).refresh(&exchange).await.unwrap_err();
+    assert_eq!(error.to_string(), "it may not be reached: the address of `127.0.0.1` is not public but loopback");
+    assert!(!error.is_retryable());
+}

@@ -1,0 +1,628 @@
+//! Tasks for agents: sent over the bus or over HTTP, and what is answered to them.
+//!
+//! A task is in the store before its request is published. What is said about it is believed if it comes from the agent that
+//! was asked, names the task, and the task has not ended: then the call that waits gets it, or the topic of the agent
+//! that gave the task.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+use toolbus_core::bus::{Bus, Outgoing, PublishError, Routing, Target};
+use toolbus_core::caller::Caller;
+use toolbus_core::events::AgentEvents;
+use toolbus_core::store::StoreError;
+use toolbus_core::text::shortened;
+use toolbus_core::{Clock, ControlError, ControlHandler, ControlReply, ControlRequest};
+use toolbus_outbound::egress::{Egress, HostLists};
+use toolbus_protocol::{
+    AgentMessage, AgentMessageBody as _, AgentTaskCancelRequest, AgentTaskError, AgentTaskRequest, AgentTaskResult,
+    AgentTaskState, AgentTaskStatusUpdate, Envelope, Random, derived_message_id, header, message_type, topic,
+};
+
+use super::config::A2aConfig;
+use super::directory::AgentDirectory;
+use super::http::{Exchange, HttpAgent, HttpAgentError, HttpTask};
+use super::tasks::{AgentTask, AgentTasks};
+
+/// Longest wait for a confirm.
+const PUBLISH_TIME: Duration = Duration::from_secs(4);
+/// How often a result is tried to be handed on, or the store to be asked, and the time between.
+const ATTEMPTS: usize = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+/// Longest message about a task that is read, in bytes.
+const MAX_ANSWER: usize = 1024 * 1024;
+/// How much of a result is kept for a later look, in characters.
+const MAX_KEPT: usize = 16_000;
+/// Longest note, in characters.
+const MAX_NOTE: usize = 1000;
+/// Time between two looks for tasks that are too late, and how late they are then at least.
+const SWEEP: Duration = Duration::from_secs(5);
+/// Times between two looks at a task over HTTP: the first, doubled up to the last.
+const FIRST_POLL: Duration = Duration::from_secs(2);
+const LAST_POLL: Duration = Duration::from_secs(30);
+/// The profile under which an agent reads the results of others.
+const PROFILE: &str = "a2a-synthesis";
+
+/// How a task ended.
+#[derive(Debug, Clone)]
+pub(crate) enum TaskEnd {
+    Result(AgentTaskResult),
+    Error(AgentTaskError),
+}
+
+/// What a task is about, for whom.
+pub(crate) struct TaskOrder {
+    pub(crate) task: AgentTask,
+    pub(crate) message: String,
+}
+
+/// What the daemon has of agents and their tasks. Cheap to clone.
+#[derive(Clone)]
+pub struct AgentService {
+    parts: Arc<ServiceParts>,
+}
+
+struct ServiceParts {
+    config: A2aConfig,
+    directory: AgentDirectory,
+    tasks: AgentTasks,
+    bus: Arc<dyn Bus>,
+    /// This daemon's name: the source of its messages.
+    name: String,
+    /// Where answers come to that any replica may take, and those that this one waits for.
+    topics: [String; 2],
+    /// Who waits here, by the task's id.
+    waiting: Mutex<HashMap<String, oneshot::Sender<TaskEnd>>>,
+    /// What is being handed on, by the task's id.
+    finishing: Mutex<HashSet<String>>,
+    /// Tasks over HTTP.
+    running: TaskTracker,
+    events: Arc<dyn AgentEvents>,
+    clock: Clock,
+    random: Random,
+}
+
+/// Waits for the end of a task. When it is dropped, the end goes to the topic of the agent that gave the task.
+pub(crate) struct Waiting {
+    service: AgentService,
+    id: String,
+    end: oneshot::Receiver<TaskEnd>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.service.parts.waiting.lock().remove(&self.id);
+    }
+}
+
+/// Keeps a second result of a task from being handed on while the first is.
+struct Finishing<'a> {
+    service: &'a AgentService,
+    id: &'a str,
+}
+
+impl<'a> Finishing<'a> {
+    fn begin(service: &'a AgentService, id: &'a str) -> Option<Self> {
+        service.parts.finishing.lock().insert(id.to_owned()).then_some(Self { service, id })
+    }
+}
+
+impl Drop for Finishing<'_> {
+    fn drop(&mut self) {
+        self.service.parts.finishing.lock().remove(self.id);
+    }
+}
+
+impl Waiting {
+    /// The end of the task.
+    pub(crate) async fn ended(&mut self) -> Option<TaskEnd> {
+        (&mut self.end).await.ok()
+    }
+}
+
+/// Why a message was not published.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TaskPublishError {
+    #[error("no queue is bound to `{0}`")]
+    Unroutable(String),
+    #[error(transparent)]
+    Refused(#[from] PublishError),
+    #[error("the broker does not confirm it")]
+    Late,
+}
+
+impl AgentService {
+    /// A service that answers come to on `agent.response.{queue_prefix}`, and on that with an id of this process.
+    #[must_use]
+    pub fn new(
+        config: A2aConfig,
+        directory: AgentDirectory,
+        tasks: AgentTasks,
+        bus: Arc<dyn Bus>,
+        (name, queue_prefix): (String, &str),
+        events: Arc<dyn AgentEvents>,
+        (clock, random): (Clock, Random),
+    ) -> Self {
+        let shared = topic::agent_response(queue_prefix);
+        let topics = [shared.clone(), format!("{shared}.{}", random.id())];
+        let parts = ServiceParts {
+            config,
+            directory,
+            tasks,
+            bus,
+            name,
+            topics,
+            waiting: Mutex::default(),
+            finishing: Mutex::default(),
+            running: TaskTracker::new(),
+            events,
+            clock,
+            random,
+        };
+        Self { parts: Arc::new(parts) }
+    }
+
+    /// Topics of answers: those that any replica may take, and those for this one alone.
+    #[must_use]
+    pub fn topics(&self) -> [&str; 2] {
+        self.parts.topics.each_ref().map(String::as_str)
+    }
+
+    pub(crate) fn config(&self) -> &A2aConfig {
+        &self.parts.config
+    }
+
+    pub(crate) fn directory(&self) -> &AgentDirectory {
+        &self.parts.directory
+    }
+
+    pub(crate) fn tasks(&self) -> &AgentTasks {
+        &self.parts.tasks
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.parts.clock
+    }
+
+    pub(crate) fn new_id(&self) -> String {
+        self.parts.random.id()
+    }
+
+    /// The present time, in seconds since 1970.
+    pub(crate) fn now(&self) -> u64 {
+        self.parts.clock.since_epoch().as_secs()
+    }
+
+    /// Waits for the end of a task from now on.
+    pub(crate) fn wait_for(&self, id: &str) -> Waiting {
+        let (sender, end) = oneshot::channel();
+        self.parts.waiting.lock().insert(id.to_owned(), sender);
+        Waiting { service: self.clone(), id: id.to_owned(), end }
+    }
+
+    /// Sends a task over the bus. Its answer comes to this process if that `waits`.
+    pub(crate) async fn send(&self, order: &TaskOrder, waits: bool) -> Result<(), TaskPublishError> {
+        let TaskOrder { task, message } = order;
+        let on_behalf_of = task.caller.as_str();
+        let request = AgentTaskRequest {
+            task_id: task.id.clone(),
+            context_id: task.context.clone(),
+            skill: task.skill.clone(),
+            message: AgentMessage::text("user", message),
+            metadata: Some([("onBehalfOf".to_owned(), on_behalf_of.into())].into_iter().collect()),
+        };
+        let mut envelope = self.envelope(message_type::AGENT_TASK_REQUEST, task, self.new_id());
+        envelope.reply_to = self.parts.topics[usize::from(waits)].clone();
+        self.publish(topic::agent_task(task.agent.as_str()), envelope, &request).await
+    }
+
+    /// Asks an agent over the bus to give up a task; its answer becomes the task's note.
+    pub(crate) async fn send_cancel(&self, task: &AgentTask) -> Result<(), TaskPublishError> {
+        let request = AgentTaskCancelRequest { task_id: task.id.clone(), context_id: task.context.clone() };
+        let mut envelope = self.envelope(message_type::AGENT_TASK_CANCEL_REQUEST, task, self.new_id());
+        envelope.reply_to.clone_from(&self.parts.topics[0]);
+        self.publish(topic::agent_task_cancel(task.agent.as_str()), envelope, &request).await
+    }
+
+    /// Runs a task over HTTP, beside what began it. `lists` are the hosts that the agent that gave it may have reached.
+    pub(crate) fn run_http(&self, order: TaskOrder, http: Arc<HttpAgent>, egress: Egress, lists: HostLists) {
+        let service = self.clone();
+        self.parts.running.spawn(async move {
+            let TaskOrder { task, message } = order;
+            let limit = Duration::from_secs(task.deadline.saturating_sub(service.now()));
+            let exchange = Exchange { egress: &egress, lists: &lists, clock: service.clock() };
+            let running = service.drive(&task, &message, &http, &exchange);
+            // What is too late is found by the sweep.
+            let Ok(ended) = tokio::time::timeout(limit, running).await else { return };
+            let end = match ended {
+                Ok(result) => TaskEnd::Result(result),
+                Err(error) => TaskEnd::Error(AgentTaskError {
+                    task_id: task.id.clone(),
+                    code: AgentTaskError::EXECUTION_FAILED.to_owned(),
+                    message: format!("Agent '{}': {error}.", task.agent),
+                    is_retryable: error.is_retryable(),
+                    ..AgentTaskError::default()
+                }),
+            };
+            service.finish(task, end).await;
+        });
+    }
+
+    /// Gives a task to an agent over HTTP, and looks at it until it has ended.
+    async fn drive(
+        &self,
+        task: &AgentTask,
+        message: &str,
+        http: &HttpAgent,
+        exchange: &Exchange<'_>,
+    ) -> Result<AgentTaskResult, HttpAgentError> {
+        let order = HttpTask {
+            id: &task.id,
+            context: task.context.as_deref(),
+            skill: &task.skill,
+            message,
+            on_behalf_of: task.caller.as_str(),
+        };
+        let mut progress = http.start(exchange, order).await?;
+        let mut wait = FIRST_POLL;
+        loop {
+            let state = progress.result.state;
+            let Some(remote) = progress.remote.filter(|_| !is_end(state)) else { return Ok(progress.result) };
+            let note = progress.note.take();
+            let noted = self.parts.tasks.update(&task.id, |task| {
+                task.remote = Some(remote.clone());
+                task.note_state(Some(state), note.clone())
+            });
+            if let Err(error) = noted.await {
+                tracing::debug!(%error, "the state of a task could not be kept");
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LAST_POLL);
+            progress = http.look(exchange, &task.id, &remote).await?;
+        }
+    }
+
+    /// Ends tasks that are too late, and forgets those that ended long ago.
+    pub async fn run(self) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            if let Err(error) = self.sweep().await {
+                tracing::debug!(%error, "tasks of agents cannot be read");
+            }
+        }
+    }
+
+    pub(crate) async fn sweep(&self) -> Result<(), StoreError> {
+        let now = self.now();
+        for task in self.parts.tasks.all().await? {
+            match task.ended {
+                Some(ended) if ended + self.parts.config.keep.get().as_secs() < now => {
+                    self.parts.tasks.remove(&task.id, &task.share).await?;
+                }
+                None if task.deadline + SWEEP.as_secs() < now => {
+                    let error = AgentTaskError {
+                        task_id: task.id.clone(),
+                        context_id: task.context.clone(),
+                        code: AgentTaskError::EXECUTION_FAILED.to_owned(),
+                        message: format!("Agent '{}' gave no result in time.", task.agent),
+                        is_retryable: true,
+                    };
+                    self.expire(task, TaskEnd::Error(error)).await;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a task that is too late: for the one that marks it.
+    async fn expire(&self, task: AgentTask, end: TaskEnd) {
+        if self.mark_late(&task.id, &end).await {
+            self.hand_on(&task, &end).await;
+        }
+    }
+
+    /// Marks a task as too late; whether it had not ended.
+    pub(crate) async fn mark_late(&self, id: &str, end: &TaskEnd) -> bool {
+        let (now, text) = (self.now(), end.text());
+        let marked = self.parts.tasks.update(id, |task| {
+            let is_open = task.ended.is_none();
+            if is_open {
+                task.is_late = true;
+                task.end(now, AgentTaskState::Failed, text.clone());
+            }
+            is_open
+        });
+        let is_marked = matches!(marked.await, Ok(Some(_)));
+        if is_marked {
+            self.parts.events.task_ended("timeout");
+        }
+        is_marked
+    }
+
+    /// Counts a task that was not sent.
+    pub(crate) fn not_sent(&self) {
+        self.parts.events.task_ended("not_sent");
+    }
+
+    /// Hands the end of a task to who waits for it, and keeps it.
+    async fn finish(&self, task: AgentTask, end: TaskEnd) {
+        let waiting = self.parts.waiting.lock().remove(&task.id);
+        let is_taken = waiting.is_some_and(|waiting| waiting.send(end.clone()).is_ok());
+        if !is_taken {
+            self.hand_on(&task, &end).await;
+        }
+        let (now, state) = (self.now(), end.state());
+        let text = end.text();
+        let kept = self.retried(|| {
+            self.parts.tasks.update(&task.id, |task| {
+                let is_open = task.ended.is_none();
+                if is_open {
+                    task.end(now, state, text.clone());
+                }
+                is_open
+            })
+        });
+        if let Err(error) = kept.await {
+            tracing::warn!(%error, "the end of a task could not be kept");
+        }
+        self.parts.events.task_ended(match state {
+            AgentTaskState::Completed => "completed",
+            AgentTaskState::Canceled => "canceled",
+            AgentTaskState::InputRequired => "input_required",
+            _ => "failed",
+        });
+    }
+
+    /// Publishes the end of a task for the agent that gave it. A repetition has the same id.
+    async fn hand_on(&self, task: &AgentTask, end: &TaskEnd) {
+        let kind = match end {
+            TaskEnd::Result(_) => message_type::AGENT_TASK_RESULT,
+            TaskEnd::Error(_) => message_type::AGENT_TASK_ERROR,
+        };
+        let id = derived_message_id(task.caller.as_str(), &task.id, "result");
+        for attempt in 1..=ATTEMPTS {
+            let envelope =
+                Envelope { destination: Some(task.caller.to_string()), ..self.envelope(kind, task, id.clone()) }
+                    .with_header(header::ANSWERING_AGENT, task.agent.as_str())
+                    .with_header(header::TOOL_PROFILE, PROFILE)
+                    .with_header(header::CONTENT_TRUST, header::TRUST_TOOL_OUTPUT);
+            let to = topic::agent_response(task.caller.as_str());
+            let published = match end {
+                TaskEnd::Result(result) => self.publish(to, envelope, result).await,
+                TaskEnd::Error(error) => self.publish(to, envelope, error).await,
+            };
+            match published {
+                Ok(()) => return,
+                Err(TaskPublishError::Late | TaskPublishError::Refused(PublishError::Unavailable(_)))
+                    if attempt < ATTEMPTS =>
+                {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, agent = %task.caller, "the result of a task was not delivered; it can be asked for");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn envelope(&self, kind: &'static str, task: &AgentTask, id: String) -> Envelope {
+        let envelope = Envelope::outgoing(kind, &self.parts.name, id, self.parts.clock.wall())
+            .with_header(header::ON_BEHALF_OF, task.caller.as_str());
+        Envelope { correlation_id: task.id.clone(), ..envelope }
+    }
+
+    async fn publish(&self, to: String, envelope: Envelope, body: &impl Serialize) -> Result<(), TaskPublishError> {
+        let message = Outgoing {
+            target: Target::Topic(to.clone()),
+            mandatory: true,
+            proven: false,
+            properties: envelope.into_properties().into(),
+            body: serde_json::to_vec(body).unwrap_or_default().into(),
+        };
+        match tokio::time::timeout(PUBLISH_TIME, self.parts.bus.publish(&message)).await {
+            Ok(Ok(Routing::Routed)) => Ok(()),
+            Ok(Ok(Routing::Unroutable)) => Err(TaskPublishError::Unroutable(to)),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(TaskPublishError::Late),
+        }
+    }
+
+    /// Asks the store again while it is away.
+    async fn retried<'a, T, F: Future<Output = Result<T, StoreError>> + 'a>(
+        &'a self,
+        ask: impl Fn() -> F,
+    ) -> Result<T, StoreError> {
+        let mut asked = ask().await;
+        for _ in 1..ATTEMPTS {
+            if !matches!(asked, Err(StoreError::Failed(_))) {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+            asked = ask().await;
+        }
+        asked
+    }
+
+    /// Takes what somebody says about a task; says what becomes of it.
+    pub(crate) async fn hear(&self, envelope: &Envelope, sender: &Caller, body: &[u8]) -> &'static str {
+        let Some(said) = Said::read(&envelope.message_type, body) else { return "malformed" };
+        let task = match self.retried(|| self.parts.tasks.get(said.task_id())).await {
+            Ok(Some(task)) => task,
+            Ok(None) => return "unknown_task",
+            Err(error) => {
+                tracing::warn!(%error, "the store is away: what an agent said about a task is lost");
+                return "store_unavailable";
+            }
+        };
+        if sender.agent.as_ref() != Some(&task.agent) {
+            return "not_asked";
+        }
+        if envelope.correlation_id != task.id {
+            return "uncorrelated";
+        }
+        match task.ended {
+            Some(_) if task.is_late => return "late",
+            Some(_) => return "repeated",
+            None => {}
+        }
+        match said {
+            Said::End(end) => match Finishing::begin(self, &task.id) {
+                Some(_finishing) => {
+                    self.finish(task.clone(), end).await;
+                    "result"
+                }
+                None => "repeated",
+            },
+            Said::State { state, note, .. } => {
+                let noted =
+                    self.retried(|| self.parts.tasks.update(&task.id, |task| task.note_state(state, note.clone())));
+                if noted.await.is_err() { "store_unavailable" } else { "state" }
+            }
+        }
+    }
+}
+
+impl AgentTask {
+    /// Notes what the agent says of its state; whether there is anything to note.
+    fn note_state(&mut self, state: Option<AgentTaskState>, note: Option<String>) -> bool {
+        if self.ended.is_some() {
+            return false;
+        }
+        self.state = state.unwrap_or(self.state);
+        self.note = note.map(|note| shortened(&note, MAX_NOTE).into_owned()).or_else(|| self.note.take());
+        true
+    }
+
+    fn end(&mut self, now: u64, state: AgentTaskState, text: String) {
+        (self.ended, self.state) = (Some(now), state);
+        self.result = Some(shortened(&text, MAX_KEPT).into_owned());
+    }
+}
+
+impl TaskEnd {
+    pub(crate) fn state(&self) -> AgentTaskState {
+        match self {
+            Self::Result(result) => result.state,
+            Self::Error(_) => AgentTaskState::Failed,
+        }
+    }
+
+    /// What the caller reads.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Result(result) => result.text(),
+            Self::Error(AgentTaskError { code, message, .. }) => format!("{message} ({code})"),
+        }
+    }
+}
+
+/// What an agent says about a task.
+enum Said {
+    End(TaskEnd),
+    State { task_id: String, state: Option<AgentTaskState>, note: Option<String> },
+}
+
+impl Said {
+    fn read(kind: &str, body: &[u8]) -> Option<Self> {
+        let is = |expected: &str| kind.eq_ignore_ascii_case(expected);
+        let text = |message: AgentMessage| {
+            let result = AgentTaskResult { message: Some(message), ..AgentTaskResult::default() };
+            Some(result.text()).filter(|text| !text.is_empty())
+        };
+        Some(if is(message_type::AGENT_TASK_RESULT) {
+            let result = AgentTaskResult::parse(body).ok()?;
+            if is_end(result.state) {
+                Self::End(TaskEnd::Result(result))
+            } else {
+                let AgentTaskResult { task_id, state, message, .. } = result;
+                Self::State { task_id, state: Some(state), note: message.and_then(text) }
+            }
+        } else if is(message_type::AGENT_TASK_ERROR) {
+            match AgentTaskError::parse(body).ok()? {
+                AgentTaskError { task_id, code, message, .. } if code == AgentTaskError::TASK_NOT_CANCELABLE => {
+                    Self::State { task_id, state: None, note: Some(message) }
+                }
+                error => Self::End(TaskEnd::Error(error)),
+            }
+        } else if is(message_type::AGENT_TASK_STATUS_UPDATE) {
+            let AgentTaskStatusUpdate { task_id, state, message, .. } = AgentTaskStatusUpdate::parse(body).ok()?;
+            // The result itself ends it.
+            let state = Some(state).filter(|state| !state.is_final());
+            Self::State { task_id, state, note: message.and_then(text) }
+        } else {
+            return None;
+        })
+    }
+
+    fn task_id(&self) -> &str {
+        match self {
+            Self::End(TaskEnd::Result(AgentTaskResult { task_id, .. }))
+            | Self::End(TaskEnd::Error(AgentTaskError { task_id, .. }))
+            | Self::State { task_id, .. } => task_id,
+        }
+    }
+}
+
+/// Whether the agent does no more without another message.
+fn is_end(state: AgentTaskState) -> bool {
+    state.is_final() || state == AgentTaskState::InputRequired
+}
+
+/// Hears announcements of agents.
+pub struct AnnouncementHandler(pub AgentService);
+
+/// Hears what agents say about tasks.
+pub struct TaskAnswerHandler(pub AgentService);
+
+impl ControlHandler for AnnouncementHandler {
+    fn message_type(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn is_listening(&self) -> bool {
+        true
+    }
+
+    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+        let parts = &self.0.parts;
+        let is_card = asked.envelope.message_type.eq_ignore_ascii_case(message_type::AGENT_CARD);
+        let outcome = match is_card {
+            true => parts.directory.announce(asked.caller.agent.as_ref(), &asked.body),
+            false => "malformed",
+        };
+        parts.events.announced(outcome);
+        std::future::ready(Ok(None)).boxed()
+    }
+}
+
+impl ControlHandler for TaskAnswerHandler {
+    fn message_type(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn is_listening(&self) -> bool {
+        true
+    }
+
+    fn max_body(&self) -> usize {
+        MAX_ANSWER
+    }
+
+    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+        async move {
+            let outcome = self.0.hear(&asked.envelope, &asked.caller, &asked.body).await;
+            self.0.parts.events.answered(outcome);
+            Ok(None)
+        }
+        .boxed()
+    }
+}

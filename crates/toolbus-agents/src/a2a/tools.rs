@@ -1,0 +1,527 @@
+//! The tools: who there is, and tasks for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::store::StoreError;
+use toolbus_core::text::{list, shown};
+use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_outbound::egress::Egress;
+use toolbus_protocol::{AgentCard, AgentTaskError, AgentTaskState};
+
+use super::directory::{AllowedAgents, KnownAgent};
+use super::http::Exchange;
+use super::service::{AgentService, TaskEnd, TaskOrder, TaskPublishError};
+use super::tasks::{AgentTask, BeginError};
+
+/// Names of the tools.
+pub const NAMES: [&str; 5] = [INVOKE, LIST, DETAILS, TASK, CANCEL];
+/// Source of the tools.
+pub const SOURCE: &str = "a2a";
+/// How its tools are used, for models.
+pub const GUIDE: &str = include_str!("guide.md");
+pub(crate) const INVOKE: &str = "invoke_agent";
+const LIST: &str = "list_known_agents";
+const DETAILS: &str = "get_agent_details";
+const TASK: &str = "get_agent_task";
+const CANCEL: &str = "cancel_agent_task";
+/// Longest names, and longest message, in characters.
+const MAX_NAME: usize = 100;
+const MAX_MESSAGE: usize = 64_000;
+/// Time of a task whose caller gives none, in minutes.
+const DEFAULT_MINUTES: u64 = 5;
+/// Names that an answer lists.
+const MAX_LISTED: usize = 20;
+
+/// What the tools have in common. Cheap to clone.
+#[derive(Clone)]
+pub struct AgentTools {
+    service: AgentService,
+    allowed: Arc<AllowedAgents>,
+    egress: Egress,
+}
+
+impl AgentTools {
+    /// Tools for these agents: `allowed` says who may give tasks to whom, and `egress` which hosts may be reached.
+    #[must_use]
+    pub fn new(service: AgentService, allowed: AllowedAgents, egress: Egress) -> Self {
+        Self { service, allowed: Arc::new(allowed), egress }
+    }
+
+    /// The five tools.
+    #[must_use]
+    pub fn tools(&self) -> Vec<Tool> {
+        let minutes = self.service.config().max_timeout.get().as_secs() / 60;
+        vec![
+            Tool::new(invoke_descriptor(minutes.max(1)), Invoke(self.clone())),
+            Tool::new(list_descriptor(), List(self.clone())),
+            Tool::new(details_descriptor(), Details(self.clone())),
+            Tool::new(task_descriptor(), Look(self.clone())),
+            Tool::new(cancel_descriptor(), Cancel(self.clone())),
+        ]
+    }
+
+    /// The cards of the agents that a caller may give tasks to, by name.
+    #[must_use]
+    pub fn visible(&self, caller: &Caller) -> Vec<AgentCard> {
+        self.known(caller).iter().map(KnownAgent::card).collect()
+    }
+
+    fn known(&self, caller: &Caller) -> Vec<KnownAgent> {
+        self.service.directory().list(|name| self.allowed.allows(caller, name))
+    }
+
+    /// The agent of a name, if the caller may give it tasks; else what the caller reads.
+    fn agent(&self, caller: &Caller, name: &str) -> Result<KnownAgent, ToolOutput> {
+        let known = self.service.directory().get(name);
+        if let Some(known) = known.filter(|known| self.allowed.allows(caller, known.name.as_str())) {
+            return Ok(known);
+        }
+        let names: Vec<String> = self.known(caller).iter().map(|agent| agent.name.to_string()).collect();
+        let name = shown(name);
+        Err(ToolOutput::error(match names.is_empty() {
+            true => format!("Agent '{name}' is not known. No agents have announced themselves yet."),
+            false => format!("Agent '{name}' is not known. Known agents: {}.", list(&names, MAX_LISTED)),
+        }))
+    }
+
+    fn exchange<'a>(&'a self, caller: &Caller) -> Exchange<'a> {
+        Exchange { egress: &self.egress, lists: self.egress.rules().lists(caller), clock: self.service.clock() }
+    }
+}
+
+fn text(most: usize, purpose: &str) -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": most, "description": purpose })
+}
+
+fn invoke_descriptor(max_minutes: u64) -> ToolDescriptor {
+    descriptor(
+        INVOKE,
+        "Gives another agent a task, by one of its skills. With `wait`, returns the result if it comes in time; otherwise the \
+         result arrives later as a message. The other agent knows nothing of this conversation: write a message that \
+         says everything.",
+        Effect::Effectful,
+        json!({
+            "type": "object",
+            "properties": {
+                "agent_name": text(MAX_NAME, &format!("Name of the agent, as `{LIST}` shows it")),
+                "skill": text(MAX_NAME, "Id of the skill that is asked for"),
+                "message": text(MAX_MESSAGE, "What is to be done, complete in itself"),
+                "timeout_minutes": {
+                    "type": "integer", "minimum": 1, "maximum": max_minutes,
+                    "description": format!("Time for the task; default {DEFAULT_MINUTES}"),
+                },
+                "wait": { "type": "boolean", "description": "Whether to wait for the result; default false" },
+                "context_id": text(MAX_NAME, "The conversation to go on with, as an earlier result gives it"),
+            },
+            "required": ["agent_name", "skill", "message"],
+            "additionalProperties": false,
+        }),
+    )
+}
+
+fn list_descriptor() -> ToolDescriptor {
+    descriptor(
+        LIST,
+        "Lists the agents that you can give tasks to, with their skills.",
+        Effect::ReadOnly,
+        json!({
+            "type": "object",
+            "properties": { "skill": text(MAX_NAME, "Lists agents with this skill alone; upper and lower case are the same") },
+            "additionalProperties": false,
+        }),
+    )
+}
+
+fn details_descriptor() -> ToolDescriptor {
+    descriptor(
+        DETAILS,
+        "Shows all that is known of an agent: its description, and its skills with examples.",
+        Effect::ReadOnly,
+        one("agent_name", &format!("Name of the agent, as `{LIST}` shows it")),
+    )
+}
+
+fn task_descriptor() -> ToolDescriptor {
+    descriptor(
+        TASK,
+        "Shows how far a task is that you have given to another agent, and its result once there is one.",
+        Effect::ReadOnly,
+        one("task_id", &format!("Id of the task, as `{INVOKE}` returned it")),
+    )
+}
+
+fn cancel_descriptor() -> ToolDescriptor {
+    descriptor(
+        CANCEL,
+        "Asks another agent to give up a task that you have given to it. Not every agent can.",
+        Effect::Idempotent,
+        one("task_id", &format!("Id of the task, as `{INVOKE}` returned it")),
+    )
+}
+
+fn one(name: &str, purpose: &str) -> Value {
+    json!({
+        "type": "object", "properties": { name: text(MAX_NAME, purpose) }, "required": [name],
+        "additionalProperties": false,
+    })
+}
+
+fn descriptor(name: &str, description: &str, effect: Effect, parameters: Value) -> ToolDescriptor {
+    let (description, parameters) = (description.to_owned(), Some(Arc::new(parameters)));
+    ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
+}
+
+struct Invoke(AgentTools);
+struct List(AgentTools);
+struct Details(AgentTools);
+struct Look(AgentTools);
+struct Cancel(AgentTools);
+
+#[derive(Deserialize)]
+struct InvokeArguments {
+    agent_name: String,
+    skill: String,
+    message: String,
+    timeout_minutes: Option<u64>,
+    #[serde(default)]
+    wait: bool,
+    context_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ListArguments {
+    skill: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct DetailsArguments {
+    agent_name: String,
+}
+
+#[derive(Deserialize)]
+struct TaskArguments {
+    task_id: String,
+}
+
+impl Executor for Invoke {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let InvokeArguments { agent_name, skill, message, timeout_minutes, wait, context_id } = arguments(&call)?;
+        let (tools, service) = (&self.0, &self.0.service);
+        let caller = agent(&call)?;
+        let known = match tools.agent(&call.caller, &agent_name) {
+            Ok(known) => known,
+            Err(unknown) => return Ok(unknown),
+        };
+        let skills = known.card().skills;
+        if !skills.is_empty() && !skills.iter().any(|one| is_skill(&one.id, &one.name, &skill)) {
+            let ids: Vec<String> = skills.into_iter().map(|one| one.id).collect();
+            let (skill, ids) = (shown(&skill), list(&ids, MAX_LISTED));
+            return Ok(ToolOutput::error(format!("Agent '{}' has no skill '{skill}'. It has: {ids}.", known.name)));
+        }
+        let max = service.config().max_timeout.get();
+        let limit = Duration::from_secs(timeout_minutes.unwrap_or(DEFAULT_MINUTES).saturating_mul(60)).min(max);
+        let now = service.now();
+        let task = AgentTask {
+            id: service.new_id(),
+            caller,
+            share: call.caller.share().to_string(),
+            agent: known.name.clone(),
+            skill,
+            context: context_id,
+            begun: now,
+            deadline: now + limit.as_secs(),
+            ended: None,
+            state: AgentTaskState::Submitted,
+            is_late: false,
+            note: None,
+            result: None,
+            remote: None,
+        };
+        let max_tasks = service.config().max_tasks;
+        match service.tasks().begin(&task, max_tasks).await {
+            Ok(()) => {}
+            Err(BeginError::Full) => {
+                let text =
+                    format!("{max_tasks} tasks of yours are under way. Wait until one has ended, or cancel one.");
+                return Ok(ToolOutput::error(text));
+            }
+            Err(BeginError::Store(error)) => return Err(away(&error)),
+        }
+        let (id, order) = (task.id.clone(), TaskOrder { task: task.clone(), message });
+        let waiting = wait.then(|| service.wait_for(&id));
+        match known.http {
+            Some(http) => {
+                let lists = tools.egress.rules().lists(&call.caller).clone();
+                service.run_http(order, http, tools.egress.clone(), lists);
+            }
+            None => {
+                if let Err(error) = service.send(&order, wait).await {
+                    return Err(not_sent(service, &task, &error).await);
+                }
+            }
+        }
+        let Some(mut waiting) = waiting else { return Ok(dispatched(&task)) };
+        let end_of_task = Instant::now() + limit;
+        let until = end_of_task.min(call.deadline.into());
+        let ended = tokio::time::timeout_at(until, waiting.ended()).await;
+        match ended {
+            Ok(Some(end)) => Ok(result_of(&task, &end)),
+            // The call ends before the task: that goes on, and its result comes later.
+            _ if until < end_of_task => {
+                let text = format!(
+                    "Agent '{}' has not answered yet. The task goes on with task_id: {id}. The result will arrive \
+                     asynchronously and fold into the conversation.",
+                    task.agent
+                );
+                Ok(ToolOutput::text(text))
+            }
+            _ => {
+                let end = TaskEnd::Error(AgentTaskError {
+                    task_id: id.clone(),
+                    code: AgentTaskError::EXECUTION_FAILED.to_owned(),
+                    message: "There was no result in time".to_owned(),
+                    is_retryable: true,
+                    ..AgentTaskError::default()
+                });
+                service.mark_late(&id, &end).await;
+                Ok(result_of(&task, &end))
+            }
+        }
+    }
+}
+
+/// What is answered where the result comes later.
+fn dispatched(AgentTask { agent, id, .. }: &AgentTask) -> ToolOutput {
+    ToolOutput::text(format!(
+        "Task dispatched to agent '{agent}' with task_id: {id}. The result will arrive asynchronously and fold into the \
+         conversation."
+    ))
+}
+
+/// What is answered once a task has ended.
+fn result_of(task: &AgentTask, end: &TaskEnd) -> ToolOutput {
+    let AgentTask { agent, id, .. } = task;
+    let text = end.text();
+    match end {
+        TaskEnd::Result(result) => match result.state {
+            AgentTaskState::Completed if text.is_empty() => {
+                ToolOutput::text(format!("Agent '{agent}' has done the task (task_id: {id}), and says nothing of it."))
+            }
+            AgentTaskState::Completed => ToolOutput::text(text),
+            AgentTaskState::InputRequired => {
+                let context = result.context_id.as_deref().map(|context| format!(" with context_id: {context}"));
+                let context = context.unwrap_or_default();
+                ToolOutput::text(format!("Agent '{agent}' needs input: {text}\nAnswer by `{INVOKE}`{context}."))
+            }
+            state => ToolOutput::error(format!("Agent '{agent}': the task {} (task_id: {id}). {text}", state.as_str())),
+        },
+        TaskEnd::Error(_) => ToolOutput::error(format!("Agent '{agent}' gave no result (task_id: {id}): {text}")),
+    }
+}
+
+/// The failure of a task that was not published, and is forgotten.
+async fn not_sent(service: &AgentService, task: &AgentTask, error: &TaskPublishError) -> ToolFailure {
+    service.not_sent();
+    if let Err(error) = service.tasks().remove(&task.id, &task.share).await {
+        tracing::warn!(%error, "a task that was not sent could not be forgotten");
+    }
+    let agent = &task.agent;
+    let (cause, text) = match error {
+        TaskPublishError::Unroutable(_) => (
+            Cause::ConnectFailed,
+            format!("Agent '{agent}' takes no tasks now. Try again later, or ask another agent."),
+        ),
+        TaskPublishError::Refused(_) | TaskPublishError::Late => {
+            (Cause::ConnectionLost, format!("The task for agent '{agent}' could not be sent."))
+        }
+    };
+    ToolFailure::new(cause, text).with_detail(error)
+}
+
+/// Whether a skill is meant by this name.
+fn is_skill(id: &str, name: &str, wanted: &str) -> bool {
+    [id, name].iter().any(|known| known.to_lowercase() == wanted.to_lowercase())
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ListedAgent {
+    agent_name: String,
+    description: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_seen: Option<String>,
+    skills: Vec<ListedSkill>,
+}
+
+#[derive(Serialize)]
+struct ListedSkill {
+    id: String,
+    description: Option<String>,
+}
+
+impl Executor for List {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let ListArguments { skill } = arguments(&call)?;
+        let known = self.0.known(&call.caller);
+        if known.is_empty() {
+            return Ok(ToolOutput::text("No agents have announced themselves yet."));
+        }
+        let agents = known.into_iter().filter_map(|agent| {
+            let card = agent.card();
+            let has = |wanted: &String| card.skills.iter().any(|one| is_skill(&one.id, &one.name, wanted));
+            if !skill.as_ref().is_none_or(has) {
+                return None;
+            }
+            let skills = card.skills.into_iter().map(|one| ListedSkill { id: one.id, description: one.description });
+            Some(ListedAgent {
+                agent_name: card.agent_name,
+                description: card.description,
+                last_seen: agent.last_seen.map(time),
+                skills: skills.collect(),
+            })
+        });
+        let agents: Vec<ListedAgent> = agents.collect();
+        match (agents.is_empty(), skill) {
+            (true, Some(skill)) => Ok(ToolOutput::text(format!("No agents found with skill '{}'.", shown(&skill)))),
+            _ => written(&agents),
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AgentDetails {
+    #[serde(flatten)]
+    card: AgentCard,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_seen: Option<String>,
+    /// Why the agent could not be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+impl Executor for Details {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let DetailsArguments { agent_name } = arguments(&call)?;
+        let known = match self.0.agent(&call.caller, &agent_name) {
+            Ok(known) => known,
+            Err(unknown) => return Ok(unknown),
+        };
+        let problem = match &known.http {
+            Some(http) => http.refresh(&self.0.exchange(&call.caller)).await.err().map(|error| error.to_string()),
+            None => None,
+        };
+        let card = AgentCard { url: None, ..known.card() };
+        written(&AgentDetails { card, last_seen: known.last_seen.map(time), problem })
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownTask {
+    task_id: String,
+    agent_name: String,
+    skill: String,
+    state: &'static str,
+    begun: String,
+    deadline: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<String>,
+}
+
+impl Executor for Look {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let TaskArguments { task_id } = arguments(&call)?;
+        let task = self.0.service.tasks().of_caller(&task_id, &call.caller).await.map_err(|error| away(&error))?;
+        let Some(task) = task else { return Ok(no_task(&task_id)) };
+        written(&ShownTask {
+            task_id: task.id,
+            agent_name: task.agent.to_string(),
+            skill: task.skill,
+            state: task.state.as_str(),
+            begun: time(task.begun),
+            deadline: time(task.deadline),
+            ended: task.ended.map(time),
+            note: task.note,
+            result: task.result,
+        })
+    }
+}
+
+impl Executor for Cancel {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let TaskArguments { task_id } = arguments(&call)?;
+        let (tools, service) = (&self.0, &self.0.service);
+        let task = service.tasks().of_caller(&task_id, &call.caller).await.map_err(|error| away(&error))?;
+        let Some(task) = task else { return Ok(no_task(&task_id)) };
+        let AgentTask { agent, id, .. } = &task;
+        if task.ended.is_some() {
+            return Ok(ToolOutput::text(format!("Task {id} has ended already: {}.", task.state.as_str())));
+        }
+        let http = service.directory().get(agent.as_str()).and_then(|known| known.http);
+        match (http, &task.remote) {
+            (Some(http), Some(remote)) => match http.cancel(&tools.exchange(&call.caller), remote).await {
+                Ok(state) => Ok(ToolOutput::text(format!("Task {id} of agent '{agent}' is {} now.", state.as_str()))),
+                Err(error) => Ok(ToolOutput::error(format!("Agent '{agent}' did not cancel task {id}: {error}."))),
+            },
+            (Some(_), None) => {
+                Ok(ToolOutput::error(format!("Agent '{agent}' has not taken task {id} yet. Try again in a moment.")))
+            }
+            (None, _) => match service.send_cancel(&task).await {
+                Ok(()) => Ok(ToolOutput::text(format!(
+                    "Asked agent '{agent}' to cancel task {id}. `{TASK}` shows what became of it."
+                ))),
+                Err(error) => {
+                    let text = format!("Agent '{agent}' could not be asked to cancel task {id}.");
+                    Err(ToolFailure::new(Cause::ConnectFailed, text).with_detail(error))
+                }
+            },
+        }
+    }
+}
+
+fn no_task(id: &str) -> ToolOutput {
+    ToolOutput::error(format!("No task of yours has the id '{}'. It may have ended some time ago.", shown(id)))
+}
+
+/// A time as RFC 3339 in UTC.
+fn time(seconds: u64) -> String {
+    let time = jiff::Timestamp::from_second(i64::try_from(seconds).unwrap_or(i64::MAX));
+    time.map(|time| time.to_string()).unwrap_or_default()
+}
+
+fn arguments<T: for<'a> Deserialize<'a>>(call: &ToolCall) -> Result<T, ToolFailure> {
+    T::deserialize(&*call.arguments)
+        .map_err(|error| ToolFailure::new(Cause::InvalidArguments, format!("The arguments cannot be read: {error}.")))
+}
+
+fn agent(call: &ToolCall) -> Result<AgentName, ToolFailure> {
+    call.caller.agent.clone().ok_or_else(|| {
+        let text = "Tasks belong to an agent, and this request names none: send the agent's name in `rb-source`, or log in \
+                    to the broker as the agent.";
+        ToolFailure::new(Cause::NotAllowed, text)
+    })
+}
+
+fn away(error: &StoreError) -> ToolFailure {
+    ToolFailure::new(Cause::Unavailable, "Tasks cannot be reached now. Try again later.").with_detail(error)
+}
+
+fn written(found: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
+    serde_json::to_string_pretty(found)
+        .map(ToolOutput::text)
+        .map_err(|error| ToolFailure::new(Cause::Failed, "The result could not be written.").with_detail(error))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,409 @@
+//! Agents and the tasks that they give each other.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::json::{ParseError, parse_object};
+
+/// Tells all others of an agent: on `discovery.announce`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentCard {
+    /// The agent's name.
+    pub agent_name: String,
+    /// What it is.
+    pub description: Option<String>,
+    /// Its version.
+    pub version: Option<String>,
+    /// What it can do.
+    pub skills: Vec<AgentSkill>,
+    /// Whether it goes away.
+    pub is_deregistering: bool,
+    /// Where it is reached over HTTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The header by which it is told who calls, in lists that an operator writes.
+    #[serde(skip_serializing)]
+    pub auth_header_name: Option<String>,
+    /// That header's value in Base64.
+    #[serde(skip_serializing)]
+    pub auth_header_value_base64: Option<String>,
+}
+
+/// What an agent can do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentSkill {
+    /// The name that tasks give.
+    pub id: String,
+    /// The name for people.
+    pub name: String,
+    /// What it does.
+    pub description: Option<String>,
+    /// Words that it is found by.
+    pub tags: Vec<String>,
+    /// Examples of messages.
+    pub examples: Vec<String>,
+}
+
+/// Gives an agent a task: on `agent.task.{agent}`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentTaskRequest {
+    /// Id of the task.
+    pub task_id: String,
+    /// The conversation that it belongs to.
+    pub context_id: Option<String>,
+    /// The skill that is asked for.
+    pub skill: String,
+    /// What is to be done.
+    pub message: AgentMessage,
+    /// Further details.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Map<String, Value>>,
+}
+
+/// What is said to an agent, or by it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentMessage {
+    /// `user` or `agent`.
+    pub role: String,
+    /// Its parts.
+    pub parts: Vec<AgentMessagePart>,
+}
+
+/// A part of a message or of a result.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentMessagePart {
+    /// `text` or `data`.
+    pub kind: String,
+    /// The text of a `text`.
+    pub text: Option<String>,
+    /// The data of a `data`, as a string.
+    pub data: Option<String>,
+    /// Type of the data.
+    pub mime_type: Option<String>,
+}
+
+/// A named part of a result.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentArtifact {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub description: Option<String>,
+    /// Its parts.
+    pub parts: Vec<AgentMessagePart>,
+}
+
+/// How a task ended, or that it waits for input: to the topic of the request's `reply_to`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentTaskResult {
+    /// Id of the task.
+    pub task_id: String,
+    /// The conversation that it belongs to.
+    pub context_id: Option<String>,
+    /// Its state.
+    pub state: AgentTaskState,
+    /// What was made.
+    pub artifacts: Vec<AgentArtifact>,
+    /// What the agent says of it.
+    pub message: Option<AgentMessage>,
+}
+
+/// How far a task is: on `agent.task.status`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentTaskStatusUpdate {
+    /// Id of the task.
+    pub task_id: String,
+    /// The conversation that it belongs to.
+    pub context_id: Option<String>,
+    /// Its state.
+    pub state: AgentTaskState,
+    /// What the agent says of it.
+    pub message: Option<AgentMessage>,
+}
+
+/// Why a task has no result, or is not cancelled.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentTaskError {
+    /// Id of the task.
+    pub task_id: String,
+    /// The conversation that it belongs to.
+    pub context_id: Option<String>,
+    /// One of the constants of this type, or one that is not known.
+    pub code: String,
+    /// Why.
+    pub message: String,
+    /// Whether the same task may succeed later.
+    pub is_retryable: bool,
+}
+
+/// Asks an agent to give up a task: on `agent.task.cancel.{agent}`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentTaskCancelRequest {
+    /// Id of the task.
+    pub task_id: String,
+    /// The conversation that it belongs to.
+    pub context_id: Option<String>,
+}
+
+/// The state of a task; a number on the wire.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub enum AgentTaskState {
+    /// The agent has not begun.
+    #[default]
+    Submitted,
+    /// The agent works on it.
+    Working,
+    /// The agent waits for input.
+    InputRequired,
+    /// It is done.
+    Completed,
+    /// It failed.
+    Failed,
+    /// It was cancelled.
+    Canceled,
+}
+
+impl AgentTaskError {
+    /// There is no such task.
+    pub const TASK_NOT_FOUND: &'static str = "task_not_found";
+    /// The agent does not cancel it.
+    pub const TASK_NOT_CANCELABLE: &'static str = "task_not_cancelable";
+    /// The agent has no such skill.
+    pub const SKILL_NOT_SUPPORTED: &'static str = "skill_not_supported";
+    /// The agent tried, and failed.
+    pub const EXECUTION_FAILED: &'static str = "execution_failed";
+    /// The request cannot be read.
+    pub const INVALID_REQUEST: &'static str = "invalid_request";
+}
+
+impl AgentTaskState {
+    const ALL: [Self; 6] =
+        [Self::Submitted, Self::Working, Self::InputRequired, Self::Completed, Self::Failed, Self::Canceled];
+
+    /// Whether nothing comes after it.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Canceled)
+    }
+
+    /// Its name in texts.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Submitted => "submitted",
+            Self::Working => "working",
+            Self::InputRequired => "input required",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Canceled => "canceled",
+        }
+    }
+}
+
+impl From<AgentTaskState> for u8 {
+    fn from(state: AgentTaskState) -> Self {
+        state as Self
+    }
+}
+
+impl TryFrom<u8> for AgentTaskState {
+    type Error = String;
+
+    fn try_from(number: u8) -> Result<Self, String> {
+        Self::ALL.get(usize::from(number)).copied().ok_or_else(|| format!("{number} is no state of a task"))
+    }
+}
+
+impl AgentMessage {
+    /// A message of one text.
+    #[must_use]
+    pub fn text(role: &str, text: impl Into<String>) -> Self {
+        Self { role: role.to_owned(), parts: vec![AgentMessagePart::text(text)] }
+    }
+}
+
+impl AgentMessagePart {
+    /// A text.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { kind: "text".to_owned(), text: Some(text.into()), ..Self::default() }
+    }
+}
+
+impl AgentTaskResult {
+    /// What the agent says, and the parts of what it made, as one text. Empty if there is neither.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let said = self.message.iter().flat_map(|message| &message.parts);
+        let made = self.artifacts.iter().flat_map(|artifact| &artifact.parts);
+        let texts: Vec<&str> =
+            said.chain(made).filter_map(|part| part.text.as_deref().or(part.data.as_deref())).collect();
+        texts.join("\n\n")
+    }
+}
+
+/// A message between agents, which is read with names of members in any case, unknown members and nulls ignored.
+pub trait AgentMessageBody: DeserializeOwned {
+    /// The members that must be there and not be empty.
+    const REQUIRED: &'static [&'static str];
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a JSON object, is too deep, names a member twice, lacks one, or has one of another type.
+    fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        let mut value = Value::Object(parse_object(body)?);
+        fold(&mut value)?;
+        for name in Self::REQUIRED {
+            if value.get(name).is_none_or(|member| member.as_str() == Some("")) {
+                return Err(ParseError::Missing(name));
+            }
+        }
+        Ok(serde_json::from_value(value)?)
+    }
+}
+
+impl AgentMessageBody for AgentCard {
+    const REQUIRED: &'static [&'static str] = &["agentName"];
+}
+
+impl AgentMessageBody for AgentTaskRequest {
+    const REQUIRED: &'static [&'static str] = &["taskId", "skill", "message"];
+}
+
+impl AgentMessageBody for AgentTaskResult {
+    const REQUIRED: &'static [&'static str] = &["taskId", "state"];
+}
+
+impl AgentMessageBody for AgentTaskStatusUpdate {
+    const REQUIRED: &'static [&'static str] = &["taskId", "state"];
+}
+
+impl AgentMessageBody for AgentTaskError {
+    const REQUIRED: &'static [&'static str] = &["taskId", "code"];
+}
+
+impl AgentMessageBody for AgentTaskCancelRequest {
+    const REQUIRED: &'static [&'static str] = &["taskId"];
+}
+
+/// Members that are known, as they are written.
+const MEMBERS: [&str; 25] = [
+    "agentName",
+    "artifacts",
+    "authHeaderName",
+    "authHeaderValueBase64",
+    "code",
+    "contextId",
+    "data",
+    "description",
+    "examples",
+    "id",
+    "isDeregistering",
+    "isRetryable",
+    "kind",
+    "message",
+    "metadata",
+    "mimeType",
+    "name",
+    "parts",
+    "role",
+    "skill",
+    "skills",
+    "state",
+    "tags",
+    "taskId",
+    "text",
+];
+/// Further members of a card.
+const OF_CARDS: [&str; 2] = ["url", "version"];
+
+/// Writes known members as they are known, and drops those that are null.
+fn fold(value: &mut Value) -> Result<(), ParseError> {
+    match value {
+        Value::Array(items) => items.iter_mut().try_for_each(fold),
+        Value::Object(members) => {
+            for (name, mut member) in std::mem::take(members) {
+                if member.is_null() {
+                    continue;
+                }
+                let known = MEMBERS.iter().chain(&OF_CARDS).find(|known| known.eq_ignore_ascii_case(&name));
+                // What is in it is the agents' own.
+                if known != Some(&"metadata") {
+                    fold(&mut member)?;
+                }
+                let name = known.map_or(name, |known| (*known).to_owned());
+                if members.contains_key(&name) {
+                    return Err(ParseError::NotJson(format!("duplicate member `{name}`")));
+                }
+                members.insert(name, member);
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    fn written(message: &impl Serialize) -> String {
+        serde_json::to_string(message).unwrap()
+    }
+
+    #[test]
+    fn a_card_is_read_in_any_case_and_without_what_is_null_or_unknown() {
+        let body = br#"{"AgentName":"Bob","description":null,"skills":[{"Id":"sum","name":"Sum","tags":null,"X":1}],"isDeregistering":false,"supportsStreaming":true}"#;
+        let card = AgentCard::parse(body).unwrap();
+        assert_snapshot!(written(&card), @r#"{"agentName":"Bob","description":null,"version":null,"skills":[{"id":"sum","name":"Sum","description":null,"tags":[],"examples":[]}],"isDeregistering":false}"#);
+    }
+
+    #[test]
+    fn a_body_that_names_a_member_twice_or_lacks_one_is_refused() {
+        let error = |body: &str| AgentCard::parse(body.as_bytes()).unwrap_err().to_string();
+        assert_eq!(error(r#"{"agentName":"a","AgentName":"b"}"#), "duplicate member `agentName`");
+        assert_eq!(error(r#"{"agentName":""}"#), "missing member `agentName`");
+        assert_eq!(error("[]"), "expected a JSON object, found an array");
+        let result = AgentTaskResult::parse(br#"{"taskId":"1","state":9}"#).unwrap_err().to_string();
+        assert!(result.contains("9 is no state of a task"), "{result}");
+    }
+
+    #[test]
+    fn states_are_numbers_and_nulls_are_written() {
+        let update =
+            AgentTaskStatusUpdate { task_id: "1".into(), state: AgentTaskState::Working, ..Default::default() };
+        assert_snapshot!(written(&update), @r#"{"taskId":"1","contextId":null,"state":1,"message":null}"#);
+        let request = AgentTaskRequest {
+            task_id: "1".into(),
+            skill: "sum".into(),
+            message: AgentMessage::text("user", "Add"),
+            ..Default::default()
+        };
+        assert_snapshot!(written(&request), @r#"{"taskId":"1","contextId":null,"skill":"sum","message":{"role":"user","parts":[{"kind":"text","text":"Add","data":null,"mimeType":null}]}}"#);
+        assert_eq!(AgentTaskRequest::parse(written(&request).as_bytes()), Ok(request));
+    }
+
+    #[test]
+    fn a_credential_of_a_card_is_never_written() {
+        let body = br#"{"agentName":"Bob","url":"https://a.example","authHeaderName":"x-key","authHeaderValueBase64":"czNjcmV0"}"#;
+        let card = AgentCard::parse(body).unwrap();
+        assert_eq!(card.auth_header_name.as_deref(), Some("x-key"));
+        assert!(!written(&card).contains("key"), "{}", written(&card));
+    }
+}
