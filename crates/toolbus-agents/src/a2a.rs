@@ -1,10 +1,13 @@
 //! Other agents: who there is, and tasks for them.
 //!
+//! * [`announcer`]: the daemon as an agent.
 //! * [`config`]: the section of the configuration.
 //! * [`directory`]: the agents that are known, and who may give tasks to whom.
 //! * [`tools`]: what agents call.
 //! * [`service`]: sends tasks, and takes what is answered to them.
 
+pub mod announcer;
+mod card;
 pub mod config;
 pub mod directory;
 mod http;
@@ -12,6 +15,7 @@ pub mod service;
 mod tasks;
 pub mod tools;
 
+pub use self::announcer::{Announcer, SkillCancelHandler, SkillHandler};
 pub use self::config::A2aConfig;
 pub use self::directory::{AgentDirectory, AgentsError, AllowedAgents};
 pub use self::service::{AgentService, AnnouncementHandler, TaskAnswerHandler};

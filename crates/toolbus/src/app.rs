@@ -34,7 +34,7 @@ use parking_lot::RwLock;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
-use toolbus_agents::a2a::AgentsError;
+use toolbus_agents::a2a::{AgentsError, Announcer};
 use toolbus_agents::schedule::TaskStore;
 use toolbus_agents::{AgentService, Pipelines};
 use toolbus_broker::rabbitmq;
@@ -118,6 +118,8 @@ pub struct App {
     pipelines: Option<Pipelines>,
     /// Other agents; absent where the configuration has none.
     agents: Option<AgentService>,
+    /// Announces this daemon as an agent; absent where it does not.
+    announcer: Option<Announcer>,
     /// Cancelled when tasks are published no more.
     stop_scheduling: CancellationToken,
     scheduler: JoinSet<()>,
@@ -274,6 +276,7 @@ impl App {
         let agent_tools = agents::of_rules(config, agents.as_ref())?;
         registry.register_all(agents::tools(config, agent_tools.as_ref()))?;
         registry.register_all(guides::tools(config, loaded.as_ref(), &policy, servers.as_ref(), agent_tools))?;
+        let announcer = agents::announcer(config, &policy, Arc::clone(&bus))?;
         // Calls right after the start must find these tools.
         policy.refresh();
         let pins = pins::open(config, pin_file, is_daemon, &policy).await?;
@@ -353,6 +356,7 @@ impl App {
             guides: Arc::new(RwLock::new(loaded)),
             pipelines,
             agents,
+            announcer,
             stop_scheduling: CancellationToken::new(),
             scheduler: JoinSet::new(),
             memory_check,
@@ -435,6 +439,9 @@ impl App {
     pub async fn drain(&mut self, patience: Duration) -> Drained {
         self.health.start_draining();
         self.stop_scheduling.cancel();
+        if let Some(announcer) = self.announcer.as_ref().filter(|_| self.is_consuming) {
+            announcer.leave().await;
+        }
         self.bus.stop_consuming().await;
         while self.consumers.join_next().await.is_some() {}
         self.background.abort_all();

@@ -32,7 +32,10 @@ svc-ana | publish | 403 | rockbot tool.invoke.agent.bruno, rockbot tool.invoke.a
 svc-ana | publish | 403 | rockbot xtool.invoke, rockbot tool.result, rockbot tool.result.ana
 svc-ana | publish | 403 | rockbot tool.result.bruno, rockbot tool.meta.tools.bruno, rockbot tool.meta.mcp.ana
 svc-ana | publish | 403 | rockbot tool.meta.mcp.bruno, rockbot mcp.manage.response.bruno, rockbot script.result.ana
-svc-ana | publish | 403 | rockbot script.result.bruno, rockbot discovery.announce, rockbot agent.response.bruno
+svc-ana | publish | 403 | rockbot script.result.bruno, rockbot agent.response.bruno, rockbot agent.response.ana
+svc-ana | publish | yes | rockbot discovery.announce, rockbot agent.task.status, rockbot agent.response.toolbus
+svc-ana | publish | yes | rockbot agent.response.toolbus.any, rockbot agent.task.toolbus
+svc-ana | publish | 403 | rockbot agent.task.bruno, rockbot agent.task.cancel.bruno, rockbot agent.response
 svc-ana | publish | 403 | amq.default toolbus.invoke, amq.default svc-bruno.answers, amq.default svc-ana.answers
 svc-ana | publish | 403 | rockbot.dlx toolbus.invoke, amq.topic tool.invoke, amq.fanout tool.invoke
 svc-ana | publish as | yes | svc-ana rockbot tool.invoke
@@ -61,7 +64,8 @@ svc-bruno | bind queue | 403 | svc-bruno.answers rockbot tool.result.ana
 toolbus | publish | yes | rockbot tool.result.ana, rockbot tool.result, rockbot tool.meta.tools.ana
 toolbus | publish | yes | rockbot tool.meta.mcp.ana, rockbot script.result.ana, rockbot agent.response.ana
 toolbus | publish | yes | rockbot mcp.manage.response.ana, amq.default any.queue, rockbot.dlx toolbus.invoke
-toolbus | publish | yes | rockbot scheduled.task.ana
+toolbus | publish | yes | rockbot scheduled.task.ana, rockbot agent.task.ana, rockbot agent.task.cancel.ana
+toolbus | publish | yes | rockbot discovery.announce, rockbot agent.task.status
 toolbus | publish | 403 | rockbot tool.invoke, rockbot tool.cancel, rockbot mcp.manage, rockbot script.invoke
 toolbus | publish | 403 | rockbot.dlx other.queue, amq.topic any
 toolbus | publish as | 406 | svc-ana rockbot tool.result.ana
@@ -71,6 +75,9 @@ toolbus | declare exchange | 403 | rockbot
 toolbus | bind queue | yes | toolbus.invoke rockbot tool.invoke, toolbus.mcp rockbot tool.invoke.mcp
 toolbus | bind queue | yes | toolbus.mcp-manage rockbot mcp.manage, toolbus.mcp-refresh rockbot tool.meta.mcp.refresh
 toolbus | bind queue | yes | toolbus.script rockbot script.invoke, toolbus.invoke.dlq rockbot.dlx toolbus.invoke
+toolbus | bind queue | yes | toolbus.mcp rockbot discovery.announce, toolbus.mcp rockbot agent.response.toolbus.any
+toolbus | bind queue | yes | toolbus.mcp rockbot agent.task.status, toolbus.mcp rockbot agent.task.toolbus
+toolbus | bind queue | 403 | toolbus.mcp rockbot agent.response.ana, toolbus.mcp rockbot agent.task.ana
 toolbus | bind queue | 403 | toolbus.script rockbot script.result.ana, toolbus.mcp-refresh rockbot tool.meta.mcp.ana
 toolbus | bind queue | 403 | toolbus.mcp-manage rockbot mcp.manage.response.ana
 toolbus | bind queue | 403 | toolbus.invoke rockbot tool.result.ana, toolbus.invoke rockbot #

@@ -1,6 +1,7 @@
 //! The real binary against real servers: RabbitMQ, an HTTP backend, a collector, clients in Rust and Python.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod agents;
 mod audit;
 mod bad_addresses;
 mod bad_bodies;

@@ -1,10 +1,9 @@
 //! The agents that are known: by the configuration, and by what they announce of themselves.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{fs, io};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,16 +17,9 @@ use toolbus_outbound::headers::{parse_name, parse_value};
 use toolbus_protocol::{AgentCard, AgentMessageBody as _, AgentSkill};
 use url::Url;
 
+use super::card::{MAX_NAME, bounded, is_address, read_file};
 use super::config::{A2aConfig, WellKnownAgent};
 use super::http::HttpAgent;
-
-/// Longest file of agents, in bytes.
-const MAX_FILE: u64 = 1024 * 1024;
-/// Bounds of what a card keeps: skills, tags or examples of one, and characters of a text and of a name.
-const MAX_SKILLS: usize = 50;
-const MAX_WORDS: usize = 20;
-const MAX_TEXT: usize = 1000;
-const MAX_NAME: usize = 100;
 
 /// An agent that is known.
 #[derive(Clone)]
@@ -100,7 +92,11 @@ impl AgentDirectory {
     /// If the file cannot be read, or an agent has settings that cannot work.
     pub fn new(config: &A2aConfig, own_name: &str, clock: Clock) -> Result<Self, AgentsError> {
         let mut agents = HashMap::new();
-        let of_file = config.agents_file.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let of_file = config
+            .agents_file
+            .as_deref()
+            .map(|file| read_file(file).map_err(|error| AgentsError::File(file.to_owned(), error)));
+        let of_file = of_file.transpose()?.unwrap_or_default();
         for agent in config.agents.iter().map(configured).chain(of_file.into_iter().map(of_card)) {
             let agent = agent?;
             let name = agent.name.to_string();
@@ -187,32 +183,6 @@ impl KnownAgent {
     }
 }
 
-/// Whether an agent of this name can have a topic of its own: `agent.task.status` and `agent.task.cancel.…` are others'.
-pub(crate) fn is_address(name: &AgentName) -> bool {
-    let name = name.as_str();
-    name != "status" && name != "cancel" && !name.starts_with("cancel.")
-}
-
-/// A card without what is too long, and without how the agent is reached: that is for an operator to say.
-pub(crate) fn bounded(card: AgentCard) -> AgentCard {
-    let text = |text: &str, max| shortened(text, max).into_owned();
-    let words = |words: Vec<String>| words.iter().take(MAX_WORDS).map(|word| text(word, MAX_TEXT)).collect();
-    let skills = card.skills.into_iter().take(MAX_SKILLS).map(|skill| AgentSkill {
-        id: text(&skill.id, MAX_NAME),
-        name: text(&skill.name, MAX_NAME),
-        description: skill.description.map(|description| text(&description, MAX_TEXT)),
-        tags: words(skill.tags),
-        examples: words(skill.examples),
-    });
-    AgentCard {
-        agent_name: card.agent_name,
-        description: card.description.map(|description| text(&description, MAX_TEXT)),
-        version: card.version.map(|version| text(&version, MAX_NAME)),
-        skills: skills.collect(),
-        ..AgentCard::default()
-    }
-}
-
 fn configured(agent: &WellKnownAgent) -> Result<KnownAgent, AgentsError> {
     let problem = |what: String| AgentsError::Agent(agent.name.to_string(), what);
     let mut headers = HeaderMap::new();
@@ -278,20 +248,6 @@ fn credential(name: &str, value: Option<String>) -> Option<(HeaderName, HeaderVa
     let name = parse_name(name).ok()?;
     let value = parse_value(&name, &value?).ok()?;
     Some((name, value))
-}
-
-/// The cards of a file: a JSON array of them.
-fn read_file(file: &Path) -> Result<Vec<AgentCard>, AgentsError> {
-    let problem = |what: String| AgentsError::File(file.to_owned(), what);
-    let length = fs::metadata(file).map_err(|error| problem(error.to_string()))?.len();
-    if length > MAX_FILE {
-        return Err(problem(format!("it has more than {MAX_FILE} bytes")));
-    }
-    let text = fs::read(file).map_err(|error: io::Error| problem(error.to_string()))?;
-    let cards: Vec<Box<serde_json::value::RawValue>> =
-        serde_json::from_slice(&text).map_err(|error| problem(format!("it is no list of agents: {error}")))?;
-    let read = |card: Box<serde_json::value::RawValue>| AgentCard::parse(card.get().as_bytes());
-    cards.into_iter().map(read).collect::<Result<_, _>>().map_err(|error| problem(error.to_string()))
 }
 
 #[cfg(test)]

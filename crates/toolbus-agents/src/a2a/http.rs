@@ -19,7 +19,7 @@ use toolbus_protocol::{
 };
 use url::Url;
 
-use super::directory::bounded;
+use super::card::bounded;
 
 /// The version that is spoken, and the header that says so.
 const VERSION: &str = "1.0";

@@ -3,20 +3,22 @@
 use std::sync::Arc;
 
 use toolbus_agents::a2a::{
-    AgentDirectory, AgentTasks, AgentsError, AllowedAgents, AnnouncementHandler, TaskAnswerHandler,
+    AgentDirectory, AgentTasks, AgentsError, AllowedAgents, AnnouncementHandler, Announcer, SkillCancelHandler,
+    SkillHandler, TaskAnswerHandler,
 };
 use toolbus_agents::{AgentService, AgentTools};
 use toolbus_core::bus::{Bus, Ownership, Subscription};
+use toolbus_core::caller::AgentName;
 use toolbus_core::events::AgentEvents;
 use toolbus_core::pattern::Pattern;
+use toolbus_core::policy::PolicyHandle;
 use toolbus_core::store::Store;
 use toolbus_core::tool::Tool;
-use toolbus_core::{Clock, ControlHandler as _, ControlService, MAX_CONTROL_BODY};
+use toolbus_core::{Clock, ControlHandler as _, ControlService, Invoker, MAX_CONTROL_BODY};
 use toolbus_outbound::egress::Egress;
 use toolbus_protocol::{Random, new_message_id, topic};
 
 use super::App;
-use super::listen::CONTROL_PREFETCH;
 use crate::config::agents::is_default;
 use crate::config::{AgentConfig, Config};
 
@@ -61,6 +63,28 @@ pub(super) fn tools(config: &Config, agents: Option<&AgentTools>) -> Vec<Tool> {
     tools
 }
 
+/// What announces the daemon as an agent, if the configuration says so.
+///
+/// # Errors
+///
+/// If the daemon's name cannot be an agent's.
+pub(super) fn announcer(
+    config: &Config,
+    policy: &PolicyHandle,
+    bus: Arc<dyn Bus>,
+) -> Result<Option<Announcer>, AgentsError> {
+    let Some(section) = &config.a2a else { return Ok(None) };
+    let name = &config.bus.name;
+    let problem = |what: String| AgentsError::Agent(name.clone(), what);
+    let (names, tools) = ((&**name, crate::VERSION), (Clock::SYSTEM, Random::SYSTEM));
+    let announcer = Announcer::new(section, policy.clone(), bus, names, tools);
+    let announcer = announcer.map_err(|error| problem(error.to_string()))?;
+    if let (Some(_), Err(error)) = (&announcer, AgentName::parse(name)) {
+        return Err(problem(format!("it cannot be announced: `bus.name` {error}")));
+    }
+    Ok(announcer)
+}
+
 /// Which agents each agent may give tasks to.
 fn allowed(config: &Config) -> AllowedAgents {
     let patterns = |section: &AgentConfig| -> Vec<Pattern> {
@@ -73,7 +97,7 @@ fn allowed(config: &Config) -> AllowedAgents {
 
 /// The queues of what is heard of agents: announcements and results for this replica in queues of their own, so that a
 /// flood delays nothing else.
-pub(super) fn queues(config: &Config, service: Option<&AgentService>) -> Vec<Subscription> {
+pub(super) fn queues(config: &Config, service: Option<&AgentService>, prefetch: u16) -> Vec<Subscription> {
     let Some(service) = service else { return Vec::new() };
     let (prefix, [shared, own]) = (config.queue_prefix(), service.topics());
     let max_body = TaskAnswerHandler(service.clone()).max_body();
@@ -82,8 +106,8 @@ pub(super) fn queues(config: &Config, service: Option<&AgentService>) -> Vec<Sub
         let topics = topics.iter().map(|topic| (*topic).to_owned()).collect();
         Subscription { queue, topics, prefetch, max_body, ownership }
     };
-    vec![
-        queue(replica("agents"), &[topic::DISCOVERY_ANNOUNCE], CONTROL_PREFETCH, MAX_CONTROL_BODY, Ownership::Replica),
+    let mut queues = vec![
+        queue(replica("agents"), &[topic::DISCOVERY_ANNOUNCE], prefetch, MAX_CONTROL_BODY, Ownership::Replica),
         queue(replica("results"), &[own], ANSWER_PREFETCH, max_body, Ownership::Replica),
         queue(
             format!("{prefix}.results"),
@@ -92,7 +116,13 @@ pub(super) fn queues(config: &Config, service: Option<&AgentService>) -> Vec<Sub
             max_body,
             Ownership::Shared,
         ),
-    ]
+    ];
+    if config.a2a.as_ref().is_some_and(|section| !section.announce.is_empty()) {
+        let topics = [topic::agent_task(&config.bus.name), topic::agent_task_cancel(&config.bus.name)];
+        let topics = topics.each_ref().map(String::as_str);
+        queues.push(queue(format!("{prefix}.tasks"), &topics, prefetch, MAX_CONTROL_BODY, Ownership::Shared));
+    }
+    queues
 }
 
 impl App {
@@ -102,6 +132,18 @@ impl App {
         self.background.spawn(service.clone().run());
         let results = Arc::new(TaskAnswerHandler(service.clone()));
         let [shared, own] = service.topics().map(str::to_owned);
+        let control = match &self.announcer {
+            Some(announcer) => {
+                self.background.spawn(announcer.clone().run());
+                let invoker: Arc<dyn Invoker> = Arc::new(self.dispatcher.clone());
+                let skills = Arc::new(SkillHandler::new(announcer.clone(), invoker));
+                let name = &self.config.bus.name;
+                control
+                    .with(topic::agent_task(name), skills)
+                    .with(topic::agent_task_cancel(name), Arc::new(SkillCancelHandler))
+            }
+            None => control,
+        };
         control
             .with(topic::DISCOVERY_ANNOUNCE, Arc::new(AnnouncementHandler(service)))
             .with(topic::AGENT_TASK_STATUS, Arc::clone(&results) as _)

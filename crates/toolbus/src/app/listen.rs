@@ -31,7 +31,7 @@ use crate::http::admin::{self, Admin};
 use crate::http::{HttpState, SharedState};
 
 /// Prefetch of queues of control requests.
-pub(super) const CONTROL_PREFETCH: u16 = 64;
+const CONTROL_PREFETCH: u16 = 64;
 
 impl App {
     /// Takes calls from the bus; a daemon answers HTTP requests, too. Where the store that replicas share has not been read,
@@ -86,7 +86,7 @@ impl App {
             queues.extend(queues_of_servers(&self.config));
         }
         control = self.with_agents(control);
-        let of_agents = agents::queues(&self.config, self.agents.as_ref()).into_iter();
+        let of_agents = agents::queues(&self.config, self.agents.as_ref(), CONTROL_PREFETCH).into_iter();
         queues.extend(of_agents.map(|queue| (queue, Takes::Requests)));
         // A command writes no pins.
         if self.daemon.is_some() {

@@ -1,6 +1,9 @@
+use std::fs;
+
 use serde_json::{Value, json};
 
 use super::*;
+use crate::a2a::card::{MAX_SKILLS, MAX_TEXT, MAX_WORDS};
 
 fn name(text: &str) -> AgentName {
     AgentName::parse(text).unwrap()

@@ -57,6 +57,14 @@ max_missed = 100
 max_tasks = 100
 min_interval = "10s"
 
+[a2a]
+ttl = "10m"
+max_agents = 1000
+max_tasks = 100
+max_timeout = "1h"
+keep = "1h"
+announce = []
+
 [audit]
 file = "audit.jsonl"
 
@@ -115,6 +123,7 @@ fn every_designed_key_is_accepted_and_has_the_designed_default() {
     assert_eq!((config.rest.endpoints.len(), config.commands.len()), (1, 1));
     assert_eq!(config.memory.take(), Some(MemoryConfig::default()));
     assert_eq!(config.schedule.take(), Some(ScheduleConfig::default()));
+    assert_eq!(config.a2a.take(), Some(A2aConfig::default()));
     let script = config.script.take().unwrap();
     let packages = PackagesConfig { allow: Vec::new(), ..script.packages };
     let others = ScriptConfig { max_timeout: None, max_in_flight: None, packages, ..script };

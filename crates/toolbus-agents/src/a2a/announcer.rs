@@ -1,0 +1,283 @@
+//! The daemon as an agent: it announces tools as its skills, and runs them as tasks.
+//!
+//! A task is a call of its caller: what the caller may not use is no skill, whatever is announced.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+use toolbus_core::bus::{Bus, Outgoing, Target};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::pattern::{Pattern, PatternError};
+use toolbus_core::policy::PolicyHandle;
+use toolbus_core::text::shown;
+use toolbus_core::tool::{ToolDescriptor, ToolOutput};
+use toolbus_core::{
+    Clock, ControlError, ControlHandler, ControlReply, ControlRequest, InnerCall, InnerOrigin, Invoker,
+};
+use toolbus_protocol::{
+    AgentCard, AgentMessage, AgentMessageBody as _, AgentSkill, AgentTaskCancelRequest, AgentTaskError,
+    AgentTaskRequest, AgentTaskResult, AgentTaskState, AgentTaskStatusUpdate, Envelope, Random, header, message_type,
+    parse_object, topic,
+};
+
+use super::card::bounded;
+use super::config::A2aConfig;
+use super::tools::SOURCE;
+
+/// Time between two announcements, as peers have it.
+const INTERVAL: Duration = Duration::from_secs(2 * 60);
+/// Longest wait for a confirm.
+const PUBLISH_TIME: Duration = Duration::from_secs(4);
+
+/// Announces the daemon as an agent. Cheap to clone.
+#[derive(Clone)]
+pub struct Announcer {
+    patterns: Arc<[Pattern]>,
+    policy: PolicyHandle,
+    bus: Arc<dyn Bus>,
+    name: Arc<str>,
+    version: Arc<str>,
+    clock: Clock,
+    random: Random,
+}
+
+impl Announcer {
+    /// An announcer of the tools that the configuration lists; `None` where it lists none.
+    ///
+    /// # Errors
+    ///
+    /// If a pattern is none.
+    pub fn new(
+        config: &A2aConfig,
+        policy: PolicyHandle,
+        bus: Arc<dyn Bus>,
+        (name, version): (&str, &str),
+        (clock, random): (Clock, Random),
+    ) -> Result<Option<Self>, PatternError> {
+        let patterns: Arc<[Pattern]> =
+            config.announce.iter().map(|pattern| Pattern::parse(pattern)).collect::<Result<_, _>>()?;
+        let (name, version) = (name.into(), version.into());
+        Ok((!patterns.is_empty()).then_some(Self { patterns, policy, bus, name, version, clock, random }))
+    }
+
+    /// Announces the daemon now, and every two minutes.
+    pub async fn run(self) {
+        loop {
+            self.announce(self.card()).await;
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+
+    /// Says that the daemon goes away.
+    pub async fn leave(&self) {
+        self.announce(AgentCard { is_deregistering: true, skills: Vec::new(), ..self.card() }).await;
+    }
+
+    pub(crate) fn card(&self) -> AgentCard {
+        let tools = self.policy.current().tools();
+        let is_skill = |tool: &&Arc<ToolDescriptor>| {
+            *tool.source != *SOURCE && self.patterns.iter().any(|pattern| pattern.matches(&tool.name))
+        };
+        let skills = tools.iter().filter(is_skill).map(|tool| AgentSkill {
+            id: tool.name.to_string(),
+            name: tool.title.clone().unwrap_or_else(|| tool.name.to_string()),
+            description: Some(tool.description.clone()),
+            ..AgentSkill::default()
+        });
+        bounded(AgentCard {
+            agent_name: self.name.to_string(),
+            description: Some(
+                "Tools of a Toolbus daemon: a message is the arguments of a tool, as a JSON object.".to_owned(),
+            ),
+            version: Some(self.version.to_string()),
+            skills: skills.collect(),
+            ..AgentCard::default()
+        })
+    }
+
+    async fn announce(&self, card: AgentCard) {
+        let envelope = self.envelope(message_type::AGENT_CARD).with_header(header::CONTENT_TRUST, header::TRUST_SYSTEM);
+        self.publish(topic::DISCOVERY_ANNOUNCE, envelope, serde_json::to_vec(&card).unwrap_or_default()).await;
+    }
+
+    /// Says that the work on a task begins.
+    async fn tell_working(&self, task: &AgentTaskRequest, correlation_id: &str) {
+        let update = AgentTaskStatusUpdate {
+            task_id: task.task_id.clone(),
+            context_id: task.context_id.clone(),
+            state: AgentTaskState::Working,
+            message: None,
+        };
+        let envelope = self.envelope(message_type::AGENT_TASK_STATUS_UPDATE);
+        let envelope = Envelope { correlation_id: correlation_id.to_owned(), ..envelope };
+        self.publish(topic::AGENT_TASK_STATUS, envelope, serde_json::to_vec(&update).unwrap_or_default()).await;
+    }
+
+    fn envelope(&self, kind: &'static str) -> Envelope {
+        Envelope::outgoing(kind, &self.name, self.random.id(), self.clock.wall())
+    }
+
+    /// Publishes what may reach nobody.
+    async fn publish(&self, topic: &str, envelope: Envelope, body: Vec<u8>) {
+        let message = Outgoing {
+            target: Target::Topic(topic.to_owned()),
+            mandatory: false,
+            proven: false,
+            properties: envelope.into_properties().into(),
+            body: body.into(),
+        };
+        match tokio::time::timeout(PUBLISH_TIME, self.bus.publish(&message)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!(%error, topic, "other agents were not told"),
+            Err(_) => tracing::debug!(topic, "other agents were not told: the broker does not confirm it"),
+        }
+    }
+}
+
+/// Runs tools as tasks of other agents.
+pub struct SkillHandler {
+    announcer: Announcer,
+    invoker: Arc<dyn Invoker>,
+}
+
+/// Answers requests to give up a task.
+pub struct SkillCancelHandler;
+
+impl SkillHandler {
+    /// Runs them by `invoker`, with all steps of a call.
+    #[must_use]
+    pub fn new(announcer: Announcer, invoker: Arc<dyn Invoker>) -> Self {
+        Self { announcer, invoker }
+    }
+
+    async fn run(&self, task: &AgentTaskRequest, asked: &ControlRequest) -> Result<ToolOutput, AgentTaskError> {
+        let refused = |code: &str, message: String| AgentTaskError {
+            task_id: task.task_id.clone(),
+            context_id: task.context_id.clone(),
+            code: code.to_owned(),
+            message,
+            is_retryable: false,
+        };
+        let effective = self.announcer.policy.effective(&asked.caller);
+        let no_skill = || {
+            let text = format!("There is no skill '{}'.", shown(&task.skill));
+            refused(AgentTaskError::SKILL_NOT_SUPPORTED, text)
+        };
+        let tool = effective.get(&task.skill).filter(|allowed| *allowed.tool.descriptor.source != *SOURCE);
+        let tool = tool.ok_or_else(no_skill)?.tool;
+        let arguments = arguments(&task.message, &tool.descriptor).ok_or_else(|| {
+            refused(AgentTaskError::INVALID_REQUEST, "The message is no JSON object with the arguments.".to_owned())
+        })?;
+        self.announcer.tell_working(task, &asked.envelope.correlation_id).await;
+        let call = InnerCall {
+            origin: InnerOrigin::McpClient,
+            caller: Arc::clone(&asked.caller),
+            call_id: task.task_id.as_str().into(),
+            server: None,
+            tool: tool.descriptor.name.to_string(),
+            arguments: Some(Value::Object(arguments).to_string()),
+            deadline: None,
+            cancelled: CancellationToken::new(),
+            trace: asked.envelope.trace.clone(),
+            progress: None,
+            // A task that is delivered again is the same one.
+            idempotency_key: header::is_idempotency_key(&task.task_id).then(|| task.task_id.as_str().into()),
+        };
+        self.invoker.invoke(call).await.map_err(|failure| {
+            let ToolFailure { cause, message, verdict, .. } = failure;
+            let code = match cause {
+                Cause::UnknownTool => AgentTaskError::SKILL_NOT_SUPPORTED,
+                Cause::InvalidArguments => AgentTaskError::INVALID_REQUEST,
+                _ => AgentTaskError::EXECUTION_FAILED,
+            };
+            let is_retryable = verdict.is_some_and(|verdict| verdict.is_retryable);
+            AgentTaskError { is_retryable, ..refused(code, message) }
+        })
+    }
+}
+
+/// The arguments that a message gives for a tool: its data or text as a JSON object, or its text as the only argument that
+/// the tool must have.
+fn arguments(message: &AgentMessage, tool: &ToolDescriptor) -> Option<Map<String, Value>> {
+    let data = message.parts.iter().find_map(|part| part.data.as_deref());
+    let text = message.parts.iter().find_map(|part| part.text.as_deref());
+    if let Ok(arguments) = parse_object(data.or(text)?.as_bytes()) {
+        return Some(arguments);
+    }
+    let schema = tool.parameters.as_ref()?;
+    let [only] = schema.get("required")?.as_array()?.as_slice() else { return None };
+    let kind = schema.get("properties")?.get(only.as_str()?)?.get("type")?;
+    (kind == "string").then(|| [(only.as_str().unwrap_or_default().to_owned(), text.into())].into_iter().collect())
+}
+
+impl ControlHandler for SkillHandler {
+    fn message_type(&self) -> Option<&'static str> {
+        Some(message_type::AGENT_TASK_REQUEST)
+    }
+
+    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+        async move {
+            let task = AgentTaskRequest::parse(&asked.body)?;
+            Ok(Some(match self.run(&task, asked).await {
+                Ok(output) => {
+                    let state = if output.is_error { AgentTaskState::Failed } else { AgentTaskState::Completed };
+                    let message = Some(AgentMessage::text("agent", output.content.unwrap_or_default()));
+                    let AgentTaskRequest { task_id, context_id, .. } = task;
+                    let result = AgentTaskResult { task_id, context_id, state, artifacts: Vec::new(), message };
+                    ControlReply::new(message_type::AGENT_TASK_RESULT, &result)
+                }
+                Err(error) => ControlReply::new(message_type::AGENT_TASK_ERROR, &error),
+            }))
+        }
+        .boxed()
+    }
+}
+
+impl ControlHandler for SkillCancelHandler {
+    fn message_type(&self) -> Option<&'static str> {
+        Some(message_type::AGENT_TASK_CANCEL_REQUEST)
+    }
+
+    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+        let answer = AgentTaskCancelRequest::parse(&asked.body).map(|task| {
+            let error = AgentTaskError {
+                task_id: task.task_id,
+                context_id: task.context_id,
+                code: AgentTaskError::TASK_NOT_CANCELABLE.to_owned(),
+                message: "A tool that runs is not cancelled by a task.".to_owned(),
+                is_retryable: false,
+            };
+            Some(ControlReply::new(message_type::AGENT_TASK_ERROR, &error))
+        });
+        std::future::ready(answer.map_err(ControlError::from)).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_message_is_the_arguments_as_a_json_object_or_the_only_text_that_the_tool_needs() {
+        let with = |parameters: Value| ToolDescriptor {
+            parameters: Some(Arc::new(parameters)),
+            ..ToolDescriptor::new("t", "s", "local")
+        };
+        let one = with(json!({"properties": {"city": {"type": "string"}, "days": {}}, "required": ["city"]}));
+        let two = with(json!({"properties": {"a": {"type": "string"}}, "required": ["a", "b"]}));
+        let read = |text: &str, tool| {
+            arguments(&AgentMessage::text("user", text), tool).map(|all| Value::Object(all).to_string())
+        };
+        assert_eq!(read(r#"{"city":"Lima"}"#, &two).as_deref(), Some(r#"{"city":"Lima"}"#));
+        assert_eq!(read("Lima", &one).as_deref(), Some(r#"{"city":"Lima"}"#));
+        assert_eq!(read("Lima", &two), None);
+        assert_eq!(read(r#"{"city":"Lima","city":"Rome"}"#, &two), None);
+        assert_eq!(arguments(&AgentMessage::default(), &one), None);
+    }
+}
