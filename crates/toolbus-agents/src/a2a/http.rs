@@ -53,7 +53,7 @@ struct FetchedCard {
 }
 
 /// Who asks, and as whom: the rules for hosts are those of the agent that gave the task.
-pub(crate) struct Exchange<'a> {
+pub(crate) struct HttpExchange<'a> {
     pub(crate) egress: &'a Egress,
     pub(crate) lists: &'a HostLists,
     pub(crate) clock: Clock,
@@ -138,11 +138,11 @@ impl HttpAgent {
     }
 
     /// Asks it what it says of itself, unless it did lately.
-    pub(crate) async fn refresh(&self, exchange: &Exchange<'_>) -> Result<(), HttpAgentError> {
+    pub(crate) async fn refresh(&self, exchange: &HttpExchange<'_>) -> Result<(), HttpAgentError> {
         self.fetched(exchange).await.map(drop)
     }
 
-    async fn fetched(&self, exchange: &Exchange<'_>) -> Result<FetchedCard, HttpAgentError> {
+    async fn fetched(&self, exchange: &HttpExchange<'_>) -> Result<FetchedCard, HttpAgentError> {
         let known = self.card.lock().clone();
         if let Some(known) = known.filter(|known| exchange.clock.since(known.at) < CARD_TIME) {
             return Ok(known);
@@ -166,9 +166,9 @@ impl HttpAgent {
         {
             return Err(HttpAgentError::Version(shown(version)));
         }
-        let speaks = |one: &&Interface| one.protocol_binding.eq_ignore_ascii_case(BINDING);
-        let bound: Vec<&Interface> = card.supported_interfaces.iter().filter(speaks).collect();
-        let is_ours = |one: &&&Interface| one.protocol_version == "1" || one.protocol_version.starts_with("1.");
+        let speaks = |one: &&AgentInterface| one.protocol_binding.eq_ignore_ascii_case(BINDING);
+        let bound: Vec<&AgentInterface> = card.supported_interfaces.iter().filter(speaks).collect();
+        let is_ours = |one: &&&AgentInterface| one.protocol_version == "1" || one.protocol_version.starts_with("1.");
         let interface = match (bound.iter().find(is_ours), bound.first()) {
             (Some(interface), _) => interface,
             (None, Some(other)) => return Err(HttpAgentError::Version(shown(&other.protocol_version))),
@@ -199,7 +199,7 @@ impl HttpAgent {
     /// Gives it a task.
     pub(crate) async fn start(
         &self,
-        exchange: &Exchange<'_>,
+        exchange: &HttpExchange<'_>,
         task: HttpTask<'_>,
     ) -> Result<HttpProgress, HttpAgentError> {
         let HttpTask { id, context, skill, message, on_behalf_of } = task;
@@ -215,14 +215,14 @@ impl HttpAgent {
         let configuration =
             json!({ "acceptedOutputModes": ["text/plain", "application/json"], "returnImmediately": true });
         let params = json!({ "message": said, "configuration": configuration });
-        match self.call::<Sent>(exchange, "SendMessage", params).await? {
-            Sent { message: Some(message), .. } => {
+        match self.call::<SendMessageResult>(exchange, "SendMessage", params).await? {
+            SendMessageResult { message: Some(message), .. } => {
                 let (state, message) = (AgentTaskState::Completed, Some(message.spoken()));
                 let result = AgentTaskResult { task_id: id.to_owned(), state, message, ..AgentTaskResult::default() };
                 Ok(HttpProgress { remote: None, note: None, result })
             }
-            Sent { task: Some(task), .. } => task.progress(id),
-            Sent { message: None, task: None } => {
+            SendMessageResult { task: Some(task), .. } => task.progress(id),
+            SendMessageResult { message: None, task: None } => {
                 Err(HttpAgentError::Malformed("there is neither a message nor a task".to_owned()))
             }
         }
@@ -231,7 +231,7 @@ impl HttpAgent {
     /// Asks it how far a task is, by its own id of that.
     pub(crate) async fn look(
         &self,
-        exchange: &Exchange<'_>,
+        exchange: &HttpExchange<'_>,
         id: &str,
         remote: &str,
     ) -> Result<HttpProgress, HttpAgentError> {
@@ -240,13 +240,17 @@ impl HttpAgent {
     }
 
     /// Asks it to give up a task, by its own id of that; returns the state that the task has then.
-    pub(crate) async fn cancel(&self, exchange: &Exchange<'_>, remote: &str) -> Result<AgentTaskState, HttpAgentError> {
+    pub(crate) async fn cancel(
+        &self,
+        exchange: &HttpExchange<'_>,
+        remote: &str,
+    ) -> Result<AgentTaskState, HttpAgentError> {
         self.call::<HttpTaskState>(exchange, "CancelTask", json!({ "id": remote })).await?.status.state()
     }
 
     async fn call<T: for<'a> Deserialize<'a>>(
         &self,
-        exchange: &Exchange<'_>,
+        exchange: &HttpExchange<'_>,
         method: &str,
         params: Value,
     ) -> Result<T, HttpAgentError> {
@@ -258,10 +262,10 @@ impl HttpAgent {
             received(response).await
         };
         let body = tokio::time::timeout(REQUEST_TIME, asking).await.map_err(|_| HttpAgentError::Late)??;
-        match read::<RpcResponse<T>>(&body)? {
-            RpcResponse { error: Some(error), .. } => Err(HttpAgentError::Rpc(error.code, shown(&error.message))),
-            RpcResponse { result: Some(result), .. } => Ok(result),
-            RpcResponse { .. } => Err(HttpAgentError::Malformed("there is neither a result nor an error".to_owned())),
+        match read::<JsonRpcReply<T>>(&body)? {
+            JsonRpcReply { error: Some(error), .. } => Err(HttpAgentError::Rpc(error.code, shown(&error.message))),
+            JsonRpcReply { result: Some(result), .. } => Ok(result),
+            JsonRpcReply { .. } => Err(HttpAgentError::Malformed("there is neither a result nor an error".to_owned())),
         }
     }
 
@@ -293,13 +297,13 @@ fn read<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, HttpAgentError> {
 }
 
 #[derive(Deserialize)]
-struct RpcResponse<T> {
+struct JsonRpcReply<T> {
     result: Option<T>,
-    error: Option<RpcError>,
+    error: Option<JsonRpcFault>,
 }
 
 #[derive(Deserialize)]
-struct RpcError {
+struct JsonRpcFault {
     code: i64,
     #[serde(default)]
     message: String,
@@ -313,7 +317,7 @@ struct HttpCard {
     description: Option<String>,
     version: Option<String>,
     #[serde(default)]
-    supported_interfaces: Vec<Interface>,
+    supported_interfaces: Vec<AgentInterface>,
     #[serde(default)]
     skills: Vec<HttpSkill>,
     /// What cards before 1.0 have.
@@ -322,7 +326,7 @@ struct HttpCard {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Interface {
+struct AgentInterface {
     url: String,
     #[serde(default)]
     protocol_binding: String,
@@ -344,7 +348,7 @@ struct HttpSkill {
 
 /// What `SendMessage` gives.
 #[derive(Deserialize)]
-struct Sent {
+struct SendMessageResult {
     message: Option<HttpMessage>,
     task: Option<HttpTaskState>,
 }

@@ -28,7 +28,7 @@ use toolbus_protocol::{
 
 use super::config::A2aConfig;
 use super::directory::AgentDirectory;
-use super::http::{Exchange, HttpAgent, HttpAgentError, HttpTask};
+use super::http::{HttpAgent, HttpAgentError, HttpExchange, HttpTask};
 use super::tasks::{AgentTask, AgentTasks};
 
 /// Longest wait for a confirm.
@@ -90,37 +90,37 @@ struct ServiceParts {
 }
 
 /// Waits for the end of a task. When it is dropped, the end goes to the topic of the agent that gave the task.
-pub(crate) struct Waiting {
+pub(crate) struct PendingResult {
     service: AgentService,
     id: String,
     end: oneshot::Receiver<TaskEnd>,
 }
 
-impl Drop for Waiting {
+impl Drop for PendingResult {
     fn drop(&mut self) {
         self.service.parts.waiting.lock().remove(&self.id);
     }
 }
 
 /// Keeps a second result of a task from being handed on while the first is.
-struct Finishing<'a> {
+struct FinishClaim<'a> {
     service: &'a AgentService,
     id: &'a str,
 }
 
-impl<'a> Finishing<'a> {
+impl<'a> FinishClaim<'a> {
     fn begin(service: &'a AgentService, id: &'a str) -> Option<Self> {
         service.parts.finishing.lock().insert(id.to_owned()).then_some(Self { service, id })
     }
 }
 
-impl Drop for Finishing<'_> {
+impl Drop for FinishClaim<'_> {
     fn drop(&mut self) {
         self.service.parts.finishing.lock().remove(self.id);
     }
 }
 
-impl Waiting {
+impl PendingResult {
     /// The end of the task.
     pub(crate) async fn ended(&mut self) -> Option<TaskEnd> {
         (&mut self.end).await.ok()
@@ -201,10 +201,10 @@ impl AgentService {
     }
 
     /// Waits for the end of a task from now on.
-    pub(crate) fn wait_for(&self, id: &str) -> Waiting {
+    pub(crate) fn wait_for(&self, id: &str) -> PendingResult {
         let (sender, end) = oneshot::channel();
         self.parts.waiting.lock().insert(id.to_owned(), sender);
-        Waiting { service: self.clone(), id: id.to_owned(), end }
+        PendingResult { service: self.clone(), id: id.to_owned(), end }
     }
 
     /// Sends a task over the bus. Its answer comes to this process if that `waits`.
@@ -237,7 +237,7 @@ impl AgentService {
         self.parts.running.spawn(async move {
             let TaskOrder { task, message } = order;
             let limit = Duration::from_secs(task.deadline.saturating_sub(service.now()));
-            let exchange = Exchange { egress: &egress, lists: &lists, clock: service.clock() };
+            let exchange = HttpExchange { egress: &egress, lists: &lists, clock: service.clock() };
             let running = service.drive(&task, &message, &http, &exchange);
             // What is too late is found by the sweep.
             let Ok(ended) = tokio::time::timeout(limit, running).await else { return };
@@ -261,7 +261,7 @@ impl AgentService {
         task: &AgentTask,
         message: &str,
         http: &HttpAgent,
-        exchange: &Exchange<'_>,
+        exchange: &HttpExchange<'_>,
     ) -> Result<AgentTaskResult, HttpAgentError> {
         let order = HttpTask {
             id: &task.id,
@@ -454,7 +454,7 @@ impl AgentService {
 
     /// Takes what somebody says about a task; says what becomes of it.
     pub(crate) async fn hear(&self, envelope: &Envelope, sender: &Caller, body: &[u8]) -> &'static str {
-        let Some(said) = Said::read(&envelope.message_type, body) else { return "malformed" };
+        let Some(said) = TaskReport::read(&envelope.message_type, body) else { return "malformed" };
         let task = match self.retried(|| self.parts.tasks.get(said.task_id())).await {
             Ok(Some(task)) => task,
             Ok(None) => return "unknown_task",
@@ -475,14 +475,14 @@ impl AgentService {
             None => {}
         }
         match said {
-            Said::End(end) => match Finishing::begin(self, &task.id) {
+            TaskReport::End(end) => match FinishClaim::begin(self, &task.id) {
                 Some(_finishing) => {
                     self.finish(task.clone(), end).await;
                     "result"
                 }
                 None => "repeated",
             },
-            Said::State { state, note, .. } => {
+            TaskReport::State { state, note, .. } => {
                 let noted =
                     self.retried(|| self.parts.tasks.update(&task.id, |task| task.note_state(state, note.clone())));
                 if noted.await.is_err() { "store_unavailable" } else { "state" }
@@ -526,12 +526,12 @@ impl TaskEnd {
 }
 
 /// What an agent says about a task.
-enum Said {
+enum TaskReport {
     End(TaskEnd),
     State { task_id: String, state: Option<AgentTaskState>, note: Option<String> },
 }
 
-impl Said {
+impl TaskReport {
     fn read(kind: &str, body: &[u8]) -> Option<Self> {
         let is = |expected: &str| kind.eq_ignore_ascii_case(expected);
         let text = |message: AgentMessage| {

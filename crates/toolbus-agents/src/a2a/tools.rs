@@ -15,7 +15,7 @@ use toolbus_outbound::egress::Egress;
 use toolbus_protocol::{AgentCard, AgentTaskError, AgentTaskState};
 
 use super::directory::{AllowedAgents, KnownAgent};
-use super::http::Exchange;
+use super::http::HttpExchange;
 use super::service::{AgentService, TaskEnd, TaskOrder, TaskPublishError};
 use super::tasks::{AgentTask, BeginError};
 
@@ -58,11 +58,11 @@ impl AgentTools {
     pub fn tools(&self) -> Vec<Tool> {
         let minutes = self.service.config().max_timeout.get().as_secs() / 60;
         vec![
-            Tool::new(invoke_descriptor(minutes.max(1)), Invoke(self.clone())),
-            Tool::new(list_descriptor(), List(self.clone())),
-            Tool::new(details_descriptor(), Details(self.clone())),
-            Tool::new(task_descriptor(), Look(self.clone())),
-            Tool::new(cancel_descriptor(), Cancel(self.clone())),
+            Tool::new(invoke_descriptor(minutes.max(1)), InvokeAgent(self.clone())),
+            Tool::new(list_descriptor(), ListAgents(self.clone())),
+            Tool::new(details_descriptor(), GetAgentDetails(self.clone())),
+            Tool::new(task_descriptor(), GetAgentTask(self.clone())),
+            Tool::new(cancel_descriptor(), CancelAgentTask(self.clone())),
         ]
     }
 
@@ -90,8 +90,8 @@ impl AgentTools {
         }))
     }
 
-    fn exchange<'a>(&'a self, caller: &Caller) -> Exchange<'a> {
-        Exchange { egress: &self.egress, lists: self.egress.rules().lists(caller), clock: self.service.clock() }
+    fn exchange<'a>(&'a self, caller: &Caller) -> HttpExchange<'a> {
+        HttpExchange { egress: &self.egress, lists: self.egress.rules().lists(caller), clock: self.service.clock() }
     }
 }
 
@@ -177,14 +177,14 @@ fn descriptor(name: &str, description: &str, effect: Effect, parameters: Value) 
     ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
 }
 
-struct Invoke(AgentTools);
-struct List(AgentTools);
-struct Details(AgentTools);
-struct Look(AgentTools);
-struct Cancel(AgentTools);
+struct InvokeAgent(AgentTools);
+struct ListAgents(AgentTools);
+struct GetAgentDetails(AgentTools);
+struct GetAgentTask(AgentTools);
+struct CancelAgentTask(AgentTools);
 
 #[derive(Deserialize)]
-struct InvokeArguments {
+struct InvokeAgentArguments {
     agent_name: String,
     skill: String,
     message: String,
@@ -195,23 +195,23 @@ struct InvokeArguments {
 }
 
 #[derive(Deserialize)]
-struct ListArguments {
+struct ListAgentsArguments {
     skill: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct DetailsArguments {
+struct AgentDetailsArguments {
     agent_name: String,
 }
 
 #[derive(Deserialize)]
-struct TaskArguments {
+struct AgentTaskArguments {
     task_id: String,
 }
 
-impl Executor for Invoke {
+impl Executor for InvokeAgent {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let InvokeArguments { agent_name, skill, message, timeout_minutes, wait, context_id } = arguments(&call)?;
+        let InvokeAgentArguments { agent_name, skill, message, timeout_minutes, wait, context_id } = arguments(&call)?;
         let (tools, service) = (&self.0, &self.0.service);
         let caller = agent(&call)?;
         let known = match tools.agent(&call.caller, &agent_name) {
@@ -365,9 +365,9 @@ struct ListedSkill {
     description: Option<String>,
 }
 
-impl Executor for List {
+impl Executor for ListAgents {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let ListArguments { skill } = arguments(&call)?;
+        let ListAgentsArguments { skill } = arguments(&call)?;
         let known = self.0.known(&call.caller);
         if known.is_empty() {
             return Ok(ToolOutput::text("No agents have announced themselves yet."));
@@ -406,9 +406,9 @@ struct AgentDetails {
     problem: Option<String>,
 }
 
-impl Executor for Details {
+impl Executor for GetAgentDetails {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let DetailsArguments { agent_name } = arguments(&call)?;
+        let AgentDetailsArguments { agent_name } = arguments(&call)?;
         let known = match self.0.agent(&call.caller, &agent_name) {
             Ok(known) => known,
             Err(unknown) => return Ok(unknown),
@@ -439,9 +439,9 @@ struct ShownTask {
     result: Option<String>,
 }
 
-impl Executor for Look {
+impl Executor for GetAgentTask {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let TaskArguments { task_id } = arguments(&call)?;
+        let AgentTaskArguments { task_id } = arguments(&call)?;
         let task = self.0.service.tasks().of_caller(&task_id, &call.caller).await.map_err(|error| away(&error))?;
         let Some(task) = task else { return Ok(no_task(&task_id)) };
         written(&ShownTask {
@@ -458,9 +458,9 @@ impl Executor for Look {
     }
 }
 
-impl Executor for Cancel {
+impl Executor for CancelAgentTask {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let TaskArguments { task_id } = arguments(&call)?;
+        let AgentTaskArguments { task_id } = arguments(&call)?;
         let (tools, service) = (&self.0, &self.0.service);
         let task = service.tasks().of_caller(&task_id, &call.caller).await.map_err(|error| away(&error))?;
         let Some(task) = task else { return Ok(no_task(&task_id)) };

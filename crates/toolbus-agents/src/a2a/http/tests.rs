@@ -103,7 +103,7 @@ async fn a_task_is_given_looked_at_and_cancelled_as_version_1_has_it() {
     let fake = Arc::new(Fake { card: card(json!([interface("1.0")])), results: results.into(), ..Fake::default() });
     let address = serve(Arc::clone(&fake)).await;
     let (agent, egress, lists) = (agent(address), egress(address), HostLists::default());
-    let exchange = Exchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
+    let exchange = HttpExchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
 
     let begun = agent.start(&exchange, TASK).await.unwrap();
     assert_eq!((begun.remote.as_deref(), begun.note.as_deref()), (Some("remote-1"), Some("Looking")));
@@ -129,7 +129,7 @@ async fn an_agent_may_answer_at_once_with_a_message() {
     let fake = Arc::new(Fake { card: card(json!([interface("1.0")])), results: results.into(), ..Fake::default() });
     let address = serve(fake).await;
     let (egress, lists) = (egress(address), HostLists::default());
-    let exchange = Exchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
+    let exchange = HttpExchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
     let progress = agent(address).start(&exchange, TASK).await.unwrap();
     assert_eq!((progress.remote, progress.result.state), (None, AgentTaskState::Completed));
     assert_eq!(progress.result.text(), "42");
@@ -141,7 +141,7 @@ async fn refused(card: Value, result: Value) -> String {
     let fake = Arc::new(Fake { card, results: results.into(), ..Fake::default() });
     let address = serve(fake).await;
     let (egress, lists) = (egress(address), HostLists::default());
-    let exchange = Exchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
+    let exchange = HttpExchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
     agent(address).start(&exchange, TASK).await.err().unwrap().to_string()
 }
 
@@ -185,7 +185,7 @@ async fn an_agent_at_an_address_that_is_not_public_is_not_reached_without_an_exc
     let address = serve(fake).await;
     let rules = EgressRules::new(EgressConfig::default(), BTreeMap::new(), HostLists::default());
     let (egress, lists) = (Egress::new(rules, "test").unwrap(), HostLists::default());
-    let exchange = Exchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
+    let exchange = HttpExchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
     let error = agent(address).refresh(&exchange).await.unwrap_err();
     assert_eq!(error.to_string(), "it may not be reached: the address of `127.0.0.1` is not public but loopback");
     assert!(!error.is_retryable());
