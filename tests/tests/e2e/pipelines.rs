@@ -35,7 +35,7 @@ async fn steps_pass_values_on_whole_and_have_the_rights_of_their_caller() {
     let long = "long ".repeat(300);
     let steps = json!([
         {"id": "long", "tool": "echo", "params": {"text": long}},
-        {"id": "save", "tool": "save_to_working_memory", "params": {"key": "kept", "data": "{{long}}"}},
+        {"id": "save", "tool": "save_to_working_memory", "params": {"key": "kept", "value": "{{long}}"}},
         {"id": "read", "tool": "get_from_working_memory", "params": {"key": "kept"}},
         {"id": "clock", "tool": "current_time", "on_failure": "continue"},
         {"id": "end", "tool": "echo", "params": {"text": "done"}, "when": [{"value": "read", "contains": "long long"}]},
