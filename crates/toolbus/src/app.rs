@@ -272,7 +272,7 @@ impl App {
         let observer = telemetry::of_servers(exporters);
         let servers = AppServers::new(config, registry.clone(), observer, &redactor, of_results)?;
         let loaded = guides::load(config, servers.as_ref())?;
-        let agents = agents::service(config, &store, Arc::clone(&bus), telemetry::of_agents(exporters))?;
+        let agents = agents::service(config, &store, Arc::clone(&bus), telemetry::of_agents(exporters), &redactor)?;
         let agent_tools = agents::of_rules(config, agents.as_ref())?;
         registry.register_all(agents::tools(config, agent_tools.as_ref()))?;
         registry.register_all(guides::tools(config, loaded.as_ref(), &policy, servers.as_ref(), agent_tools))?;

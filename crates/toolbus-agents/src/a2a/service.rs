@@ -12,11 +12,13 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use toolbus_core::bus::{Bus, Outgoing, PublishError, Routing, Target};
 use toolbus_core::caller::Caller;
 use toolbus_core::events::AgentEvents;
+use toolbus_core::redact::Redactor;
 use toolbus_core::store::StoreError;
 use toolbus_core::text::shortened;
 use toolbus_core::{Clock, ControlError, ControlHandler, ControlReply, ControlRequest};
@@ -87,6 +89,8 @@ struct ServiceParts {
     events: Arc<dyn AgentEvents>,
     clock: Clock,
     random: Random,
+    /// Removes secrets from what agents say: one that is called over HTTP has been told some.
+    redactor: Redactor,
 }
 
 /// Waits for the end of a task. When it is dropped, the end goes to the topic of the agent that gave the task.
@@ -148,7 +152,7 @@ impl AgentService {
         bus: Arc<dyn Bus>,
         (name, queue_prefix): (String, &str),
         events: Arc<dyn AgentEvents>,
-        (clock, random): (Clock, Random),
+        (clock, random, redactor): (Clock, Random, Redactor),
     ) -> Self {
         let shared = topic::agent_response(queue_prefix);
         let topics = [shared.clone(), format!("{shared}.{}", random.id())];
@@ -165,6 +169,7 @@ impl AgentService {
             events,
             clock,
             random,
+            redactor,
         };
         Self { parts: Arc::new(parts) }
     }
@@ -275,7 +280,7 @@ impl AgentService {
         loop {
             let state = progress.result.state;
             let Some(remote) = progress.remote.filter(|_| !is_end(state)) else { return Ok(progress.result) };
-            let note = progress.note.take();
+            let note = progress.note.take().map(|note| self.parts.redactor.text(&note).into_owned());
             let noted = self.parts.tasks.update(&task.id, |task| {
                 task.remote = Some(remote.clone());
                 task.note_state(Some(state), note.clone())
@@ -354,6 +359,7 @@ impl AgentService {
 
     /// Hands the end of a task to who waits for it, and keeps it.
     async fn finish(&self, task: AgentTask, end: TaskEnd) {
+        let end = end.without_secrets(&self.parts.redactor);
         let waiting = self.parts.waiting.lock().remove(&task.id);
         let is_taken = waiting.is_some_and(|waiting| waiting.send(end.clone()).is_ok());
         if !is_taken {
@@ -516,6 +522,13 @@ impl TaskEnd {
         }
     }
 
+    fn without_secrets(self, redactor: &Redactor) -> Self {
+        match self {
+            Self::Result(result) => Self::Result(cleaned(result, redactor)),
+            Self::Error(error) => Self::Error(cleaned(error, redactor)),
+        }
+    }
+
     /// What the caller reads.
     pub(crate) fn text(&self) -> String {
         match self {
@@ -523,6 +536,13 @@ impl TaskEnd {
             Self::Error(AgentTaskError { code, message, .. }) => format!("{message} ({code})"),
         }
     }
+}
+
+/// A message without secrets. These types hold strings, numbers and enums only, which can be written and read again.
+fn cleaned<T: Serialize + DeserializeOwned + Default>(message: T, redactor: &Redactor) -> T {
+    let mut value = serde_json::to_value(message).unwrap_or_default();
+    redactor.clean_value(&mut value);
+    serde_json::from_value(value).unwrap_or_default()
 }
 
 /// What an agent says about a task.

@@ -12,6 +12,7 @@ use toolbus_core::caller::AgentName;
 use toolbus_core::events::AgentEvents;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::PolicyHandle;
+use toolbus_core::redact::Redactor;
 use toolbus_core::store::Store;
 use toolbus_core::tool::Tool;
 use toolbus_core::{Clock, ControlHandler as _, ControlService, Invoker, MAX_CONTROL_BODY};
@@ -35,12 +36,13 @@ pub(super) fn service(
     store: &Arc<dyn Store>,
     bus: Arc<dyn Bus>,
     events: Arc<dyn AgentEvents>,
+    redactor: &Redactor,
 ) -> Result<Option<AgentService>, AgentsError> {
     let Some(section) = config.a2a.clone() else { return Ok(None) };
     let directory = AgentDirectory::new(&section, &config.bus.name, Clock::SYSTEM)?;
     let (tasks, prefix) = (AgentTasks::new(Arc::clone(store)), config.queue_prefix());
     let names = (config.bus.name.clone(), &*prefix);
-    let tools = (Clock::SYSTEM, Random::SYSTEM);
+    let tools = (Clock::SYSTEM, Random::SYSTEM, redactor.clone());
     Ok(Some(AgentService::new(section, directory, tasks, bus, names, events, tools)))
 }
 

@@ -62,7 +62,7 @@ pub fn registry(config: &Config) -> Result<Registry, AppError> {
     let pipelines = pipelines::new(config, &policy, Arc::new(pipelines::Uncallable));
     registry.register_all(pipelines::tool(config, pipelines.as_ref()).into_iter().collect())?;
     let (store, events) = (OpenStore::in_memory().store, Arc::new(Discard));
-    let agents = agents::service(config, &store, Arc::new(Embedded::new()), events)?;
+    let agents = agents::service(config, &store, Arc::new(Embedded::new()), events, &Redactor::default())?;
     registry.register_all(agents::tools(config, agents::of_rules(config, agents.as_ref())?.as_ref()))?;
     Ok(registry)
 }

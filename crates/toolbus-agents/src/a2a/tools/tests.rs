@@ -10,6 +10,7 @@ use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, Delivery, Ownership, Subscription};
 use toolbus_core::events::AgentEvents;
 use toolbus_core::pattern::Pattern;
+use toolbus_core::redact::Redactor;
 use toolbus_core::store::Store;
 use toolbus_outbound::egress::EgressRules;
 use toolbus_protocol::{AgentMessage, AgentTaskResult, Envelope, Random, message_type, topic};
@@ -62,8 +63,9 @@ fn service(bus: &Embedded, store: &Arc<dyn Store>, counted: &Arc<Counted>, clock
     }
     let tasks = AgentTasks::new(Arc::clone(store));
     let (bus, events): (Arc<dyn Bus>, _) = (Arc::new(bus.clone()), Arc::clone(counted) as Arc<dyn AgentEvents>);
-    let names = ("toolbus".to_owned(), "toolbus");
-    AgentService::new(config, directory, tasks, bus, names, events, (clock, Random::seeded(seed)))
+    let (names, redactor) = (("toolbus".to_owned(), "toolbus"), Redactor::default());
+    redactor.configure(["s3cret-of-the-daemon".into()]);
+    AgentService::new(config, directory, tasks, bus, names, events, (clock, Random::seeded(seed), redactor))
 }
 
 impl Fixture {
@@ -254,6 +256,17 @@ async fn a_call_that_waits_gets_the_result_also_one_that_comes_at_once() {
     assert_eq!(site.hear("Bob", message_type::AGENT_TASK_RESULT, &id, &asks).await, "result");
     let text = "Agent 'Bob' needs input: Which?\nAnswer by `invoke_agent` with context_id: c7.";
     assert_eq!(waiting.await.unwrap().unwrap(), ToolOutput::text(text));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_has_no_secret_of_the_daemon() {
+    let site = Fixture::new();
+    let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let id = site.dispatch("ana").await;
+    assert_eq!(site.result("Bob", &id, "It is s3cret-of-the-daemon.").await, "result");
+    let (_, body) = next(&mut of_ana).await;
+    assert_eq!((&body["taskId"], body.to_string().contains("s3cret")), (&json!(id), false), "{body}");
+    assert!(!site.task(&id).await.to_string().contains("s3cret"));
 }
 
 #[tokio::test(start_paused = true)]
