@@ -287,6 +287,7 @@ fn the_documented_configuration_is_valid_with_all_its_examples() {
         "GITHUB_TOKEN",
         "BRAVE_API_KEY",
         "TAVILY_API_KEY",
+        "RESEARCH_TOKEN",
     ];
     let secret = |name| match name {
         "INDEX_URL" => "https://index.example/simple".to_owned(),
