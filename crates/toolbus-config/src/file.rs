@@ -29,7 +29,7 @@ pub fn layer(tree: &mut Tree, path: &Path) -> Result<(), Vec<Problem>> {
     let file = path.display().to_string();
     let refused = |what: String| vec![Problem { place: file.clone(), key: String::new(), what }];
     let format = ConfigFormat::of(path).map_err(|error| refused(error.to_string()))?;
-    let text = read(path).map_err(refused)?;
+    let text = read_text(path).map_err(refused)?;
     // Editors on Windows begin files with a mark that is no part of the text.
     let plain = text.trim_start_matches('\u{feff}');
     let document = match format {
@@ -49,13 +49,37 @@ pub fn layer(tree: &mut Tree, path: &Path) -> Result<(), Vec<Problem>> {
     Ok(())
 }
 
-fn read(path: &Path) -> Result<String, String> {
+/// Reads a text file of the configuration, or one that it names.
+///
+/// # Errors
+///
+/// If the file cannot be read, is larger than 16 MiB or is not UTF-8.
+pub fn read_text(path: &Path) -> Result<String, String> {
     let file = File::open(path).map_err(|error| format!("the file cannot be read: {error}"))?;
     let mut text = String::new();
     file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| format!("the file cannot be read: {error}"))?;
     match text.len() as u64 > MAX_FILE {
         true => Err("the file is larger than 16 MiB".to_owned()),
         false => Ok(text),
+    }
+}
+
+/// Reads a document that the configuration names and that has a form of its own, such as a specification: JSON if it
+/// begins with `{`, otherwise YAML. `name` is what problems call it.
+///
+/// # Errors
+///
+/// If it is neither, if its root is no object, or if a key is given twice.
+pub fn document(name: &str, text: &str) -> Result<Value, Vec<Problem>> {
+    let plain = text.trim_start_matches('\u{feff}');
+    if plain.trim_start().starts_with('{') {
+        json::check(name, plain)?;
+        // Not the error's own text: it may repeat a secret.
+        return serde_json::from_str(plain).map_err(|_| vec![unreadable(name.to_owned())]);
+    }
+    match yaml::scan_without_places(name, plain).map_err(|problem| vec![problem])? {
+        true => Ok(parsed(FileFormat::Yaml, name.to_owned(), plain)?.root),
+        false => Ok(Value::Object(Map::new())),
     }
 }
 
@@ -67,10 +91,12 @@ fn parsed(format: FileFormat, file: String, text: &str) -> Result<ParsedFile, Ve
             Ok(ParsedFile { file, root: Value::Object(root), spans: Default::default() })
         }
         // Not the error's own text: it may repeat a secret.
-        Err(_) => {
-            Err(vec![Problem { place: file, key: String::new(), what: "cannot be read as keys and values".into() }])
-        }
+        Err(_) => Err(vec![unreadable(file)]),
     }
+}
+
+fn unreadable(place: String) -> Problem {
+    Problem { place, key: String::new(), what: "cannot be read as keys and values".to_owned() }
 }
 
 /// A value as the tree has it. What JSON cannot write, such as an infinite number, is null: that fits no schema.

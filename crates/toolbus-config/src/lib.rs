@@ -21,7 +21,7 @@ mod yaml;
 
 pub use cpu::{Cpu, CpuError};
 pub use duration::{DurationError, HumanDuration};
-pub use file::layer;
+pub use file::{document, layer, read_text};
 pub use format::{ConfigFormat, UnknownConfigFormat};
 pub use layers::{Override, command_line, environment};
 pub use problem::{MAX_SHOWN, Origin, Part, Position, Problem, Problems, Span, expected, near_names, nearest};

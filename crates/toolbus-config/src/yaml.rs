@@ -26,20 +26,26 @@ const OWN_TAGS: &str = "tag:yaml.org,2002:";
 /// If it is not one YAML document of keys and values, if a key is given twice, has a tag or is no text, if a value has a
 /// tag of its own, if its tables and lists are too deep, or if its aliases stand for too much.
 pub(crate) fn scan(file: &str, text: &str) -> Result<Option<BTreeMap<KeyPath, Span>>, Problem> {
+    let mut scan = Scan { file, keeps_places: true, ..Scan::default() };
+    scan.whole(text)?;
+    Ok(scan.has_root.then_some(scan.spans))
+}
+
+/// The same for a large text whose places nothing asks for. Gives whether there is a document.
+///
+/// # Errors
+///
+/// As for [`scan`].
+pub(crate) fn scan_without_places(file: &str, text: &str) -> Result<bool, Problem> {
     let mut scan = Scan { file, ..Scan::default() };
-    let mut parser = Parser::new_from_str(text);
-    loop {
-        let (event, mark) = parser.next_token().map_err(|error| scan.syntax(&error))?;
-        if event == Event::StreamEnd {
-            return Ok(scan.has_root.then_some(scan.spans));
-        }
-        scan.event(event, position(mark))?;
-    }
+    scan.whole(text)?;
+    Ok(scan.has_root)
 }
 
 #[derive(Default)]
 struct Scan<'a> {
     file: &'a str,
+    keeps_places: bool,
     spans: BTreeMap<KeyPath, Span>,
     /// Where the next value is, also as TOML writes it.
     path: KeyPath,
@@ -77,6 +83,17 @@ enum OpenKind {
 }
 
 impl Scan<'_> {
+    fn whole(&mut self, text: &str) -> Result<(), Problem> {
+        let mut parser = Parser::new_from_str(text);
+        loop {
+            let (event, mark) = parser.next_token().map_err(|error| self.syntax(&error))?;
+            if event == Event::StreamEnd {
+                return Ok(());
+            }
+            self.event(event, position(mark))?;
+        }
+    }
+
     fn event(&mut self, event: Event, place: Position) -> Result<(), Problem> {
         match event {
             Event::DocumentStart => {
@@ -159,7 +176,9 @@ impl Scan<'_> {
         };
         push_key(&mut self.written, &key, is_element);
         self.path.push(key);
-        self.spans.insert(self.path.clone(), Span { key: at, value: place });
+        if self.keeps_places {
+            self.spans.insert(self.path.clone(), Span { key: at, value: place });
+        }
         if tag.is_some_and(|tag| tag.handle != OWN_TAGS) {
             return Err(self.problem(place, "has a tag, which means nothing here; expected the value alone"));
         }

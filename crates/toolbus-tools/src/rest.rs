@@ -1,7 +1,10 @@
 //! HTTP endpoints as tools.
 //!
 //! An [`Endpoint`] is one section of the configuration; [`tool`] checks it and makes a tool, which shares the
-//! [`HttpClient`] with all others.
+//! [`RestClient`] with all others.
+//!
+//! Endpoints also come from specifications ([`openapi`]) and from the file that the agents of RockBot have
+//! ([`endpoints_of_seeds`]).
 //!
 //! A call goes this way: the arguments fill the URL's placeholders in one pass, those left over become the body or
 //! more of the query, the response is read up to its limit, and becomes a result, an error of the tool, or a
@@ -9,19 +12,27 @@
 
 mod auth;
 mod check;
+mod client;
 mod config;
 mod credentials;
 mod endpoint;
+pub mod openapi;
 mod response;
+mod routes;
+mod seeds;
 mod template;
 #[cfg(test)]
 mod tests;
 
 use toolbus_core::tool::Tool;
-pub use toolbus_outbound::{Credential, CredentialError, HeaderError, HttpClient, HttpClientError};
+pub use toolbus_outbound::{Credential, CredentialError, HeaderError};
 
-pub use self::auth::{Auth, EndpointAgentCredential};
-pub use self::config::{Body, Endpoint, EndpointError, Method, RestConfig, UnknownMethod};
+pub use self::auth::{Auth, EndpointAgentCredential, SchemeCredential};
+pub use self::client::{RestClient, RestClientError};
+pub use self::config::{
+    Body, DescribedEndpoints, Endpoint, EndpointError, Method, OpenApiConfig, RestConfig, UnknownMethod,
+};
+pub use self::seeds::endpoints_of_seeds;
 pub use self::template::UrlTemplateError;
 
 /// How its tools are used, for models.
@@ -32,7 +43,7 @@ pub const GUIDE: &str = include_str!("rest/guide.md");
 /// # Errors
 ///
 /// The first mistake in the section.
-pub fn tool(endpoint: &Endpoint, client: &HttpClient) -> Result<Tool, EndpointError> {
+pub fn tool(endpoint: &Endpoint, client: &RestClient) -> Result<Tool, EndpointError> {
     let (descriptor, executor) = check::endpoint(endpoint, client)?;
     Ok(Tool::new(descriptor, executor))
 }

@@ -15,6 +15,7 @@ mod replicas;
 mod schedule;
 mod scripts;
 mod servers;
+mod specifications;
 mod telemetry;
 mod toolsets;
 mod watch;
@@ -230,6 +231,11 @@ impl App {
             Mode::Command { pins } => (Sources::default(), None, pins),
         };
         let is_daemon = recording.is_some();
+        let (config, told) = specifications::with_specifications(config, None).await;
+        let config = &config;
+        for warning in told {
+            tracing::warn!(warning, "a specification");
+        }
         let redactor = match &recording {
             Some(recording) => recording.redactor.clone(),
             None => parts::redactor(config),

@@ -8,6 +8,7 @@ pub mod audit;
 pub mod breaker;
 pub mod bus;
 pub mod daemon;
+pub(crate) mod described;
 mod format;
 pub mod http;
 pub mod identity;
@@ -73,6 +74,7 @@ pub use toolbus_web::WebConfig;
 pub use tools::{ToolLimits, ToolsConfig, ToolsError};
 pub use toolsets::ToolsetConfig;
 
+use described::DescribedRest;
 use mcp::ServersFile;
 
 /// Start of the environment variables that change the configuration.
@@ -225,7 +227,9 @@ impl Config {
             ..self.clone()
         };
         let written = serde_json::to_vec(&common).unwrap_or_default();
-        let hash = Sha256::new().chain_update(&written).chain_update(self.mcp.file.fingerprint()).finalize();
+        let described = format!("{:?}", self.rest.described);
+        let hash = Sha256::new().chain_update(&written).chain_update(self.mcp.file.fingerprint());
+        let hash = hash.chain_update(described).finalize();
         hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 
@@ -291,7 +295,8 @@ impl Config {
         differences.extend(unresolved);
         let wrong: Vec<KeyPath> = differences.iter().map(|difference| difference.path.clone()).collect();
         let servers = servers_file(&tree, &sources.environment);
-        differences.extend(rules::contradictions(&tree, wrong, &servers));
+        let described = DescribedRest::read(&tree, &wrong, &sources.environment);
+        differences.extend(rules::contradictions(&tree, wrong, &servers, &described));
         problems.extend(in_order(&tree, differences));
         if !problems.is_empty() {
             return Err(Problems(problems));
@@ -299,6 +304,7 @@ impl Config {
         match serde_json::from_value::<Self>(tree.root().clone()) {
             Ok(mut config) => {
                 config.mcp.file = servers;
+                config.rest.described = described.by_key;
                 config.given = secrets::of_tree(&tree, &given);
                 if let Some(running) = running {
                     config.keep_servers_of(running);

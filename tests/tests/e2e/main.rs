@@ -26,6 +26,7 @@ mod limits;
 mod listing;
 mod losses;
 mod memory;
+mod openapi;
 mod outbound;
 mod peers;
 mod pipelines;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use reqwest::StatusCode;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Request, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toolbus_core::Clock;
@@ -257,9 +257,10 @@ impl HttpAgent {
         let FetchedCard { endpoint, .. } = self.fetched(exchange).await?;
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let asking = async {
-            let body = request.to_string().into_bytes();
-            let response = exchange.egress.post(&endpoint, self.headers(), body, exchange.lists).await?;
-            received(response).await
+            let mut asked = Request::new(Method::POST, endpoint);
+            *asked.headers_mut() = self.headers();
+            *asked.body_mut() = Some(request.to_string().into());
+            received(exchange.egress.send(asked, exchange.lists).await?).await
         };
         let body = tokio::time::timeout(REQUEST_TIME, asking).await.map_err(|_| HttpAgentError::Late)??;
         match read::<JsonRpcReply<T>>(&body)? {

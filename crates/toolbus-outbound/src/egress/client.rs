@@ -12,7 +12,7 @@ use std::time::Duration;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::HeaderMap;
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response};
+use reqwest::{Client, Method, Request, Response};
 use rustls::ClientConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls_platform_verifier::BuilderVerifierExt as _;
@@ -108,29 +108,18 @@ impl Egress {
     ///
     /// If the rules refuse the URL or each of its addresses, or there is no response.
     pub async fn get(&self, url: &Url, headers: HeaderMap, lists: &HostLists) -> Result<Response, EgressError> {
-        let client = self.client(url, lists)?;
-        client.get(url.clone()).headers(headers).send().await.map_err(judge)
+        let mut request = Request::new(Method::GET, url.clone());
+        *request.headers_mut() = headers;
+        self.send(request, lists).await
     }
 
-    /// Sends a body to a host that the rules must allow, as [`Self::get`] does.
+    /// Sends a request of any method, like [`Self::get`].
     ///
     /// # Errors
     ///
-    /// Like [`Self::get`].
-    pub async fn post(
-        &self,
-        url: &Url,
-        headers: HeaderMap,
-        body: Vec<u8>,
-        lists: &HostLists,
-    ) -> Result<Response, EgressError> {
-        let client = self.client(url, lists)?;
-        client.post(url.clone()).headers(headers).body(body).send().await.map_err(judge)
-    }
-
-    /// A client for one request.
-    fn client(&self, url: &Url, lists: &HostLists) -> Result<Client, EgressError> {
-        let target = self.rules.check_url(url, lists)?;
+    /// Those of [`Self::get`].
+    pub async fn send(&self, request: Request, lists: &HostLists) -> Result<Response, EgressError> {
+        let target = self.rules.check_url(request.url(), lists)?;
         let guard = GuardedLookup {
             rules: Arc::clone(&self.rules),
             lists: lists.clone(),
@@ -148,7 +137,8 @@ impl Egress {
             ProxyMode::None => builder.no_proxy(),
             ProxyMode::Environment => builder,
         };
-        Ok(builder.build().map_err(HttpClientError::from)?)
+        let client = builder.build().map_err(HttpClientError::from)?;
+        client.execute(request).await.map_err(judge)
     }
 }
 

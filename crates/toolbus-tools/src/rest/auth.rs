@@ -81,6 +81,30 @@ pub enum EndpointAgentCredential {
     },
 }
 
+/// The credential of a security scheme: a `token` for bearer tokens, OAuth 2 and OpenID Connect, a `key` for API keys, a
+/// `username` and a `password` for Basic.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SchemeCredential {
+    /// The token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<Secret>,
+    /// The key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<Secret>,
+    /// The user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub username: Option<String>,
+    /// The password.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<Secret>,
+    /// Credentials of agents; one without is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("minProperties" = 1, "maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-agent"}))]
+    pub per_agent: Option<PerAgent>,
+}
+
 fn default_header() -> String {
     "X-Api-Key".to_owned()
 }

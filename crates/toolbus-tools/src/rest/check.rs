@@ -10,13 +10,13 @@ use toolbus_outbound::headers::{parse_name, unreserved};
 use super::credentials::EndpointCredentials;
 use super::endpoint::EndpointExecutor;
 use super::template::UrlTemplate;
-use super::{Body, Endpoint, EndpointError, HttpClient};
+use super::{Body, Endpoint, EndpointError, RestClient};
 use crate::nearest::nearest;
 
 /// Checks a section, and makes of it what runs and what is known of it.
 pub(super) fn endpoint(
     endpoint: &Endpoint,
-    client: &HttpClient,
+    client: &RestClient,
 ) -> Result<(ToolDescriptor, EndpointExecutor), EndpointError> {
     if endpoint.name.trim().is_empty() {
         return Err(EndpointError::Name);
@@ -27,7 +27,7 @@ pub(super) fn endpoint(
     let template = UrlTemplate::parse(&endpoint.url)?;
     let parameters = Parameters::parse(endpoint.parameters.as_deref())?;
     check_placeholders(&template, &parameters)?;
-    if endpoint.body == Body::None {
+    if endpoint.body == Body::None && endpoint.routes.is_none() {
         check_fixed(&template, &parameters)?;
     }
     let credentials = EndpointCredentials::new(endpoint)?;
@@ -47,6 +47,8 @@ pub(super) fn endpoint(
         template,
         credentials,
         body: endpoint.body,
+        routes: endpoint.routes.clone(),
+        is_guarded: endpoint.is_guarded,
         idempotency_header: endpoint.idempotency_header().map(idempotency_header).transpose()?,
         timeout: endpoint.timeout.get(),
         max_response,
@@ -86,7 +88,7 @@ mod tests {
     use toolbus_core::ParametersError;
     use toolbus_core::tool::Effect;
 
-    use super::{Endpoint, EndpointError, HttpClient};
+    use super::{Endpoint, EndpointError, RestClient};
     use crate::Secret;
     use crate::rest::{Auth, Body, CredentialError, HeaderError, Method, UrlTemplateError, tool};
 
@@ -101,7 +103,7 @@ mod tests {
     fn refused(change: impl FnOnce(&mut Endpoint)) -> EndpointError {
         let mut settings = weather();
         change(&mut settings);
-        tool(&settings, &HttpClient::new().unwrap()).expect_err("a refusal")
+        tool(&settings, &RestClient::new(Default::default()).unwrap()).expect_err("a refusal")
     }
 
     #[test]
@@ -110,7 +112,7 @@ mod tests {
         settings.description = "Current weather of a city".to_owned();
         settings.timeout = HumanDuration::from_secs(10);
         settings.effect = Some(Effect::ReadOnly);
-        let tool = tool(&settings, &HttpClient::new().unwrap()).unwrap();
+        let tool = tool(&settings, &RestClient::new(Default::default()).unwrap()).unwrap();
         let descriptor = &tool.descriptor;
         assert_eq!((&*descriptor.name, &*descriptor.source, descriptor.provider), ("get_weather", "rest", "rest"));
         assert_eq!(descriptor.description, "Current weather of a city");
@@ -120,7 +122,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_without_an_effect_has_that_of_its_method() {
-        let client = HttpClient::new().unwrap();
+        let client = RestClient::new(Default::default()).unwrap();
         let effect = |method: Method, effect: Effect| {
             tool(&Endpoint { method, effect: Some(effect), ..weather() }, &client).unwrap().descriptor.effect
         };

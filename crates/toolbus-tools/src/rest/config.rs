@@ -1,6 +1,7 @@
 //! `[[rest.endpoints]]`: HTTP endpoints as tools.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
@@ -10,7 +11,8 @@ use toolbus_core::ParametersError;
 use toolbus_core::caller::AgentName;
 use toolbus_core::tool::Effect;
 
-use super::auth::Auth;
+use super::auth::{Auth, SchemeCredential};
+use super::routes::ArgumentRoutes;
 use super::{CredentialError, HeaderError, UrlTemplateError};
 
 /// HTTP endpoints that can be called as tools.
@@ -20,6 +22,93 @@ pub struct RestConfig {
     /// The endpoints, each a tool.
     #[schemars(length(max = 10_000))]
     pub endpoints: Vec<Endpoint>,
+    /// JSON file with more endpoints, in the form `RestTools:Endpoints` of RockBot's agents; relative to the working
+    /// directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoints_file: Option<PathBuf>,
+    /// OpenAPI specifications whose operations are tools, by any name.
+    #[schemars(extend("maxProperties" = 64, "propertyNames" = {"format": "toolbus-prefix"}))]
+    pub openapi: BTreeMap<String, OpenApiConfig>,
+    /// The endpoints of the file and of specifications, by the key that names their source.
+    #[serde(skip)]
+    pub described: BTreeMap<String, DescribedEndpoints>,
+}
+
+/// Endpoints that stand elsewhere than in the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DescribedEndpoints {
+    /// The endpoints.
+    pub endpoints: Vec<Endpoint>,
+    /// What is worth a warning.
+    pub notes: Vec<String>,
+}
+
+impl RestConfig {
+    /// Every endpoint, those of other sources included.
+    pub fn all(&self) -> impl Iterator<Item = &Endpoint> {
+        self.endpoints.iter().chain(self.described.values().flat_map(|described| &described.endpoints))
+    }
+}
+
+/// The operations of an OpenAPI specification as tools.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenApiConfig {
+    /// File with the specification, JSON or YAML; relative to the working directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// Address of the specification, in place of `file`; it is read at the start and at each reload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "toolbus-service-url"))]
+    pub url: Option<String>,
+    /// Address that the paths of operations follow; absent: the first server of the specification, which must be of the
+    /// public Internet, or have the host of `url`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "toolbus-service-url"))]
+    pub server: Option<String>,
+    /// Start of the names of its tools, before `_`; absent: they are named as the operations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "toolbus-prefix"))]
+    pub prefix: Option<String>,
+    /// The operations that become tools, by patterns of names, of paths (`/pets/*`) and of methods with paths (`GET *`);
+    /// absent: all.
+    #[serde(default = "everything")]
+    #[schemars(length(min = 1, max = 1024), extend("items" = {"type": "string", "format": "toolbus-pattern"}))]
+    pub include: Vec<String>,
+    /// Operations that become none, whatever `include` says.
+    #[serde(default)]
+    #[schemars(length(max = 1024), extend("items" = {"type": "string", "format": "toolbus-pattern"}))]
+    pub exclude: Vec<String>,
+    /// Most tools that it may become: more are a mistake, as models choose badly among many.
+    #[serde(default = "default_max_tools")]
+    #[schemars(range(min = 1, max = 2000))]
+    pub max_tools: usize,
+    /// Credentials, by the name of a security scheme of the specification.
+    #[serde(default)]
+    #[schemars(extend("maxProperties" = 64))]
+    pub auth: BTreeMap<String, SchemeCredential>,
+    /// Headers of every request; a value may be a secret.
+    #[serde(default)]
+    #[schemars(extend("maxProperties" = 64))]
+    pub headers: BTreeMap<String, Secret>,
+    /// Longest run of one call.
+    #[serde(default = "default_timeout")]
+    pub timeout: HumanDuration,
+    /// Largest response that is read; absent: as for `rest.endpoints`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_response: Option<ByteSize>,
+    /// Header by which the service recognises a request that is sent again; "none": no header.
+    #[serde(default = "default_idempotency_header")]
+    #[schemars(length(min = 1, max = 64))]
+    pub idempotency_header: String,
+}
+
+fn everything() -> Vec<String> {
+    vec!["*".to_owned()]
+}
+
+const fn default_max_tools() -> usize {
+    100
 }
 
 /// An HTTP endpoint as a tool.
@@ -64,6 +153,12 @@ pub struct Endpoint {
     #[serde(default = "default_idempotency_header")]
     #[schemars(length(min = 1, max = 64))]
     pub idempotency_header: String,
+    /// Where arguments go, if a specification says so.
+    #[serde(skip)]
+    pub(super) routes: Option<ArgumentRoutes>,
+    /// Whether a specification chose the host, so that the rules for such hosts hold.
+    #[serde(skip)]
+    pub(super) is_guarded: bool,
 }
 
 /// Stands for no header.
@@ -97,6 +192,8 @@ impl Endpoint {
             max_response: None,
             effect: None,
             idempotency_header: default_idempotency_header(),
+            routes: None,
+            is_guarded: false,
         }
     }
 
@@ -106,7 +203,6 @@ impl Endpoint {
         (usize::try_from(bytes).unwrap_or(usize::MAX), self.max_response.is_none())
     }
 
-    /// The header by which the endpoint recognises a request that is sent again, if it has one.
     /// What repeating a call does: as declared, or else by the method.
     #[must_use]
     pub fn effect(&self) -> Effect {
@@ -116,8 +212,15 @@ impl Endpoint {
         }
     }
 
+    /// The header by which the endpoint recognises a request that is sent again, if it has one.
     pub(super) fn idempotency_header(&self) -> Option<&str> {
         Some(self.idempotency_header.as_str()).filter(|name| *name != NO_HEADER)
+    }
+
+    /// The credentials that every caller's requests carry.
+    #[must_use]
+    pub fn confidential(&self) -> Vec<Secret> {
+        self.auth.as_ref().and_then(Auth::shared).map(|credential| credential.confidential()).unwrap_or_default()
     }
 
     /// Whether it has a credential that is never sent, because agents have their own.

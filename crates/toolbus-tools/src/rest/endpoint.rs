@@ -3,27 +3,31 @@ use std::time::Duration;
 
 use reqwest::Request;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::results::ResultRoom;
 use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_outbound::HttpReply;
 use toolbus_protocol::TraceContext;
 
 use super::credentials::{EndpointCredentials, ResponseMask};
 use super::response::ResponseLimit;
+use super::routes::{ArgumentRoutes, RoutedArguments};
 use super::template::UrlTemplate;
-use super::{Body, HttpClient, Method, response};
+use super::{Body, Method, RestClient, response};
 use crate::arguments::invalid;
 
 /// An endpoint whose settings have been checked.
 pub(super) struct EndpointExecutor {
     pub(super) name: Arc<str>,
-    pub(super) client: HttpClient,
+    pub(super) client: RestClient,
     pub(super) method: Method,
     pub(super) template: UrlTemplate,
     pub(super) credentials: EndpointCredentials,
     pub(super) body: Body,
+    /// Where arguments go, if a specification says so.
+    pub(super) routes: Option<ArgumentRoutes>,
+    /// Whether a specification chose the host.
+    pub(super) is_guarded: bool,
     pub(super) idempotency_header: Option<HeaderName>,
     pub(super) timeout: Duration,
     /// Bytes.
@@ -37,7 +41,7 @@ impl Executor for EndpointExecutor {
         let carried = self.credentials.of(&self.name, &call.caller)?;
         let request = self.request(&call, &carried.headers)?;
         let limit = call.remaining().min(self.timeout);
-        tokio::time::timeout(limit, self.exchange(request, &carried.mask, call.room.as_ref().filter(|_| self.grows)))
+        tokio::time::timeout(limit, self.exchange(request, &call, &carried.mask))
             .await
             .unwrap_or_else(|_| Err(call.timed_out(Some(self.timeout))))
     }
@@ -47,12 +51,12 @@ impl EndpointExecutor {
     async fn exchange(
         &self,
         request: Request,
+        call: &ToolCall,
         mask: &ResponseMask,
-        room: Option<&ResultRoom>,
     ) -> Result<ToolOutput, ToolFailure> {
-        let reply = self.client.send(request).await.map_err(|error| response::while_sending(&self.name, error))?;
-        match reply {
+        match self.client.send(request, &self.name, self.is_guarded, &call.caller).await? {
             HttpReply::Response(response) => {
+                let room = call.room.as_ref().filter(|_| self.grows);
                 let limit = ResponseLimit { bytes: self.max_response, room };
                 response::read(&self.name, response, limit, mask).await
             }
@@ -64,13 +68,26 @@ impl EndpointExecutor {
     }
 
     fn request(&self, call: &ToolCall, headers: &HeaderMap) -> Result<Request, ToolFailure> {
-        let used: Vec<&str> = self.template.placeholders().collect();
-        let left = call.arguments.iter().filter(|(name, _)| !used.contains(&name.as_str()));
-        let (query, body): (Vec<_>, Vec<_>) = left.partition(|_| self.body == Body::None);
-        let url = self.template.fill(&call.arguments, query).map_err(|error| invalid(error.to_string()))?;
+        let (url, of_arguments, body) = match &self.routes {
+            Some(routes) => {
+                let RoutedArguments { path, query, headers, body } = routes.split(&call.arguments)?;
+                (self.template.fill(&path, query.iter().map(|(name, value)| (name, value))), headers, body)
+            }
+            None => {
+                let used: Vec<&str> = self.template.placeholders().collect();
+                let left = call.arguments.iter().filter(|(name, _)| !used.contains(&name.as_str()));
+                let (query, body): (Vec<_>, Vec<_>) = left.partition(|_| self.body == Body::None);
+                let body = body.into_iter().map(|(name, value)| (name.clone(), value.clone()));
+                let body = (self.body == Body::Json).then(|| Value::Object(body.collect()));
+                (self.template.fill(&call.arguments, query), Vec::new(), body)
+            }
+        };
+        let url = url.map_err(|error| invalid(error.to_string()))?;
 
         let mut request = Request::new(self.method.into(), url);
-        *request.headers_mut() = headers.clone();
+        request.headers_mut().extend(of_arguments);
+        // Those of the configuration stand above what callers give.
+        request.headers_mut().extend(headers.clone());
         if let Some(trace) = &call.trace {
             carry(trace, request.headers_mut());
         }
@@ -80,9 +97,7 @@ impl EndpointExecutor {
             })?;
             request.headers_mut().entry(name).or_insert(key);
         }
-        if self.body == Body::Json {
-            let body: Map<String, Value> =
-                body.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        if let Some(body) = body {
             request.headers_mut().entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
             let body = serde_json::to_vec(&body)
                 .map_err(|error| ToolFailure::new(Cause::Failed, "the body could not be written").with_detail(error))?;

@@ -183,8 +183,8 @@ pub(super) fn while_sending(name: &str, SendError { error, is_first }: SendError
     }
 }
 
-/// An answer that failed before its end.
-fn while_reading(name: &str, error: reqwest::Error) -> ToolFailure {
+/// An answer that failed before its end, or a request that was sent once.
+pub(super) fn while_reading(name: &str, error: reqwest::Error) -> ToolFailure {
     named(name, judge(&error), error)
 }
 

@@ -161,7 +161,7 @@ fn argument<'a>(arguments: &'a Map<String, Value>, name: &str) -> Option<&'a Val
 }
 
 /// A value as it stands in a URL, before encoding: strings raw, all else as JSON.
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),

@@ -2,6 +2,7 @@
 
 mod agents;
 mod hostile;
+mod openapi;
 mod requests;
 mod responses;
 mod server;
@@ -9,7 +10,7 @@ mod tls;
 
 use toolbus_core::tool::Tool;
 
-use super::{Auth, Endpoint, HttpClient};
+use super::{Auth, Endpoint, RestClient};
 use crate::Secret;
 
 /// A schema that allows everything and declares what the templates in these tests use.
@@ -20,7 +21,7 @@ fn tool(url: impl Into<String>, change: impl FnOnce(&mut Endpoint)) -> Tool {
     let mut settings = Endpoint::new("t", url);
     settings.parameters = Some(ANY.to_owned());
     change(&mut settings);
-    super::tool(&settings, &HttpClient::new().unwrap()).unwrap()
+    super::tool(&settings, &RestClient::new(Default::default()).unwrap()).unwrap()
 }
 
 /// A token of every caller.

@@ -17,6 +17,7 @@ use tracing::Instrument as _;
 use tracing::field::Empty;
 
 use super::parts::hide;
+use super::specifications::with_specifications;
 use super::toolsets::in_sessions;
 use super::{App, GuidesError, ScriptsError, agents, guides, memory, pipelines, schedule};
 use crate::config::toolsets::Kind;
@@ -105,7 +106,7 @@ impl App {
     async fn reload(&mut self) -> Result<ReloadReport, ReloadError> {
         let (sources, running) = (self.sources.clone(), self.config.clone());
         let loaded = spawn_blocking(move || Config::load_again(&sources, &running)).await??;
-        let next = loaded.config;
+        let (next, told) = with_specifications(&loaded.config, Some(&self.config)).await;
         if identity(&self.config) != identity(&next) {
             return Err(ReloadError::Identity);
         }
@@ -157,7 +158,7 @@ impl App {
             tools: self.policy.current().len(),
             added: beyond(&now, &before),
             removed: beyond(&before, &now),
-            warnings: loaded.warnings,
+            warnings: [loaded.warnings, told].concat(),
             error: None,
         })
     }
@@ -255,7 +256,7 @@ fn identity(config: &Config) -> (IdentitySource, Option<&AgentName>) {
 fn is_unchanged(name: &str, running: &Config, next: &Config) -> bool {
     let parts = |config: &Config| {
         let set = config.toolsets.get(name)?.clone();
-        let endpoints = config.rest.endpoints.iter().filter(|endpoint| set.endpoints.contains(&endpoint.name));
+        let endpoints = config.rest.all().filter(|endpoint| set.endpoints.contains(&endpoint.name));
         let endpoints: Vec<_> = endpoints.cloned().collect();
         let server = set.server.as_deref().and_then(|server| ServerName::parse(server).ok());
         let server = server.and_then(|name| config.mcp_servers().specs.into_iter().find(|spec| spec.name == name));

@@ -21,7 +21,7 @@ use super::store::StoreUrl;
 const MAX_PREFIX: usize = 180;
 
 /// Every format and its check.
-pub(crate) const FORMATS: [(&str, Check); 33] = [
+pub(crate) const FORMATS: [(&str, Check); 34] = [
     ("toolbus-duration", |text| told(text.parse::<HumanDuration>())),
     ("toolbus-size", |text| told(text.parse::<ByteSize>())),
     ("toolbus-large-size", |text| told(text.parse::<LargeSize>())),
@@ -41,6 +41,7 @@ pub(crate) const FORMATS: [(&str, Check); 33] = [
     ("toolbus-host-name", host_name),
     ("toolbus-egress-host", |text| told(text.parse::<HostRule>())),
     ("toolbus-search-url", search_url),
+    ("toolbus-service-url", service_url),
     ("toolbus-origin", origin),
     ("toolbus-topic", topic),
     ("toolbus-topic-pattern", topic_pattern),
@@ -92,6 +93,15 @@ fn http_url(text: &str) -> Result<(), String> {
         url.query().is_none(),
         "a query in this address would be shown; use the variable OTEL_EXPORTER_OTLP_HEADERS for credentials",
     )
+}
+
+fn service_url(text: &str) -> Result<(), String> {
+    const EXPECTED: &str = "expected an address such as \"https://host/path\"";
+    let url = Url::parse(text).map_err(|error| format!("not a URL ({error}); {EXPECTED}"))?;
+    require(matches!(url.scheme(), "http" | "https"), &format!("not an HTTP address; {EXPECTED}"))?;
+    let is_open = url.username().is_empty() && url.password().is_none();
+    require(is_open, &format!("credentials in an address would be shown; {EXPECTED}"))?;
+    require(url.fragment().is_none(), &format!("has a fragment, which is never sent; {EXPECTED}"))
 }
 
 fn search_url(text: &str) -> Result<(), String> {

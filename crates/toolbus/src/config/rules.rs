@@ -22,6 +22,7 @@ use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 use super::Secret;
 use super::audit::AuditConfig;
 use super::bus::{BusConfig, BusUrl};
+use super::described::DescribedRest;
 use super::http::HttpConfig;
 use super::identity::{IdentityConfig, sidecar_topic};
 use super::invoke::InvokeConfig;
@@ -40,9 +41,15 @@ const MAX_RESULT: ByteSize = ByteSize::from_mib(512);
 /// Every contradiction between values that are, each for itself, in order.
 ///
 /// Looks at the tree rather than at the finished configuration, because the rest of it may be wrong; what compares
-/// itself with a wrong value (one in `wrong`) is left out. `servers` is what the file of MCP servers says.
-pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &ServersFile) -> Vec<SchemaDifference> {
-    let mut checker = RuleChecker { tree, wrong, servers, found: Vec::new() };
+/// itself with a wrong value (one in `wrong`) is left out. `servers` is what the file of MCP servers says, `described` what
+/// those of REST tools do.
+pub(crate) fn contradictions(
+    tree: &Tree,
+    wrong: Vec<KeyPath>,
+    servers: &ServersFile,
+    described: &DescribedRest,
+) -> Vec<SchemaDifference> {
+    let mut checker = RuleChecker { tree, wrong, servers, described, found: Vec::new() };
     let bus: Option<BusConfig> = checker.section("bus");
     let invoke: Option<InvokeConfig> = checker.section("invoke");
     let identity: Option<IdentityConfig> = checker.section("identity");
@@ -92,6 +99,7 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &Servers
         checker.http(&http, identity.as_ref(), invoke.as_ref());
     }
     checker.endpoints();
+    checker.described();
     checker.script();
     checker.commands();
     checker.found
@@ -101,6 +109,7 @@ struct RuleChecker<'a> {
     tree: &'a Tree,
     wrong: Vec<KeyPath>,
     servers: &'a ServersFile,
+    described: &'a DescribedRest,
     found: Vec<SchemaDifference>,
 }
 

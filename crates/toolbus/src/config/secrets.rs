@@ -93,6 +93,16 @@ impl Config {
             let values = in_url(&endpoint.url).into_iter().chain(in_query(&endpoint.url));
             add(&mut found, &format!("rest.endpoints[{index}].url"), values.collect());
         }
+        for (key, described) in &self.rest.described {
+            for endpoint in &described.endpoints {
+                let values = endpoint.confidential().into_iter().map(|secret| secret.expose().to_owned());
+                add(&mut found, key, values.chain(in_query(&endpoint.url)).collect());
+            }
+        }
+        for (name, specification) in &self.rest.openapi {
+            let url = specification.url.as_deref().unwrap_or_default();
+            add(&mut found, &format!("rest.openapi.{name}.url"), in_query(url));
+        }
         for (index, command) in self.commands.iter().enumerate() {
             add(&mut found, &format!("commands[{index}].command"), of_arguments(&command.command));
         }

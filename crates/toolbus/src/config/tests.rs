@@ -1,6 +1,7 @@
 //! Every kind of mistake and what is told of it; the order of the layers; that nothing shows a secret.
 
 mod again;
+mod described;
 mod environment;
 mod formats;
 mod http;

@@ -120,7 +120,7 @@ impl Config {
     pub(crate) fn known_tools(&self) -> KnownTools {
         known(Declared {
             tools: &self.tools,
-            endpoints: self.rest.endpoints.iter().map(|one| (one.name.as_str(), one.parameters.as_deref())).collect(),
+            endpoints: self.rest.all().map(|one| (one.name.as_str(), one.parameters.as_deref())).collect(),
             commands: self.commands.iter().map(|one| (one.name.as_str(), one.parameters.as_deref())).collect(),
             toolsets: &self.toolsets,
             has_servers: self.mcp.is_configured(),

@@ -11,7 +11,7 @@ use toolbus_core::events::WebEvents;
 use toolbus_core::tool::{Effect, Membership, Tool, ToolDescriptor};
 use toolbus_outbound::egress::EgressRules;
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
-use toolbus_tools::rest::{Endpoint, EndpointError, HttpClient, HttpClientError};
+use toolbus_tools::rest::{Endpoint, EndpointError, RestClient, RestClientError};
 use toolbus_tools::{echo, rest, time};
 use toolbus_web::WebError;
 
@@ -91,7 +91,7 @@ impl ToolsConfig {
 pub enum ToolsError {
     /// No HTTP client for the REST endpoints.
     #[error("no HTTP client can be made: {0}")]
-    HttpClient(#[from] HttpClientError),
+    RestClient(#[from] RestClientError),
     /// An endpoint that cannot work.
     #[error("REST endpoint `{name}`: {error}")]
     Endpoint {
@@ -121,10 +121,10 @@ impl Config {
     /// If a tool's settings are mistaken; [`Config::load`] refuses them before.
     pub fn tools(&self, events: &Arc<dyn WebEvents>) -> Result<Vec<Tool>, ToolsError> {
         let mut tools = builtin(&self.tools);
-        if !self.rest.endpoints.is_empty() {
-            let client = HttpClient::new()?;
+        if self.rest.all().next().is_some() {
+            let client = RestClient::new(self.egress_rules())?;
             let members = ToolsetMembers::new(&self.toolsets);
-            for endpoint in &self.rest.endpoints {
+            for endpoint in self.rest.all() {
                 let mut tool = rest::tool(&published(endpoint, &members), &client)
                     .map_err(|error| ToolsError::Endpoint { name: endpoint.name.clone(), error })?;
                 Arc::make_mut(&mut tool.descriptor).toolset = membership(endpoint, &members);
@@ -155,7 +155,7 @@ impl Config {
     pub fn tool_names(&self) -> Vec<Arc<str>> {
         let builtin = builtin(&self.tools).into_iter().map(|tool| Arc::clone(&tool.descriptor.name));
         let members = ToolsetMembers::new(&self.toolsets);
-        let endpoints = self.rest.endpoints.iter().map(|endpoint| members.published(&endpoint.name));
+        let endpoints = self.rest.all().map(|endpoint| members.published(&endpoint.name));
         let web = self.web.iter().flat_map(toolbus_web::tool_names).map(Into::into);
         let commands = self.commands.iter().map(|command| command.name.as_str().into());
         let script = self.script.iter().map(|_| EXECUTE_PYTHON_SCRIPT.into());
@@ -166,7 +166,9 @@ impl Config {
 
 /// An endpoint under the name by which it is called, so that its failures name what the caller knows.
 fn published(endpoint: &Endpoint, members: &ToolsetMembers<'_>) -> Endpoint {
-    Endpoint { name: members.published(&endpoint.name).to_string(), ..endpoint.clone() }
+    let mut published = endpoint.clone();
+    published.name = members.published(&endpoint.name).to_string();
+    published
 }
 
 fn membership(endpoint: &Endpoint, members: &ToolsetMembers<'_>) -> Option<Membership> {

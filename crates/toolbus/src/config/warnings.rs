@@ -104,7 +104,10 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
         }
     }
     warnings.extend(http(config));
-    for endpoint in &config.rest.endpoints {
+    for (key, described) in &config.rest.described {
+        warnings.extend(described.notes.iter().map(|note| format!("{key}: {note}")));
+    }
+    for endpoint in config.rest.all() {
         let is_plain = Url::parse(&endpoint.url).is_ok_and(|url| url.scheme() == "http" && !is_local(&url));
         let is_harmless = |header: &str| HARMLESS.iter().any(|harmless| harmless.eq_ignore_ascii_case(header));
         if is_plain && (endpoint.auth.is_some() || !endpoint.headers.keys().all(|header| is_harmless(header))) {
@@ -135,7 +138,7 @@ fn forgetful(config: &Config) -> Option<String> {
     if config.store.url != StoreUrl::Memory {
         return None;
     }
-    let endpoint = config.rest.endpoints.iter().find(|endpoint| !endpoint.effect().is_repeatable());
+    let endpoint = config.rest.all().find(|endpoint| !endpoint.effect().is_repeatable());
     let command = config.commands.iter().find(|command| !command.effect.unwrap_or_default().is_repeatable());
     let named = endpoint.map(|endpoint| &*endpoint.name).or(command.map(|command| &*command.name));
     let named = named.or(config.script.as_ref().map(|_| EXECUTE_PYTHON_SCRIPT));

@@ -13,7 +13,7 @@ use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 
 use super::server::TestServer;
 use super::tool;
-use crate::rest::{Auth, CredentialError, Endpoint, EndpointAgentCredential, EndpointError, HeaderError, HttpClient};
+use crate::rest::{Auth, CredentialError, Endpoint, EndpointAgentCredential, EndpointError, HeaderError, RestClient};
 use crate::testing::call;
 
 fn agent(name: &str) -> AgentName {
@@ -137,7 +137,7 @@ fn a_mistake_in_the_credentials_of_an_agent_is_told_with_its_name() {
     for (credential, error) in table {
         let mut endpoint = Endpoint::new("t", "http://host/");
         endpoint.auth = Some(of_two("token-of-ana", credential));
-        let told = crate::rest::tool(&endpoint, &HttpClient::new().unwrap()).err().unwrap();
+        let told = crate::rest::tool(&endpoint, &RestClient::new(Default::default()).unwrap()).err().unwrap();
         assert_eq!(told.key(), "auth");
         assert_eq!(told, EndpointError::AgentCredential { agent: agent("bruno"), error });
     }

@@ -9,7 +9,7 @@ use toolbus_protocol::TraceContext;
 
 use super::server::TestServer;
 use super::{bearer, header, tool};
-use crate::rest::{Auth, Body, Endpoint, HttpClient, Method};
+use crate::rest::{Auth, Body, Endpoint, Method, RestClient};
 use crate::testing::{call, run};
 
 #[tokio::test]
@@ -151,7 +151,7 @@ fn proxies_of_the_environment_are_not_used() {
 #[tokio::test]
 async fn endpoints_of_one_client_share_their_connections() {
     let server = TestServer::saying("x").await;
-    let client = HttpClient::new().unwrap();
+    let client = RestClient::new(Default::default()).unwrap();
     for name in ["one", "two"] {
         let tool = crate::rest::tool(&Endpoint::new(name, &server.origin), &client).unwrap();
         for _ in 0..3 {

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use toolbus_config::{KeyPath, Part, key_path};
 use toolbus_scripts::commands::{self, CommandConfig};
-use toolbus_tools::rest::{self, Auth, Endpoint, HttpClient};
+use toolbus_tools::rest::{self, Auth, Endpoint, RestClient};
 
 use super::{RuleChecker, below};
 
@@ -24,7 +24,7 @@ impl RuleChecker<'_> {
         if entries.is_empty() {
             return;
         }
-        let client = match HttpClient::new() {
+        let client = match RestClient::new(Default::default()) {
             Ok(client) => client,
             Err(error) => return self.tell(&["rest.endpoints"], format!("no HTTP client can be made: {error}")),
         };
@@ -34,6 +34,13 @@ impl RuleChecker<'_> {
                 let endpoint = Endpoint::deserialize(endpoint).ok()?;
                 rest::tool(&endpoint, &client).err().map(|mistake| (mistake.key(), mistake.to_string()))
             });
+        }
+    }
+
+    /// Tells of files and specifications of endpoints that cannot be used.
+    pub(super) fn described(&mut self) {
+        for (at, what) in &self.described.problems {
+            self.tell_at(at.clone(), Part::Value, what.clone());
         }
     }
 

@@ -33,7 +33,7 @@ impl RuleChecker<'_> {
         // A wrong endpoint, command or tool set may hold the missing tool, and so may an MCP server.
         let is_any_wrong =
             ["mcp", "rest", "web", "commands", "tools"].into_iter().any(|section| self.is_wrong_in(section));
-        if sections.has_servers || is_any_wrong || !sections.has_every_toolset {
+        if sections.has_servers || self.described.is_open || is_any_wrong || !sections.has_every_toolset {
             return;
         }
         let names: Vec<&str> = known.keys().map(AsRef::as_ref).collect();
@@ -61,7 +61,8 @@ impl RuleChecker<'_> {
 
     /// Name and schema of every endpoint.
     pub(super) fn endpoint_tools(&self) -> impl Iterator<Item = Named<'_>> {
-        self.named("rest.endpoints")
+        let described = self.described.by_key.values().flat_map(|described| &described.endpoints);
+        self.named("rest.endpoints").chain(described.map(|one| (one.name.as_str(), one.parameters.as_deref())))
     }
 
     /// Name and schema of every tool in a list of sections.
@@ -123,6 +124,16 @@ impl RuleChecker<'_> {
             if let (Some((set, _)), false) = (taken, is_member) {
                 let what = format!("`{name}` would be read as a tool of the tool set `{set}`; expected another name");
                 self.tell(&[&key], what);
+            }
+        }
+        for (key, described) in &self.described.by_key {
+            for name in described.endpoints.iter().map(|endpoint| &endpoint.name) {
+                if let Some(owner) = names.get(name) {
+                    let hint = if key.starts_with("rest.openapi") { "; write a `prefix`, or `exclude` it" } else { "" };
+                    self.tell(&[key], format!("its tool `{name}` has the name of {owner}{hint}"));
+                    continue;
+                }
+                names.insert(name.clone(), format!("a tool of `{key}`"));
             }
         }
     }
@@ -191,7 +202,7 @@ impl RuleChecker<'_> {
                     Some(owner) => format!("the endpoint `{endpoint}` belongs to the tool set `{owner}` already"),
                     None if endpoints.contains(endpoint) => continue,
                     // One without a usable name may be meant.
-                    None if self.is_wrong_in("rest") => continue,
+                    None if self.is_wrong_in("rest") || self.described.is_open => continue,
                     None if names.is_empty() => format!("there is no endpoint `{endpoint}`; there is none at all"),
                     None => format!("there is no endpoint `{endpoint}`; {}", expected(endpoint, &names)),
                 };

@@ -288,6 +288,12 @@ fn the_documented_configuration_is_valid_with_all_its_examples() {
         "BRAVE_API_KEY",
         "TAVILY_API_KEY",
         "RESEARCH_TOKEN",
+        "PETS_KEY",
+        "CLINIC_PASSWORD",
+        "CLINIC_TOKEN",
+        "ANA_CLINIC_PASSWORD",
+        "ANA_CLINIC_TOKEN",
+        "ANA_CLINIC_KEY",
     ];
     let secret = |name| match name {
         "INDEX_URL" => "https://index.example/simple".to_owned(),
@@ -297,8 +303,15 @@ fn the_documented_configuration_is_valid_with_all_its_examples() {
     let environment: Vec<_> = secrets.into_iter().zip(values.iter().map(String::as_str)).collect();
     // The folders of commands must be there.
     let text = text.replace("\"/srv/work\"", "\"/usr\"");
+    // And so must the files of other tools.
+    let endpoints = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(endpoints.path(), r#"{"RestTools": {"Endpoints": []}}"#).unwrap();
+    let text = text.replace("appsettings.json", &endpoints.path().display().to_string());
+    let petstore = root().join("crates/toolbus-tools/tests/openapi/petstore.yaml");
+    let text = text.replace("petstore.yaml", &petstore.display().to_string());
     let loaded = load(&[&text], &environment, &[]).unwrap();
     assert_eq!((loaded.config.rest.endpoints.len(), loaded.config.commands.len()), (6, 1));
+    assert!(!loaded.config.rest.described["rest.openapi.pets"].endpoints.is_empty());
     assert!(loaded.config.bus.tls.key.is_some());
     assert_eq!(loaded.config.mcp_servers().specs.len(), 7);
     let script = loaded.config.script.unwrap();

@@ -90,7 +90,7 @@ fn identity(config: &Config) -> Vec<String> {
             ));
         }
     }
-    for endpoint in config.rest.endpoints.iter().filter(|endpoint| endpoint.has_idle_credential()) {
+    for endpoint in config.rest.all().filter(|endpoint| endpoint.has_idle_credential()) {
         warnings.push(format!(
             "rest.endpoints: `{}` never sends its shared credential, because `per_agent` is there",
             endpoint.name

@@ -37,7 +37,7 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 impl Config {
     /// Texts that the scan would mark, if a server had written them.
     pub(crate) fn suspects(&self) -> Vec<String> {
-        if self.rest.endpoints.is_empty() && self.commands.is_empty() {
+        if self.rest.all().next().is_none() && self.commands.is_empty() {
             return Vec::new();
         }
         Scanner::new().map_or_else(|error| vec![error.to_string()], |scanner| suspects(self, &scanner))
@@ -71,13 +71,21 @@ fn written(config: &Config) -> impl Iterator<Item = WrittenText<'_>> {
         description: &endpoint.description,
         parameters: endpoint.parameters.as_deref(),
     });
+    let described = config.rest.described.iter().flat_map(|(key, described)| {
+        described.endpoints.iter().map(move |endpoint| WrittenText {
+            place: format!("{key}: `{}`", endpoint.name),
+            name: &endpoint.name,
+            description: &endpoint.description,
+            parameters: endpoint.parameters.as_deref(),
+        })
+    });
     let commands = config.commands.iter().enumerate().map(|(number, command)| WrittenText {
         place: format!("commands[{number}]"),
         name: &command.name,
         description: &command.description,
         parameters: command.parameters.as_deref(),
     });
-    endpoints.chain(commands)
+    endpoints.chain(described).chain(commands)
 }
 
 #[cfg(test)]

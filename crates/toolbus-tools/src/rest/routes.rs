@@ -1,0 +1,195 @@
+//! Where the arguments of an operation go: path, query, headers or body, in the form that its specification asks for.
+
+use std::collections::BTreeMap;
+
+use reqwest::header::{HeaderName, HeaderValue};
+use serde_json::{Map, Value};
+use toolbus_core::failure::ToolFailure;
+use toolbus_outbound::headers::parse_value;
+
+use super::template::text;
+use crate::arguments::invalid;
+
+/// Where the arguments of an operation go, by their names. Those without a route are members of the body.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ArgumentRoutes {
+    pub(super) routes: BTreeMap<String, Route>,
+    pub(super) body: RoutedBody,
+}
+
+/// Where one argument goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Route {
+    /// To the placeholder of the same name.
+    Path,
+    /// To the query, under this name.
+    Query(String, QueryStyle),
+    /// To this header.
+    Header(HeaderName),
+}
+
+/// How lists and objects are written in a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum QueryStyle {
+    /// The name again for each element; members of an object under their own names.
+    Repeated,
+    /// Elements with this between them.
+    Joined(char),
+    /// Members of an object as `name[member]`.
+    Deep,
+    /// As JSON.
+    Json,
+}
+
+/// What makes the body.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum RoutedBody {
+    /// There is none.
+    #[default]
+    None,
+    /// Arguments without a route, as an object.
+    Members {
+        /// Whether it is sent without members, too.
+        is_required: bool,
+    },
+    /// The argument of this name.
+    Whole(String),
+}
+
+/// Arguments, each in its place.
+#[derive(Debug, Default)]
+pub(super) struct RoutedArguments {
+    pub(super) path: Map<String, Value>,
+    pub(super) query: Vec<(String, Value)>,
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(super) body: Option<Value>,
+}
+
+impl ArgumentRoutes {
+    /// Puts each argument in its place; null counts as absent, but in the body.
+    ///
+    /// # Errors
+    ///
+    /// If a header cannot carry an argument.
+    pub(super) fn split(&self, arguments: &Map<String, Value>) -> Result<RoutedArguments, ToolFailure> {
+        let mut parts = RoutedArguments::default();
+        let mut members = Map::new();
+        for (argument, value) in arguments {
+            match self.routes.get(argument) {
+                Some(_) if value.is_null() => {}
+                Some(Route::Path) => drop(parts.path.insert(argument.clone(), Value::String(joined(value, ',')))),
+                Some(Route::Query(name, style)) => style.add(name, value, &mut parts.query),
+                Some(Route::Header(name)) => {
+                    let refused = |_| invalid(format!("Argument `{argument}` cannot be sent in a header."));
+                    let value = parse_value(name, &joined(value, ',')).map_err(refused)?;
+                    parts.headers.push((name.clone(), value));
+                }
+                None => match &self.body {
+                    RoutedBody::Whole(whole) if whole == argument => parts.body = Some(value.clone()),
+                    _ => drop(members.insert(argument.clone(), value.clone())),
+                },
+            }
+        }
+        if let RoutedBody::Members { is_required } = self.body
+            && (is_required || !members.is_empty())
+        {
+            parts.body = Some(Value::Object(members));
+        }
+        Ok(parts)
+    }
+}
+
+impl QueryStyle {
+    fn add(self, name: &str, value: &Value, query: &mut Vec<(String, Value)>) {
+        let pairs = match (self, value) {
+            (Self::Repeated, Value::Object(members)) => {
+                members.iter().map(|(member, value)| (member.clone(), value.clone())).collect()
+            }
+            (Self::Deep, Value::Object(members)) => {
+                members.iter().map(|(member, value)| (format!("{name}[{member}]"), value.clone())).collect()
+            }
+            (Self::Joined(separator), Value::Array(_) | Value::Object(_)) => {
+                vec![(name.to_owned(), Value::String(joined(value, separator)))]
+            }
+            (Self::Json, value) => vec![(name.to_owned(), Value::String(value.to_string()))],
+            _ => vec![(name.to_owned(), value.clone())],
+        };
+        query.extend(pairs);
+    }
+}
+
+/// A value as one string: elements, and members after their names, with `separator` between them.
+fn joined(value: &Value, separator: char) -> String {
+    let parts: Vec<String> = match value {
+        Value::Array(elements) => elements.iter().map(text).collect(),
+        Value::Object(members) => members.iter().flat_map(|(name, value)| [name.clone(), text(value)]).collect(),
+        other => return text(other),
+    };
+    parts.join(&separator.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn split(routes: &ArgumentRoutes, arguments: Value) -> RoutedArguments {
+        let Value::Object(arguments) = arguments else { panic!("an object") };
+        routes.split(&arguments).unwrap()
+    }
+
+    #[test]
+    fn each_style_of_a_query_writes_lists_and_objects_in_its_way() {
+        use QueryStyle::{Deep, Joined, Json, Repeated};
+        let written = |style: QueryStyle, value: Value| {
+            let mut query = Vec::new();
+            style.add("q", &value, &mut query);
+            query.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" & ")
+        };
+        let (list, object) = (json!([1, "b"]), json!({"x": 1, "y": [2]}));
+        let table = [
+            (Repeated, &list, r#"q=[1,"b"]"#),
+            (Repeated, &object, "x=1 & y=[2]"),
+            (Joined(','), &list, r#"q="1,b""#),
+            (Joined('|'), &object, r#"q="x|1|y|[2]""#),
+            (Deep, &object, "q[x]=1 & q[y]=[2]"),
+            (Json, &object, r#"q="{\"x\":1,\"y\":[2]}""#),
+            (Joined(' '), &json!(3), "q=3"),
+        ];
+        for (style, value, expected) in table {
+            assert_eq!(written(style, value.clone()), expected, "{style:?}");
+        }
+    }
+
+    #[test]
+    fn arguments_go_where_their_routes_lead_and_the_others_make_the_body() {
+        let header = HeaderName::from_static("x-trace");
+        let routes = [
+            ("id", Route::Path),
+            ("page", Route::Query("page[number]".to_owned(), QueryStyle::Repeated)),
+            ("trace", Route::Header(header.clone())),
+        ];
+        let routes = ArgumentRoutes {
+            routes: routes.map(|(name, route)| (name.to_owned(), route)).into(),
+            body: RoutedBody::Members { is_required: false },
+        };
+        let parts = split(&routes, json!({"id": [1, 2], "page": 3, "trace": "t", "name": "n", "none": null}));
+        assert_eq!(Value::Object(parts.path), json!({"id": "1,2"}));
+        assert_eq!(parts.query, [("page[number]".to_owned(), json!(3))]);
+        assert_eq!(parts.headers, [(header, HeaderValue::from_static("t"))]);
+        assert_eq!(parts.body, Some(json!({"name": "n", "none": null})));
+        assert!(split(&routes, json!({"id": 1, "page": null})).body.is_none());
+        let refused = routes.split(json!({"trace": "a\nb"}).as_object().unwrap()).unwrap_err();
+        assert_eq!(refused.message, "Argument `trace` cannot be sent in a header.");
+    }
+
+    #[test]
+    fn a_body_that_is_required_is_sent_without_members_and_one_that_is_whole_as_it_is() {
+        let required = ArgumentRoutes { body: RoutedBody::Members { is_required: true }, ..Default::default() };
+        assert_eq!(split(&required, json!({})).body, Some(json!({})));
+        let whole = ArgumentRoutes { body: RoutedBody::Whole("body".to_owned()), ..Default::default() };
+        assert_eq!(split(&whole, json!({"body": [1]})).body, Some(json!([1])));
+        assert!(split(&whole, json!({})).body.is_none());
+    }
+}

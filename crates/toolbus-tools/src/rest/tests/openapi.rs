@@ -1,0 +1,89 @@
+//! What the tools of a specification send.
+
+use serde_json::{Value, json};
+use toolbus_core::tool::Tool;
+use toolbus_outbound::egress::EgressRules;
+
+use super::server::TestServer;
+use crate::rest::{RestClient, openapi};
+use crate::testing::run;
+
+/// The only tool of a specification with one operation, at a server.
+fn tool(server: Option<&str>, path: &str, operation: Value, auth: Value) -> Tool {
+    let scheme = json!({"key": {"type": "apiKey", "in": "header", "name": "X-Key"}});
+    let document = json!({
+        "openapi": "3.1.0", "servers": [{"url": "https://rebound.example"}], "security": [{"key": []}],
+        "paths": {path: operation}, "components": {"securitySchemes": scheme}
+    });
+    let config = serde_json::from_value(json!({"server": server, "auth": auth})).unwrap();
+    let client = RestClient::new(EgressRules::default()).unwrap();
+    let described =
+        openapi::read("spec.json", &document.to_string(), &config, &EgressRules::default(), &client).unwrap();
+    crate::rest::tool(&described.endpoints[0], &client).unwrap()
+}
+
+#[tokio::test]
+async fn every_argument_goes_to_its_place() {
+    let server = TestServer::saying("done").await;
+    let operation = json!({"post": {
+        "operationId": "op",
+        "parameters": [
+            {"name": "ids", "in": "path", "required": true, "schema": {"type": "array"}},
+            {"name": "tag", "in": "query", "schema": {"type": "array"}},
+            {"name": "sort", "in": "query", "explode": false, "schema": {"type": "array"}},
+            {"name": "filter", "in": "query", "style": "deepObject", "schema": {"type": "object"}},
+            {"name": "where", "in": "query", "content": {"application/json": {"schema": {"type": "object"}}}},
+            {"name": "X-Trace", "in": "header", "schema": {"type": "string"}}
+        ],
+        "requestBody": {"content": {"application/vnd.api+json": {"schema": {
+            "type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "integer"}}
+        }}}}
+    }});
+    let tool = tool(Some(&server.origin), "/pets/{ids}/x", operation, json!({"key": {"key": "k3y-of-tests"}}));
+    let arguments = json!({
+        "ids": [1, 2], "tag": ["a", "b&c"], "sort": ["x", "y"], "filter": {"age": 3}, "where": {"a": [1]},
+        "X-Trace": "t-1", "name": "Rex", "size": null
+    });
+    assert_eq!(run(&tool, arguments).await.unwrap().content.as_deref(), Some("done"));
+    let seen = server.only();
+    assert_eq!(
+        (&*seen.method, &*seen.target),
+        ("POST", "/pets/1%2C2/x?filter%5Bage%5D=3&sort=x%2Cy&tag=a&tag=b%26c&where=%7B%22a%22%3A%5B1%5D%7D")
+    );
+    assert_eq!(seen.headers["x-trace"], "t-1");
+    assert_eq!(seen.headers["x-key"], "k3y-of-tests");
+    assert_eq!(seen.headers["content-type"], "application/vnd.api+json");
+    assert_eq!(serde_json::from_str::<Value>(&seen.body).unwrap(), json!({"name": "Rex", "size": null}));
+}
+
+#[tokio::test]
+async fn a_body_that_is_optional_is_left_out_where_nothing_of_it_is_given() {
+    let server = TestServer::saying("").await;
+    let operation = json!({"post": {"requestBody": {"content": {"application/json": {"schema": {"type": "array"}}}}}});
+    let tool = tool(Some(&server.origin), "/x", operation, json!({}));
+    run(&tool, json!({})).await.unwrap();
+    run(&tool, json!({"body": [1]})).await.unwrap();
+    let bodies: Vec<_> = server.seen().into_iter().map(|seen| seen.body).collect();
+    assert_eq!(bodies, ["", "[1]"]);
+}
+
+#[tokio::test]
+async fn a_host_that_the_specification_chose_is_reached_by_the_rules_for_such_hosts() {
+    let get = json!({"get": {"operationId": "op"}});
+    let denied = EgressRules::new(
+        serde_json::from_value(json!({"deny_hosts": ["rebound.example"]})).unwrap(),
+        Default::default(),
+        Default::default(),
+    );
+    let described = {
+        let document =
+            json!({"openapi": "3.0.0", "servers": [{"url": "https://rebound.example"}], "paths": {"/": get}});
+        let client = RestClient::new(EgressRules::default()).unwrap();
+        let config = serde_json::from_value(json!({})).unwrap();
+        openapi::read("spec.json", &document.to_string(), &config, &EgressRules::default(), &client).unwrap()
+    };
+    // The rules of the moment of the call decide, those for the resolved address included.
+    let tool = crate::rest::tool(&described.endpoints[0], &RestClient::new(denied).unwrap()).unwrap();
+    let failure = run(&tool, json!({})).await.unwrap_err();
+    insta::assert_snapshot!(failure.message, @"Tool 'op' may not be reached for you: the configuration denies `rebound.example`. Only an operator can allow it.");
+}
