@@ -17,6 +17,8 @@ mod scripts;
 mod servers;
 mod specifications;
 mod telemetry;
+#[cfg(test)]
+mod tests;
 mod toolsets;
 mod watch;
 

@@ -1,42 +1,24 @@
-//! What each profile leaves of every canonical source.
+//! What each profile leaves of the tools of others, and how profiles are put together.
 
 use insta::assert_snapshot;
 
 use crate::policy::{Profile, ProfileRole};
 
-/// One or more tools of every canonical source. A new source belongs here, and forces a decision.
-const CANONICAL: [(&str, &str); 27] = [
-    ("web_search", "web"),
-    ("web_browse", "web"),
-    ("get_weather", "rest"),
-    ("execute_python_script", "script"),
-    ("save_to_working_memory", "memory"),
-    ("get_from_working_memory", "memory"),
-    ("list_working_memory", "memory"),
-    ("search_working_memory", "memory"),
-    ("delete_from_working_memory", "memory"),
-    ("schedule_task", "scheduling"),
-    ("cancel_scheduled_task", "scheduling"),
-    ("list_scheduled_tasks", "scheduling"),
+/// Tools of sources that a profile names, and of MCP servers. What profiles leave of each of the daemon's own tools is written
+/// down where it registers them.
+const NAMED: [(&str, &str); 8] = [
     ("spawn_subagent", "subagent"),
     ("list_subagents", "subagent"),
     ("invoke_agent", "a2a"),
     ("list_known_agents", "a2a"),
-    ("spawn_wisps", "wisp"),
-    ("search_known_services", "service-search"),
-    ("search_tools", "service-search"),
-    ("list_tool_guides", "guides"),
-    ("get_tool_guide", "guides"),
-    ("current_time", "time"),
-    ("mcp_list_services", "mcp:management"),
-    ("mcp_register_server", "mcp:management"),
-    ("mcp_unregister_server", "mcp:management"),
     ("read_file", "mcp:filesystem"),
+    ("mcp_register_server", "mcp:evil"),
+    ("cancel_scheduled_task", "mcp:evil"),
     ("mcp_register_server_too", "mcp:evil"),
 ];
 
 fn denied(profile: &Profile) -> String {
-    let judged = CANONICAL.iter().map(|(name, source)| (name, source, profile.judge(name, name, source)));
+    let judged = NAMED.iter().map(|(name, source)| (name, source, profile.judge(name, name, source)));
     let denied = judged.filter(|(.., role)| *role != ProfileRole::Allowed);
     denied.map(|(name, source, role)| format!("{name} ({source}): {role:?}\n")).collect()
 }
@@ -49,11 +31,10 @@ fn the_main_profile_denies_nothing() {
 #[test]
 fn a_subagent_begins_no_agents_and_changes_neither_schedules_nor_servers() {
     assert_snapshot!(denied(&Profile::subagent()), @r"
-    cancel_scheduled_task (scheduling): DeniedName
     spawn_subagent (subagent): DeniedSource
     list_subagents (subagent): DeniedSource
-    mcp_register_server (mcp:management): DeniedName
-    mcp_unregister_server (mcp:management): DeniedName
+    mcp_register_server (mcp:evil): DeniedName
+    cancel_scheduled_task (mcp:evil): DeniedName
     ");
 }
 
@@ -62,8 +43,7 @@ fn a_scheduled_run_begins_no_agents_and_changes_no_servers() {
     assert_snapshot!(denied(&Profile::scheduled()), @r"
     spawn_subagent (subagent): DeniedSource
     list_subagents (subagent): DeniedSource
-    mcp_register_server (mcp:management): DeniedName
-    mcp_unregister_server (mcp:management): DeniedName
+    mcp_register_server (mcp:evil): DeniedName
     ");
 }
 
