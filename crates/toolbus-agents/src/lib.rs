@@ -5,14 +5,17 @@
 //! * [`guides`]: how families of tools are used.
 //! * [`search`]: services and tools by what they say of themselves.
 //! * [`pipeline`]: lists of calls, where later ones use values of earlier ones.
+//! * [`subagent`]: tasks for other agents, and a whiteboard.
 
 pub mod a2a;
 pub mod guides;
 pub mod pipeline;
 pub mod schedule;
 pub mod search;
+pub mod subagent;
 
 pub use self::a2a::{A2aConfig, AgentService, AgentTools};
 pub use self::guides::{Guides, GuidesConfig};
 pub use self::pipeline::{Pipelines, PipelinesConfig};
 pub use self::schedule::{ScheduleConfig, Scheduler};
+pub use self::subagent::{Subagents, SubagentsConfig};

@@ -248,6 +248,18 @@ impl AgentOutcomes {
     pub const TASKS: [&str; 6] = ["completed", "failed", "canceled", "input_required", "timeout", "not_sent"];
 }
 
+/// Receives what sub-agents report. Implementations neither block nor fail.
+pub trait SubagentEvents: Send + Sync + 'static {
+    /// A report that was taken, or not: one of the outcomes.
+    fn reported(&self, outcome: &'static str);
+}
+
+impl dyn SubagentEvents {
+    /// What becomes of reports: taken, of no task, of an agent that was not asked, of another agent than the one that works
+    /// on the task, of a task that has ended, or lost because the task could not be changed.
+    pub const OUTCOMES: [&'static str; 6] = ["taken", "no_task", "not_asked", "another_works", "ended", "lost"];
+}
+
 /// Ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Discard;
@@ -274,6 +286,10 @@ impl AgentEvents for Discard {
     fn answered(&self, _: &'static str) {}
 
     fn task_ended(&self, _: &'static str) {}
+}
+
+impl SubagentEvents for Discard {
+    fn reported(&self, _: &'static str) {}
 }
 
 impl McpServerEvents for Discard {

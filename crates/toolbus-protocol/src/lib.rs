@@ -9,6 +9,7 @@
 //! * [`ScriptInvokeRequest`] and [`ScriptInvokeResponse`] are those of a script.
 //! * [`ScheduledTaskMessage`] tells an agent that a task that it scheduled is due.
 //! * [`AgentCard`] tells of an agent, and [`AgentTaskRequest`] gives it a task.
+//! * [`SubagentTaskMessage`] is a task for another agent, [`SubagentResultMessage`] what became of it.
 //! * [`McpServersIndexed`] tells agents of MCP servers, and the requests beside it are what they ask about them.
 //! * [`llm_name`] is a tool's name as model providers accept it.
 //! * [`topic`], [`header`] and [`message_type`] hold the names.
@@ -39,9 +40,10 @@ pub use messages::{
     McpGetPromptResponse, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpListResourcesResponse,
     McpMetadataRefreshRequest, McpReadResourceResponse, McpRegisterServerRequest, McpRegisterServerResponse,
     McpServerSummary, McpServersIndexed, McpToolDefinition, McpUnregisterServerRequest, McpUnregisterServerResponse,
-    Ping, Pong, ScheduledTaskMessage, ScriptInvokeRequest, ScriptInvokeResponse, SessionEnd, ToolCancelRequest,
-    ToolCancelResponse, ToolError, ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse,
-    ToolProgress, ToolsChanged, UnknownFormat,
+    Ping, Pong, ScheduledTaskMessage, ScriptInvokeRequest, ScriptInvokeResponse, SessionEnd, SubagentCancelMessage,
+    SubagentProgressMessage, SubagentResultMessage, SubagentTaskMessage, ToolCancelRequest, ToolCancelResponse,
+    ToolError, ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse, ToolProgress, ToolsChanged,
+    UnknownFormat,
 };
 pub use properties::{MAX_SHORT_STRING, Properties, bounded};
 pub use trace::TraceContext;

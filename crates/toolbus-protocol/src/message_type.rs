@@ -40,6 +40,14 @@ pub const AGENT_TASK_STATUS_UPDATE: &str = "RockBot.A2A.AgentTaskStatusUpdate";
 pub const AGENT_TASK_ERROR: &str = "RockBot.A2A.AgentTaskError";
 /// Asks an agent to give up a task.
 pub const AGENT_TASK_CANCEL_REQUEST: &str = "RockBot.A2A.AgentTaskCancelRequest";
+/// A task for the agents that volunteer.
+pub const SUBAGENT_TASK_MESSAGE: &str = "Toolbus.SubagentTaskMessage";
+/// Tells agents that a task is not to be worked on any more.
+pub const SUBAGENT_CANCEL_MESSAGE: &str = "Toolbus.SubagentCancelMessage";
+/// How far a sub-agent is.
+pub const SUBAGENT_PROGRESS_MESSAGE: &str = "RockBot.Host.SubagentProgressMessage";
+/// What became of the task of a sub-agent.
+pub const SUBAGENT_RESULT_MESSAGE: &str = "RockBot.Host.SubagentResultMessage";
 
 /// A request to run a Python script.
 pub const SCRIPT_INVOKE_REQUEST: &str = "RockBot.Scripts.ScriptInvokeRequest";

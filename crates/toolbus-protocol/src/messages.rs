@@ -8,6 +8,7 @@ mod mcp;
 mod members;
 mod schedule;
 mod script;
+mod subagent;
 
 pub use a2a::{
     AgentArtifact, AgentCard, AgentMessage, AgentMessageBody, AgentMessagePart, AgentSkill, AgentTaskCancelRequest,
@@ -24,3 +25,4 @@ pub use mcp::{
 };
 pub use schedule::ScheduledTaskMessage;
 pub use script::{DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, ScriptInvokeRequest, ScriptInvokeResponse};
+pub use subagent::{SubagentCancelMessage, SubagentProgressMessage, SubagentResultMessage, SubagentTaskMessage};

@@ -72,10 +72,37 @@ pub fn agent_response(caller: &str) -> String {
     format!("agent.response.{caller}")
 }
 
+/// What sub-agents report.
+pub const SUBAGENT_REPORT: &str = "subagent.report";
+
+/// Where the agents of `pool` hear of tasks.
+#[must_use]
+pub fn subagent_task(pool: &str) -> String {
+    format!("subagent.task.{pool}")
+}
+
+/// Where the agents of `pool` hear of tasks that are not to be worked on any more.
+#[must_use]
+pub fn subagent_cancel(pool: &str) -> String {
+    format!("subagent.cancel.{pool}")
+}
+
+/// Where `agent` hears how far its sub-agents are.
+#[must_use]
+pub fn subagent_progress(agent: &str) -> String {
+    format!("subagent.progress.{agent}")
+}
+
+/// Where `agent` hears what became of the tasks of its sub-agents.
+#[must_use]
+pub fn subagent_result(agent: &str) -> String {
+    format!("subagent.result.{agent}")
+}
+
 /// Topics on which requests travel: no answer may ever be published there.
 ///
 /// As patterns; a topic named in the configuration comes on top of these.
-pub const REQUEST_TOPICS: [&str; 15] = [
+pub const REQUEST_TOPICS: [&str; 18] = [
     "tool.invoke.#",
     "tool.list.#",
     "tool.ping.#",
@@ -87,6 +114,9 @@ pub const REQUEST_TOPICS: [&str; 15] = [
     "discovery.announce.#",
     "agent.task.#",
     "scheduled.task.#",
+    "subagent.task.#",
+    "subagent.cancel.#",
+    SUBAGENT_REPORT,
     "llm.request.#",
     "user.message.#",
     "user.feedback.#",

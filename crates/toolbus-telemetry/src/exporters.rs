@@ -30,6 +30,7 @@ use crate::mcp_server::{self, McpServerRecorder};
 use crate::resource::resource;
 use crate::scripts::{self, ScriptLoad, ScriptRecorder};
 use crate::settings::{BusIdentity, TelemetrySettings};
+use crate::subagents::SubagentRecorder;
 use crate::tools::MAX_SERIES;
 use crate::transport::{self, TransportError};
 use crate::trust::{self, HeldTools};
@@ -186,6 +187,12 @@ impl Exporters {
     #[must_use]
     pub fn web(&self) -> WebRecorder {
         WebRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
+    }
+
+    /// The recorder of sub-agents.
+    #[must_use]
+    pub fn subagents(&self) -> SubagentRecorder {
+        SubagentRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
     }
 
     /// The recorder of requests from MCP clients.

@@ -16,6 +16,7 @@ mod schedule;
 mod scripts;
 mod servers;
 mod specifications;
+mod subagents;
 mod telemetry;
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use toolbus_agents::a2a::{AgentsError, Announcer};
 use toolbus_agents::schedule::TaskStore;
-use toolbus_agents::{AgentService, Pipelines};
+use toolbus_agents::{AgentService, Pipelines, Subagents};
 use toolbus_broker::rabbitmq;
 use toolbus_core::audit::Audit;
 use toolbus_core::bus::{Bus, BusState};
@@ -123,6 +124,7 @@ pub struct App {
     agents: Option<AgentService>,
     /// Announces this daemon as an agent; absent where it does not.
     announcer: Option<Announcer>,
+    subagents: Option<Subagents>,
     /// Cancelled when tasks are published no more.
     stop_scheduling: CancellationToken,
     scheduler: JoinSet<()>,
@@ -288,6 +290,8 @@ impl App {
         // Calls right after the start must find these tools.
         policy.refresh();
         let pins = pins::open(config, pin_file, is_daemon, &policy).await?;
+        let subagents = subagents::new(config, &store, &bus, || telemetry::of_subagents(exporters));
+        registry.register_all(subagents::tools(config, subagents.as_ref()))?;
         let registrar =
             servers.as_ref().filter(|_| is_daemon).and_then(|servers| servers.registrar(config, Arc::clone(&store)));
         let (_, of_servers) = servers.as_ref().map(|servers| servers.plan(config, |_| None)).unwrap_or_default();
@@ -365,6 +369,7 @@ impl App {
             pipelines,
             agents,
             announcer,
+            subagents,
             stop_scheduling: CancellationToken::new(),
             scheduler: JoinSet::new(),
             memory_check,

@@ -64,7 +64,7 @@ pub use policy::PolicyError;
 pub use secrets::KeyedSecret;
 pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
-pub use toolbus_agents::{A2aConfig, GuidesConfig, PipelinesConfig, ScheduleConfig};
+pub use toolbus_agents::{A2aConfig, GuidesConfig, PipelinesConfig, ScheduleConfig, SubagentsConfig};
 pub use toolbus_memory::{MemoryConfig, ResultsConfig};
 pub use toolbus_outbound::egress::EgressConfig;
 pub use toolbus_scripts::commands::CommandConfig;
@@ -129,6 +129,9 @@ pub struct Config {
     /// Lists of calls, where later ones use values of earlier ones; absent: there is no tool for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pipelines: Option<PipelinesConfig>,
+    /// Tasks for other agents, and a whiteboard; absent: there are no tools for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subagents: Option<SubagentsConfig>,
     /// Results that are too long for a model.
     pub results: ResultsConfig,
     /// Tools and MCP servers that fail again and again.

@@ -41,6 +41,7 @@ mod secrets;
 mod sidecar;
 mod starting;
 mod storm;
+mod subagents;
 mod switches;
 mod telemetry;
 mod tools;

@@ -17,6 +17,7 @@ use crate::observed::{self, Attributes, Series};
 use crate::pins;
 use crate::scripts;
 use crate::servers;
+use crate::subagents;
 use crate::support::{Daemon, OK, SAMPLED, Script, delivery, embedded, parent, rabbit, refused, request, tool};
 use crate::tables::{self, AttributeRow};
 use crate::web;
@@ -96,6 +97,7 @@ async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Bu
     scripts::run_in_every_way(&daemon.exporters);
     agents::use_in_every_way(&daemon.exporters);
     web::use_in_every_way(&daemon.exporters);
+    subagents::report_in_every_way(&daemon.exporters);
     daemon.end().await;
 }
 

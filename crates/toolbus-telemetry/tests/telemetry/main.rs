@@ -21,6 +21,7 @@ mod pins;
 mod scripts;
 mod servers;
 mod spans;
+mod subagents;
 mod support;
 mod tables;
 mod web;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use toolbus_agents::guides::Guide;
-use toolbus_agents::{AgentTools, Guides, a2a, pipeline, schedule, search};
+use toolbus_agents::{AgentTools, Guides, a2a, pipeline, schedule, search, subagent};
 use toolbus_core::caller::Caller;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::Tool;
@@ -22,7 +22,7 @@ use super::servers::Instructions;
 use crate::config::Config;
 
 /// The guides of families of tools: source, name and text.
-const FAMILIES: [(&str, &str, &str); 10] = [
+const FAMILIES: [(&str, &str, &str); 12] = [
     ("time", "time", time::GUIDE),
     ("rest", "rest", rest::GUIDE),
     (commands::SOURCE, "commands", commands::GUIDE),
@@ -32,6 +32,8 @@ const FAMILIES: [(&str, &str, &str); 10] = [
     (schedule::tools::SOURCE, "scheduling", schedule::GUIDE),
     (pipeline::SOURCE, "pipelines", pipeline::GUIDE),
     (a2a::tools::SOURCE, "agents", a2a::GUIDE),
+    (subagent::tools::SOURCE, "subagents", subagent::GUIDE),
+    (subagent::whiteboard::SOURCE, "subagents", subagent::GUIDE),
     (model_tools::SOURCE, "mcp-tool-guide", model_tools::GUIDE),
 ];
 

@@ -81,6 +81,9 @@ impl App {
         let (dispatcher, sessions) = (self.dispatcher.clone(), self.sessions.clone());
         let mut control = ControlService::new(about, self.bus(), reply_rules(&self.config), dispatcher, sessions);
         let mut queues = queues(&self.config);
+        let (with_subagents, reports) = self.with_subagents(control);
+        control = with_subagents;
+        queues.extend(reports.map(|subscription| (subscription, Takes::Requests)));
         if let Some(servers) = self.servers.clone() {
             control = self.with_servers(control, &servers);
             queues.extend(queues_of_servers(&self.config));

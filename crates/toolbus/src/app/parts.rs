@@ -13,7 +13,7 @@ use toolbus_core::registry::Registry;
 use toolbus_core::toolsets::SessionSet;
 
 use super::toolsets::in_sessions;
-use super::{AppError, AppServers, agents, guides, memory, pipelines, schedule, scripts};
+use super::{AppError, AppServers, agents, guides, memory, pipelines, schedule, scripts, subagents};
 use crate::config::store::OpenStore;
 use crate::config::{AmqpUrl, BusUrl, Config, secrets};
 use crate::http::{McpAdmin, NoServers};
@@ -59,6 +59,9 @@ pub fn registry(config: &Config) -> Result<Registry, AppError> {
     let guides = guides::load(config, None)?;
     let policy = policy(config, Registry::new())?;
     registry.register_all(guides::tools(config, guides.as_ref(), &policy, None, None))?;
+    let (store, bus): (_, Arc<dyn Bus>) = (OpenStore::in_memory().store, Arc::new(Embedded::new()));
+    let subagents = subagents::new(config, &store, &bus, || Arc::new(Discard));
+    registry.register_all(subagents::tools(config, subagents.as_ref()))?;
     let pipelines = pipelines::new(config, &policy, Arc::new(pipelines::Uncallable));
     registry.register_all(pipelines::tool(config, pipelines.as_ref()).into_iter().collect())?;
     let (store, events) = (OpenStore::in_memory().store, Arc::new(Discard));

@@ -19,7 +19,7 @@ use tracing::field::Empty;
 use super::parts::hide;
 use super::specifications::with_specifications;
 use super::toolsets::in_sessions;
-use super::{App, GuidesError, ScriptsError, agents, guides, memory, pipelines, schedule};
+use super::{App, GuidesError, ScriptsError, agents, guides, memory, pipelines, schedule, subagents};
 use crate::config::toolsets::Kind;
 use crate::config::{Config, McpConfig, PinsConfig, PolicyError, Problems, ToolsConfig, ToolsError};
 use crate::http::ReloadReport;
@@ -127,6 +127,7 @@ impl App {
         tools.extend(memory::tools(&merged, self.memory.as_ref()));
         tools.extend(schedule::tools(&merged, &self.tasks));
         tools.extend(pipelines::tool(&merged, self.pipelines.as_ref()));
+        tools.extend(subagents::tools(&merged, self.subagents.as_ref()));
         let read = guides::load(&next, self.servers.as_ref())?;
         let of_agents = agents::of_rules(&merged, self.agents.as_ref())?;
         tools.extend(agents::tools(&merged, of_agents.as_ref()));
@@ -333,6 +334,7 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
         ("schedule", running.schedule != next.schedule),
         ("pipelines", running.pipelines != next.pipelines),
         ("a2a", running.a2a != next.a2a),
+        ("subagents", running.subagents != next.subagents),
         ("results", running.results != next.results),
         ("audit", running.audit != next.audit),
         ("mcp", next.mcp.is_configured() && !has_servers),

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use toolbus_core::Clock;
 use toolbus_core::breaker::Breakers;
 use toolbus_core::bus::BusState;
-use toolbus_core::events::{AgentEvents, Discard, McpClientEvents, ScriptEvents, WebEvents};
+use toolbus_core::events::{AgentEvents, Discard, McpClientEvents, ScriptEvents, SubagentEvents, WebEvents};
 use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
@@ -141,6 +141,14 @@ pub(super) fn of_agents(exporters: Option<&Exporters>) -> Arc<dyn AgentEvents> {
 pub(super) fn of_web(exporters: Option<&Exporters>) -> Arc<dyn WebEvents> {
     match exporters {
         Some(exporters) => Arc::new(exporters.web()),
+        None => Arc::new(Discard),
+    }
+}
+
+/// Records reports of sub-agents; a command records nothing.
+pub(super) fn of_subagents(exporters: Option<&Exporters>) -> Arc<dyn SubagentEvents> {
+    match exporters {
+        Some(exporters) => Arc::new(exporters.subagents()),
         None => Arc::new(Discard),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use toolbus_agents::{a2a, guides, pipeline, schedule, search};
+use toolbus_agents::{a2a, guides, pipeline, schedule, search, subagent};
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_scripts::{commands, tool};
 
@@ -93,12 +93,14 @@ pub(crate) struct OwnTool {
 
 /// The tools of sections that bring some, as far as `has` says that there is the section; those of a search if `searches`.
 pub(crate) fn own_tools(has: impl Fn(&str) -> bool, searches: bool) -> Vec<OwnTool> {
-    let families: [(&str, &str, &[&str]); 6] = [
+    let families: [(&str, &str, &[&str]); 8] = [
         ("memory", toolbus_memory::tools::SOURCE, &toolbus_memory::NAMES),
         ("schedule", schedule::tools::SOURCE, &schedule::NAMES),
         ("a2a", a2a::tools::SOURCE, &a2a::NAMES),
         ("guides", guides::SOURCE, &guides::NAMES),
         ("pipelines", pipeline::SOURCE, &pipeline::NAMES),
+        ("subagents", subagent::tools::SOURCE, &subagent::tools::NAMES),
+        ("subagents", subagent::whiteboard::SOURCE, &subagent::whiteboard::NAMES),
         ("tools", search::SOURCE, &search::NAMES),
     ];
     let there = families.into_iter().filter(|(section, ..)| if *section == "tools" { searches } else { has(section) });
@@ -112,6 +114,7 @@ impl Config {
             "schedule" => self.schedule.is_some(),
             "pipelines" => self.pipelines.is_some(),
             "a2a" => self.a2a.is_some(),
+            "subagents" => self.subagents.is_some(),
             _ => self.guides.is_some(),
         };
         own_tools(has, self.tools.search)

@@ -1,0 +1,345 @@
+//! Brings tasks to the agents that volunteer, and what they report to the agents that gave the tasks.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::bus::{Bus, Outgoing, PublishError, Routing, Target};
+use toolbus_core::caller::AgentName;
+use toolbus_core::events::SubagentEvents;
+use toolbus_core::store::Store;
+use toolbus_core::text::{shortened, shown};
+use toolbus_core::throttle::Throttle;
+use toolbus_core::{Clock, ControlError, ControlHandler, ControlReply, ControlRequest};
+use toolbus_protocol::{
+    Envelope, Random, SubagentCancelMessage, SubagentProgressMessage, SubagentResultMessage, SubagentTaskMessage,
+    derived_message_id, header, message_type, topic,
+};
+
+use super::config::SubagentsConfig;
+use super::task::{Ignored, SubagentEnd, SubagentTask, forget_ended};
+use super::value_store::{ShareValueError, ShareValues};
+
+/// The profile that an agent works on a task with.
+const PROFILE: &str = "subagent";
+/// Longest wait for the confirm of a message.
+const PUBLISH_TIME: Duration = Duration::from_secs(10);
+/// Time between two looks at what is over and what is to be told.
+const PERIOD: Duration = Duration::from_secs(5);
+/// Digits of the digest of a share that the ids of its tasks begin with.
+const SHARE_DIGITS: usize = 8;
+/// Digits of an id after that.
+const ID_DIGITS: usize = 16;
+/// Longest report of progress, in characters.
+const MAX_PROGRESS: usize = 1000;
+
+/// The tasks of agents for others. Cheap to clone.
+#[derive(Clone)]
+pub struct Subagents {
+    pub(super) config: Arc<SubagentsConfig>,
+    pub(super) tasks: ShareValues,
+    pub(super) boards: ShareValues,
+    bus: Arc<dyn Bus>,
+    events: Arc<dyn SubagentEvents>,
+    /// The daemon's name.
+    name: Arc<str>,
+    pub(super) clock: Clock,
+    random: Random,
+    ignored: Arc<Throttle>,
+    away: Arc<Throttle>,
+}
+
+/// Why a message did not arrive.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotPublished {
+    #[error("no queue takes it")]
+    Unroutable,
+    #[error(transparent)]
+    Bus(#[from] PublishError),
+    #[error("the broker has not confirmed it in time")]
+    Late,
+}
+
+impl Subagents {
+    /// Tasks that are kept in `store` and travel over `bus`.
+    #[must_use]
+    pub fn new(
+        config: &SubagentsConfig,
+        store: &Arc<dyn Store>,
+        bus: Arc<dyn Bus>,
+        events: Arc<dyn SubagentEvents>,
+        name: &str,
+        (clock, random): (Clock, Random),
+    ) -> Self {
+        Self {
+            config: Arc::new(config.clone()),
+            tasks: ShareValues::new(Arc::clone(store), "subagents"),
+            boards: ShareValues::new(Arc::clone(store), "whiteboards"),
+            bus,
+            events,
+            name: name.into(),
+            clock,
+            random,
+            ignored: Arc::default(),
+            away: Arc::default(),
+        }
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.clock.since_epoch().as_secs()
+    }
+
+    /// An id for a task of a share, which says whose it is.
+    pub(super) fn task_id(&self, share: &str) -> String {
+        let random = self.random.id();
+        format!("{}{}", digits(share), random.get(..ID_DIGITS).unwrap_or(&random))
+    }
+
+    /// The share whose task may have this id.
+    pub(super) async fn share_of(&self, task: &str) -> Result<Option<String>, ShareValueError> {
+        let shares = self.tasks.shares().await?;
+        Ok(shares.into_iter().find(|share| task.strip_prefix(&digits(share)).is_some()))
+    }
+
+    /// The agents of a pool.
+    pub(super) fn pool(&self, name: &str) -> &[AgentName] {
+        self.config.pools.get(name).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Times out tasks and tells results that were not told, until `stop` is cancelled.
+    pub async fn run(self, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            if let Err(error) = self.sweep().await
+                && self.away.due().is_some()
+            {
+                tracing::warn!(%error, "tasks of sub-agents cannot be read or changed");
+            }
+            tokio::select! {
+                () = tokio::time::sleep(PERIOD) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+    }
+
+    pub(super) async fn sweep(&self) -> Result<(), ShareValueError> {
+        for share in self.tasks.shares().await? {
+            let now = self.now();
+            let tasks: Vec<SubagentTask> = self.tasks.read(&share).await?;
+            if tasks.iter().any(|task| task.end.is_none() && task.deadline <= now) {
+                let expired = self.tasks.update(&share, |tasks: &mut Vec<SubagentTask>| {
+                    let expired: Vec<SubagentTask> =
+                        tasks.iter_mut().filter_map(|task| task.expire(now).then(|| task.clone())).collect();
+                    Ok::<_, Infallible>(expired)
+                });
+                let Ok(expired) = expired.await?;
+                for task in expired {
+                    self.call_off(&task, "Its time is over.").await;
+                }
+            }
+            let tasks: Vec<SubagentTask> = self.tasks.read(&share).await?;
+            for task in tasks.iter().filter(|task| task.end.as_ref().is_some_and(|end| !end.is_told)) {
+                self.tell(&share, task).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings a task to its pool.
+    pub(super) async fn offer(&self, task: &SubagentTask, context: Option<String>) -> Result<(), NotPublished> {
+        let body = SubagentTaskMessage {
+            task_id: task.id.clone(),
+            subagent_session_id: task.session.clone(),
+            primary_session_id: task.primary_session.clone(),
+            agent: task.agent.to_string(),
+            description: task.description.clone(),
+            context,
+            deadline: time(task.deadline),
+        };
+        let mut envelope = self.envelope(message_type::SUBAGENT_TASK_MESSAGE, task, "task");
+        envelope = envelope.with_header(header::TOOL_PROFILE, PROFILE);
+        topic::SUBAGENT_REPORT.clone_into(&mut envelope.reply_to);
+        self.publish(topic::subagent_task(&task.pool), envelope, &body, true).await
+    }
+
+    /// Tells the pool of a task that it is not to be worked on; who does not hear it is ignored later.
+    pub(super) async fn call_off(&self, task: &SubagentTask, reason: &str) {
+        let body = SubagentCancelMessage { task_id: task.id.clone(), reason: reason.to_owned() };
+        let envelope = self.envelope(message_type::SUBAGENT_CANCEL_MESSAGE, task, "cancel");
+        let _ = self.publish(topic::subagent_cancel(&task.pool), envelope, &body, false).await;
+    }
+
+    /// Brings the result of a task to the agent that gave it. One that does not arrive is told again later.
+    async fn tell(&self, share: &str, task: &SubagentTask) -> Result<(), ShareValueError> {
+        let Some(end) = &task.end else { return Ok(()) };
+        let body = SubagentResultMessage {
+            task_id: task.id.clone(),
+            subagent_session_id: task.session.clone(),
+            primary_session_id: task.primary_session.clone(),
+            output: end.output.clone(),
+            is_success: end.is_success,
+            error: end.error.clone(),
+            timestamp: time(end.at),
+        };
+        let envelope = self.to_agent(message_type::SUBAGENT_RESULT_MESSAGE, task, "result");
+        if self.publish(topic::subagent_result(task.agent.as_str()), envelope, &body, true).await.is_ok() {
+            let told = self.tasks.update(share, |tasks: &mut Vec<SubagentTask>| {
+                let told = tasks.iter_mut().find(|one| one.id == task.id).and_then(|one| one.end.as_mut());
+                told.into_iter().for_each(|end| end.is_told = true);
+                Ok::<_, Infallible>(())
+            });
+            let Ok(()) = told.await?;
+        }
+        Ok(())
+    }
+
+    /// Takes a report of progress: `Ok` says that it is one of the agent that works on the task.
+    pub(super) async fn progressed(
+        &self,
+        sender: Option<&AgentName>,
+        report: SubagentProgressMessage,
+    ) -> Result<Result<(), Ignored>, ShareValueError> {
+        let claimed = self.change(sender, &report.task_id, |_| {}).await?;
+        let Ok((_, task)) = claimed else { return Ok(claimed.map(drop)) };
+        let body = SubagentProgressMessage {
+            task_id: task.id.clone(),
+            subagent_session_id: task.session.clone(),
+            primary_session_id: task.primary_session.clone(),
+            message: shortened(&report.message, MAX_PROGRESS).into_owned(),
+            timestamp: time(self.now()),
+        };
+        let mut envelope = self.to_agent(message_type::SUBAGENT_PROGRESS_MESSAGE, &task, "progress");
+        envelope.message_id = Some(self.random.id());
+        let _ = self.publish(topic::subagent_progress(task.agent.as_str()), envelope, &body, false).await;
+        Ok(Ok(()))
+    }
+
+    /// Takes a result, and tells it.
+    pub(super) async fn ended(
+        &self,
+        sender: Option<&AgentName>,
+        report: SubagentResultMessage,
+    ) -> Result<Result<(), Ignored>, ShareValueError> {
+        let now = self.now();
+        let SubagentResultMessage { output, is_success, error, .. } = report;
+        let ended = self.change(sender, &report.task_id, |task| {
+            let (output, error) = (output.clone(), error.clone());
+            task.end = Some(SubagentEnd { at: now, output, is_success, error, is_told: false });
+        });
+        let ended = ended.await?;
+        let Ok((share, task)) = ended else { return Ok(ended.map(drop)) };
+        // It is kept: what fails now is told later.
+        self.tell(&share, &task).await.map(Ok)
+    }
+
+    /// Changes a task that its sender works on, or begins to work on by this; returns it with its share.
+    pub(super) async fn change(
+        &self,
+        sender: Option<&AgentName>,
+        id: &str,
+        change: impl Fn(&mut SubagentTask),
+    ) -> Result<Result<(String, SubagentTask), Ignored>, ShareValueError> {
+        let Some(share) = self.share_of(id).await? else { return Ok(Err(Ignored::NoTask)) };
+        let now = self.now();
+        let changed = self.tasks.update(&share, |tasks: &mut Vec<SubagentTask>| {
+            let task = tasks.iter_mut().find(|task| task.id == id).ok_or(Ignored::NoTask)?;
+            task.claim(sender, self.pool(&task.pool.clone()), now)?;
+            change(task);
+            let task = task.clone();
+            forget_ended(tasks);
+            Ok(task)
+        });
+        Ok(changed.await?.map(|task| (share, task)))
+    }
+
+    /// The envelope of a message about a task.
+    fn envelope(&self, kind: &str, task: &SubagentTask, purpose: &str) -> Envelope {
+        let id = derived_message_id(task.agent.as_str(), &task.id, purpose);
+        let mut envelope = Envelope::outgoing(kind, &self.name, id, self.clock.wall());
+        task.id.clone_into(&mut envelope.correlation_id);
+        envelope
+    }
+
+    /// The same for the agent that gave it, with words of another agent in it.
+    fn to_agent(&self, kind: &str, task: &SubagentTask, purpose: &str) -> Envelope {
+        let envelope = self.envelope(kind, task, purpose);
+        Envelope { destination: Some(task.agent.to_string()), ..envelope }
+            .with_header(header::CONTENT_TRUST, header::TRUST_TOOL_OUTPUT)
+    }
+
+    async fn publish(
+        &self,
+        topic: String,
+        envelope: Envelope,
+        body: &impl Serialize,
+        mandatory: bool,
+    ) -> Result<(), NotPublished> {
+        let message = Outgoing {
+            target: Target::Topic(topic),
+            mandatory,
+            proven: false,
+            properties: envelope.into_properties().into(),
+            body: serde_json::to_vec(body).unwrap_or_default().into(),
+        };
+        match tokio::time::timeout(PUBLISH_TIME, self.bus.publish(&message)).await {
+            Ok(Ok(Routing::Routed)) => Ok(()),
+            Ok(Ok(Routing::Unroutable)) => Err(NotPublished::Unroutable),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(NotPublished::Late),
+        }
+    }
+}
+
+/// Takes what sub-agents report. Nothing is answered: a report that does not count is counted and ignored.
+impl ControlHandler for Subagents {
+    fn message_type(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+        async move {
+            let (kind, sender) = (&*asked.envelope.message_type, asked.caller.agent.as_ref());
+            let taken = if kind == message_type::SUBAGENT_PROGRESS_MESSAGE {
+                self.progressed(sender, SubagentProgressMessage::parse(&asked.body)?).await
+            } else if kind == message_type::SUBAGENT_RESULT_MESSAGE {
+                self.ended(sender, SubagentResultMessage::parse(&asked.body)?).await
+            } else {
+                return Err(ControlError::Type(shown(kind)));
+            };
+            let outcome = match taken {
+                Ok(Ok(())) => "taken",
+                Ok(Err(ignored)) => {
+                    if let Some(left_out) = self.ignored.due() {
+                        let (sender, reason) = (shown(&asked.caller.name), ignored.as_str());
+                        tracing::warn!(sender, reason, left_out, "ignored a report of a sub-agent");
+                    }
+                    ignored.as_str()
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a report of a sub-agent was lost: its task cannot be changed");
+                    "lost"
+                }
+            };
+            self.events.reported(outcome);
+            Ok(None)
+        }
+        .boxed()
+    }
+}
+
+/// What ids of tasks of a share begin with.
+fn digits(share: &str) -> String {
+    let mut digest = derived_message_id(share, "", "");
+    digest.truncate(SHARE_DIGITS);
+    digest
+}
+
+/// Seconds since 1970 as RFC 3339.
+fn time(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    time.unwrap_or(Timestamp::MAX).to_string()
+}

@@ -1,0 +1,230 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use toolbus_broker::embedded::Embedded;
+use toolbus_core::Clock;
+use toolbus_core::bus::{Bus as _, Delivery, Ownership, Subscription};
+use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::events::Discard;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::store::Store;
+use toolbus_core::tool::{ToolCall, ToolOutput};
+use toolbus_protocol::{Random, SubagentProgressMessage, SubagentResultMessage};
+use toolbus_store::Memory;
+
+use super::task::Ignored;
+use super::{Subagents, SubagentsConfig};
+
+/// Tasks of ana for the pool of w1 and w2.
+struct Fixture {
+    subagents: Subagents,
+    clock: Clock,
+    bus: Embedded,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let (bus, clock, store): (_, _, Arc<dyn Store>) =
+            (Embedded::new(), Clock::manual(), Arc::new(Memory::default()));
+        let pools = [("thinkers".to_owned(), vec![name("w1"), name("w2")])].into();
+        let config = SubagentsConfig { pools, max_tasks: 2, max_entries: 2, ..SubagentsConfig::default() };
+        let parts = (clock, Random::seeded(1));
+        let subagents = Subagents::new(&config, &store, Arc::new(bus.clone()), Arc::new(Discard), "toolbus", parts);
+        Self { subagents, clock, bus }
+    }
+
+    fn queue(&self, topic: &str) -> mpsc::Receiver<Delivery> {
+        self.bus.connect().consume(Subscription {
+            queue: format!("queue of {topic}"),
+            topics: vec![topic.to_owned()],
+            prefetch: 100,
+            max_body: 100_000,
+            ownership: Ownership::Shared,
+        })
+    }
+
+    async fn call(&self, agent: &str, tool: &str, arguments: Value) -> Result<ToolOutput, ToolFailure> {
+        let tools = [self.subagents.tools(), self.subagents.whiteboard_tools()].concat();
+        let tool = tools.into_iter().find(|one| &*one.descriptor.name == tool).unwrap();
+        let call = ToolCall {
+            tool: Arc::clone(&tool.descriptor.name),
+            caller: Arc::new(Caller { session: Some("session/1".into()), ..Caller::agent(name(agent)) }),
+            call_id: "call-1".into(),
+            arguments: Arc::new(serde_json::from_value(arguments).unwrap()),
+            deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
+            limit: Duration::from_secs(30),
+            cancelled: CancellationToken::new(),
+            trace: None,
+            room: None,
+            progress: None,
+            idempotency_key: None,
+        };
+        tool.executor.execute_boxed(call).await
+    }
+
+    async fn text(&self, agent: &str, tool: &str, arguments: Value) -> String {
+        self.call(agent, tool, arguments).await.unwrap().content.unwrap()
+    }
+
+    /// Gives a task of ana; returns its id.
+    async fn spawn(&self) -> String {
+        let arguments = json!({"description": "Count the frogs", "context": "In the pond", "timeout_minutes": 5});
+        let text = self.text("ana", "spawn_subagent", arguments).await;
+        let id = text.strip_prefix("Subagent spawned with task_id: ").unwrap_or_else(|| panic!("{text}"));
+        id.split('.').next().unwrap().to_owned()
+    }
+
+    async fn progress(&self, by: &str, task: &str) -> Result<(), Ignored> {
+        let message = "counting".to_owned();
+        let report = SubagentProgressMessage { task_id: task.to_owned(), message, ..Default::default() };
+        self.subagents.progressed(Some(&name(by)), report).await.unwrap()
+    }
+
+    async fn result(&self, by: &str, task: &str, output: &str) -> Result<(), Ignored> {
+        let (task_id, output) = (task.to_owned(), output.to_owned());
+        let report = SubagentResultMessage { task_id, output, is_success: true, ..Default::default() };
+        self.subagents.ended(Some(&name(by)), report).await.unwrap()
+    }
+}
+
+fn name(text: &str) -> AgentName {
+    AgentName::parse(text).unwrap()
+}
+
+/// The body of the next message, which is acknowledged.
+async fn next(queue: &mut mpsc::Receiver<Delivery>) -> Value {
+    let delivery = queue.recv().await.unwrap();
+    let body = serde_json::from_slice(&delivery.body).unwrap();
+    delivery.settle.acknowledge().await;
+    body
+}
+
+#[tokio::test]
+async fn a_task_is_offered_to_its_pool_and_its_reports_reach_the_agent_that_gave_it() {
+    let fixture = Fixture::new();
+    let (mut offers, mut results) = (fixture.queue("subagent.task.thinkers"), fixture.queue("subagent.result.ana"));
+    let mut progress = fixture.queue("subagent.progress.ana");
+    let id = fixture.spawn().await;
+    let offer = offers.recv().await.unwrap();
+    assert_eq!(offer.properties.reply_to.as_deref(), Some("subagent.report"));
+    assert_eq!(offer.properties.header("rb-rb-tool-profile"), Some("subagent"));
+    let body: Value = serde_json::from_slice(&offer.body).unwrap();
+    assert_eq!(
+        body,
+        json!({
+            "taskId": id, "subagentSessionId": format!("subagent/{id}"), "primarySessionId": "session/1", "agent": "ana",
+            "description": "Count the frogs", "context": "In the pond", "deadline": "2026-01-01T00:05:00Z",
+        })
+    );
+    let listed = fixture.text("ana", "list_subagents", json!({})).await;
+    assert_eq!(listed, format!("Active subagents (1):\n- {id}, by nobody yet, for 0 s, 300 s left: Count the frogs"));
+
+    assert_eq!(fixture.progress("w1", &id).await, Ok(()));
+    assert_eq!(next(&mut progress).await["message"], "counting");
+    assert_eq!(fixture.result("w1", &id, "42").await, Ok(()));
+    let result = next(&mut results).await;
+    assert_eq!((&result["taskId"], &result["output"], &result["isSuccess"]), (&json!(id), &json!("42"), &json!(true)));
+    let listed = fixture.text("ana", "list_subagents", json!({})).await;
+    assert_eq!(listed, format!("No active subagents.\n\nEnded: {id}: Count the frogs\n42"));
+    assert_eq!(fixture.text("bo", "list_subagents", json!({})).await, "No active subagents.");
+}
+
+#[tokio::test]
+async fn reports_of_agents_that_were_not_asked_that_answer_twice_late_or_as_somebody_else_are_ignored() {
+    let fixture = Fixture::new();
+    let (_offers, mut results) = (fixture.queue("subagent.task.thinkers"), fixture.queue("subagent.result.ana"));
+    let (one, two) = (fixture.spawn().await, fixture.spawn().await);
+    assert_eq!(fixture.result("eve", &one, "lies").await, Err(Ignored::NotAsked));
+    assert_eq!(fixture.result("ana", &one, "mine").await, Err(Ignored::NotAsked));
+    assert_eq!(fixture.result("w1", "0123456789", "x").await, Err(Ignored::NoTask));
+    assert_eq!(fixture.result("w1", &format!("{one}0"), "x").await, Err(Ignored::NoTask));
+    assert_eq!(fixture.progress("w1", &one).await, Ok(()));
+    assert_eq!(fixture.result("w2", &one, "not mine").await, Err(Ignored::AnotherWorks));
+    assert_eq!(fixture.progress("w2", &one).await, Err(Ignored::AnotherWorks));
+    assert_eq!(fixture.result("w1", &one, "first").await, Ok(()));
+    assert_eq!(fixture.result("w1", &one, "second").await, Err(Ignored::Ended));
+    assert_eq!(next(&mut results).await["output"], "first");
+    fixture.clock.advance(Duration::from_secs(300));
+    assert_eq!(fixture.result("w2", &two, "late").await, Err(Ignored::Ended));
+    fixture.subagents.sweep().await.unwrap();
+    let late = next(&mut results).await;
+    assert_eq!(
+        (&late["isSuccess"], &late["error"]),
+        (&json!(false), &json!("The sub-agent did not finish within 5 min."))
+    );
+    fixture.subagents.sweep().await.unwrap();
+    assert!(results.try_recv().is_err(), "each end is told once");
+}
+
+#[tokio::test]
+async fn a_task_that_is_cancelled_is_called_off_and_has_no_result() {
+    let fixture = Fixture::new();
+    let (_offers, mut cancelled) = (fixture.queue("subagent.task.thinkers"), fixture.queue("subagent.cancel.thinkers"));
+    let id = fixture.spawn().await;
+    let cancel = |agent: &'static str| fixture.text(agent, "cancel_subagent", json!({"task_id": id}));
+    assert_eq!(cancel("bo").await, format!("No active subagent found with task_id '{id}'."));
+    assert_eq!(cancel("ana").await, format!("Subagent {id} cancelled."));
+    assert_eq!(next(&mut cancelled).await, json!({"taskId": id, "reason": "It was cancelled."}));
+    assert_eq!(cancel("ana").await, format!("No active subagent found with task_id '{id}'."));
+    assert_eq!(fixture.result("w1", &id, "done").await, Err(Ignored::Ended));
+}
+
+#[tokio::test]
+async fn a_task_that_nobody_takes_or_for_which_there_is_no_room_is_an_error() {
+    let fixture = Fixture::new();
+    let arguments = json!({"description": "x"});
+    let output = fixture.call("ana", "spawn_subagent", arguments.clone()).await.unwrap();
+    let text = "Error: no agent of the pool `thinkers` can be reached: no queue takes it.";
+    assert_eq!((output.is_error, output.content.as_deref()), (true, Some(text)));
+    let _offers = fixture.queue("subagent.task.thinkers");
+    fixture.spawn().await;
+    fixture.spawn().await;
+    let output = fixture.call("ana", "spawn_subagent", arguments.clone()).await.unwrap();
+    let text = "Error: 2 tasks are under way, which is the most. Wait for one, or cancel it.";
+    assert_eq!((output.is_error, output.content.as_deref()), (true, Some(text)));
+    assert!(!fixture.call("bo", "spawn_subagent", arguments).await.unwrap().is_error);
+    let unknown = json!({"description": "x", "pool": "none"});
+    assert_eq!(fixture.call("bo", "spawn_subagent", unknown).await.unwrap_err().cause, Cause::InvalidArguments);
+}
+
+#[tokio::test]
+async fn a_result_that_no_queue_takes_is_told_once_one_does() {
+    let fixture = Fixture::new();
+    let _offers = fixture.queue("subagent.task.thinkers");
+    let id = fixture.spawn().await;
+    assert_eq!(fixture.result("w1", &id, "42").await, Ok(()));
+    fixture.subagents.sweep().await.unwrap();
+    let mut results = fixture.queue("subagent.result.ana");
+    fixture.subagents.sweep().await.unwrap();
+    assert_eq!(next(&mut results).await["output"], "42");
+}
+
+#[tokio::test]
+async fn a_whiteboard_is_its_agents_and_that_of_the_sub_agents_that_work_for_it() {
+    let fixture = Fixture::new();
+    let _offers = fixture.queue("subagent.task.thinkers");
+    let id = fixture.spawn().await;
+    let write = json!({"key": "plan", "value": "count twice"});
+    assert_eq!(fixture.text("ana", "whiteboard_write", write).await, "Wrote 'plan' to the whiteboard.");
+    let of_task = json!({"key": "plan", "task_id": id});
+    assert_eq!(fixture.text("w1", "whiteboard_read", of_task.clone()).await, "count twice");
+    for stranger in ["w2", "eve"] {
+        let refused = fixture.call(stranger, "whiteboard_read", of_task.clone()).await.unwrap_err();
+        assert_eq!(refused.cause, Cause::NotAllowed, "{stranger}");
+    }
+    let write = json!({"key": "found", "value": "41", "task_id": id});
+    fixture.text("w1", "whiteboard_write", write).await;
+    let listed = fixture.text("ana", "whiteboard_list", json!({})).await;
+    assert_eq!(listed, "- found: 2 characters, by w1\n- plan: 11 characters, by ana");
+    assert_eq!(fixture.text("w1", "whiteboard_list", json!({})).await, "The whiteboard is empty.");
+    let third = fixture.call("ana", "whiteboard_write", json!({"key": "more", "value": "x"})).await.unwrap();
+    assert!(third.is_error, "{third:?}");
+    fixture.text("ana", "whiteboard_write", json!({"key": "plan", "value": ""})).await;
+    assert!(fixture.call("ana", "whiteboard_read", json!({"key": "plan"})).await.unwrap().is_error);
+    fixture.result("w1", &id, "42").await.unwrap();
+    let refused = fixture.call("w1", "whiteboard_read", json!({"key": "found", "task_id": id})).await;
+    assert_eq!(refused.unwrap_err().cause, Cause::NotAllowed, "after the end");
+}

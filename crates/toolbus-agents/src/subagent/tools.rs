@@ -1,0 +1,249 @@
+//! The tools: `spawn_subagent`, `cancel_subagent` and `list_subagents`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use toolbus_core::caller::AgentName;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::text::{shortened, shown};
+use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+
+use super::coordinator::Subagents;
+use super::task::{SubagentEnd, SubagentTask, forget_ended};
+use super::value_store::ShareValueError;
+
+/// Names of the tools.
+pub const NAMES: [&str; 3] = [SPAWN, CANCEL, LIST];
+/// Source of the tools.
+pub const SOURCE: &str = "subagent";
+const SPAWN: &str = "spawn_subagent";
+const CANCEL: &str = "cancel_subagent";
+const LIST: &str = "list_subagents";
+/// Longest description of a task, in characters.
+const MAX_DESCRIPTION: usize = 4000;
+/// Longest context of a task, in characters.
+const MAX_CONTEXT: usize = 16_000;
+/// Minutes that a task has if its agent says nothing else.
+const DEFAULT_MINUTES: u64 = 10;
+/// What a list shows of an output, in characters.
+const MAX_LISTED: usize = 2000;
+
+impl Subagents {
+    /// The three tools.
+    #[must_use]
+    pub fn tools(&self) -> Vec<Tool> {
+        vec![
+            Tool::new(spawn_descriptor(self), Spawn(self.clone())),
+            Tool::new(cancel_descriptor(), Cancel(self.clone())),
+            Tool::new(list_descriptor(), List(self.clone())),
+        ]
+    }
+
+    fn minutes(&self, asked: Option<u64>) -> u64 {
+        let most = (self.config.max_timeout.get().as_secs() / 60).max(1);
+        asked.unwrap_or(DEFAULT_MINUTES).clamp(1, most)
+    }
+}
+
+fn spawn_descriptor(subagents: &Subagents) -> ToolDescriptor {
+    let pools: Vec<&String> = subagents.config.pools.keys().collect();
+    let most = subagents.minutes(Some(u64::MAX));
+    descriptor(
+        SPAWN,
+        "Gives a task to another agent, which works on it while you go on. It knows nothing of this conversation, so say \
+         everything that it needs. Its result arrives as a message; `list_subagents` shows what has become of it.",
+        Effect::Effectful,
+        json!({
+            "type": "object",
+            "properties": {
+                "description": { "type": "string", "minLength": 1, "maxLength": MAX_DESCRIPTION,
+                    "description": "What is to be done, complete in itself, and what the result should be" },
+                "context": { "type": "string", "maxLength": MAX_CONTEXT, "description": "What you know that helps" },
+                "timeout_minutes": { "type": "integer", "minimum": 1,
+                    "description": format!("Minutes that it may take, at most {most}; default {DEFAULT_MINUTES}") },
+                "pool": { "type": "string", "enum": pools, "description": "Which agents are asked; default: the first" },
+            },
+            "required": ["description"],
+        }),
+    )
+}
+
+fn cancel_descriptor() -> ToolDescriptor {
+    descriptor(
+        CANCEL,
+        "Cancels a task that you have given to another agent. What it has done stays done.",
+        Effect::Idempotent,
+        json!({
+            "type": "object",
+            "properties": { "task_id": { "type": "string", "minLength": 1, "maxLength": 64,
+                "description": format!("The task, as `{LIST}` shows it") } },
+            "required": ["task_id"],
+            "additionalProperties": false,
+        }),
+    )
+}
+
+fn list_descriptor() -> ToolDescriptor {
+    descriptor(
+        LIST,
+        "Lists the tasks that you have given to other agents: those under way, and the results of those that ended last.",
+        Effect::ReadOnly,
+        json!({ "type": "object", "properties": {}, "additionalProperties": false }),
+    )
+}
+
+fn descriptor(name: &str, description: &str, effect: Effect, parameters: Value) -> ToolDescriptor {
+    let (description, parameters) = (description.to_owned(), Some(Arc::new(parameters)));
+    ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
+}
+
+struct Spawn(Subagents);
+struct Cancel(Subagents);
+struct List(Subagents);
+
+#[derive(Deserialize)]
+struct SpawnArguments {
+    description: String,
+    context: Option<String>,
+    timeout_minutes: Option<u64>,
+    pool: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct CancelArguments {
+    task_id: String,
+}
+
+impl Executor for Spawn {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let SpawnArguments { description, context, timeout_minutes, pool } = arguments(&call)?;
+        let (subagents, agent, share) = (&self.0, agent(&call)?, call.caller.share());
+        let Some(pool) = pool.or_else(|| subagents.config.pools.keys().next().cloned()) else {
+            return Ok(ToolOutput::error("Error: there is no pool of agents that work on tasks."));
+        };
+        if !subagents.config.pools.contains_key(&pool) {
+            return Err(ToolFailure::new(Cause::InvalidArguments, format!("There is no pool `{}`.", shown(&pool))));
+        }
+        let (id, created) = (subagents.task_id(&share), subagents.now());
+        let task = SubagentTask {
+            session: format!("subagent/{id}"),
+            primary_session: call.caller.session.as_deref().unwrap_or_default().to_owned(),
+            deadline: created + subagents.minutes(timeout_minutes) * 60,
+            id,
+            agent,
+            pool,
+            description,
+            created,
+            worker: None,
+            end: None,
+        };
+        let most = subagents.config.max_tasks;
+        // Kept before it is offered: a report may come at once.
+        let kept = subagents.tasks.update(&share, |tasks: &mut Vec<SubagentTask>| {
+            if tasks.iter().filter(|task| task.end.is_none()).count() >= most {
+                return Err(());
+            }
+            tasks.push(task.clone());
+            forget_ended(tasks);
+            Ok(())
+        });
+        if kept.await.map_err(|error| away(&error))?.is_err() {
+            let text = format!("Error: {most} tasks are under way, which is the most. Wait for one, or cancel it.");
+            return Ok(ToolOutput::error(text));
+        }
+        if let Err(error) = subagents.offer(&task, context).await {
+            let dropped = subagents.tasks.update(&share, |tasks: &mut Vec<SubagentTask>| {
+                tasks.retain(|one| one.id != task.id);
+                Ok::<_, ()>(())
+            });
+            let _ = dropped.await.map_err(|error| away(&error))?;
+            let text = format!("Error: no agent of the pool `{}` can be reached: {error}.", shown(&task.pool));
+            return Ok(ToolOutput::error(text));
+        }
+        let (id, minutes) = (&task.id, (task.deadline - task.created) / 60);
+        let text =
+            format!("Subagent spawned with task_id: {id}. Its result arrives as a message within {minutes} min.");
+        Ok(ToolOutput::text(text))
+    }
+}
+
+impl Executor for Cancel {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let CancelArguments { task_id } = arguments(&call)?;
+        let (subagents, agent, share) = (&self.0, agent(&call)?, call.caller.share());
+        let now = subagents.now();
+        let cancelled = subagents.tasks.update(&share, |tasks: &mut Vec<SubagentTask>| {
+            let is_it = |task: &&mut SubagentTask| task.id == task_id && task.agent == agent && task.end.is_none();
+            let task = tasks.iter_mut().find(is_it).ok_or(())?;
+            let error = Some("Cancelled.".to_owned());
+            task.end = Some(SubagentEnd { at: now, output: String::new(), is_success: false, error, is_told: true });
+            let task = task.clone();
+            forget_ended(tasks);
+            Ok::<_, ()>(task)
+        });
+        let task_id = shown(&task_id);
+        Ok(ToolOutput::text(match cancelled.await.map_err(|error| away(&error))? {
+            Ok(task) => {
+                subagents.call_off(&task, "It was cancelled.").await;
+                format!("Subagent {task_id} cancelled.")
+            }
+            Err(()) => format!("No active subagent found with task_id '{task_id}'."),
+        }))
+    }
+}
+
+impl Executor for List {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let agent = agent(&call)?;
+        let tasks: Result<Vec<SubagentTask>, _> = self.0.tasks.read(&call.caller.share()).await;
+        let mut tasks = tasks.map_err(|error| away(&error))?;
+        tasks.retain(|task| task.agent == agent);
+        Ok(ToolOutput::text(listed(&tasks, self.0.now())))
+    }
+}
+
+fn listed(tasks: &[SubagentTask], now: u64) -> String {
+    let (active, ended): (Vec<&SubagentTask>, Vec<&SubagentTask>) = tasks.iter().partition(|task| task.end.is_none());
+    let mut text = match active.is_empty() {
+        true => "No active subagents.".to_owned(),
+        false => format!("Active subagents ({}):", active.len()),
+    };
+    for SubagentTask { id, description, created, deadline, worker, .. } in active {
+        let (since, left) = (now.saturating_sub(*created), deadline.saturating_sub(now));
+        let worker = worker.as_ref().map_or_else(|| "nobody yet".to_owned(), AgentName::to_string);
+        let description = shortened(description, 100);
+        // Writing to a string does not fail.
+        let _ = write!(text, "\n- {id}, by {worker}, for {since} s, {left} s left: {description}");
+    }
+    for task in ended {
+        let Some(SubagentEnd { output, is_success, error, .. }) = &task.end else { continue };
+        let (id, description) = (&task.id, shortened(&task.description, 100));
+        let became = match (is_success, error) {
+            (true, _) => shortened(output, MAX_LISTED),
+            (false, Some(error)) => format!("failed: {}", shortened(error, MAX_LISTED)).into(),
+            (false, None) => "failed".into(),
+        };
+        let _ = write!(text, "\n\nEnded: {id}: {description}\n{became}");
+    }
+    text
+}
+
+pub(super) fn arguments<T: for<'a> Deserialize<'a>>(call: &ToolCall) -> Result<T, ToolFailure> {
+    T::deserialize(&*call.arguments)
+        .map_err(|error| ToolFailure::new(Cause::InvalidArguments, format!("The arguments cannot be read: {error}.")))
+}
+
+pub(super) fn agent(call: &ToolCall) -> Result<AgentName, ToolFailure> {
+    call.caller.agent.clone().ok_or_else(|| {
+        let text = "Tasks and whiteboards belong to an agent, and this request names none: send the agent's name in \
+                    `rb-source`, or log in to the broker as the agent.";
+        ToolFailure::new(Cause::NotAllowed, text)
+    })
+}
+
+pub(super) fn away(error: &ShareValueError) -> ToolFailure {
+    let text = "What is kept of tasks cannot be reached now. Try again later.";
+    ToolFailure::new(Cause::Unavailable, text).with_detail(error.to_string())
+}

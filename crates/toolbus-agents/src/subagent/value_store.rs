@@ -1,0 +1,128 @@
+//! Values in the store that several processes change: one for each share of callers.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use toolbus_core::store::{Store, StoreError};
+
+/// Version of the values.
+const VERSION: u32 = 1;
+/// How often a change is tried again that another process is faster than.
+const ATTEMPTS: usize = 16;
+
+/// The values of one namespace. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct ShareValues {
+    store: Arc<dyn Store>,
+    namespace: &'static str,
+}
+
+/// Why a value cannot be read or changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ShareValueError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("`{0}` of `{1}` has version {2}, and this program knows {VERSION}")]
+    Newer(&'static str, String, u32),
+    #[error("`{0}` of `{1}` cannot be read: {2}")]
+    Malformed(&'static str, String, String),
+    #[error("other processes change `{0}` of `{1}` all the time")]
+    Contended(&'static str, String),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    version: u32,
+    value: T,
+}
+
+/// The version alone: what else there is may differ.
+#[derive(Deserialize)]
+struct VersionAlone {
+    version: u32,
+}
+
+impl ShareValues {
+    pub(super) const fn new(store: Arc<dyn Store>, namespace: &'static str) -> Self {
+        Self { store, namespace }
+    }
+
+    /// Every share that has or had a value.
+    pub(super) async fn shares(&self) -> Result<Vec<String>, ShareValueError> {
+        Ok(self.store.list(self.namespace).await?)
+    }
+
+    /// The value of a share; the default if it has none.
+    pub(super) async fn read<T: DeserializeOwned + Default>(&self, share: &str) -> Result<T, ShareValueError> {
+        self.parse(share, self.store.get(self.namespace, share).await?.as_deref())
+    }
+
+    /// Changes the value of a share; `change` returns `Err` to change nothing, and is called again after another process
+    /// was faster.
+    pub(super) async fn update<T: Serialize + DeserializeOwned + Default, R, E>(
+        &self,
+        share: &str,
+        mut change: impl FnMut(&mut T) -> Result<R, E>,
+    ) -> Result<Result<R, E>, ShareValueError> {
+        for _ in 0..ATTEMPTS {
+            let present = self.store.get(self.namespace, share).await?;
+            let mut value = self.parse(share, present.as_deref())?;
+            let result = match change(&mut value) {
+                Ok(result) => result,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            let written = serde_json::to_vec(&Versioned { version: VERSION, value })
+                .map_err(|error| ShareValueError::Malformed(self.namespace, share.to_owned(), error.to_string()))?;
+            if self.store.replace(self.namespace, share, present.as_deref(), written).await? {
+                return Ok(Ok(result));
+            }
+        }
+        Err(ShareValueError::Contended(self.namespace, share.to_owned()))
+    }
+
+    fn parse<T: DeserializeOwned + Default>(&self, share: &str, value: Option<&[u8]>) -> Result<T, ShareValueError> {
+        let Some(value) = value else { return Ok(T::default()) };
+        let malformed =
+            |error: serde_json::Error| ShareValueError::Malformed(self.namespace, share.to_owned(), error.to_string());
+        let VersionAlone { version } = serde_json::from_slice(value).map_err(malformed)?;
+        if version > VERSION {
+            return Err(ShareValueError::Newer(self.namespace, share.to_owned(), version));
+        }
+        serde_json::from_slice::<Versioned<T>>(value).map(|stored| stored.value).map_err(malformed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use toolbus_store::Memory;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_value_that_is_newer_or_malformed_is_an_error_and_stays_and_no_change_of_many_is_lost() {
+        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let values = ShareValues::new(Arc::clone(&store), "tests");
+        for (written, expected) in [
+            (r#"{"version":2,"value":{}}"#, "`tests` of `ana` has version 2, and this program knows 1"),
+            ("[", "`tests` of `ana` cannot be read: EOF while parsing a list at line 1 column 1"),
+        ] {
+            store.put("tests", "ana", written.into()).await.unwrap();
+            assert_eq!(values.read::<Vec<u32>>("ana").await.unwrap_err().to_string(), expected);
+            values.update("ana", |_: &mut Vec<u32>| Ok::<_, Infallible>(())).await.unwrap_err();
+            assert_eq!(store.get("tests", "ana").await, Ok(Some(written.into())));
+        }
+        let adding = (0..10).map(|number| {
+            values.update("bo", move |numbers: &mut Vec<u32>| {
+                numbers.push(number);
+                Ok::<_, Infallible>(())
+            })
+        });
+        for added in futures_util::future::join_all(adding).await {
+            added.unwrap().unwrap();
+        }
+        assert_eq!(values.read::<Vec<u32>>("bo").await.unwrap().len(), 10);
+    }
+}

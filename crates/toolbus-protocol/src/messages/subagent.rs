@@ -1,0 +1,162 @@
+//! Tasks of sub-agents.
+
+use serde::de::{IgnoredAny, MapAccess};
+use serde::{Deserialize, Serialize};
+
+use super::members::{MessageFields, read_members};
+use crate::json::ParseError;
+
+/// A task, for the agents that volunteer for its pool: one of them works on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SubagentTaskMessage {
+    /// Its id, which reports and the whiteboard take.
+    pub task_id: String,
+    /// The session to work in.
+    pub subagent_session_id: String,
+    /// The session that it was given in.
+    pub primary_session_id: String,
+    /// The agent that gave it.
+    pub agent: String,
+    /// What is to be done.
+    pub description: String,
+    /// What the agent knows of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    /// When it has to have ended, as RFC 3339 in UTC.
+    pub deadline: String,
+}
+
+/// Says that a task is not to be worked on any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SubagentCancelMessage {
+    /// Its id.
+    pub task_id: String,
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// How far a sub-agent is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SubagentProgressMessage {
+    /// Id of the task.
+    pub task_id: String,
+    /// The session of the sub-agent.
+    pub subagent_session_id: String,
+    /// The session of the agent that gave the task.
+    pub primary_session_id: String,
+    /// What it is doing.
+    pub message: String,
+    /// When, as RFC 3339.
+    pub timestamp: String,
+}
+
+/// What became of a task.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SubagentResultMessage {
+    /// Id of the task.
+    pub task_id: String,
+    /// The session of the sub-agent.
+    pub subagent_session_id: String,
+    /// The session of the agent that gave the task.
+    pub primary_session_id: String,
+    /// What the sub-agent found or did.
+    pub output: String,
+    /// Whether it did what it was to do.
+    pub is_success: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When, as RFC 3339.
+    pub timestamp: String,
+}
+
+impl SubagentProgressMessage {
+    /// Reads a body as liberally as [`ToolInvokeRequest::parse`](crate::ToolInvokeRequest::parse) does.
+    ///
+    /// # Errors
+    ///
+    /// If the body is not a JSON object with a `taskId`.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        let message: Self = read_members(body)?;
+        if message.task_id.is_empty() { Err(ParseError::Missing("taskId")) } else { Ok(message) }
+    }
+}
+
+impl SubagentResultMessage {
+    /// Reads a body as liberally as [`ToolInvokeRequest::parse`](crate::ToolInvokeRequest::parse) does.
+    ///
+    /// # Errors
+    ///
+    /// If the body is not a JSON object with a `taskId`.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        let message: Self = read_members(body)?;
+        if message.task_id.is_empty() { Err(ParseError::Missing("taskId")) } else { Ok(message) }
+    }
+}
+
+/// Reads a string; `null` is an empty one.
+fn text<'de, A: MapAccess<'de>>(members: &mut A) -> Result<String, A::Error> {
+    Ok(members.next_value::<Option<String>>()?.unwrap_or_default())
+}
+
+impl MessageFields for SubagentProgressMessage {
+    const NAMES: &'static [&'static str] = &["taskId", "subagentSessionId", "primarySessionId", "message", "timestamp"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "taskId" => self.task_id = text(members)?,
+            "subagentSessionId" => self.subagent_session_id = text(members)?,
+            "primarySessionId" => self.primary_session_id = text(members)?,
+            "message" => self.message = text(members)?,
+            "timestamp" => self.timestamp = text(members)?,
+            _ => {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MessageFields for SubagentResultMessage {
+    const NAMES: &'static [&'static str] =
+        &["taskId", "subagentSessionId", "primarySessionId", "output", "isSuccess", "error", "timestamp"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "taskId" => self.task_id = text(members)?,
+            "subagentSessionId" => self.subagent_session_id = text(members)?,
+            "primarySessionId" => self.primary_session_id = text(members)?,
+            "output" => self.output = text(members)?,
+            "isSuccess" => self.is_success = members.next_value::<Option<bool>>()?.unwrap_or_default(),
+            "error" => self.error = members.next_value()?,
+            "timestamp" => self.timestamp = text(members)?,
+            _ => {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_read_as_the_peers_write_them_and_in_any_case() {
+        let body =
+            br#"{"TaskId":"t","subagentSessionId":"s","primarySessionId":null,"output":"42","isSuccess":true,"x":1}"#;
+        let result = SubagentResultMessage::parse(body).unwrap();
+        assert_eq!((&*result.task_id, &*result.output, result.is_success, result.error), ("t", "42", true, None));
+        let body = br#"{"taskId":"t","message":"reading","timestamp":"2026-01-01T00:00:00Z"}"#;
+        assert_eq!(SubagentProgressMessage::parse(body).unwrap().message, "reading");
+        for body in [&b"{}"[..], br#"{"taskId":""}"#, b"[]", b"", br#"{"taskId":"a","TASKID":"b"}"#, br#"{"taskId":1}"#]
+        {
+            assert!(SubagentResultMessage::parse(body).is_err() && SubagentProgressMessage::parse(body).is_err());
+        }
+    }
+}
