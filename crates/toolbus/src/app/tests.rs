@@ -26,6 +26,9 @@ fn everything(folder: &std::path::Path) -> Config {
         memory: _,
         schedule: _,
         guides: _,
+        a2a: _,
+        pipelines: _,
+        subagents: _,
         results,
         breaker,
         audit,
@@ -57,13 +60,13 @@ fn everything(folder: &std::path::Path) -> Config {
     let rest: RestConfig = Config::load(&Sources { files: vec![written], ..Sources::default() }).unwrap().config.rest;
     let section = |value: serde_json::Value| serde_json::from_value::<Config>(value).unwrap();
     let sections = section(json!({
-        "memory": {}, "schedule": {}, "guides": {},
+        "memory": {}, "schedule": {}, "guides": {}, "a2a": {}, "pipelines": {}, "subagents": {},
         "web": {"search": [{"provider": "json", "url": "https://search.example/?q={query}"}]},
         "mcp": {"register": {"enabled": true}},
         "script": {"runner": "local", "local": {"i_understand": true}},
         "commands": [{"name": "list_files", "description": "Files", "command": ["ls"], "sandbox": false}]
     }));
-    let Config { memory, schedule, guides, web, mcp, script, commands, .. } = sections;
+    let Config { memory, schedule, guides, a2a, pipelines, subagents, web, mcp, script, commands, .. } = sections;
     let tools = ToolsConfig {
         echo: true,
         echo_effect: Effect::ReadOnly,
@@ -83,6 +86,9 @@ fn everything(folder: &std::path::Path) -> Config {
         memory,
         schedule,
         guides,
+        a2a,
+        pipelines,
+        subagents,
         results,
         breaker,
         audit,

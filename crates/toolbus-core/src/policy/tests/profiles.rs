@@ -9,7 +9,6 @@ use crate::policy::{Profile, ProfileRole};
 const NAMED: [(&str, &str); 8] = [
     ("spawn_subagent", "subagent"),
     ("list_subagents", "subagent"),
-    ("whiteboard_write", "whiteboard"),
     ("invoke_agent", "a2a"),
     ("list_known_agents", "a2a"),
     ("read_file", "mcp:filesystem"),
