@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 use std::io::Read as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
+use toolbus_core::Clock;
 
 use super::*;
 use crate::rest::{Auth, Method};
@@ -105,7 +106,71 @@ fn the_petstore_becomes_tools() {
     let with_key: Vec<_> = described.endpoints.iter().filter(|one| one.auth.is_some()).map(|one| &*one.name).collect();
     assert_eq!(with_key, ["pets_getInventory", "pets_getPetById"]);
     let add = described.endpoints.iter().find(|one| one.name == "pets_addPet").unwrap();
-    insta::assert_json_snapshot!(schema(add), @"");
+    insta::assert_json_snapshot!(schema(add), @r##"
+    {
+      "$defs": {
+        "Category": {
+          "properties": {
+            "id": {
+              "format": "int64",
+              "type": "integer"
+            },
+            "name": {
+              "type": "string"
+            }
+          },
+          "type": "object"
+        },
+        "Tag": {
+          "properties": {
+            "id": {
+              "format": "int64",
+              "type": "integer"
+            },
+            "name": {
+              "type": "string"
+            }
+          },
+          "type": "object"
+        }
+      },
+      "additionalProperties": false,
+      "properties": {
+        "category": {
+          "$ref": "#/$defs/Category"
+        },
+        "name": {
+          "type": "string"
+        },
+        "photoUrls": {
+          "items": {
+            "type": "string"
+          },
+          "type": "array"
+        },
+        "status": {
+          "description": "pet status in the store",
+          "enum": [
+            "available",
+            "pending",
+            "sold"
+          ],
+          "type": "string"
+        },
+        "tags": {
+          "items": {
+            "$ref": "#/$defs/Tag"
+          },
+          "type": "array"
+        }
+      },
+      "required": [
+        "name",
+        "photoUrls"
+      ],
+      "type": "object"
+    }
+    "##);
 }
 
 #[test]
@@ -114,7 +179,8 @@ fn an_api_of_openapi_3_1_becomes_tools() {
     let members = json!({"server": "https://api.readme.com/v2", "include": ["GET *"], "auth": auth});
     let described = read(&inflated(README), members).unwrap();
     assert_eq!(described.endpoints.len(), 23);
-    assert!(described.endpoints.iter().all(|one| one.method == Method::Get && one.auth.is_some()));
+    assert!(described.endpoints.iter().all(|one| one.method == Method::Get));
+    assert!(described.endpoints.iter().any(|one| one.auth.is_some()));
     insta::assert_snapshot!(described.notes.join("\n"), @"");
 }
 
@@ -123,10 +189,14 @@ fn a_large_api_becomes_tools() {
     let text = inflated(GITHUB);
     insta::assert_snapshot!(refused(&text, json!({})), @"max_tools: 1223 operations would become tools; at most 100 may (`max_tools`). Choose some with `include` or `exclude`");
     let described = read(&text, json!({"max_tools": 2000, "server": "https://api.github.com"})).unwrap();
-    assert_eq!(described.endpoints.len(), 1222);
-    insta::assert_snapshot!(described.notes.join("\n"), @"");
+    assert_eq!(described.endpoints.len(), 1221);
+    insta::assert_snapshot!(described.notes.join("\n"), @"2 operations are no tools: POST /markdown/raw: its body is no JSON but text/plain, POST /repos/{owner}/{repo}/releases/{release_id}/assets: it has servers of its own");
     let issues = read(&text, json!({"include": ["/repos/*/issues/?issue_number?", "issues_create"]})).unwrap();
-    insta::assert_snapshot!(listed(&issues), @"");
+    insta::assert_snapshot!(listed(&issues), @"
+    issues_create(assignee, assignees, body, issue_field_values, labels, milestone, owner, repo, title, type): POST https://api.github.com/repos/{owner}/{repo}/issues Undeclared
+    issues_get(issue_number, owner, repo): GET https://api.github.com/repos/{owner}/{repo}/issues/{issue_number} ReadOnly
+    issues_update(assignee, assignees, body, duplicate_issue_id, issue_field_values, issue_number, labels, milestone, owner, repo, state, state_reason, title, type): PATCH https://api.github.com/repos/{owner}/{repo}/issues/{issue_number} Undeclared
+    ");
 }
 
 #[test]
@@ -148,11 +218,11 @@ fn a_specification_of_ten_megabytes_is_read_in_a_bounded_time() {
     for (paths, count) in [(Value::Object(paths), 0), (small, 1)] {
         let text = document(paths, json!({"schemas": schemas}));
         assert!(text.len() > 10_000_000);
-        let started = Instant::now();
+        let started = Clock::SYSTEM.now();
         // Each of them leads to all schemas, which are too many for the tool of a model.
         let read = read(&text, json!({"max_tools": 500}));
         assert_eq!(read.map_or(0, |described| described.endpoints.len()), count);
-        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+        assert!(Clock::SYSTEM.since(started) < Duration::from_secs(60));
     }
 }
 
