@@ -97,6 +97,7 @@ impl AccountTool {
             output_schema: None,
             source: "openrouter".into(),
             effect: Effect::ReadOnly,
+            model_hints: None,
         }
     }
 

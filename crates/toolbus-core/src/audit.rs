@@ -337,6 +337,7 @@ mod tests {
             server: None,
             validation: crate::tool::Validation::Enforce,
             delegates: false,
+            model_hints: None,
             suspicions: Arc::default(),
             title: None,
             output_schema: None,

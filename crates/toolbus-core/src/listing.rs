@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use toolbus_protocol::llm_name;
 
-use crate::tool::{Effect, ToolDescriptor};
+use crate::tool::{Effect, ModelHints, ToolDescriptor};
 
 pub(crate) use render::cut_description;
 pub use render::render;
@@ -42,6 +42,21 @@ pub struct ListedTool {
     pub source: Arc<str>,
     /// What repeating a call would do.
     pub effect: Effect,
+    /// What providers of models are told beside the definition.
+    pub model_hints: Option<Arc<ModelHints>>,
+}
+
+impl ListedTool {
+    /// The same without arguments that the caller may not give.
+    #[must_use]
+    pub fn hiding(mut self, arguments: &[&str]) -> Self {
+        self.parameters = self.parameters.map(|schema| Arc::new(without(&schema, arguments)));
+        if let Some(hints) = &mut self.model_hints {
+            let examples = &mut Arc::make_mut(hints).input_examples;
+            examples.iter_mut().for_each(|example| example.retain(|name, _| !arguments.contains(&name.as_str())));
+        }
+        self
+    }
 }
 
 /// The definition of a tool, with all the parameters that it has.
@@ -56,6 +71,7 @@ pub fn definition(descriptor: &ToolDescriptor) -> ListedTool {
         output_schema: descriptor.output_schema.clone(),
         source: Arc::clone(&descriptor.source),
         effect: descriptor.effect,
+        model_hints: descriptor.model_hints.clone(),
     }
 }
 
@@ -73,6 +89,10 @@ pub fn version<'a>(sorted: impl IntoIterator<Item = &'a ListedTool>) -> String {
         let mut canonical = json!([tool.name, tool.description, tool.parameters, tool.source, effect]);
         if let (Value::Array(members), true) = (&mut canonical, tool.title.is_some() || tool.output_schema.is_some()) {
             members.extend([json!(tool.title), json!(tool.output_schema)]);
+        }
+        if let (Value::Array(members), Some(hints)) = (&mut canonical, &tool.model_hints) {
+            let ModelHints { defer_loading, allowed_callers, input_examples } = &**hints;
+            members.push(json!({"model": [defer_loading, allowed_callers, input_examples]}));
         }
         canonical.sort_all_objects();
         // No JSON text holds a bare line end: one tool cannot pass for two.
@@ -124,6 +144,11 @@ mod tests {
             version([&ListedTool { source: "time".into(), ..tool("a") }]),
             version([&ListedTool { title: Some("A".to_owned()), ..tool("a") }]),
             version([&ListedTool { output_schema: Some(Arc::new(json!({}))), ..tool("a") }]),
+            version([&ListedTool { model_hints: Some(Arc::default()), ..tool("a") }]),
+            version([&ListedTool {
+                model_hints: Some(Arc::new(ModelHints { defer_loading: true, ..ModelHints::default() })),
+                ..tool("a")
+            }]),
         ];
         for effect in [Effect::ReadOnly, Effect::Idempotent, Effect::Effectful] {
             versions.push(version([&ListedTool { effect, ..tool("a") }]));

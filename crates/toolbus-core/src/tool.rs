@@ -57,8 +57,21 @@ pub struct ToolDescriptor {
     /// Whether it only calls other tools: then its own calls take no place to run, so that those within never wait for
     /// one that a call around them holds.
     pub delegates: bool,
+    /// What providers of models are told beside its definition, where the operator says so.
+    pub model_hints: Option<Arc<ModelHints>>,
     /// Why its definition is suspect, where that was looked at; empty: nothing was found.
     pub suspicions: Arc<[Suspicion]>,
+}
+
+/// What providers of models are told of a tool beside its definition.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ModelHints {
+    /// Whether a model finds it by a search of its provider, and does not have it in each prompt.
+    pub defer_loading: bool,
+    /// What may call it: the model itself (`direct`), or programs that the model writes, by the provider's names of these.
+    pub allowed_callers: Vec<String>,
+    /// Arguments of calls, as examples.
+    pub input_examples: Vec<Map<String, Value>>,
 }
 
 /// What is done about arguments that a tool's schema does not allow.
@@ -106,6 +119,7 @@ impl ToolDescriptor {
             server: None,
             validation: Validation::default(),
             delegates: false,
+            model_hints: None,
             suspicions: Arc::default(),
         }
     }

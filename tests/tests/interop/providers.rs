@@ -93,7 +93,9 @@ async fn what_providers_publish_takes_every_tool_in_the_format_of_each_and_in_no
     std::fs::write(&list, json!(awkward).to_string()).unwrap();
     let server = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/mcp_small.py");
     let rules = format!(
-        "[tools]\necho = true\n{}[mcp]\nrequired = [\"awkward\"]\n[mcp.servers.awkward]\ncommand = {:?}\n\
+        "[tools]\necho = true\n[tools.definitions.\"*\"]\ndefer_loading = true\n\
+         allowed_callers = [\"direct\", \"code_execution_20250825\", \"programmatic\"]\n\
+         input_examples = [{{ a = 1 }}]\n{}[mcp]\nrequired = [\"awkward\"]\n[mcp.servers.awkward]\ncommand = {:?}\n\
          args = [{server:?}, \"awkward\", \"unused\"]\nenv = {{ LIST = {list:?} }}\n",
         backend.tool("work", "/work?id={id}", ""),
         interpreter(),

@@ -35,6 +35,7 @@ pub(super) fn definition(tool: &Value) -> Option<ListedTool> {
         output_schema: schema("outputSchema"),
         source: SOURCE.into(),
         effect: effect(tool),
+        model_hints: None,
     })
 }
 

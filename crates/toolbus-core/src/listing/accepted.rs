@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use toolbus_protocol::Format;
 
 use super::{definition, render, without};
-use crate::tool::{Effect, ToolDescriptor};
+use crate::tool::{Effect, ModelHints, ToolDescriptor};
 
 fn rules(format: Format) -> Validator {
     let text = match format {
@@ -83,9 +83,14 @@ proptest! {
         description in prop_oneof![Just(String::new()), "\\PC{1,40}", Just("ü".repeat(1025))],
         parameters in prop::option::of(schema()),
         effect in select(vec![Effect::ReadOnly, Effect::Idempotent, Effect::Effectful, Effect::Undeclared]),
+        defer_loading in any::<bool>(),
+        allowed_callers in subsequence(vec!["direct", "code_execution_20250825", "programmatic"], 0..=3),
     ) {
+        let example = json!({"a": 1, "ids[]": []}).as_object().cloned().unwrap();
+        let allowed_callers = allowed_callers.into_iter().map(str::to_owned).collect();
+        let hints = ModelHints { defer_loading, allowed_callers, input_examples: vec![example] };
         let descriptor = ToolDescriptor::new(name, "test", "local");
-        let tool = definition(&ToolDescriptor { description, parameters: parameters.map(Arc::new), effect, ..descriptor });
+        let tool = definition(&ToolDescriptor { description, parameters: parameters.map(Arc::new), effect, model_hints: Some(Arc::new(hints)), ..descriptor });
         for format in Format::ALL {
             let entry = render(&tool, format);
             let problems: Vec<String> = rules(format).iter_errors(&entry).map(|error| error.to_string()).collect();

@@ -5,7 +5,7 @@ use super::ListedTool;
 use super::inlined::{of_bedrock, of_gemini};
 use super::schema::{ANY_OBJECT, full, is_anthropic_name, simple};
 use super::without::without;
-use crate::tool::Effect;
+use crate::tool::{Effect, ModelHints};
 
 /// Longest description that OpenAI accepts, in characters.
 const MAX_OPENAI_DESCRIPTION: usize = 1024;
@@ -59,6 +59,9 @@ fn openai_responses(tool: &ListedTool) -> Value {
     entry.insert("parameters".to_owned(), simple(tool.parameters.as_deref()));
     // Taken for `true` where it is absent; then every property must be required, which few tools' are.
     entry.insert("strict".to_owned(), json!(false));
+    if let Some(hints) = &tool.model_hints {
+        call_hints(&mut entry, hints, |caller| matches!(caller, "direct" | "programmatic"));
+    }
     Value::Object(entry)
 }
 
@@ -67,7 +70,27 @@ fn anthropic(tool: &ListedTool) -> Value {
     entry.insert("name".to_owned(), json!(tool.llm_name));
     describe(&mut entry, &tool.description);
     entry.insert("input_schema".to_owned(), nameable(&simple(tool.parameters.as_deref())));
+    if let Some(hints) = &tool.model_hints {
+        call_hints(&mut entry, hints, |caller| caller == "direct" || caller.starts_with("code_execution_"));
+        // An example with a name that the schema may not have would be refused with the whole request.
+        let mut examples = hints.input_examples.clone();
+        examples.iter_mut().for_each(|example| example.retain(|name, _| is_anthropic_name(name)));
+        if !examples.is_empty() {
+            entry.insert("input_examples".to_owned(), json!(examples));
+        }
+    }
     Value::Object(entry)
+}
+
+/// What two providers are told of calls, with the callers that this one knows.
+fn call_hints(entry: &mut Map<String, Value>, hints: &ModelHints, is_known: impl Fn(&str) -> bool) {
+    if hints.defer_loading {
+        entry.insert("defer_loading".to_owned(), json!(true));
+    }
+    let callers: Vec<&String> = hints.allowed_callers.iter().filter(|caller| is_known(caller)).collect();
+    if !callers.is_empty() {
+        entry.insert("allowed_callers".to_owned(), json!(callers));
+    }
 }
 
 fn gemini(tool: &ListedTool) -> Value {
@@ -204,6 +227,36 @@ mod tests {
     #[test]
     fn an_mcp_client_gets_the_real_name_the_whole_schema_and_hints() {
         insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::Mcp), @r#"{"annotations":{"destructiveHint":false,"idempotentHint":true,"readOnlyHint":true},"description":"Reads a file.","inputSchema":{"$schema":"https://json-schema.org/draft/2020-12/schema","anyOf":[{"required":["path"]}],"properties":{"bytes[]":{"type":"array"},"path":{"type":"string"}},"required":["path","bytes[]"],"type":"object"},"name":"fs.read"}"#);
+    }
+
+    #[test]
+    fn providers_are_told_what_they_know_of_calls_and_others_nothing() {
+        let example = json!({"path": "/a", "bytes[]": [1]}).as_object().cloned().unwrap();
+        let hints = ModelHints {
+            defer_loading: true,
+            allowed_callers: ["direct", "code_execution_20250825", "programmatic"].map(str::to_owned).into(),
+            input_examples: vec![example],
+        };
+        let plain = tool(Effect::ReadOnly);
+        let hinted = ListedTool { model_hints: Some(Arc::new(hints)), ..plain.clone() };
+        let added = |format| {
+            let (Value::Object(mut entry), before) = (render(&hinted, format), render(&plain, format)) else {
+                panic!("an object")
+            };
+            entry.retain(|key, _| before.get(key).is_none());
+            format!("{format}: {}", Value::Object(entry))
+        };
+        insta::assert_snapshot!(Format::ALL.map(added).join("\n"), @r#"
+        registration: {}
+        openai: {}
+        openai-responses: {"allowed_callers":["direct","programmatic"],"defer_loading":true}
+        anthropic: {"allowed_callers":["direct","code_execution_20250825"],"defer_loading":true,"input_examples":[{"path":"/a"}]}
+        gemini: {}
+        bedrock: {}
+        mcp: {}
+        "#);
+        let hidden = hinted.hiding(&["path"]);
+        assert_eq!(hidden.model_hints.unwrap().input_examples[0].keys().collect::<Vec<_>>(), ["bytes[]"]);
     }
 
     #[test]

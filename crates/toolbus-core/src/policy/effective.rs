@@ -187,12 +187,10 @@ impl EffectiveTools {
     /// The definition of a tool as this caller gets it: without the arguments that are set for it.
     #[must_use]
     pub fn definition(&self, allowed: AllowedTool<'_>) -> ListedTool {
-        let mut definition = listing::definition(&allowed.tool.descriptor);
-        if let (Some(schema), Some(forced)) = (&definition.parameters, self.forced(allowed)) {
-            let hidden: Vec<&str> = forced.0.keys().map(String::as_str).collect();
-            definition.parameters = Some(Arc::new(listing::without(schema, &hidden)));
-        }
-        definition
+        let definition = listing::definition(&allowed.tool.descriptor);
+        let Some(forced) = self.forced(allowed) else { return definition };
+        let hidden: Vec<&str> = forced.0.keys().map(String::as_str).collect();
+        definition.hiding(&hidden)
     }
 
     /// The profile that holds: the agent's own, or else the one that the request names.

@@ -9,9 +9,11 @@ use toolbus_core::bus::{Bus, Target};
 use toolbus_core::caller::AgentName;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::EffectiveTools;
+use toolbus_core::registry::Rank;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{About, ControlService, NotificationSource, NotifyHandle, Service};
+use toolbus_protocol::Format;
 
 use crate::fixture::{Route, World, agent, call, delivery, request, settings};
 use tokio_util::task::TaskTracker;
@@ -217,4 +219,29 @@ async fn a_list_names_the_tools_whose_descriptions_its_format_cuts() {
     let openai = notice(list(&world, Some("openai")).await).unwrap();
     assert_eq!(openai, "1 descriptions are cut, because the format `openai` takes no longer ones: long");
     assert_eq!(notice(list(&world, Some("anthropic")).await), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_the_same_text_after_servers_have_come_back_in_another_order() {
+    let world = World::new();
+    let publish = |source: &str, names: &[&str]| {
+        let tool = |name: &&str| Tool::new(ToolDescriptor::new(*name, source, "mcp"), Says);
+        let access = world.dispatcher.access();
+        access.registry().publish(Rank::Configured, &source.into(), names.iter().map(tool).collect()).unwrap();
+        access.refresh();
+    };
+    publish("mcp:a", &["read", "append", "zip"]);
+    publish("mcp:b", &["list", "copy"]);
+    let mut before = Vec::new();
+    for format in Format::ALL {
+        before.push(list(&world, Some(format.as_str())).await["tools"].to_string());
+    }
+    publish("mcp:a", &[]);
+    publish("mcp:b", &[]);
+    publish("mcp:b", &["copy", "list"]);
+    publish("mcp:a", &["zip", "read", "append"]);
+    for (format, before) in Format::ALL.into_iter().zip(before) {
+        assert!(before.contains("append"), "{before}");
+        assert_eq!(list(&world, Some(format.as_str())).await["tools"].to_string(), before, "{format}");
+    }
 }

@@ -67,6 +67,8 @@ impl Definition {
             server: _,
             validation: _,
             delegates: _,
+            // The operator says it, not the server.
+            model_hints: _,
             suspicions: _,
         } = tool;
         let effect = match effect {

@@ -74,6 +74,7 @@ fn everything(folder: &std::path::Path) -> Config {
         search: true,
         required: Vec::new(),
         limits: Default::default(),
+        definitions: Default::default(),
     };
     Config {
         bus,

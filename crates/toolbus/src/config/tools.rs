@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
 use toolbus_core::events::WebEvents;
-use toolbus_core::tool::{Effect, Membership, Tool, ToolDescriptor};
+use toolbus_core::tool::{Effect, Membership, ModelHints, Tool, ToolDescriptor};
 use toolbus_outbound::egress::EgressRules;
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_tools::rest::{Endpoint, EndpointError, RestClient, RestClientError};
@@ -39,6 +40,9 @@ pub struct ToolsConfig {
     /// most characters decides, for each limit on its own.
     #[schemars(extend("propertyNames" = {"format": "toolbus-pattern"}))]
     pub limits: BTreeMap<ToolPattern, ToolLimits>,
+    /// What providers of models are told of tools beside their definitions, by pattern of tool names as for `limits`.
+    #[schemars(extend("propertyNames" = {"format": "toolbus-pattern"}))]
+    pub definitions: BTreeMap<ToolPattern, ToolHints>,
 }
 
 /// Limits of one tool.
@@ -52,6 +56,20 @@ pub struct ToolLimits {
     pub max_in_flight: Option<usize>,
 }
 
+/// What providers of models are told of one tool beside its definition.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ToolHints {
+    /// Whether a model finds it by a search of its provider, and does not have it in each prompt.
+    pub defer_loading: Option<bool>,
+    /// What may call it: "direct" for the model itself, or a provider's name of what runs programs of the model.
+    #[schemars(length(max = 16), inner(length(min = 1, max = 64)))]
+    pub allowed_callers: Option<Vec<String>>,
+    /// Arguments of calls, as examples.
+    #[schemars(length(max = 16))]
+    pub input_examples: Option<Vec<Map<String, Value>>>,
+}
+
 impl Default for ToolsConfig {
     fn default() -> Self {
         Self {
@@ -61,28 +79,49 @@ impl Default for ToolsConfig {
             search: false,
             required: Vec::new(),
             limits: BTreeMap::new(),
+            definitions: BTreeMap::new(),
         }
     }
+}
+
+/// What patterns say that match a name, the most specific first.
+fn matching<'a, T>(patterns: &'a BTreeMap<ToolPattern, T>, name: &str) -> impl Iterator<Item = &'a T> + use<'a, T> {
+    let mut matching: Vec<_> = patterns.iter().filter(|(pattern, _)| pattern.matches(name)).collect();
+    matching.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.specificity()));
+    matching.into_iter().map(|(_, said)| said)
 }
 
 impl ToolsConfig {
     /// The limits that hold for a tool of this name.
     #[must_use]
     pub fn limits_of(&self, name: &str) -> ToolLimits {
-        let mut matching: Vec<_> = self.limits.iter().filter(|(pattern, _)| pattern.matches(name)).collect();
-        matching.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.specificity()));
-        matching.iter().fold(ToolLimits::default(), |limits, (_, next)| ToolLimits {
+        matching(&self.limits, name).fold(ToolLimits::default(), |limits, next| ToolLimits {
             timeout: limits.timeout.or(next.timeout),
             max_in_flight: limits.max_in_flight.or(next.max_in_flight),
         })
     }
 
-    /// Applies the limits to a tool that may have stricter ones.
+    /// What providers are told of a tool of this name; `None` if nothing is.
+    fn hints_of(&self, name: &str) -> Option<Arc<ModelHints>> {
+        let merged = matching(&self.definitions, name).cloned().reduce(|hints, next| ToolHints {
+            defer_loading: hints.defer_loading.or(next.defer_loading),
+            allowed_callers: hints.allowed_callers.or(next.allowed_callers),
+            input_examples: hints.input_examples.or(next.input_examples),
+        })?;
+        Some(Arc::new(ModelHints {
+            defer_loading: merged.defer_loading.unwrap_or_default(),
+            allowed_callers: merged.allowed_callers.unwrap_or_default(),
+            input_examples: merged.input_examples.unwrap_or_default(),
+        }))
+    }
+
+    /// Applies the limits to a tool that may have stricter ones, and adds what providers are told of it.
     pub(crate) fn limit(&self, tool: &mut ToolDescriptor) {
         let limits = self.limits_of(&tool.name);
         let timeout = limits.timeout.map(HumanDuration::get);
         tool.timeout = [tool.timeout, timeout].into_iter().flatten().min();
         tool.max_in_flight = [tool.max_in_flight, limits.max_in_flight].into_iter().flatten().min();
+        tool.model_hints = self.hints_of(&tool.name);
     }
 }
 
@@ -206,6 +245,21 @@ mod tests {
         assert_eq!(config.limits_of("web_search"), ToolLimits { timeout: timeout(2), max_in_flight: Some(3) });
         assert_eq!(config.limits_of("echo"), ToolLimits { timeout: timeout(1), max_in_flight: Some(1) });
         assert_eq!(ToolsConfig::default().limits_of("echo"), ToolLimits::default());
+    }
+
+    #[test]
+    fn the_most_specific_pattern_decides_what_providers_are_told() {
+        let definitions = serde_json::json!({
+            "*": {"defer_loading": true, "allowed_callers": ["direct"]},
+            "e*": {"defer_loading": false, "input_examples": [{"text": "hello"}]}
+        });
+        let config = ToolsConfig { definitions: serde_json::from_value(definitions).unwrap(), ..Default::default() };
+        let mut echo = ToolDescriptor::new("echo", "echo", "local");
+        config.limit(&mut echo);
+        let hints = echo.model_hints.unwrap();
+        assert_eq!((hints.defer_loading, &*hints.allowed_callers[0]), (false, "direct"));
+        assert_eq!(hints.input_examples[0]["text"], "hello");
+        assert_eq!(ToolsConfig::default().hints_of("echo"), None);
     }
 
     #[test]

@@ -115,9 +115,11 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
         }
     }
     let names = config.tool_names();
-    for pattern in config.tools.limits.keys() {
-        if !config.mcp.is_configured() && !names.iter().any(|name| pattern.matches(name)) {
-            warnings.push(format!("tools.limits: `{pattern}` matches no tool"));
+    let may_have_others = config.mcp.is_configured() || config.rest.openapi.values().any(|one| one.url.is_some());
+    let of_limits = config.tools.limits.keys().map(|pattern| ("limits", pattern));
+    for (key, pattern) in of_limits.chain(config.tools.definitions.keys().map(|pattern| ("definitions", pattern))) {
+        if !may_have_others && !names.iter().any(|name| pattern.matches(name)) {
+            warnings.push(format!("tools.{key}: `{pattern}` matches no tool"));
         }
     }
     warnings.extend(unremovable(config));
