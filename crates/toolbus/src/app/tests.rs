@@ -143,18 +143,25 @@ async fn each_profile_has_decided_about_every_tool_that_the_daemon_registers() {
     let table = std::iter::once(names.join(" ")).chain(lines).collect::<Vec<_>>().join("\n");
     insta::assert_snapshot!(table, @"
     main subagent scheduled a2a-synthesis
+    xxx- cancel_agent_task (a2a)
     x-xx cancel_scheduled_task (scheduling)
+    x--x cancel_subagent (subagent)
     xxxx convert_time (time)
     xxxx current_time (time)
     xxxx delete_from_working_memory (memory)
     xxxx echo (echo)
     xxxx execute_python_script (script)
+    xxx- get_agent_details (a2a)
+    xxx- get_agent_task (a2a)
     xxxx get_from_working_memory (memory)
     xxxx get_note (rest)
     xxxx get_tool_guide (guides)
     xxxx get_weather (rest)
+    xxx- invoke_agent (a2a)
     xxxx list_files (command)
+    xxx- list_known_agents (a2a)
     xxxx list_scheduled_tasks (scheduling)
+    x--x list_subagents (subagent)
     xxxx list_tool_guides (guides)
     xxxx list_working_memory (memory)
     xxxx mcp_get_service_details (mcp:management)
@@ -168,7 +175,12 @@ async fn each_profile_has_decided_about_every_tool_that_the_daemon_registers() {
     xxxx search_known_services (service-search)
     xxxx search_tools (service-search)
     xxxx search_working_memory (memory)
+    x--x spawn_subagent (subagent)
+    xxxx spawn_wisps (wisp)
     xxxx web_browse (web)
     xxxx web_search (web)
+    xxxx whiteboard_list (whiteboard)
+    xxxx whiteboard_read (whiteboard)
+    xxxx whiteboard_write (whiteboard)
     ");
 }
