@@ -86,7 +86,7 @@ async fn the_operations_of_a_specification_are_called_with_its_credential() {
     assert!(told.iter().any(|line| line.to_string().contains(expected)), "{told:?}");
     assert_eq!(client.exchange(&call("getPet")).await.content(), "pet 7, fields=name&fields=a%26b, with key");
     daemon.reload(&service.section("prefix = \"pets\"\n")).await;
-    assert_eq!(client.exchange(&call("getPet")).await.code(), "unknown_tool");
+    assert_eq!(client.exchange(&call("getPet")).await.code(), "tool_not_found");
     service.is_away.store(false, Ordering::Relaxed);
     daemon.reload(&service.section("prefix = \"pets\"\n")).await;
     assert_eq!(client.exchange(&call("pets_getPet")).await.content(), "pet 7, fields=name&fields=a%26b, with key");
