@@ -185,7 +185,8 @@ async fn publish(channel: &Channel, exchange: &str, key: &str, user: Option<&str
 async fn the_shipped_permissions_let_each_user_do_what_it_must_and_nothing_else() {
     let fixture = Fixture::new().await;
     let parts = "[mcp.servers.none]\ncommand = \"none\"\ndisabled = true\n\
-                 [script]\nrunner = \"local\"\nlocal = { i_understand = true }\n";
+                 [script]\nrunner = \"local\"\nlocal = { i_understand = true }\n\
+                 [a2a]\nannounce = [\"none\"]\n";
     let path = std::env::var("PATH").unwrap();
     let daemon = Daemon::launch(&fixture.site, parts, &[("PATH", &path)]).await;
     daemon.wait_until_ready().await;
