@@ -224,7 +224,8 @@ impl AgentService {
             metadata: Some([("onBehalfOf".to_owned(), on_behalf_of.into())].into_iter().collect()),
         };
         let mut envelope = self.envelope(message_type::AGENT_TASK_REQUEST, task, self.new_id());
-        envelope.reply_to = self.parts.topics[usize::from(waits)].clone();
+        let [shared, own] = self.topics();
+        envelope.reply_to = if waits { own } else { shared }.to_owned();
         self.publish(topic::agent_task(task.agent.as_str()), envelope, &request).await
     }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::store::StoreError;
@@ -267,9 +266,9 @@ impl Executor for InvokeAgent {
             }
         }
         let Some(mut waiting) = waiting else { return Ok(dispatched(&task)) };
-        let end_of_task = Instant::now() + limit;
-        let until = end_of_task.min(call.deadline.into());
-        let ended = tokio::time::timeout_at(until, waiting.ended()).await;
+        let end_of_task = service.clock().now() + limit;
+        let until = end_of_task.min(call.deadline);
+        let ended = tokio::time::timeout_at(until.into(), waiting.ended()).await;
         match ended {
             Ok(Some(end)) => Ok(result_of(&task, &end)),
             // The call ends before the task: that goes on, and its result comes later.
