@@ -316,7 +316,8 @@ async fn a_task_without_a_result_in_time_ends_once_for_several_daemons_and_a_lat
     assert_eq!(site.task(&id).await["state"], "submitted");
     tokio::time::advance(Duration::from_secs(6)).await;
     let (one, two) = tokio::join!(site.service.sweep(), other.sweep());
-    (one.unwrap(), two.unwrap());
+    one.unwrap();
+    two.unwrap();
     let (envelope, body) = next(&mut of_ana).await;
     assert_eq!(envelope.message_type, "RockBot.A2A.AgentTaskError");
     insta::assert_snapshot!(body.to_string().replace(&id, "ID"), @r#"{"code":"execution_failed","contextId":null,"isRetryable":true,"message":"Agent 'Bob' gave no result in time.","taskId":"ID"}"#);
