@@ -44,6 +44,7 @@ mod storm;
 mod subagents;
 mod switches;
 mod telemetry;
+mod together;
 mod tools;
 mod web;
 mod worked_example;
