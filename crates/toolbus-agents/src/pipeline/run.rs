@@ -123,7 +123,7 @@ impl<'a> PipelineRun<'a> {
         let mut text = answer(&reports);
         // The outcomes are what must arrive: what was done is not to be done again.
         if text.len() > MAX_ANSWER
-            && !self.call.room.as_ref().is_some_and(|room| room.take(super::NAME, text.len()).is_ok())
+            && self.call.room.as_ref().is_none_or(|room| room.take(super::NAME, text.len()).is_err())
         {
             let omitted =
                 format!("The answer has {} bytes with its values. Ask for less, or keep them by a step.", text.len());

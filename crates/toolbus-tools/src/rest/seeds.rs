@@ -97,14 +97,6 @@ fn folded(entry: &Value, environment: &BTreeMap<String, String>) -> Result<Endpo
     };
     // Others have no body, whatever the file says.
     let has_body = is_json && matches!(method, Method::Post | Method::Put | Method::Patch);
-    let mut endpoint = json!({
-        "name": name,
-        "description": needed("Description")?,
-        "url": url,
-        "method": method,
-        "parameters": parameters,
-        "body": if has_body { "json" } else { "none" },
-    });
     let secret = || {
         let variable = needed("AuthEnvVar")?;
         let value = environment.get(&variable).filter(|value| !value.trim().is_empty());
@@ -113,7 +105,7 @@ fn folded(entry: &Value, environment: &BTreeMap<String, String>) -> Result<Endpo
             .ok_or_else(|| format!("`AuthEnvVar`: the environment variable `{variable}` is not set, or is empty"))
     };
     let kind = text("AuthType")?.unwrap_or_default();
-    endpoint["auth"] = match kind.to_ascii_lowercase().as_str() {
+    let auth = match kind.to_ascii_lowercase().as_str() {
         "" | "none" => Value::Null,
         "bearer" => json!({"type": "bearer", "token": secret()?}),
         "api_key" => {
@@ -121,6 +113,15 @@ fn folded(entry: &Value, environment: &BTreeMap<String, String>) -> Result<Endpo
         }
         other => return Err(format!("`AuthType`: {:?}; expected \"none\", \"bearer\" or \"api_key\"", shown(other))),
     };
+    let endpoint = json!({
+        "name": name,
+        "description": needed("Description")?,
+        "url": url,
+        "method": method,
+        "parameters": parameters,
+        "auth": auth,
+        "body": if has_body { "json" } else { "none" },
+    });
     serde_json::from_value(endpoint).map_err(|_| "it cannot be read as an endpoint".to_owned())
 }
 

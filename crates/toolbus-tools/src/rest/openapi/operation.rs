@@ -335,16 +335,14 @@ impl<'a> Arguments<'a> {
 
     fn finish(self) -> Result<(Value, ArgumentRoutes), String> {
         let definitions = self.schemas.definitions()?;
-        let mut schema = json!({"type": "object", "properties": self.properties});
-        if !self.required.is_empty() {
-            schema["required"] = json!(self.required);
-        }
-        if !self.is_open {
-            schema["additionalProperties"] = Value::Bool(false);
-        }
-        if !definitions.is_empty() {
-            schema["$defs"] = Value::Object(definitions);
-        }
+        let optional = [
+            ("required", (!self.required.is_empty()).then(|| json!(self.required))),
+            ("additionalProperties", (!self.is_open).then_some(Value::Bool(false))),
+            ("$defs", (!definitions.is_empty()).then_some(Value::Object(definitions))),
+        ];
+        let optional = optional.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let always = [("type".to_owned(), "object".into()), ("properties".to_owned(), self.properties.into())];
+        let schema = Value::Object(always.into_iter().chain(optional).collect());
         Ok((schema, self.routes))
     }
 }
