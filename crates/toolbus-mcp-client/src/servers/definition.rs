@@ -332,6 +332,7 @@ mod tests {
         ),
         validation: Warn,
         delegates: false,
+        model_hints: None,
         suspicions: [],
     }
     "#);
