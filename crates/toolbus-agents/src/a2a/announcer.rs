@@ -121,7 +121,7 @@ impl Announcer {
         Envelope::outgoing(kind, &self.name, self.random.id(), self.clock.wall())
     }
 
-    /// Publishes what may reach nobody.
+    /// Publishes a message that is dropped if no queue is bound to its topic.
     async fn publish(&self, topic: &str, envelope: Envelope, body: Vec<u8>) {
         let message = Outgoing {
             target: Target::Topic(topic.to_owned()),

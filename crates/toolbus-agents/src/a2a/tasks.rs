@@ -90,7 +90,7 @@ impl AgentTasks {
                 None => {}
             }
         }
-        // First, so that no task is kept that nobody counts.
+        // First: a task that is kept and not in its share's list would count towards no limit.
         self.store.put(&of_share, &task.id, Vec::new()).await?;
         self.store.put(TASKS, &task.id, written(task)).await?;
         Ok(())

@@ -67,7 +67,7 @@ impl Ignored {
 }
 
 impl SubagentTask {
-    /// Takes the task to be this agent's, one of `pool`, if it is nobody's yet.
+    /// Takes the task to be this agent's, one of `pool`, if no agent has it yet.
     ///
     /// # Errors
     ///
