@@ -4,6 +4,7 @@
 //! [`HtmlLimits`].
 
 mod article;
+mod code;
 mod dom;
 mod markdown;
 mod table;

@@ -12,7 +12,6 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use toolbus_core::bus::{Bus, Outgoing, PublishError, Routing, Target};
@@ -24,13 +23,14 @@ use toolbus_core::text::shortened;
 use toolbus_core::{Clock, ControlError, ControlHandler, ControlReply, ControlRequest};
 use toolbus_outbound::egress::{Egress, HostLists};
 use toolbus_protocol::{
-    AgentMessage, AgentMessageBody as _, AgentTaskCancelRequest, AgentTaskError, AgentTaskRequest, AgentTaskResult,
-    AgentTaskState, AgentTaskStatusUpdate, Envelope, Random, derived_message_id, header, message_type, topic,
+    AgentMessage, AgentTaskCancelRequest, AgentTaskError, AgentTaskRequest, AgentTaskResult, AgentTaskState, Envelope,
+    Random, derived_message_id, header, message_type, topic,
 };
 
 use super::config::A2aConfig;
 use super::directory::AgentDirectory;
 use super::http::{HttpAgent, HttpAgentError, HttpExchange, HttpTask};
+use super::report::{TaskEnd, TaskReport, is_end};
 use super::tasks::{AgentTask, AgentTasks};
 
 /// Longest wait for a confirm.
@@ -51,13 +51,6 @@ const FIRST_POLL: Duration = Duration::from_secs(2);
 const LAST_POLL: Duration = Duration::from_secs(30);
 /// The profile under which an agent reads the results of others.
 const PROFILE: &str = "a2a-synthesis";
-
-/// How a task ended.
-#[derive(Debug, Clone)]
-pub(crate) enum TaskEnd {
-    Result(AgentTaskResult),
-    Error(AgentTaskError),
-}
 
 /// What a task is about, for whom.
 pub(crate) struct TaskOrder {
@@ -459,7 +452,7 @@ impl AgentService {
         asked
     }
 
-    /// Takes what somebody says about a task; says what becomes of it.
+    /// Handles a message about a task; returns the outcome that is counted.
     pub(crate) async fn hear(&self, envelope: &Envelope, sender: &Caller, body: &[u8]) -> &'static str {
         let Some(said) = TaskReport::read(&envelope.message_type, body) else { return "malformed" };
         let task = match self.retried(|| self.parts.tasks.get(said.task_id())).await {
@@ -513,89 +506,6 @@ impl AgentTask {
         (self.ended, self.state) = (Some(now), state);
         self.result = Some(shortened(&text, MAX_KEPT).into_owned());
     }
-}
-
-impl TaskEnd {
-    pub(crate) fn state(&self) -> AgentTaskState {
-        match self {
-            Self::Result(result) => result.state,
-            Self::Error(_) => AgentTaskState::Failed,
-        }
-    }
-
-    fn without_secrets(self, redactor: &Redactor) -> Self {
-        match self {
-            Self::Result(result) => Self::Result(cleaned(result, redactor)),
-            Self::Error(error) => Self::Error(cleaned(error, redactor)),
-        }
-    }
-
-    /// What the caller reads.
-    pub(crate) fn text(&self) -> String {
-        match self {
-            Self::Result(result) => result.text(),
-            Self::Error(AgentTaskError { code, message, .. }) => format!("{message} ({code})"),
-        }
-    }
-}
-
-/// A message without secrets. These types hold strings, numbers and enums only, which can be written and read again.
-fn cleaned<T: Serialize + DeserializeOwned + Default>(message: T, redactor: &Redactor) -> T {
-    let mut value = serde_json::to_value(message).unwrap_or_default();
-    redactor.clean_value(&mut value);
-    serde_json::from_value(value).unwrap_or_default()
-}
-
-/// What an agent says about a task.
-enum TaskReport {
-    End(TaskEnd),
-    State { task_id: String, state: Option<AgentTaskState>, note: Option<String> },
-}
-
-impl TaskReport {
-    fn read(kind: &str, body: &[u8]) -> Option<Self> {
-        let is = |expected: &str| kind.eq_ignore_ascii_case(expected);
-        let text = |message: AgentMessage| {
-            let result = AgentTaskResult { message: Some(message), ..AgentTaskResult::default() };
-            Some(result.text()).filter(|text| !text.is_empty())
-        };
-        Some(if is(message_type::AGENT_TASK_RESULT) {
-            let result = AgentTaskResult::parse(body).ok()?;
-            if is_end(result.state) {
-                Self::End(TaskEnd::Result(result))
-            } else {
-                let AgentTaskResult { task_id, state, message, .. } = result;
-                Self::State { task_id, state: Some(state), note: message.and_then(text) }
-            }
-        } else if is(message_type::AGENT_TASK_ERROR) {
-            match AgentTaskError::parse(body).ok()? {
-                AgentTaskError { task_id, code, message, .. } if code == AgentTaskError::TASK_NOT_CANCELABLE => {
-                    Self::State { task_id, state: None, note: Some(message) }
-                }
-                error => Self::End(TaskEnd::Error(error)),
-            }
-        } else if is(message_type::AGENT_TASK_STATUS_UPDATE) {
-            let AgentTaskStatusUpdate { task_id, state, message, .. } = AgentTaskStatusUpdate::parse(body).ok()?;
-            // The result itself ends it.
-            let state = Some(state).filter(|state| !state.is_final());
-            Self::State { task_id, state, note: message.and_then(text) }
-        } else {
-            return None;
-        })
-    }
-
-    fn task_id(&self) -> &str {
-        match self {
-            Self::End(TaskEnd::Result(AgentTaskResult { task_id, .. }))
-            | Self::End(TaskEnd::Error(AgentTaskError { task_id, .. }))
-            | Self::State { task_id, .. } => task_id,
-        }
-    }
-}
-
-/// Whether the agent does no more without another message.
-fn is_end(state: AgentTaskState) -> bool {
-    state.is_final() || state == AgentTaskState::InputRequired
 }
 
 /// Hears announcements of agents.

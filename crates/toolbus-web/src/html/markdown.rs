@@ -6,7 +6,8 @@ use toolbus_core::Clock;
 use url::Url;
 
 use super::HtmlLimits;
-use super::article::{ArticleChoice, is_unseen};
+use super::article::ArticleChoice;
+use super::code::{language, source_text};
 use super::dom::{Content, Dom, NodeId};
 use super::table::Table;
 
@@ -14,8 +15,6 @@ use super::table::Table;
 const MAX_DEPTH: u32 = 200;
 /// Nodes that are written between two looks at the clock.
 const NODES_PER_CHECK: u32 = 4096;
-/// Longest block of code, in bytes.
-const MAX_CODE: usize = 1 << 20;
 /// Longest URL that is written, in bytes.
 const MAX_URL: usize = 2048;
 /// What links to a heading from itself show.
@@ -403,7 +402,7 @@ impl<'a> MarkdownWriter<'a> {
         if self.inline > 0 {
             return self.code(id);
         }
-        let code = self.source_text(id);
+        let code = source_text(self.dom, id);
         let code = code.strip_prefix('\n').unwrap_or(&code).trim_end();
         if code.trim().is_empty() {
             return;
@@ -412,7 +411,7 @@ impl<'a> MarkdownWriter<'a> {
         self.begin();
         let fence = "`".repeat(longest_run(code).max(2) + 1);
         self.out.push_str(&fence);
-        self.out.push_str(&self.language(id));
+        self.out.push_str(&language(self.dom, id));
         for line in code.lines() {
             self.out.push('\n');
             self.out.push_str(if line.is_empty() { self.prefix.trim_end() } else { &self.prefix });
@@ -425,57 +424,8 @@ impl<'a> MarkdownWriter<'a> {
         self.break_lines(2);
     }
 
-    /// The text of code, without buttons to copy it and the like. Classes in it are those of a highlighter, and mean nothing.
-    fn source_text(&self, id: NodeId) -> String {
-        let (dom, mut all) = (self.dom, String::new());
-        for below in dom.below(id, |below| is_unseen(dom, below)) {
-            let is_line = match dom.content(below) {
-                Content::Text(text) => {
-                    all.push_str(text);
-                    false
-                }
-                Content::Element(..) => match dom.name(below) {
-                    "br" => {
-                        all.push('\n');
-                        false
-                    }
-                    "div" | "p" | "li" | "tr" => true,
-                    // Variants of an example, of which a site shows one.
-                    "code" => dom.previous(below).is_some_and(|previous| dom.name(previous) == "code"),
-                    _ => false,
-                },
-                Content::Other => false,
-            };
-            if is_line && !all.is_empty() && !all.ends_with('\n') {
-                all.push('\n');
-            }
-            if all.len() > MAX_CODE {
-                all.truncate(all.floor_char_boundary(MAX_CODE));
-                break;
-            }
-        }
-        all
-    }
-
-    /// The language of a block of code, from the classes of its element, of the first in it, or of those around it.
-    fn language(&self, id: NodeId) -> String {
-        let inner = self.dom.children(id).find(|child| matches!(self.dom.content(*child), Content::Element(..)));
-        let around = std::iter::successors(self.dom.parent(id), |id| self.dom.parent(*id)).take(2);
-        let candidates = [Some(id), inner].into_iter().flatten().chain(around);
-        let classes = candidates.flat_map(|id| self.dom.attribute(id, "class").split_ascii_whitespace());
-        let languages = classes.filter_map(|class| {
-            ["language-", "lang-", "highlight-source-", "highlight-", "brush:"]
-                .iter()
-                .find_map(|p| class.strip_prefix(p))
-        });
-        let is_name =
-            |name: &&str| name.len() <= 20 && name.chars().all(|c| c.is_ascii_alphanumeric() || "+#-_".contains(c));
-        let found = languages.filter(|name| !matches!(*name, "default" | "none" | "plain" | "notranslate"));
-        found.filter(is_name).find(|name| !name.is_empty()).unwrap_or_default().to_owned()
-    }
-
     fn code(&mut self, id: NodeId) {
-        let code = self.source_text(id);
+        let code = source_text(self.dom, id);
         let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
         if code.is_empty() {
             return;
