@@ -125,7 +125,7 @@ impl Guides {
     #[must_use]
     pub fn tools(&self, policy: &PolicyHandle) -> Vec<Tool> {
         let parts = || (self.clone(), policy.clone());
-        vec![Tool::new(list_descriptor(), List(parts())), Tool::new(get_descriptor(), Get(parts()))]
+        vec![Tool::new(list_descriptor(), ListGuides(parts())), Tool::new(get_descriptor(), GetGuide(parts()))]
     }
 }
 
@@ -196,10 +196,10 @@ fn descriptor(name: &str, description: &str, parameters: Value) -> ToolDescripto
     ToolDescriptor { description, parameters, effect: Effect::ReadOnly, ..ToolDescriptor::new(name, SOURCE, "local") }
 }
 
-struct List((Guides, PolicyHandle));
-struct Get((Guides, PolicyHandle));
+struct ListGuides((Guides, PolicyHandle));
+struct GetGuide((Guides, PolicyHandle));
 
-impl Executor for List {
+impl Executor for ListGuides {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let (guides, policy) = &self.0;
         let guides = guides.visible(&policy.effective(&call.caller));
@@ -211,7 +211,7 @@ impl Executor for List {
     }
 }
 
-impl Executor for Get {
+impl Executor for GetGuide {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let Some(name) = call.arguments.get("name").and_then(Value::as_str) else {
             return Err(ToolFailure::new(Cause::InvalidArguments, "Argument `name` is missing."));

@@ -13,8 +13,10 @@ pub mod pipeline;
 pub mod schedule;
 pub mod search;
 pub mod subagent;
+#[cfg(test)]
+mod testing;
 
-pub use self::a2a::{A2aConfig, AgentService, AgentTools};
+pub use self::a2a::{A2aConfig, A2aTools, AgentService};
 pub use self::guides::{Guides, GuidesConfig};
 pub use self::pipeline::{Pipelines, PipelinesConfig};
 pub use self::schedule::{ScheduleConfig, Scheduler};

@@ -41,8 +41,8 @@ pub type VisibleAgents = Arc<dyn Fn(&Caller) -> Vec<AgentCard> + Send + Sync>;
 #[must_use]
 pub fn tools(policy: &PolicyHandle, summaries: Summaries, agents: VisibleAgents) -> Vec<Tool> {
     vec![
-        Tool::new(services_descriptor(), Services { policy: policy.clone(), summaries, agents }),
-        Tool::new(tools_descriptor(), Tools { policy: policy.clone() }),
+        Tool::new(services_descriptor(), ServiceSearch { policy: policy.clone(), summaries, agents }),
+        Tool::new(tools_descriptor(), ToolSearch { policy: policy.clone() }),
     ]
 }
 
@@ -81,18 +81,18 @@ fn descriptor(name: &str, description: &str, query: &str) -> ToolDescriptor {
     }
 }
 
-struct Services {
+struct ServiceSearch {
     policy: PolicyHandle,
     summaries: Summaries,
     agents: VisibleAgents,
 }
 
-struct Tools {
+struct ToolSearch {
     policy: PolicyHandle,
 }
 
 #[derive(Serialize)]
-struct Found<T> {
+struct SearchResults<T> {
     results: Vec<T>,
 }
 
@@ -117,7 +117,7 @@ struct FoundTool {
     parameters: Option<Arc<Value>>,
 }
 
-impl Executor for Services {
+impl Executor for ServiceSearch {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let query = query(&call)?;
         let effective = self.policy.effective(&call.caller);
@@ -163,11 +163,11 @@ impl Executor for Services {
                 top_skills: None,
             })
         });
-        written(&Found { results: results.collect() })
+        written(&SearchResults { results: results.collect() })
     }
 }
 
-impl Executor for Tools {
+impl Executor for ToolSearch {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let query = query(&call)?;
         let effective = self.policy.effective(&call.caller);
@@ -183,7 +183,7 @@ impl Executor for Tools {
                 parameters: tool.parameters,
             })
         });
-        written(&Found { results: results.collect() })
+        written(&SearchResults { results: results.collect() })
     }
 }
 

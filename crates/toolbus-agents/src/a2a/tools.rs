@@ -15,7 +15,8 @@ use toolbus_protocol::{AgentCard, AgentTaskError, AgentTaskState};
 
 use super::directory::{AllowedAgents, KnownAgent};
 use super::http::HttpExchange;
-use super::service::{AgentService, TaskEnd, TaskOrder, TaskPublishError};
+use super::report::TaskEnd;
+use super::service::{AgentService, TaskOrder, TaskPublishError};
 use super::tasks::{AgentTask, BeginError};
 
 /// Names of the tools.
@@ -39,13 +40,13 @@ const MAX_LISTED: usize = 20;
 
 /// What the tools have in common. Cheap to clone.
 #[derive(Clone)]
-pub struct AgentTools {
+pub struct A2aTools {
     service: AgentService,
     allowed: Arc<AllowedAgents>,
     egress: Egress,
 }
 
-impl AgentTools {
+impl A2aTools {
     /// Tools for these agents: `allowed` says who may give tasks to whom, and `egress` which hosts may be reached.
     #[must_use]
     pub fn new(service: AgentService, allowed: AllowedAgents, egress: Egress) -> Self {
@@ -176,11 +177,11 @@ fn descriptor(name: &str, description: &str, effect: Effect, parameters: Value) 
     ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
 }
 
-struct InvokeAgent(AgentTools);
-struct ListAgents(AgentTools);
-struct GetAgentDetails(AgentTools);
-struct GetAgentTask(AgentTools);
-struct CancelAgentTask(AgentTools);
+struct InvokeAgent(A2aTools);
+struct ListAgents(A2aTools);
+struct GetAgentDetails(A2aTools);
+struct GetAgentTask(A2aTools);
+struct CancelAgentTask(A2aTools);
 
 #[derive(Deserialize)]
 struct InvokeAgentArguments {

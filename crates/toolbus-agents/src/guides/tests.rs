@@ -1,60 +1,32 @@
-use std::time::Duration;
-
-use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
-use toolbus_core::caller::{AgentName, Caller, Identity};
-use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, Policy};
+use toolbus_core::policy::{AgentPolicy, Allowed};
 use toolbus_core::registry::Registry;
 
 use super::*;
-use crate::schedule;
+use crate::{schedule, testing};
 
 const FAMILIES: &[(&str, &str, &str)] = &[
     (schedule::tools::SOURCE, "scheduling", schedule::GUIDE),
     ("web", "web-tools", "# The web\n\nSearch first.\n\nMore."),
 ];
 
-struct Unused;
-
-impl Executor for Unused {
-    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        Ok(ToolOutput::default())
-    }
-}
-
 /// The agent `ana`, who may use one tool of the web, and `bob`, who may use everything.
 fn policy() -> PolicyHandle {
     let registry = Registry::new();
     for (name, source) in [("web_browse", "web"), ("schedule_task", "scheduling"), ("echo", "echo")] {
-        registry.register_all(vec![Tool::new(ToolDescriptor::new(name, source, "local"), Unused)]).unwrap();
+        registry.register_all(vec![Tool::new(ToolDescriptor::new(name, source, "local"), testing::Unused)]).unwrap();
     }
     let only = |names: &[&str]| {
         let patterns = names.iter().map(|name| Pattern::parse(name).unwrap());
         AgentPolicy { tools: Allowed::Only(patterns.collect()), ..AgentPolicy::default() }
     };
     let agents = [("ana", only(&["web_*"])), ("eve", only(&["none_*"])), ("bob", AgentPolicy::default())];
-    let agents = agents.map(|(name, section)| (AgentName::parse(name).unwrap(), section)).into();
-    let capacity = Capacity { max_in_flight: 16, max_waiting: 16 };
-    PolicyHandle::new(registry, Identity::default(), Policy { agents, ..Policy::default() }, capacity)
+    testing::policy(registry, agents)
 }
 
 async fn run(guides: &Guides, agent: &str, name: &str, arguments: Value) -> (bool, String) {
     let tools = guides.tools(&policy());
-    let tool = tools.iter().find(|tool| &*tool.descriptor.name == name).unwrap();
-    let call = ToolCall {
-        tool: name.into(),
-        caller: Arc::new(Caller::agent(AgentName::parse(agent).unwrap())),
-        call_id: "call-1".into(),
-        arguments: Arc::new(serde_json::from_value(arguments).unwrap()),
-        deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
-        limit: Duration::from_secs(30),
-        cancelled: CancellationToken::new(),
-        trace: None,
-        progress: None,
-        idempotency_key: None,
-        room: None,
-    };
-    let output = Arc::clone(&tool.executor).execute_boxed(call).await.unwrap();
+    let output = testing::run(&tools, testing::agent(agent), name, arguments, Clock::SYSTEM).await.unwrap();
     (output.is_error, output.content.unwrap())
 }
 

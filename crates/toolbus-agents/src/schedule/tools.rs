@@ -60,8 +60,8 @@ impl ScheduleTools {
     pub fn tools(&self) -> Vec<Tool> {
         vec![
             Tool::new(schedule_descriptor(&self.zone), Schedule(self.clone())),
-            Tool::new(list_descriptor(), List(self.clone())),
-            Tool::new(cancel_descriptor(), Cancel(self.clone())),
+            Tool::new(list_descriptor(), ListTasks(self.clone())),
+            Tool::new(cancel_descriptor(), CancelTask(self.clone())),
         ]
     }
 
@@ -130,8 +130,8 @@ fn descriptor(name: &str, description: &str, effect: Effect, parameters: Value) 
 }
 
 struct Schedule(ScheduleTools);
-struct List(ScheduleTools);
-struct Cancel(ScheduleTools);
+struct ListTasks(ScheduleTools);
+struct CancelTask(ScheduleTools);
 
 #[derive(Deserialize)]
 struct ScheduleArguments {
@@ -145,7 +145,7 @@ struct ScheduleArguments {
 }
 
 #[derive(Deserialize)]
-struct CancelArguments {
+struct CancelTaskArguments {
     name: String,
 }
 
@@ -167,12 +167,13 @@ impl Executor for Schedule {
         match changed.await {
             Ok(Ok(())) => {}
             Ok(Err(())) => {
-                let text = format!("Nothing was scheduled: there is room for {max_tasks} tasks. Cancel one of them.");
+                let text =
+                    format!("Nothing was scheduled: there is room for {max_tasks} tasks. CancelTask one of them.");
                 return Ok(ToolOutput::error(text));
             }
             Err(TaskStoreError::Store(StoreError::Value(_))) => {
                 return Ok(ToolOutput::error(
-                    "Nothing was scheduled: all tasks together are too long. Cancel one of them.",
+                    "Nothing was scheduled: all tasks together are too long. CancelTask one of them.",
                 ));
             }
             Err(error) => return Err(away(&error)),
@@ -239,7 +240,7 @@ impl ScheduleTools {
     }
 }
 
-impl Executor for List {
+impl Executor for ListTasks {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let agent = agent(&call)?;
         let mut tasks = self.0.tasks.read(&call.caller.share()).await.map_err(|error| away(&error))?;
@@ -249,9 +250,9 @@ impl Executor for List {
     }
 }
 
-impl Executor for Cancel {
+impl Executor for CancelTask {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let CancelArguments { name } = arguments(&call)?;
+        let CancelTaskArguments { name } = arguments(&call)?;
         let agent = agent(&call)?;
         let share = call.caller.share();
         let cancelled = self.0.tasks.update(&share, |tasks| {

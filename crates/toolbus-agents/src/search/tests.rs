@@ -1,22 +1,12 @@
-use std::time::Duration;
-
-use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
-use toolbus_core::caller::{AgentName, Caller, Identity};
+use toolbus_core::caller::Caller;
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, Policy};
+use toolbus_core::policy::{AgentPolicy, Allowed};
 use toolbus_core::registry::Registry;
 use toolbus_protocol::AgentSkill;
 
 use super::*;
-
-struct Unused;
-
-impl Executor for Unused {
-    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        Ok(ToolOutput::default())
-    }
-}
+use crate::testing;
 
 /// Two servers, and agents of which `ana` may use reading tools, and `bob` everything.
 fn policy() -> PolicyHandle {
@@ -36,14 +26,12 @@ fn policy() -> PolicyHandle {
             parameters: Some(Arc::new(json!({"type": "object"}))),
             ..ToolDescriptor::new(name, source, "mcp")
         };
-        registry.register_all(vec![Tool::new(descriptor, Unused)]).unwrap();
+        registry.register_all(vec![Tool::new(descriptor, testing::Unused)]).unwrap();
     }
     let only = Allowed::Only(["read_*", "convert_*"].iter().map(|name| Pattern::parse(name).unwrap()).collect());
     let ana = AgentPolicy { tools: only, ..AgentPolicy::default() };
     let agents = [("ana", ana), ("bob", AgentPolicy::default())];
-    let agents = agents.map(|(name, section)| (AgentName::parse(name).unwrap(), section)).into();
-    let capacity = Capacity { max_in_flight: 16, max_waiting: 16 };
-    PolicyHandle::new(registry, Identity::default(), Policy { agents, ..Policy::default() }, capacity)
+    testing::policy(registry, agents)
 }
 
 /// One agent, to which every caller may give tasks that has the tool for that.
@@ -65,21 +53,8 @@ fn agents(_: &Caller) -> Vec<AgentCard> {
 async fn search(agent: &str, tool: &str, query: &str) -> String {
     let summaries: Summaries = Arc::new(|server| (server == "github").then(|| "Repositories and issues".to_owned()));
     let tools = tools(&policy(), summaries, Arc::new(agents));
-    let found = tools.iter().find(|known| &*known.descriptor.name == tool).unwrap();
-    let call = ToolCall {
-        tool: tool.into(),
-        caller: Arc::new(Caller::agent(AgentName::parse(agent).unwrap())),
-        call_id: "call-1".into(),
-        arguments: Arc::new(serde_json::from_value(json!({"query": query})).unwrap()),
-        deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
-        limit: Duration::from_secs(30),
-        cancelled: CancellationToken::new(),
-        trace: None,
-        progress: None,
-        idempotency_key: None,
-        room: None,
-    };
-    Arc::clone(&found.executor).execute_boxed(call).await.unwrap().content.unwrap()
+    let found = testing::run(&tools, testing::agent(agent), tool, json!({"query": query}), Clock::SYSTEM);
+    found.await.unwrap().content.unwrap()
 }
 
 #[tokio::test]

@@ -3,7 +3,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 use toolbus_broker::embedded::Embedded;
 use toolbus_core::Clock;
 use toolbus_core::bus::{Bus as _, Delivery, Ownership, Subscription};
@@ -11,12 +10,13 @@ use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::Discard;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::store::Store;
-use toolbus_core::tool::{ToolCall, ToolOutput};
+use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::{Random, SubagentProgressMessage, SubagentResultMessage};
 use toolbus_store::Memory;
 
 use super::task::Ignored;
 use super::{Subagents, SubagentsConfig};
+use crate::testing;
 
 /// Tasks of ana for the pool of w1 and w2.
 struct Fixture {
@@ -48,21 +48,8 @@ impl Fixture {
 
     async fn call(&self, agent: &str, tool: &str, arguments: Value) -> Result<ToolOutput, ToolFailure> {
         let tools = [self.subagents.tools(), self.subagents.whiteboard_tools()].concat();
-        let tool = tools.into_iter().find(|one| &*one.descriptor.name == tool).unwrap();
-        let call = ToolCall {
-            tool: Arc::clone(&tool.descriptor.name),
-            caller: Arc::new(Caller { session: Some("session/1".into()), ..Caller::agent(name(agent)) }),
-            call_id: "call-1".into(),
-            arguments: Arc::new(serde_json::from_value(arguments).unwrap()),
-            deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
-            limit: Duration::from_secs(30),
-            cancelled: CancellationToken::new(),
-            trace: None,
-            room: None,
-            progress: None,
-            idempotency_key: None,
-        };
-        tool.executor.execute_boxed(call).await
+        let caller = Caller { session: Some("session/1".into()), ..testing::agent(agent) };
+        testing::run(&tools, caller, tool, arguments, Clock::SYSTEM).await
     }
 
     async fn text(&self, agent: &str, tool: &str, arguments: Value) -> String {
@@ -120,7 +107,7 @@ async fn a_task_is_offered_to_its_pool_and_its_reports_reach_the_agent_that_gave
         })
     );
     let listed = fixture.text("ana", "list_subagents", json!({})).await;
-    assert_eq!(listed, format!("Active subagents (1):\n- {id}, by nobody yet, for 0 s, 300 s left: Count the frogs"));
+    assert_eq!(listed, format!("Active subagents (1):\n- {id}, by no agent yet, for 0 s, 300 s left: Count the frogs"));
 
     assert_eq!(fixture.progress("w1", &id).await, Ok(()));
     assert_eq!(next(&mut progress).await["message"], "counting");

@@ -35,9 +35,9 @@ impl Subagents {
     #[must_use]
     pub fn tools(&self) -> Vec<Tool> {
         vec![
-            Tool::new(spawn_descriptor(self), Spawn(self.clone())),
-            Tool::new(cancel_descriptor(), Cancel(self.clone())),
-            Tool::new(list_descriptor(), List(self.clone())),
+            Tool::new(spawn_descriptor(self), SpawnSubagent(self.clone())),
+            Tool::new(cancel_descriptor(), CancelSubagent(self.clone())),
+            Tool::new(list_descriptor(), ListSubagents(self.clone())),
         ]
     }
 
@@ -99,12 +99,12 @@ fn descriptor(name: &str, description: &str, effect: Effect, parameters: Value) 
     ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
 }
 
-struct Spawn(Subagents);
-struct Cancel(Subagents);
-struct List(Subagents);
+struct SpawnSubagent(Subagents);
+struct CancelSubagent(Subagents);
+struct ListSubagents(Subagents);
 
 #[derive(Deserialize)]
-struct SpawnArguments {
+struct SpawnSubagentArguments {
     description: String,
     context: Option<String>,
     timeout_minutes: Option<u64>,
@@ -112,13 +112,13 @@ struct SpawnArguments {
 }
 
 #[derive(Deserialize)]
-struct CancelArguments {
+struct CancelSubagentArguments {
     task_id: String,
 }
 
-impl Executor for Spawn {
+impl Executor for SpawnSubagent {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let SpawnArguments { description, context, timeout_minutes, pool } = arguments(&call)?;
+        let SpawnSubagentArguments { description, context, timeout_minutes, pool } = arguments(&call)?;
         let (subagents, agent, share) = (&self.0, agent(&call)?, call.caller.share());
         let Some(pool) = pool.or_else(|| subagents.config.pools.keys().next().cloned()) else {
             return Ok(ToolOutput::error("Error: there is no pool of agents that work on tasks."));
@@ -169,9 +169,9 @@ impl Executor for Spawn {
     }
 }
 
-impl Executor for Cancel {
+impl Executor for CancelSubagent {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let CancelArguments { task_id } = arguments(&call)?;
+        let CancelSubagentArguments { task_id } = arguments(&call)?;
         let (subagents, agent, share) = (&self.0, agent(&call)?, call.caller.share());
         let now = subagents.now();
         let cancelled = subagents.tasks.update(&share, |tasks: &mut Vec<SubagentTask>| {
@@ -194,7 +194,7 @@ impl Executor for Cancel {
     }
 }
 
-impl Executor for List {
+impl Executor for ListSubagents {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let agent = agent(&call)?;
         let tasks: Result<Vec<SubagentTask>, _> = self.0.tasks.read(&call.caller.share()).await;
@@ -212,7 +212,7 @@ fn listed(tasks: &[SubagentTask], now: u64) -> String {
     };
     for SubagentTask { id, description, created, deadline, worker, .. } in active {
         let (since, left) = (now.saturating_sub(*created), deadline.saturating_sub(now));
-        let worker = worker.as_ref().map_or_else(|| "nobody yet".to_owned(), AgentName::to_string);
+        let worker = worker.as_ref().map_or_else(|| "no agent yet".to_owned(), AgentName::to_string);
         let description = shortened(description, 100);
         // Writing to a string does not fail.
         let _ = write!(text, "\n- {id}, by {worker}, for {since} s, {left} s left: {description}");

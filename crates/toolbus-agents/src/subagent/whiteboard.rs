@@ -53,7 +53,7 @@ impl Subagents {
                     json!({ "key": key(), "value": value }),
                     &["key", "value"],
                 ),
-                Write(self.clone()),
+                WriteWhiteboard(self.clone()),
             ),
             Tool::new(
                 descriptor(
@@ -63,11 +63,11 @@ impl Subagents {
                     json!({ "key": key() }),
                     &["key"],
                 ),
-                Read(self.clone()),
+                ReadWhiteboard(self.clone()),
             ),
             Tool::new(
                 descriptor(LIST, "Lists the entries of the whiteboard.", Effect::ReadOnly, json!({}), &[]),
-                List(self.clone()),
+                ListWhiteboard(self.clone()),
             ),
         ]
     }
@@ -102,9 +102,9 @@ fn descriptor(name: &str, about: &str, effect: Effect, mut properties: Value, re
     ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
 }
 
-struct Write(Subagents);
-struct Read(Subagents);
-struct List(Subagents);
+struct WriteWhiteboard(Subagents);
+struct ReadWhiteboard(Subagents);
+struct ListWhiteboard(Subagents);
 
 #[derive(Deserialize)]
 struct BoardArguments {
@@ -115,7 +115,7 @@ struct BoardArguments {
     task_id: Option<String>,
 }
 
-impl Executor for Write {
+impl Executor for WriteWhiteboard {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let BoardArguments { key, value, task_id } = arguments(&call)?;
         let (subagents, by) = (&self.0, agent(&call)?.to_string());
@@ -141,7 +141,7 @@ impl Executor for Write {
     }
 }
 
-impl Executor for Read {
+impl Executor for ReadWhiteboard {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let BoardArguments { key, task_id, .. } = arguments(&call)?;
         let share = self.0.board_of(&call, task_id.as_deref()).await?;
@@ -153,7 +153,7 @@ impl Executor for Read {
     }
 }
 
-impl Executor for List {
+impl Executor for ListWhiteboard {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let BoardArguments { task_id, .. } = arguments(&call)?;
         let share = self.0.board_of(&call, task_id.as_deref()).await?;

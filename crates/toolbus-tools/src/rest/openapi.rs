@@ -18,7 +18,7 @@ use toolbus_core::text::{list, shown};
 use toolbus_outbound::egress::{EgressRules, HostLists};
 use url::Url;
 
-use self::operation::{Found, Operations};
+use self::operation::{FoundOperation, Operations};
 use self::security::Schemes;
 use super::{DescribedEndpoints, Endpoint, OpenApiConfig, RestClient, check};
 
@@ -69,7 +69,7 @@ pub fn read(
     let is_3_0 = version(&document)?;
     let (server, is_guarded) = server(&document, config, rules)?;
     let schemes = Schemes::read(&document, config)?;
-    let choice = Choice::new(config)?;
+    let choice = OperationFilter::new(config)?;
     let mut operations = Operations::find(&document, config.prefix.as_deref(), &choice);
     if operations.found.len() > config.max_tools {
         let what = format!(
@@ -193,8 +193,8 @@ fn with_defaults(server: Option<&Value>) -> String {
 }
 
 /// Refuses tools of one name, and names that differ in case alone: models mix them up.
-fn distinct(found: &[Found<'_>]) -> Result<(), OpenApiError> {
-    let mut names = BTreeMap::<String, &Found<'_>>::new();
+fn distinct(found: &[FoundOperation<'_>]) -> Result<(), OpenApiError> {
+    let mut names = BTreeMap::<String, &FoundOperation<'_>>::new();
     for operation in found {
         if let Some(other) = names.insert(operation.name.to_ascii_lowercase(), operation) {
             let (one, two) = (other.label(), operation.label());
@@ -211,12 +211,12 @@ fn distinct(found: &[Found<'_>]) -> Result<(), OpenApiError> {
 }
 
 /// Which operations become tools.
-struct Choice {
+struct OperationFilter {
     include: Vec<Pattern>,
     exclude: Vec<Pattern>,
 }
 
-impl Choice {
+impl OperationFilter {
     fn new(config: &OpenApiConfig) -> Result<Self, OpenApiError> {
         let parsed = |key, patterns: &[String]| {
             let patterns =

@@ -6,7 +6,7 @@ use toolbus_agents::a2a::{
     AgentDirectory, AgentTasks, AgentsError, AllowedAgents, AnnouncementHandler, Announcer, SkillCancelHandler,
     SkillHandler, TaskAnswerHandler,
 };
-use toolbus_agents::{AgentService, AgentTools};
+use toolbus_agents::{A2aTools, AgentService};
 use toolbus_core::bus::{Bus, Ownership, Subscription};
 use toolbus_core::caller::AgentName;
 use toolbus_core::events::AgentEvents;
@@ -51,16 +51,16 @@ pub(super) fn service(
 /// # Errors
 ///
 /// If TLS cannot be set up.
-pub(super) fn of_rules(config: &Config, service: Option<&AgentService>) -> Result<Option<AgentTools>, AgentsError> {
+pub(super) fn of_rules(config: &Config, service: Option<&AgentService>) -> Result<Option<A2aTools>, AgentsError> {
     let Some(service) = service else { return Ok(None) };
     let egress = Egress::new(config.egress_rules(), concat!("toolbus/", env!("CARGO_PKG_VERSION")));
     let egress = egress.map_err(|error| AgentsError::Client(error.to_string()))?;
-    Ok(Some(AgentTools::new(service.clone(), allowed(config), egress)))
+    Ok(Some(A2aTools::new(service.clone(), allowed(config), egress)))
 }
 
 /// The tools, with their limits.
-pub(super) fn tools(config: &Config, agents: Option<&AgentTools>) -> Vec<Tool> {
-    let mut tools = agents.map(AgentTools::tools).unwrap_or_default();
+pub(super) fn tools(config: &Config, agents: Option<&A2aTools>) -> Vec<Tool> {
+    let mut tools = agents.map(A2aTools::tools).unwrap_or_default();
     tools.iter_mut().for_each(|tool| config.limit(tool));
     tools
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use toolbus_agents::guides::Guide;
-use toolbus_agents::{AgentTools, Guides, a2a, pipeline, schedule, search, subagent};
+use toolbus_agents::{A2aTools, Guides, a2a, pipeline, schedule, search, subagent};
 use toolbus_core::caller::Caller;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::Tool;
@@ -74,7 +74,7 @@ pub(super) fn tools(
     guides: Option<&Guides>,
     policy: &PolicyHandle,
     servers: Option<&AppServers>,
-    agents: Option<AgentTools>,
+    agents: Option<A2aTools>,
 ) -> Vec<Tool> {
     let mut tools = guides.map(|guides| guides.tools(policy)).unwrap_or_default();
     if config.tools.search {

@@ -3,7 +3,6 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_broker::embedded::Embedded;
 use toolbus_core::Clock;
@@ -20,12 +19,13 @@ use super::*;
 use crate::a2a::config::A2aConfig;
 use crate::a2a::directory::AgentDirectory;
 use crate::a2a::tasks::AgentTasks;
+use crate::testing;
 
 /// Keeps what is counted.
 #[derive(Default)]
-struct Counted(Mutex<Vec<String>>);
+struct CountedOutcomes(Mutex<Vec<String>>);
 
-impl AgentEvents for Counted {
+impl AgentEvents for CountedOutcomes {
     fn announced(&self, outcome: &'static str) {
         self.0.lock().push(format!("announced {outcome}"));
     }
@@ -45,7 +45,7 @@ struct Fixture {
     store: Arc<dyn Store>,
     service: AgentService,
     tools: Vec<Tool>,
-    counted: Arc<Counted>,
+    counted: Arc<CountedOutcomes>,
     clock: Clock,
 }
 
@@ -53,7 +53,13 @@ fn name(text: &str) -> AgentName {
     AgentName::parse(text).unwrap()
 }
 
-fn service(bus: &Embedded, store: &Arc<dyn Store>, counted: &Arc<Counted>, clock: Clock, seed: u64) -> AgentService {
+fn service(
+    bus: &Embedded,
+    store: &Arc<dyn Store>,
+    counted: &Arc<CountedOutcomes>,
+    clock: Clock,
+    seed: u64,
+) -> AgentService {
     let config = A2aConfig { max_tasks: 2, ..A2aConfig::default() };
     let directory = AgentDirectory::new(&config, "toolbus", clock).unwrap();
     let skills = json!([{"id": "sum", "name": "Sum", "description": "Adds numbers"}]);
@@ -70,14 +76,14 @@ fn service(bus: &Embedded, store: &Arc<dyn Store>, counted: &Arc<Counted>, clock
 
 impl Fixture {
     fn new() -> Self {
-        let (bus, counted, clock) = (Embedded::new(), Arc::new(Counted::default()), Clock::paused());
+        let (bus, counted, clock) = (Embedded::new(), Arc::new(CountedOutcomes::default()), Clock::paused());
         let store: Arc<dyn Store> = Arc::new(Memory::default());
         let service = service(&bus, &store, &counted, clock, 1);
         let patterns = |list: &[&str]| list.iter().map(|text| Pattern::parse(text).unwrap()).collect::<Vec<_>>();
         let sections = BTreeMap::from([(name("ana"), patterns(&["*"])), (name("eve"), patterns(&["Carol"]))]);
         let allowed = AllowedAgents::new(sections, None);
         let egress = Egress::new(EgressRules::default(), "test").unwrap();
-        let tools = AgentTools::new(service.clone(), allowed, egress).tools();
+        let tools = A2aTools::new(service.clone(), allowed, egress).tools();
         Self { bus, store, service, tools, counted, clock }
     }
 
@@ -93,22 +99,8 @@ impl Fixture {
     }
 
     fn call(&self, agent: &str, tool: &str, arguments: Value) -> JoinHandle<Result<ToolOutput, ToolFailure>> {
-        let found = self.tools.iter().find(|known| &*known.descriptor.name == tool).unwrap();
         let caller = AgentName::parse(agent).map_or_else(|_| Caller::unknown(), Caller::agent);
-        let call = ToolCall {
-            tool: tool.into(),
-            caller: Arc::new(caller),
-            call_id: "call-1".into(),
-            arguments: Arc::new(serde_json::from_value(arguments).unwrap()),
-            deadline: self.clock.now() + Duration::from_secs(120),
-            limit: Duration::from_secs(120),
-            cancelled: CancellationToken::new(),
-            trace: None,
-            progress: None,
-            idempotency_key: None,
-            room: None,
-        };
-        TaskTracker::new().spawn(Arc::clone(&found.executor).execute_boxed(call))
+        TaskTracker::new().spawn(testing::run(&self.tools, caller, tool, arguments, self.clock))
     }
 
     async fn text(&self, agent: &str, tool: &str, arguments: Value) -> String {
@@ -363,8 +355,8 @@ async fn a_task_belongs_to_the_agent_that_gave_it() {
     for tool in [TASK, CANCEL] {
         assert_eq!(site.error("eve", tool, json!({"task_id": id})).await, none);
     }
-    let nobody = site.call("", INVOKE, add(false)).await.unwrap().unwrap_err();
-    assert_eq!(nobody.cause, Cause::NotAllowed);
+    let unknown_caller = site.call("", INVOKE, add(false)).await.unwrap().unwrap_err();
+    assert_eq!(unknown_caller.cause, Cause::NotAllowed);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,11 +8,10 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use toolbus_broker::embedded::Embedded;
 use toolbus_core::bus::Bus;
-use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::events::Discard;
 use toolbus_core::failure::{Cause, Effect, ToolFailure};
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, Policy, PolicyHandle};
+use toolbus_core::policy::{AgentPolicy, Allowed, PolicyHandle};
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -22,6 +21,7 @@ use toolbus_core::{
 use toolbus_protocol::Random;
 
 use crate::pipeline::{NAME, Pipelines, PipelinesConfig};
+use crate::testing;
 
 /// The agents `ana`, who may not use `secret`, and `bob`, who may use everything.
 pub(super) struct Fixture {
@@ -41,10 +41,7 @@ impl Fixture {
         let patterns = names.map(|name| Pattern::parse(name).unwrap()).collect();
         let ana = AgentPolicy { tools: Allowed::Only(patterns), ..AgentPolicy::default() };
         let agents = [("ana", ana), ("bob", AgentPolicy::default())];
-        let agents = agents.map(|(name, section)| (AgentName::parse(name).unwrap(), section)).into();
-        let capacity = Capacity { max_in_flight: 64, max_waiting: 64 };
-        let policy = Policy { agents, ..Policy::default() };
-        let policy = PolicyHandle::new(registry.clone(), Identity::default(), policy, capacity);
+        let policy = testing::policy(registry.clone(), agents);
         let (bus, runs) = (Embedded::new(), Arc::<Mutex<Vec<String>>>::default());
         let dispatcher = dispatcher(&policy, &bus);
         let pipelines = Pipelines::new(config, policy.clone(), Arc::new(dispatcher.clone()), Clock::SYSTEM);
@@ -72,7 +69,7 @@ impl Fixture {
     ) -> Result<ToolOutput, ToolFailure> {
         let call = InnerCall {
             origin: InnerOrigin::McpClient,
-            caller: Arc::new(Caller::agent(AgentName::parse(agent).unwrap())),
+            caller: Arc::new(testing::agent(agent)),
             call_id: "call-1".into(),
             server: None,
             tool: NAME.to_owned(),

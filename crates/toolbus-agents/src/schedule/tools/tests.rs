@@ -1,11 +1,10 @@
 use std::time::Duration;
 
-use serde_json::Map;
-use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
 use toolbus_store::Memory;
 
 use super::*;
+use crate::testing::{agent, run};
 
 struct Fixture {
     tools: Vec<Tool>,
@@ -21,10 +20,6 @@ fn fixture(config: ScheduleConfig) -> Fixture {
     Fixture { tools, tasks, clock }
 }
 
-fn agent(name: &str) -> Caller {
-    Caller::agent(AgentName::parse(name).unwrap())
-}
-
 /// An agent without a section of the configuration.
 fn stranger(name: &str) -> Caller {
     Caller { has_section: false, ..agent(name) }
@@ -32,22 +27,7 @@ fn stranger(name: &str) -> Caller {
 
 impl Fixture {
     async fn run(&self, caller: &Caller, name: &str, arguments: Value) -> Result<ToolOutput, ToolFailure> {
-        let tool = self.tools.iter().find(|tool| &*tool.descriptor.name == name).unwrap();
-        let arguments: Map<String, Value> = serde_json::from_value(arguments).unwrap();
-        let call = ToolCall {
-            tool: name.into(),
-            caller: Arc::new(caller.clone()),
-            call_id: "call-1".into(),
-            arguments: Arc::new(arguments),
-            deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
-            limit: Duration::from_secs(30),
-            cancelled: CancellationToken::new(),
-            trace: None,
-            room: None,
-            progress: None,
-            idempotency_key: None,
-        };
-        Arc::clone(&tool.executor).execute_boxed(call).await
+        run(&self.tools, caller.clone(), name, arguments, Clock::SYSTEM).await
     }
 
     async fn text(&self, caller: &Caller, name: &str, arguments: Value) -> String {

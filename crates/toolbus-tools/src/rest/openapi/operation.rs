@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 use toolbus_core::text::{shortened, shown};
 use toolbus_outbound::headers::{parse_name, unreserved};
 
-use super::schema::{SchemaReader, is_read_only};
+use super::schema::{OperationSchemas, is_read_only};
 use super::security::{Authorisation, Schemes};
-use super::{Choice, resolved};
+use super::{OperationFilter, resolved};
 use crate::Secret;
 use crate::rest::routes::{ArgumentRoutes, QueryStyle, Route, RoutedBody};
 use crate::rest::{Body, Endpoint, Method};
@@ -39,7 +39,7 @@ const PLAIN: [&str; 13] = [
 ];
 
 /// An operation that is to be a tool.
-pub(super) struct Found<'a> {
+pub(super) struct FoundOperation<'a> {
     pub(super) name: String,
     method: Method,
     path: &'a str,
@@ -51,7 +51,7 @@ pub(super) struct Found<'a> {
 /// The operations of a document.
 #[derive(Default)]
 pub(super) struct Operations<'a> {
-    pub(super) found: Vec<Found<'a>>,
+    pub(super) found: Vec<FoundOperation<'a>>,
     /// Those that are no tools, each with why.
     pub(super) left_out: Vec<String>,
     /// What patterns are compared with, for each operation.
@@ -60,7 +60,7 @@ pub(super) struct Operations<'a> {
 
 impl<'a> Operations<'a> {
     /// Finds those that the section chooses.
-    pub(super) fn find(document: &'a Value, prefix: Option<&str>, choice: &Choice) -> Self {
+    pub(super) fn find(document: &'a Value, prefix: Option<&str>, choice: &OperationFilter) -> Self {
         let mut operations = Self::default();
         let paths = document.get("paths").and_then(Value::as_object);
         for (path, item) in paths.into_iter().flatten() {
@@ -81,7 +81,7 @@ impl<'a> Operations<'a> {
                 let is_chosen = choice.admits(&texts);
                 operations.seen.push(texts);
                 if is_chosen {
-                    operations.found.push(Found { name, method, path, item, operation });
+                    operations.found.push(FoundOperation { name, method, path, item, operation });
                 }
             }
         }
@@ -89,7 +89,7 @@ impl<'a> Operations<'a> {
     }
 }
 
-impl<'a> Found<'a> {
+impl<'a> FoundOperation<'a> {
     /// `GET /pets`.
     pub(super) fn label(&self) -> String {
         format!("{} {}", self.method.as_str(), shown(self.path))
@@ -114,7 +114,7 @@ impl<'a> Found<'a> {
             return Err("it has servers of its own".to_owned());
         }
         let authorisation = schemes.of(self.operation)?;
-        let mut arguments = Arguments::new(document, is_3_0);
+        let mut arguments = OperationArguments::new(document, is_3_0);
         for parameter in self.parameters(document)? {
             arguments.parameter(parameter, &authorisation)?;
         }
@@ -173,9 +173,9 @@ impl<'a> Found<'a> {
 const JSON: &str = "application/json";
 
 /// What becomes the schema and the routes of an operation.
-struct Arguments<'a> {
+struct OperationArguments<'a> {
     document: &'a Value,
-    schemas: SchemaReader<'a>,
+    schemas: OperationSchemas<'a>,
     properties: Map<String, Value>,
     required: Vec<String>,
     routes: ArgumentRoutes,
@@ -185,11 +185,11 @@ struct Arguments<'a> {
     is_open: bool,
 }
 
-impl<'a> Arguments<'a> {
+impl<'a> OperationArguments<'a> {
     fn new(document: &'a Value, is_3_0: bool) -> Self {
         Self {
             document,
-            schemas: SchemaReader::new(document, is_3_0),
+            schemas: OperationSchemas::new(document, is_3_0),
             properties: Map::new(),
             required: Vec::new(),
             routes: ArgumentRoutes::default(),

@@ -64,7 +64,7 @@ const DATA: [&str; 24] = [
 ];
 
 /// Reads the schemas of one operation.
-pub(super) struct SchemaReader<'a> {
+pub(super) struct OperationSchemas<'a> {
     document: &'a Value,
     is_3_0: bool,
     left: usize,
@@ -75,7 +75,7 @@ pub(super) struct SchemaReader<'a> {
     definitions: Map<String, Value>,
 }
 
-impl<'a> SchemaReader<'a> {
+impl<'a> OperationSchemas<'a> {
     pub(super) fn new(document: &'a Value, is_3_0: bool) -> Self {
         Self { document, is_3_0, left: MAX_BYTES, names: BTreeMap::new(), pending: Vec::new(), definitions: Map::new() }
     }
