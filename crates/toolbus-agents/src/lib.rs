@@ -12,6 +12,7 @@ pub mod guides;
 pub mod pipeline;
 pub mod schedule;
 pub mod search;
+mod share_values;
 pub mod subagent;
 #[cfg(test)]
 mod testing;

@@ -11,7 +11,6 @@ mod task;
 #[cfg(test)]
 mod tests;
 pub mod tools;
-mod value_store;
 pub mod whiteboard;
 
 pub use self::config::SubagentsConfig;

@@ -20,7 +20,8 @@ use toolbus_protocol::{Envelope, Random, ScheduledTaskMessage, derived_message_i
 use super::config::ScheduleConfig;
 use super::lease::Lease;
 use super::task::{DueTimes, Task};
-use super::task_store::{TaskStore, TaskStoreError};
+use super::task_store::TaskStore;
+use crate::share_values::ShareValueError;
 
 /// Longest time between two looks at the clock and at what other processes have changed.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -156,7 +157,7 @@ impl Scheduler {
     }
 
     /// Publishes what is due now; returns how long to wait.
-    async fn step(&mut self) -> Result<Duration, TaskStoreError> {
+    async fn step(&mut self) -> Result<Duration, ShareValueError> {
         let until = match &mut self.lease {
             None => None,
             Some(lease) => match lease.hold().await? {
@@ -198,7 +199,7 @@ impl Scheduler {
     }
 
     /// Reads everything again where something may have changed.
-    async fn refresh(&mut self) -> Result<(), TaskStoreError> {
+    async fn refresh(&mut self) -> Result<(), ShareValueError> {
         let wall = self.clock.since_epoch();
         let is_set_back = wall + SET_BACK < self.latest;
         self.latest = if is_set_back { wall } else { wall.max(self.latest) };
@@ -216,7 +217,7 @@ impl Scheduler {
         self.due.clear();
         for share in shares {
             let mut tasks = match self.tasks.read(&share).await {
-                Err(TaskStoreError::Store(error)) => return Err(error.into()),
+                Err(ShareValueError::Store(error)) => return Err(error.into()),
                 Err(error) => {
                     tracing::warn!(%error, "tasks of an agent are not published");
                     continue;
@@ -259,7 +260,7 @@ impl Scheduler {
         &self,
         share: &str,
         until: Option<Instant>,
-    ) -> (Vec<Published>, Result<Vec<Task>, TaskStoreError>) {
+    ) -> (Vec<Published>, Result<Vec<Task>, ShareValueError>) {
         // Read now, so that a task that was cancelled by another process is not published.
         let tasks = match self.tasks.read(share).await {
             Ok(tasks) => tasks,
@@ -279,7 +280,7 @@ impl Scheduler {
     }
 
     /// Tells the store what was published.
-    async fn settle(&self, share: &str, published: &[Published]) -> Result<Vec<Task>, TaskStoreError> {
+    async fn settle(&self, share: &str, published: &[Published]) -> Result<Vec<Task>, ShareValueError> {
         let settled = self.tasks.update(share, |tasks| {
             for Published { id, next, last, then, .. } in published {
                 // Another one where it was replaced or published by another process meanwhile.

@@ -17,7 +17,8 @@ use toolbus_protocol::Random;
 use super::config::ScheduleConfig;
 use super::cron::{CronExpression, shown_in, zone_name};
 use super::task::Task;
-use super::task_store::{TaskStore, TaskStoreError};
+use super::task_store::TaskStore;
+use crate::share_values::ShareValueError;
 
 /// Names of the tools.
 pub const NAMES: [&str; 3] = [SCHEDULE, LIST, CANCEL];
@@ -167,13 +168,12 @@ impl Executor for Schedule {
         match changed.await {
             Ok(Ok(())) => {}
             Ok(Err(())) => {
-                let text =
-                    format!("Nothing was scheduled: there is room for {max_tasks} tasks. CancelTask one of them.");
+                let text = format!("Nothing was scheduled: there is room for {max_tasks} tasks. Cancel one of them.");
                 return Ok(ToolOutput::error(text));
             }
-            Err(TaskStoreError::Store(StoreError::Value(_))) => {
+            Err(ShareValueError::Store(StoreError::Value(_))) => {
                 return Ok(ToolOutput::error(
-                    "Nothing was scheduled: all tasks together are too long. CancelTask one of them.",
+                    "Nothing was scheduled: all tasks together are too long. Cancel one of them.",
                 ));
             }
             Err(error) => return Err(away(&error)),
@@ -318,7 +318,7 @@ fn agent(call: &ToolCall) -> Result<AgentName, ToolFailure> {
     })
 }
 
-fn away(error: &TaskStoreError) -> ToolFailure {
+fn away(error: &ShareValueError) -> ToolFailure {
     let text = "Scheduled tasks cannot be reached now. Try again later.";
     ToolFailure::new(Cause::Unavailable, text).with_detail(error.to_string())
 }

@@ -23,7 +23,7 @@ use toolbus_protocol::{
 
 use super::config::SubagentsConfig;
 use super::task::{Ignored, SubagentEnd, SubagentTask, forget_ended};
-use super::value_store::{ShareValueError, ShareValues};
+use crate::share_values::{ShareValueError, ShareValues};
 
 /// The profile that an agent works on a task with.
 const PROFILE: &str = "subagent";

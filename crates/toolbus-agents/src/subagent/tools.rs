@@ -12,7 +12,7 @@ use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolO
 
 use super::coordinator::Subagents;
 use super::task::{SubagentEnd, SubagentTask, forget_ended};
-use super::value_store::ShareValueError;
+use crate::share_values::ShareValueError;
 
 /// Names of the tools.
 pub const NAMES: [&str; 3] = [SPAWN, CANCEL, LIST];

@@ -13,14 +13,14 @@ const ATTEMPTS: usize = 16;
 
 /// The values of one namespace. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct ShareValues {
+pub(crate) struct ShareValues {
     store: Arc<dyn Store>,
     namespace: &'static str,
 }
 
 /// Why a value cannot be read or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ShareValueError {
+pub(crate) enum ShareValueError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("`{0}` of `{1}` has version {2}, and this program knows {VERSION}")]
@@ -44,23 +44,23 @@ struct VersionAlone {
 }
 
 impl ShareValues {
-    pub(super) const fn new(store: Arc<dyn Store>, namespace: &'static str) -> Self {
+    pub(crate) const fn new(store: Arc<dyn Store>, namespace: &'static str) -> Self {
         Self { store, namespace }
     }
 
     /// Every share that has or had a value.
-    pub(super) async fn shares(&self) -> Result<Vec<String>, ShareValueError> {
+    pub(crate) async fn shares(&self) -> Result<Vec<String>, ShareValueError> {
         Ok(self.store.list(self.namespace).await?)
     }
 
     /// The value of a share; the default if it has none.
-    pub(super) async fn read<T: DeserializeOwned + Default>(&self, share: &str) -> Result<T, ShareValueError> {
+    pub(crate) async fn read<T: DeserializeOwned + Default>(&self, share: &str) -> Result<T, ShareValueError> {
         self.parse(share, self.store.get(self.namespace, share).await?.as_deref())
     }
 
     /// Changes the value of a share; `change` returns `Err` to change nothing, and is called again after another process
     /// was faster.
-    pub(super) async fn update<T: Serialize + DeserializeOwned + Default, R, E>(
+    pub(crate) async fn update<T: Serialize + DeserializeOwned + Default, R, E>(
         &self,
         share: &str,
         mut change: impl FnMut(&mut T) -> Result<R, E>,
