@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 
 use crate::store::StoreError;
 
@@ -74,6 +74,15 @@ pub trait Ledger: fmt::Debug + Send + Sync + 'static {
 
     /// How much is kept, as far as this process knows. Does not wait.
     fn usage(&self) -> LedgerUsage;
+
+    /// Whether entries can be written, where the ledger can tell.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Failed`].
+    fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(ready(Ok(())))
+    }
 }
 
 /// How much a ledger keeps.

@@ -25,6 +25,12 @@ use crate::sqlite_threads::{self, SqliteThreads};
 /// Time after which a lapsed lease is removed, in milliseconds.
 const OLD_LEASE: i64 = 24 * 60 * 60 * 1000;
 
+/// Writes as much as a large answer has, and removes it.
+const CHECK: &str = "
+INSERT INTO ledger (key, fingerprint, run, instance, expires_at, size, answer)
+    VALUES (x'00', x'00', x'00', '', 0, 0, zeroblob(65536));
+DELETE FROM ledger WHERE key = x'00'";
+
 /// What version 2 of the file adds. `ledger_usage` is one row, which the triggers keep right for all processes.
 pub(crate) const MIGRATION: &str = "
 CREATE TABLE ledger (
@@ -135,6 +141,17 @@ impl Ledger for SqliteLedger {
         let Usage { entries, bytes, shed } = &*self.usage;
         let [entries, bytes, shed] = [entries, bytes, shed].map(|number| number.load(Ordering::Relaxed));
         LedgerUsage { entries, bytes, shed }
+    }
+
+    /// Looks at the file, and writes once after a write that failed.
+    fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        async {
+            if self.threads.has_failed() {
+                self.threads.write(|_, connection| connection.execute_batch(CHECK)).await?;
+            }
+            self.threads.check_name()
+        }
+        .boxed()
     }
 }
 
@@ -301,4 +318,40 @@ fn milliseconds(time: Duration) -> i64 {
 
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: LedgerLimits = LedgerLimits { max_entries: 1000, max_bytes: 64 << 20 };
+
+    async fn answer(ledger: &SqliteLedger, size: usize) -> Result<(), StoreError> {
+        let (key, run) = (RequestKey([u8::try_from(size % 251).unwrap_or_default(); 32]), RunToken([1; 16]));
+        let (fingerprint, instance) = (Fingerprint([2; 32]), Arc::from("a"));
+        let ttl = Duration::from_secs(60);
+        ledger.begin(Begin { key, fingerprint, run, instance, ttl, replaces: false }).await?;
+        ledger.finish(key, run, vec![b'x'; size].into()).await.map(drop)
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_told_from_the_first_entry_without_room_until_there_is_some() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = SqliteLedger::open(&folder.path().join("store.db"), LIMITS, Clock::SYSTEM).unwrap();
+        let pages = |number: u32| {
+            let set =
+                move |_: &Writer, connection: &Connection| connection.pragma_update(None, "max_page_count", number);
+            ledger.threads.write(set)
+        };
+        answer(&ledger, 10).await.unwrap();
+        pages(20).await.unwrap();
+        assert_eq!(ledger.check().await, Ok(()), "nothing has failed");
+        let full = Err(StoreError::Failed("database or disk is full".to_owned()));
+        assert_eq!(answer(&ledger, 1 << 20).await, full);
+        assert_eq!(ledger.check().await, full);
+        pages(1 << 20).await.unwrap();
+        assert_eq!(ledger.check().await, Ok(()));
+        assert_eq!(ledger.look_up(RequestKey([0; 32])).await, Ok(None));
+        answer(&ledger, 1 << 20).await.unwrap();
+    }
 }

@@ -4,10 +4,8 @@
 //! hold them, because each of its commits is to reach the disk, and a large batch would delay what calls wait for.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -79,28 +77,10 @@ const ROOM: u32 = 256 << 10;
 const CHECK_QUERY: &str = "INSERT INTO memory (owner, key, namespace, share, size, saved_at, expires_at, characters, tags, \
     value) VALUES ('', 'check/file', 'check', '', 0, 0, 0, 0, '[]', printf('%.*c', ?1, ' '))";
 
-/// A file, whatever its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileIdentity {
-    device: u64,
-    inode: u64,
-}
-
-impl FileIdentity {
-    fn of(path: &Path) -> Option<Self> {
-        path.metadata().ok().map(|metadata| Self { device: metadata.dev(), inode: metadata.ino() })
-    }
-}
-
 /// Keeps entries in a file.
 #[derive(Debug)]
 pub struct SqliteMemory {
     threads: SqliteThreads<MemoryWriter>,
-    file: PathBuf,
-    /// Tells the file from another one of its name.
-    identity: Option<FileIdentity>,
-    /// Whether a write has failed since the last one that worked.
-    has_failed: AtomicBool,
     limits: MemoryLimits,
     clock: Clock,
     indexes: Arc<EntryIndexes>,
@@ -128,8 +108,7 @@ impl SqliteMemory {
     /// If the file cannot be opened for reading and writing, or is none of working memory: see [`OpenError`].
     pub fn open(path: &Path, limits: MemoryLimits, clock: Clock) -> Result<Self, OpenError> {
         let threads = SqliteThreads::open(path, &SCHEMA, "toolbus-memory", MemoryWriter { limits, clock })?;
-        let (file, identity) = (path.to_owned(), FileIdentity::of(path));
-        Ok(Self { threads, file, identity, has_failed: AtomicBool::new(false), limits, clock, indexes: Arc::default() })
+        Ok(Self { threads, limits, clock, indexes: Arc::default() })
     }
 
     /// Whether entries can be saved: writes a little and, after a failure, as much as a large entry has.
@@ -138,30 +117,15 @@ impl SqliteMemory {
     ///
     /// If the file was removed or replaced, or cannot be written, for example because its file system is full or read-only.
     pub async fn check(&self) -> Result<(), StoreError> {
-        let (file, identity) = (self.file.clone(), self.identity);
-        let has_failed = self.has_failed.load(Ordering::Relaxed);
-        let checked = self.threads.write(move |writer, connection| {
-            // Also removes what the last check has written, which had expired then.
-            writer.expire(connection)?;
-            connection.prepare_cached(CHECK_QUERY)?.execute([if has_failed { ROOM } else { 1 }])?;
-            Ok(FileIdentity::of(&file) == identity)
-        });
-        if checked.await? {
-            self.has_failed.store(false, Ordering::Relaxed);
-            Ok(())
-        } else {
-            Err(StoreError::Failed(format!("the file `{}` was removed or replaced", self.file.display())))
-        }
-    }
-
-    /// Runs an operation that writes, and notes whether it worked.
-    async fn write<T: Send + 'static>(
-        &self,
-        operation: impl FnOnce(&MemoryWriter, &Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let written = self.threads.write(operation).await;
-        self.has_failed.store(written.is_err(), Ordering::Relaxed);
-        written
+        let room = if self.threads.has_failed() { ROOM } else { 1 };
+        self.threads
+            .write(move |writer, connection| {
+                // Also removes what the last check has written, which had expired then.
+                writer.expire(connection)?;
+                connection.prepare_cached(CHECK_QUERY)?.execute([room]).map(drop)
+            })
+            .await?;
+        self.threads.check_name()
     }
 
     /// The file of working memory that belongs to the file of a store.
@@ -177,7 +141,7 @@ impl WorkingMemory for SqliteMemory {
     fn save(&self, owner: MemoryOwner, entries: Vec<NewEntry>) -> BoxFuture<'_, Result<(), MemoryError>> {
         async move {
             let entries = self.limits.checked(entries)?;
-            self.write(move |writer, connection| writer.save(connection, &owner, &entries)).await?
+            self.threads.write(move |writer, connection| writer.save(connection, &owner, &entries)).await?
         }
         .boxed()
     }
@@ -230,7 +194,7 @@ impl WorkingMemory for SqliteMemory {
 
     fn delete(&self, owner: MemoryOwner, key: EntryKey) -> BoxFuture<'_, Result<bool, MemoryError>> {
         async move {
-            let deleted = self.write(move |writer, connection| {
+            let deleted = self.threads.write(move |writer, connection| {
                 writer.expire(connection)?;
                 let query = "DELETE FROM memory WHERE owner = ?1 AND key = ?2";
                 let deleted = connection.prepare_cached(query)?.execute(params![owner.key, key.as_str()])?;
@@ -458,7 +422,7 @@ mod tests {
         assert_eq!(memory.check().await, Err(full));
         memory.set("max_page_count", 1 << 20).await;
         assert_eq!(memory.check().await, Ok(()));
-        assert!(!memory.has_failed.load(Ordering::Relaxed));
+        assert!(!memory.threads.has_failed());
         memory.put(&"x".repeat(1 << 20)).await.unwrap();
     }
 

@@ -1,6 +1,8 @@
 //! The threads of a file's connections: one writes, many operations in one transaction, and one reads meanwhile.
 
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -34,6 +36,24 @@ pub(crate) trait Writer: Send + 'static {
 pub(crate) struct SqliteThreads<W> {
     writes: mpsc::Sender<Write<W>>,
     reads: mpsc::Sender<Read>,
+    file: PathBuf,
+    /// Tells the file from another one of its name.
+    identity: Option<FileIdentity>,
+    /// Whether the last write has failed.
+    has_failed: AtomicBool,
+}
+
+/// A file, whatever its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    fn of(path: &Path) -> Option<Self> {
+        path.metadata().ok().map(|metadata| Self { device: metadata.dev(), inode: metadata.ino() })
+    }
 }
 
 impl<W: Writer> SqliteThreads<W> {
@@ -54,7 +74,25 @@ impl<W: Writer> SqliteThreads<W> {
                 operation(&reading);
             }
         })?;
-        Ok(Self { writes, reads })
+        let (file, identity) = (path.to_owned(), FileIdentity::of(path));
+        Ok(Self { writes, reads, file, identity, has_failed: AtomicBool::new(false) })
+    }
+
+    /// Whether the last write has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// Checks that the file is the one that was opened. Blocks as a look at a file does.
+    ///
+    /// # Errors
+    ///
+    /// If the file was removed or replaced.
+    pub(crate) fn check_name(&self) -> Result<(), StoreError> {
+        if FileIdentity::of(&self.file) == self.identity {
+            return Ok(());
+        }
+        Err(StoreError::Failed(format!("the file `{}` was removed or replaced", self.file.display())))
     }
 
     /// Runs an operation in a transaction with others, and returns once that is committed.
@@ -69,7 +107,9 @@ impl<W: Writer> SqliteThreads<W> {
             Box::new(move |committed| drop(answer.send(committed.and(result))))
         });
         self.writes.send(operation).await.map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        let written = answered.await.map_err(|_| gone())?;
+        self.has_failed.store(written.is_err(), Ordering::Relaxed);
+        written
     }
 
     /// Runs an operation that only reads.

@@ -16,6 +16,7 @@ mod schedule;
 mod scripts;
 mod servers;
 mod specifications;
+mod store_files;
 mod subagents;
 mod telemetry;
 #[cfg(test)]
@@ -61,10 +62,10 @@ use toolbus_trust::pins::{PinFileError, Pins};
 use toolbus_trust::scan::RulesError;
 
 use self::guides::CurrentGuides;
-use self::memory::FileCheck;
 use self::parts::shown;
 use self::reload::Change;
 use self::replicas::{Announcement, Replicas};
+use self::store_files::StoreFiles;
 use self::watch::FileWatch;
 use crate::audit::{AuditError, AuditLog};
 use crate::config::daemon::Role;
@@ -129,7 +130,7 @@ pub struct App {
     stop_scheduling: CancellationToken,
     scheduler: JoinSet<()>,
     /// Checks the file that keeps them, once it is run.
-    memory_check: Option<FileCheck>,
+    store_files: Option<StoreFiles>,
     pins: Pins,
     servers: Option<AppServers>,
     registrar: Option<Arc<Registrar>>,
@@ -255,7 +256,7 @@ impl App {
             false => memory::of_command(config).map(|memory| OpenMemory { memory, file: None }),
         };
         let (memory, file) = memory.map(|OpenMemory { memory, file }| (memory, file)).unzip();
-        let (memory_check, memory_state) = FileCheck::new(file.flatten());
+        let (store_files, unwritable) = StoreFiles::new(ledger.clone(), file.flatten());
         let OpenStore { store, shared: redis, claim } = open;
         let switches = Arc::new(SwitchStore::new(Arc::clone(&store), redis.is_some()));
         let web_events = telemetry::of_web(recording.as_ref().map(|recording| &recording.exporters));
@@ -315,7 +316,7 @@ impl App {
         let health = Arc::new(Health::new(HealthSources {
             bus: bus.state(),
             shared: shared.clone(),
-            memory: memory_state,
+            store_files: unwritable,
             policy: policy.clone(),
             load: Arc::clone(&load),
             breakers: gates.breakers().clone(),
@@ -372,7 +373,7 @@ impl App {
             subagents,
             stop_scheduling: CancellationToken::new(),
             scheduler: JoinSet::new(),
-            memory_check,
+            store_files: Some(store_files),
             pins,
             servers,
             registrar,

@@ -140,18 +140,18 @@ async fn entries_in_a_file_outlive_the_daemon() {
 }
 
 #[tokio::test]
-async fn a_file_of_entries_that_was_removed_is_told_until_it_is_back() {
+async fn a_file_of_the_store_that_was_removed_is_told_until_it_is_back() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &format!("{RULES}[store]\nurl = \"sqlite:toolbus.db\"\n")).await;
-    let [file, other] = ["toolbus.db-memory", "moved"].map(|name| daemon.folder().join(name));
-    std::fs::rename(&file, &other).unwrap();
-    let blocker = daemon.blocked_by("store_away").await;
-    assert!(
-        blocker["detail"].as_str().unwrap().starts_with("working memory: the store failed: the file "),
-        "{blocker}"
-    );
-    std::fs::rename(&other, &file).unwrap();
-    daemon.wait_until_ready().await;
+    for (name, of) in [("toolbus.db-memory", "working memory"), ("toolbus.db", "ledger")] {
+        let [file, other] = [name, "moved"].map(|name| daemon.folder().join(name));
+        std::fs::rename(&file, &other).unwrap();
+        let blocker = daemon.blocked_by("store_away").await;
+        let expected = format!("{of}: the store failed: the file ");
+        assert!(blocker["detail"].as_str().unwrap().starts_with(&expected), "{blocker}");
+        std::fs::rename(&other, &file).unwrap();
+        daemon.wait_until_ready().await;
+    }
     daemon.stop(&site).await;
 }
 

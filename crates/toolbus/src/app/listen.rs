@@ -41,8 +41,8 @@ impl App {
             self.announcement = Some(replicas.announcement());
             self.background.spawn(replicas.run());
         }
-        if let Some(check) = self.memory_check.take() {
-            self.background.spawn(check.run());
+        if let Some(files) = self.store_files.take() {
+            self.background.spawn(files.run());
         }
         if !self.shared.borrow().is_unread {
             self.consume();

@@ -38,8 +38,8 @@ pub struct HealthSources {
     pub policy: PolicyHandle,
     /// The state of the store that replicas share.
     pub shared: watch::Receiver<SharedState>,
-    /// Why entries of working memory cannot be saved in their file, if they cannot.
-    pub memory: watch::Receiver<Option<String>>,
+    /// Why files of the store cannot be written, a line for each that cannot.
+    pub store_files: watch::Receiver<Vec<String>>,
     /// Calls in progress.
     pub load: Arc<Load>,
     /// Tools and servers that get no calls because they fail.
@@ -177,7 +177,7 @@ pub enum Blocker {
         /// What to do about it.
         detail: String,
     },
-    /// The store that replicas share cannot be used, or the file of working memory cannot be written.
+    /// The store that replicas share cannot be used, or a file of the store cannot be written.
     StoreAway {
         /// Why not.
         detail: String,
@@ -389,8 +389,8 @@ impl Health {
             blocked_by.push(Blocker::BusClosed);
         }
         blocked_by.extend(bus_blockers(&bus.borrow()));
-        let (shared, memory) = (self.sources.shared.borrow(), self.sources.memory.borrow());
-        let away = [&shared.away, &*memory].into_iter().flatten();
+        let (shared, files) = (self.sources.shared.borrow(), self.sources.store_files.borrow());
+        let away = shared.away.iter().chain(&*files);
         blocked_by.extend(away.map(|detail| Blocker::StoreAway { detail: shown(detail) }));
         let (tools, current) = (policy.registry().snapshot(), policy.current());
         let (there, missing): (Vec<&String>, Vec<_>) =

@@ -100,7 +100,7 @@ pub(super) fn sources(bus: watch::Receiver<BusState>, registry: Registry) -> Hea
     HealthSources {
         bus,
         shared: watch::channel(SharedState::default()).1,
-        memory: watch::channel(None).1,
+        store_files: watch::channel(Vec::new()).1,
         policy: PolicyHandle::new(registry, Identity::default(), Policy::default(), capacity),
         load: Arc::default(),
         breakers: Breakers::new(Clock::SYSTEM),
@@ -224,15 +224,15 @@ async fn each_cause_alone_takes_readiness_away_and_its_end_brings_it_back() {
 }
 
 #[tokio::test]
-async fn a_file_of_working_memory_that_cannot_be_written_takes_readiness_away() {
-    let (memory, receiver) = watch::channel(None);
+async fn a_file_of_the_store_that_cannot_be_written_takes_readiness_away() {
+    let (files, receiver) = watch::channel(Vec::new());
     let (_bus, state) = watch::channel(good());
-    let health = Health::new(HealthSources { memory: receiver, ..sources(state, Registry::new()) });
+    let health = Health::new(HealthSources { store_files: receiver, ..sources(state, Registry::new()) });
     assert!(health.readiness().ready);
-    memory.send_replace(Some("working memory: the disk is full".to_owned()));
+    files.send_replace(vec!["working memory: the disk is full".to_owned()]);
     let blocker = Blocker::StoreAway { detail: "working memory: the disk is full".to_owned() };
     assert_eq!(health.readiness().blocked_by, [blocker]);
-    memory.send_replace(None);
+    files.send_replace(Vec::new());
     assert!(health.readiness().ready);
 }
 
