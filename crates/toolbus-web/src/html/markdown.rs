@@ -475,6 +475,15 @@ impl<'a> MarkdownWriter<'a> {
         let Some(url) = self.address(href).filter(|_| !is_anchor && !self.is_in_link) else {
             return self.children(id);
         };
+        let shown = self.dom.text(id, MAX_URL);
+        if href.contains("://") && [href, url.as_str()].contains(&shown.trim()) {
+            self.begin();
+            for part in ["<", &url, ">"] {
+                self.out.push_str(part);
+            }
+            self.is_fresh = false;
+            return;
+        }
         let opens = self.opens.len();
         self.opens.push("[");
         self.is_in_link = true;
@@ -527,7 +536,8 @@ impl<'a> MarkdownWriter<'a> {
     fn address(&self, href: &str) -> Option<String> {
         let url = self.base.join(Some(href).filter(|href| !href.is_empty())?).ok()?;
         let is_known = matches!(url.scheme(), "http" | "https" | "ftp" | "mailto" | "tel");
-        (is_known && url.as_str().len() <= MAX_URL).then(|| url.as_str().replace('(', "%28").replace(')', "%29"))
+        let is_written = is_known && url.as_str().len() <= MAX_URL;
+        is_written.then(|| url.as_str().replace('(', "%28").replace(')', "%29").replace('|', "%7C"))
     }
 
     fn rule(&mut self) {

@@ -32,6 +32,10 @@ fn each_element_becomes_its_markdown() {
         ("<h2>Title<a class=anchor href='#t'>¶</a></h2>", "## Title"),
         ("<a href='/x'> </a>y", "y"),
         (
+            "<p>See <a href='https://a.example/b_c(1)'>https://a.example/b_c(1)</a>, <a href=b.html>b.html</a>.",
+            "See <https://a.example/b_c%281%29>, [b.html](https://site.example/docs/b.html).",
+        ),
+        (
             "<a href='/x'><img src='i.png' alt='Logo'></a>",
             "[![Logo](https://site.example/docs/i.png)](https://site.example/x)",
         ),
@@ -133,6 +137,25 @@ fn the_article_is_without_what_surrounds_it_and_the_full_page_has_all_that_is_se
     }
     assert!(!full.contains("not shown"));
     assert_eq!(converted(FRAMED, PagePart::Full).title, "The Title");
+}
+
+#[test]
+fn the_footer_of_an_article_stays_unless_it_is_little_but_links() {
+    let page = |footer: &str| {
+        let text = "Words of a text that is long enough to be one. ".repeat(10);
+        article(&format!(
+            "<main><article><p>{text}</p><footer>{footer}</footer></article></main><footer>Imprint</footer>"
+        ))
+    };
+    let comments = page("<h3>Comments</h3><p><a href=/ana>Ana</a> Is this so?</p><p>It is.</p>");
+    assert!(
+        comments.ends_with("one.\n\n### Comments\n\n[Ana](https://site.example/ana) Is this so?\n\nIt is."),
+        "{comments}"
+    );
+    let author = page("Posted by Ana.");
+    assert!(author.ends_with("one.\n\nPosted by Ana."), "{author}");
+    let links = page("See <a href=/older>An older post</a> <a href=/newer>A newer post</a>");
+    assert!(links.ends_with("one."), "{links}");
 }
 
 #[test]
