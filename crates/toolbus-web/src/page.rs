@@ -106,7 +106,10 @@ impl RawPage {
             }
             (PageKind::Json, BrowseMode::Article | BrowseMode::Full) => {
                 let text = charset::decode(&self.body, &self.content_type, false);
-                PageText { text: json::pretty(&text).unwrap_or_else(|| text.into_owned()), ..PageText::default() }
+                PageText {
+                    text: json::pretty(&text, limits.output()).unwrap_or_else(|| text.into_owned()),
+                    ..PageText::default()
+                }
             }
             (PageKind::Html | PageKind::Json | PageKind::Text, _) => {
                 let is_html = self.kind() == PageKind::Html;

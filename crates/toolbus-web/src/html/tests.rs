@@ -110,6 +110,10 @@ fn a_table_of_data_is_a_table_and_one_that_lays_out_is_not() {
         ("<table><tr><td>only<tr><td>one</table>", "only\n\none"),
         ("<table><tr><td>1<td><pre>code</pre></table>", "1\n\n```\ncode\n```"),
         ("<table><tr><td><table><tr><td>a<td>b</table><td>c</table>", "| | |\n| --- | --- |\n| a | b |\n\nc"),
+        (
+            "<table><tr><td rowspan=2>a<td>b<td rowspan=3>c<tr><td>d<tr><td>e</table>",
+            "| | | |\n| --- | --- | --- |\n| a | b | c |\n| | d | |\n| e | | |",
+        ),
         ("<table><tr><td colspan=99999999 rowspan=99999999>a<td>b</table>", ""),
     ];
     for (html, expected) in table {
@@ -119,6 +123,20 @@ fn a_table_of_data_is_a_table_and_one_that_lays_out_is_not() {
         } else {
             assert_eq!(found, expected, "{html}");
         }
+    }
+}
+
+#[test]
+fn what_becomes_far_longer_than_its_page_ends_at_the_limit() {
+    let limited = |html: &str| {
+        let limits = HtmlLimits::new(Duration::from_secs(600), 1 << 20);
+        convert(html, &Url::parse("https://site.example/").unwrap(), PagePart::Full, &limits)
+    };
+    let cells = "<tr><td rowspan=1000 colspan=99><td>a".to_owned() + &"<tr><td>".repeat(999);
+    let code = format!("{}<pre>{}</pre>", "<blockquote>".repeat(190), "a\n".repeat(400_000));
+    for html in [format!("<table>{}</table>", cells.repeat(40)), code] {
+        let found = limited(&html);
+        assert!(found.is_cut && found.markdown.len() < 2 << 20, "{}", found.markdown.len());
     }
 }
 
