@@ -90,6 +90,11 @@ impl RawPage {
         catch_unwind(AssertUnwindSafe(|| self.converted(mode, time))).unwrap_or(Err(PageError::Failed))
     }
 
+    /// Whether it is a PDF, whose library knows no limit of time.
+    pub(crate) fn is_pdf(&self) -> bool {
+        self.kind() == PageKind::Pdf
+    }
+
     fn converted(&self, mode: BrowseMode, time: Duration) -> Result<PageText, PageError> {
         let limits = HtmlLimits::new(time, MAX_TEXT);
         let mut page = match (self.kind(), mode) {
