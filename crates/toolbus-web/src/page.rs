@@ -3,6 +3,7 @@
 mod charset;
 mod json;
 mod pdf;
+mod pdf_objects;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

@@ -1,11 +1,9 @@
 //! The text of a PDF, page by page.
 
-mod objects;
-
 use lopdf::Document;
 use toolbus_core::Clock;
 
-use super::{PageError, PageText};
+use super::{PageError, PageText, pdf_objects};
 use crate::html::HtmlLimits;
 
 /// Most bytes that one stream of a document may decompress to.
@@ -15,7 +13,7 @@ const MAX_PAGES: usize = 2000;
 
 /// Extracts the text. What has no text, such as a scan, says so.
 pub(super) fn text(bytes: &[u8], limits: &HtmlLimits) -> Result<PageText, PageError> {
-    let document = objects::document(bytes)?;
+    let document = pdf_objects::document(bytes)?;
     let pages = document.get_pages();
     let mut page = PageText { title: title(&document).unwrap_or_default(), ..PageText::default() };
     for number in pages.keys().take(MAX_PAGES) {

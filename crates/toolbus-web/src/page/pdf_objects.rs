@@ -7,12 +7,12 @@
 use lopdf::xref::XrefEntry;
 use lopdf::{DecompressError, Document, Error, LoadOptions, Object, ObjectId, ObjectStream, Stream};
 
-use super::MAX_STREAM;
-use crate::page::PageError;
+use super::PageError;
 
-/// Most bytes that all streams of objects of a document may decompress to. What has none in memory is some ten times as
-/// much.
+/// Most bytes that all streams of objects of a document may decompress to; in memory they are many times as much.
 const MAX_OBJECTS: usize = 16 << 20;
+/// Most bytes that one table of the places of objects may decompress to: each entry takes three or more.
+const MAX_TABLE: usize = 8 << 20;
 /// Most objects of one stream.
 const MAX_COUNT: usize = 1 << 20;
 /// The type that a stream of objects has while it is hidden.
@@ -33,7 +33,7 @@ pub(super) fn document(bytes: &[u8]) -> Result<Document, PageError> {
 }
 
 fn opened(bytes: &[u8], force_reconstruct: bool) -> Result<Document, PageError> {
-    let bounded = LoadOptions::with_max_decompressed_size(MAX_STREAM);
+    let bounded = LoadOptions::with_max_decompressed_size(MAX_TABLE);
     let options = LoadOptions { filter: Some(hide), force_reconstruct, ..bounded };
     let mut document = Document::load_mem_with_options(bytes, options).map_err(|_| PageError::Pdf("it is damaged"))?;
     let is_hidden = |object: &Object| object.as_stream().is_ok_and(|stream| stream.dict.has_type(HIDDEN.as_bytes()));
