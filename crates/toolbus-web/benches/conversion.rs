@@ -13,7 +13,8 @@ use markup5ever_rcdom::RcDom;
 use toolbus_web::html::{HtmlLimits, PagePart, convert};
 use url::Url;
 
-const PAGES: [&str; 4] = ["rust-book", "rust-platforms", "node-string-decoder", "zlib-how"];
+const PAGES: [&str; 6] =
+    ["rust-book", "rust-platforms", "node-string-decoder", "zlib-how", "v8-blog", "wikimedia-maps"];
 
 fn page(name: &str) -> String {
     std::fs::read_to_string(format!("{}/tests/pages/{name}.html", env!("CARGO_MANIFEST_DIR"))).unwrap()

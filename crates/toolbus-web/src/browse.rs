@@ -30,6 +30,8 @@ pub(crate) const NAME: &str = "web_browse";
 const MAX_URL: usize = 8192;
 /// Pages that are converted at a time: each takes a thread, and some times its size.
 const CONVERSIONS: usize = 2;
+/// The same of PDFs, which other pages do not wait for: one that is made to take long may take hours.
+const PDF_CONVERSIONS: usize = 1;
 /// Most bytes of a text that are scanned for what misuses a model.
 const SCANNED: usize = 1 << 20;
 /// Most bytes of a text that is cleaned.
@@ -72,6 +74,7 @@ pub(crate) fn tool(
         scanner,
         events,
         conversions: Arc::new(Semaphore::new(CONVERSIONS)),
+        pdf_conversions: Arc::new(Semaphore::new(PDF_CONVERSIONS)),
         timeout: config.browse.timeout.get(),
         chunks: ChunkSettings {
             threshold: config.browse.chunking_threshold,
@@ -88,6 +91,7 @@ struct BrowseExecutor {
     scanner: Scanner,
     events: Arc<dyn WebEvents>,
     conversions: Arc<Semaphore>,
+    pdf_conversions: Arc<Semaphore>,
     timeout: Duration,
     chunks: ChunkSettings,
 }
@@ -143,7 +147,7 @@ impl BrowseExecutor {
             && let Some(page) = self.github.read(url, until).await
         {
             fetch.site = WebFetch::GITHUB;
-            return self.convert(until, move |_| Ok(page)).await;
+            return self.convert(&self.conversions, until, move |_| Ok(page)).await;
         }
         let FetchedPage { page, is_unchanged } = self.fetcher.get(url, lists, until).await?;
         fetch.size = (!is_unchanged).then_some(page.body.len() as u64);
@@ -151,7 +155,8 @@ impl BrowseExecutor {
             fetch.outcome = "unchanged";
         }
         let moved = is_elsewhere(url, &page).then(|| format!("Redirected to {}", page.url));
-        let converted = self.convert(until, move |time| page.to_text(mode, time)).await;
+        let room = if page.is_pdf() { &self.pdf_conversions } else { &self.conversions };
+        let converted = self.convert(room, until, move |time| page.to_text(mode, time)).await;
         let mut text = converted?;
         text.notes.splice(0..0, moved);
         Ok(text)
@@ -160,13 +165,14 @@ impl BrowseExecutor {
     /// Makes text beside the workers of the runtime, then cleans and scans it.
     async fn convert(
         &self,
+        room: &Arc<Semaphore>,
         until: Instant,
         make: impl FnOnce(Duration) -> Result<PageText, PageError> + Send + 'static,
     ) -> Result<PageText, BrowseError> {
         let scanner = self.scanner.clone();
-        let conversions = Arc::clone(&self.conversions);
+        let room = Arc::clone(room);
         let converting = async move {
-            let permit = conversions.acquire_owned().await;
+            let permit = room.acquire_owned().await;
             let work = spawn_blocking(move || {
                 // Held until the work ends, also if the call ends before.
                 let _permit = permit;

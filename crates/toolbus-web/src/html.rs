@@ -6,6 +6,7 @@
 mod article;
 mod code;
 mod dom;
+mod link;
 mod markdown;
 mod table;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod charset;
 mod json;
 mod pdf;
+mod pdf_objects;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -90,6 +91,11 @@ impl RawPage {
         catch_unwind(AssertUnwindSafe(|| self.converted(mode, time))).unwrap_or(Err(PageError::Failed))
     }
 
+    /// Whether it is a PDF, whose library knows no limit of time.
+    pub(crate) fn is_pdf(&self) -> bool {
+        self.kind() == PageKind::Pdf
+    }
+
     fn converted(&self, mode: BrowseMode, time: Duration) -> Result<PageText, PageError> {
         let limits = HtmlLimits::new(time, MAX_TEXT);
         let mut page = match (self.kind(), mode) {
@@ -106,7 +112,10 @@ impl RawPage {
             }
             (PageKind::Json, BrowseMode::Article | BrowseMode::Full) => {
                 let text = charset::decode(&self.body, &self.content_type, false);
-                PageText { text: json::pretty(&text).unwrap_or_else(|| text.into_owned()), ..PageText::default() }
+                PageText {
+                    text: json::pretty(&text, limits.output()).unwrap_or_else(|| text.into_owned()),
+                    ..PageText::default()
+                }
             }
             (PageKind::Html | PageKind::Json | PageKind::Text, _) => {
                 let is_html = self.kind() == PageKind::Html;

@@ -1,6 +1,5 @@
 //! `robots.txt` (RFC 9309): what a site allows automatic readers.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,8 +13,10 @@ use url::Url;
 
 /// The name that rules are looked up by.
 const NAME: &str = "toolbus";
-/// Sites that are remembered.
-const MAX_SITES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+/// Bytes that the rules which are remembered may have.
+const MAX_KEPT: usize = 16 << 20;
+/// What a rule, and a site, takes besides its text, in bytes.
+const OVERHEAD: usize = 128;
 /// How long rules are remembered.
 const LIFETIME: Duration = Duration::from_secs(3600);
 /// How long it is remembered that a site did not give its rules.
@@ -27,14 +28,45 @@ const MAX_REDIRECTS: usize = 5;
 /// Most rules of one site.
 const MAX_RULES: usize = 5000;
 
-/// The rules of sites.
+/// The rules of sites; those that were not used for longest leave first.
 #[derive(Debug)]
-pub(super) struct RobotsCache(Mutex<LruCache<String, (Instant, Arc<Robots>)>>);
+pub(super) struct RobotsCache(Mutex<KeptRules>);
+
+#[derive(Debug)]
+struct KeptRules {
+    by_site: LruCache<String, (Instant, Arc<Robots>)>,
+    /// Of their text, with what they take besides.
+    bytes: usize,
+}
 
 impl Default for RobotsCache {
     fn default() -> Self {
-        Self(Mutex::new(LruCache::new(MAX_SITES)))
+        Self(Mutex::new(KeptRules { by_site: LruCache::unbounded(), bytes: 0 }))
     }
+}
+
+impl KeptRules {
+    fn get(&mut self, site: &str) -> Option<Arc<Robots>> {
+        let now = Clock::SYSTEM.now();
+        self.by_site.get(site).filter(|(until, _)| *until > now).map(|(_, robots)| Arc::clone(robots))
+    }
+
+    fn put(&mut self, site: String, until: Instant, robots: Arc<Robots>) {
+        self.bytes += size(&site, &robots);
+        if let Some((old_site, (_, old))) = self.by_site.push(site, (until, robots)) {
+            self.bytes -= size(&old_site, &old);
+        }
+        while self.bytes > MAX_KEPT {
+            match self.by_site.pop_lru() {
+                Some((site, (_, robots))) => self.bytes -= size(&site, &robots),
+                None => self.bytes = 0,
+            }
+        }
+    }
+}
+
+fn size(site: &str, robots: &Robots) -> usize {
+    robots.0.iter().map(|(pattern, _)| pattern.len() + OVERHEAD).sum::<usize>() + site.len() + OVERHEAD
 }
 
 impl RobotsCache {
@@ -42,13 +74,13 @@ impl RobotsCache {
     pub(super) async fn allows(&self, egress: &Egress, url: &Url, lists: &HostLists) -> bool {
         let site = url.origin().ascii_serialization();
         let now = Clock::SYSTEM.now();
-        let known = self.0.lock().get(&site).filter(|(until, _)| *until > now).map(|(_, robots)| Arc::clone(robots));
+        let known = self.0.lock().get(&site);
         let robots = match known {
             Some(robots) => robots,
             None => {
                 let robots = Arc::new(fetch(egress, url, lists).await);
                 let lifetime = if *robots == Robots::nothing() { FAILURE_LIFETIME } else { LIFETIME };
-                self.0.lock().put(site, (now + lifetime, Arc::clone(&robots)));
+                self.0.lock().put(site, now + lifetime, Arc::clone(&robots));
                 robots
             }
         };
@@ -187,6 +219,21 @@ mod tests {
         assert!(allows("<html>not found</html>", "/a"));
         assert!(allows("User-agent: *\nDisallow: /\nUser-agent: toolbus\nDisallow:", "/a"));
         assert!(!Robots::nothing().allows(&Url::parse("https://a.example/x").unwrap()));
+    }
+
+    #[test]
+    fn rules_of_many_sites_leave_when_they_take_too_much() {
+        let robots = Arc::new(Robots::parse(&format!("User-agent: *\nDisallow: /{}", "a".repeat(1 << 20))));
+        let until = Clock::SYSTEM.now() + LIFETIME;
+        let cache = RobotsCache::default();
+        for site in 0..100 {
+            cache.0.lock().put(format!("https://{}.example", site % 50), until, Arc::clone(&robots));
+        }
+        let mut kept = cache.0.lock();
+        assert!(kept.get("https://49.example").is_some() && kept.get("https://0.example").is_none());
+        assert!(kept.by_site.len() == 15 && kept.bytes <= MAX_KEPT, "{} {}", kept.by_site.len(), kept.bytes);
+        kept.put("https://49.example".to_owned(), until, Arc::default());
+        assert!(kept.by_site.len() == 15 && kept.bytes < 15 << 20, "{}", kept.bytes);
     }
 
     #[test]

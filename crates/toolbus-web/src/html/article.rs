@@ -9,7 +9,7 @@ const UNSEEN: [&str; 20] = [
     "button", "select", "textarea", "datalist", "map", "noscript", "dialog", "frameset",
 ];
 /// Elements of a page that are not of its content.
-const FRAME: [&str; 3] = ["nav", "aside", "footer"];
+const FRAME: [&str; 2] = ["nav", "aside"];
 /// The same by role.
 const FRAME_ROLES: [&str; 9] =
     ["navigation", "banner", "contentinfo", "complementary", "search", "menu", "menubar", "dialog", "alertdialog"];
@@ -72,6 +72,7 @@ impl ArticleChoice {
         let texts = choice.texts(dom);
         choice.has_much_text = texts.first().is_some_and(|text| text.all > MUCH_TEXT);
         if part == PagePart::Article {
+            choice.leave_out_footers(dom, &texts);
             match choice.marked(dom, &texts) {
                 Some(marked) => choice.top = marked,
                 None => choice.choose(dom, &texts),
@@ -92,6 +93,19 @@ impl ArticleChoice {
 
     pub(super) fn leaves_out(&self, id: NodeId) -> bool {
         self.is_left_out.get(id.index()).is_some_and(|left_out| *left_out)
+    }
+
+    /// Leaves out the footers of articles that are little but links: to other articles, to share this one, or to edit it.
+    /// The others name the author, or hold the comments of readers.
+    fn leave_out_footers(&mut self, dom: &Dom, texts: &[TextSize]) {
+        for id in dom.ids().filter(|id| dom.name(*id) == "footer") {
+            let TextSize { all, links } = size_of(texts, id);
+            if links * 3 > all * 2
+                && let Some(left_out) = self.is_left_out.get_mut(id.index())
+            {
+                *left_out = true;
+            }
+        }
     }
 
     /// The texts below each node. Children nearly always have higher numbers than their parents, so one pass is enough;
@@ -267,7 +281,13 @@ fn is_frame(dom: &Dom, id: NodeId) -> bool {
     if matches!(name, "html" | "body" | "main" | "article") {
         return false;
     }
-    if FRAME.contains(&name) || (name == "header" && is_of_page(dom, id)) || name == "form" && is_small(dom, id) {
+    let is_frame = match name {
+        "header" => !is_within(dom, id, &["article", "main", "section"]),
+        "footer" => !is_within(dom, id, &["article"]),
+        "form" => is_small(dom, id),
+        _ => FRAME.contains(&name),
+    };
+    if is_frame {
         return true;
     }
     attributes.iter().any(|attribute| match &*attribute.name.local {
@@ -286,10 +306,10 @@ fn is_heading(name: &str) -> bool {
     matches!(name, "h1" | "h2" | "h3" | "h4" | "h5" | "h6" | "p" | "pre" | "code" | "td" | "th")
 }
 
-/// Whether a header is that of the page, and not that of an article or a section in it.
-fn is_of_page(dom: &Dom, id: NodeId) -> bool {
+/// Whether a header or footer is that of an element with one of these names, and not that of the page.
+fn is_within(dom: &Dom, id: NodeId, names: &[&str]) -> bool {
     let ancestors = std::iter::successors(dom.parent(id), |id| dom.parent(*id));
-    !ancestors.take(16).any(|ancestor| matches!(dom.name(ancestor), "article" | "main" | "section"))
+    ancestors.take(16).any(|ancestor| names.contains(&dom.name(ancestor)))
 }
 
 /// Whether a form has nothing but fields: some pages are one form.

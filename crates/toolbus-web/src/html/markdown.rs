@@ -15,10 +15,6 @@ use super::table::Table;
 const MAX_DEPTH: u32 = 200;
 /// Nodes that are written between two looks at the clock.
 const NODES_PER_CHECK: u32 = 4096;
-/// Longest URL that is written, in bytes.
-const MAX_URL: usize = 2048;
-/// What links to a heading from itself show.
-const ANCHOR_SIGNS: [&str; 5] = ["", "#", "¶", "§", "🔗"];
 /// Elements that are paragraphs or hold some.
 const BLOCKS: [&str; 18] = [
     "p",
@@ -44,34 +40,34 @@ const BLOCKS: [&str; 18] = [
 /// Writes what was chosen of a page.
 pub(super) struct MarkdownWriter<'a> {
     pub(super) dom: &'a Dom,
-    choice: &'a ArticleChoice,
-    base: &'a Url,
+    pub(super) choice: &'a ArticleChoice,
+    pub(super) base: &'a Url,
     limits: &'a HtmlLimits,
-    out: String,
+    pub(super) out: String,
     /// What each line begins with, for quotes and lists.
     prefix: String,
     /// What the next line begins with instead of the end of its prefix: the sign of a list item, say.
-    markers: Vec<Marker>,
+    pub(super) markers: Vec<Marker>,
     /// Line breaks before the next text.
-    breaks: u8,
+    pub(super) breaks: u8,
     /// Whether white space is before the next text.
     has_space: bool,
     /// Signs that are written with the next text, so that none surrounds nothing.
-    opens: Vec<&'static str>,
+    pub(super) opens: Vec<&'static str>,
     /// How many surrounding elements are one line.
-    inline: u32,
-    is_in_link: bool,
+    pub(super) inline: u32,
+    pub(super) is_in_link: bool,
     is_in_strong: bool,
     is_in_emphasis: bool,
     pub(super) is_in_cell: bool,
     /// Whether the line has no text yet.
-    is_fresh: bool,
+    pub(super) is_fresh: bool,
     depth: u32,
     until_check: u32,
     is_short: bool,
 }
 
-struct Marker {
+pub(super) struct Marker {
     /// Where in the prefix.
     at: usize,
     text: Cow<'static, str>,
@@ -134,7 +130,7 @@ impl<'a> MarkdownWriter<'a> {
         self.is_short
     }
 
-    fn children(&mut self, id: NodeId) {
+    pub(super) fn children(&mut self, id: NodeId) {
         let dom = self.dom;
         for child in dom.children(id) {
             self.write(child);
@@ -250,7 +246,7 @@ impl<'a> MarkdownWriter<'a> {
         }
     }
 
-    fn line_start(&mut self) {
+    pub(super) fn line_start(&mut self) {
         let common = self.markers.first().map_or(self.prefix.len(), |marker| marker.at);
         let common = self.prefix.get(..common).unwrap_or_default();
         if !self.out.is_empty() {
@@ -413,6 +409,11 @@ impl<'a> MarkdownWriter<'a> {
         self.out.push_str(&fence);
         self.out.push_str(&language(self.dom, id));
         for line in code.lines() {
+            // The prefix of a line may be far longer than the line.
+            if self.out.len() > self.limits.output() {
+                self.is_short = true;
+                break;
+            }
             self.out.push('\n');
             self.out.push_str(if line.is_empty() { self.prefix.trim_end() } else { &self.prefix });
             self.out.push_str(line);
@@ -465,71 +466,6 @@ impl<'a> MarkdownWriter<'a> {
         }
     }
 
-    fn link(&mut self, id: NodeId) {
-        let href = self.dom.attribute(id, "href").trim();
-        let shows = |text: &str| ANCHOR_SIGNS.contains(&text);
-        let is_anchor = href.starts_with('#');
-        if is_anchor && shows(self.dom.text(id, 16).trim()) {
-            return;
-        }
-        let Some(url) = self.address(href).filter(|_| !is_anchor && !self.is_in_link) else {
-            return self.children(id);
-        };
-        let opens = self.opens.len();
-        self.opens.push("[");
-        self.is_in_link = true;
-        self.inline += 1;
-        // The text of a link is one line, but it may be the first of its paragraph.
-        if self.inline == 1 && (self.breaks > 0 || !self.markers.is_empty() || self.out.is_empty()) && self.has_text(id)
-        {
-            self.line_start();
-        }
-        self.children(id);
-        self.inline -= 1;
-        self.is_in_link = false;
-        if self.opens.len() > opens {
-            self.opens.truncate(opens);
-        } else {
-            for part in ["](", &url, ")"] {
-                self.out.push_str(part);
-            }
-        }
-    }
-
-    /// Whether anything is written of a node.
-    fn has_text(&self, id: NodeId) -> bool {
-        let (dom, choice) = (self.dom, self.choice);
-        dom.below(id, |id| choice.leaves_out(id)).any(|below| match dom.content(below) {
-            Content::Text(text) => !text.trim().is_empty(),
-            Content::Element(name, _) => &*name.local == "img" && self.shown_image(below).is_some(),
-            Content::Other => false,
-        })
-    }
-
-    fn image(&mut self, id: NodeId) {
-        let Some((alt, url)) = self.shown_image(id) else { return };
-        self.begin();
-        self.is_fresh = false;
-        for part in ["![", &alt, "](", &url, ")"] {
-            self.out.push_str(part);
-        }
-    }
-
-    /// The description and address of an image that has both.
-    fn shown_image(&self, id: NodeId) -> Option<(String, String)> {
-        let alt = self.dom.attribute(id, "alt").split_whitespace().collect::<Vec<_>>().join(" ");
-        let source = ["src", "data-src"].map(|name| self.dom.attribute(id, name).trim());
-        let url = source.into_iter().find_map(|source| self.address(source))?;
-        (!alt.is_empty()).then(|| (alt.replace(['[', ']'], ""), url))
-    }
-
-    /// The absolute address of a link, if it is one that can be read or written to.
-    fn address(&self, href: &str) -> Option<String> {
-        let url = self.base.join(Some(href).filter(|href| !href.is_empty())?).ok()?;
-        let is_known = matches!(url.scheme(), "http" | "https" | "ftp" | "mailto" | "tel");
-        (is_known && url.as_str().len() <= MAX_URL).then(|| url.as_str().replace('(', "%28").replace(')', "%29"))
-    }
-
     fn rule(&mut self) {
         if self.inline == 0 {
             self.break_lines(2);
@@ -547,13 +483,40 @@ impl<'a> MarkdownWriter<'a> {
         if let Some(caption) = table.caption {
             self.block(caption);
         }
-        for line in table.lines(|cell| self.captured(cell, true)) {
-            self.begin();
-            self.out.push_str(&line);
-            self.is_fresh = false;
-            self.break_lines(1);
+        let columns = table.rows().map(|row| row.width).max().unwrap_or_default();
+        let rule = format!("|{}", " --- |".repeat(columns));
+        if !table.has_header() {
+            self.line(&format!("|{}", " |".repeat(columns)));
+            self.line(&rule);
+        }
+        for (nth, row) in table.rows().enumerate() {
+            if self.is_over() {
+                break;
+            }
+            let (mut line, mut written) = ("|".to_owned(), 0);
+            for (column, cell) in row.cells {
+                line.push_str(&" |".repeat(column - written));
+                let text = self.captured(cell, true);
+                for part in [" ", &text, if text.is_empty() { "|" } else { " |" }] {
+                    line.push_str(part);
+                }
+                written = column + 1;
+            }
+            line.push_str(&" |".repeat(columns - written));
+            self.line(&line);
+            if nth == 0 && table.has_header() {
+                self.line(&rule);
+            }
         }
         self.break_lines(2);
+    }
+
+    /// Writes a line that is Markdown already.
+    fn line(&mut self, line: &str) {
+        self.begin();
+        self.out.push_str(line);
+        self.is_fresh = false;
+        self.break_lines(1);
     }
 }
 

@@ -44,60 +44,58 @@ impl<'a> Table<'a> {
         (columns > 1).then_some(Self { dom, caption, rows, has_header })
     }
 
-    /// The lines of the table; `cell` writes a cell.
-    pub(super) fn lines(&self, mut cell: impl FnMut(NodeId) -> String) -> Vec<String> {
+    /// Whether the first row is a header.
+    pub(super) const fn has_header(&self) -> bool {
+        self.has_header
+    }
+
+    /// The rows, each with its cells in their columns. A row at a time: cells that stretch over others make far more places
+    /// than a page has bytes.
+    pub(super) fn rows(&self) -> impl Iterator<Item = TableRow> {
         // By column: in how many further rows a cell above stretches into it.
         let mut covered: Vec<usize> = Vec::new();
-        let mut rows: Vec<Vec<String>> = Vec::new();
-        for row in self.rows.iter().filter(|row| !row.is_empty()) {
-            let mut texts: Vec<String> = Vec::new();
-            let skip_covered = |texts: &mut Vec<String>, covered: &mut Vec<usize>| {
-                while let Some(left) = covered.get_mut(texts.len()).filter(|left| **left > 0) {
-                    *left -= 1;
-                    texts.push(String::new());
-                }
-            };
+        self.rows.iter().filter(|row| !row.is_empty()).map(move |row| {
+            let mut placed = TableRow { cells: Vec::with_capacity(row.len()), width: 0 };
             for id in row {
-                skip_covered(&mut texts, &mut covered);
-                let text = cell(*id);
+                placed.skip(&mut covered);
                 let (across, down) = (self.span(*id, "colspan"), self.span(*id, "rowspan"));
-                for nth in 0..across.min(MAX_COLUMNS.saturating_sub(texts.len())) {
-                    let column = texts.len();
-                    if covered.len() <= column {
-                        covered.resize(column + 1, 0);
-                    }
-                    if let Some(left) = covered.get_mut(column) {
-                        *left = down - 1;
-                    }
-                    texts.push(if nth == 0 { text.clone() } else { String::new() });
+                let end = (placed.width + across).min(MAX_COLUMNS);
+                if placed.width < end {
+                    placed.cells.push((placed.width, *id));
                 }
+                covered.resize(covered.len().max(end), 0);
+                if let Some(columns) = covered.get_mut(placed.width..end) {
+                    columns.fill(down - 1);
+                }
+                placed.width = placed.width.max(end);
             }
-            skip_covered(&mut texts, &mut covered);
-            rows.push(texts);
-        }
-        let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-        if !self.has_header {
-            rows.insert(0, Vec::new());
-        }
-        let line = |cells: &[String]| {
-            let padded = cells.iter().map(String::as_str).chain(std::iter::repeat("")).take(columns);
-            let mut line = "|".to_owned();
-            for cell in padded {
-                line.push(' ');
-                line.push_str(cell);
-                line.push_str(if cell.is_empty() { "|" } else { " |" });
-            }
-            line
-        };
-        let mut lines: Vec<String> = rows.iter().map(|row| line(row)).collect();
-        lines.insert(1.min(lines.len()), format!("|{}", " --- |".repeat(columns)));
-        lines
+            placed.skip(&mut covered);
+            placed
+        })
     }
 
     fn span(&self, cell: NodeId, name: &str) -> usize {
         match self.dom.content(cell) {
             Content::Element(..) => self.dom.attribute(cell, name).trim().parse().unwrap_or(1).clamp(1, MAX_SPAN),
             _ => 1,
+        }
+    }
+}
+
+/// A row of a table.
+pub(super) struct TableRow {
+    /// Each with its column.
+    pub(super) cells: Vec<(usize, NodeId)>,
+    /// Columns, with those at the end that a cell above stretches into.
+    pub(super) width: usize,
+}
+
+impl TableRow {
+    /// Passes the columns into which a cell above stretches.
+    fn skip(&mut self, covered: &mut [usize]) {
+        while let Some(left) = covered.get_mut(self.width).filter(|left| **left > 0) {
+            *left -= 1;
+            self.width += 1;
         }
     }
 }

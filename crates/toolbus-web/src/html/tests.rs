@@ -32,6 +32,10 @@ fn each_element_becomes_its_markdown() {
         ("<h2>Title<a class=anchor href='#t'>¶</a></h2>", "## Title"),
         ("<a href='/x'> </a>y", "y"),
         (
+            "<p>See <a href='https://a.example/b_c(1)'>https://a.example/b_c(1)</a>, <a href=b.html>b.html</a>.",
+            "See <https://a.example/b_c%281%29>, [b.html](https://site.example/docs/b.html).",
+        ),
+        (
             "<a href='/x'><img src='i.png' alt='Logo'></a>",
             "[![Logo](https://site.example/docs/i.png)](https://site.example/x)",
         ),
@@ -106,6 +110,10 @@ fn a_table_of_data_is_a_table_and_one_that_lays_out_is_not() {
         ("<table><tr><td>only<tr><td>one</table>", "only\n\none"),
         ("<table><tr><td>1<td><pre>code</pre></table>", "1\n\n```\ncode\n```"),
         ("<table><tr><td><table><tr><td>a<td>b</table><td>c</table>", "| | |\n| --- | --- |\n| a | b |\n\nc"),
+        (
+            "<table><tr><td rowspan=2>a<td>b<td rowspan=3>c<tr><td>d<tr><td>e</table>",
+            "| | | |\n| --- | --- | --- |\n| a | b | c |\n| | d | |\n| e | | |",
+        ),
         ("<table><tr><td colspan=99999999 rowspan=99999999>a<td>b</table>", ""),
     ];
     for (html, expected) in table {
@@ -115,6 +123,20 @@ fn a_table_of_data_is_a_table_and_one_that_lays_out_is_not() {
         } else {
             assert_eq!(found, expected, "{html}");
         }
+    }
+}
+
+#[test]
+fn what_becomes_far_longer_than_its_page_ends_at_the_limit() {
+    let limited = |html: &str| {
+        let limits = HtmlLimits::new(Duration::from_secs(600), 1 << 20);
+        convert(html, &Url::parse("https://site.example/").unwrap(), PagePart::Full, &limits)
+    };
+    let cells = "<tr><td rowspan=1000 colspan=99><td>a".to_owned() + &"<tr><td>".repeat(999);
+    let code = format!("{}<pre>{}</pre>", "<blockquote>".repeat(190), "a\n".repeat(400_000));
+    for html in [format!("<table>{}</table>", cells.repeat(40)), code] {
+        let found = limited(&html);
+        assert!(found.is_cut && found.markdown.len() < 2 << 20, "{}", found.markdown.len());
     }
 }
 
@@ -133,6 +155,25 @@ fn the_article_is_without_what_surrounds_it_and_the_full_page_has_all_that_is_se
     }
     assert!(!full.contains("not shown"));
     assert_eq!(converted(FRAMED, PagePart::Full).title, "The Title");
+}
+
+#[test]
+fn the_footer_of_an_article_stays_unless_it_is_little_but_links() {
+    let page = |footer: &str| {
+        let text = "Words of a text that is long enough to be one. ".repeat(10);
+        article(&format!(
+            "<main><article><p>{text}</p><footer>{footer}</footer></article></main><footer>Imprint</footer>"
+        ))
+    };
+    let comments = page("<h3>Comments</h3><p><a href=/ana>Ana</a> Is this so?</p><p>It is.</p>");
+    assert!(
+        comments.ends_with("one.\n\n### Comments\n\n[Ana](https://site.example/ana) Is this so?\n\nIt is."),
+        "{comments}"
+    );
+    let author = page("Posted by Ana.");
+    assert!(author.ends_with("one.\n\nPosted by Ana."), "{author}");
+    let links = page("See <a href=/older>An older post</a> <a href=/newer>A newer post</a>");
+    assert!(links.ends_with("one."), "{links}");
 }
 
 #[test]

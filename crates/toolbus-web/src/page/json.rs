@@ -6,8 +6,8 @@ use serde::de::IgnoredAny;
 const INDENT: usize = 2;
 
 /// The same JSON with line breaks and indentation: order, numbers and strings stay as they are written. `None` if it is no
-/// JSON.
-pub(super) fn pretty(text: &str) -> Option<String> {
+/// JSON, or would be longer than `limit`, in bytes: deep nesting makes each value a long line.
+pub(super) fn pretty(text: &str, limit: usize) -> Option<String> {
     // Limits the depth, too.
     serde_json::from_str::<IgnoredAny>(text).ok()?;
     let mut pretty = String::with_capacity(text.len() + text.len() / 4);
@@ -18,6 +18,9 @@ pub(super) fn pretty(text: &str) -> Option<String> {
         pretty.extend(std::iter::repeat_n(' ', depth * INDENT));
     };
     while let Some(c) = chars.next() {
+        if pretty.len() > limit {
+            return None;
+        }
         if in_string {
             pretty.push(c);
             in_string = is_escaped || c != '"';
@@ -69,10 +72,13 @@ mod tests {
         let text = r#" {"b":[1.0e400, {"a":"x\"}{,:"}],"a":[ ],"c":{ } } "#;
         let expected =
             "{\n  \"b\": [\n    1.0e400,\n    {\n      \"a\": \"x\\\"}{,:\"\n    }\n  ],\n  \"a\": [],\n  \"c\": {}\n}";
-        assert_eq!(pretty(text).unwrap(), expected);
-        assert_eq!(pretty("[1,\n\t2]").unwrap(), "[\n  1,\n  2\n]");
-        assert_eq!(pretty("{"), None);
-        assert_eq!(pretty(&"[".repeat(100_000)), None);
+        assert_eq!(pretty(text, 1000).unwrap(), expected);
+        assert_eq!(pretty("[1,\n\t2]", 1000).unwrap(), "[\n  1,\n  2\n]");
+        assert_eq!(pretty("{", 1000), None);
+        assert_eq!(pretty(&"[".repeat(100_000), 1000), None);
+        let deep = format!("{}{}1{}", "[".repeat(100), "1,".repeat(1000), "]".repeat(100));
+        assert!(pretty(&deep, 1 << 20).is_some_and(|pretty| pretty.len() > 200_000));
+        assert_eq!(pretty(&deep, 100_000), None);
     }
 
     fn value() -> impl Strategy<Value = Value> {
@@ -93,7 +99,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_pretty_means_the_same(value in value()) {
-            let pretty = pretty(&value.to_string()).unwrap();
+            let pretty = pretty(&value.to_string(), usize::MAX).unwrap();
             prop_assert_eq!(&serde_json::from_str::<Value>(&pretty).unwrap(), &value);
             prop_assert_eq!(pretty, serde_json::to_string_pretty(&value).unwrap());
         }

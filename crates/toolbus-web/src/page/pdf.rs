@@ -1,9 +1,9 @@
 //! The text of a PDF, page by page.
 
-use lopdf::{Document, LoadOptions};
+use lopdf::Document;
 use toolbus_core::Clock;
 
-use super::{PageError, PageText};
+use super::{PageError, PageText, pdf_objects};
 use crate::html::HtmlLimits;
 
 /// Most bytes that one stream of a document may decompress to.
@@ -13,11 +13,7 @@ const MAX_PAGES: usize = 2000;
 
 /// Extracts the text. What has no text, such as a scan, says so.
 pub(super) fn text(bytes: &[u8], limits: &HtmlLimits) -> Result<PageText, PageError> {
-    let options = LoadOptions::with_max_decompressed_size(MAX_STREAM);
-    let document = Document::load_mem_with_options(bytes, options).map_err(|_| PageError::Pdf("it is damaged"))?;
-    if document.is_encrypted() {
-        return Err(PageError::Pdf("it is encrypted"));
-    }
+    let document = pdf_objects::document(bytes)?;
     let pages = document.get_pages();
     let mut page = PageText { title: title(&document).unwrap_or_default(), ..PageText::default() };
     for number in pages.keys().take(MAX_PAGES) {

@@ -56,6 +56,10 @@ pub(crate) enum SearchError {
     Unreachable(&'static str),
     #[error("{0} answered with something that is no list of results")]
     Invalid(&'static str),
+    #[error("{0} answered HTTP 403: the format `json` seems not to be among the `search.formats` of the instance")]
+    NoJson(&'static str),
+    #[error("{name} found nothing, and engines that it asks did not answer ({silent})")]
+    Silent { name: &'static str, silent: String },
     #[error("{0} did not answer within the time of the call")]
     Timeout(&'static str),
 }
@@ -68,8 +72,9 @@ impl SearchError {
             Self::KeyRefused { .. } => "key_refused",
             Self::OverQuota { .. } => "over_quota",
             Self::RateLimited { .. } => "rate_limited",
-            Self::Status { .. } => "http_error",
-            Self::Unreachable(_) => "unreachable",
+            Self::Status { .. } | Self::NoJson(_) => "http_error",
+            // What it asks is its own, as the network is.
+            Self::Unreachable(_) | Self::Silent { .. } => "unreachable",
             Self::Invalid(_) => "invalid",
             Self::Timeout(_) => "timeout",
         }
@@ -132,18 +137,24 @@ impl SearchEngine {
         let after = retry_after(response.headers());
         let body = body(response).await;
         if status.is_success() {
-            let results = body.as_ref().and_then(|body| self.provider.results(body, count));
-            return results.ok_or_else(|| SearchError::Invalid(name).into());
+            let found = body.as_ref().and_then(|body| Some((self.provider.results(body, count)?, body)));
+            let (results, body) = found.ok_or(SearchError::Invalid(name))?;
+            return match self.provider.silent(body).filter(|_| results.is_empty()) {
+                Some(silent) => Err(SearchError::Silent { name, silent: clean(&silent) }.into()),
+                None => Ok(results),
+            };
         }
-        let is_quota = body.as_ref().is_some_and(is_quota);
-        let message = body.as_ref().and_then(message).map_or_else(String::new, |message| format!(" (“{message}”)"));
+        let error = body.as_ref().map(EngineError::of).unwrap_or_default();
+        let message = if error.text.is_empty() { String::new() } else { format!(" (“{}”)", clean(&error.text)) };
         Err(match status.as_u16() {
             // Tavily answers 432 and 433 when a plan or a budget is used up.
             402 | 432 | 433 => SearchError::OverQuota { name, message }.into(),
-            429 if is_quota => SearchError::OverQuota { name, message }.into(),
+            429 if error.is_quota => SearchError::OverQuota { name, message }.into(),
             429 | 503 => Failure::TryAgain { status, after },
+            403 if self.provider.has_formats() => SearchError::NoJson(name).into(),
             401 | 403 => SearchError::KeyRefused { name, message }.into(),
-            422 if message.to_ascii_lowercase().contains("token") => SearchError::KeyRefused { name, message }.into(),
+            // Brave answers 404 and 422, too, which alone say as much of the query as of the key.
+            _ if error.is_of_key => SearchError::KeyRefused { name, message }.into(),
             _ => SearchError::Status { name, status, message }.into(),
         })
     }
@@ -165,18 +176,52 @@ async fn body(mut response: Response) -> Option<Value> {
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Whether an error of Brave says that the month's quota is used up, and not that of the second.
-fn is_quota(body: &Value) -> bool {
-    let meta = |name: &str| body.pointer(&format!("/error/meta/{name}")).and_then(Value::as_u64);
-    let is_used_up =
-        matches!((meta("quota_current"), meta("quota_limit")), (Some(used), Some(limit)) if used >= limit && limit > 0);
-    is_used_up || body.pointer("/error/code").and_then(Value::as_str) == Some("QUOTA_LIMITED")
+/// What an engine says of an error.
+#[derive(Debug, Default)]
+struct EngineError {
+    text: String,
+    /// Whether the month's quota is used up, and not that of the second.
+    is_quota: bool,
+    is_of_key: bool,
 }
 
-/// What an engine says of an error.
-fn message(body: &Value) -> Option<String> {
-    let places = ["/error/detail", "/detail/error", "/detail", "/message", "/error/message", "/error"];
-    let text = places.iter().find_map(|place| body.pointer(place).and_then(Value::as_str))?;
+impl EngineError {
+    fn of(body: &Value) -> Self {
+        // The examples of Brave's reference have a list of errors, its answers have one.
+        let brave = ["/error", "/errors/0"].iter().find_map(|at| body.pointer(at)).filter(|error| error.is_object());
+        let code = brave.and_then(|error| error.get("code")).and_then(Value::as_str).unwrap_or_default();
+        let meta = |name: &str| brave.and_then(|error| error.pointer("/meta")?.get(name)).and_then(Value::as_u64);
+        let is_used_up = meta("quota_limit").is_some_and(|limit| limit > 0 && meta("quota_current") >= Some(limit));
+        // What is wrong with an argument: of Brave, and of Tavily.
+        let invalid = brave.and_then(|error| error.pointer("/meta/errors/0")).or_else(|| body.pointer("/detail/0"));
+        let place = invalid.map_or_else(String::new, place);
+        let texts = [
+            brave.and_then(|error| error.get("detail").or_else(|| error.get("message"))),
+            body.pointer("/detail/error").or_else(|| body.get("detail")),
+            body.get("message"),
+            body.get("error"),
+        ];
+        let mut text = texts.into_iter().flatten().find_map(Value::as_str).unwrap_or_default().to_owned();
+        if let Some(why) = invalid.and_then(|invalid| invalid.get("msg")).and_then(Value::as_str) {
+            let before = if text.is_empty() { String::new() } else { format!("{}: ", text.trim_end_matches('.')) };
+            text = format!("{before}{place}: {why}");
+        }
+        Self {
+            text,
+            is_quota: code == "QUOTA_LIMITED" || is_used_up,
+            is_of_key: code.starts_with("SUBSCRIPTION_") || place == "header.x-subscription-token",
+        }
+    }
+}
+
+/// The place of an argument that is wrong: `query.q`.
+fn place(invalid: &Value) -> String {
+    let place = invalid.get("loc").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    place.iter().take(8).filter_map(Value::as_str).collect::<Vec<_>>().join(".")
+}
+
+/// A text of an engine as one short line.
+fn clean(text: &str) -> String {
     let clean = toolbus_trust::text::clean(text, MAX_MESSAGE).text;
-    Some(clean.split_whitespace().collect::<Vec<_>>().join(" "))
+    clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }

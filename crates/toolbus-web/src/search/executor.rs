@@ -29,6 +29,8 @@ const MAX_QUERY: usize = 400;
 /// Longest title and snippet, in bytes.
 const MAX_TITLE: usize = 300;
 const MAX_SNIPPET: usize = 1000;
+/// Longest tag that is taken out of them, in bytes.
+const MAX_TAG: usize = 32;
 /// Answers that are kept, and how long.
 const CACHED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 const LIFETIME: Duration = Duration::from_secs(60);
@@ -146,8 +148,10 @@ fn plain(marked: &str, limit: usize) -> String {
     let mut rest = marked;
     while let Some((before, after)) = rest.split_once('<') {
         plain.push_str(before);
-        match after.split_once('>') {
-            Some((tag, after)) if tag.len() < 32 && tag.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/') => {
+        // Looked for in the length of a tag alone: a text of nothing but signs must not take time by its square.
+        let start = after.get(..after.floor_char_boundary(MAX_TAG)).unwrap_or_default();
+        match start.find('>').and_then(|end| Some((start.get(..end)?, after.get(end + 1..)?))) {
+            Some((tag, after)) if tag.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/') => {
                 rest = after;
             }
             _ => {
@@ -161,4 +165,37 @@ fn plain(marked: &str, limit: usize) -> String {
     let plain = references.iter().fold(plain, |text, (reference, character)| text.replace(reference, character));
     let clean = text::clean(&plain, limit).text;
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn tags_go_and_signs_that_are_none_stay() {
+        let table = [
+            ("a <strong>b</strong>&amp;c", "a b&c"),
+            ("1 < 2 > 3 <4>", "1 < 2 > 3 <4>"),
+            ("<a-tag-that-is-longer-than-thirty-two-bytes>", "<a-tag-that-is-longer-than-thirty-two-bytes>"),
+            ("x<<b>>y<", "x<>y<"),
+            ("<キー>", "<キー>"),
+            ("&amp;lt;", "&lt;"),
+        ];
+        for (marked, expected) in table {
+            assert_eq!(plain(marked, MAX_SNIPPET), expected, "{marked}");
+        }
+        assert!(plain(&"<".repeat(4 << 20), MAX_TITLE).starts_with("<<<"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_result_is_one_line(title in ".{0,60}", url in ".{0,60}", snippet in ".{0,60}") {
+            let engine = serde_json::from_value::<SearchProvider>(json!({"provider": "json", "url": "http://a.example"}));
+            let response = json!({"results": [{"title": title, "url": url, "snippet": snippet}]});
+            let shown = shown(&engine.unwrap().results(&response, 1).unwrap());
+            prop_assert!(!shown.contains(['\n', '\r', '\u{85}', '\u{2028}']), "{}", shown);
+        }
+    }
 }

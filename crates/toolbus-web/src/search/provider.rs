@@ -16,6 +16,8 @@ const TAVILY: &str = "https://api.tavily.com/search";
 /// What a URL of a generic engine has for the query, and for the number of results.
 const QUERY: &str = "{query}";
 const COUNT: &str = "{count}";
+/// How many engines that did not answer are named.
+const MAX_SILENT: usize = 4;
 
 /// A search engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -168,6 +170,21 @@ impl SearchProvider {
         let mut request = request;
         request.headers_mut().entry(ACCEPT).or_insert(HeaderValue::from_static("application/json"));
         Some(request)
+    }
+
+    /// Whether an instance of it may not serve JSON.
+    pub(super) const fn has_formats(&self) -> bool {
+        matches!(self, Self::Searxng { .. })
+    }
+
+    /// Which of the engines that it asks did not answer, and why: `brave: too many requests`.
+    pub(super) fn silent(&self, response: &Value) -> Option<String> {
+        let Self::Searxng { .. } = self else { return None };
+        let engines = response.get("unresponsive_engines")?.as_array()?.iter().take(MAX_SILENT).map(|engine| {
+            let words = engine.as_array().map(Vec::as_slice).unwrap_or_default();
+            words.iter().take(2).filter_map(Value::as_str).collect::<Vec<_>>().join(": ")
+        });
+        Some(engines.collect::<Vec<_>>().join(", ")).filter(|silent| !silent.is_empty())
     }
 
     /// The results of a response; `None` if it has none, not even an empty list.

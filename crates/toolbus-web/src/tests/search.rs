@@ -1,8 +1,9 @@
-//! `web_search`, against answers as the engines document them.
+//! `web_search`, against answers of the engines.
 
+use std::path::Path;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use toolbus_core::Clock;
 use toolbus_outbound::HttpClient;
 use toolbus_outbound::egress::{EgressConfig, EgressRules, HostLists};
@@ -12,23 +13,19 @@ use super::{discard, error, names, text};
 use crate::config::WebConfig;
 use crate::search::{SearchEngine, SearchError, SearchProvider};
 
-const BRAVE: &str = r#"{"type":"search","query":{"original":"rust amqp"},"web":{"type":"search","results":[
-    {"title":"lapin - <strong>Rust</strong>","url":"https://docs.rs/lapin","description":"<strong>AMQP</strong> client &amp; more for Rust"},
-    {"title":"No address"},
-    {"title":"amqprs [crate]","url":"https://docs.rs/amqprs/(x)","description":""}]}}"#;
-const TAVILY: &str = r#"{"query":"rust amqp","follow_up_questions":null,"answer":null,"images":[],"results":[
-    {"url":"https://docs.rs/lapin","title":"lapin","content":"AMQP client","score":0.99,"raw_content":null}],"response_time":1.1}"#;
-const SEARXNG: &str = r#"{"query":"rust amqp","number_of_results":0,"results":[
-    {"url":"https://docs.rs/lapin","title":"lapin","content":"AMQP client","engine":"duckduckgo","score":1.0}],"answers":[]}"#;
-const BRAVE_429: &str = r#"{"id":"5c6e","status":429,"error":{"id":"5c6e","status":429,"code":"RATE_LIMITED",
-    "detail":"Request rate limit exceeded for plan.","meta":{"plan":"Free","rate_limit":1,"rate_current":1,"quota_limit":2000,
-    "quota_current":12,"component":"rate_limiter"}},"type":"ErrorResponse"}"#;
-const BRAVE_QUOTA: &str = r#"{"error":{"status":429,"code":"RATE_LIMITED","detail":"Request quota exceeded for plan.",
-    "meta":{"plan":"Free","quota_limit":2000,"quota_current":2000}},"type":"ErrorResponse"}"#;
-const BRAVE_TOKEN: &str = r#"{"error":{"status":422,"code":"SUBSCRIPTION_TOKEN_INVALID",
-    "detail":"The provided subscription token is invalid."},"type":"ErrorResponse"}"#;
-const TAVILY_401: &str = r#"{"detail":{"error":"Unauthorized: missing or invalid API key."}}"#;
-const TAVILY_432: &str = r#"{"detail":{"error":"This request exceeds your plan's set usage limit."}}"#;
+/// An answer that is kept in `tests/answers`: its status, and all of it as a server sends it.
+fn kept(name: &str) -> (u16, Vec<u8>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/answers").join(name).with_extension("json");
+    let kept: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let body = kept["body"].as_str().map_or_else(|| kept["body"].to_string(), str::to_owned);
+    let kind = kept["headers"]["content-type"].as_str().unwrap_or("application/json");
+    let status = u16::try_from(kept["status"].as_u64().unwrap()).unwrap();
+    (status, response(&format!("{status} Status"), &[("content-type", kind)], body.as_bytes()))
+}
+
+fn found(name: &str) -> Answer {
+    Answer::Bytes(kept(name).1)
+}
 
 fn answer(status: &str, body: &str) -> Vec<u8> {
     response(status, &[("content-type", "application/json")], body.as_bytes())
@@ -60,54 +57,109 @@ async fn ask(provider: SearchProvider) -> Result<usize, SearchError> {
     engine.search("q", 5, until).await.map(|results| results.len())
 }
 
-const PATH: &str = "/brave?q=rust%20amqp%26x&count=5";
+fn tavily(server: &Server) -> SearchProvider {
+    provider(json!({"provider": "tavily", "key": "k3y", "url": server.url("/tavily")}))
+}
+
+fn searxng(server: &Server) -> SearchProvider {
+    provider(json!({"provider": "searxng", "url": server.url("/searx/")}))
+}
 
 #[tokio::test]
-async fn results_are_a_line_each() {
-    let server = Server::start(|_| vec![(PATH, ok(BRAVE))]).await;
-    let found = text(&tool(vec![brave(&server)]), json!({"query": " rust amqp&x "})).await;
-    assert_eq!(
-        found,
-        "1. [lapin - Rust](https://docs.rs/lapin) — AMQP client & more for Rust\n\
-         2. [amqprs (crate)](https://docs.rs/amqprs/%28x%29)"
-    );
-    let request = server.requests.lock()[0].to_lowercase();
-    assert!(request.contains("x-subscription-token: k3y") && request.contains("accept: application/json"), "{request}");
+async fn each_kept_answer_becomes_its_results_or_its_error() {
+    let files = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/answers")).unwrap();
+    let names = files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|ext| ext == "json"));
+    let mut names: Vec<_> = names.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    let mut lines = String::new();
+    for name in names {
+        let path = match name.split('-').next().unwrap() {
+            "brave" => "/brave?q=q&count=5",
+            "tavily" => "/tavily",
+            _ => "/searx/search?q=q&format=json",
+        };
+        let server = Server::start(|_| vec![(path, found(&name))]).await;
+        let provider = match name.split('-').next().unwrap() {
+            "brave" => brave(&server),
+            "tavily" => tavily(&server),
+            _ => searxng(&server),
+        };
+        let (status, _) = kept(&name);
+        let outcome = if status == 200 && !name.ends_with("away") {
+            text(&tool(vec![provider]), json!({"query": "q"})).await
+        } else {
+            ask(provider).await.unwrap_err().to_string()
+        };
+        lines.push_str(&format!("{name} {status}: {outcome}\n"));
+    }
+    insta::assert_snapshot!(lines, @r#"
+    brave-invalid-query 422: Brave answered HTTP 422 Unprocessable Entity (“Unable to validate request parameter(s): query.q: String should have at most 400 characters”)
+    brave-key-missing 422: Brave refused the key (“Unable to validate request parameter(s): header.x-subscription-token: Field required”): the operator has to replace it
+    brave-key-refused 422: Brave refused the key (“The provided subscription token is invalid.”): the operator has to replace it
+    brave-no-subscription 404: Brave refused the key (“No subscription found.”): the operator has to replace it
+    brave-not-in-plan 400: Brave answered HTTP 400 Bad Request (“The option is not subscribed in the plan.”)
+    brave-nothing-found 200: No results found.
+    brave-over-quota 429: the quota of Brave is used up (“Request quota limit exceeded for plan.”)
+    brave-over-quota-documented 429: the quota of Brave is used up (“Request quota limit exceeded for plan.”)
+    brave-rate-limited 429: web_search was rate-limited by Brave (HTTP 429) after 3 retries — wait a few seconds and retry this query, or continue with web_browse on a known URL
+    brave-rate-limited-uncapped 429: web_search was rate-limited by Brave (HTTP 429) after 3 retries — wait a few seconds and retry this query, or continue with web_browse on a known URL
+    brave-results 200: 1. [The "Quorum" Queue - AMQP Almanac](https://almanac.example/wiki/Quorum_queue_%28AMQP%29) — A queue that is copied to several nodes. It's ready when most of them have a message; 2 < 3 & so on.
+    2. [Queues (part 2) · Handbook](https://handbook.example/amqp/queues?part=2&lang=en)
+    3. [キュー](https://queue.example/ja/) — メッセージのキューとは…
+    searxng-engines-away 200: SearXNG found nothing, and engines that it asks did not answer (away: HTTP error)
+    searxng-limiter 429: web_search was rate-limited by SearXNG (HTTP 429) after 3 retries — wait a few seconds and retry this query, or continue with web_browse on a known URL
+    searxng-no-json 403: SearXNG answered HTTP 403: the format `json` seems not to be among the `search.formats` of the instance
+    searxng-no-query 400: SearXNG answered HTTP 400 Bad Request (“No query”)
+    searxng-results 200: 1. [An AMQP client](https://lib.example/amqp) — Publishes & consumes; "quorum" queues too.
+    2. [Questions (old)](https://lib.example/amqp/faq_%28old%29)
+    tavily-broken 500: Tavily answered HTTP 500 Internal Server Error (“Internal Server Error”)
+    tavily-budget-used-up 433: the quota of Tavily is used up (“This request exceeds the pay-as-you-go limit. You can increase your limit on the Tavily dashboard.”)
+    tavily-invalid 422: Tavily answered HTTP 422 Unprocessable Entity (“body.query: Input should be a valid string”)
+    tavily-key-refused 401: Tavily refused the key (“Unauthorized: missing or invalid API key.”): the operator has to replace it
+    tavily-plan-used-up 432: the quota of Tavily is used up (“This request exceeds your plan's set usage limit. Please upgrade your plan or contact support@tavily.com”)
+    tavily-query-too-long 400: Tavily answered HTTP 400 Bad Request (“Query is too long. Max query length is 400 characters.”)
+    tavily-rate-limited 429: web_search was rate-limited by Tavily (HTTP 429) after 3 retries — wait a few seconds and retry this query, or continue with web_browse on a known URL
+    tavily-results 200: 1. [The "Quorum" Queue - AMQP Almanac](https://almanac.example/wiki/Quorum_queue_%28AMQP%29) — # Quorum queue A queue that is copied to several nodes. It is ready when *most* of them have a message.
+    2. [Queues (part 2)](https://handbook.example/amqp/queues?part=2)
+    "#);
 }
 
 #[tokio::test]
 async fn every_engine_is_asked_in_its_own_way() {
     let server = Server::start(|_| {
         vec![
-            ("/tavily", ok(TAVILY)),
-            ("/searx/search?q=q&format=json", ok(SEARXNG)),
+            ("/brave?q=rust%20amqp%26x&count=5", found("brave-results")),
+            ("/tavily", found("tavily-results")),
+            ("/searx/search?q=q&format=json", found("searxng-results")),
             ("/own?q=a%20b%26c&n=3", ok(r#"{"data":{"hits":[{"name":"lapin","meta":{"link":"https://docs.rs/lapin"},"text":"AMQP client"}]}}"#)),
         ]
     })
     .await;
-    let expected = "1. [lapin](https://docs.rs/lapin) — AMQP client";
-    let tavily = provider(json!({"provider": "tavily", "key": "k3y", "url": server.url("/tavily")}));
-    assert_eq!(text(&tool(vec![tavily]), json!({"query": "q", "count": 3})).await, expected);
-    assert!(server.requests.lock()[0].contains("authorization: Bearer k3y"));
-    let searxng = provider(json!({"provider": "searxng", "url": server.url("/searx/")}));
-    assert_eq!(text(&tool(vec![searxng]), json!({"query": "q"})).await, expected);
+    let asked = |nth: usize| server.requests.lock()[nth].to_lowercase();
+    text(&tool(vec![brave(&server)]), json!({"query": " rust amqp&x "})).await;
+    assert!(asked(0).contains("x-subscription-token: k3y") && asked(0).contains("accept: application/json"));
+    text(&tool(vec![tavily(&server)]), json!({"query": "q", "count": 1})).await;
+    assert!(asked(1).contains("authorization: bearer k3y"));
+    let one = text(&tool(vec![searxng(&server)]), json!({"query": "q", "count": 1})).await;
+    assert_eq!(one, "1. [An AMQP client](https://lib.example/amqp) — Publishes & consumes; \"quorum\" queues too.");
     let own = provider(json!({
         "provider": "json", "url": server.url("/own?q={query}&n={count}"), "headers": {"x-key": "s3cret"},
         "results": {"list": "/data/hits", "title": "/name", "url": "/meta/link", "snippet": "/text"},
     }));
-    assert_eq!(text(&tool(vec![own]), json!({"query": "a b&c", "count": 3})).await, expected);
-    assert!(server.requests.lock()[2].contains("x-key: s3cret"));
+    let found = text(&tool(vec![own]), json!({"query": "a b&c", "count": 3})).await;
+    assert_eq!(found, "1. [lapin](https://docs.rs/lapin) — AMQP client");
+    assert!(asked(3).contains("x-key: s3cret"));
 }
 
 #[tokio::test]
 async fn too_many_requests_are_sent_again_and_at_last_reported() {
-    let limited = || answer("429 Too Many Requests", BRAVE_429);
+    let limited = || kept("brave-rate-limited").1;
     let path = "/brave?q=q&count=5";
     let server = Server::start(|_| {
-        vec![(path, Answer::InTurn(vec![limited(), answer("503 Service Unavailable", "{}"), answer("200 OK", BRAVE)]))]
+        vec![(path, Answer::InTurn(vec![limited(), answer("503 Service Unavailable", "{}"), kept("brave-results").1]))]
     })
     .await;
-    assert_eq!(ask(brave(&server)).await, Ok(2));
+    assert_eq!(ask(brave(&server)).await, Ok(3));
     assert_eq!(server.count(path), 3);
     let server = Server::start(|_| vec![(path, Answer::Bytes(limited()))]).await;
     let error = ask(brave(&server)).await.unwrap_err();
@@ -132,24 +184,8 @@ async fn an_engine_is_not_asked_before_the_time_that_it_names() {
 }
 
 #[tokio::test]
-async fn errors_of_engines_say_what_the_operator_has_to_do() {
+async fn what_is_no_answer_of_an_engine_is_told() {
     let table = [
-        (
-            "422 Unprocessable Entity",
-            BRAVE_TOKEN,
-            "Brave refused the key (“The provided subscription token is invalid.”): the operator has to replace it",
-        ),
-        (
-            "401 Unauthorized",
-            TAVILY_401,
-            "Brave refused the key (“Unauthorized: missing or invalid API key.”): the operator has to replace it",
-        ),
-        ("429 Too Many Requests", BRAVE_QUOTA, "the quota of Brave is used up (“Request quota exceeded for plan.”)"),
-        (
-            "432 Limit",
-            TAVILY_432,
-            "the quota of Brave is used up (“This request exceeds your plan's set usage limit.”)",
-        ),
         ("500 Internal Server Error", "<html>", "Brave answered HTTP 500 Internal Server Error"),
         ("200 OK", "<html>", "Brave answered with something that is no list of results"),
         ("200 OK", "{}", "Brave answered with something that is no list of results"),
@@ -163,12 +199,21 @@ async fn errors_of_engines_say_what_the_operator_has_to_do() {
 }
 
 #[tokio::test]
+async fn an_engine_that_found_nothing_for_others_are_silent_is_followed_by_the_next() {
+    let server = Server::start(|_| {
+        vec![("/searx/search?q=q&format=json", found("searxng-engines-away")), ("/tavily", found("tavily-results"))]
+    })
+    .await;
+    let found = text(&tool(vec![searxng(&server), tavily(&server)]), json!({"query": "q"})).await;
+    assert!(found.starts_with("1. [The \"Quorum\" Queue"), "{found}");
+}
+
+#[tokio::test]
 async fn the_next_engine_is_asked_when_one_fails_and_all_errors_are_told_when_none_is_left() {
-    let server = Server::start(|_| vec![("/tavily", ok(TAVILY))]).await;
+    let server = Server::start(|_| vec![("/tavily", found("tavily-results"))]).await;
     let empty = provider(json!({"provider": "brave", "key": " ", "url": server.url("/brave")}));
-    let tavily = provider(json!({"provider": "tavily", "key": "k3y", "url": server.url("/tavily")}));
-    let found = text(&tool(vec![empty.clone(), tavily]), json!({"query": "q"})).await;
-    assert!(found.starts_with("1. [lapin]"), "{found}");
+    let found = text(&tool(vec![empty.clone(), tavily(&server)]), json!({"query": "q"})).await;
+    assert!(found.starts_with("1. [The \"Quorum\" Queue"), "{found}");
     let gone = provider(json!({"provider": "searxng", "url": server.url("/gone")}));
     let failed = error(&tool(vec![empty, gone]), json!({"query": "q"})).await;
     assert_eq!(
@@ -180,7 +225,7 @@ async fn the_next_engine_is_asked_when_one_fails_and_all_errors_are_told_when_no
 #[tokio::test]
 async fn nothing_found_is_a_result_and_answers_are_kept_for_a_while() {
     let path = "/brave?q=q&count=5";
-    let server = Server::start(|_| vec![(path, ok(r#"{"type":"search","query":{}}"#))]).await;
+    let server = Server::start(|_| vec![(path, found("brave-nothing-found"))]).await;
     let tool = tool(vec![brave(&server)]);
     for _ in 0..3 {
         assert_eq!(text(&tool, json!({"query": "q"})).await, "No results found.");
