@@ -437,6 +437,7 @@ impl AgentService {
                 None => "repeated",
             },
             TaskReport::State { state, note, .. } => {
+                let note = note.map(|note| self.redactor().text(&note).into_owned());
                 let noted =
                     self.retried(|| self.parts.tasks.update(&task.id, |task| task.note_state(state, note.clone())));
                 if noted.await.is_err() { "store_unavailable" } else { "state" }

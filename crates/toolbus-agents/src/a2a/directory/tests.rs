@@ -55,7 +55,9 @@ fn an_agent_that_says_so_is_gone_at_once() {
 fn nobody_announces_another_agent_or_the_daemon_or_a_second_name() {
     let (directory, _) = directory(&A2aConfig::default());
     assert_eq!(announce(&directory, "bob", &card("bob")), "new");
-    for (sender, named) in [("eve", "bob"), ("bob", "carol"), ("", "dave"), ("toolbus", "toolbus")] {
+    for (sender, named) in
+        [("eve", "bob"), ("bob", "carol"), ("", "dave"), ("toolbus", "toolbus"), ("Toolbus", "Toolbus")]
+    {
         assert_eq!(announce(&directory, sender, &card(named)), "not_own", "{sender} as {named}");
     }
     // Another agent whose name differs in case alone.

@@ -278,6 +278,11 @@ async fn a_result_has_no_secret_of_the_daemon() {
     let site = Fixture::new();
     let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
     let id = site.dispatch("ana").await;
+    let parts = json!([{"kind": "text", "text": "Reading s3cret-of-the-daemon"}]);
+    let working = json!({"taskId": id, "state": 1, "message": {"role": "agent", "parts": parts}});
+    assert_eq!(site.hear("Bob", message_type::AGENT_TASK_STATUS_UPDATE, &id, &working).await, "state");
+    let task = site.task(&id).await;
+    assert!(task["note"].is_string() && !task.to_string().contains("s3cret"), "{task}");
     assert_eq!(site.result("Bob", &id, "It is s3cret-of-the-daemon.").await, "result");
     let (_, body) = next(&mut of_ana).await;
     assert_eq!((&body["taskId"], body.to_string().contains("s3cret")), (&json!(id), false), "{body}");
