@@ -66,7 +66,14 @@ mod tests {
     async fn a_share_is_read_when_something_is_due_and_once_in_a_while_also_after_the_clock_was_set_back() {
         let store = Arc::new(CountedStore::default());
         let values = ShareValues::new(Arc::clone(&store) as _, "tests");
-        values.update("ana", |number: &mut u32| Ok::<_, Infallible>(*number = 1)).await.unwrap().unwrap();
+        let write = async |share: &str| {
+            let written = values.update(share, |number: &mut u32| {
+                *number = 1;
+                Ok::<_, Infallible>(())
+            });
+            written.await.unwrap().unwrap();
+        };
+        write("ana").await;
         let mut plan = SharePlan::new(Duration::from_secs(3600));
         assert_eq!(plan.due(&values, 1000).await.unwrap(), ["ana"]);
         plan.plan("ana".to_owned(), Some(1020), 1000);
@@ -77,7 +84,7 @@ mod tests {
         assert_eq!(store.reads(), before);
         assert_eq!(plan.due(&values, 1020).await.unwrap(), ["ana"]);
         plan.plan("ana".to_owned(), Some(9999), 1020);
-        values.update("bo", |number: &mut u32| Ok::<_, Infallible>(*number = 1)).await.unwrap().unwrap();
+        write("bo").await;
         assert_eq!(plan.due(&values, 1060).await.unwrap(), ["bo"], "the list is read again");
         plan.plan("bo".to_owned(), None, 1060);
         assert_eq!(plan.due(&values, 1080).await.unwrap(), ["ana"], "in case of something new");

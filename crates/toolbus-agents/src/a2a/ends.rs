@@ -201,7 +201,7 @@ impl AgentService {
         match taken.await {
             Ok(Some(task)) => {
                 let waiting = self.take_waiting(&id);
-                if !waiting.is_some_and(|waiting| waiting.send(end.clone()).is_ok()) {
+                if waiting.is_none_or(|waiting| waiting.send(end.clone()).is_err()) {
                     self.hand_on(&task, &end).await;
                 }
                 None

@@ -119,7 +119,7 @@ async fn a_task_whose_list_was_not_told_of_its_end_frees_its_place_when_it_would
     let mut plan = site.service.plan();
     tokio::time::advance(Duration::from_secs(70)).await;
     site.service.sweep(&mut plan).await.unwrap();
-    assert_eq!(site.kept().await, [ended.id.clone()], "it is shown as long as others");
+    assert_eq!(site.kept().await, std::slice::from_ref(&ended.id), "it is shown as long as others");
     tasks.begin(&other, 1, late_at(now + 600)).await.unwrap();
     assert_eq!(site.kept().await, [other.id]);
 }
