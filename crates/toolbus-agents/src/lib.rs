@@ -9,9 +9,12 @@
 
 pub mod a2a;
 pub mod guides;
+#[cfg(test)]
+mod hostile_arguments;
 pub mod pipeline;
 pub mod schedule;
 pub mod search;
+mod share_plan;
 mod share_values;
 pub mod subagent;
 #[cfg(test)]

@@ -28,6 +28,8 @@ const MAX_RESULTS: usize = 5;
 const MAX_TOP: usize = 3;
 /// Longest query, in characters.
 const MAX_QUERY: usize = 1000;
+/// What an agent is found by, in bytes: its card is what an outsider wrote, and there may be many.
+const MAX_CARD: usize = 4096;
 /// Longest summary, in characters.
 const MAX_SUMMARY: usize = 300;
 
@@ -194,7 +196,15 @@ fn of_agent(card: &AgentCard) -> String {
         let named = [Some(&skill.id), Some(&skill.name), skill.description.as_ref()];
         named.into_iter().flatten().chain(&skill.tags).chain(&skill.examples)
     });
-    own.into_iter().flatten().chain(skills).map(String::as_str).collect::<Vec<_>>().join(" ")
+    let mut text = String::new();
+    for part in own.into_iter().flatten().chain(skills) {
+        if text.len() >= MAX_CARD {
+            break;
+        }
+        text.push_str(&shortened(part, MAX_CARD - text.len()));
+        text.push(' ');
+    }
+    text
 }
 
 /// What a tool is found by.

@@ -1,21 +1,29 @@
 //! Values in the store that several processes change: one for each share of callers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
 use toolbus_core::store::{Store, StoreError};
+use toolbus_protocol::Random;
 
 /// Version of the values.
 const VERSION: u32 = 1;
-/// How often a change is tried again that another process is faster than.
+/// How often a change is tried again that another process is faster than, and the longest wait before it is.
 const ATTEMPTS: usize = 16;
+const MAX_PAUSE: Duration = Duration::from_millis(20);
+/// Values that one process changes at a time.
+const LANES: usize = 16;
 
 /// The values of one namespace. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ShareValues {
     store: Arc<dyn Store>,
     namespace: &'static str,
+    /// Changes of one process wait for each other, so that only those of other processes use up [`ATTEMPTS`].
+    lanes: Arc<[Mutex<()>; LANES]>,
 }
 
 /// Why a value cannot be read or changed.
@@ -44,8 +52,8 @@ struct VersionAlone {
 }
 
 impl ShareValues {
-    pub(crate) const fn new(store: Arc<dyn Store>, namespace: &'static str) -> Self {
-        Self { store, namespace }
+    pub(crate) fn new(store: Arc<dyn Store>, namespace: &'static str) -> Self {
+        Self { store, namespace, lanes: Arc::default() }
     }
 
     /// Every share that has or had a value.
@@ -65,7 +73,15 @@ impl ShareValues {
         share: &str,
         mut change: impl FnMut(&mut T) -> Result<R, E>,
     ) -> Result<Result<R, E>, ShareValueError> {
-        for _ in 0..ATTEMPTS {
+        let lane = share.bytes().fold(0, |sum: usize, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        let _turn = match self.lanes.get(lane % LANES) {
+            Some(lane) => Some(lane.lock().await),
+            None => None,
+        };
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                tokio::time::sleep(Random::SYSTEM.below(MAX_PAUSE)).await;
+            }
             let present = self.store.get(self.namespace, share).await?;
             let mut value = self.parse(share, present.as_deref())?;
             let result = match change(&mut value) {
@@ -100,6 +116,7 @@ mod tests {
     use toolbus_store::Memory;
 
     use super::*;
+    use crate::testing::CountedStore;
 
     #[tokio::test]
     async fn a_value_that_is_newer_or_malformed_is_an_error_and_stays_and_no_change_of_many_is_lost() {
@@ -124,5 +141,21 @@ mod tests {
             added.unwrap().unwrap();
         }
         assert_eq!(values.read::<Vec<u32>>("bo").await.unwrap().len(), 10);
+    }
+
+    #[tokio::test]
+    async fn many_changes_at_once_by_two_processes_are_all_made() {
+        let store = Arc::new(CountedStore::default());
+        let processes = [(); 2].map(|()| ShareValues::new(Arc::clone(&store) as _, "tests"));
+        let adding = (0..100).map(|number| {
+            processes[number % 2].update("bo", move |numbers: &mut Vec<usize>| {
+                numbers.push(number);
+                Ok::<_, Infallible>(())
+            })
+        });
+        for added in futures_util::future::join_all(adding).await {
+            added.unwrap().unwrap();
+        }
+        assert_eq!(processes[0].read::<Vec<usize>>("bo").await.unwrap().len(), 100);
     }
 }

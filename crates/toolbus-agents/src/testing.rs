@@ -1,17 +1,27 @@
 //! What tests of several families of tools have in common.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use toolbus_core::Clock;
+use toolbus_broker::embedded::Embedded;
+use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
 use toolbus_core::caller::{AgentName, Caller, Identity};
+use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
+use toolbus_core::store::{Store, StoreError};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
+use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, ReplyRules};
+use toolbus_protocol::Random;
+use toolbus_store::Memory;
 
 /// Time of a call.
 const TIME: Duration = Duration::from_secs(120);
@@ -30,6 +40,34 @@ pub(crate) fn policy<const N: usize>(registry: Registry, agents: [(&str, AgentPo
     let agents = agents.map(|(name, section)| (AgentName::parse(name).unwrap(), section)).into();
     let capacity = Capacity { max_in_flight: 64, max_waiting: 64 };
     PolicyHandle::new(registry, Identity::default(), Policy { agents, ..Policy::default() }, capacity)
+}
+
+/// A dispatcher of the tools of a policy, with bodies of at most 1 MiB.
+pub(crate) fn dispatcher(policy: &PolicyHandle, bus: &Embedded) -> Dispatcher {
+    let replies = ReplyRules {
+        reply_topics: Vec::new(),
+        request_topics: vec!["tool.invoke".to_owned()],
+        queue_prefix: "bus".to_owned(),
+        default_topic: "tool.result".to_owned(),
+        own_topics_only: false,
+    };
+    let settings = DispatcherSettings {
+        name: "toolbus".to_owned(),
+        replies,
+        budgets: Budgets { default: Duration::from_secs(60), max: Duration::from_secs(60) },
+        max_body: 1024 * 1024,
+        max_in_flight: 64,
+        max_waiting: 64,
+        redactor: Default::default(),
+        ignores_unknown_servers: false,
+        ledger: None,
+        results: None,
+        clock: Clock::SYSTEM,
+        random: Random::SYSTEM,
+    };
+    let gates = Arc::new(Gates::new(policy.clone()));
+    let bus: Arc<dyn Bus> = Arc::new(bus.clone());
+    Dispatcher::new(settings, gates, bus, Arc::new(Discard), Arc::new(Discard), Arc::default(), Arc::new(AllArrived))
 }
 
 /// An agent of this name.
@@ -60,4 +98,134 @@ pub(crate) fn run(
         room: None,
     };
     Arc::clone(&tool.executor).execute_boxed(call)
+}
+
+/// A store at a distance: other tasks go on before it answers. It counts what is read and what is written.
+#[derive(Default)]
+pub(crate) struct CountedStore {
+    memory: Memory,
+    reads: AtomicUsize,
+    writes: AtomicUsize,
+}
+
+impl CountedStore {
+    pub(crate) fn reads(&self) -> usize {
+        self.reads.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn writes(&self) -> usize {
+        self.writes.load(Ordering::SeqCst)
+    }
+
+    fn away<'a, T: Send + 'a>(
+        counter: &'a AtomicUsize,
+        result: impl FnOnce() -> BoxFuture<'a, T> + Send + 'a,
+    ) -> BoxFuture<'a, T> {
+        async move {
+            counter.fetch_add(1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            let result = result().await;
+            tokio::task::yield_now().await;
+            result
+        }
+        .boxed()
+    }
+}
+
+impl Store for CountedStore {
+    fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
+        Self::away(&self.reads, move || self.memory.get(namespace, key))
+    }
+
+    fn put<'a>(&'a self, namespace: &'a str, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>> {
+        Self::away(&self.writes, move || Store::put(&self.memory, namespace, key, value))
+    }
+
+    fn replace<'a>(
+        &'a self,
+        namespace: &'a str,
+        key: &'a str,
+        expected: Option<&'a [u8]>,
+        value: Vec<u8>,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Self::away(&self.writes, move || self.memory.replace(namespace, key, expected, value))
+    }
+
+    fn delete<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Self::away(&self.writes, move || Store::delete(&self.memory, namespace, key))
+    }
+
+    fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+        Self::away(&self.reads, move || self.memory.list(namespace))
+    }
+}
+
+/// A bus that says something else of what it has published.
+#[derive(Clone)]
+pub(crate) struct DoubtfulBus {
+    bus: Embedded,
+    says: Arc<Mutex<Option<Doubt>>>,
+}
+
+/// What is said of a message.
+#[derive(Debug, Clone)]
+pub(crate) enum Doubt {
+    /// Nothing, for ever, although it has arrived.
+    NoConfirm,
+    /// This, and it has arrived.
+    Arrived(PublishError),
+    /// This, and it has not arrived.
+    Dropped(PublishError),
+}
+
+impl DoubtfulBus {
+    pub(crate) fn new(bus: &Embedded) -> Self {
+        Self { bus: bus.clone(), says: Arc::default() }
+    }
+
+    /// Says so of every message from now on.
+    pub(crate) fn say(&self, doubt: impl Into<Option<Doubt>>) {
+        *self.says.lock() = doubt.into();
+    }
+}
+
+impl Bus for DoubtfulBus {
+    fn consume(&self, subscription: Subscription) -> mpsc::Receiver<Delivery> {
+        self.bus.consume(subscription)
+    }
+
+    fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
+        let says = self.says.lock().clone();
+        async move {
+            match says {
+                None => self.bus.publish(message).await,
+                Some(Doubt::NoConfirm) => {
+                    self.bus.publish(message).await?;
+                    std::future::pending().await
+                }
+                Some(Doubt::Arrived(error)) => {
+                    self.bus.publish(message).await?;
+                    Err(error)
+                }
+                Some(Doubt::Dropped(error)) => Err(error),
+            }
+        }
+        .boxed()
+    }
+
+    fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
+        self.bus.has_queue(name)
+    }
+
+    fn state(&self) -> watch::Receiver<BusState> {
+        self.bus.state()
+    }
+
+    fn stop_consuming(&self) -> BoxFuture<'_, ()> {
+        self.bus.stop_consuming()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.bus.close()
+    }
 }

@@ -25,7 +25,7 @@ pub trait Bus: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// See [`PublishError`]; after any of them the message may or may not have arrived.
+    /// See [`PublishError`]; unless that [is certain](PublishError::is_certain), the message may or may not have arrived.
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>>;
 
     /// Whether a queue of this name exists; `None` if that cannot be determined now.
@@ -188,6 +188,15 @@ pub enum PublishError {
     /// The bus has been closed.
     #[error("bus closed")]
     Closed,
+}
+
+impl PublishError {
+    /// Whether the broker has said that it did not take the message: it is in no queue that it should be in. After any other
+    /// error, it may be.
+    #[must_use]
+    pub const fn is_certain(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Rejected(_))
+    }
 }
 
 /// What a bus is doing.

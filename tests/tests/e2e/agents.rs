@@ -79,6 +79,32 @@ async fn an_agent_announces_itself_gets_a_task_and_its_result_reaches_the_agent_
 }
 
 #[tokio::test]
+async fn a_result_for_a_call_that_waits_outlives_the_daemon_that_is_killed_meanwhile() {
+    let site = BrokerNamespace::shared().await;
+    let rules = format!("{RULES}[[a2a.agents]]\nname = \"Bob\"\n[store]\nurl = \"sqlite:toolbus.db\"\n");
+    let daemon = Daemon::start(&site, &rules).await;
+    let client = Client::connect(&site).await;
+    for topic in ["agent.task.Bob", "agent.response.ana"] {
+        client.bind(topic).await;
+    }
+    let add = json!({"agent_name": "Bob", "skill": "sum", "message": "Add 1 and 2", "wait": true});
+    client.send(&client.request("invoke_agent", &add).by("ana")).await;
+    let task = first(&client, "AgentTaskRequest").await;
+    let id = task.body()["taskId"].as_str().unwrap().to_owned();
+    let daemon = daemon.killed().await;
+    let result =
+        json!({"taskId": id, "state": 3, "message": {"role": "agent", "parts": [{"kind": "text", "text": "3"}]}});
+    let reply_to = task.properties.reply_to().clone().unwrap();
+    let answer = message(&client, "Bob", "AgentTaskResult", reply_to.as_str(), &result);
+    client.send(&answer.with(|properties| properties.with_correlation_id(id.as_str().into()))).await;
+    let told = first(&client, "AgentTaskResult").await;
+    assert_eq!((&told.body()["taskId"], told.header("rb-destination")), (&json!(id), "ana"));
+    let shown = text(&client, "ana", "get_agent_task", json!({"task_id": id})).await;
+    assert!(shown.contains("\"state\": \"completed\"") && shown.contains("\"result\": \"3\""), "{shown}");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
 async fn the_daemon_is_an_agent_whose_skills_are_its_tools() {
     let site = BrokerNamespace::shared().await;
     let client = Client::connect(&site).await;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::toolbus;
 use toolbus_e2e::stdio::Stdio;
@@ -34,7 +35,10 @@ svc-ana | publish | 403 | rockbot tool.result.bruno, rockbot tool.meta.tools.bru
 svc-ana | publish | 403 | rockbot tool.meta.mcp.bruno, rockbot mcp.manage.response.bruno, rockbot script.result.ana
 svc-ana | publish | 403 | rockbot script.result.bruno, rockbot agent.response.bruno, rockbot agent.response.ana
 svc-ana | publish | yes | rockbot discovery.announce, rockbot agent.task.status, rockbot agent.response.toolbus
-svc-ana | publish | yes | rockbot agent.response.toolbus.any, rockbot agent.task.toolbus
+svc-ana | publish | yes | rockbot agent.task.toolbus
+svc-ana | publish | 403 | rockbot agent.response.toolbus.any, rockbot subagent.report, rockbot subagent.task.thinkers
+svc-ana | publish | 403 | rockbot subagent.result.ana, rockbot subagent.result.bruno, rockbot subagent.cancel.thinkers
+svc-ana | consume | 403 | pool.thinkers
 svc-ana | publish | 403 | rockbot agent.task.bruno, rockbot agent.task.cancel.bruno, rockbot agent.response
 svc-ana | publish | 403 | amq.default toolbus.invoke, amq.default svc-bruno.answers, amq.default svc-ana.answers
 svc-ana | publish | 403 | rockbot.dlx toolbus.invoke, amq.topic tool.invoke, amq.fanout tool.invoke
@@ -66,6 +70,12 @@ toolbus | publish | yes | rockbot tool.meta.mcp.ana, rockbot script.result.ana, 
 toolbus | publish | yes | rockbot mcp.manage.response.ana, amq.default any.queue, rockbot.dlx toolbus.invoke
 toolbus | publish | yes | rockbot scheduled.task.ana, rockbot agent.task.ana, rockbot agent.task.cancel.ana
 toolbus | publish | yes | rockbot discovery.announce, rockbot agent.task.status
+toolbus | publish | yes | rockbot agent.response.toolbus.any, rockbot subagent.task.thinkers
+toolbus | publish | yes | rockbot subagent.cancel.thinkers, rockbot subagent.progress.ana, rockbot subagent.result.ana
+toolbus | publish | 403 | rockbot subagent.report
+toolbus | consume | 403 | pool.thinkers
+toolbus | bind queue | yes | toolbus.mcp rockbot subagent.report
+toolbus | bind queue | 403 | toolbus.mcp rockbot subagent.task.thinkers, toolbus.mcp rockbot subagent.result.ana
 toolbus | publish | 403 | rockbot tool.invoke, rockbot tool.cancel, rockbot mcp.manage, rockbot script.invoke
 toolbus | publish | 403 | rockbot.dlx other.queue, amq.topic any
 toolbus | publish as | 406 | svc-ana rockbot tool.result.ana
@@ -84,6 +94,21 @@ toolbus | bind queue | 403 | toolbus.invoke rockbot tool.result.ana, toolbus.inv
 toolbus | bind queue | 403 | svc-ana.answers rockbot tool.invoke
 toolbus | consume | yes | toolbus.invoke.dlq
 toolbus | consume | 403 | svc-ana.answers
+svc-worker | publish | yes | rockbot subagent.report
+svc-worker | publish | 403 | rockbot subagent.task.thinkers, rockbot subagent.cancel.thinkers, rockbot subagent.result.ana
+svc-worker | publish | 403 | rockbot subagent.progress.ana, rockbot subagent.report.any, rockbot subagent
+svc-worker | publish | 403 | rockbot tool.invoke, rockbot tool.list, rockbot tool.ping, rockbot tool.cancel
+svc-worker | publish | 403 | rockbot agent.task.ana, rockbot agent.response.toolbus, rockbot discovery.announce
+svc-worker | publish | 403 | amq.default toolbus.invoke, amq.default pool.thinkers, rockbot.dlx toolbus.invoke
+svc-worker | publish as | yes | svc-worker rockbot subagent.report
+svc-worker | publish as | 406 | svc-ana rockbot subagent.report
+svc-worker | consume | yes | pool.thinkers
+svc-worker | consume | 403 | svc-ana.answers, svc-ana.tasks, toolbus.invoke, toolbus.subagent-report, pool.others
+svc-worker | declare queue | 403 | pool.thinkers, pool.mine, svc-worker.mine
+svc-worker | declare exchange | 403 | pool.thinkers
+svc-worker | bind queue | 403 | pool.thinkers rockbot subagent.task.others, pool.thinkers rockbot #
+svc-worker | bind exchange | 403 | rockbot amq.fanout #
+svc-worker | delete queue | 403 | pool.thinkers
 operator | publish | yes | rockbot tool.invoke, rockbot tool.cancel, rockbot tool.list, rockbot tool.ping
 operator | publish | 403 | rockbot tool.session.end, rockbot tool.result.ana, rockbot tool.invoke.agent.ana
 operator | publish | 403 | amq.default toolbus.invoke
@@ -186,7 +211,7 @@ async fn the_shipped_permissions_let_each_user_do_what_it_must_and_nothing_else(
     let fixture = Fixture::new().await;
     let parts = "[mcp.servers.none]\ncommand = \"none\"\ndisabled = true\n\
                  [script]\nrunner = \"local\"\nlocal = { i_understand = true }\n\
-                 [a2a]\nannounce = [\"none\"]\n";
+                 [a2a]\nannounce = [\"none\"]\n[subagents.pools]\nthinkers = [\"worker\"]\n";
     let path = std::env::var("PATH").unwrap();
     let daemon = Daemon::launch(&fixture.site, parts, &[("PATH", &path)]).await;
     daemon.wait_until_ready().await;
@@ -428,6 +453,40 @@ async fn an_mcp_client_on_standard_input_and_output_needs_no_more_than_an_agent(
         }
     }
     assert!(told.as_str().unwrap().contains("reply."), "{told}");
+    daemon.stop(&fixture.site).await;
+}
+
+#[tokio::test]
+async fn a_worker_needs_no_more_than_the_recipe_gives_it_for_tasks_of_its_pool() {
+    let fixture = Fixture::new().await;
+    let more = "[identity]\nsource = \"broker\"\n\
+                users = { svc-ana = \"ana\", svc-bruno = \"bruno\", svc-worker = \"worker\" }\n\
+                [subagents.pools]\nthinkers = [\"worker\"]\n[agents.ana]\n[agents.bruno]\n\
+                [agents.worker]\nprofile = \"subagent\"\n";
+    let daemon = Daemon::start(&fixture.site, more).await;
+    let ana = fixture.agent("svc-ana").await;
+    let tasks = Client::listening_on(&fixture.site, &fixture.url("svc-ana"), "svc-ana.tasks").await;
+    let worker = Client::listening_on(&fixture.site, &fixture.url("svc-worker"), "pool.thinkers").await;
+    let spawn = ana.request("spawn_subagent", &json!({"description": "Count the frogs"}));
+    let spawn = spawn.with(|properties| properties.with_user_id("svc-ana".into()));
+    let spawned = ana.exchange(&spawn).await.content();
+    let task = eventually("the task", async || worker.received().pop()).await;
+    let id = task.body()["taskId"].as_str().unwrap().to_owned();
+    assert!(spawned.contains(&id), "{spawned} {id}");
+    let report = |kind: &str, body: Value| {
+        let report = worker.raw(body.to_string()).on("subagent.report").reply_to("");
+        report.of_type(kind).with(|properties| properties.with_user_id("svc-worker".into()))
+    };
+    worker.send(&report("RockBot.Host.SubagentProgressMessage", json!({"taskId": id, "message": "counting"}))).await;
+    let is = |kind: &'static str| move |message: &Message| message.kind() == kind;
+    let progress = is("RockBot.Host.SubagentProgressMessage");
+    let told = eventually("its progress", async || ana.received().into_iter().find(&progress)).await;
+    assert_eq!(told.body()["message"], "counting");
+    let result = json!({"taskId": id, "output": "42", "isSuccess": true});
+    worker.send(&report("RockBot.Host.SubagentResultMessage", result)).await;
+    let result = is("RockBot.Host.SubagentResultMessage");
+    let told = eventually("its result", async || tasks.received().into_iter().find(&result)).await;
+    assert_eq!((&told.body()["output"], &told.body()["taskId"]), (&json!("42"), &json!(id)));
     daemon.stop(&fixture.site).await;
 }
 

@@ -12,7 +12,7 @@ use toolbus_testing::rabbit::RabbitNode;
 /// What operators read.
 pub(crate) const RECIPE: &str = include_str!("../../../docs/rabbitmq.md");
 /// Everybody whom the definitions name.
-pub(crate) const USERS: [&str; 5] = ["toolbus", "operator", "observer", "svc-ana", "svc-bruno"];
+pub(crate) const USERS: [&str; 6] = ["toolbus", "operator", "observer", "svc-ana", "svc-bruno", "svc-worker"];
 /// The virtual host of the definitions.
 pub(crate) const VHOST: &str = "tools";
 /// Everybody's password.

@@ -113,7 +113,7 @@ impl AgentDirectory {
     pub(crate) fn announce(&self, sender: Option<&AgentName>, body: &[u8]) -> &'static str {
         let Ok(card) = AgentCard::parse(body) else { return "malformed" };
         let Some(name) = AgentName::parse(&card.agent_name).ok().filter(is_address) else { return "malformed" };
-        if sender != Some(&name) || *self.own_name == *name.as_str() {
+        if sender != Some(&name) || self.own_name.to_lowercase() == name.as_str().to_lowercase() {
             return "not_own";
         }
         let (now, key) = (self.clock.now(), name.as_str().to_lowercase());

@@ -23,6 +23,36 @@ impl TaskEnd {
         }
     }
 
+    pub(super) fn task_id(&self) -> &str {
+        match self {
+            Self::Result(AgentTaskResult { task_id, .. }) | Self::Error(AgentTaskError { task_id, .. }) => task_id,
+        }
+    }
+
+    pub(super) const fn message_type(&self) -> &'static str {
+        match self {
+            Self::Result(_) => message_type::AGENT_TASK_RESULT,
+            Self::Error(_) => message_type::AGENT_TASK_ERROR,
+        }
+    }
+
+    /// The body of a message that says so.
+    pub(super) fn body(&self) -> Vec<u8> {
+        match self {
+            Self::Result(result) => serde_json::to_vec(result),
+            Self::Error(error) => serde_json::to_vec(error),
+        }
+        .unwrap_or_default()
+    }
+
+    /// The conversation to go on with.
+    pub(super) fn context(&self) -> Option<&str> {
+        match self {
+            Self::Result(result) => result.context_id.as_deref(),
+            Self::Error(error) => error.context_id.as_deref(),
+        }
+    }
+
     pub(super) fn without_secrets(self, redactor: &Redactor) -> Self {
         match self {
             Self::Result(result) => Self::Result(cleaned(result, redactor)),
@@ -86,9 +116,8 @@ impl TaskReport {
 
     pub(super) fn task_id(&self) -> &str {
         match self {
-            Self::End(TaskEnd::Result(AgentTaskResult { task_id, .. }))
-            | Self::End(TaskEnd::Error(AgentTaskError { task_id, .. }))
-            | Self::State { task_id, .. } => task_id,
+            Self::End(end) => end.task_id(),
+            Self::State { task_id, .. } => task_id,
         }
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! A task is in the store before its request is published. What is said about it is believed if it comes from the agent that
 //! was asked, names the task, and the task has not ended: then the call that waits gets it, or the topic of the agent
-//! that gave the task.
+//! that gave the task. Answers come to a queue that all replicas share, so that none is lost with the replica whose call
+//! waits. One that another replica's call waits for is kept, and then handed over to that replica, which believes what
+//! the store has the digest of.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,16 +18,17 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use toolbus_core::bus::{Bus, Outgoing, PublishError, Routing, Target};
-use toolbus_core::caller::Caller;
+use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::AgentEvents;
 use toolbus_core::redact::Redactor;
 use toolbus_core::store::StoreError;
 use toolbus_core::text::shortened;
+use toolbus_core::throttle::Throttle;
 use toolbus_core::{Clock, ControlError, ControlHandler, ControlReply, ControlRequest};
 use toolbus_outbound::egress::{Egress, HostLists};
 use toolbus_protocol::{
     AgentMessage, AgentTaskCancelRequest, AgentTaskError, AgentTaskRequest, AgentTaskResult, AgentTaskState, Envelope,
-    Random, derived_message_id, header, message_type, topic,
+    Random, header, message_type, topic,
 };
 
 use super::config::A2aConfig;
@@ -36,21 +40,19 @@ use super::tasks::{AgentTask, AgentTasks};
 /// Longest wait for a confirm.
 const PUBLISH_TIME: Duration = Duration::from_secs(4);
 /// How often a result is tried to be handed on, or the store to be asked, and the time between.
-const ATTEMPTS: usize = 5;
-const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const ATTEMPTS: usize = 5;
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
 /// Longest message about a task that is read, in bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
-/// How much of a result is kept for a later look, in characters.
-const MAX_KEPT: usize = 16_000;
+/// Longest message by which a replica hands over a result: what was left out of an answer may be written out there.
+const MAX_HANDOVER: usize = 2 * MAX_ANSWER;
 /// Longest note, in characters.
 const MAX_NOTE: usize = 1000;
-/// Time between two looks for tasks that are too late, and how late they are then at least.
-const SWEEP: Duration = Duration::from_secs(5);
+/// Longest id of a conversation, and of a task at an agent that is reached over HTTP, in characters.
+pub(super) const MAX_ID: usize = 100;
 /// Times between two looks at a task over HTTP: the first, doubled up to the last.
 const FIRST_POLL: Duration = Duration::from_secs(2);
 const LAST_POLL: Duration = Duration::from_secs(30);
-/// The profile under which an agent reads the results of others.
-const PROFILE: &str = "a2a-synthesis";
 
 /// What a task is about, for whom.
 pub(crate) struct TaskOrder {
@@ -71,7 +73,7 @@ struct ServiceParts {
     bus: Arc<dyn Bus>,
     /// This daemon's name: the source of its messages.
     name: String,
-    /// Where answers come to that any replica may take, and those that this one waits for.
+    /// Where answers come to, which any replica may take, and what others hand over to this one.
     topics: [String; 2],
     /// Who waits here, by the task's id.
     waiting: Mutex<HashMap<String, oneshot::Sender<TaskEnd>>>,
@@ -84,6 +86,9 @@ struct ServiceParts {
     random: Random,
     /// Removes secrets from what agents say: one that is called over HTTP has been told some.
     redactor: Redactor,
+    /// Lines of the log about the store, and about results that were not delivered.
+    away: Throttle,
+    undelivered: Throttle,
 }
 
 /// Waits for the end of a task. When it is dropped, the end goes to the topic of the agent that gave the task.
@@ -107,7 +112,9 @@ struct FinishClaim<'a> {
 
 impl<'a> FinishClaim<'a> {
     fn begin(service: &'a AgentService, id: &'a str) -> Option<Self> {
-        service.parts.finishing.lock().insert(id.to_owned()).then_some(Self { service, id })
+        let is_first = service.parts.finishing.lock().insert(id.to_owned());
+        // Made only then: dropping it takes the id, which is another's, from the set.
+        is_first.then(|| Self { service, id })
     }
 }
 
@@ -122,6 +129,13 @@ impl PendingResult {
     pub(crate) async fn ended(&mut self) -> Option<TaskEnd> {
         (&mut self.end).await.ok()
     }
+
+    /// Waits no longer: what comes from now on is handed on. Returns what has come at the last moment.
+    pub(crate) fn give_up(mut self) -> Option<TaskEnd> {
+        self.service.parts.waiting.lock().remove(&self.id);
+        self.end.close();
+        self.end.try_recv().ok()
+    }
 }
 
 /// Why a message was not published.
@@ -135,8 +149,20 @@ pub(crate) enum TaskPublishError {
     Late,
 }
 
+impl TaskPublishError {
+    /// Whether no queue has the message; else that is not known.
+    pub(crate) const fn is_certain(&self) -> bool {
+        match self {
+            Self::Unroutable(_) => true,
+            Self::Refused(error) => error.is_certain(),
+            Self::Late => false,
+        }
+    }
+}
+
 impl AgentService {
-    /// A service that answers come to on `agent.response.{queue_prefix}`, and on that with an id of this process.
+    /// A service that answers come to on `agent.response.{queue_prefix}`; results that other replicas hand over come to
+    /// that with an id of this process.
     #[must_use]
     pub fn new(
         config: A2aConfig,
@@ -163,11 +189,13 @@ impl AgentService {
             clock,
             random,
             redactor,
+            away: Throttle::default(),
+            undelivered: Throttle::default(),
         };
         Self { parts: Arc::new(parts) }
     }
 
-    /// Topics of answers: those that any replica may take, and those for this one alone.
+    /// Topics of answers, which any replica may take, and of results that others hand over to this one.
     #[must_use]
     pub fn topics(&self) -> [&str; 2] {
         self.parts.topics.each_ref().map(String::as_str)
@@ -205,8 +233,8 @@ impl AgentService {
         PendingResult { service: self.clone(), id: id.to_owned(), end }
     }
 
-    /// Sends a task over the bus. Its answer comes to this process if that `waits`.
-    pub(crate) async fn send(&self, order: &TaskOrder, waits: bool) -> Result<(), TaskPublishError> {
+    /// Sends a task over the bus.
+    pub(crate) async fn send(&self, order: &TaskOrder) -> Result<(), TaskPublishError> {
         let TaskOrder { task, message } = order;
         let on_behalf_of = task.caller.as_str();
         let request = AgentTaskRequest {
@@ -217,9 +245,8 @@ impl AgentService {
             metadata: Some([("onBehalfOf".to_owned(), on_behalf_of.into())].into_iter().collect()),
         };
         let mut envelope = self.envelope(message_type::AGENT_TASK_REQUEST, task, self.new_id());
-        let [shared, own] = self.topics();
-        envelope.reply_to = if waits { own } else { shared }.to_owned();
-        self.publish(topic::agent_task(task.agent.as_str()), envelope, &request).await
+        envelope.reply_to.clone_from(&self.parts.topics[0]);
+        self.publish(topic::agent_task(task.agent.as_str()), envelope, body(&request)).await
     }
 
     /// Asks an agent over the bus to give up a task; its answer becomes the task's note.
@@ -227,7 +254,7 @@ impl AgentService {
         let request = AgentTaskCancelRequest { task_id: task.id.clone(), context_id: task.context.clone() };
         let mut envelope = self.envelope(message_type::AGENT_TASK_CANCEL_REQUEST, task, self.new_id());
         envelope.reply_to.clone_from(&self.parts.topics[0]);
-        self.publish(topic::agent_task_cancel(task.agent.as_str()), envelope, &request).await
+        self.publish(topic::agent_task_cancel(task.agent.as_str()), envelope, body(&request)).await
     }
 
     /// Runs a task over HTTP, beside what began it. `lists` are the hosts that the agent that gave it may have reached.
@@ -274,6 +301,10 @@ impl AgentService {
         loop {
             let state = progress.result.state;
             let Some(remote) = progress.remote.filter(|_| !is_end(state)) else { return Ok(progress.result) };
+            if remote.chars().nth(MAX_ID).is_some() {
+                let text = format!("the id of its task has more than {MAX_ID} characters");
+                return Err(HttpAgentError::Malformed(text));
+            }
             let note = progress.note.take().map(|note| self.parts.redactor.text(&note).into_owned());
             let noted = self.parts.tasks.update(&task.id, |task| {
                 task.remote = Some(remote.clone());
@@ -288,62 +319,33 @@ impl AgentService {
         }
     }
 
-    /// Ends tasks that are too late, and forgets those that ended long ago.
-    pub async fn run(self) {
-        loop {
-            tokio::time::sleep(SWEEP).await;
-            if let Err(error) = self.sweep().await {
-                tracing::debug!(%error, "tasks of agents cannot be read");
-            }
+    /// Says that the store is away, unless that was said lately.
+    pub(super) fn warn_away(&self, error: &dyn Display, what: &str) {
+        if let Some(left_out) = self.parts.away.due() {
+            tracing::warn!(%error, left_out, "{what}");
         }
     }
 
-    pub(crate) async fn sweep(&self) -> Result<(), StoreError> {
-        let now = self.now();
-        for task in self.parts.tasks.all().await? {
-            match task.ended {
-                Some(ended) if ended + self.parts.config.keep.get().as_secs() < now => {
-                    self.parts.tasks.remove(&task.id, &task.share).await?;
-                }
-                None if task.deadline + SWEEP.as_secs() < now => {
-                    let error = AgentTaskError {
-                        task_id: task.id.clone(),
-                        context_id: task.context.clone(),
-                        code: AgentTaskError::EXECUTION_FAILED.to_owned(),
-                        message: format!("Agent '{}' gave no result in time.", task.agent),
-                        is_retryable: true,
-                    };
-                    self.expire(task, TaskEnd::Error(error)).await;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends a task that is too late: for the one that marks it.
-    async fn expire(&self, task: AgentTask, end: TaskEnd) {
-        if self.mark_late(&task.id, &end).await {
-            self.hand_on(&task, &end).await;
+    /// Says that a result was not delivered, unless that was said lately.
+    pub(super) fn warn_undelivered(&self, error: &dyn Display, agent: &AgentName) {
+        if let Some(left_out) = self.parts.undelivered.due() {
+            tracing::warn!(%error, %agent, left_out, "the result of a task was not delivered; it can be asked for");
         }
     }
 
-    /// Marks a task as too late; whether it had not ended.
-    pub(crate) async fn mark_late(&self, id: &str, end: &TaskEnd) -> bool {
-        let (now, text) = (self.now(), end.text());
-        let marked = self.parts.tasks.update(id, |task| {
-            let is_open = task.ended.is_none();
-            if is_open {
-                task.is_late = true;
-                task.end(now, AgentTaskState::Failed, text.clone());
-            }
-            is_open
-        });
-        let is_marked = matches!(marked.await, Ok(Some(_)));
-        if is_marked {
-            self.parts.events.task_ended("timeout");
-        }
-        is_marked
+    /// Counts the end of a task.
+    pub(super) fn count_end(&self, outcome: &'static str) {
+        self.parts.events.task_ended(outcome);
+    }
+
+    /// What removes secrets of the daemon.
+    pub(super) fn redactor(&self) -> &Redactor {
+        &self.parts.redactor
+    }
+
+    /// Who waits here for the end of a task, and does so no longer.
+    pub(super) fn take_waiting(&self, id: &str) -> Option<oneshot::Sender<TaskEnd>> {
+        self.parts.waiting.lock().remove(id)
     }
 
     /// Counts a task that was not sent.
@@ -351,82 +353,19 @@ impl AgentService {
         self.parts.events.task_ended("not_sent");
     }
 
-    /// Hands the end of a task to who waits for it, and keeps it.
-    async fn finish(&self, task: AgentTask, end: TaskEnd) {
-        let end = end.without_secrets(&self.parts.redactor);
-        let waiting = self.parts.waiting.lock().remove(&task.id);
-        let is_taken = waiting.is_some_and(|waiting| waiting.send(end.clone()).is_ok());
-        if !is_taken {
-            self.hand_on(&task, &end).await;
-        }
-        let (now, state) = (self.now(), end.state());
-        let text = end.text();
-        let kept = self.retried(|| {
-            self.parts.tasks.update(&task.id, |task| {
-                let is_open = task.ended.is_none();
-                if is_open {
-                    task.end(now, state, text.clone());
-                }
-                is_open
-            })
-        });
-        if let Err(error) = kept.await {
-            tracing::warn!(%error, "the end of a task could not be kept");
-        }
-        self.parts.events.task_ended(match state {
-            AgentTaskState::Completed => "completed",
-            AgentTaskState::Canceled => "canceled",
-            AgentTaskState::InputRequired => "input_required",
-            _ => "failed",
-        });
-    }
-
-    /// Publishes the end of a task for the agent that gave it. A repetition has the same id.
-    async fn hand_on(&self, task: &AgentTask, end: &TaskEnd) {
-        let kind = match end {
-            TaskEnd::Result(_) => message_type::AGENT_TASK_RESULT,
-            TaskEnd::Error(_) => message_type::AGENT_TASK_ERROR,
-        };
-        let id = derived_message_id(task.caller.as_str(), &task.id, "result");
-        for attempt in 1..=ATTEMPTS {
-            let envelope =
-                Envelope { destination: Some(task.caller.to_string()), ..self.envelope(kind, task, id.clone()) }
-                    .with_header(header::ANSWERING_AGENT, task.agent.as_str())
-                    .with_header(header::TOOL_PROFILE, PROFILE)
-                    .with_header(header::CONTENT_TRUST, header::TRUST_TOOL_OUTPUT);
-            let to = topic::agent_response(task.caller.as_str());
-            let published = match end {
-                TaskEnd::Result(result) => self.publish(to, envelope, result).await,
-                TaskEnd::Error(error) => self.publish(to, envelope, error).await,
-            };
-            match published {
-                Ok(()) => return,
-                Err(TaskPublishError::Late | TaskPublishError::Refused(PublishError::Unavailable(_)))
-                    if attempt < ATTEMPTS =>
-                {
-                    tokio::time::sleep(PAUSE).await;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, agent = %task.caller, "the result of a task was not delivered; it can be asked for");
-                    return;
-                }
-            }
-        }
-    }
-
-    fn envelope(&self, kind: &'static str, task: &AgentTask, id: String) -> Envelope {
+    pub(super) fn envelope(&self, kind: &'static str, task: &AgentTask, id: String) -> Envelope {
         let envelope = Envelope::outgoing(kind, &self.parts.name, id, self.parts.clock.wall())
             .with_header(header::ON_BEHALF_OF, task.caller.as_str());
         Envelope { correlation_id: task.id.clone(), ..envelope }
     }
 
-    async fn publish(&self, to: String, envelope: Envelope, body: &impl Serialize) -> Result<(), TaskPublishError> {
+    pub(super) async fn publish(&self, to: String, envelope: Envelope, body: Vec<u8>) -> Result<(), TaskPublishError> {
         let message = Outgoing {
             target: Target::Topic(to.clone()),
             mandatory: true,
             proven: false,
             properties: envelope.into_properties().into(),
-            body: serde_json::to_vec(body).unwrap_or_default().into(),
+            body: body.into(),
         };
         match tokio::time::timeout(PUBLISH_TIME, self.parts.bus.publish(&message)).await {
             Ok(Ok(Routing::Routed)) => Ok(()),
@@ -437,7 +376,7 @@ impl AgentService {
     }
 
     /// Asks the store again while it is away.
-    async fn retried<'a, T, F: Future<Output = Result<T, StoreError>> + 'a>(
+    pub(super) async fn retried<'a, T, F: Future<Output = Result<T, StoreError>> + 'a>(
         &'a self,
         ask: impl Fn() -> F,
     ) -> Result<T, StoreError> {
@@ -452,6 +391,21 @@ impl AgentService {
         asked
     }
 
+    /// Hears an announcement, and counts it.
+    pub(crate) fn take_announcement(&self, envelope: &Envelope, sender: &Caller, body: &[u8]) {
+        let outcome = match envelope.message_type.eq_ignore_ascii_case(message_type::AGENT_CARD) {
+            true => self.parts.directory.announce(sender.agent.as_ref(), body),
+            false => "malformed",
+        };
+        self.parts.events.announced(outcome);
+    }
+
+    /// Hears what an agent says about a task, and counts it.
+    pub(crate) async fn take_answer(&self, envelope: &Envelope, sender: &Caller, body: &[u8]) {
+        let outcome = self.hear(envelope, sender, body).await;
+        self.parts.events.answered(outcome);
+    }
+
     /// Handles a message about a task; returns the outcome that is counted.
     pub(crate) async fn hear(&self, envelope: &Envelope, sender: &Caller, body: &[u8]) -> &'static str {
         let Some(said) = TaskReport::read(&envelope.message_type, body) else { return "malformed" };
@@ -459,7 +413,7 @@ impl AgentService {
             Ok(Some(task)) => task,
             Ok(None) => return "unknown_task",
             Err(error) => {
-                tracing::warn!(%error, "the store is away: what an agent said about a task is lost");
+                self.warn_away(&error, "the store is away: what an agent said about a task is lost");
                 return "store_unavailable";
             }
         };
@@ -483,6 +437,7 @@ impl AgentService {
                 None => "repeated",
             },
             TaskReport::State { state, note, .. } => {
+                let note = note.map(|note| self.redactor().text(&note).into_owned());
                 let noted =
                     self.retried(|| self.parts.tasks.update(&task.id, |task| task.note_state(state, note.clone())));
                 if noted.await.is_err() { "store_unavailable" } else { "state" }
@@ -501,11 +456,10 @@ impl AgentTask {
         self.note = note.map(|note| shortened(&note, MAX_NOTE).into_owned()).or_else(|| self.note.take());
         true
     }
+}
 
-    fn end(&mut self, now: u64, state: AgentTaskState, text: String) {
-        (self.ended, self.state) = (Some(now), state);
-        self.result = Some(shortened(&text, MAX_KEPT).into_owned());
-    }
+fn body(message: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(message).unwrap_or_default()
 }
 
 /// Hears announcements of agents.
@@ -513,6 +467,9 @@ pub struct AnnouncementHandler(pub AgentService);
 
 /// Hears what agents say about tasks.
 pub struct TaskAnswerHandler(pub AgentService);
+
+/// Takes results that other replicas hand over.
+pub struct TaskHandoverHandler(pub AgentService);
 
 impl ControlHandler for AnnouncementHandler {
     fn message_type(&self) -> Option<&'static str> {
@@ -524,13 +481,7 @@ impl ControlHandler for AnnouncementHandler {
     }
 
     fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
-        let parts = &self.0.parts;
-        let is_card = asked.envelope.message_type.eq_ignore_ascii_case(message_type::AGENT_CARD);
-        let outcome = match is_card {
-            true => parts.directory.announce(asked.caller.agent.as_ref(), &asked.body),
-            false => "malformed",
-        };
-        parts.events.announced(outcome);
+        self.0.take_announcement(&asked.envelope, &asked.caller, &asked.body);
         std::future::ready(Ok(None)).boxed()
     }
 }
@@ -550,8 +501,31 @@ impl ControlHandler for TaskAnswerHandler {
 
     fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         async move {
-            let outcome = self.0.hear(&asked.envelope, &asked.caller, &asked.body).await;
-            self.0.parts.events.answered(outcome);
+            self.0.take_answer(&asked.envelope, &asked.caller, &asked.body).await;
+            Ok(None)
+        }
+        .boxed()
+    }
+}
+
+impl ControlHandler for TaskHandoverHandler {
+    fn message_type(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn is_listening(&self) -> bool {
+        true
+    }
+
+    fn max_body(&self) -> usize {
+        MAX_HANDOVER
+    }
+
+    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+        async move {
+            if let Some(outcome) = self.0.take_over(&asked.envelope, &asked.body).await {
+                self.0.parts.events.answered(outcome);
+            }
             Ok(None)
         }
         .boxed()

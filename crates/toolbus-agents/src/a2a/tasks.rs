@@ -7,10 +7,12 @@ use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::store::{Store, StoreError};
 use toolbus_protocol::AgentTaskState;
 
+use crate::share_values::{ShareValueError, ShareValues};
+
 /// The tasks, by id.
 const TASKS: &str = "a2a-tasks";
-/// Before the share of a caller: the ids of its tasks.
-const OF_SHARE: &str = "a2a-tasks-of/";
+/// The lists of the tasks of each share.
+const SHARES: &str = "a2a-shares";
 /// How often a change is tried again that another process is faster than.
 const ATTEMPTS: usize = 16;
 
@@ -46,12 +48,34 @@ pub(crate) struct AgentTask {
     /// Its id at an agent that is reached over HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remote: Option<String>,
+    /// The topic of the replica whose call waits for the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) waiter: Option<String>,
+    /// The replica that ended it: what two replicas write at once must differ, for one of them to learn that it was slower.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ended_by: Option<String>,
+    /// Digest of the result as it is handed to that replica.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) digest: Option<String>,
+}
+
+/// A task in the list of its share, which alone says how many there are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TaskEntry {
+    pub(crate) id: String,
+    /// When it is looked at: to end it for being late, and to forget it after it has ended.
+    pub(crate) due: u64,
+    #[serde(default)]
+    pub(crate) is_over: bool,
 }
 
 /// Keeps tasks. Cheap to clone.
 #[derive(Clone)]
 pub struct AgentTasks {
     store: Arc<dyn Store>,
+    /// The [`TaskEntry`]s of each share.
+    shares: ShareValues,
 }
 
 /// Why a task is not begun.
@@ -59,6 +83,8 @@ pub struct AgentTasks {
 pub(crate) enum BeginError {
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Shares(#[from] ShareValueError),
     /// All that the share may have are under way.
     #[error("there is no room for another task")]
     Full,
@@ -67,32 +93,49 @@ pub(crate) enum BeginError {
 impl AgentTasks {
     /// Tasks in this store.
     #[must_use]
-    pub const fn new(store: Arc<dyn Store>) -> Self {
-        Self { store }
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { shares: ShareValues::new(Arc::clone(&store), SHARES), store }
     }
 
-    /// Keeps a new task, if its share has fewer than `max` or one of them has ended.
-    pub(crate) async fn begin(&self, task: &AgentTask, max: usize) -> Result<(), BeginError> {
-        let of_share = of_share(&task.share);
-        let ids = self.store.list(&of_share).await?;
-        if ids.len() >= max {
-            let mut ended = Vec::new();
-            for id in ids {
-                match self.get(&id).await? {
-                    Some(AgentTask { ended: None, .. }) => {}
-                    Some(task) => ended.push((task.ended, task.id)),
-                    None => drop(self.store.delete(&of_share, &id).await?),
+    pub(crate) const fn shares(&self) -> &ShareValues {
+        &self.shares
+    }
+
+    /// Keeps a new task that is looked at when it is `due`, if its share has fewer than `max`, or one of them has ended.
+    ///
+    /// The list of the share is changed in one conditional write, so that calls at the same time do not exceed `max`.
+    pub(crate) async fn begin(&self, task: &AgentTask, max: usize, due: u64) -> Result<(), BeginError> {
+        // Those whose places are free: what is in the store is deleted before the list forgets where it is.
+        let mut deleted: Vec<String> = Vec::new();
+        loop {
+            let begun = self.shares.update(&task.share, |entries: &mut Vec<TaskEntry>| {
+                while entries.len() >= max {
+                    let over = |entry: &&TaskEntry| entry.is_over;
+                    let oldest = entries.iter().filter(over).min_by_key(|entry| entry.due);
+                    let is_deleted = |entry: &&TaskEntry| deleted.contains(&entry.id);
+                    let gone = entries.iter().filter(over).find(is_deleted).map(|entry| entry.id.clone());
+                    match (gone, oldest) {
+                        (Some(gone), _) => entries.retain(|entry| entry.id != gone),
+                        (None, oldest) => return Err(oldest.map(|oldest| oldest.id.clone())),
+                    }
                 }
-            }
-            match ended.into_iter().min() {
-                Some((_, oldest)) => self.remove(&oldest, &task.share).await?,
-                None if self.store.list(&of_share).await?.len() >= max => return Err(BeginError::Full),
-                None => {}
+                entries.push(TaskEntry { id: task.id.clone(), due, is_over: false });
+                Ok(())
+            });
+            match begun.await? {
+                Ok(()) => break,
+                Err(Some(oldest)) => {
+                    self.store.delete(TASKS, &oldest).await?;
+                    deleted.push(oldest);
+                }
+                Err(None) => return Err(BeginError::Full),
             }
         }
-        // First: a task that is kept and not in its share's list would count towards no limit.
-        self.store.put(&of_share, &task.id, Vec::new()).await?;
-        self.store.put(TASKS, &task.id, written(task)).await?;
+        if let Err(error) = self.store.put(TASKS, &task.id, written(task)).await {
+            // Where that fails, too, the place is free again when the task would have been late.
+            let _ = self.remove(&task.id, &task.share).await;
+            return Err(error.into());
+        }
         Ok(())
     }
 
@@ -118,6 +161,9 @@ impl AgentTasks {
         id: &str,
         mut change: impl FnMut(&mut AgentTask) -> bool,
     ) -> Result<Option<AgentTask>, StoreError> {
+        if !is_id(id) {
+            return Ok(None);
+        }
         for _ in 0..ATTEMPTS {
             let Some(present) = self.store.get(TASKS, id).await? else { return Ok(None) };
             let Ok(mut task) = serde_json::from_slice(&present) else { return Ok(None) };
@@ -131,30 +177,31 @@ impl AgentTasks {
         Err(StoreError::Failed("other processes change the task all the time".to_owned()))
     }
 
-    /// Forgets a task.
-    pub(crate) async fn remove(&self, id: &str, share: &str) -> Result<(), StoreError> {
-        self.store.delete(TASKS, id).await?;
-        self.store.delete(&of_share(share), id).await?;
-        Ok(())
+    /// Notes in the list of its share that a task has ended, and when it is forgotten.
+    pub(crate) async fn settle(&self, id: &str, share: &str, due: u64) -> Result<(), ShareValueError> {
+        let changed = self.shares.update(share, |entries: &mut Vec<TaskEntry>| {
+            let entry = entries.iter_mut().find(|entry| entry.id == id && !entry.is_over).ok_or(())?;
+            (entry.due, entry.is_over) = (due, true);
+            Ok::<_, ()>(())
+        });
+        changed.await.map(drop)
     }
 
-    /// Every task.
-    pub(crate) async fn all(&self) -> Result<Vec<AgentTask>, StoreError> {
-        let mut tasks = Vec::new();
-        for id in self.store.list(TASKS).await? {
-            tasks.extend(self.get(&id).await?);
-        }
-        Ok(tasks)
+    /// Forgets a task.
+    pub(crate) async fn remove(&self, id: &str, share: &str) -> Result<(), ShareValueError> {
+        self.store.delete(TASKS, id).await?;
+        let removed = self.shares.update(share, |entries: &mut Vec<TaskEntry>| {
+            let before = entries.len();
+            entries.retain(|entry| entry.id != id);
+            if entries.len() == before { Err(()) } else { Ok(()) }
+        });
+        removed.await.map(drop)
     }
 }
 
 /// Whether a text can be the id of a task: those of this module have 32 hexadecimal digits.
 fn is_id(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-fn of_share(share: &str) -> String {
-    [OF_SHARE, share].concat()
 }
 
 fn written(task: &AgentTask) -> Vec<u8> {

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::store::StoreError;
-use toolbus_core::text::{list, shown};
+use toolbus_core::text::{excerpt, list, shown};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_outbound::egress::Egress;
 use toolbus_protocol::{AgentCard, AgentTaskError, AgentTaskState};
 
 use super::directory::{AllowedAgents, KnownAgent};
+use super::ends::late_at;
 use super::http::HttpExchange;
 use super::report::TaskEnd;
 use super::service::{AgentService, TaskOrder, TaskPublishError};
@@ -35,6 +35,8 @@ const MAX_NAME: usize = 100;
 const MAX_MESSAGE: usize = 64_000;
 /// Time of a task whose caller gives none, in minutes.
 const DEFAULT_MINUTES: u64 = 5;
+/// Descriptions and skills of a list of agents, in bytes: what outsiders wrote must not make it too large for an answer.
+const MAX_LIST: usize = 256 * 1024;
 /// Names that an answer lists.
 const MAX_LISTED: usize = 20;
 
@@ -220,7 +222,7 @@ impl Executor for InvokeAgent {
         };
         let skills = known.card().skills;
         if !skills.is_empty() && !skills.iter().any(|one| is_skill(&one.id, &one.name, &skill)) {
-            let ids: Vec<String> = skills.into_iter().map(|one| one.id).collect();
+            let ids: Vec<String> = skills.into_iter().map(|one| excerpt(&one.id, MAX_NAME)).collect();
             let (skill, ids) = (shown(&skill), list(&ids, MAX_LISTED));
             return Ok(ToolOutput::error(format!("Agent '{}' has no skill '{skill}'. It has: {ids}.", known.name)));
         }
@@ -242,57 +244,63 @@ impl Executor for InvokeAgent {
             note: None,
             result: None,
             remote: None,
+            waiter: wait.then(|| service.topics()[1].to_owned()),
+            ended_by: None,
+            digest: None,
         };
         let max_tasks = service.config().max_tasks;
-        match service.tasks().begin(&task, max_tasks).await {
+        match service.tasks().begin(&task, max_tasks, late_at(task.deadline)).await {
             Ok(()) => {}
             Err(BeginError::Full) => {
                 let text =
                     format!("{max_tasks} tasks of yours are under way. Wait until one has ended, or cancel one.");
                 return Ok(ToolOutput::error(text));
             }
-            Err(BeginError::Store(error)) => return Err(away(&error)),
+            Err(error) => return Err(away(&error)),
         }
         let (id, order) = (task.id.clone(), TaskOrder { task: task.clone(), message });
-        let waiting = wait.then(|| service.wait_for(&id));
+        let (waiting, mut is_sent) = (wait.then(|| service.wait_for(&id)), Ok(()));
         match known.http {
             Some(http) => {
                 let lists = tools.egress.rules().lists(&call.caller).clone();
                 service.run_http(order, http, tools.egress.clone(), lists);
             }
-            None => {
-                if let Err(error) = service.send(&order, wait).await {
-                    return Err(not_sent(service, &task, &error).await);
-                }
-            }
+            None => match service.send(&order).await {
+                Ok(()) => {}
+                Err(error) if error.is_certain() => return Err(not_sent(service, &task, &error).await),
+                // The agent may have it: what it answers counts.
+                Err(error) => is_sent = Err(unknown(&task, &error)),
+            },
         }
-        let Some(mut waiting) = waiting else { return Ok(dispatched(&task)) };
+        let Some(mut waiting) = waiting else { return is_sent.map(|()| dispatched(&task)) };
         let end_of_task = service.clock().now() + limit;
         let until = end_of_task.min(call.deadline);
-        let ended = tokio::time::timeout_at(until.into(), waiting.ended()).await;
-        match ended {
-            Ok(Some(end)) => Ok(result_of(&task, &end)),
-            // The call ends before the task: that goes on, and its result comes later.
-            _ if until < end_of_task => {
-                let text = format!(
-                    "Agent '{}' has not answered yet. The task goes on with task_id: {id}. The result will arrive \
-                     asynchronously and fold into the conversation.",
-                    task.agent
-                );
-                Ok(ToolOutput::text(text))
-            }
-            _ => {
-                let end = TaskEnd::Error(AgentTaskError {
-                    task_id: id.clone(),
-                    code: AgentTaskError::EXECUTION_FAILED.to_owned(),
-                    message: "There was no result in time".to_owned(),
-                    is_retryable: true,
-                    ..AgentTaskError::default()
-                });
-                service.mark_late(&id, &end).await;
-                Ok(result_of(&task, &end))
-            }
+        let ended = tokio::time::timeout_at(until.into(), waiting.ended()).await.ok().flatten();
+        let ended = match ended.or_else(|| waiting.give_up()) {
+            Some(end) => Some(end),
+            None => service.kept_end(&id).await,
+        };
+        if let Some(end) = ended {
+            return Ok(result_of(&task, &end));
         }
+        // The call ends before the task: that goes on, and its result comes later.
+        if until < end_of_task {
+            let text = format!(
+                "Agent '{}' has not answered yet. The task goes on with task_id: {id}. The result will arrive \
+                 asynchronously and fold into the conversation.",
+                task.agent
+            );
+            return is_sent.map(|()| ToolOutput::text(text));
+        }
+        let end = TaskEnd::Error(AgentTaskError {
+            task_id: id.clone(),
+            code: AgentTaskError::EXECUTION_FAILED.to_owned(),
+            message: "There was no result in time".to_owned(),
+            is_retryable: true,
+            ..AgentTaskError::default()
+        });
+        service.mark_late(&id, &end).await;
+        is_sent.map(|()| result_of(&task, &end))
     }
 }
 
@@ -315,7 +323,9 @@ fn result_of(task: &AgentTask, end: &TaskEnd) -> ToolOutput {
             }
             AgentTaskState::Completed => ToolOutput::text(text),
             AgentTaskState::InputRequired => {
-                let context = result.context_id.as_deref().map(|context| format!(" with context_id: {context}"));
+                // What a call could not give, or would not be the same when it is given, is of no use.
+                let context = result.context_id.as_deref().filter(|context| excerpt(context, MAX_NAME) == **context);
+                let context = context.map(|context| format!(" with context_id: {context}"));
                 let context = context.unwrap_or_default();
                 ToolOutput::text(format!("Agent '{agent}' needs input: {text}\nAnswer by `{INVOKE}`{context}."))
             }
@@ -325,11 +335,20 @@ fn result_of(task: &AgentTask, end: &TaskEnd) -> ToolOutput {
     }
 }
 
+/// The failure of a task that may have been published or not.
+fn unknown(AgentTask { agent, id, .. }: &AgentTask, error: &TaskPublishError) -> ToolFailure {
+    let text = format!(
+        "It is not known whether agent '{agent}' has got the task with task_id: {id}. If it has, the result will arrive \
+         asynchronously, and `{TASK}` shows it. Do not give the task again before you have looked there."
+    );
+    ToolFailure::new(Cause::OutcomeUnknown, text).with_detail(error)
+}
+
 /// The failure of a task that was not published, and is forgotten.
 async fn not_sent(service: &AgentService, task: &AgentTask, error: &TaskPublishError) -> ToolFailure {
     service.not_sent();
     if let Err(error) = service.tasks().remove(&task.id, &task.share).await {
-        tracing::warn!(%error, "a task that was not sent could not be forgotten");
+        service.warn_away(&error, "a task that was not sent could not be forgotten");
     }
     let agent = &task.agent;
     let (cause, text) = match error {
@@ -338,7 +357,7 @@ async fn not_sent(service: &AgentService, task: &AgentTask, error: &TaskPublishE
             format!("Agent '{agent}' takes no tasks now. Try again later, or ask another agent."),
         ),
         TaskPublishError::Refused(_) | TaskPublishError::Late => {
-            (Cause::ConnectionLost, format!("The task for agent '{agent}' could not be sent."))
+            (Cause::ConnectFailed, format!("The task for agent '{agent}' could not be sent. Try again later."))
         }
     };
     ToolFailure::new(cause, text).with_detail(error)
@@ -357,6 +376,9 @@ struct ListedAgent {
     #[serde(skip_serializing_if = "Option::is_none")]
     last_seen: Option<String>,
     skills: Vec<ListedSkill>,
+    /// What to do where there was no room for description and skills.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -372,18 +394,25 @@ impl Executor for ListAgents {
         if known.is_empty() {
             return Ok(ToolOutput::text("No agents have announced themselves yet."));
         }
+        let mut room = MAX_LIST;
         let agents = known.into_iter().filter_map(|agent| {
             let card = agent.card();
             let has = |wanted: &String| card.skills.iter().any(|one| is_skill(&one.id, &one.name, wanted));
             if !skill.as_ref().is_none_or(has) {
                 return None;
             }
+            let size = |text: &Option<String>| text.as_ref().map_or(0, String::len);
             let skills = card.skills.into_iter().map(|one| ListedSkill { id: one.id, description: one.description });
+            let skills: Vec<ListedSkill> = skills.collect();
+            let of_skills: usize = skills.iter().map(|one| one.id.len() + size(&one.description)).sum();
+            let has_room = room.checked_sub(of_skills + size(&card.description));
+            room = has_room.unwrap_or(room);
             Some(ListedAgent {
                 agent_name: card.agent_name,
-                description: card.description,
+                description: card.description.filter(|_| has_room.is_some()),
                 last_seen: agent.last_seen.map(time),
-                skills: skills.collect(),
+                skills: if has_room.is_some() { skills } else { Vec::new() },
+                more: has_room.is_none().then_some("`get_agent_details` shows description and skills"),
             })
         });
         let agents: Vec<ListedAgent> = agents.collect();
@@ -429,6 +458,8 @@ struct ShownTask {
     agent_name: String,
     skill: String,
     state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context_id: Option<String>,
     begun: String,
     deadline: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -449,6 +480,7 @@ impl Executor for GetAgentTask {
             agent_name: task.agent.to_string(),
             skill: task.skill,
             state: task.state.as_str(),
+            context_id: task.context,
             begun: time(task.begun),
             deadline: time(task.deadline),
             ended: task.ended.map(time),
@@ -482,8 +514,12 @@ impl Executor for CancelAgentTask {
                     "Asked agent '{agent}' to cancel task {id}. `{TASK}` shows what became of it."
                 ))),
                 Err(error) => {
-                    let text = format!("Agent '{agent}' could not be asked to cancel task {id}.");
-                    Err(ToolFailure::new(Cause::ConnectFailed, text).with_detail(error))
+                    let (cause, text) = match error.is_certain() {
+                        true => (Cause::ConnectFailed, "could not be asked"),
+                        false => (Cause::ConnectionLost, "was asked or not, which is not known,"),
+                    };
+                    let text = format!("Agent '{agent}' {text} to cancel task {id}.");
+                    Err(ToolFailure::new(cause, text).with_detail(error))
                 }
             },
         }
@@ -513,8 +549,8 @@ fn agent(call: &ToolCall) -> Result<AgentName, ToolFailure> {
     })
 }
 
-fn away(error: &StoreError) -> ToolFailure {
-    ToolFailure::new(Cause::Unavailable, "Tasks cannot be reached now. Try again later.").with_detail(error)
+fn away(error: &impl ToString) -> ToolFailure {
+    ToolFailure::new(Cause::Unavailable, "Tasks cannot be reached now. Try again later.").with_detail(error.to_string())
 }
 
 fn written(found: &impl Serialize) -> Result<ToolOutput, ToolFailure> {

@@ -125,3 +125,15 @@ async fn agents_are_found_by_their_skills_if_the_caller_has_the_tool_that_gives_
     "#);
     assert_eq!(search("ana", SERVICES, "budget").await, "{\n  \"results\": []\n}");
 }
+
+#[test]
+fn of_a_large_card_a_bounded_part_is_searched() {
+    let skill = |number: usize| AgentSkill {
+        id: format!("s{number}"),
+        examples: vec!["e".repeat(1000)],
+        ..AgentSkill::default()
+    };
+    let card = AgentCard { agent_name: "m".to_owned(), skills: (0..50).map(skill).collect(), ..AgentCard::default() };
+    let text = of_agent(&card);
+    assert!(text.starts_with("m s0  eee") && text.len() <= MAX_CARD + 4, "{} bytes", text.len());
+}

@@ -1,16 +1,18 @@
 //! Brings tasks to the agents that volunteer, and what they report to the agents that gave the tasks.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, TryFutureExt as _};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::bus::{Bus, Outgoing, PublishError, Routing, Target};
-use toolbus_core::caller::AgentName;
+use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::SubagentEvents;
 use toolbus_core::store::Store;
 use toolbus_core::text::{shortened, shown};
@@ -23,6 +25,7 @@ use toolbus_protocol::{
 
 use super::config::SubagentsConfig;
 use super::task::{Ignored, SubagentEnd, SubagentTask, forget_ended};
+use crate::share_plan::SharePlan;
 use crate::share_values::{ShareValueError, ShareValues};
 
 /// The profile that an agent works on a task with.
@@ -31,6 +34,8 @@ const PROFILE: &str = "subagent";
 const PUBLISH_TIME: Duration = Duration::from_secs(10);
 /// Time between two looks at what is over and what is to be told.
 const PERIOD: Duration = Duration::from_secs(5);
+/// Shortest time of a task.
+const MIN_TIME: Duration = Duration::from_secs(60);
 /// Digits of the digest of a share that the ids of its tasks begin with.
 const SHARE_DIGITS: usize = 8;
 /// Digits of an id after that.
@@ -50,8 +55,13 @@ pub struct Subagents {
     name: Arc<str>,
     pub(super) clock: Clock,
     random: Random,
+    /// When the tasks of each share are looked at.
+    plan: Arc<tokio::sync::Mutex<SharePlan>>,
+    /// Shares with a result that did not arrive: they are looked at soon.
+    untold: Arc<Mutex<BTreeSet<String>>>,
     ignored: Arc<Throttle>,
     away: Arc<Throttle>,
+    lost: Arc<Throttle>,
 }
 
 /// Why a message did not arrive.
@@ -63,6 +73,17 @@ pub(super) enum NotPublished {
     Bus(#[from] PublishError),
     #[error("the broker has not confirmed it in time")]
     Late,
+}
+
+impl NotPublished {
+    /// Whether no queue has the message; else that is not known.
+    pub(super) const fn is_certain(&self) -> bool {
+        match self {
+            Self::Unroutable => true,
+            Self::Bus(error) => error.is_certain(),
+            Self::Late => false,
+        }
+    }
 }
 
 impl Subagents {
@@ -85,8 +106,11 @@ impl Subagents {
             name: name.into(),
             clock,
             random,
+            plan: Arc::new(tokio::sync::Mutex::new(SharePlan::new(MIN_TIME))),
+            untold: Arc::default(),
             ignored: Arc::default(),
             away: Arc::default(),
+            lost: Arc::default(),
         }
     }
 
@@ -126,27 +150,44 @@ impl Subagents {
         }
     }
 
+    /// Looks at the tasks of the shares that are due.
     pub(super) async fn sweep(&self) -> Result<(), ShareValueError> {
-        for share in self.tasks.shares().await? {
-            let now = self.now();
-            let tasks: Vec<SubagentTask> = self.tasks.read(&share).await?;
-            if tasks.iter().any(|task| task.end.is_none() && task.deadline <= now) {
-                let expired = self.tasks.update(&share, |tasks: &mut Vec<SubagentTask>| {
-                    let expired: Vec<SubagentTask> =
-                        tasks.iter_mut().filter_map(|task| task.expire(now).then(|| task.clone())).collect();
-                    Ok::<_, Infallible>(expired)
-                });
-                let Ok(expired) = expired.await?;
-                for task in expired {
-                    self.call_off(&task, "Its time is over.").await;
-                }
-            }
-            let tasks: Vec<SubagentTask> = self.tasks.read(&share).await?;
-            for task in tasks.iter().filter(|task| task.end.as_ref().is_some_and(|end| !end.is_told)) {
-                self.tell(&share, task).await?;
+        let (now, mut plan) = (self.now(), self.plan.lock().await);
+        let mut failed = None;
+        std::mem::take(&mut *self.untold.lock()).into_iter().for_each(|share| plan.hurry(share));
+        for share in plan.due(&self.tasks, now).await? {
+            // Tasks that cannot be read keep none of the others from being.
+            match self.sweep_share(&share, now).await {
+                Ok(next) => plan.plan(share, next, now),
+                Err(error) => failed = Some(error),
             }
         }
-        Ok(())
+        drop(plan);
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Times out tasks of a share and tells what was not told; returns when something is due next.
+    async fn sweep_share(&self, share: &str, now: u64) -> Result<Option<u64>, ShareValueError> {
+        let mut tasks: Vec<SubagentTask> = self.tasks.read(share).await?;
+        if tasks.iter().any(|task| task.end.is_none() && task.deadline <= now) {
+            let expired = self.tasks.update(share, |tasks: &mut Vec<SubagentTask>| {
+                let expired: Vec<SubagentTask> =
+                    tasks.iter_mut().filter_map(|task| task.expire(now).then(|| task.clone())).collect();
+                Ok::<_, Infallible>((expired, tasks.clone()))
+            });
+            let Ok((expired, left)) = expired.await?;
+            for task in expired {
+                self.call_off(&task, "Its time is over.").await;
+            }
+            tasks = left;
+        }
+        let mut next = tasks.iter().filter(|task| task.end.is_none()).map(|task| task.deadline).min();
+        for task in tasks.iter().filter(|task| task.end.as_ref().is_some_and(|end| !end.is_told)) {
+            if !self.tell(share, task).await? {
+                next = Some(now);
+            }
+        }
+        Ok(next)
     }
 
     /// Brings a task to its pool.
@@ -173,9 +214,9 @@ impl Subagents {
         let _ = self.publish(topic::subagent_cancel(&task.pool), envelope, &body, false).await;
     }
 
-    /// Brings the result of a task to the agent that gave it. One that does not arrive is told again later.
-    async fn tell(&self, share: &str, task: &SubagentTask) -> Result<(), ShareValueError> {
-        let Some(end) = &task.end else { return Ok(()) };
+    /// Brings the result of a task to the agent that gave it; whether it has arrived. If not, it is told again later.
+    async fn tell(&self, share: &str, task: &SubagentTask) -> Result<bool, ShareValueError> {
+        let Some(end) = &task.end else { return Ok(true) };
         let body = SubagentResultMessage {
             task_id: task.id.clone(),
             subagent_session_id: task.session.clone(),
@@ -186,7 +227,9 @@ impl Subagents {
             timestamp: time(end.at),
         };
         let envelope = self.to_agent(message_type::SUBAGENT_RESULT_MESSAGE, task, "result");
-        if self.publish(topic::subagent_result(task.agent.as_str()), envelope, &body, true).await.is_ok() {
+        let has_arrived =
+            self.publish(topic::subagent_result(task.agent.as_str()), envelope, &body, true).await.is_ok();
+        if has_arrived {
             let told = self.tasks.update(share, |tasks: &mut Vec<SubagentTask>| {
                 let told = tasks.iter_mut().find(|one| one.id == task.id).and_then(|one| one.end.as_mut());
                 told.into_iter().for_each(|end| end.is_told = true);
@@ -194,6 +237,36 @@ impl Subagents {
             });
             let Ok(()) = told.await?;
         }
+        Ok(has_arrived)
+    }
+
+    /// Takes a report, and counts it.
+    pub(super) async fn take_report(&self, kind: &str, sender: &Caller, body: &[u8]) -> Result<(), ControlError> {
+        let agent = sender.agent.as_ref();
+        let taken = if kind == message_type::SUBAGENT_PROGRESS_MESSAGE {
+            self.progressed(agent, SubagentProgressMessage::parse(body)?).await
+        } else if kind == message_type::SUBAGENT_RESULT_MESSAGE {
+            self.ended(agent, SubagentResultMessage::parse(body)?).await
+        } else {
+            return Err(ControlError::Type(shown(kind)));
+        };
+        let outcome = match taken {
+            Ok(Ok(())) => "taken",
+            Ok(Err(ignored)) => {
+                if let Some(left_out) = self.ignored.due() {
+                    let (sender, reason) = (shown(&sender.name), ignored.as_str());
+                    tracing::warn!(sender, reason, left_out, "ignored a report of a sub-agent");
+                }
+                ignored.as_str()
+            }
+            Err(error) => {
+                if let Some(left_out) = self.lost.due() {
+                    tracing::error!(%error, left_out, "a report of a sub-agent was lost: its task cannot be changed");
+                }
+                "lost"
+            }
+        };
+        self.events.reported(outcome);
         Ok(())
     }
 
@@ -233,7 +306,11 @@ impl Subagents {
         let ended = ended.await?;
         let Ok((share, task)) = ended else { return Ok(ended.map(drop)) };
         // It is kept: what fails now is told later.
-        self.tell(&share, &task).await.map(Ok)
+        let told = self.tell(&share, &task).await;
+        if !matches!(told, Ok(true)) {
+            self.untold.lock().insert(share);
+        }
+        told.map(|_| Ok(()))
     }
 
     /// Changes a task that its sender works on, or begins to work on by this; returns it with its share.
@@ -243,6 +320,10 @@ impl Subagents {
         id: &str,
         change: impl Fn(&mut SubagentTask),
     ) -> Result<Result<(String, SubagentTask), Ignored>, ShareValueError> {
+        // Outsiders make the daemon read nothing.
+        if !sender.is_some_and(|sender| self.config.pools.values().flatten().any(|agent| agent == sender)) {
+            return Ok(Err(Ignored::NotAsked));
+        }
         let Some(share) = self.share_of(id).await? else { return Ok(Err(Ignored::NoTask)) };
         let now = self.now();
         let changed = self.tasks.update(&share, |tasks: &mut Vec<SubagentTask>| {
@@ -301,33 +382,8 @@ impl ControlHandler for Subagents {
     }
 
     fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
-        async move {
-            let (kind, sender) = (&*asked.envelope.message_type, asked.caller.agent.as_ref());
-            let taken = if kind == message_type::SUBAGENT_PROGRESS_MESSAGE {
-                self.progressed(sender, SubagentProgressMessage::parse(&asked.body)?).await
-            } else if kind == message_type::SUBAGENT_RESULT_MESSAGE {
-                self.ended(sender, SubagentResultMessage::parse(&asked.body)?).await
-            } else {
-                return Err(ControlError::Type(shown(kind)));
-            };
-            let outcome = match taken {
-                Ok(Ok(())) => "taken",
-                Ok(Err(ignored)) => {
-                    if let Some(left_out) = self.ignored.due() {
-                        let (sender, reason) = (shown(&asked.caller.name), ignored.as_str());
-                        tracing::warn!(sender, reason, left_out, "ignored a report of a sub-agent");
-                    }
-                    ignored.as_str()
-                }
-                Err(error) => {
-                    tracing::error!(%error, "a report of a sub-agent was lost: its task cannot be changed");
-                    "lost"
-                }
-            };
-            self.events.reported(outcome);
-            Ok(None)
-        }
-        .boxed()
+        let (kind, sender) = (&*asked.envelope.message_type, &*asked.caller);
+        self.take_report(kind, sender, &asked.body).map_ok(|()| None).boxed()
     }
 }
 

@@ -2,9 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use toolbus_core::caller::AgentName;
+use toolbus_core::text::shortened;
 
 /// Ended tasks of a share that are kept, the latest.
 const MAX_ENDED: usize = 8;
+/// What lists show of a description, in characters.
+pub(super) const MAX_SHOWN: usize = 100;
 
 /// A task that an agent has given. Times are seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,8 +99,11 @@ impl SubagentTask {
     }
 }
 
-/// Forgets what has ended but for the latest.
+/// Forgets what has ended but for the latest, and of those what no list shows.
 pub(super) fn forget_ended(tasks: &mut Vec<SubagentTask>) {
+    for task in tasks.iter_mut().filter(|task| task.end.is_some()) {
+        task.description = shortened(&task.description, MAX_SHOWN).into_owned();
+    }
     let mut over = tasks.iter().filter(|task| task.end.is_some()).count();
     tasks.retain(|task| {
         let goes = over > MAX_ENDED && task.end.is_some();

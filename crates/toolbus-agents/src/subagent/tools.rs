@@ -11,7 +11,7 @@ use toolbus_core::text::{shortened, shown};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 use super::coordinator::Subagents;
-use super::task::{SubagentEnd, SubagentTask, forget_ended};
+use super::task::{MAX_SHOWN, SubagentEnd, SubagentTask, forget_ended};
 use crate::share_values::ShareValueError;
 
 /// Names of the tools.
@@ -25,6 +25,9 @@ const LIST: &str = "list_subagents";
 const MAX_DESCRIPTION: usize = 4000;
 /// Longest context of a task, in characters.
 const MAX_CONTEXT: usize = 16_000;
+/// All descriptions of the tasks of an agent that are under way, in bytes as the store has them: the results of those that
+/// have ended need as much.
+const MAX_DESCRIPTIONS: usize = 384 * 1024;
 /// Minutes that a task has if its agent says nothing else.
 const DEFAULT_MINUTES: u64 = 10;
 /// What a list shows of an output, in characters.
@@ -142,18 +145,31 @@ impl Executor for SpawnSubagent {
         let most = subagents.config.max_tasks;
         // Kept before it is offered: a report may come at once.
         let kept = subagents.tasks.update(&share, |tasks: &mut Vec<SubagentTask>| {
-            if tasks.iter().filter(|task| task.end.is_none()).count() >= most {
-                return Err(());
+            let under_way = tasks.iter().filter(|task| task.end.is_none());
+            if under_way.clone().count() >= most {
+                return Err(format!("{most} tasks are under way, which is the most"));
+            }
+            if under_way.map(description_size).sum::<usize>() + description_size(&task) > MAX_DESCRIPTIONS {
+                return Err("the descriptions of the tasks that are under way leave no room for another".to_owned());
             }
             tasks.push(task.clone());
             forget_ended(tasks);
             Ok(())
         });
-        if kept.await.map_err(|error| away(&error))?.is_err() {
-            let text = format!("Error: {most} tasks are under way, which is the most. Wait for one, or cancel it.");
-            return Ok(ToolOutput::error(text));
+        if let Err(full) = kept.await.map_err(|error| away(&error))? {
+            return Ok(ToolOutput::error(format!("Error: {full}. Wait for one, or cancel it.")));
         }
         if let Err(error) = subagents.offer(&task, context).await {
+            if !error.is_certain() {
+                // An agent may have it: what it reports counts.
+                let text = format!(
+                    "It is not known whether an agent of the pool `{}` has got the task with task_id: {}. If one has, its \
+                     result arrives as a message. `{LIST}` shows who works on it; cancel it before you give it again.",
+                    shown(&task.pool),
+                    task.id
+                );
+                return Err(ToolFailure::new(Cause::OutcomeUnknown, text).with_detail(error));
+            }
             let dropped = subagents.tasks.update(&share, |tasks: &mut Vec<SubagentTask>| {
                 tasks.retain(|one| one.id != task.id);
                 Ok::<_, ()>(())
@@ -167,6 +183,21 @@ impl Executor for SpawnSubagent {
             format!("Subagent spawned with task_id: {id}. Its result arrives as a message within {minutes} min.");
         Ok(ToolOutput::text(text))
     }
+}
+
+/// What its agent's texts of a task take in the store, in bytes.
+fn description_size(task: &SubagentTask) -> usize {
+    stored_size(&task.description) + stored_size(&task.primary_session)
+}
+
+/// What a text takes in the store, in bytes.
+pub(super) fn stored_size(text: &str) -> usize {
+    let escape = |character: char| match character {
+        '"' | '\\' => 2,
+        '\u{0}'..='\u{1f}' => 6,
+        _ => character.len_utf8(),
+    };
+    text.chars().map(escape).sum()
 }
 
 impl Executor for CancelSubagent {
@@ -213,18 +244,20 @@ fn listed(tasks: &[SubagentTask], now: u64) -> String {
     for SubagentTask { id, description, created, deadline, worker, .. } in active {
         let (since, left) = (now.saturating_sub(*created), deadline.saturating_sub(now));
         let worker = worker.as_ref().map_or_else(|| "no agent yet".to_owned(), AgentName::to_string);
-        let description = shortened(description, 100);
+        let description = shortened(description, MAX_SHOWN);
         // Writing to a string does not fail.
         let _ = write!(text, "\n- {id}, by {worker}, for {since} s, {left} s left: {description}");
     }
     for task in ended {
         let Some(SubagentEnd { output, is_success, error, .. }) = &task.end else { continue };
-        let (id, description) = (&task.id, shortened(&task.description, 100));
+        let (id, description) = (&task.id, shortened(&task.description, MAX_SHOWN));
         let became = match (is_success, error) {
             (true, _) => shortened(output, MAX_LISTED),
             (false, Some(error)) => format!("failed: {}", shortened(error, MAX_LISTED)).into(),
             (false, None) => "failed".into(),
         };
+        // Indented, so that no line of another agent is taken for one of this list.
+        let became = became.lines().collect::<Vec<_>>().join("\n  ");
         let _ = write!(text, "\n\nEnded: {id}: {description}\n{became}");
     }
     text

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::text::shown;
+use toolbus_core::text::{excerpt, shown};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 use super::coordinator::Subagents;
-use super::tools::{agent, arguments, away};
+use super::tools::{agent, arguments, away, stored_size};
 
 /// Names of the tools.
 pub const NAMES: [&str; 3] = [WRITE, READ, LIST];
@@ -23,7 +23,7 @@ const LIST: &str = "whiteboard_list";
 const MAX_KEY: usize = 100;
 /// Longest value, in characters.
 const MAX_VALUE: usize = 4000;
-/// All keys and values of a whiteboard, in bytes.
+/// All keys and values of a whiteboard, in bytes as the store has them.
 const MAX_BOARD: usize = 256 * 1024;
 
 /// The entries of an agent's whiteboard.
@@ -127,7 +127,7 @@ impl Executor for WriteWhiteboard {
                 return Ok(());
             }
             board.insert(key.clone(), BoardEntry { value: value.clone(), by: by.clone() });
-            let size: usize = board.iter().map(|(key, entry)| key.len() + entry.value.len()).sum();
+            let size: usize = board.iter().map(|(key, entry)| stored_size(key) + stored_size(&entry.value)).sum();
             if board.len() > most || size > MAX_BOARD { Err(()) } else { Ok(()) }
         });
         let key = shown(&key);
@@ -163,6 +163,7 @@ impl Executor for ListWhiteboard {
         }
         let lines = board
             .iter()
+            .map(|(key, entry)| (excerpt(key, MAX_KEY), entry))
             .map(|(key, entry)| format!("- {key}: {} characters, by {}", entry.value.chars().count(), entry.by));
         Ok(ToolOutput::text(lines.collect::<Vec<_>>().join("\n")))
     }

@@ -206,7 +206,7 @@ impl Compiled {
             let lines = self.validator.iter_errors(node).take(MAX_VIOLATIONS + 1).map(|error| {
                 let path = error.instance_path().to_string();
                 let path = if path.is_empty() { "/" } else { &path };
-                shortened(&format!("{path}: {}", error.masked()), MAX_VIOLATION).into_owned()
+                printable(&shortened(&format!("{path}: {}", error.masked()), MAX_VIOLATION))
             });
             lines.collect::<Vec<_>>()
         });
@@ -226,6 +226,18 @@ impl Compiled {
         }
         Ok(Some(format!("The arguments do not fit the tool's parameters: {}", lines.join("; "))))
     }
+}
+
+/// A text with names that a caller chose: what is not visible is escaped, and quotes stay.
+fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '"' | '\'' | '\\' => printable.push(character),
+            _ => printable.extend(character.escape_debug()),
+        }
+    }
+    printable
 }
 
 impl CheckLimits {

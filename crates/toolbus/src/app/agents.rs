@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use toolbus_agents::a2a::{
     AgentDirectory, AgentTasks, AgentsError, AllowedAgents, AnnouncementHandler, Announcer, SkillCancelHandler,
-    SkillHandler, TaskAnswerHandler,
+    SkillHandler, TaskAnswerHandler, TaskHandoverHandler,
 };
 use toolbus_agents::{A2aTools, AgentService};
 use toolbus_core::bus::{Bus, Ownership, Subscription};
@@ -97,12 +97,13 @@ fn allowed(config: &Config) -> AllowedAgents {
     AllowedAgents::new(sections.collect(), default)
 }
 
-/// The queues of what is heard of agents: announcements and results for this replica in queues of their own, so that a
-/// flood delays nothing else.
+/// The queues of what is heard of agents: announcements, and results that other replicas hand over to this one, in queues
+/// of its own, so that a flood delays nothing else.
 pub(super) fn queues(config: &Config, service: Option<&AgentService>, prefetch: u16) -> Vec<Subscription> {
     let Some(service) = service else { return Vec::new() };
     let (prefix, [shared, own]) = (config.queue_prefix(), service.topics());
     let max_body = TaskAnswerHandler(service.clone()).max_body();
+    let max_handover = TaskHandoverHandler(service.clone()).max_body();
     let replica = |name: &str| format!("{prefix}.{name}.{}", new_message_id());
     let queue = |queue, topics: &[&str], prefetch, max_body, ownership| {
         let topics = topics.iter().map(|topic| (*topic).to_owned()).collect();
@@ -110,7 +111,7 @@ pub(super) fn queues(config: &Config, service: Option<&AgentService>, prefetch: 
     };
     let mut queues = vec![
         queue(replica("agents"), &[topic::DISCOVERY_ANNOUNCE], prefetch, MAX_CONTROL_BODY, Ownership::Replica),
-        queue(replica("results"), &[own], ANSWER_PREFETCH, max_body, Ownership::Replica),
+        queue(replica("results"), &[own], ANSWER_PREFETCH, max_handover, Ownership::Replica),
         queue(
             format!("{prefix}.results"),
             &[shared, topic::AGENT_TASK_STATUS],
@@ -133,6 +134,7 @@ impl App {
         let Some(service) = self.agents.clone() else { return control };
         self.background.spawn(service.clone().run());
         let results = Arc::new(TaskAnswerHandler(service.clone()));
+        let handovers = Arc::new(TaskHandoverHandler(service.clone()));
         let [shared, own] = service.topics().map(str::to_owned);
         let control = match &self.announcer {
             Some(announcer) => {
@@ -149,7 +151,7 @@ impl App {
         control
             .with(topic::DISCOVERY_ANNOUNCE, Arc::new(AnnouncementHandler(service)))
             .with(topic::AGENT_TASK_STATUS, Arc::clone(&results) as _)
-            .with(shared, Arc::clone(&results) as _)
-            .with(own, results)
+            .with(shared, results)
+            .with(own, handovers)
     }
 }

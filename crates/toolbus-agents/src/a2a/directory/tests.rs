@@ -55,7 +55,9 @@ fn an_agent_that_says_so_is_gone_at_once() {
 fn nobody_announces_another_agent_or_the_daemon_or_a_second_name() {
     let (directory, _) = directory(&A2aConfig::default());
     assert_eq!(announce(&directory, "bob", &card("bob")), "new");
-    for (sender, named) in [("eve", "bob"), ("bob", "carol"), ("", "dave"), ("toolbus", "toolbus")] {
+    for (sender, named) in
+        [("eve", "bob"), ("bob", "carol"), ("", "dave"), ("toolbus", "toolbus"), ("Toolbus", "Toolbus")]
+    {
         assert_eq!(announce(&directory, sender, &card(named)), "not_own", "{sender} as {named}");
     }
     // Another agent whose name differs in case alone.
@@ -86,6 +88,26 @@ fn a_flood_of_cards_leaves_room_for_nobody_new_and_those_that_are_known_stay() {
     clock.advance(Duration::from_secs(601));
     assert_eq!(announce(&directory, "carol", &card("carol")), "new", "what has expired makes room");
     assert_eq!(names(&directory), ["carol"]);
+}
+
+#[test]
+fn a_flood_of_the_largest_cards_takes_no_more_memory_than_the_limits_say() {
+    let (directory, _) = directory(&A2aConfig { max_agents: 20, ..A2aConfig::default() });
+    let words = |count: usize| vec!["\u{1f9a6}".repeat(100); count];
+    let skill = |number| json!({"id": format!("s{number}"), "name": "n", "tags": words(1), "examples": words(1)});
+    let mut largest = 0;
+    for number in 0..200 {
+        let agent = format!("agent-{}", number % 100);
+        let skills: Vec<Value> = (0..70).map(skill).collect();
+        let card = json!({"agentName": agent, "description": words(20).join(" "), "skills": skills});
+        largest = largest.max(card.to_string().len());
+        announce(&directory, &agent, &card);
+    }
+    assert!(largest > 60_000, "{largest}");
+    let kept: usize =
+        directory.list(|_| true).iter().map(|agent| serde_json::to_vec(&*agent.card).unwrap().len()).sum();
+    assert!(kept <= 20 * largest, "{kept}");
+    assert_eq!(names(&directory).len(), 20);
 }
 
 #[test]
@@ -147,6 +169,9 @@ fn a_file_or_an_agent_that_cannot_be_used_is_an_error_that_says_what_to_change()
     let twice = [configured_bob(None).agents, configured_bob(None).agents].concat();
     let config = A2aConfig { agents: twice, ..A2aConfig::default() };
     assert_eq!(error(&config), "a2a: agent `Bob`: there are two of this name");
+    let spelt = serde_json::from_value(json!({"name": "BOB"})).unwrap();
+    let config = A2aConfig { agents: [configured_bob(None).agents, vec![spelt]].concat(), ..A2aConfig::default() };
+    assert_eq!(error(&config), "a2a: agent `BOB`: there are two of this name", "in another spelling");
 }
 
 #[test]

@@ -13,13 +13,17 @@ use toolbus_core::redact::Redactor;
 use toolbus_core::store::Store;
 use toolbus_outbound::egress::EgressRules;
 use toolbus_protocol::{AgentMessage, AgentTaskResult, Envelope, Random, message_type, topic};
-use toolbus_store::Memory;
 
 use super::*;
 use crate::a2a::config::A2aConfig;
 use crate::a2a::directory::AgentDirectory;
 use crate::a2a::tasks::AgentTasks;
-use crate::testing;
+use crate::testing::{self, CountedStore, DoubtfulBus};
+
+mod delivery;
+mod hostile;
+mod limits;
+mod unconfirmed;
 
 /// Keeps what is counted.
 #[derive(Default)]
@@ -42,7 +46,8 @@ impl AgentEvents for CountedOutcomes {
 /// A daemon on a bus where the agents `Bob` and `Carol` have announced themselves.
 struct Fixture {
     bus: Embedded,
-    store: Arc<dyn Store>,
+    doubtful: DoubtfulBus,
+    store: Arc<CountedStore>,
     service: AgentService,
     tools: Vec<Tool>,
     counted: Arc<CountedOutcomes>,
@@ -54,8 +59,8 @@ fn name(text: &str) -> AgentName {
 }
 
 fn service(
-    bus: &Embedded,
-    store: &Arc<dyn Store>,
+    bus: &DoubtfulBus,
+    store: &Arc<CountedStore>,
     counted: &Arc<CountedOutcomes>,
     clock: Clock,
     seed: u64,
@@ -67,24 +72,32 @@ fn service(
         let card = json!({"agentName": agent, "description": format!("{agent} helps"), "skills": skills});
         assert_eq!(directory.announce(Some(&name(agent)), card.to_string().as_bytes()), "new");
     }
-    let tasks = AgentTasks::new(Arc::clone(store));
+    let tasks = AgentTasks::new(Arc::clone(store) as _);
     let (bus, events): (Arc<dyn Bus>, _) = (Arc::new(bus.clone()), Arc::clone(counted) as Arc<dyn AgentEvents>);
     let (names, redactor) = (("toolbus".to_owned(), "toolbus"), Redactor::default());
     redactor.configure(["s3cret-of-the-daemon".into()]);
     AgentService::new(config, directory, tasks, bus, names, events, (clock, Random::seeded(seed), redactor))
 }
 
+/// The tools of a replica: `ana` may give tasks to everybody, `eve` to Carol.
+fn tools(service: &AgentService) -> Vec<Tool> {
+    let patterns = |list: &[&str]| list.iter().map(|text| Pattern::parse(text).unwrap()).collect::<Vec<_>>();
+    let sections = BTreeMap::from([(name("ana"), patterns(&["*"])), (name("eve"), patterns(&["Carol"]))]);
+    let egress = Egress::new(EgressRules::default(), "test").unwrap();
+    A2aTools::new(service.clone(), AllowedAgents::new(sections, None), egress).tools()
+}
+
+/// Sweeps by a plan by which nothing was read yet.
+async fn sweep(service: &AgentService) {
+    service.sweep(&mut service.plan()).await.unwrap();
+}
+
 impl Fixture {
     fn new() -> Self {
         let (bus, counted, clock) = (Embedded::new(), Arc::new(CountedOutcomes::default()), Clock::paused());
-        let store: Arc<dyn Store> = Arc::new(Memory::default());
-        let service = service(&bus, &store, &counted, clock, 1);
-        let patterns = |list: &[&str]| list.iter().map(|text| Pattern::parse(text).unwrap()).collect::<Vec<_>>();
-        let sections = BTreeMap::from([(name("ana"), patterns(&["*"])), (name("eve"), patterns(&["Carol"]))]);
-        let allowed = AllowedAgents::new(sections, None);
-        let egress = Egress::new(EgressRules::default(), "test").unwrap();
-        let tools = A2aTools::new(service.clone(), allowed, egress).tools();
-        Self { bus, store, service, tools, counted, clock }
+        let (doubtful, store) = (DoubtfulBus::new(&bus), Arc::new(CountedStore::default()));
+        let service = service(&doubtful, &store, &counted, clock, 1);
+        Self { tools: tools(&service), bus, doubtful, store, service, counted, clock }
     }
 
     /// A queue that is bound to a topic.
@@ -119,6 +132,16 @@ impl Fixture {
     async fn dispatch(&self, agent: &str) -> String {
         let text = self.text(agent, INVOKE, add(false)).await;
         text.split("task_id: ").nth(1).unwrap().split('.').next().unwrap().to_owned()
+    }
+
+    /// Another replica that shares the store and the bus.
+    fn replica(&self, seed: u64) -> AgentService {
+        service(&self.doubtful, &self.store, &self.counted, self.clock, seed)
+    }
+
+    /// The ids of the tasks that are kept.
+    async fn kept(&self) -> Vec<String> {
+        self.store.list("a2a-tasks").await.unwrap()
     }
 
     async fn task(&self, id: &str) -> Value {
@@ -228,7 +251,7 @@ async fn a_call_that_waits_gets_the_result_also_one_that_comes_at_once() {
     let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
     let waiting = site.call("ana", INVOKE, add(true));
     let (envelope, _) = next(&mut of_bob).await;
-    assert!(envelope.reply_to.starts_with("agent.response.toolbus."), "{}", envelope.reply_to);
+    assert_eq!(envelope.reply_to, "agent.response.toolbus", "any replica takes it");
     // The confirm may not have come yet.
     assert_eq!(site.result("Bob", &envelope.correlation_id, "3").await, "result");
     assert_eq!(waiting.await.unwrap().unwrap(), ToolOutput::text("3"));
@@ -255,6 +278,11 @@ async fn a_result_has_no_secret_of_the_daemon() {
     let site = Fixture::new();
     let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
     let id = site.dispatch("ana").await;
+    let parts = json!([{"kind": "text", "text": "Reading s3cret-of-the-daemon"}]);
+    let working = json!({"taskId": id, "state": 1, "message": {"role": "agent", "parts": parts}});
+    assert_eq!(site.hear("Bob", message_type::AGENT_TASK_STATUS_UPDATE, &id, &working).await, "state");
+    let task = site.task(&id).await;
+    assert!(task["note"].is_string() && !task.to_string().contains("s3cret"), "{task}");
     assert_eq!(site.result("Bob", &id, "It is s3cret-of-the-daemon.").await, "result");
     let (_, body) = next(&mut of_ana).await;
     assert_eq!((&body["taskId"], body.to_string().contains("s3cret")), (&json!(id), false), "{body}");
@@ -302,14 +330,12 @@ async fn a_task_without_a_result_in_time_ends_once_for_several_daemons_and_a_lat
     let site = Fixture::new();
     let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
     let id = site.dispatch("ana").await;
-    let other = service(&site.bus, &site.store, &site.counted, site.clock, 2);
+    let other = site.replica(2);
     tokio::time::advance(Duration::from_secs(5 * 60)).await;
-    site.service.sweep().await.unwrap();
+    sweep(&site.service).await;
     assert_eq!(site.task(&id).await["state"], "submitted");
     tokio::time::advance(Duration::from_secs(6)).await;
-    let (one, two) = tokio::join!(site.service.sweep(), other.sweep());
-    one.unwrap();
-    two.unwrap();
+    tokio::join!(sweep(&site.service), sweep(&other));
     let (envelope, body) = next(&mut of_ana).await;
     assert_eq!(envelope.message_type, "RockBot.A2A.AgentTaskError");
     insta::assert_snapshot!(body.to_string().replace(&id, "ID"), @r#"{"code":"execution_failed","contextId":null,"isRetryable":true,"message":"Agent 'Bob' gave no result in time.","taskId":"ID"}"#);
@@ -317,7 +343,7 @@ async fn a_task_without_a_result_in_time_ends_once_for_several_daemons_and_a_lat
     assert!(of_ana.try_recv().is_err());
     assert_eq!(site.counted(), ["ended timeout"]);
     tokio::time::advance(Duration::from_secs(60 * 60 + 1)).await;
-    site.service.sweep().await.unwrap();
+    sweep(&site.service).await;
     let gone = format!("No task of yours has the id '{id}'. It may have ended some time ago.");
     assert_eq!(site.error("ana", TASK, json!({"task_id": id})).await, gone);
 }
@@ -377,7 +403,7 @@ async fn a_task_that_no_queue_takes_is_refused_and_forgotten() {
     let failure = site.call("ana", INVOKE, add(false)).await.unwrap().unwrap_err();
     assert_eq!(failure.cause, Cause::ConnectFailed);
     assert_eq!(failure.message, "Agent 'Bob' takes no tasks now. Try again later, or ask another agent.");
-    assert_eq!(site.service.tasks().all().await.unwrap(), []);
+    assert_eq!(site.kept().await, [""; 0]);
     assert_eq!(site.counted(), ["ended not_sent"]);
 }
 
@@ -391,7 +417,7 @@ async fn an_agent_has_so_many_tasks_and_those_that_have_ended_make_room() {
     assert_eq!(site.error("ana", INVOKE, add(false)).await, full);
     site.result("Bob", &first, "3").await;
     site.dispatch("ana").await;
-    assert_eq!(site.service.tasks().all().await.unwrap().len(), 2);
+    assert_eq!(site.kept().await.len(), 2);
     let gone = site.error("ana", TASK, json!({"task_id": first})).await;
     assert!(gone.starts_with("No task of yours"), "{gone}");
 }

@@ -1,0 +1,112 @@
+//! Results of calls that wait: they reach the call from any replica, and outlive the one where it waited.
+
+use super::*;
+
+/// Begins a call of ana that waits; returns it with the id of its task.
+async fn begin(
+    site: &Fixture,
+    of_bob: &mut mpsc::Receiver<Delivery>,
+) -> (JoinHandle<Result<ToolOutput, ToolFailure>>, String) {
+    let waiting = site.call("ana", INVOKE, add(true));
+    let id = next(of_bob).await.0.correlation_id;
+    (waiting, id)
+}
+
+/// What a replica makes of Bob's result.
+async fn hear(replica: &AgentService, id: &str, text: &str) -> &'static str {
+    let (message_type, correlation_id) = (message_type::AGENT_TASK_RESULT.to_owned(), id.to_owned());
+    let envelope = Envelope { message_type, correlation_id, ..Envelope::default() };
+    replica.hear(&envelope, &testing::agent("Bob"), result(id, text).to_string().as_bytes()).await
+}
+
+/// Has the replica that waits take the next message that was handed over to it.
+async fn take(site: &Fixture, handed: &mut mpsc::Receiver<Delivery>) -> Option<&'static str> {
+    let delivery = handed.recv().await.unwrap();
+    let envelope = Envelope::read(&delivery.properties);
+    let taken = site.service.take_over(&envelope, &delivery.body).await;
+    delivery.settle.acknowledge().await;
+    taken
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_another_replica_takes_reaches_the_call_that_waits_in_full_and_once() {
+    let site = Fixture::new();
+    let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let mut handed = site.queue(site.service.topics()[1].to_owned());
+    let (waiting, id) = begin(&site, &mut of_bob).await;
+    let long = "x".repeat(50_000);
+    assert_eq!(hear(&site.replica(2), &id, &long).await, "result");
+    let delivery = handed.recv().await.unwrap();
+    let envelope = Envelope::read(&delivery.properties);
+    let forged = String::from_utf8(delivery.body.to_vec()).unwrap().replacen("xx", "yy", 1);
+    assert_eq!(site.service.take_over(&envelope, forged.as_bytes()).await, Some("not_asked"), "by what is kept");
+    assert_eq!(site.service.take_over(&envelope, &delivery.body).await, None);
+    assert_eq!(site.service.take_over(&envelope, &delivery.body).await, Some("repeated"));
+    assert_eq!(waiting.await.unwrap().unwrap(), ToolOutput::text(long));
+    assert!(of_ana.try_recv().is_err(), "the call has it");
+    assert_eq!(site.task(&id).await["state"], "completed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_for_a_call_whose_replica_has_died_is_a_message_and_is_shown_by_the_tasks_id() {
+    let site = Fixture::new();
+    let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (waiting, id) = begin(&site, &mut of_bob).await;
+    // It dies: its call goes with it, and nobody has its queue.
+    waiting.abort();
+    let restarted = site.replica(2);
+    assert_eq!(hear(&restarted, &id, "3").await, "result");
+    let (envelope, body) = next(&mut of_ana).await;
+    assert_eq!((&body["taskId"], envelope.header("rb-answering-agent")), (&json!(id), Some("Bob")));
+    let shown = testing::run(&tools(&restarted), testing::agent("ana"), TASK, json!({"task_id": id}), site.clock).await;
+    let shown: Value = serde_json::from_str(&shown.unwrap().content.unwrap()).unwrap();
+    assert_eq!((&shown["state"], &shown["result"]), (&json!("completed"), &json!("3")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_result_was_kept_and_not_handed_over_has_it_at_its_end() {
+    let site = Fixture::new();
+    let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let mut handed = site.queue(site.service.topics()[1].to_owned());
+    let (waiting, id) = begin(&site, &mut of_bob).await;
+    let asks = json!({"taskId": id, "contextId": "c7", "state": 2, "message": {"role": "agent", "parts": [{"kind": "text", "text": "Which?"}]}});
+    let (message_type, correlation_id) = (message_type::AGENT_TASK_RESULT.to_owned(), id.clone());
+    let envelope = Envelope { message_type, correlation_id, ..Envelope::default() };
+    let heard = site.replica(2).hear(&envelope, &testing::agent("Bob"), asks.to_string().as_bytes()).await;
+    assert_eq!(heard, "result");
+    // What was handed over comes late.
+    let text = "Agent 'Bob' needs input: Which?\nAnswer by `invoke_agent` with context_id: c7.";
+    assert_eq!(waiting.await.unwrap().unwrap(), ToolOutput::text(text));
+    assert_eq!(site.task(&id).await["contextId"], "c7");
+    assert_eq!(take(&site, &mut handed).await, Some("repeated"));
+    assert!(of_ana.try_recv().is_err(), "the call has it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_is_handed_over_after_the_call_has_ended_is_a_message() {
+    let site = Fixture::new();
+    let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let mut handed = site.queue(site.service.topics()[1].to_owned());
+    let (waiting, id) = begin(&site, &mut of_bob).await;
+    waiting.await.unwrap().unwrap();
+    assert_eq!(hear(&site.replica(2), &id, "3").await, "result");
+    assert_eq!(take(&site, &mut handed).await, None);
+    assert_eq!(next(&mut of_ana).await.1["message"]["parts"][0]["text"], "3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_kept_is_not_taken_over() {
+    let site = Fixture::new();
+    let mut of_bob = site.queue(topic::agent_task("Bob"));
+    let (_waiting, id) = begin(&site, &mut of_bob).await;
+    let kind = message_type::AGENT_TASK_RESULT;
+    let envelope = Envelope { message_type: kind.to_owned(), correlation_id: id.clone(), ..Envelope::default() };
+    let taken = async |body: Value| site.service.take_over(&envelope, body.to_string().as_bytes()).await;
+    assert_eq!(taken(result(&id, "a lie")).await, Some("not_asked"));
+    assert_eq!(taken(result("0123456789abcdef0123456789abcdef", "3")).await, Some("unknown_task"));
+    for id in ["no id", &"x".repeat(1000)] {
+        assert_eq!(taken(result(id, "3")).await, Some("unknown_task"));
+    }
+    assert_eq!(taken(json!([])).await, Some("malformed"));
+    assert_eq!(site.task(&id).await["state"], "submitted");
+}
