@@ -6,12 +6,17 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use toolbus_core::Clock;
+use toolbus_broker::embedded::Embedded;
+use toolbus_core::bus::Bus;
 use toolbus_core::caller::{AgentName, Caller, Identity};
+use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
+use toolbus_core::ledger::{Ledger, LedgerSettings};
 use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
+use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, ReplyRules};
+use toolbus_protocol::Random;
 
 /// Time of a call.
 const TIME: Duration = Duration::from_secs(120);
@@ -30,6 +35,43 @@ pub(crate) fn policy<const N: usize>(registry: Registry, agents: [(&str, AgentPo
     let agents = agents.map(|(name, section)| (AgentName::parse(name).unwrap(), section)).into();
     let capacity = Capacity { max_in_flight: 64, max_waiting: 64 };
     PolicyHandle::new(registry, Identity::default(), Policy { agents, ..Policy::default() }, capacity)
+}
+
+/// A dispatcher of calls that no message brings.
+pub(crate) fn dispatcher(
+    policy: &PolicyHandle,
+    bus: &Embedded,
+    ledger: Option<Arc<dyn Ledger>>,
+    clock: Clock,
+) -> Dispatcher {
+    let replies = ReplyRules {
+        reply_topics: Vec::new(),
+        request_topics: vec!["tool.invoke".to_owned()],
+        queue_prefix: "bus".to_owned(),
+        default_topic: "tool.result".to_owned(),
+        own_topics_only: false,
+    };
+    let settings = DispatcherSettings {
+        name: "toolbus".to_owned(),
+        replies,
+        budgets: Budgets { default: Duration::from_secs(60), max: Duration::from_secs(60) },
+        max_body: 1024 * 1024,
+        max_in_flight: 64,
+        max_waiting: 64,
+        redactor: Default::default(),
+        ignores_unknown_servers: false,
+        ledger: ledger.map(|ledger| LedgerSettings {
+            ledger,
+            ttl: Duration::from_secs(24 * 60 * 60),
+            max_answer: 1024 * 1024,
+        }),
+        results: None,
+        clock,
+        random: Random::SYSTEM,
+    };
+    let gates = Arc::new(Gates::new(policy.clone()));
+    let bus: Arc<dyn Bus> = Arc::new(bus.clone());
+    Dispatcher::new(settings, gates, bus, Arc::new(Discard), Arc::new(Discard), Arc::default(), Arc::new(AllArrived))
 }
 
 /// An agent of this name.

@@ -7,18 +7,13 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use toolbus_broker::embedded::Embedded;
-use toolbus_core::bus::Bus;
-use toolbus_core::events::Discard;
 use toolbus_core::failure::{Cause, Effect, ToolFailure};
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{AgentPolicy, Allowed, PolicyHandle};
+use toolbus_core::policy::{AgentPolicy, Allowed};
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{
-    AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, InnerCall, InnerOrigin, Invoker as _, ReplyRules,
-};
-use toolbus_protocol::Random;
+use toolbus_core::{Clock, Dispatcher, InnerCall, InnerOrigin, Invoker as _};
 
 use crate::pipeline::{NAME, Pipelines, PipelinesConfig};
 use crate::testing;
@@ -43,7 +38,7 @@ impl Fixture {
         let agents = [("ana", ana), ("bob", AgentPolicy::default())];
         let policy = testing::policy(registry.clone(), agents);
         let (bus, runs) = (Embedded::new(), Arc::<Mutex<Vec<String>>>::default());
-        let dispatcher = dispatcher(&policy, &bus);
+        let dispatcher = testing::dispatcher(&policy, &bus, None, Clock::SYSTEM);
         let pipelines = Pipelines::new(config, policy.clone(), Arc::new(dispatcher.clone()), Clock::SYSTEM);
         let acting = ACTIONS.map(|(name, effect)| {
             let descriptor = ToolDescriptor { effect, ..ToolDescriptor::new(name, "test", "local") };
@@ -117,33 +112,6 @@ pub(super) fn outcomes(report: &Value) -> String {
         format!("{} {} {}", step["id"].as_str().unwrap(), step["outcome"].as_str().unwrap(), fields.join(" "))
     });
     steps.map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
-}
-
-fn dispatcher(policy: &PolicyHandle, bus: &Embedded) -> Dispatcher {
-    let replies = ReplyRules {
-        reply_topics: Vec::new(),
-        request_topics: vec!["tool.invoke".to_owned()],
-        queue_prefix: "bus".to_owned(),
-        default_topic: "tool.result".to_owned(),
-        own_topics_only: false,
-    };
-    let settings = DispatcherSettings {
-        name: "toolbus".to_owned(),
-        replies,
-        budgets: Budgets { default: Duration::from_secs(60), max: Duration::from_secs(60) },
-        max_body: 1024 * 1024,
-        max_in_flight: 64,
-        max_waiting: 64,
-        redactor: Default::default(),
-        ignores_unknown_servers: false,
-        ledger: None,
-        results: None,
-        clock: Clock::SYSTEM,
-        random: Random::SYSTEM,
-    };
-    let gates = Arc::new(Gates::new(policy.clone()));
-    let bus: Arc<dyn Bus> = Arc::new(bus.clone());
-    Dispatcher::new(settings, gates, bus, Arc::new(Discard), Arc::new(Discard), Arc::default(), Arc::new(AllArrived))
 }
 
 fn echo() -> Tool {
