@@ -15,6 +15,7 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use toolbus_agents::schedule::tools::ScheduleTools;
 use toolbus_agents::schedule::{NAMES, ScheduleConfig, Scheduler, TaskStore};
@@ -36,7 +37,7 @@ const TASKS: usize = 100;
 const DUE: usize = 10;
 const ROUNDS: usize = 5;
 /// Time in which nothing is due; everything is read again within.
-const IDLE: Duration = Duration::from_secs(130);
+const IDLE: Duration = Duration::from_secs(65);
 /// Time for making the tasks that are due in a second.
 const AHEAD: Duration = Duration::from_secs(20);
 const CLOCK: Clock = Clock::SYSTEM;
@@ -89,7 +90,8 @@ async fn measure(name: &str, store: Arc<dyn Store>) {
         calls,
         (CLOCK, Random::SYSTEM),
     );
-    let running = tokio::spawn(scheduler.run(stop.clone()));
+    let mut running = JoinSet::new();
+    running.spawn(scheduler.run(stop.clone()));
     tokio::time::sleep(Duration::from_secs(5)).await;
 
     let before = cpu_time();
@@ -118,7 +120,8 @@ async fn measure(name: &str, store: Arc<dyn Store>) {
         used += cpu_time() - before;
     }
     late.sort_unstable();
-    let at = |percent: usize| late[(late.len() * percent / 100).min(late.len() - 1)].as_secs_f64() * 1000.0;
+    let at =
+        |percent: usize| late.get((late.len() * percent / 100).min(late.len() - 1)).unwrap().as_secs_f64() * 1000.0;
     let used = used.as_secs_f64() * 1000.0 / ROUNDS as f64;
     println!(
         "{name}: {} due in one second, {ROUNDS} rounds: p50 {:.0} ms, p99 {:.0} ms, last {:.0} ms late; {used:.0} ms of CPU",
@@ -128,7 +131,7 @@ async fn measure(name: &str, store: Arc<dyn Store>) {
         at(100),
     );
     stop.cancel();
-    running.await.unwrap();
+    running.join_all().await;
 }
 
 /// Each year at this second.

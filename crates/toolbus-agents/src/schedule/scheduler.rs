@@ -235,53 +235,66 @@ impl Scheduler {
         Ok(next.unwrap_or(PERIOD).min(PERIOD))
     }
 
-    /// Reads everything again where something may have changed.
+    /// Reads again what may have changed.
     async fn refresh(&mut self) -> Result<(), ShareValueError> {
         let wall = self.clock.since_epoch();
         let is_set_back = wall + SET_BACK < self.latest;
         self.latest = if is_set_back { wall } else { wall.max(self.latest) };
         let change = self.tasks.last_change().await?;
         if let Some((known, at)) = &self.read
-            && *known == change
             && !is_set_back
             && self.clock.since(*at) < RELOAD
         {
-            return Ok(());
+            if *known == change {
+                return Ok(());
+            }
+            if let Some(shares) = self.tasks.changed_between(known.as_deref(), change.as_deref()) {
+                let at = *at;
+                for share in shares {
+                    self.read_share(share, wall.as_secs()).await?;
+                }
+                self.read = Some((change, at));
+                return Ok(());
+            }
         }
         let read = (change, self.clock.now());
         let shares = self.tasks.shares().await?;
         let mut ids = HashSet::new();
         self.due.clear();
         for share in shares {
-            let mut tasks = match self.tasks.read(&share).await {
-                Err(ShareValueError::Store(error)) => return Err(error.into()),
-                Err(error) => {
-                    tracing::warn!(%error, "tasks of an agent are not published");
-                    continue;
-                }
-                Ok(tasks) => tasks,
-            };
-            let now = wall.as_secs();
-            if tasks.iter_mut().any(|task| task.follow_clock(now)) {
-                tracing::warn!(share, "the clock was ahead when tasks were published or made: they begin anew");
-                let begun = self.tasks.update(&share, |tasks| {
-                    for task in tasks.iter_mut() {
-                        let _ = task.follow_clock(now);
-                    }
-                    Ok::<_, Infallible>(tasks.clone())
-                });
-                tasks = match begun.await? {
-                    Ok(tasks) => tasks,
-                };
-            }
-            ids.extend(tasks.iter().map(|task| task.id.clone()));
-            self.plan(share, &tasks);
+            ids.extend(self.read_share(share, wall.as_secs()).await?);
         }
         self.failing.retain(|id, _| !is_set_back && ids.contains(id));
         self.unsettled.retain(|id, _| ids.contains(id));
         self.calls.retain(|id| ids.contains(id));
         self.read = Some(read);
         Ok(())
+    }
+
+    /// Reads the tasks of a share; returns their ids.
+    async fn read_share(&mut self, share: String, now: u64) -> Result<Vec<String>, ShareValueError> {
+        let mut tasks = match self.tasks.read(&share).await {
+            Err(ShareValueError::Store(error)) => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!(%error, "tasks of an agent are not published");
+                return Ok(Vec::new());
+            }
+            Ok(tasks) => tasks,
+        };
+        if tasks.iter_mut().any(|task| task.follow_clock(now)) {
+            tracing::warn!(share, "the clock was ahead when tasks were published or made: they begin anew");
+            let begun = self.tasks.update(&share, |tasks| {
+                for task in tasks.iter_mut() {
+                    let _ = task.follow_clock(now);
+                }
+                Ok::<_, Infallible>(tasks.clone())
+            });
+            tasks = match begun.await? {
+                Ok(tasks) => tasks,
+            };
+        }
+        self.plan(share, &tasks);
+        Ok(tasks.into_iter().map(|task| task.id).collect())
     }
 
     /// Notes when a share is due next. Calls that run, and those that wait for a place to run, are looked at when one ends.

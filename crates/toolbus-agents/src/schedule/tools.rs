@@ -89,8 +89,8 @@ fn schedule_descriptor(zone: &TimeZone) -> ToolDescriptor {
         SCHEDULE,
         "Schedules a task for yourself: at each of the times, you receive its name and description as a message, and do then \
          what the description says. Use it for reminders and for what recurs. You will know nothing else of this \
-         conversation, so write a description that says everything. With `tool`, that tool is called instead, and you \
-         receive its result. A task of the same name is replaced.",
+         conversation, so write a description that says everything. With `tool`, you schedule a call, and receive its \
+         result. A task of the same name is replaced.",
         Effect::Effectful,
         json!({
             "type": "object",
@@ -235,7 +235,7 @@ impl Executor for Schedule {
             }
             Err(error) => return Err(away(&error)),
         }
-        tools.tasks.tell().await.map_err(|error| away(&error))?;
+        tools.tasks.tell(&share).await.map_err(|error| away(&error))?;
         let zone = task.zone();
         let Task { name, cron, tool, .. } = task;
         let called = tool.map_or_else(String::new, |call| format!(" `{}` is called then.", call.name));

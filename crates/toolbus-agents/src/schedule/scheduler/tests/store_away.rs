@@ -1,4 +1,4 @@
-//! A store that fails while tasks are due.
+//! A store that fails while tasks are due, and what is read of it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -15,6 +15,8 @@ struct Failing {
     /// Whether it does what it is asked before it fails.
     has_effect: AtomicBool,
     failed: AtomicUsize,
+    /// How often tasks were read.
+    reads: AtomicUsize,
 }
 
 impl Failing {
@@ -41,6 +43,7 @@ impl Failing {
 
 impl Store for Failing {
     fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
+        self.reads.fetch_add(usize::from(namespace == "schedules"), Ordering::Relaxed);
         self.failing(self.store.get(namespace, key))
     }
 
@@ -119,4 +122,27 @@ async fn a_store_that_fails_after_it_was_told_makes_nothing_come_twice() {
     found.sort();
     assert_eq!(found, [times("hang", [60]), times("mail", [120, 180])].concat());
     assert_eq!(fixture.tools.runs().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_one_agent_has_the_tasks_of_that_one_read() {
+    let store = Arc::new(Failing::default());
+    let mut fixture = Fixture::on(Arc::clone(&store) as Arc<dyn Store>);
+    for number in 0..100 {
+        fixture.add(task(&format!("agent-{number}"), "mail", "0 0 1 1 *", 1_000_000)).await;
+    }
+    fixture.start(Missed::Once, true);
+    let reads = async |wait: u64| {
+        store.reads.store(0, Ordering::Relaxed);
+        fixture.wait(wait).await;
+        store.reads.load(Ordering::Relaxed)
+    };
+    assert_eq!(reads(1).await, 100);
+    assert_eq!(reads(50).await, 0, "nothing is read while nothing changes");
+    let mut queue = fixture.queue("agent-7");
+    fixture.add(task("agent-7", "soon", "0 0 2 1 *", 55)).await;
+    assert_eq!(reads(3).await, 1);
+    assert_eq!(reads(3).await, 2, "read once before it is published, and once to note that");
+    assert_eq!(all(&fixture, &mut queue).await, times("soon", [55]));
+    assert_eq!(reads(60).await, 100, "once a minute");
 }
