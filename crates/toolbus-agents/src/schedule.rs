@@ -1,12 +1,15 @@
-//! Tasks at times that agents give: each time, the agent receives a message.
+//! Tasks at times that agents give: each time, the agent receives a message, or a tool is called and the agent receives
+//! what became of that.
 //!
 //! * [`config`]: the section of the configuration.
 //! * [`tools`]: what agents call.
 //! * [`scheduler`]: publishes what is due, in one process at a time.
 
+mod calls;
 pub mod config;
 mod cron;
 mod lease;
+mod message;
 pub mod scheduler;
 mod task;
 mod task_store;

@@ -88,8 +88,7 @@ impl ShareValues {
                 Ok(result) => result,
                 Err(refused) => return Ok(Err(refused)),
             };
-            let written = serde_json::to_vec(&Versioned { version: VERSION, value })
-                .map_err(|error| ShareValueError::Malformed(self.namespace, share.to_owned(), error.to_string()))?;
+            let written = self.written(share, &value)?;
             if self.store.replace(self.namespace, share, present.as_deref(), written).await? {
                 return Ok(Ok(result));
             }
@@ -97,7 +96,23 @@ impl ShareValues {
         Err(ShareValueError::Contended(self.namespace, share.to_owned()))
     }
 
-    fn parse<T: DeserializeOwned + Default>(&self, share: &str, value: Option<&[u8]>) -> Result<T, ShareValueError> {
+    /// Puts a value in the place of what a share has, whatever that is.
+    pub(crate) async fn put<T: Serialize>(&self, share: &str, value: &T) -> Result<(), ShareValueError> {
+        let written = self.written(share, value)?;
+        Ok(self.store.put(self.namespace, share, written).await?)
+    }
+
+    fn written<T: Serialize>(&self, share: &str, value: &T) -> Result<Vec<u8>, ShareValueError> {
+        serde_json::to_vec(&Versioned { version: VERSION, value })
+            .map_err(|error| ShareValueError::Malformed(self.namespace, share.to_owned(), error.to_string()))
+    }
+
+    /// Reads a value as the store has it; the default if it has none.
+    pub(crate) fn parse<T: DeserializeOwned + Default>(
+        &self,
+        share: &str,
+        value: Option<&[u8]>,
+    ) -> Result<T, ShareValueError> {
         let Some(value) = value else { return Ok(T::default()) };
         let malformed =
             |error: serde_json::Error| ShareValueError::Malformed(self.namespace, share.to_owned(), error.to_string());

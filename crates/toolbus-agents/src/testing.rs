@@ -15,6 +15,7 @@ use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
+use toolbus_core::ledger::{Ledger, LedgerSettings};
 use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
 use toolbus_core::store::{Store, StoreError};
@@ -43,7 +44,12 @@ pub(crate) fn policy<const N: usize>(registry: Registry, agents: [(&str, AgentPo
 }
 
 /// A dispatcher of the tools of a policy, with bodies of at most 1 MiB.
-pub(crate) fn dispatcher(policy: &PolicyHandle, bus: &Embedded) -> Dispatcher {
+pub(crate) fn dispatcher(
+    policy: &PolicyHandle,
+    bus: &Embedded,
+    ledger: Option<Arc<dyn Ledger>>,
+    clock: Clock,
+) -> Dispatcher {
     let replies = ReplyRules {
         reply_topics: Vec::new(),
         request_topics: vec!["tool.invoke".to_owned()],
@@ -60,9 +66,13 @@ pub(crate) fn dispatcher(policy: &PolicyHandle, bus: &Embedded) -> Dispatcher {
         max_waiting: 64,
         redactor: Default::default(),
         ignores_unknown_servers: false,
-        ledger: None,
+        ledger: ledger.map(|ledger| LedgerSettings {
+            ledger,
+            ttl: Duration::from_secs(24 * 60 * 60),
+            max_answer: 1024 * 1024,
+        }),
         results: None,
-        clock: Clock::SYSTEM,
+        clock,
         random: Random::SYSTEM,
     };
     let gates = Arc::new(Gates::new(policy.clone()));

@@ -278,7 +278,6 @@ impl App {
         registry.register_all(memory::tools(config, memory.as_ref()))?;
         let bus = parts::bus(config)?;
         let tasks = schedule::tasks(&store);
-        registry.register_all(schedule::tools(config, &tasks))?;
         let of_results = memory.as_ref().map(|_| budget.clone());
         let observer = telemetry::of_servers(exporters);
         let servers = AppServers::new(config, registry.clone(), observer, &redactor, of_results)?;
@@ -303,6 +302,7 @@ impl App {
         let recorder = telemetry::of_calls(config, exporters, &load, &bus.state());
         let gates = Arc::new(Gates::new(policy.clone()));
         gates.breakers().configure(config.breaker.rules());
+        policy.registry().register_all(schedule::tools(config, &tasks, &gates))?;
         let of_scripts = scripts.clone();
         // Without the role `mcp`, the servers are those of another process.
         let has_servers = config.roles().contains(&Role::Mcp);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
@@ -132,4 +133,107 @@ async fn a_task_for_once_waits_for_a_queue_and_ends_when_that_has_its_message() 
     .await;
     assert_eq!(times(&client, 1).await.len(), 1);
     daemon.stop(&site).await;
+}
+
+/// Schedules a call of `work` for the next second.
+async fn schedule_call(client: &Client, id: &str) {
+    let call = json!({"name": "work", "arguments": {"id": id}});
+    let task = json!({"name": id, "cron": "* * * * * *", "description": "Work", "run_once": true, "tool": call});
+    let scheduled = text(client, "schedule_task", task).await;
+    assert!(scheduled.ends_with(" `work` is called then."), "{scheduled}");
+}
+
+/// The only message that comes of scheduled tasks.
+async fn only(client: &Client) -> Message {
+    let is_there = async || Some(fired(client).await).filter(|messages| !messages.is_empty());
+    let mut messages = eventually("the message of a scheduled task", is_there).await;
+    assert_eq!(messages.len(), 1);
+    messages.remove(0)
+}
+
+#[tokio::test]
+async fn a_scheduled_call_is_made_and_its_result_comes_with_the_message() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &format!("{RULES}{}", backend.tool("work", "/gate?id={id}", ""))).await;
+    let client = Client::connect(&site).await;
+    client.bind("scheduled.task.ana").await;
+    backend.open();
+    schedule_call(&client, "one").await;
+    let message = only(&client).await;
+    let (body, id) = (message.body(), message.message_id());
+    assert_eq!((&body["taskName"], &body["toolError"]), (&json!("one"), &Value::Null));
+    let response = &body["toolResponse"];
+    assert_eq!((&response["toolName"], &response["isError"]), (&json!("work"), &json!(false)), "{body}");
+    assert_eq!(response["toolCallId"], json!(id));
+    assert_eq!(
+        (message.header("rb-rb-tool-profile"), message.header("rb-rb-content-trust")),
+        ("scheduled", "tool-output")
+    );
+    assert_eq!(backend.count("one"), 1);
+    let no_tool = json!({"name": "x", "cron": "@daily", "description": "x", "tool": {"name": "wrok"}});
+    let refused = client.exchange(&client.request("schedule_task", &no_tool).by("ana")).await;
+    assert_eq!(refused.code(), "invalid_arguments", "{refused:?}");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_scheduled_call_that_was_running_when_the_daemon_was_killed_is_not_made_again() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let tools = backend.tool("work", "/gate?id={id}", "");
+    let daemon = Daemon::start(&site, &format!("{RULES}{tools}[store]\nurl = \"sqlite:toolbus.db\"\n")).await;
+    let client = Client::connect(&site).await;
+    client.bind("scheduled.task.ana").await;
+    schedule_call(&client, "one").await;
+    backend.wait_for("one").await;
+    let daemon = daemon.killed().await;
+    backend.open();
+    let body = only(&client).await.body();
+    let error = &body["toolError"];
+    assert_eq!((&error["code"], &error["outcome"]), (&json!("execution_failed"), &json!("unknown")), "{body}");
+    assert_eq!(backend.count("one"), 1);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn what_is_due_while_the_store_is_away_is_published_once_when_it_is_back() {
+    const AWAY: &str = "scheduled tasks cannot be read: none is published";
+    let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
+    let daemon = Daemon::start(&site, &format!("{RULES}[store]\nurl = \"{}\"\n", redis.url())).await;
+    let client = Client::connect(&site).await;
+    client.bind("scheduled.task.ana").await;
+    schedule(&client).await;
+    let before = times(&client, 2).await;
+    redis.kill();
+    daemon.logged_times(AWAY, 1).await;
+    let killed = std::time::Instant::now();
+    let has_passed = async || (killed.elapsed() > std::time::Duration::from_secs(5)).then_some(());
+    eventually("five times of the task", has_passed).await;
+    redis.restart().await;
+    let mut times = times(&client, before.len() + 10).await;
+    times.dedup();
+    assert!(is_gapless(&times), "{times:?}");
+    daemon.logged_times("scheduled tasks can be read again", 1).await;
+    assert_eq!(daemon.logged(AWAY).len(), 1);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_stood_still_publishes_nothing_that_another_one_has_published() {
+    let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
+    let rules = format!("{RULES}[store]\nurl = \"{}\"\n", redis.url());
+    let first = Daemon::start(&site, &rules).await;
+    let client = Client::connect(&site).await;
+    client.bind("scheduled.task.ana").await;
+    schedule(&client).await;
+    times(&client, 2).await;
+    let second = Daemon::start(&site, &rules).await;
+    let before = times(&client, 4).await;
+    first.signal("STOP").await;
+    let meanwhile = times(&client, before.len() + 15).await;
+    first.signal("CONT").await;
+    let mut times = times(&client, meanwhile.len() + 5).await;
+    times.dedup();
+    assert!(is_gapless(&times), "{times:?}");
+    first.stop(&site).await;
+    second.stop(&site).await;
 }

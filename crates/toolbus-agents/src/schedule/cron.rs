@@ -91,6 +91,12 @@ mod tests {
         times.take(number).map(|time| cron.local(time).unwrap().strftime("%m-%d %H:%M:%S %:z").to_string()).collect()
     }
 
+    /// The day of the first time after `from`.
+    fn day(text: &str, from: &str) -> Option<String> {
+        let cron = CronExpression::parse(text, berlin()).unwrap();
+        cron.next_after(seconds(from)).map(|time| cron.local(time).unwrap().strftime("%Y-%m-%d").to_string())
+    }
+
     #[test]
     fn a_time_that_a_clock_change_leaves_out_is_made_up_for_and_one_that_comes_twice_is_taken_once() {
         let in_spring = times("30 2 * * *", "2026-03-28T23:00:00Z", 2);
@@ -101,6 +107,24 @@ mod tests {
         assert_eq!(hourly, ["10-25 02:00:00 +02:00", "10-25 02:00:00 +01:00", "10-25 03:00:00 +01:00"]);
         let in_the_gap = times("0 * * * *", "2026-03-28T23:30:00Z", 3);
         assert_eq!(in_the_gap, ["03-29 01:00:00 +01:00", "03-29 03:00:00 +02:00", "03-29 04:00:00 +02:00"]);
+    }
+
+    #[test]
+    fn a_day_that_is_over_this_year_comes_in_the_next_one() {
+        assert_eq!(day("30 14 19 3 *", "2026-03-20T12:00:00Z"), Some("2027-03-19".to_owned()));
+        assert_eq!(day("0 12 20 3 *", "2026-03-20T11:00:00Z"), Some("2027-03-20".to_owned()), "now is over");
+    }
+
+    #[test]
+    fn the_leap_day_comes_in_leap_years_alone() {
+        assert_eq!(day("0 0 29 2 *", "2026-03-20T12:00:00Z"), Some("2028-02-29".to_owned()));
+        assert_eq!(day("0 0 29 2 *", "2096-03-01T00:00:00Z"), Some("2104-02-29".to_owned()), "2100 is none");
+        assert_eq!(day("0 0 L 2 *", "2027-02-01T00:00:00Z"), Some("2027-02-28".to_owned()));
+    }
+
+    #[test]
+    fn the_thirtieth_of_february_never_comes() {
+        assert_eq!(day("0 0 30 2 *", "2026-03-20T12:00:00Z"), None);
     }
 
     #[test]

@@ -3,22 +3,29 @@
 //! One process does so at a time: where processes share a store, the one that holds the lease. A task stays due until
 //! the broker has confirmed its message and put it into a queue; then the store is told, so that a crash between the two
 //! publishes the message again, with the same id.
+//!
+//! Where a task calls a tool, the store has the time before the call begins, and the message is published when the call
+//! has ended. Other tasks do not wait for that.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
-use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
-use toolbus_core::Clock;
-use toolbus_core::bus::{Bus, Outgoing, PublishError, Routing, Target};
-use toolbus_protocol::{Envelope, Random, ScheduledTaskMessage, derived_message_id, header, message_type, topic};
+use toolbus_core::bus::{Bus, PublishError, Routing};
+use toolbus_core::policy::PolicyHandle;
+use toolbus_core::{Clock, Invoker};
+use toolbus_protocol::Random;
 
+use super::calls::{DueCall, ScheduledCalls, TRIES};
 use super::config::ScheduleConfig;
+use super::cron::CronError;
 use super::lease::Lease;
+use super::message::{body, message};
 use super::task::{DueTimes, Task};
 use super::task_store::TaskStore;
 use crate::share_values::ShareValueError;
@@ -37,8 +44,6 @@ const MAX_RETRY: Duration = Duration::from_secs(5 * 60);
 /// Agents whose tasks are published at a time, and tasks of each.
 const SHARES: usize = 32;
 const MESSAGES: usize = 64;
-/// The profile under which agents do what was scheduled.
-const PROFILE: &str = "scheduled";
 
 /// Publishes the tasks of a store when they are due.
 pub struct Scheduler {
@@ -56,6 +61,9 @@ pub struct Scheduler {
     failing: HashMap<String, Retry>,
     /// What was published, and the store could not be told, by the id of its task.
     unsettled: HashMap<String, Published>,
+    calls: ScheduledCalls,
+    /// Whether nothing begins any more.
+    is_stopping: bool,
     /// The last change that was read, and when everything was.
     read: Option<(Option<Vec<u8>>, Instant)>,
     /// The latest time of the wall clock.
@@ -92,13 +100,25 @@ enum PublishFailure {
     #[error("the broker does not confirm it")]
     Late,
     #[error("the expression cannot be read: {0}")]
-    Cron(String),
+    Cron(#[from] CronError),
     #[error("another process may publish by now")]
     LeaseEnded,
 }
 
+/// What was done of a share.
+struct SharePass {
+    published: Vec<Published>,
+    /// Calls whose times the store has.
+    calls: Vec<DueCall>,
+    /// Whether calls are due that found no place to run.
+    is_waiting: bool,
+    /// The tasks that there are then.
+    tasks: Result<Vec<Task>, ShareValueError>,
+}
+
 impl Scheduler {
-    /// A scheduler; `is_shared` says that other processes may use the store.
+    /// A scheduler, which calls tools by `invoker`, as agents of `policy`; `is_shared` says that other processes may use
+    /// the store.
     #[must_use]
     pub fn new(
         tasks: TaskStore,
@@ -106,6 +126,7 @@ impl Scheduler {
         bus: Arc<dyn Bus>,
         name: String,
         is_shared: bool,
+        (invoker, policy): (Arc<dyn Invoker>, PolicyHandle),
         (clock, random): (Clock, Random),
     ) -> Self {
         let lease = is_shared.then(|| Lease::new(Arc::clone(tasks.store()), random.id(), clock));
@@ -120,16 +141,23 @@ impl Scheduler {
             due,
             failing,
             unsettled,
+            calls: ScheduledCalls::new(invoker, policy),
+            is_stopping: false,
             read: None,
             latest: Duration::ZERO,
             is_away: false,
         }
     }
 
-    /// Publishes what is due until `stop` is cancelled; then it leaves the rest to other processes.
+    /// Publishes what is due until `stop` is cancelled and the calls that run have ended; then it leaves the rest to other
+    /// processes.
     pub async fn run(mut self, stop: CancellationToken) {
         let tasks = self.tasks.clone();
-        while !stop.is_cancelled() {
+        loop {
+            self.is_stopping = stop.is_cancelled();
+            if self.is_stopping && self.calls.are_over() {
+                break;
+            }
             let wait = match self.step().await {
                 Ok(wait) => {
                     if std::mem::take(&mut self.is_away) {
@@ -148,7 +176,8 @@ impl Scheduler {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = tasks.changed() => {}
-                () = stop.cancelled() => {}
+                () = self.calls.changed() => {}
+                () = stop.cancelled(), if !self.is_stopping => {}
             }
         }
         if let Some(lease) = &mut self.lease {
@@ -158,12 +187,15 @@ impl Scheduler {
 
     /// Publishes what is due now; returns how long to wait.
     async fn step(&mut self) -> Result<Duration, ShareValueError> {
+        self.take_ended();
         let until = match &mut self.lease {
             None => None,
             Some(lease) => match lease.hold().await? {
                 Some(until) => Some(until),
                 None => {
                     self.read = None;
+                    // The process that publishes now asks the ledger.
+                    self.calls.retain(|_| false);
                     return Ok(PERIOD);
                 }
             },
@@ -176,8 +208,10 @@ impl Scheduler {
         let publishing: Vec<BoxFuture<'_, _>> = due.into_iter().map(publish).collect();
         let published: Vec<_> = stream::iter(publishing).buffer_unordered(SHARES).collect().await;
         let mut away = None;
-        for ((published, tasks), share) in published {
+        for (SharePass { published, calls, is_waiting, tasks }, share) in published {
             published.iter().for_each(|one| self.note(one));
+            calls.into_iter().for_each(|call| self.calls.start(&share, call));
+            self.calls.note_waiting(&share, is_waiting);
             let settled = published.into_iter().map(|one| (one.id.clone(), one));
             match tasks {
                 Ok(tasks) => {
@@ -193,105 +227,199 @@ impl Scheduler {
         if let Some(error) = away {
             return Err(error);
         }
+        if self.is_stopping {
+            return Ok(PERIOD);
+        }
         let now = self.now();
         let next = self.due.values().min().map(|at| Duration::from_millis(at.saturating_sub(now)));
         Ok(next.unwrap_or(PERIOD).min(PERIOD))
     }
 
-    /// Reads everything again where something may have changed.
+    /// Reads again what may have changed.
     async fn refresh(&mut self) -> Result<(), ShareValueError> {
         let wall = self.clock.since_epoch();
         let is_set_back = wall + SET_BACK < self.latest;
         self.latest = if is_set_back { wall } else { wall.max(self.latest) };
         let change = self.tasks.last_change().await?;
         if let Some((known, at)) = &self.read
-            && *known == change
             && !is_set_back
             && self.clock.since(*at) < RELOAD
         {
-            return Ok(());
+            if *known == change {
+                return Ok(());
+            }
+            if let Some(shares) = self.tasks.changed_between(known.as_deref(), change.as_deref()) {
+                let at = *at;
+                for share in shares {
+                    self.read_share(share, wall.as_secs()).await?;
+                }
+                self.read = Some((change, at));
+                return Ok(());
+            }
         }
         let read = (change, self.clock.now());
         let shares = self.tasks.shares().await?;
         let mut ids = HashSet::new();
         self.due.clear();
         for share in shares {
-            let mut tasks = match self.tasks.read(&share).await {
-                Err(ShareValueError::Store(error)) => return Err(error.into()),
-                Err(error) => {
-                    tracing::warn!(%error, "tasks of an agent are not published");
-                    continue;
-                }
-                Ok(tasks) => tasks,
-            };
-            let now = wall.as_secs();
-            if tasks.iter_mut().any(|task| task.follow_clock(now)) {
-                tracing::warn!(share, "the clock was ahead when tasks were published or made: they begin anew");
-                let begun = self.tasks.update(&share, |tasks| {
-                    for task in tasks.iter_mut() {
-                        let _ = task.follow_clock(now);
-                    }
-                    Ok::<_, Infallible>(tasks.clone())
-                });
-                tasks = match begun.await? {
-                    Ok(tasks) => tasks,
-                };
-            }
-            ids.extend(tasks.iter().map(|task| task.id.clone()));
-            self.plan(share, &tasks);
+            ids.extend(self.read_share(share, wall.as_secs()).await?);
         }
         self.failing.retain(|id, _| !is_set_back && ids.contains(id));
         self.unsettled.retain(|id, _| ids.contains(id));
+        self.calls.retain(|id| ids.contains(id));
         self.read = Some(read);
         Ok(())
     }
 
-    /// Notes when a share is due next.
+    /// Reads the tasks of a share; returns their ids.
+    async fn read_share(&mut self, share: String, now: u64) -> Result<Vec<String>, ShareValueError> {
+        let mut tasks = match self.tasks.read(&share).await {
+            Err(ShareValueError::Store(error)) => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!(%error, "tasks of an agent are not published");
+                return Ok(Vec::new());
+            }
+            Ok(tasks) => tasks,
+        };
+        if tasks.iter_mut().any(|task| task.follow_clock(now)) {
+            tracing::warn!(share, "the clock was ahead when tasks were published or made: they begin anew");
+            let begun = self.tasks.update(&share, |tasks| {
+                for task in tasks.iter_mut() {
+                    let _ = task.follow_clock(now);
+                }
+                Ok::<_, Infallible>(tasks.clone())
+            });
+            tasks = match begun.await? {
+                Ok(tasks) => tasks,
+            };
+        }
+        self.plan(share, &tasks);
+        Ok(tasks.into_iter().map(|task| task.id).collect())
+    }
+
+    /// Notes when a share is due next. Calls that run, and those that wait for a place to run, are looked at when one ends.
     fn plan(&mut self, share: String, tasks: &[Task]) {
-        let at = |task: &Task| (task.next * 1000).max(self.failing.get(&task.id).map_or(0, |retry| retry.at));
-        match tasks.iter().map(at).min() {
+        let is_waiting = self.calls.is_waiting(&share);
+        let at = |task: &Task| {
+            let has_to_call = task.tool.is_some() && !self.is_answered(task);
+            let is_later = has_to_call && (is_waiting || self.calls.is_running(task));
+            let due = if task.begun.is_some() { 0 } else { task.next * 1000 };
+            (!is_later).then(|| due.max(self.failing.get(&task.id).map_or(0, |retry| retry.at)))
+        };
+        match tasks.iter().filter_map(at).min() {
             Some(at) => self.due.insert(share, at),
             None => self.due.remove(&share),
         };
     }
 
-    /// Publishes what is due of a share, and tells the store; returns what was published, and the tasks that there are then.
-    async fn publish_share(
-        &self,
-        share: &str,
-        until: Option<Instant>,
-    ) -> (Vec<Published>, Result<Vec<Task>, ShareValueError>) {
+    /// Takes calls that have ended: what became of them is published, or they are tried again.
+    fn take_ended(&mut self) {
+        let (ended, waiting) = self.calls.take_ended();
+        self.due.extend(waiting.into_iter().map(|share| (share, 0)));
+        for call in ended {
+            self.due.insert(call.share.clone(), 0);
+            let id = &call.task.id;
+            // The next process asks the ledger what became of it.
+            if self.is_stopping && call.result.is_err() {
+                continue;
+            }
+            let tries = self.failing.get(id).map_or(0, |retry| retry.tries);
+            match call.retry_after().filter(|_| tries + 1 < TRIES) {
+                Some(wait) => {
+                    let wait = wait.max(MIN_RETRY.saturating_mul(1 << tries.min(10)));
+                    let at = self.now().saturating_add(millis(wait));
+                    self.failing.insert(id.clone(), Retry { tries: tries + 1, at });
+                }
+                None => {
+                    self.failing.remove(id);
+                    self.calls.keep(call);
+                }
+            }
+        }
+    }
+
+    /// Whether the call of a task was made, and its message is to be published or noted.
+    fn is_answered(&self, task: &Task) -> bool {
+        self.calls.message_of(task).is_some() || self.unsettled.get(&task.id).is_some_and(|one| one.next == task.next)
+    }
+
+    /// Publishes what is due of a share, and tells the store of that and of the calls that may begin.
+    async fn publish_share(&self, share: &str, until: Option<Instant>) -> SharePass {
+        let mut pass = SharePass { published: Vec::new(), calls: Vec::new(), is_waiting: false, tasks: Ok(Vec::new()) };
         // Read now, so that a task that was cancelled by another process is not published.
         let tasks = match self.tasks.read(share).await {
             Ok(tasks) => tasks,
-            Err(error) => return (Vec::new(), Err(error)),
+            Err(error) => return SharePass { tasks: Err(error), ..pass },
         };
         let now = self.now();
-        let is_due =
-            |task: &&Task| task.next * 1000 <= now && self.failing.get(&task.id).is_none_or(|retry| retry.at <= now);
-        let publish = |task| self.publish_task(task, now / 1000, until).boxed();
-        let publishing: Vec<BoxFuture<'_, _>> = tasks.iter().filter(is_due).map(publish).collect();
-        let published: Vec<Published> = stream::iter(publishing).buffer_unordered(MESSAGES).collect().await;
-        if published.is_empty() {
-            return (published, Ok(tasks));
+        let is_due = |task: &&Task| {
+            let has_come = task.begun.is_some() || task.next * 1000 <= now;
+            has_come && self.failing.get(&task.id).is_none_or(|retry| retry.at <= now)
+        };
+        let mut publishing: Vec<BoxFuture<'_, Published>> = Vec::new();
+        for task in tasks.iter().filter(is_due) {
+            let is_answered = self.is_answered(task);
+            if is_answered || (task.tool.is_none() && !self.is_stopping) {
+                publishing.push(self.publish_task(task, now / 1000, until).boxed());
+            } else if task.tool.is_some() && !self.is_stopping && !self.calls.is_running(task) {
+                self.call(share, task, now / 1000, &mut pass);
+            }
         }
-        let settled = self.settle(share, &published).await;
-        (published, settled)
+        pass.published.extend(stream::iter(publishing).buffer_unordered(MESSAGES).collect::<Vec<_>>().await);
+        if pass.published.is_empty() && pass.calls.is_empty() {
+            return SharePass { tasks: Ok(tasks), ..pass };
+        }
+        pass.tasks = self.settle(share, &pass).await;
+        let written: HashSet<&str> = match &pass.tasks {
+            Ok(tasks) => tasks.iter().filter(|task| task.begun.is_some()).map(|task| task.id.as_str()).collect(),
+            Err(_) => HashSet::new(),
+        };
+        pass.calls.retain(|call| written.contains(call.task.id.as_str()));
+        pass
     }
 
-    /// Tells the store what was published.
-    async fn settle(&self, share: &str, published: &[Published]) -> Result<Vec<Task>, ShareValueError> {
+    /// Notes the call of a task that is due, if there is a place for it.
+    fn call(&self, share: &str, task: &Task, now: u64, pass: &mut SharePass) {
+        let (id, next) = (task.id.clone(), task.next);
+        let due = match task.begun {
+            Some(time) => Ok(DueTimes { times: vec![time], next: None }),
+            None => self.due(task, now),
+        };
+        let (first, then, failure) = match due {
+            Ok(DueTimes { times, next }) => (times.first().copied(), next, None),
+            Err(failure) => (None, Some(next), Some(failure)),
+        };
+        let Some(time) = first else {
+            pass.published.push(Published { id, next, last: None, then, failure });
+            return;
+        };
+        let room = self.calls.room_of(share).saturating_sub(pass.calls.len());
+        match (room > 0).then(|| self.calls.slot()).flatten() {
+            Some(slot) => pass.calls.push(DueCall { task: Task { begun: Some(time), ..task.clone() }, time, slot }),
+            None => pass.is_waiting = true,
+        }
+    }
+
+    /// Tells the store what was published, and which calls may begin.
+    async fn settle(&self, share: &str, pass: &SharePass) -> Result<Vec<Task>, ShareValueError> {
         let settled = self.tasks.update(share, |tasks| {
-            for Published { id, next, last, then, .. } in published {
+            for Published { id, next, last, then, .. } in &pass.published {
                 // Another one where it was replaced or published by another process meanwhile.
                 let is_same = |task: &&mut Task| task.id == *id && task.next == *next;
                 match (tasks.iter_mut().find(is_same), then) {
                     (Some(task), Some(then)) => {
+                        task.begun = task.begun.filter(|_| last.is_none());
                         task.last = last.or(task.last);
                         task.next = *then;
                     }
                     (Some(_), None) => tasks.retain(|task| task.id != *id),
                     (None, _) => {}
+                }
+            }
+            for DueCall { task: called, time, .. } in &pass.calls {
+                let is_same = |task: &&mut Task| task.id == called.id && task.next == called.next;
+                if let Some(task) = tasks.iter_mut().find(is_same) {
+                    task.begun.get_or_insert(*time);
                 }
             }
             Ok::<_, Infallible>(tasks.clone())
@@ -301,22 +429,32 @@ impl Scheduler {
         }
     }
 
-    /// Publishes every time of a task that is due, until one fails.
+    /// The times of a task that are due.
+    fn due(&self, task: &Task, now: u64) -> Result<DueTimes, PublishFailure> {
+        let due = task.due(now, self.config.missed, self.config.max_missed)?;
+        Ok(due.unwrap_or(DueTimes { times: Vec::new(), next: Some(task.next) }))
+    }
+
+    /// Publishes what became of the call of a task, or else every time of it that is due, until one fails.
     async fn publish_task(&self, task: &Task, now: u64, until: Option<Instant>) -> Published {
         let (id, next) = (task.id.clone(), task.next);
         if let Some(Published { last, then, .. }) = self.unsettled.get(&id).filter(|one| one.next == next) {
             return Published { id, next, last: *last, then: *then, failure: None };
         }
-        let due = match task.due(now, self.config.missed, self.config.max_missed) {
-            Ok(due) => due.unwrap_or(DueTimes { times: Vec::new(), next: Some(next) }),
-            Err(error) => {
-                let failure = Some(PublishFailure::Cron(error.to_string()));
-                return Published { id, next, last: None, then: Some(next), failure };
-            }
+        if let Some(message) = self.calls.message_of(task) {
+            let time = message.time;
+            return match self.publish(task, time, message.body.clone(), until).await {
+                Ok(()) => Published { id, next, last: Some(time), then: task.next_after(time), failure: None },
+                Err(failure) => Published { id, next, last: None, then: Some(next), failure: Some(failure) },
+            };
+        }
+        let due = match self.due(task, now) {
+            Ok(due) => due,
+            Err(failure) => return Published { id, next, last: None, then: Some(next), failure: Some(failure) },
         };
         let mut last = None;
         for time in due.times {
-            if let Err(failure) = self.publish(task, time, until).await {
+            if let Err(failure) = self.publish(task, time, body(task, time, None), until).await {
                 return Published { id, next, last, then: Some(time), failure: Some(failure) };
             }
             last = Some(time);
@@ -325,26 +463,8 @@ impl Scheduler {
     }
 
     /// Publishes a message of a task.
-    async fn publish(&self, task: &Task, time: u64, until: Option<Instant>) -> Result<(), PublishFailure> {
-        let Task { id, agent, name, description, .. } = task;
-        let message_id = derived_message_id(agent.as_str(), id, &time.to_string());
-        let kind = message_type::SCHEDULED_TASK_MESSAGE;
-        let mut envelope = Envelope::outgoing(kind, &self.name, message_id, self.clock.wall())
-            .with_header(header::TOOL_PROFILE, PROFILE);
-        envelope.destination = Some(agent.to_string());
-        let due_at = i64::try_from(time).ok().and_then(|time| Timestamp::from_second(time).ok());
-        let body = ScheduledTaskMessage {
-            task_name: name.clone(),
-            description: description.clone(),
-            due_at: due_at.map(|time| time.to_string()),
-        };
-        let message = Outgoing {
-            target: Target::Topic(topic::scheduled_task(agent.as_str())),
-            mandatory: true,
-            proven: false,
-            properties: envelope.into_properties().into(),
-            body: serde_json::to_vec(&body).unwrap_or_default().into(),
-        };
+    async fn publish(&self, task: &Task, time: u64, body: Bytes, until: Option<Instant>) -> Result<(), PublishFailure> {
+        let message = message(task, time, body, &self.name, self.clock);
         let now = self.clock.now();
         let limit = until.map_or(PUBLISH_TIME, |until| until.saturating_duration_since(now).min(PUBLISH_TIME));
         if limit.is_zero() {
@@ -352,7 +472,7 @@ impl Scheduler {
         }
         match tokio::time::timeout(limit, self.bus.publish(&message)).await {
             Ok(Ok(Routing::Routed)) => Ok(()),
-            Ok(Ok(Routing::Unroutable)) => Err(PublishFailure::Unroutable(agent.to_string())),
+            Ok(Ok(Routing::Unroutable)) => Err(PublishFailure::Unroutable(task.agent.to_string())),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(PublishFailure::Late),
         }
@@ -362,8 +482,10 @@ impl Scheduler {
     fn note(&mut self, Published { id, failure, .. }: &Published) {
         let Some(failure) = failure else {
             self.failing.remove(id);
+            self.calls.published(id);
             return;
         };
+        self.calls.not_published(id);
         let now = self.now();
         let retry = self.failing.entry(id.clone()).or_insert(Retry { tries: 0, at: 0 });
         let wait = match failure {

@@ -2,7 +2,9 @@
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use toolbus_core::caller::AgentName;
+use toolbus_protocol::derived_message_id;
 
 use super::config::Missed;
 use super::cron::{CronError, CronExpression};
@@ -31,6 +33,23 @@ pub(crate) struct Task {
     /// The last time that was published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<u64>,
+    /// What is called at each time; absent: the agent is told that the time has come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tool: Option<ScheduledCall>,
+    /// The time whose call may have begun, and whose result is not published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) begun: Option<u64>,
+}
+
+/// The call of a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ScheduledCall {
+    pub(crate) name: String,
+    pub(crate) arguments: Map<String, Value>,
+    /// The binding of the request that scheduled it, which narrows what the agent may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) binding: Option<String>,
 }
 
 /// What is to be published of a task.
@@ -54,6 +73,17 @@ impl Task {
 
     pub(crate) fn expression(&self) -> Result<CronExpression, CronError> {
         CronExpression::parse(&self.cron, self.zone())
+    }
+
+    /// Identifies the message and the call of a time: the same in every process.
+    pub(crate) fn fire_key(&self, time: u64) -> String {
+        derived_message_id(self.agent.as_str(), &self.id, &time.to_string())
+    }
+
+    /// The first time after that of a call; `None` where the task has ended, or its expression cannot be read any more.
+    pub(crate) fn next_after(&self, time: u64) -> Option<u64> {
+        let cron = self.expression().ok().filter(|_| !self.run_once)?;
+        cron.next_after(time)
     }
 
     /// What is due at `now`; `None` if that is nothing.
@@ -120,6 +150,8 @@ mod tests {
             created: START,
             next: START + 60,
             last: None,
+            tool: None,
+            begun: None,
         }
     }
 

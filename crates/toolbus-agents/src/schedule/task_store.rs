@@ -1,7 +1,9 @@
 //! The tasks in the store: one value for each share, which is an agent with a section, or all others together.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use toolbus_core::store::Store;
 use toolbus_protocol::Random;
@@ -11,14 +13,25 @@ use crate::share_values::{ShareValueError, ShareValues};
 
 /// What schedulers know of each other and of changes.
 pub(super) const SCHEDULER: &str = "scheduler";
-/// Key of a text that is another one after each change by a tool.
+/// Key of the latest changes by tools.
 const CHANGE: &str = "change";
+/// Changes that are remembered; a scheduler that has not seen the one before them reads everything.
+const CHANGES: usize = 64;
+
+/// A change by a tool.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Change {
+    id: String,
+    /// Whose tasks have changed.
+    share: String,
+}
 
 /// Keeps tasks. Cheap to clone.
 #[derive(Clone)]
 pub struct TaskStore {
     store: Arc<dyn Store>,
     tasks: ShareValues,
+    changes: ShareValues,
     /// Tells the scheduler of this process of changes.
     changed: Arc<Notify>,
     random: Random,
@@ -29,7 +42,8 @@ impl TaskStore {
     #[must_use]
     pub fn new(store: Arc<dyn Store>, random: Random) -> Self {
         let tasks = ShareValues::new(Arc::clone(&store), "schedules");
-        Self { store, tasks, changed: Arc::default(), random }
+        let changes = ShareValues::new(Arc::clone(&store), SCHEDULER);
+        Self { store, tasks, changes, changed: Arc::default(), random }
     }
 
     pub(super) fn store(&self) -> &Arc<dyn Store> {
@@ -56,16 +70,38 @@ impl TaskStore {
         self.tasks.update(share, change).await
     }
 
-    /// Tells schedulers, also of other processes, that tasks have changed.
-    pub(super) async fn tell(&self) -> Result<(), ShareValueError> {
-        let told = self.store.put(SCHEDULER, CHANGE, self.random.id().into_bytes()).await;
+    /// Tells schedulers, also of other processes, that tasks of a share have changed.
+    pub(super) async fn tell(&self, share: &str) -> Result<(), ShareValueError> {
+        let change = Change { id: self.random.id(), share: share.to_owned() };
+        let told = self.changes.update(CHANGE, |changes: &mut Vec<Change>| {
+            changes.push(change.clone());
+            changes.drain(..changes.len().saturating_sub(CHANGES));
+            Ok::<_, Infallible>(())
+        });
+        let told = match told.await {
+            Ok(Ok(())) => Ok(()),
+            Err(ShareValueError::Store(error)) => Err(error.into()),
+            // Schedulers do not know what has changed before this one, and read everything.
+            Err(_) => self.changes.put(CHANGE, &vec![change]).await,
+        };
         self.changed.notify_one();
-        Ok(told?)
+        told
     }
 
-    /// A text that is another one after each change.
+    /// The latest changes, as the store has them: other bytes after each.
     pub(super) async fn last_change(&self) -> Result<Option<Vec<u8>>, ShareValueError> {
         Ok(self.store.get(SCHEDULER, CHANGE).await?)
+    }
+
+    /// The shares that have changed between two of [`Self::last_change`]; `None` if that cannot be told.
+    pub(super) fn changed_between(&self, earlier: Option<&[u8]>, later: Option<&[u8]>) -> Option<Vec<String>> {
+        let read = |value| self.changes.parse::<Vec<Change>>(CHANGE, value).ok();
+        let (last, later) = (read(earlier)?.pop()?, read(later)?);
+        let place = later.iter().position(|change| change.id == last.id)?;
+        let mut shares: Vec<String> = later.into_iter().skip(place + 1).map(|change| change.share).collect();
+        shares.sort();
+        shares.dedup();
+        Some(shares)
     }
 
     /// Waits for a change by a tool of this process.
@@ -76,8 +112,6 @@ impl TaskStore {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
     use toolbus_store::Memory;
 
     use super::*;
@@ -97,5 +131,26 @@ mod tests {
         assert_eq!((read[0].name.as_str(), read[0].zone.as_str(), read[0].last), ("Mail", "Europe/Berlin", None));
         tasks(&store).update("ana", |_| Ok::<_, Infallible>(())).await.unwrap().unwrap();
         assert_eq!(store.get("schedules", "ana").await, Ok(Some(FIRST.into())));
+    }
+
+    #[tokio::test]
+    async fn changes_are_told_by_share_unless_too_many_were_missed_or_another_version_told_of_them() {
+        let store = Arc::new(Memory::default());
+        let tasks = tasks(&store);
+        let shares = async |tell: &[&str]| {
+            let before = tasks.last_change().await.unwrap();
+            for share in tell {
+                tasks.tell(share).await.unwrap();
+            }
+            let after = tasks.last_change().await.unwrap();
+            tasks.changed_between(before.as_deref(), after.as_deref())
+        };
+        assert_eq!(shares(&["ana"]).await, None, "there may have been changes before the first");
+        assert_eq!(shares(&["bob", "ana", "bob"]).await, Some(vec!["ana".to_owned(), "bob".to_owned()]));
+        assert_eq!(shares(&[]).await, Some(Vec::new()));
+        assert_eq!(shares(&["ana"; CHANGES]).await, None);
+        store.put(SCHEDULER, CHANGE, b"a text of an earlier version".into()).await.unwrap();
+        assert_eq!(shares(&["ana"]).await, None);
+        assert_eq!(shares(&["ana"]).await, Some(vec!["ana".to_owned()]));
     }
 }

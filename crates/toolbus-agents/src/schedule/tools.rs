@@ -1,22 +1,26 @@
 //! The tools: `schedule_task`, `list_scheduled_tasks` and `cancel_scheduled_task`.
+//!
+//! A call that is to be scheduled passes the gates of a call of now, as its caller and as what it will run as, so that
+//! mistakes are told at once; when it runs, they are asked again.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 use serde::Deserialize;
-use serde_json::{Value, json};
-use toolbus_core::Clock;
-use toolbus_core::caller::AgentName;
+use serde_json::{Map, Value, json};
+use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::store::StoreError;
-use toolbus_core::text::shown;
+use toolbus_core::text::{shortened, shown};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::{Clock, Gates, ToolRef};
 use toolbus_protocol::Random;
 
 use super::config::ScheduleConfig;
 use super::cron::{CronExpression, shown_in, zone_name};
-use super::task::Task;
+use super::message::PROFILE;
+use super::task::{ScheduledCall, Task};
 use super::task_store::TaskStore;
 use crate::share_values::ShareValueError;
 
@@ -35,6 +39,12 @@ const MAX_NAME: usize = 100;
 const MAX_DESCRIPTION: usize = 4000;
 /// Longest expression, in characters.
 const MAX_CRON: usize = 200;
+/// Longest name of a tool, in characters.
+const MAX_TOOL: usize = 200;
+/// Largest arguments of a tool, in bytes of JSON.
+const MAX_ARGUMENTS: usize = 64 * 1024;
+/// Longest text of arguments in a list, in characters.
+const MAX_SHOWN: usize = 200;
 /// How late a task is shown as overdue, in seconds.
 const OVERDUE: u64 = 5;
 
@@ -42,6 +52,7 @@ const OVERDUE: u64 = 5;
 #[derive(Clone)]
 pub struct ScheduleTools {
     tasks: TaskStore,
+    gates: Arc<Gates>,
     config: Arc<ScheduleConfig>,
     zone: TimeZone,
     clock: Clock,
@@ -49,11 +60,11 @@ pub struct ScheduleTools {
 }
 
 impl ScheduleTools {
-    /// Tools for these tasks.
+    /// Tools for these tasks, whose calls `gates` let pass.
     #[must_use]
-    pub fn new(config: &ScheduleConfig, tasks: TaskStore, clock: Clock, random: Random) -> Self {
+    pub fn new(config: &ScheduleConfig, tasks: TaskStore, gates: Arc<Gates>, clock: Clock, random: Random) -> Self {
         let zone = config.zone().unwrap_or(TimeZone::UTC);
-        Self { tasks, config: Arc::new(config.clone()), zone, clock, random }
+        Self { tasks, gates, config: Arc::new(config.clone()), zone, clock, random }
     }
 
     /// The three tools.
@@ -78,7 +89,8 @@ fn schedule_descriptor(zone: &TimeZone) -> ToolDescriptor {
         SCHEDULE,
         "Schedules a task for yourself: at each of the times, you receive its name and description as a message, and do then \
          what the description says. Use it for reminders and for what recurs. You will know nothing else of this \
-         conversation, so write a description that says everything. A task of the same name is replaced.",
+         conversation, so write a description that says everything. With `tool`, you schedule a call, and receive its \
+         result. A task of the same name is replaced.",
         Effect::Effectful,
         json!({
             "type": "object",
@@ -92,6 +104,16 @@ fn schedule_descriptor(zone: &TimeZone) -> ToolDescriptor {
                 "runOnce": { "type": "boolean", "description": "The same as `run_once`" },
                 "timezone": text(64, &format!("IANA name of the time zone of `cron`, such as `Europe/Berlin`; default \
                     `{zone}`")),
+                "tool": {
+                    "type": "object",
+                    "description": "A call of a tool that you may use, which is made at each of the times",
+                    "properties": {
+                        "name": text(MAX_TOOL, "The tool's name"),
+                        "arguments": { "type": "object", "description": "Its arguments; default none" },
+                    },
+                    "required": ["name"],
+                    "additionalProperties": false,
+                },
             },
             "required": ["name", "cron", "description"],
             "additionalProperties": false,
@@ -143,6 +165,21 @@ struct ScheduleArguments {
     #[serde(rename = "runOnce")]
     run_once_alias: Option<bool>,
     timezone: Option<String>,
+    tool: Option<ToolArguments>,
+}
+
+#[derive(Deserialize)]
+struct ToolArguments {
+    name: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+}
+
+/// Why a task was not stored.
+enum NotStored {
+    NoRoom,
+    /// There is one of the name, and the caller may not end it.
+    NotReplaced,
 }
 
 #[derive(Deserialize)]
@@ -154,20 +191,40 @@ impl Executor for Schedule {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let tools = &self.0;
         let agent = agent(&call)?;
-        let (task, now) = (tools.task(&agent, arguments(&call)?).await?, tools.now());
+        let mut arguments: ScheduleArguments = arguments(&call)?;
+        let scheduled = match arguments.tool.take() {
+            Some(tool) => Some(tools.checked(&call, &agent, tool).await?),
+            None => None,
+        };
+        let task = Task { tool: scheduled, ..tools.task(&agent, arguments).await? };
+        let now = tools.now();
+        // Replacing a task ends it.
+        let may_replace = tools.gates.access().effective(&call.caller).get(CANCEL).is_some();
         let (next, max_tasks) = (task.next, tools.config.max_tasks);
         let share = call.caller.share();
         let changed = tools.tasks.update(&share, |tasks| {
+            let before = tasks.len();
             tasks.retain(|other| !other.is_named(&agent, &task.name));
+            if tasks.len() < before && !may_replace {
+                return Err(NotStored::NotReplaced);
+            }
             if tasks.len() >= max_tasks {
-                return Err(());
+                return Err(NotStored::NoRoom);
             }
             tasks.push(task.clone());
             Ok(())
         });
         match changed.await {
             Ok(Ok(())) => {}
-            Ok(Err(())) => {
+            Ok(Err(NotStored::NotReplaced)) => {
+                let text = format!(
+                    "There is a task named '{}', and you may not cancel tasks, which replacing it would do. Choose \
+                     another name.",
+                    shown(&task.name)
+                );
+                return Err(ToolFailure::new(Cause::NotAllowed, text));
+            }
+            Ok(Err(NotStored::NoRoom)) => {
                 let text = format!("Nothing was scheduled: there is room for {max_tasks} tasks. Cancel one of them.");
                 return Ok(ToolOutput::error(text));
             }
@@ -178,12 +235,13 @@ impl Executor for Schedule {
             }
             Err(error) => return Err(away(&error)),
         }
-        tools.tasks.tell().await.map_err(|error| away(&error))?;
+        tools.tasks.tell(&share).await.map_err(|error| away(&error))?;
         let zone = task.zone();
-        let Task { name, cron, .. } = task;
+        let Task { name, cron, tool, .. } = task;
+        let called = tool.map_or_else(String::new, |call| format!(" `{}` is called then.", call.name));
         let (next, now, zone) = (shown_in(&zone, next), shown_in(&zone, now), zone_name(&zone));
         Ok(ToolOutput::text(format!(
-            "Scheduled task '{name}' with cron '{cron}'. Next fire: {next} ({zone}). Current time: {now}."
+            "Scheduled task '{name}' with cron '{cron}'. Next fire: {next} ({zone}). Current time: {now}.{called}"
         )))
     }
 }
@@ -191,7 +249,7 @@ impl Executor for Schedule {
 impl ScheduleTools {
     /// The task that the arguments ask for.
     async fn task(&self, agent: &AgentName, arguments: ScheduleArguments) -> Result<Task, ToolFailure> {
-        let ScheduleArguments { name, cron, description, run_once, run_once_alias, timezone } = arguments;
+        let ScheduleArguments { name, cron, description, run_once, run_once_alias, timezone, tool: _ } = arguments;
         if name.chars().any(char::is_control) || name.trim().is_empty() {
             return Err(invalid("name", &name, "is no name: expected visible characters on one line"));
         }
@@ -236,7 +294,48 @@ impl ScheduleTools {
             created: now,
             next,
             last: None,
+            tool: None,
+            begun: None,
         })
+    }
+
+    /// A call, if its caller might make it now, and may by itself at the times of a task.
+    async fn checked(
+        &self,
+        call: &ToolCall,
+        agent: &AgentName,
+        ToolArguments { name, arguments }: ToolArguments,
+    ) -> Result<ScheduledCall, ToolFailure> {
+        let text = Value::Object(arguments.clone()).to_string();
+        if text.len() > MAX_ARGUMENTS {
+            let text = format!("Argument `tool`: the arguments have {} bytes; at most {MAX_ARGUMENTS}.", text.len());
+            return Err(ToolFailure::new(Cause::InvalidArguments, text));
+        }
+        let binding = call.caller.binding.clone();
+        let access = self.gates.access();
+        let now = access.effective(&call.caller);
+        self.gates.resolve(&now, &call.caller, ToolRef::named(&name)).map_err(of_tool)?;
+        let later = Caller { profile: Some(PROFILE.into()), binding, ..access.agent(agent.clone()) };
+        let effective = access.effective(&later);
+        let allowed = self.gates.resolve(&effective, &later, ToolRef::named(&name)).map_err(of_tool)?;
+        if *allowed.tool.descriptor.source == *SOURCE {
+            return Err(invalid("tool", &name, "cannot be scheduled: a schedule makes no schedules"));
+        }
+        let sharer = Arc::clone(&later.owner);
+        let checked = self.gates.arguments(&effective, allowed, Some(&text), sharer, call.deadline);
+        self.gates.recipients(&effective, allowed, &checked.await.map_err(of_tool)?)?;
+        let name = allowed.tool.descriptor.name.to_string();
+        Ok(ScheduledCall { name, arguments, binding: later.binding.as_deref().map(str::to_owned) })
+    }
+}
+
+/// What is wrong with a call that is to be scheduled, as what is wrong with an argument.
+fn of_tool(failure: ToolFailure) -> ToolFailure {
+    match failure.cause {
+        Cause::UnknownTool | Cause::UnknownServer | Cause::InvalidArguments => {
+            ToolFailure::new(Cause::InvalidArguments, format!("Argument `tool`: {}", failure.message))
+        }
+        _ => failure,
     }
 }
 
@@ -281,10 +380,14 @@ fn listed(tasks: &[Task], zone: &TimeZone, now: u64) -> String {
         let overdue = if task.next + OVERDUE < now { " ⚠️ OVERDUE" } else { "" };
         let once = if task.run_once { ", once" } else { "" };
         let last = task.last.map(|last| shown_in(&zone, last));
+        let called = task.tool.as_ref().map_or_else(String::new, |ScheduledCall { name, arguments, .. }| {
+            let arguments = Value::Object(arguments.clone()).to_string();
+            format!("Calls `{}` with `{}`: ", cell(name), cell(&shortened(&arguments, MAX_SHOWN)))
+        });
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "| **{}** | `{}`{once} | {} ({}){overdue} | {} | {} |",
+            "| **{}** | `{}`{once} | {} ({}){overdue} | {} | {called}{} |",
             cell(&task.name),
             cell(&task.cron),
             shown_in(&zone, task.next),

@@ -131,13 +131,13 @@ impl Call {
         let InnerCall { caller, call_id, server, tool, arguments, deadline, cancelled, progress, .. } = inner;
         let (outer_key, idempotency_key) = match inner.origin {
             InnerOrigin::Tool => (inner.idempotency_key, None),
-            InnerOrigin::McpClient => (None, inner.idempotency_key),
+            InnerOrigin::McpClient | InnerOrigin::Schedule => (None, inner.idempotency_key),
         };
         let now = parts.settings.clock.now();
         let body_size = arguments.as_ref().map_or(0, String::len);
         let budget = deadline.map_or(TimeBudget::UNLIMITED, |deadline| TimeBudget::until(deadline, now));
-        // The answer of a call with a key is kept as a message, which has the structured part in a block.
-        let is_kept = idempotency_key.as_ref();
+        // The answer of a call with a key is kept as a message, which has the structured part in a block: for MCP clients.
+        let is_kept = idempotency_key.as_ref().filter(|_| inner.origin == InnerOrigin::McpClient);
         let headers = is_kept.map(|_| (header::STRUCTURED_CONTENT.to_owned(), "1".to_owned())).into_iter().collect();
         let request = Request {
             envelope: Envelope { headers, ..Envelope::default() },

@@ -1,5 +1,5 @@
-//! Calls that no message brings: what a tool calls for its caller, and what MCP clients call. They take the same
-//! steps as calls from the bus.
+//! Calls that no message brings: what a tool calls for its caller, what MCP clients call, and what is called at a time
+//! that an agent gave. They take the same steps as calls from the bus.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::progress::ProgressSink;
 use crate::telemetry::CallEnd;
 use crate::tool::ToolOutput;
 
-/// A call that a tool makes for its caller, or that an MCP client makes.
+/// A call that a tool makes for its caller, that an MCP client makes, or whose time has come.
 #[derive(Debug, Clone)]
 pub struct InnerCall {
     /// Where it comes from.
@@ -42,8 +42,8 @@ pub struct InnerCall {
     /// Takes the tool's reports of progress.
     pub progress: Option<ProgressSink>,
     /// From a tool: [`ToolCall::idempotency_key`](crate::tool::ToolCall::idempotency_key) of the call around it, if that makes
-    /// this one call alone; it goes on to the backend. From an MCP client: the key by which the client identifies the call,
-    /// which is then recorded, and run once.
+    /// this one call alone; it goes on to the backend. Else: the key that identifies the call, which is then recorded, and
+    /// run once.
     pub idempotency_key: Option<Arc<str>>,
 }
 
@@ -54,12 +54,14 @@ pub enum InnerOrigin {
     Tool,
     /// From a client of the MCP server.
     McpClient,
+    /// From the scheduler: its time has come.
+    Schedule,
 }
 
 /// Runs calls that no message brings.
 pub trait Invoker: Send + Sync + 'static {
-    /// Runs one, with all steps. One from a tool runs to its end, whether or not its future is polled; one
-    /// from an MCP client only while it is.
+    /// Runs one, with all steps. One from a tool runs to its end, whether or not its future is polled; another one only
+    /// while it is.
     ///
     /// # Errors
     ///
@@ -73,12 +75,12 @@ impl Invoker for Dispatcher {
         let running = match call.origin {
             // A task of its own: when the call around it is given up, this one still ends in order, and is recorded.
             InnerOrigin::Tool => self.parts.tasks.spawn(async move { dispatcher.run_within(call).await }),
-            InnerOrigin::McpClient if self.parts.direct.is_closed() => {
+            InnerOrigin::McpClient | InnerOrigin::Schedule if self.parts.direct.is_closed() => {
                 let text = "The daemon is shutting down. Try again soon.";
                 return ready(Err(ToolFailure::new(Cause::Overloaded, text))).boxed();
             }
             // In the caller's own task: the caller drives it to its end.
-            InnerOrigin::McpClient => {
+            InnerOrigin::McpClient | InnerOrigin::Schedule => {
                 let running = async move {
                     match call.idempotency_key {
                         None => dispatcher.run_within(call).await,
@@ -107,7 +109,7 @@ impl Dispatcher {
                     Abort::Failed(failure) | Abort::Ignored(failure) => failure,
                     Abort::Requeued | Abort::Known(_) => cancelled("The daemon shut down."),
                 };
-                if origin == InnerOrigin::McpClient {
+                if origin != InnerOrigin::Tool {
                     self.log_failure(&call, &failure);
                 }
                 let verdict = call.verdict(&failure, call.ran.is_some());

@@ -111,6 +111,16 @@ impl PolicyHandle {
         caller
     }
 
+    /// An agent, as the caller of what it has asked for before.
+    #[must_use]
+    pub fn agent(&self, agent: AgentName) -> Caller {
+        let current = self.current();
+        let verified = current.rules.identity.source == IdentitySource::Broker;
+        let caller = Caller { verified, ..Caller::agent(agent) };
+        let has_section = current.rules.section_of(&caller) > 0;
+        Caller { has_section, ..caller }
+    }
+
     /// What a caller may use at this moment; in a session that began earlier, with the tool sets of then.
     #[must_use]
     pub fn effective(&self, caller: &Caller) -> EffectiveTools {

@@ -1,4 +1,4 @@
-//! Calls of MCP clients that have a key.
+//! Calls that no message brings and that have a key: those of MCP clients, and scheduled ones.
 
 use std::time::Duration;
 
@@ -55,15 +55,20 @@ fn told(ended: Ended) -> (Code, Option<Outcome>) {
 
 #[tokio::test]
 async fn a_call_that_comes_again_gets_the_answer_here_and_of_another_daemon() {
-    let ledger = ledger(ROOMY);
-    let world = daemon(&ledger);
-    for _ in 0..2 {
-        assert_eq!(pay(&world).await, Ok(ToolOutput::text("paid")));
+    for origin in [InnerOrigin::McpClient, InnerOrigin::Schedule] {
+        let ledger = ledger(ROOMY);
+        let pay = async |world: &World| {
+            world.dispatcher.invoke(InnerCall { origin, ..keyed(world, "pay", &json!({})) }).await
+        };
+        let world = daemon(&ledger);
+        for _ in 0..2 {
+            assert_eq!(pay(&world).await, Ok(ToolOutput::text("paid")));
+        }
+        assert_eq!((world.runs(), world.told.ledger()), (1, vec![LedgerEvent::Replayed]));
+        let other = daemon(&ledger);
+        assert_eq!((pay(&other).await, other.runs()), (Ok(ToolOutput::text("paid")), 0));
+        assert!(world.bus.attempts().is_empty(), "its answer goes to its maker alone");
     }
-    assert_eq!((world.runs(), world.told.ledger()), (1, vec![LedgerEvent::Replayed]));
-    let other = daemon(&ledger);
-    assert_eq!((pay(&other).await, other.runs()), (Ok(ToolOutput::text("paid")), 0));
-    assert!(world.bus.attempts().is_empty(), "its answer goes to the client alone");
 }
 
 #[tokio::test]

@@ -2,15 +2,23 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Tells an agent that a task that it scheduled is due.
+use super::{ToolError, ToolInvokeResponse};
+
+/// Tells an agent that a task that it scheduled is due, or what became of the call that it scheduled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScheduledTaskMessage {
     /// Its name.
     pub task_name: String,
-    /// What is to be done.
+    /// What is to be done; of a task with a call, what it is for.
     pub description: String,
     /// The time that it was scheduled for, as RFC 3339 in UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<String>,
+    /// The result of the call that was scheduled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_response: Option<ToolInvokeResponse>,
+    /// Why that call has no result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_error: Option<ToolError>,
 }

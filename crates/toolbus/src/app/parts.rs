@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use toolbus_broker::embedded::Embedded;
 use toolbus_broker::rabbitmq::{self, RabbitMq};
-use toolbus_core::Clock;
 use toolbus_core::bus::Bus;
 use toolbus_core::events::{Discard, WebEvents};
 use toolbus_core::policy::{Capacity, PolicyHandle};
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Registry;
 use toolbus_core::toolsets::SessionSet;
+use toolbus_core::{Clock, Gates};
 
 use super::toolsets::in_sessions;
 use super::{AppError, AppServers, agents, guides, memory, pipelines, schedule, scripts, subagents};
@@ -53,11 +53,12 @@ pub fn registry(config: &Config) -> Result<Registry, AppError> {
     let events: Arc<dyn WebEvents> = Arc::new(Discard);
     let registry = tools(config, &events)?.0;
     registry.register_all(scripts::described(config)?)?;
-    registry.register_all(schedule::tools(config, &schedule::tasks(&OpenStore::in_memory().store)))?;
     registry.register_all(memory::tools(config, memory::of_command(config).as_ref()))?;
     // These are not called.
     let guides = guides::load(config, None)?;
     let policy = policy(config, Registry::new())?;
+    let (tasks, gates) = (schedule::tasks(&OpenStore::in_memory().store), Arc::new(Gates::new(policy.clone())));
+    registry.register_all(schedule::tools(config, &tasks, &gates))?;
     registry.register_all(guides::tools(config, guides.as_ref(), &policy, None, None))?;
     let (store, bus): (_, Arc<dyn Bus>) = (OpenStore::in_memory().store, Arc::new(Embedded::new()));
     let subagents = subagents::new(config, &store, &bus, || Arc::new(Discard));

@@ -125,7 +125,7 @@ impl App {
         let (mut tools, mut sets) = in_sessions(&next, next.tools(&self.web_events)?, self.kept(&next));
         tools.extend(of_scripts);
         tools.extend(memory::tools(&merged, self.memory.as_ref()));
-        tools.extend(schedule::tools(&merged, &self.tasks));
+        tools.extend(schedule::tools(&merged, &self.tasks, &self.gates));
         tools.extend(pipelines::tool(&merged, self.pipelines.as_ref()));
         tools.extend(subagents::tools(&merged, self.subagents.as_ref()));
         let read = guides::load(&next, self.servers.as_ref())?;

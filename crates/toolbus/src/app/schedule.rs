@@ -5,9 +5,9 @@ use std::sync::Arc;
 use toolbus_agents::Scheduler;
 use toolbus_agents::schedule::TaskStore;
 use toolbus_agents::schedule::tools::ScheduleTools;
-use toolbus_core::Clock;
 use toolbus_core::store::Store;
 use toolbus_core::tool::Tool;
+use toolbus_core::{Clock, Gates, Invoker};
 use toolbus_protocol::Random;
 
 use super::App;
@@ -20,10 +20,11 @@ pub(super) fn tasks(store: &Arc<dyn Store>) -> TaskStore {
     TaskStore::new(Arc::clone(store), Random::SYSTEM)
 }
 
-/// The tools, with their limits.
-pub(super) fn tools(config: &Config, tasks: &TaskStore) -> Vec<Tool> {
+/// The tools, with their limits. `gates` decide about calls that are to be scheduled.
+pub(super) fn tools(config: &Config, tasks: &TaskStore, gates: &Arc<Gates>) -> Vec<Tool> {
     let Some(section) = &config.schedule else { return Vec::new() };
-    let mut tools = ScheduleTools::new(section, tasks.clone(), Clock::SYSTEM, Random::SYSTEM).tools();
+    let mut tools =
+        ScheduleTools::new(section, tasks.clone(), Arc::clone(gates), Clock::SYSTEM, Random::SYSTEM).tools();
     tools.iter_mut().for_each(|tool| config.limit(tool));
     tools
 }
@@ -40,7 +41,8 @@ impl App {
         }
         let (tasks, bus, name) = (self.tasks.clone(), self.bus(), self.config.bus.name.clone());
         let is_shared = matches!(self.config.store.url, StoreUrl::Redis(_));
-        let scheduler = Scheduler::new(tasks, section, bus, name, is_shared, (Clock::SYSTEM, Random::SYSTEM));
+        let calls = (Arc::new(self.dispatcher.clone()) as Arc<dyn Invoker>, self.policy.clone());
+        let scheduler = Scheduler::new(tasks, section, bus, name, is_shared, calls, (Clock::SYSTEM, Random::SYSTEM));
         self.scheduler.spawn(scheduler.run(self.stop_scheduling.clone()));
     }
 }

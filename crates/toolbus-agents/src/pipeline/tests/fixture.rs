@@ -38,7 +38,7 @@ impl Fixture {
         let agents = [("ana", ana), ("bob", AgentPolicy::default())];
         let policy = testing::policy(registry.clone(), agents);
         let (bus, runs) = (Embedded::new(), Arc::<Mutex<Vec<String>>>::default());
-        let dispatcher = testing::dispatcher(&policy, &bus);
+        let dispatcher = testing::dispatcher(&policy, &bus, None, Clock::SYSTEM);
         let pipelines = Pipelines::new(config, policy.clone(), Arc::new(dispatcher.clone()), Clock::SYSTEM);
         let acting = ACTIONS.map(|(name, effect)| {
             let descriptor = ToolDescriptor { effect, ..ToolDescriptor::new(name, "test", "local") };

@@ -1,13 +1,24 @@
+mod calls;
+mod many;
+mod store_away;
+mod tools;
+
+use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use toolbus_broker::embedded::Embedded;
 use toolbus_core::bus::{Delivery, Ownership, Subscription};
 use toolbus_core::caller::AgentName;
+use toolbus_core::ledger::{Ledger, LedgerLimits};
 use toolbus_core::store::Store;
-use toolbus_store::Memory;
+use toolbus_protocol::{Envelope, ScheduledTaskMessage, derived_message_id, topic};
+use toolbus_store::{Memory, MemoryLedger};
 
+use self::tools::Tools;
 use super::*;
 use crate::schedule::config::Missed;
+use crate::schedule::task::ScheduledCall;
+use crate::testing;
 
 /// 2026-01-01T00:00:00Z, when the clock begins.
 const START: u64 = 1_767_225_600;
@@ -17,31 +28,48 @@ struct Fixture {
     tasks: TaskStore,
     bus: Embedded,
     clock: Clock,
+    tools: Tools,
+    /// What processes share of calls.
+    ledger: Arc<dyn Ledger>,
     running: JoinSet<()>,
     stop: CancellationToken,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        Self::on(Arc::new(Memory::default()))
+    }
+
+    fn on(store: Arc<dyn Store>) -> Self {
+        let clock = Clock::paused();
+        let limits = LedgerLimits { max_entries: 10_000, max_bytes: 64 * 1024 * 1024 };
         Self {
             tasks: TaskStore::new(store, Random::seeded(1)),
             bus: Embedded::new(),
-            clock: Clock::paused(),
+            clock,
+            tools: Tools::new(),
+            ledger: Arc::new(MemoryLedger::new(limits, clock)),
             running: JoinSet::new(),
             stop: CancellationToken::new(),
         }
     }
 
-    /// Starts a scheduler.
+    /// Starts a scheduler, with a dispatcher of its own.
     fn start(&mut self, missed: Missed, is_shared: bool) -> tokio::task::AbortHandle {
+        let scheduler = self.scheduler(missed, is_shared);
+        self.running.spawn(scheduler.run(self.stop.clone()))
+    }
+
+    fn scheduler(&self, missed: Missed, is_shared: bool) -> Scheduler {
         let config = ScheduleConfig { missed, max_missed: 3, ..ScheduleConfig::default() };
         let (name, seed) = ("toolbus".to_owned(), self.running.len() as u64 + 2);
         // Another process has another view of the tasks.
         let tasks = TaskStore::new(Arc::clone(self.tasks.store()), Random::seeded(seed));
-        let tools = (self.clock, Random::seeded(seed));
-        let scheduler = Scheduler::new(tasks, config, Arc::new(self.bus.clone()), name, is_shared, tools);
-        self.running.spawn(scheduler.run(self.stop.clone()))
+        let ledger = Some(Arc::clone(&self.ledger));
+        let dispatcher = testing::dispatcher(&self.tools.policy, &self.bus, ledger, self.clock);
+        let calls = (Arc::new(dispatcher) as Arc<dyn Invoker>, self.tools.policy.clone());
+        let around = (self.clock, Random::seeded(seed));
+        Scheduler::new(tasks, config, Arc::new(self.bus.clone()), name, is_shared, calls, around)
     }
 
     /// The queue of an agent.
@@ -57,24 +85,32 @@ impl Fixture {
 
     /// A task of ana that is next due so many seconds after the start.
     async fn schedule(&self, name: &str, cron: &str, next: u64, run_once: bool) {
-        let task = Task {
-            id: format!("id-of-{name}"),
-            agent: AgentName::parse("ana").unwrap(),
-            name: name.to_owned(),
-            description: format!("Do {name}"),
-            cron: cron.to_owned(),
-            zone: "UTC".to_owned(),
-            run_once,
-            created: START,
-            next: START + next,
-            last: None,
-        };
-        let added = self.tasks.update("ana", |tasks| {
+        self.add(Task { run_once, ..task("ana", name, cron, next) }).await;
+    }
+
+    /// The same, of a task that calls a tool.
+    async fn schedule_call(&self, tool: &str, cron: &str, next: u64, run_once: bool) {
+        let arguments = serde_json::Map::from_iter([("text".to_owned(), "hi".into())]);
+        let call = ScheduledCall { name: tool.to_owned(), arguments, binding: None };
+        self.add(Task { run_once, tool: Some(call), ..task("ana", tool, cron, next) }).await;
+    }
+
+    async fn add(&self, task: Task) {
+        let added = self.tasks.update(task.agent.as_str(), |tasks| {
             tasks.push(task.clone());
             Ok::<_, Infallible>(())
         });
         added.await.unwrap().unwrap();
-        self.tasks.tell().await.unwrap();
+        self.tasks.tell(task.agent.as_str()).await.unwrap();
+    }
+
+    /// Changes the tasks of ana.
+    async fn change(&self, change: impl Fn(&mut Vec<Task>)) {
+        let changed = self.tasks.update("ana", |tasks| {
+            change(tasks);
+            Ok::<_, Infallible>(())
+        });
+        changed.await.unwrap().unwrap();
     }
 
     fn seconds(&self) -> u64 {
@@ -83,6 +119,24 @@ impl Fixture {
 
     async fn wait(&self, seconds: u64) {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+}
+
+/// A task that is next due so many seconds after the start.
+fn task(agent: &str, name: &str, cron: &str, next: u64) -> Task {
+    Task {
+        id: format!("id-of-{name}"),
+        agent: AgentName::parse(agent).unwrap(),
+        name: name.to_owned(),
+        description: format!("Do {name}"),
+        cron: cron.to_owned(),
+        zone: "UTC".to_owned(),
+        run_once: false,
+        created: START,
+        next: START + next,
+        last: None,
+        tool: None,
+        begun: None,
     }
 }
 
@@ -140,15 +194,7 @@ async fn times_that_were_missed_while_no_daemon_ran_are_published_by_policy() {
         fixture.schedule("note", "30 0 * * *", 1800, true).await;
         fixture.schedule("once", "2 0 * * *", 120, true).await;
         // Every minute until 00:10, as of which it is 00:12.
-        fixture
-            .tasks
-            .update("ana", |tasks| {
-                tasks[0].cron = "0-10 0 * * *".to_owned();
-                Ok::<_, Infallible>(())
-            })
-            .await
-            .unwrap()
-            .unwrap();
+        fixture.change(|tasks| tasks[0].cron = "0-10 0 * * *".to_owned()).await;
         fixture.wait(720).await;
         fixture.start(missed, false);
         fixture.wait(1).await;
@@ -182,15 +228,7 @@ async fn a_task_that_was_cancelled_or_replaced_is_not_published() {
     fixture.start(Missed::Once, false);
     fixture.schedule("mail", "* * * * *", 60, false).await;
     assert_eq!(next(&fixture, &mut queue).await, ("mail".to_owned(), 60));
-    fixture
-        .tasks
-        .update("ana", |tasks| {
-            tasks.clear();
-            Ok::<_, Infallible>(())
-        })
-        .await
-        .unwrap()
-        .unwrap();
+    fixture.change(Vec::clear).await;
     fixture.wait(300).await;
     assert_eq!(all(&fixture, &mut queue).await, []);
 }
@@ -239,15 +277,7 @@ async fn a_message_that_was_confirmed_before_a_crash_is_published_again_with_the
         delivery.settle.acknowledge().await;
         scheduler.abort();
         // The store does not know of it.
-        fixture
-            .tasks
-            .update("ana", |tasks| {
-                before.clone_into(tasks);
-                Ok::<_, Infallible>(())
-            })
-            .await
-            .unwrap()
-            .unwrap();
+        fixture.change(|tasks| before.clone_into(tasks)).await;
     }
     assert_eq!(ids[0], ids[1]);
 }

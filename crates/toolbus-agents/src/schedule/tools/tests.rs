@@ -1,10 +1,12 @@
 use std::time::Duration;
 
-use toolbus_core::caller::Caller;
+use toolbus_core::pattern::Pattern;
+use toolbus_core::policy::{AgentPolicy, Allowed, BindingPolicy};
+use toolbus_core::registry::Registry;
 use toolbus_store::Memory;
 
 use super::*;
-use crate::testing::{agent, run};
+use crate::testing::{Unused, agent, policy, run};
 
 struct Fixture {
     tools: Vec<Tool>,
@@ -16,7 +18,32 @@ fn fixture(config: ScheduleConfig) -> Fixture {
     let (clock, random) = (Clock::manual(), Random::seeded(1));
     let config = ScheduleConfig { timezone: Some("Europe/Berlin".to_owned()), ..config };
     let tasks = TaskStore::new(Arc::new(Memory::default()), random);
-    let tools = ScheduleTools::new(&config, tasks.clone(), clock, random).tools();
+    let registry = Registry::new();
+    let only = |names: &[&str]| Allowed::Only(names.iter().map(|name| Pattern::parse(name).unwrap()).collect());
+    let bound = BindingPolicy {
+        channel: "mail".into(),
+        account: "1".into(),
+        tools: only(&["*_task*", "ask"]),
+        ..Default::default()
+    };
+    let ana = AgentPolicy { bindings: vec![bound], ..AgentPolicy::default() };
+    let bruno = AgentPolicy { tools: only(&["schedule_task", "list_*"]), ..AgentPolicy::default() };
+    let policy = policy(registry.clone(), [("ana", ana), ("bruno", bruno), ("carol", AgentPolicy::default())]);
+    let gates = Arc::new(Gates::new(policy.clone()));
+    let tools = ScheduleTools::new(&config, tasks.clone(), gates, clock, random).tools();
+    let schema = json!({
+        "type": "object", "properties": { "to": { "type": "string" }, "data": {} }, "required": ["to"],
+        "additionalProperties": false,
+    });
+    let other = |name: &str, source: &str| {
+        let parameters = Some(Arc::new(schema.clone()));
+        Tool::new(ToolDescriptor { parameters, ..ToolDescriptor::new(name, source, "local") }, Unused)
+    };
+    registry
+        .register_all(vec![other("send", "rest"), other("spawn_subagent", "subagent"), other("ask", "a2a")])
+        .unwrap();
+    registry.register_all(tools.iter().map(|tool| Tool::new((*tool.descriptor).clone(), Unused)).collect()).unwrap();
+    policy.refresh();
     Fixture { tools, tasks, clock }
 }
 
@@ -96,7 +123,7 @@ async fn what_never_comes_comes_too_often_or_cannot_be_read_is_refused_and_not_s
 #[tokio::test]
 async fn an_agent_sees_and_cancels_its_own_tasks_alone_also_among_those_without_a_section() {
     let fixture = fixture(ScheduleConfig::default());
-    let callers = [agent("ana"), agent("bruno"), stranger("eve"), stranger("mallory")];
+    let callers = [agent("ana"), agent("carol"), stranger("eve"), stranger("mallory")];
     for caller in &callers {
         fixture.text(caller, SCHEDULE, mail("0 9 * * *")).await;
     }
@@ -155,4 +182,142 @@ async fn a_caller_that_is_no_agent_schedules_nothing() {
 fn a_call_that_schedules_is_never_repeated_by_itself() {
     let effects = fixture(ScheduleConfig::default()).tools.into_iter().map(|tool| tool.descriptor.effect);
     assert_eq!(effects.collect::<Vec<_>>(), [Effect::Effectful, Effect::ReadOnly, Effect::Idempotent]);
+}
+
+/// A task with a call.
+fn calling(name: &str, arguments: Value) -> Value {
+    json!({"name": "Mail", "cron": "0 9 * * *", "description": "x", "tool": {"name": name, "arguments": arguments}})
+}
+
+#[tokio::test]
+async fn a_call_of_a_tool_is_scheduled_and_listed() {
+    let (fixture, ana) = (fixture(ScheduleConfig::default()), agent("ana"));
+    let scheduled = fixture.text(&ana, SCHEDULE, calling("send", json!({"to": "bob", "data": ["a|b"]}))).await;
+    insta::assert_snapshot!(scheduled, @"Scheduled task 'Mail' with cron '0 9 * * *'. Next fire: 2026-01-01 09:00:00 (Europe/Berlin). Current time: 2026-01-01 01:00:00. `send` is called then.");
+    let long = json!({"name": "long", "cron": "@daily", "description": "y", "tool": {"name": "send", "arguments": {"to": "b".repeat(300)}}});
+    fixture.text(&ana, SCHEDULE, long).await;
+    insta::assert_snapshot!(fixture.text(&ana, LIST, json!({})).await, @r#"
+    Current time: 2026-01-01 01:00:00 (Europe/Berlin)
+
+    Scheduled tasks (2):
+
+    | Name | Cron | Next fire | Last fired | Description |
+    |---|---|---|---|---|
+    | **long** | `@daily` | 2026-01-02 00:00:00 (Europe/Berlin) | never | Calls `send` with `{"to":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb…`: y |
+    | **Mail** | `0 9 * * *` | 2026-01-01 09:00:00 (Europe/Berlin) | never | Calls `send` with `{"data":["a\|b"],"to":"bob"}`: x |
+    "#);
+    fixture.text(&ana, SCHEDULE, named("mail")).await;
+    let task = fixture.tasks.read("ana").await.unwrap().remove(1);
+    assert_eq!((task.name.as_str(), task.tool), ("mail", None), "a task without a call takes its place");
+}
+
+#[tokio::test]
+async fn a_call_that_would_be_refused_now_or_then_is_refused_and_not_stored() {
+    let fixture = fixture(ScheduleConfig::default());
+    let mut texts = Vec::new();
+    for (name, arguments) in [
+        ("sned", json!({"to": "bob"})),
+        ("send", json!({"to": 1})),
+        ("send", json!({})),
+        ("send", json!({"to": "bob", "cc": "eve"})),
+        (SCHEDULE, mail("0 9 * * *")),
+        (LIST, json!({})),
+        (CANCEL, json!({"name": "Mail"})),
+        // The profile of scheduled calls denies it.
+        ("spawn_subagent", json!({"to": "bob"})),
+        ("send", json!({"to": "x".repeat(MAX_ARGUMENTS)})),
+    ] {
+        texts.push(fixture.refused(calling(name, arguments)).await);
+    }
+    insta::assert_snapshot!(texts.join("\n"), @r#"
+    Argument `tool`: Tool 'sned' is not registered. Did you mean 'send'?
+    Argument `tool`: The arguments do not fit the tool's parameters: /to: value is not of type "string"
+    Argument `tool`: The arguments do not fit the tool's parameters: /: "to" is a required property
+    Argument `tool`: The arguments do not fit the tool's parameters: /: Additional properties are not allowed ('cc' was unexpected)
+    Argument `tool`: `schedule_task` cannot be scheduled: a schedule makes no schedules.
+    Argument `tool`: `list_scheduled_tasks` cannot be scheduled: a schedule makes no schedules.
+    Argument `tool`: `cancel_scheduled_task` cannot be scheduled: a schedule makes no schedules.
+    Argument `tool`: Tool 'spawn_subagent' is not registered.
+    Argument `tool`: the arguments have 65545 bytes; at most 65536.
+    "#);
+}
+
+#[tokio::test]
+async fn a_call_is_one_that_the_caller_may_make_with_its_list_binding_and_profile() {
+    let fixture = fixture(ScheduleConfig::default());
+    let bound = Caller { binding: Some("mail:1".into()), ..agent("ana") };
+    let synthesis = Caller { profile: Some("a2a-synthesis".into()), ..agent("ana") };
+    for (caller, tool) in [(agent("bruno"), "send"), (bound, "send"), (synthesis, "ask")] {
+        let failure = fixture.run(&caller, SCHEDULE, calling(tool, json!({"to": "x"}))).await.unwrap_err();
+        let expected = format!("Argument `tool`: Tool '{tool}' is not registered.");
+        assert_eq!((failure.cause, &failure.message[..expected.len()]), (Cause::InvalidArguments, expected.as_str()));
+    }
+    assert_eq!(fixture.tasks.read("ana").await, Ok(Vec::new()));
+}
+
+#[tokio::test]
+async fn a_call_keeps_the_binding_that_narrows_what_its_caller_may_use() {
+    let fixture = fixture(ScheduleConfig::default());
+    for (binding, name) in [(Some("mail:1"), "bound"), (None, "free")] {
+        let caller = Caller { binding: binding.map(Into::into), ..agent("ana") };
+        let task = json!({"name": name, "cron": "@daily", "description": "x", "tool": {"name": "ask", "arguments": {"to": "x"}}});
+        fixture.text(&caller, SCHEDULE, task).await;
+        let task = fixture.tasks.read("ana").await.unwrap().pop().unwrap();
+        assert_eq!((task.name.as_str(), task.tool.unwrap().binding.as_deref()), (name, binding));
+    }
+}
+
+#[tokio::test]
+async fn whoever_may_not_cancel_tasks_may_not_replace_them_and_may_make_others() {
+    let fixture = fixture(ScheduleConfig::default());
+    fixture.text(&agent("ana"), SCHEDULE, named("Mail")).await;
+    fixture.text(&agent("bruno"), SCHEDULE, named("Mail")).await;
+    for caller in [Caller { profile: Some("subagent".into()), ..agent("ana") }, agent("bruno")] {
+        let before = fixture.tasks.read(&caller.share()).await;
+        let failure =
+            fixture.run(&caller, SCHEDULE, json!({"name": "MAIL", "cron": "@hourly", "description": "y"})).await;
+        let failure = failure.unwrap_err();
+        assert_eq!(failure.cause, Cause::NotAllowed);
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(failure.message, @"There is a task named 'MAIL', and you may not cancel tasks, which replacing it would do. Choose another name.");
+        }
+        assert_eq!(fixture.tasks.read(&caller.share()).await, before);
+        fixture.text(&caller, SCHEDULE, named("another")).await;
+    }
+}
+
+#[tokio::test]
+async fn names_that_differ_in_case_alone_are_one_task() {
+    let (fixture, ana) = (fixture(ScheduleConfig::default()), agent("ana"));
+    for (number, (one, other)) in
+        [("mail", "MAIL"), ("Ärger", "äRGER"), ("ПОЧТА", "почта"), ("ΣΊΣΥΦΟΣ", "σίσυφος")].into_iter().enumerate()
+    {
+        fixture.text(&ana, SCHEDULE, named(one)).await;
+        fixture.text(&ana, SCHEDULE, named(other)).await;
+        assert_eq!(fixture.tasks.read("ana").await.unwrap().len(), number + 1, "{one}");
+    }
+    let cancelled = fixture.text(&ana, CANCEL, json!({"name": "ärger"})).await;
+    assert_eq!(cancelled, "Cancelled scheduled task 'ärger'.");
+}
+
+#[tokio::test]
+async fn hostile_arguments_are_refused_or_shown_as_one_row() {
+    let (fixture, ana) = (fixture(ScheduleConfig::default()), agent("ana"));
+    for name in ["", "   ", "a\0b", "a\r\nb", "\u{1b}[2J", "\u{7f}", "\u{85}"] {
+        fixture.refused(named(name)).await;
+    }
+    let cron = |cron: &str| json!({"name": "a", "cron": cron, "description": "x"});
+    let lists = ["1,".repeat(90), "*/".repeat(90), "0 ".repeat(90), "L#W".repeat(60), "９ * * * *".to_owned()];
+    for text in lists.iter().map(String::as_str).chain(["-1 * * * *", "0 0 0 0 0", "* * * * * * * * *", "\0 * * * *"]) {
+        fixture.refused(cron(text)).await;
+    }
+    for zone in ["", "../../etc/passwd", "/etc/localtime", "Europe/Berlin\0", "UTC+99"] {
+        fixture.refused(json!({"name": "a", "cron": "@daily", "description": "x", "timezone": zone})).await;
+    }
+    let row = "a | b\n| c |\n\n# Title\0";
+    let task = json!({"name": "x|y", "cron": "@daily", "description": row, "tool": {"name": "send", "arguments": {"to": row}}});
+    fixture.text(&ana, SCHEDULE, task).await;
+    let listed = fixture.text(&ana, LIST, json!({})).await;
+    assert_eq!(listed.lines().filter(|line| line.starts_with('|')).count(), 3, "{listed}");
+    assert_eq!(listed.replace(r"\|", "").lines().last().unwrap().matches('|').count(), 6, "{listed}");
 }
