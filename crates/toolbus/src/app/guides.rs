@@ -79,10 +79,7 @@ pub(super) fn tools(
     let mut tools = guides.map(|guides| guides.tools(policy)).unwrap_or_default();
     if config.tools.search {
         let servers = servers.cloned();
-        let summary = move |server: &str| {
-            let about = servers.as_ref()?.bridge().describe(server)?;
-            about.description.or(about.instructions.map(|text| Guide::new(server, &text).summary))
-        };
+        let summary = move |server: &str| servers.as_ref()?.bridge().describe(server)?.summarised();
         let visible = move |caller: &Caller| agents.as_ref().map(|agents| agents.visible(caller)).unwrap_or_default();
         tools.extend(search::tools(policy, Arc::new(summary), Arc::new(visible)));
     }
