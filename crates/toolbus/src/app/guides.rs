@@ -7,10 +7,11 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use toolbus_agents::guides::Guide;
-use toolbus_agents::{A2aTools, Guides, a2a, pipeline, schedule, search, subagent};
+use toolbus_agents::{A2aTools, Guides, Search, SearchSources, a2a, pipeline, schedule, subagent};
 use toolbus_core::caller::Caller;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::Tool;
+use toolbus_core::Hints;
 use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl as _;
 use toolbus_mcp_server::{Document, Resources};
@@ -68,20 +69,37 @@ pub(super) fn load(config: &Config, servers: Option<&AppServers>) -> Result<Opti
     Ok(Some(guides))
 }
 
+/// The search that is in force, for hints.
+#[derive(Clone)]
+pub(super) struct CurrentSearch(pub(super) Arc<RwLock<Search>>);
+
+impl Hints for CurrentSearch {
+    fn hints(&self, caller: &Caller, effective: &EffectiveTools, text: &str) -> String {
+        let search = self.0.read().clone();
+        search.hints(caller, effective, text)
+    }
+}
+
+/// Searches MCP servers and other agents, and the tools of callers.
+pub(super) fn searching(policy: &PolicyHandle, servers: Option<&AppServers>, agents: Option<A2aTools>) -> Search {
+    let (described, changes) = (servers.cloned(), servers.cloned());
+    let summary = move |server: &str| described.as_ref()?.bridge().describe(server)?.summarised();
+    let known = agents.clone();
+    let visible = move |caller: &Caller| known.as_ref().map(|agents| agents.visible(caller)).unwrap_or_default();
+    // Neither of the two ever becomes less.
+    let version = move || {
+        let of_servers = changes.as_ref().map_or(0, |servers| servers.bridge().descriptions());
+        of_servers + agents.as_ref().map_or(0, A2aTools::version)
+    };
+    let (summaries, agents, version) = (Arc::new(summary), Arc::new(visible), Arc::new(version));
+    Search::new(policy, SearchSources { summaries, agents, version })
+}
+
 /// The tools for guides and for search, with their limits.
-pub(super) fn tools(
-    config: &Config,
-    guides: Option<&Guides>,
-    policy: &PolicyHandle,
-    servers: Option<&AppServers>,
-    agents: Option<A2aTools>,
-) -> Vec<Tool> {
+pub(super) fn tools(config: &Config, guides: Option<&Guides>, policy: &PolicyHandle, search: &Search) -> Vec<Tool> {
     let mut tools = guides.map(|guides| guides.tools(policy)).unwrap_or_default();
     if config.tools.search {
-        let servers = servers.cloned();
-        let summary = move |server: &str| servers.as_ref()?.bridge().describe(server)?.summarised();
-        let visible = move |caller: &Caller| agents.as_ref().map(|agents| agents.visible(caller)).unwrap_or_default();
-        tools.extend(search::tools(policy, Arc::new(summary), Arc::new(visible)));
+        tools.extend(search.tools());
     }
     tools.iter_mut().for_each(|tool| config.limit(tool));
     tools

@@ -79,7 +79,8 @@ impl App {
         self.background.spawn(self.dispatcher.notifier(self.bus()).run());
         let about = about(&self.config, self.digest.subscribe());
         let (dispatcher, sessions) = (self.dispatcher.clone(), self.sessions.clone());
-        let mut control = ControlService::new(about, self.bus(), reply_rules(&self.config), dispatcher, sessions);
+        let mut control = ControlService::new(about, self.bus(), reply_rules(&self.config), dispatcher, sessions)
+            .with_hints(Arc::new(self.search.clone()));
         let mut queues = queues(&self.config);
         let (with_subagents, reports) = self.with_subagents(control);
         control = with_subagents;
@@ -177,15 +178,15 @@ enum Takes {
 /// The queues of a daemon without MCP servers.
 fn queues(config: &Config) -> Vec<(Subscription, Takes)> {
     let prefix = config.queue_prefix();
-    let names = |topics: [&str; 2]| topics.map(str::to_owned).to_vec();
+    let names = |topics: &[&str]| topics.iter().map(|topic| (*topic).to_owned()).collect();
     let requests = |queue, topics, ownership| {
         (
             Subscription { queue, topics, prefetch: CONTROL_PREFETCH, max_body: MAX_CONTROL_BODY, ownership },
             Takes::Requests,
         )
     };
-    let control = names([topic::TOOL_LIST, topic::TOOL_PING]);
-    let of_replica = names([topic::TOOL_CANCEL, topic::TOOL_SESSION_END]);
+    let control = names(&[topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING]);
+    let of_replica = names(&[topic::TOOL_CANCEL, topic::TOOL_SESSION_END]);
     let calls = |role, name: &str, topics| {
         let (queue, prefetch, max_body) = (format!("{prefix}.{name}"), config.invoke.prefetch(), max_body(config));
         let subscription = Subscription { queue, topics, prefetch, max_body, ownership: Ownership::Shared };

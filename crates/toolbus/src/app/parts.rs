@@ -58,7 +58,8 @@ pub fn registry(config: &Config) -> Result<Registry, AppError> {
     // These are not called.
     let guides = guides::load(config, None)?;
     let policy = policy(config, Registry::new())?;
-    registry.register_all(guides::tools(config, guides.as_ref(), &policy, None, None))?;
+    let search = guides::searching(&policy, None, None);
+    registry.register_all(guides::tools(config, guides.as_ref(), &policy, &search))?;
     let (store, bus): (_, Arc<dyn Bus>) = (OpenStore::in_memory().store, Arc::new(Embedded::new()));
     let subagents = subagents::new(config, &store, &bus, || Arc::new(Discard));
     registry.register_all(subagents::tools(config, subagents.as_ref()))?;
