@@ -1,3 +1,5 @@
+mod retrieval;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use toolbus_core::Clock;
