@@ -22,6 +22,8 @@ pub const NAMES: [&str; 2] = [SERVICES, TOOLS];
 /// Source of the tools.
 pub const SOURCE: &str = "service-search";
 const SERVICES: &str = "search_known_services";
+/// The tool that finds tools.
+pub const FINDER: &str = TOOLS;
 const TOOLS: &str = "search_tools";
 /// Results of a search.
 const MAX_RESULTS: usize = 5;

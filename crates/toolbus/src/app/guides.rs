@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use toolbus_agents::guides::Guide;
-use toolbus_agents::{A2aTools, Guides, Search, SearchSources, a2a, pipeline, schedule, subagent};
+use toolbus_agents::guides::{self, Guide};
+use toolbus_agents::{A2aTools, Guides, Search, SearchSources, a2a, pipeline, schedule, search, subagent};
 use toolbus_core::caller::Caller;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::Tool;
-use toolbus_core::Hints;
+use toolbus_core::{Clock, Hints};
 use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl as _;
-use toolbus_mcp_server::{Document, Resources};
+use toolbus_mcp_server::{Document, Resources, ShortListRules, ShortLists};
 use toolbus_scripts::{commands, tool as script};
 use toolbus_tools::{rest, time};
 
@@ -93,6 +93,19 @@ pub(super) fn searching(policy: &PolicyHandle, servers: Option<&AppServers>, age
     };
     let (summaries, agents, version) = (Arc::new(summary), Arc::new(visible), Arc::new(version));
     Search::new(policy, SearchSources { summaries, agents, version })
+}
+
+/// Short lists for MCP clients that may use more tools than `above`.
+pub(super) fn short_lists(above: usize) -> ShortLists {
+    let rules = ShortListRules {
+        above,
+        is_finder: |tool| *tool.source == *search::SOURCE && *tool.name == *search::FINDER,
+        // Tools of MCP servers can also be called by one that clients know.
+        is_always: |tool| {
+            [search::SOURCE, guides::SOURCE].contains(&&*tool.source) || *tool.name == *model_tools::INVOKE
+        },
+    };
+    ShortLists::new(rules, Clock::SYSTEM)
 }
 
 /// The tools for guides and for search, with their limits.

@@ -22,7 +22,7 @@ use toolbus_mcp_server::{Local, McpServer, Resources};
 use toolbus_protocol::{Random, new_message_id, topic};
 use toolbus_telemetry::Exporters;
 
-use super::guides::Documents;
+use super::guides::{self, Documents};
 use super::{App, AppServers, agents, pins};
 use crate::config::Config;
 use crate::config::daemon::Role;
@@ -126,7 +126,9 @@ impl App {
         let resources = Documents { guides: Arc::clone(&self.guides), servers: self.servers.clone() };
         let resources = Some(Arc::new(resources) as Arc<dyn Resources>);
         let invoker: Arc<dyn Invoker> = Arc::new(self.dispatcher.clone());
-        let backend = Arc::new(Local::new(self.policy.clone(), invoker, self.sessions.clone(), resources));
+        let short_lists = self.config.http.tool_search.map(|search| guides::short_lists(search.above));
+        let backend = Local::new(self.policy.clone(), invoker, self.sessions.clone(), resources);
+        let backend = Arc::new(backend.with_short_lists(short_lists));
         let observer = Arc::new(exporters.mcp_server());
         let server = McpServer::new(settings, backend, observer, self.stop_serving.clone());
         let watched = server.clone();
