@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::pattern::{Pattern, PatternError};
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
-use toolbus_core::text::{shortened, shown};
+use toolbus_core::text::{first_paragraph, shortened, shown};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 /// Names of the tools.
@@ -76,10 +76,8 @@ impl Guide {
     /// A guide, with the first paragraph after its headings as summary.
     #[must_use]
     pub fn new(name: &str, text: &str) -> Self {
-        let is_text = |line: &&str| !line.is_empty() && !line.starts_with('#');
-        let lines = text.lines().map(str::trim).skip_while(|line| !is_text(line)).take_while(is_text);
-        let paragraph = lines.collect::<Vec<_>>().join(" ");
-        Self { name: name.into(), summary: shortened(&paragraph, MAX_SUMMARY).into_owned(), text: text.into() }
+        let summary = shortened(&first_paragraph(text), MAX_SUMMARY).into_owned();
+        Self { name: name.into(), summary, text: text.into() }
     }
 }
 

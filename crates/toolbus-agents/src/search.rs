@@ -1,51 +1,80 @@
 //! Search: `search_known_services` over MCP servers and other agents, and `search_tools` over tools, as far as the caller
 //! can use them.
 
-use std::collections::BTreeMap;
+mod hints;
+mod index;
+mod query;
+
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use toolbus_core::caller::Caller;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::policy::{AllowedTool, PolicyHandle};
-use toolbus_core::rank::rank_with_scores;
-use toolbus_core::text::shortened;
+use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_protocol::AgentCard;
 
-use crate::a2a::tools::INVOKE;
+use self::index::{Indexes, ServiceIndex, ServiceMatch};
 
 /// Names of the tools.
 pub const NAMES: [&str; 2] = [SERVICES, TOOLS];
 /// Source of the tools.
 pub const SOURCE: &str = "service-search";
 const SERVICES: &str = "search_known_services";
+/// The tool that finds tools.
+pub const FINDER: &str = TOOLS;
 const TOOLS: &str = "search_tools";
 /// Results of a search.
 const MAX_RESULTS: usize = 5;
-/// Tools of a service that are named.
-const MAX_TOP: usize = 3;
 /// Longest query, in characters.
 const MAX_QUERY: usize = 1000;
-/// What an agent is found by, in bytes: its card is what an outsider wrote, and there may be many.
-const MAX_CARD: usize = 4096;
-/// Longest summary, in characters.
-const MAX_SUMMARY: usize = 300;
 
-/// What an MCP server says of itself, by its name: a summary, if it has one.
+/// What an MCP server is for, by its name: in one line, if anything is said of it.
 pub type Summaries = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// The cards of the agents that a caller may give tasks to.
 pub type VisibleAgents = Arc<dyn Fn(&Caller) -> Vec<AgentCard> + Send + Sync>;
 
-/// The two tools; `policy` says what a caller can use, and `agents` whom it may give tasks.
-#[must_use]
-pub fn tools(policy: &PolicyHandle, summaries: Summaries, agents: VisibleAgents) -> Vec<Tool> {
-    vec![
-        Tool::new(services_descriptor(), ServiceSearch { policy: policy.clone(), summaries, agents }),
-        Tool::new(tools_descriptor(), ToolSearch { policy: policy.clone() }),
-    ]
+/// What search reads beside the effective tools of a caller.
+#[derive(Clone)]
+pub struct SearchSources {
+    /// What MCP servers are for.
+    pub summaries: Summaries,
+    /// The agents of a caller.
+    pub agents: VisibleAgents,
+    /// A number that changes whenever one of the two may say something else.
+    pub version: Arc<dyn Fn() -> u64 + Send + Sync>,
+}
+
+/// Searches what callers can use. Cheap to clone.
+#[derive(Clone)]
+pub struct Search {
+    policy: PolicyHandle,
+    sources: SearchSources,
+    indexes: Arc<Indexes>,
+}
+
+impl Search {
+    /// Nothing is read before the first search. `policy` says what a caller can use.
+    #[must_use]
+    pub fn new(policy: &PolicyHandle, sources: SearchSources) -> Self {
+        Self { policy: policy.clone(), sources, indexes: Arc::default() }
+    }
+
+    /// The two tools.
+    #[must_use]
+    pub fn tools(&self) -> Vec<Tool> {
+        vec![
+            Tool::new(services_descriptor(), ServiceSearch(self.clone())),
+            Tool::new(tools_descriptor(), ToolSearch(self.clone())),
+        ]
+    }
+
+    /// The services of a caller; `None` if it is denied everything.
+    fn services(&self, caller: &Caller, effective: &EffectiveTools) -> Option<Arc<ServiceIndex>> {
+        self.indexes.services(caller, effective, &self.sources)
+    }
 }
 
 fn services_descriptor() -> ToolDescriptor {
@@ -83,15 +112,9 @@ fn descriptor(name: &str, description: &str, query: &str) -> ToolDescriptor {
     }
 }
 
-struct ServiceSearch {
-    policy: PolicyHandle,
-    summaries: Summaries,
-    agents: VisibleAgents,
-}
+struct ServiceSearch(Search);
 
-struct ToolSearch {
-    policy: PolicyHandle,
-}
+struct ToolSearch(Search);
 
 #[derive(Serialize)]
 struct SearchResults<T> {
@@ -102,7 +125,7 @@ struct SearchResults<T> {
 struct FoundService<'a> {
     id: &'a str,
     r#type: &'static str,
-    summary: String,
+    summary: &'a str,
     relevance_score: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     top_tools: Option<Vec<&'a str>>,
@@ -121,103 +144,62 @@ struct FoundTool {
 
 impl Executor for ServiceSearch {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let query = query(&call)?;
-        let effective = self.policy.effective(&call.caller);
-        let mut servers: BTreeMap<&str, Vec<AllowedTool<'_>>> = BTreeMap::new();
-        for allowed in effective.of_servers() {
-            if let Some(server) = allowed.tool.descriptor.server.as_deref() {
-                servers.entry(server).or_default().push(allowed);
-            }
-        }
-        let servers: Vec<_> = servers.into_iter().map(|(name, tools)| (name, (self.summaries)(name), tools)).collect();
-        // An agent is asked by a tool, which the caller must be able to use.
-        let may_ask = effective.get(INVOKE).is_some();
-        let agents = if may_ask { (self.agents)(&call.caller) } else { Vec::new() };
-        let of_servers = servers.iter().map(|(name, summary, tools)| {
-            let tools = tools.iter().map(|allowed| text(&allowed.tool.descriptor));
-            let own = [(*name).to_owned(), summary.clone().unwrap_or_default()];
-            own.into_iter().chain(tools).collect::<Vec<_>>().join(" ")
-        });
-        let texts: Vec<String> = of_servers.chain(agents.iter().map(of_agent)).collect();
-        let results = best(query, &texts).into_iter().filter_map(|(position, relevance_score)| {
-            if let Some(card) = position.checked_sub(servers.len()).and_then(|position| agents.get(position)) {
-                let summary = card.description.as_deref().unwrap_or(&card.agent_name);
-                return Some(FoundService {
-                    id: &card.agent_name,
-                    r#type: "a2a",
-                    summary: shortened(summary, MAX_SUMMARY).into_owned(),
-                    relevance_score,
-                    top_tools: None,
-                    top_skills: Some(card.skills.iter().take(MAX_TOP).map(|skill| &*skill.id).collect()),
-                });
-            }
-            let (name, summary, tools) = servers.get(position)?;
-            let texts: Vec<String> = tools.iter().map(|allowed| text(&allowed.tool.descriptor)).collect();
-            let mut order: Vec<usize> = rank_with_scores(query, &texts).into_iter().map(|(tool, _)| tool).collect();
-            order.extend((0..tools.len()).filter(|tool| !order.contains(tool)).collect::<Vec<_>>());
-            let top = order.into_iter().take(MAX_TOP).filter_map(|tool| tools.get(tool));
-            Some(FoundService {
-                id: name,
-                r#type: "mcp",
-                summary: shortened(summary.as_deref().unwrap_or(name), MAX_SUMMARY).into_owned(),
-                relevance_score,
-                top_tools: Some(top.map(|allowed| &**allowed.tool.descriptor.bare_name()).collect()),
-                top_skills: None,
-            })
-        });
-        written(&SearchResults { results: results.collect() })
+        let (search, query, caller) = (self.0.clone(), query(&call)?.to_owned(), Arc::clone(&call.caller));
+        self.0.in_turn(&call, move || search.find_services(&caller, &query)).await
     }
 }
 
 impl Executor for ToolSearch {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let query = query(&call)?;
-        let effective = self.policy.effective(&call.caller);
-        let tools = effective.tools();
-        let texts: Vec<String> = tools.iter().map(|allowed| text(&allowed.tool.descriptor)).collect();
-        let results = best(query, &texts).into_iter().filter_map(|(position, relevance_score)| {
-            // Without the arguments that are set for the caller.
-            let tool = effective.definition(*tools.get(position)?);
-            Some(FoundTool {
-                name: tool.name,
-                description: tool.description,
-                relevance_score,
-                parameters: tool.parameters,
-            })
+        let (search, query, caller) = (self.0.clone(), query(&call)?.to_owned(), Arc::clone(&call.caller));
+        self.0.in_turn(&call, move || search.find_tools(&caller, &query)).await
+    }
+}
+
+impl Search {
+    /// The result of `search_known_services`.
+    ///
+    /// # Errors
+    ///
+    /// If the result cannot be written as JSON.
+    pub fn find_services(&self, caller: &Caller, query: &str) -> Result<ToolOutput, ToolFailure> {
+        let index = self.services(caller, &self.policy.effective(caller));
+        let found = index.as_deref().map(|index| index.search(query, MAX_RESULTS)).unwrap_or_default();
+        let results = found.into_iter().map(|ServiceMatch { service, relevance_score, top }| {
+            let (top_tools, top_skills) = if service.kind.is_agent() { (None, Some(top)) } else { (Some(top), None) };
+            let (id, r#type, summary) = (&*service.id, service.kind.as_str(), &*service.summary);
+            FoundService { id, r#type, summary, relevance_score, top_tools, top_skills }
         });
         written(&SearchResults { results: results.collect() })
     }
-}
 
-/// What an agent is found by.
-fn of_agent(card: &AgentCard) -> String {
-    let own = [Some(&card.agent_name), card.description.as_ref()];
-    let skills = card.skills.iter().flat_map(|skill| {
-        let named = [Some(&skill.id), Some(&skill.name), skill.description.as_ref()];
-        named.into_iter().flatten().chain(&skill.tags).chain(&skill.examples)
-    });
-    let mut text = String::new();
-    for part in own.into_iter().flatten().chain(skills) {
-        if text.len() >= MAX_CARD {
-            break;
-        }
-        text.push_str(&shortened(part, MAX_CARD - text.len()));
-        text.push(' ');
+    /// The result of `search_tools`.
+    ///
+    /// # Errors
+    ///
+    /// If the result cannot be written as JSON.
+    pub fn find_tools(&self, caller: &Caller, query: &str) -> Result<ToolOutput, ToolFailure> {
+        let effective = self.policy.effective(caller);
+        let index = self.indexes.tools(&effective);
+        let found = index.as_deref().map(|index| index.search(query, MAX_RESULTS)).unwrap_or_default();
+        let results = found.into_iter().filter_map(|(name, relevance_score)| {
+            // Without the arguments that are set for the caller.
+            let tool = effective.definition(effective.get(name)?);
+            let (name, description, parameters) = (tool.name, tool.description, tool.parameters);
+            Some(FoundTool { name, description, relevance_score, parameters })
+        });
+        written(&SearchResults { results: results.collect() })
     }
-    text
-}
 
-/// What a tool is found by.
-fn text(descriptor: &ToolDescriptor) -> String {
-    format!("{} {} {}", descriptor.name, descriptor.title.as_deref().unwrap_or_default(), descriptor.description)
-}
-
-/// The positions of the best texts, with their scores: 1 is that of the best, to two decimals.
-fn best(query: &str, texts: &[String]) -> Vec<(usize, f64)> {
-    let ranked = rank_with_scores(query, texts);
-    let most = ranked.first().map_or(1.0, |(_, score)| *score);
-    let relative = |score: f64| (score / most * 100.0).round() / 100.0;
-    ranked.into_iter().take(MAX_RESULTS).map(|(position, score)| (position, relative(score))).collect()
+    /// Does what takes long for thousands of tools, beside the threads that calls run on.
+    async fn in_turn(
+        &self,
+        call: &ToolCall,
+        work: impl FnOnce() -> Result<ToolOutput, ToolFailure> + Send + 'static,
+    ) -> Result<ToolOutput, ToolFailure> {
+        let (output, _turn) = self.policy.turns().run(call.caller.sharer(""), 0, call.deadline, work).await?;
+        output
+    }
 }
 
 fn query(call: &ToolCall) -> Result<&str, ToolFailure> {

@@ -2,6 +2,7 @@
 //! Each is obeyed in a task of its own, and answered when its sender left an address.
 
 mod handler;
+mod hints;
 mod list;
 mod reply;
 
@@ -30,6 +31,7 @@ use crate::toolsets::SessionSets;
 use self::list::ListCache;
 
 pub use handler::{ControlError, ControlHandler, ControlReply, ControlRequest};
+pub use hints::Hints;
 use reply::{message, refusal};
 
 /// Longest body of a small request, in bytes.
@@ -58,6 +60,8 @@ pub struct ControlService {
     parts: Arc<ControlParts>,
     /// Who answers on topics that are not the service's own.
     answerers: Arc<HashMap<Cow<'static, str>, Arc<dyn ControlHandler>>>,
+    /// What answers `tool.hints`.
+    hints: Option<Arc<dyn Hints>>,
 }
 
 struct ControlParts {
@@ -81,8 +85,9 @@ enum ControlRefusal {
     TooLarge(usize, usize),
     #[error(transparent)]
     Unusable(#[from] ControlError),
+    /// What it says cannot be obeyed.
     #[error("{0}")]
-    Contradiction(String),
+    Content(String),
     /// It is none of the request's own fault.
     #[error("{}", .0.message)]
     Failed(ToolFailure),
@@ -122,6 +127,7 @@ impl ControlService {
                 lists: ListCache::default(),
             }),
             answerers: Arc::default(),
+            hints: None,
         }
     }
 
@@ -129,6 +135,13 @@ impl ControlService {
     #[must_use]
     pub fn with(mut self, topic: impl Into<Cow<'static, str>>, answerer: Arc<dyn ControlHandler>) -> Self {
         Arc::make_mut(&mut self.answerers).insert(topic.into(), answerer);
+        self
+    }
+
+    /// Has `tool.hints` answered with these hints.
+    #[must_use]
+    pub fn with_hints(mut self, hints: Arc<dyn Hints>) -> Self {
+        self.hints = Some(hints);
         self
     }
 
@@ -153,6 +166,7 @@ impl ControlService {
         match &*delivery.routing_key {
             topic::TOOL_CANCEL => self.cancel(delivery, asked),
             topic::TOOL_LIST => self.list(delivery, asked).await,
+            topic::TOOL_HINTS => self.hint(delivery, asked).await,
             topic::TOOL_PING => Ok(Some(self.ping(asked))),
             topic::TOOL_SESSION_END => self.end_session(delivery, asked),
             _ => Err(ControlRefusal::NotOurs),
@@ -197,6 +211,7 @@ impl ControlService {
             (Some(answerer), _) => answerer.message_type(),
             (None, topic::TOOL_CANCEL) => Some(message_type::TOOL_CANCEL_REQUEST),
             (None, topic::TOOL_LIST) => Some(message_type::TOOL_LIST_REQUEST),
+            (None, topic::TOOL_HINTS) => Some(message_type::TOOL_HINTS_REQUEST),
             (None, topic::TOOL_PING) => Some(message_type::PING),
             (None, _) => Some(message_type::SESSION_END),
         };

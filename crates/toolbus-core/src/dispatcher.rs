@@ -260,8 +260,8 @@ impl Dispatcher {
     /// # Errors
     ///
     /// [`Cause::RateLimited`], with the time after which it may.
-    pub(crate) fn listing_rate(&self, effective: &EffectiveTools) -> Result<(), ToolFailure> {
-        self.parts.gates.listing_rate(effective, self.clock().now())
+    pub(crate) fn topic_rate(&self, effective: &EffectiveTools, topic: &str) -> Result<(), ToolFailure> {
+        self.parts.gates.topic_rate(effective, topic, self.clock().now())
     }
 
     /// Who may use what.

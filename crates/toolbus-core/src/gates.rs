@@ -166,9 +166,9 @@ impl Gates {
     /// # Errors
     ///
     /// [`Cause::RateLimited`], with the time after which there is a token again.
-    pub(crate) fn listing_rate(&self, effective: &EffectiveTools, now: Instant) -> Result<(), ToolFailure> {
-        let Some(rule) = effective.listing_rate() else { return Ok(()) };
-        let (cell, listing) = effective.listing_rate_key();
-        self.rates.take(cell, listing, rule.rate(), now).map_err(rate::exceeded_by_listing)
+    pub(crate) fn topic_rate(&self, effective: &EffectiveTools, topic: &str, now: Instant) -> Result<(), ToolFailure> {
+        let Some(rule) = effective.topic_rate(topic) else { return Ok(()) };
+        let (cell, key) = effective.topic_rate_key(topic);
+        self.rates.take(cell, key, rule.rate(), now).map_err(|wait| rate::exceeded_on(topic, wait))
     }
 }

@@ -19,7 +19,7 @@ mod tests;
 
 pub use crate::quarantine::{Claim, DefinitionCheck, Quarantine};
 pub use catalogue::{Catalogue, Forced};
-pub use effective::{AllowedTool, EffectiveTools, EmptyReason};
+pub use effective::{AllowedTool, EffectiveTools, EmptyReason, ToolSetId};
 pub(crate) use explain::listed;
 pub use explain::{Because, Explanation};
 pub use handle::PolicyHandle;

@@ -3,6 +3,7 @@
 //! Words are those of Unicode text segmentation, in lower case, so that any script can be searched. They are compared by a
 //! hash of 32 bits.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -31,22 +32,46 @@ pub fn rank<D: AsRef<str>>(query: &str, documents: &[D]) -> Vec<usize> {
 /// The positions of the documents that match a query, with their scores, the best first. No score is zero.
 #[must_use]
 pub fn rank_with_scores<D: AsRef<str>>(query: &str, documents: &[D]) -> Vec<(usize, f64)> {
+    rank_words(query, documents.iter().map(|document| TextWords::of(document.as_ref())))
+}
+
+/// The words of a text, for texts that are ranked again and again.
+#[derive(Debug, Clone)]
+pub struct TextWords(Box<[Word]>);
+
+impl TextWords {
+    /// Finds the words of a text.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        Self(words(text).collect())
+    }
+
+    /// The memory that they take, in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+}
+
+/// As [`rank_with_scores`], of texts whose words are known.
+#[must_use]
+pub fn rank_words(query: &str, documents: impl IntoIterator<Item = impl Borrow<TextWords>>) -> Vec<(usize, f64)> {
     let query = WordQuery::new(query);
     let mut counted = Counted::of(&query);
-    let mut total = 0;
-    for (position, document) in documents.iter().enumerate() {
-        let words: Vec<Word> = words(document.as_ref()).collect();
-        total += words.len();
+    let (mut number, mut total) = (0, 0);
+    for (position, document) in documents.into_iter().enumerate() {
+        let TextWords(words) = document.borrow();
+        (number, total) = (position + 1, total + words.len());
         let mut counts = vec![0; query.words.len()];
-        for word in &words {
+        for word in words {
             let column = query.words.iter().position(|wanted| wanted == word);
             if let Some(count) = column.and_then(|column| counts.get_mut(column)) {
                 *count += 1;
             }
         }
-        counted.add(position, &words, &counts);
+        counted.add(position, words, &counts);
     }
-    counted.scores(documents.len(), total)
+    counted.scores(number, total)
 }
 
 /// Documents whose words are kept, so that a search reads only what it needs.

@@ -34,6 +34,14 @@ pub fn shortened(text: &str, max: usize) -> Cow<'_, str> {
     }
 }
 
+/// The first paragraph of a text after its Markdown headings, in one line; empty if there is none.
+#[must_use]
+pub fn first_paragraph(text: &str) -> String {
+    let is_text = |line: &&str| !line.is_empty() && !line.starts_with('#');
+    let lines = text.lines().map(str::trim).skip_while(|line| !is_text(line)).take_while(is_text);
+    lines.collect::<Vec<_>>().join(" ")
+}
+
 /// At most `max` characters of the beginning of a text, and how many others there were, as RockBot's agents know it.
 #[must_use]
 pub fn truncated(text: &str, max: usize) -> String {
@@ -118,6 +126,12 @@ mod tests {
         assert_eq!(shortened("äöü", 2), "äö…");
         assert!(matches!(shortened("äöü", 3), Cow::Borrowed("äöü")));
         assert_eq!(excerpt("ä\nöü", 2), "ä\\n…");
+    }
+
+    #[test]
+    fn the_first_paragraph_comes_after_headings_and_is_one_line() {
+        assert_eq!(first_paragraph("\n# Notes\n\nFinds notes.\n Writes them.\n\nMore."), "Finds notes. Writes them.");
+        assert_eq!(first_paragraph("# Notes\n\n"), "");
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub use self::rules::RegistrationRules;
 
 /// The source of these tools.
 pub const SOURCE: &str = "mcp:management";
+/// The tool that calls one of any server.
+pub const INVOKE: &str = "mcp_invoke_tool";
 /// How its tools are used, for models.
 pub const GUIDE: &str = include_str!("model_tools/guide.md");
 

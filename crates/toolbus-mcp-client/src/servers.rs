@@ -12,7 +12,7 @@ mod tools;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -31,7 +31,7 @@ use crate::status::ServerStatus;
 use crate::supervise::Timeouts;
 
 pub use self::control::ServerControl;
-pub use crate::status::ServerDescription;
+pub use crate::status::{MAX_SUMMARY, ServerDescription};
 
 /// Timeout of the first attempts before names are kept.
 const START_TIME: Duration = Duration::from_secs(10);
@@ -85,6 +85,8 @@ pub(crate) struct ServersState {
     quota: Mutex<ToolQuota>,
     /// Whether names are kept, or will be once the servers of the start have been tried.
     is_keeping_names: AtomicBool,
+    /// Number of changes of what is said of servers.
+    descriptions: AtomicU64,
     tasks: TaskTracker,
 }
 
@@ -115,6 +117,7 @@ impl Servers {
                 clashes: Mutex::default(),
                 quota: Mutex::default(),
                 is_keeping_names: AtomicBool::new(false),
+                descriptions: AtomicU64::new(0),
                 tasks: TaskTracker::new(),
             }),
         }
@@ -130,7 +133,12 @@ impl Servers {
         for placed in servers {
             let name = placed.spec.name.clone();
             match gone.remove(&name) {
-                Some(entry) if entry.is(&placed) => self.shared.publish(&entry),
+                Some(entry) if entry.is(&placed) => {
+                    if entry.set_summary(placed.spec.summary) {
+                        self.shared.described();
+                    }
+                    self.shared.publish(&entry);
+                }
                 // A configured name replaces a registered one.
                 Some(_) | None => drop(self.shared.add(placed)),
             }
@@ -167,6 +175,13 @@ impl Servers {
         let entries: Vec<_> = self.entries().into_values().filter(|entry| entry.starts_at_once()).collect();
         let all = futures_util::future::join_all(entries.iter().map(|entry| entry.arrival(false)));
         let _ = tokio::time::timeout(patience, all).await;
+    }
+
+    /// A number that changes whenever [`ServerControl::describe`] may say something else of a server whose tools are the
+    /// same.
+    #[must_use]
+    pub fn descriptions(&self) -> u64 {
+        self.shared.descriptions.load(Ordering::Acquire)
     }
 
     /// The status of each server, by name.
@@ -206,6 +221,11 @@ impl ServersState {
     fn entry(&self, name: &str) -> Option<Arc<ServerEntry>> {
         let name = ServerName::parse(name).ok()?;
         self.entries.read().get(&name).cloned()
+    }
+
+    /// Notes that a server is described in another way.
+    fn described(&self) {
+        self.descriptions.fetch_add(1, Ordering::Release);
     }
 
     /// Adds a server, in the place of one of its name if there is one.

@@ -102,8 +102,8 @@ impl fmt::Display for ServerName {
     }
 }
 
-/// Everything that is configured of one server. Equal specifications need no restart. The spelling of the name counts,
-/// because the source of the tools contains it.
+/// Everything that is configured of one server. The spelling of the name counts, because the source of the tools contains
+/// it.
 #[derive(Debug, Clone, Eq)]
 pub struct ServerSpec {
     /// Its name.
@@ -124,11 +124,22 @@ pub struct ServerSpec {
     pub is_disabled: bool,
     /// Who added it.
     pub origin: ServerOrigin,
+    /// What it is for, in the operator's words: at most 300 characters.
+    pub summary: Option<Arc<str>>,
 }
 
 impl PartialEq for ServerSpec {
     fn eq(&self, other: &Self) -> bool {
-        let Self { name, transport, tools, naming, validation, tool_timeout, is_lazy, is_disabled, origin } = self;
+        self.runs_like(other) && self.summary == other.summary
+    }
+}
+
+impl ServerSpec {
+    /// Whether a server that runs by one of them needs no restart for the other: they differ in the summary at most.
+    #[must_use]
+    pub fn runs_like(&self, other: &Self) -> bool {
+        let Self { name, transport, tools, naming, validation, tool_timeout, is_lazy, is_disabled, origin, summary: _ } =
+            self;
         name.written == other.name.written
             && *transport == other.transport
             && *tools == other.tools

@@ -237,6 +237,7 @@ sys.stdin = First()
             tool_timeout: None,
             is_lazy: false,
             is_disabled: false,
+            summary: None,
             origin: ServerOrigin::Configuration,
         }
     }
@@ -347,6 +348,7 @@ for line in sys.stdin:
             tool_timeout: None,
             is_lazy: false,
             is_disabled: false,
+            summary: None,
             origin: ServerOrigin::Configuration,
         }
     }

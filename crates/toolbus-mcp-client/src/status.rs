@@ -1,6 +1,9 @@
 //! The status of a server, for operators.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
+use toolbus_core::text::{first_paragraph, shortened};
 use toolbus_core::tool::Suspicion;
 use toolbus_trust::text::Removed;
 
@@ -223,20 +226,54 @@ impl ProbeReport {
     }
 }
 
-/// Description and instructions of a server. The texts are the server's own, and bounded.
+/// Description and instructions of a server. The texts are the server's own, but for the summary, and bounded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerDescription {
     /// Its name, as configured.
     pub name: String,
+    /// What it is for, in the operator's words.
+    pub summary: Option<Arc<str>>,
     /// Its description.
     pub description: Option<String>,
     /// Its instructions.
     pub instructions: Option<String>,
 }
 
+/// Longest summary, in characters.
+pub const MAX_SUMMARY: usize = 300;
+
+impl ServerDescription {
+    /// What the server is for, in at most [`MAX_SUMMARY`] characters: in the operator's words, else as its own description
+    /// or the first paragraph of its instructions has it. `None` if none of them says anything.
+    #[must_use]
+    pub fn summarised(&self) -> Option<String> {
+        let mut own = [&self.description, &self.instructions].into_iter().flatten().map(|text| first_paragraph(text));
+        let summary = match &self.summary {
+            Some(summary) => summary.to_string(),
+            None => own.find(|text| !text.is_empty())?,
+        };
+        Some(shortened(&summary, MAX_SUMMARY).into_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_is_summarised_by_the_operator_else_by_itself() {
+        let about = |summary: Option<&str>, description: Option<&str>, instructions: Option<&str>| {
+            let [description, instructions] = [description, instructions].map(|text| text.map(str::to_owned));
+            ServerDescription { name: "a".to_owned(), summary: summary.map(Arc::from), description, instructions }
+                .summarised()
+        };
+        assert_eq!(about(Some("Files"), Some("Own"), Some("Text")).as_deref(), Some("Files"));
+        assert_eq!(about(None, Some("Own"), Some("Text")).as_deref(), Some("Own"));
+        assert_eq!(about(None, Some(" "), Some("# Use\n\nFirst\nline\n\nMore")).as_deref(), Some("First line"));
+        assert_eq!(about(None, None, None), None);
+        let long = about(None, None, Some(&"x".repeat(1000))).unwrap();
+        assert_eq!(long.chars().count(), MAX_SUMMARY + 1, "and the mark that says so");
+    }
 
     #[test]
     fn a_phase_has_one_spelling() {

@@ -9,13 +9,15 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::ToolFailure;
-use toolbus_core::listing::ListedTool;
+use toolbus_core::listing::{ListedTool, version};
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::ToolOutput;
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{InnerCall, InnerOrigin, Invoker};
 use toolbus_protocol::{TraceContext, new_message_id};
+
+use crate::short_list::ShortLists;
 
 /// What a caller may use, at one moment.
 #[derive(Debug, Clone, Default)]
@@ -104,6 +106,7 @@ pub struct Local {
     invoker: Arc<dyn Invoker>,
     sessions: SessionSets,
     resources: Option<Arc<dyn Resources>>,
+    short_lists: Option<Arc<ShortLists>>,
 }
 
 impl Local {
@@ -115,7 +118,22 @@ impl Local {
         sessions: SessionSets,
         resources: Option<Arc<dyn Resources>>,
     ) -> Self {
-        Self { access, invoker, sessions, resources }
+        Self { access, invoker, sessions, resources, short_lists: None }
+    }
+
+    /// The same, with short lists for clients that have many tools.
+    #[must_use]
+    pub fn with_short_lists(self, short_lists: Option<ShortLists>) -> Self {
+        Self { short_lists: short_lists.map(Arc::new), ..self }
+    }
+
+    /// The definitions that a caller is listed.
+    fn listed(&self, caller: &Caller, effective: &EffectiveTools) -> Vec<ListedTool> {
+        let tools = match &self.short_lists {
+            Some(lists) => lists.listed(caller, effective),
+            None => effective.tools(),
+        };
+        tools.into_iter().map(|allowed| effective.definition(allowed)).collect()
     }
 
     fn documents_for(&self, effective: &EffectiveTools) -> Vec<Document> {
@@ -133,8 +151,7 @@ impl Backend for Local {
 
     fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<CallerListing, Unavailable>> {
         let effective = self.access.effective(caller);
-        let tools = effective.tools().into_iter().map(|allowed| effective.definition(allowed)).collect();
-        ready(Ok(CallerListing { tools })).boxed()
+        ready(Ok(CallerListing { tools: self.listed(caller, &effective) })).boxed()
     }
 
     fn documents<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {
@@ -147,7 +164,16 @@ impl Backend for Local {
         for document in self.documents_for(&effective) {
             (document.uri, document.text).hash(&mut texts);
         }
-        ready((effective.listing_fingerprint(), texts.finish())).boxed()
+        let tools = match &self.short_lists {
+            // What is not listed may change without a word.
+            Some(_) => {
+                let mut tools = DefaultHasher::new();
+                version(&self.listed(caller, &effective)).hash(&mut tools);
+                tools.finish()
+            }
+            None => effective.listing_fingerprint(),
+        };
+        ready((tools, texts.finish())).boxed()
     }
 
     fn tool(&self, caller: &Caller, name: &str) -> Option<Arc<str>> {
@@ -158,6 +184,11 @@ impl Backend for Local {
     fn call(&self, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
         let BackendCall { caller, tool, arguments, cancelled, trace, progress, idempotency_key } = call;
         let invoker = Arc::clone(&self.invoker);
+        if let Some(lists) = &self.short_lists
+            && let Some(name) = self.tool(&caller, &tool)
+        {
+            lists.count_call(&caller, &name);
+        }
         let inner = InnerCall {
             idempotency_key,
             origin: InnerOrigin::McpClient,

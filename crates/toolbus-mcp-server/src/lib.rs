@@ -16,6 +16,7 @@ mod methods;
 mod rpc;
 mod server;
 mod session;
+mod short_list;
 mod stdio;
 mod version;
 
@@ -24,5 +25,6 @@ pub use self::backend::{Backend, BackendCall, CallerListing, Document, Local, Re
 pub use self::http::router;
 pub use self::methods::McpServerSettings;
 pub use self::server::McpServer;
+pub use self::short_list::{ShortListRules, ShortLists};
 pub use self::stdio::StdioEnd;
 pub use self::version::Version;

@@ -36,13 +36,14 @@ pub use llm_name::{gemini_name, is_alias, is_alias_of, llm_name, rest_of_alias};
 pub use messages::{
     AgentArtifact, AgentCard, AgentMessage, AgentMessageBody, AgentMessagePart, AgentSkill, AgentTaskCancelRequest,
     AgentTaskError, AgentTaskRequest, AgentTaskResult, AgentTaskState, AgentTaskStatusUpdate, ContentBlock,
-    DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, Format, MAX_LISTED_NAMES, McpAnswerQuestionResponse, McpEchoed,
-    McpGetPromptResponse, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpListResourcesResponse,
-    McpMetadataRefreshRequest, McpReadResourceResponse, McpRegisterServerRequest, McpRegisterServerResponse,
-    McpServerSummary, McpServersIndexed, McpToolDefinition, McpUnregisterServerRequest, McpUnregisterServerResponse,
-    Ping, Pong, ScheduledTaskMessage, ScriptInvokeRequest, ScriptInvokeResponse, SessionEnd, SubagentCancelMessage,
-    SubagentProgressMessage, SubagentResultMessage, SubagentTaskMessage, ToolCancelRequest, ToolCancelResponse,
-    ToolError, ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse, ToolProgress, ToolsChanged,
+    DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, Format, MAX_HINTED_TEXT, MAX_LISTED_NAMES,
+    McpAnswerQuestionResponse, McpEchoed, McpGetPromptResponse, McpGetServiceDetailsRequest,
+    McpGetServiceDetailsResponse, McpListResourcesResponse, McpMetadataRefreshRequest, McpReadResourceResponse,
+    McpRegisterServerRequest, McpRegisterServerResponse, McpServerSummary, McpServersIndexed, McpToolDefinition,
+    McpUnregisterServerRequest, McpUnregisterServerResponse, Ping, Pong, ScheduledTaskMessage, ScriptInvokeRequest,
+    ScriptInvokeResponse, SessionEnd, SubagentCancelMessage, SubagentProgressMessage, SubagentResultMessage,
+    SubagentTaskMessage, ToolCancelRequest, ToolCancelResponse, ToolError, ToolHintsRequest, ToolHintsResponse,
+    ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse, ToolProgress, ToolsChanged,
     UnknownFormat,
 };
 pub use properties::{MAX_SHORT_STRING, Properties, bounded};

@@ -16,6 +16,10 @@ pub const TOOL_CANCEL_RESPONSE: &str = "Toolbus.ToolCancelResponse";
 pub const TOOL_LIST_REQUEST: &str = "Toolbus.ToolListRequest";
 /// The tools that a caller may use.
 pub const TOOL_LIST_RESPONSE: &str = "Toolbus.ToolListResponse";
+/// Asks which of the sender's services fit a text.
+pub const TOOL_HINTS_REQUEST: &str = "Toolbus.ToolHintsRequest";
+/// Which services fit a text.
+pub const TOOL_HINTS_RESPONSE: &str = "Toolbus.ToolHintsResponse";
 /// Asks a daemon what it is.
 pub const PING: &str = "Toolbus.Ping";
 /// What a daemon says of itself.

@@ -2,6 +2,7 @@
 
 mod a2a;
 mod control;
+mod hints;
 mod invoke;
 mod list;
 mod mcp;
@@ -15,6 +16,7 @@ pub use a2a::{
     AgentTaskError, AgentTaskRequest, AgentTaskResult, AgentTaskState, AgentTaskStatusUpdate,
 };
 pub use control::{Ping, Pong, SessionEnd, ToolCancelRequest, ToolCancelResponse};
+pub use hints::{MAX_HINTED_TEXT, ToolHintsRequest, ToolHintsResponse};
 pub use invoke::{ContentBlock, ToolError, ToolInvokeRequest, ToolInvokeResponse, ToolProgress};
 pub use list::{Format, MAX_LISTED_NAMES, ToolListRequest, ToolListResponse, ToolsChanged, UnknownFormat};
 pub use mcp::{

@@ -10,6 +10,8 @@ pub const TOOL_RESULT: &str = "tool.result";
 pub const TOOL_CANCEL: &str = "tool.cancel";
 /// Requests for the tools that the sender may use.
 pub const TOOL_LIST: &str = "tool.list";
+/// Requests for a hint which of the sender's services fit a text.
+pub const TOOL_HINTS: &str = "tool.hints";
 /// Requests to a daemon to say what it is.
 pub const TOOL_PING: &str = "tool.ping";
 /// Announcements of agents that a session is over.
@@ -102,9 +104,10 @@ pub fn subagent_result(agent: &str) -> String {
 /// Topics on which requests travel: no answer may ever be published there.
 ///
 /// As patterns; a topic named in the configuration comes on top of these.
-pub const REQUEST_TOPICS: [&str; 18] = [
+pub const REQUEST_TOPICS: [&str; 19] = [
     "tool.invoke.#",
     "tool.list.#",
+    "tool.hints.#",
     "tool.ping.#",
     "tool.cancel.#",
     "tool.session.end.#",

@@ -61,7 +61,7 @@ use toolbus_telemetry::{Exporters, TelemetryError};
 use toolbus_trust::pins::{PinFileError, Pins};
 use toolbus_trust::scan::RulesError;
 
-use self::guides::CurrentGuides;
+use self::guides::{CurrentGuides, CurrentSearch};
 use self::parts::shown;
 use self::reload::Change;
 use self::replicas::{Announcement, Replicas};
@@ -120,6 +120,7 @@ pub struct App {
     memory: Option<Arc<dyn WorkingMemory>>,
     tasks: TaskStore,
     guides: CurrentGuides,
+    search: CurrentSearch,
     pipelines: Option<Pipelines>,
     /// Other agents; absent where the configuration has none.
     agents: Option<AgentService>,
@@ -285,7 +286,8 @@ impl App {
         let agents = agents::service(config, &store, Arc::clone(&bus), telemetry::of_agents(exporters), &redactor)?;
         let agent_tools = agents::of_rules(config, agents.as_ref())?;
         registry.register_all(agents::tools(config, agent_tools.as_ref()))?;
-        registry.register_all(guides::tools(config, loaded.as_ref(), &policy, servers.as_ref(), agent_tools))?;
+        let search = guides::searching(&policy, servers.as_ref(), agent_tools);
+        registry.register_all(guides::tools(config, loaded.as_ref(), &policy, &search))?;
         let announcer = agents::announcer(config, &policy, Arc::clone(&bus))?;
         // Calls right after the start must find these tools.
         policy.refresh();
@@ -367,6 +369,7 @@ impl App {
             memory,
             tasks,
             guides: Arc::new(RwLock::new(loaded)),
+            search: CurrentSearch(Arc::new(RwLock::new(search))),
             pipelines,
             agents,
             announcer,

@@ -27,7 +27,8 @@ const TRIES: usize = 6;
 /// topic. In this order: what is bound was declared before.
 const ATTEMPTS: &str = "
 svc-ana | publish | yes | rockbot tool.invoke, rockbot tool.invoke.mcp, rockbot tool.invoke.agent.ana
-svc-ana | publish | yes | rockbot tool.list, rockbot tool.ping, rockbot tool.cancel, rockbot tool.session.end
+svc-ana | publish | yes | rockbot tool.list, rockbot tool.hints, rockbot tool.ping, rockbot tool.cancel
+svc-ana | publish | yes | rockbot tool.session.end
 svc-ana | publish | yes | rockbot mcp.manage, rockbot tool.meta.mcp.refresh, rockbot script.invoke
 svc-ana | publish | 403 | rockbot tool.invoke.agent.bruno, rockbot tool.invoke.agent, rockbot tool.invoke.x
 svc-ana | publish | 403 | rockbot xtool.invoke, rockbot tool.result, rockbot tool.result.ana
@@ -82,6 +83,7 @@ toolbus | publish as | 406 | svc-ana rockbot tool.result.ana
 toolbus | declare queue | yes | toolbus.more
 toolbus | declare queue | 403 | other, svc-ana.answers
 toolbus | declare exchange | 403 | rockbot
+toolbus | bind queue | yes | toolbus.more rockbot tool.list, toolbus.more rockbot tool.hints
 toolbus | bind queue | yes | toolbus.invoke rockbot tool.invoke, toolbus.mcp rockbot tool.invoke.mcp
 toolbus | bind queue | yes | toolbus.mcp-manage rockbot mcp.manage, toolbus.mcp-refresh rockbot tool.meta.mcp.refresh
 toolbus | bind queue | yes | toolbus.script rockbot script.invoke, toolbus.invoke.dlq rockbot.dlx toolbus.invoke
@@ -109,7 +111,8 @@ svc-worker | declare exchange | 403 | pool.thinkers
 svc-worker | bind queue | 403 | pool.thinkers rockbot subagent.task.others, pool.thinkers rockbot #
 svc-worker | bind exchange | 403 | rockbot amq.fanout #
 svc-worker | delete queue | 403 | pool.thinkers
-operator | publish | yes | rockbot tool.invoke, rockbot tool.cancel, rockbot tool.list, rockbot tool.ping
+operator | publish | yes | rockbot tool.invoke, rockbot tool.cancel, rockbot tool.list, rockbot tool.hints
+operator | publish | yes | rockbot tool.ping
 operator | publish | 403 | rockbot tool.session.end, rockbot tool.result.ana, rockbot tool.invoke.agent.ana
 operator | publish | 403 | amq.default toolbus.invoke
 operator | publish as | 406 | svc-ana rockbot tool.invoke

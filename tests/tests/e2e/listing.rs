@@ -338,7 +338,8 @@ async fn what_is_listed_can_be_called_by_either_name_and_nothing_else_can() {
 async fn listing_is_limited_where_a_rate_names_it() {
     let site = BrokerNamespace::shared().await;
     let rules = "[identity]\ntrust_headers = true\n\
-        [agents.ana]\ntool_rate_limits = { \"tool.list\" = { rps = 0.001, burst = 2 } }\n[agents.bob]\n";
+        [agents.ana]\ntool_rate_limits = { \"tool.list\" = { rps = 0.001, burst = 2 }, \"tool.hints\" = { rps = 0.001, burst = 1 } }\n\
+        [agents.bob]\n";
     let daemon = Daemon::start(&site, rules).await;
     let client = Client::connect(&site).await;
     for _ in 0..2 {
@@ -359,5 +360,9 @@ async fn listing_is_limited_where_a_rate_names_it() {
     }
     "#);
     assert_eq!(client.exchange(&list(&client, "bob", &json!({}))).await.kind(), "Toolbus.ToolListResponse");
+    let hint = |agent| client.raw(r#"{"text":"what time is it"}"#).on("tool.hints").by(agent);
+    for (agent, code) in [("ana", ""), ("ana", "rate_limited"), ("bob", ""), ("bob", "")] {
+        assert_eq!(client.exchange(&hint(agent)).await.code(), code, "{agent}: hints are counted apart from lists");
+    }
     daemon.stop(&site).await;
 }

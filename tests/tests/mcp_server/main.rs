@@ -8,6 +8,7 @@ mod fixture;
 mod keys;
 mod leaving;
 mod ruling;
+mod short_lists;
 mod stdio;
 mod stdio_losses;
 mod telemetry;

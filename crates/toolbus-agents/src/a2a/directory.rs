@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -78,6 +79,8 @@ pub enum AgentsError {
 pub struct AgentDirectory {
     /// By name in lower case.
     agents: Arc<Mutex<HashMap<String, KnownAgent>>>,
+    /// Number of changes of what is known.
+    changes: Arc<AtomicU64>,
     own_name: Arc<str>,
     ttl: Duration,
     max: usize,
@@ -106,7 +109,8 @@ impl AgentDirectory {
         }
         // Room for announcements comes on top.
         let max = agents.len() + config.max_agents;
-        Ok(Self { agents: Arc::new(Mutex::new(agents)), own_name: own_name.into(), ttl: config.ttl.get(), max, clock })
+        let (agents, changes) = (Arc::new(Mutex::new(agents)), Arc::default());
+        Ok(Self { agents, changes, own_name: own_name.into(), ttl: config.ttl.get(), max, clock })
     }
 
     /// Takes an announcement; says what becomes of it.
@@ -130,6 +134,7 @@ impl AgentDirectory {
             }
             Some(_) if card.is_deregistering => {
                 agents.remove(&key);
+                self.changes.fetch_add(1, Ordering::Release);
                 return "left";
             }
             None if card.is_deregistering => return "left",
@@ -137,12 +142,16 @@ impl AgentDirectory {
         }
         let outcome = if known.is_some() { "known" } else { "new" };
         if outcome == "new" && agents.len() >= self.max {
-            agents.retain(|_, agent| is_live(agent));
+            self.forget_expired(&mut agents);
             if agents.len() >= self.max {
                 return "full";
             }
         }
         let card = Arc::new(bounded(card));
+        // Agents announce themselves again and again, and mostly say the same.
+        if agents.get(&key).is_none_or(|known| known.card != card || !is_live(known)) {
+            self.changes.fetch_add(1, Ordering::Release);
+        }
         let last_seen = Some(self.clock.since_epoch().as_secs());
         agents.insert(key, KnownAgent { name, card, http: None, last_seen, expires: Some(now + self.ttl) });
         outcome
@@ -155,11 +164,27 @@ impl AgentDirectory {
         agent.filter(|agent| agent.expires.is_none_or(|expires| expires > now))
     }
 
+    /// A number that changes whenever the cards of [`Self::list`] may be others.
+    pub(crate) fn version(&self) -> u64 {
+        let mut agents = self.agents.lock();
+        self.forget_expired(&mut agents);
+        let fetched = agents.values().filter_map(|agent| agent.http.as_ref()).map(|http| http.card_changes());
+        // Agents with a URL are those of the configuration, which stay: neither summand becomes less.
+        self.changes.load(Ordering::Acquire) + fetched.sum::<u64>()
+    }
+
+    fn forget_expired(&self, agents: &mut HashMap<String, KnownAgent>) {
+        let (now, before) = (self.clock.now(), agents.len());
+        agents.retain(|_, agent| agent.expires.is_none_or(|expires| expires > now));
+        if agents.len() < before {
+            self.changes.fetch_add(1, Ordering::Release);
+        }
+    }
+
     /// Every agent that `is_visible`, by name.
     pub(crate) fn list(&self, is_visible: impl Fn(&str) -> bool) -> Vec<KnownAgent> {
-        let now = self.clock.now();
         let mut agents = self.agents.lock();
-        agents.retain(|_, agent| agent.expires.is_none_or(|expires| expires > now));
+        self.forget_expired(&mut agents);
         let visible = agents.values().filter(|agent| is_visible(agent.name.as_str()));
         let mut visible: Vec<KnownAgent> = visible.cloned().collect();
         drop(agents);

@@ -3,6 +3,7 @@
 //! Source: A2A Protocol Specification 1.0, JSON-RPC binding.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -41,6 +42,8 @@ pub(crate) struct HttpAgent {
     base: Url,
     headers: HeaderMap,
     card: Mutex<Option<FetchedCard>>,
+    /// How often another card was fetched.
+    card_changes: AtomicU64,
 }
 
 /// What an agent said of itself.
@@ -129,12 +132,17 @@ impl HttpAgent {
         if !base.path().ends_with('/') && !base.path().ends_with(".json") {
             base.set_path(&format!("{}/", base.path()));
         }
-        Self { base, headers, card: Mutex::default() }
+        Self { base, headers, card: Mutex::default(), card_changes: AtomicU64::new(0) }
     }
 
     /// What it said of itself when it was asked last.
     pub(crate) fn last_card(&self) -> Option<Arc<AgentCard>> {
         self.card.lock().as_ref().map(|fetched| Arc::clone(&fetched.card))
+    }
+
+    /// How often [`Self::last_card`] became another.
+    pub(crate) fn card_changes(&self) -> u64 {
+        self.card_changes.load(Ordering::Acquire)
     }
 
     /// Asks it what it says of itself, unless it did lately.
@@ -155,7 +163,10 @@ impl HttpAgent {
         };
         let card = tokio::time::timeout(REQUEST_TIME, asking).await.map_err(|_| HttpAgentError::Late)??;
         let fetched = self.read_card(&card, exchange.clock.now())?;
-        *self.card.lock() = Some(fetched.clone());
+        let before = self.card.lock().replace(fetched.clone());
+        if before.is_none_or(|before| before.card != fetched.card) {
+            self.card_changes.fetch_add(1, Ordering::Release);
+        }
         Ok(fetched)
     }
 

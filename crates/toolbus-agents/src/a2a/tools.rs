@@ -74,6 +74,12 @@ impl A2aTools {
         self.known(caller).iter().map(KnownAgent::card).collect()
     }
 
+    /// A number that changes whenever [`Self::visible`] may be something else for some caller.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.service.directory().version()
+    }
+
     fn known(&self, caller: &Caller) -> Vec<KnownAgent> {
         self.service.directory().list(|name| self.allowed.allows(caller, name))
     }

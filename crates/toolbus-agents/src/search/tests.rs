@@ -1,10 +1,16 @@
+mod retrieval;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use toolbus_core::Clock;
+use toolbus_core::Hints as _;
 use toolbus_core::caller::Caller;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed};
 use toolbus_core::registry::Registry;
 use toolbus_protocol::AgentSkill;
 
+use super::index::{MAX_CARD, of_agent};
 use super::*;
 use crate::testing;
 
@@ -50,9 +56,14 @@ fn agents(_: &Caller) -> Vec<AgentCard> {
     vec![card]
 }
 
+/// What is said of servers and agents; nothing of it changes.
+fn sources() -> SearchSources {
+    let summaries: Summaries = Arc::new(|server| (server == "github").then(|| "Repositories\nand issues".to_owned()));
+    SearchSources { summaries, agents: Arc::new(agents), version: Arc::new(|| 0) }
+}
+
 async fn search(agent: &str, tool: &str, query: &str) -> String {
-    let summaries: Summaries = Arc::new(|server| (server == "github").then(|| "Repositories and issues".to_owned()));
-    let tools = tools(&policy(), summaries, Arc::new(agents));
+    let tools = Search::new(&policy(), sources()).tools();
     let found = testing::run(&tools, testing::agent(agent), tool, json!({"query": query}), Clock::SYSTEM);
     found.await.unwrap().content.unwrap()
 }
@@ -65,7 +76,7 @@ async fn services_are_found_by_their_tools_and_the_best_of_these_come_first() {
         {
           "id": "github",
           "type": "mcp",
-          "summary": "Repositories and issues",
+          "summary": "Repositories\nand issues",
           "relevance_score": 1.0,
           "top_tools": [
             "list_pull_requests",
@@ -136,4 +147,67 @@ fn of_a_large_card_a_bounded_part_is_searched() {
     let card = AgentCard { agent_name: "m".to_owned(), skills: (0..50).map(skill).collect(), ..AgentCard::default() };
     let text = of_agent(&card);
     assert!(text.starts_with("m s0  eee") && text.len() <= MAX_CARD + 4, "{} bytes", text.len());
+}
+
+fn hints(search: &Search, agent: &str, text: &str) -> String {
+    let caller = testing::agent(agent);
+    search.hints(&caller, &search.policy.effective(&caller), text)
+}
+
+#[test]
+fn hints_name_two_services_of_the_caller_each_in_one_line() {
+    let search = Search::new(&policy(), sources());
+    insta::assert_snapshot!(hints(&search, "bob", "Please create an issue about the budget for files"), @r"
+    Services that may fit this request:
+    - github (mcp): Repositories and issues, top tools: create_issue, list_pull_requests
+    - files (mcp): files, top tools: write_file, read_file
+    ");
+    insta::assert_snapshot!(hints(&search, "ana", "Please read the file about the budget"), @r"
+    Services that may fit this request:
+    - files (mcp): files, top tools: read_file
+    ");
+    assert!(
+        hints(&search, "bob", "the yearly budget")
+            .contains("- Finance (a2a): Knows what things cost, top skills: forecast, audit, invoice")
+    );
+    assert_eq!(hints(&search, "ana", "the budget of an issue"), "", "neither is for ana");
+    let nothing = Caller { binding: Some("chat:none".into()), ..testing::agent("bob") };
+    assert_eq!(search.hints(&nothing, &search.policy.effective(&nothing), "read a file"), "");
+}
+
+#[test]
+fn hints_name_the_tool_that_finds_more_if_the_caller_has_it() {
+    let policy = policy();
+    policy.registry().register_all(Search::new(&policy, sources()).tools()).unwrap();
+    policy.refresh();
+    let search = Search::new(&policy, sources());
+    assert!(hints(&search, "bob", "a file").contains("(search_known_services finds others):\n"));
+}
+
+#[test]
+fn what_changes_is_searched_at_once_and_what_stays_is_read_once() {
+    let (policy, reads) = (policy(), Arc::new(AtomicU64::new(0)));
+    let version = Arc::new(AtomicU64::new(0));
+    let (counted, now) = (Arc::clone(&reads), Arc::clone(&version));
+    let summaries: Summaries = Arc::new(move |server| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Some(format!("{server} {}", ["wombat", "quokka"][now.load(Ordering::Relaxed) as usize]))
+    });
+    let now = Arc::clone(&version);
+    let version_now = Arc::new(move || now.load(Ordering::Relaxed));
+    let search = Search::new(&policy, SearchSources { summaries, version: version_now, ..sources() });
+    for _ in 0..3 {
+        assert!(hints(&search, "bob", "wombat").contains("- files (mcp): files wombat"));
+    }
+    assert_eq!(reads.load(Ordering::Relaxed), 2, "once for each of the servers");
+    version.store(1, Ordering::Relaxed);
+    assert!(hints(&search, "bob", "wombat").is_empty() && !hints(&search, "bob", "quokka").is_empty());
+    let descriptor = ToolDescriptor {
+        description: "Finds a platypus".to_owned(),
+        server: Some("zoo".into()),
+        ..ToolDescriptor::new("find", "mcp:zoo", "mcp")
+    };
+    policy.registry().register_all(vec![Tool::new(descriptor, testing::Unused)]).unwrap();
+    policy.refresh();
+    assert!(hints(&search, "bob", "platypus").contains("- zoo (mcp)"));
 }

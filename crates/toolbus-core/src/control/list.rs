@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lru::LruCache;
 use serde_json::value::{RawValue, to_raw_value};
-use toolbus_protocol::{Format, ToolListRequest, ToolListResponse, gemini_name, message_type};
+use toolbus_protocol::{Format, ToolListRequest, ToolListResponse, gemini_name, message_type, topic};
 
 use super::{ControlRefusal, ControlReply, ControlRequest, ControlService, body};
 use crate::answer::MAX_ANSWER;
@@ -51,7 +51,7 @@ impl ControlService {
         caller.session = request.session_id.clone().filter(|session| !session.is_empty()).map(Arc::from);
         let access = self.parts.dispatcher.access();
         let effective = access.effective(&caller);
-        self.parts.dispatcher.listing_rate(&effective)?;
+        self.parts.dispatcher.topic_rate(&effective, topic::TOOL_LIST)?;
         let control = self.clone();
         let work = move || control.listed(&caller, &effective, &request);
         let (said, turn) =
@@ -167,7 +167,7 @@ fn agreed(
 ) -> Result<Option<Arc<str>>, ControlRefusal> {
     match (header, body.filter(|value| !value.is_empty())) {
         (Some(header), Some(body)) if !is_same(&header, &body) => {
-            Err(ControlRefusal::Contradiction(format!("its header and its body name different {what}s; name one")))
+            Err(ControlRefusal::Content(format!("its header and its body name different {what}s; name one")))
         }
         (header, body) => Ok(header.or(body.map(Arc::from))),
     }

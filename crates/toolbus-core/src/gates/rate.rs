@@ -6,6 +6,8 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
+use toolbus_protocol::topic;
+
 use crate::failure::{Cause, ToolFailure};
 use crate::pattern::Pattern;
 
@@ -201,9 +203,12 @@ pub(super) fn exceeded(tool: &str, wait: Duration) -> ToolFailure {
     ToolFailure::new(Cause::RateLimited, text).with_retry_after(wait)
 }
 
-/// The failure of a caller that lists its tools too often.
-pub(super) fn exceeded_by_listing(wait: Duration) -> ToolFailure {
-    let text = "The tools were listed too often. Try again later.";
+/// The failure of a caller that lists its tools, or asks for hints, too often.
+pub(super) fn exceeded_on(topic: &str, wait: Duration) -> ToolFailure {
+    let text = match topic {
+        topic::TOOL_HINTS => "Hints were asked for too often. Try again later.",
+        _ => "The tools were listed too often. Try again later.",
+    };
     ToolFailure::new(Cause::RateLimited, text).with_retry_after(wait)
 }
 

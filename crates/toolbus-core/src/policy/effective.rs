@@ -1,9 +1,9 @@
 //! What one caller may use: the one object that lists, enforces and explains.
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::Arc;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Weak};
 
 use serde_json::Map;
 use toolbus_protocol::topic;
@@ -56,6 +56,14 @@ pub enum EmptyReason {
     NoTools,
 }
 
+/// Tells the tools of callers apart: equal only if two callers may use the same tools, with the same definitions. It keeps
+/// none of them in memory.
+#[derive(Clone)]
+pub struct ToolSetId {
+    set: Weak<SetData>,
+    frozen: Option<Arc<[Arc<str>]>>,
+}
+
 /// A tool that a caller may use.
 #[derive(Clone, Copy)]
 pub struct AllowedTool<'a> {
@@ -65,8 +73,9 @@ pub struct AllowedTool<'a> {
     pub(super) entry: &'a CatalogueTool,
 }
 
-/// Stands for listing where rates are counted by tool.
+/// Stand for listing and for hints where rates are counted by tool.
 const LISTING: u64 = 0;
+const HINTS: u64 = 1;
 const UNASKED: u16 = 0;
 const NO_RATE: u16 = 1;
 const FIRST_RATE: u16 = 2;
@@ -247,16 +256,25 @@ impl EffectiveTools {
         rates.rule(number.checked_sub(FIRST_RATE)?)
     }
 
-    /// How often the caller may list its tools, if a rule names `tool.list`. Patterns are of tools: a limit for all of
-    /// them must not leave an agent without its list.
-    pub(crate) fn listing_rate(&self) -> Option<&RateRule> {
+    /// How often the caller may list its tools, or ask for hints, if a rule names the topic. Patterns are of tools: a
+    /// limit for all of them must not leave an agent without its list.
+    pub(crate) fn topic_rate(&self, topic: &str) -> Option<&RateRule> {
         let rates = &self.cell().rates;
-        rates.rule(rates.rule_of(topic::TOOL_LIST)?).filter(|rule| rule.pattern().is_exact())
+        rates.rule(rates.rule_of(topic)?).filter(|rule| rule.pattern().is_exact())
     }
 
-    /// What tells this caller's lists from all others, and from calls.
-    pub(crate) fn listing_rate_key(&self) -> (u64, u64) {
-        (self.cell().key, LISTING)
+    /// What tells this caller's requests on a topic from all others, and from calls.
+    pub(crate) fn topic_rate_key(&self, topic: &str) -> (u64, u64) {
+        (self.cell().key, if topic == topic::TOOL_HINTS { HINTS } else { LISTING })
+    }
+
+    /// What tells these tools from others; `None` if the caller is denied everything.
+    #[must_use]
+    pub fn id(&self) -> Option<ToolSetId> {
+        match &self.grant {
+            Grant::ToolSet(set) => Some(ToolSetId { set: Arc::downgrade(set), frozen: self.frozen.clone() }),
+            Grant::Denied(_) => None,
+        }
     }
 
     /// What it was taken from.
@@ -424,6 +442,26 @@ impl EffectiveTools {
     /// Whether the session began with this tool set.
     pub(super) fn is_in_session(&self, set: &Arc<str>) -> bool {
         self.frozen.as_ref().is_none_or(|frozen| frozen.contains(set))
+    }
+}
+
+impl PartialEq for ToolSetId {
+    fn eq(&self, other: &Self) -> bool {
+        Weak::ptr_eq(&self.set, &other.set) && self.frozen == other.frozen
+    }
+}
+
+impl Eq for ToolSetId {}
+
+impl Hash for ToolSetId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.set.as_ptr().addr(), &self.frozen).hash(state);
+    }
+}
+
+impl fmt::Debug for ToolSetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ToolSetId({:p})", self.set.as_ptr())
     }
 }
 

@@ -13,6 +13,7 @@ mod breakers;
 mod cancelling;
 mod direct;
 mod fixture;
+mod hinting;
 mod keyed;
 mod ledger;
 mod marking;

@@ -49,13 +49,12 @@ impl NotificationSource for Index {
 
     fn messages(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
         // Lazy servers are announced with all others, and as soon as their tools are known.
-        let asleep = self.servers.asleep(now);
-        let now = summaries(now, &asleep);
+        let now = summaries(now, &*self.servers);
         let told = match before {
             // The requester waits for this message, even if it lists nothing.
             None => McpServersIndexed { servers: now.into_values().collect(), removed_servers: Vec::new() },
             Some(before) => {
-                let told = difference(&summaries(before, &asleep), now);
+                let told = difference(&summaries(before, &*self.servers), now);
                 if told.servers.is_empty() && told.removed_servers.is_empty() {
                     return Vec::new();
                 }
@@ -81,7 +80,7 @@ fn parts(told: McpServersIndexed) -> Vec<McpServersIndexed> {
     let mut part = McpServersIndexed { servers: Vec::new(), removed_servers: told.removed_servers };
     let (mut parts, mut size) = (Vec::new(), 0);
     for server in told.servers {
-        size += server.tool_names.iter().map(String::len).sum::<usize>();
+        size += server.tool_names.iter().chain(&server.summary).map(String::len).sum::<usize>();
         if size > MAX_MESSAGE && !part.servers.is_empty() {
             parts.push(std::mem::take(&mut part));
             size = 0;

@@ -31,7 +31,7 @@ pub(super) fn tool(access: PolicyHandle, invoker: Arc<dyn Invoker>) -> Tool {
         },
         "required": ["server_name", "tool_name"],
     });
-    let descriptor = ToolDescriptor { delegates: true, ..descriptor("mcp_invoke_tool", description, parameters) };
+    let descriptor = ToolDescriptor { delegates: true, ..descriptor(super::INVOKE, description, parameters) };
     Tool::new(descriptor, Invoke { access, invoker })
 }
 

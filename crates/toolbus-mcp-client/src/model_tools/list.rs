@@ -67,7 +67,7 @@ impl Executor for ListServers {
         let effective = self.access.effective(&call.caller);
         let servers = Arc::clone(&self.servers);
         let list = move || {
-            let all = summaries(&effective, &servers.asleep(&effective));
+            let all = summaries(&effective, &*servers);
             as_json(&all.values().collect::<Vec<_>>())
         };
         in_turn(&self.access, &call, list).await
@@ -153,25 +153,30 @@ pub(crate) fn definitions<'a>(
     Ok((server.name, all))
 }
 
-/// The summary of each server for a caller, by the server's name in lower case. `asleep` are servers that were never
-/// started.
-pub(crate) fn summaries(effective: &EffectiveTools, asleep: &[ServerName]) -> BTreeMap<String, McpServerSummary> {
-    let asleep = asleep.iter().map(|name| {
-        let summary = Some(STARTS_ON_FIRST_USE.to_owned());
-        let server_name = name.to_string();
+/// The summary of each server for a caller, by the server's name in lower case: what the operator or the server itself
+/// says of it, else what is known of its tools.
+pub(crate) fn summaries(effective: &EffectiveTools, all: &dyn ServerControl) -> BTreeMap<String, McpServerSummary> {
+    let said = |name: &str| all.describe(name).and_then(|about| about.summarised());
+    let asleep = all.asleep(effective).into_iter().map(|name| {
+        let summary = match said(name.as_str()) {
+            Some(said) => format!("{said} ({STARTS_ON_FIRST_USE})"),
+            None => STARTS_ON_FIRST_USE.to_owned(),
+        };
+        let (server_name, summary) = (name.to_string(), Some(summary));
         (name.folded().to_string(), McpServerSummary { server_name, summary, ..McpServerSummary::default() })
     });
     let known = servers(effective);
     // One whose tools came a moment ago has them.
-    asleep.chain(known.iter().map(|(folded, server)| (folded.clone(), summary_of(server)))).collect()
+    let known = known.iter().map(|(folded, server)| (folded.clone(), summary_of(server, said(server.name))));
+    asleep.chain(known).collect()
 }
 
-fn summary_of(server: &VisibleServer<'_>) -> McpServerSummary {
+fn summary_of(server: &VisibleServer<'_>, said: Option<String>) -> McpServerSummary {
     let tool_names: Vec<String> = server.tools.keys().map(|name| (*name).to_owned()).collect();
     McpServerSummary {
         server_name: server.name.to_string(),
         display_name: None,
-        summary: Some(summary(&tool_names)),
+        summary: Some(said.unwrap_or_else(|| summary(&tool_names))),
         tool_count: tool_names.len(),
         tool_names,
     }
@@ -259,7 +264,7 @@ pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 /// Most tools that are named.
 const MAX_NAMED: usize = 10;
 
-/// The summary of a server in `McpServersIndexed`: the number of tools and the names of the first ten.
+/// The summary of a server of which nothing is said: the number of tools and the names of the first ten.
 #[must_use]
 pub fn summary(tool_names: &[impl AsRef<str>]) -> String {
     if tool_names.is_empty() {

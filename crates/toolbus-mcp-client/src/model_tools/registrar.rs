@@ -452,6 +452,7 @@ impl RegistrationRecord {
             tool_timeout: None,
             is_lazy: false,
             is_disabled: false,
+            summary: None,
             origin: ServerOrigin::Registration,
         })
     }

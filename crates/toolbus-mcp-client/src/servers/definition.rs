@@ -281,6 +281,7 @@ mod tests {
             tool_timeout: Some(Duration::from_secs(7)),
             is_lazy: false,
             is_disabled: false,
+            summary: None,
             origin: ServerOrigin::Configuration,
         }
     }

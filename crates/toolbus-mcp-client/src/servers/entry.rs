@@ -32,6 +32,8 @@ pub(super) struct ServerEntry {
     /// Instances of agents with their own credentials. The first lists the tools, or else any that is ready.
     agents: BTreeMap<AgentName, Arc<SupervisedServer>>,
     known: Mutex<ListedTools>,
+    /// What it is for, in the operator's words: it changes without a restart.
+    summary: Mutex<Option<Arc<str>>>,
     /// Whether its tools are known: it was connected to before.
     pub(super) is_known: watch::Sender<bool>,
     /// Where its tools are registered.
@@ -83,6 +85,7 @@ impl ServerEntry {
             }
         }
         Arc::new(Self {
+            summary: Mutex::new(placed.spec.summary.clone()),
             placed,
             main,
             agents,
@@ -96,13 +99,13 @@ impl ServerEntry {
         &self.placed.spec
     }
 
-    /// Whether `other` is configured equally.
+    /// Whether `other` is configured equally, but for the summary.
     pub(super) fn is(&self, other: &PlacedServer) -> bool {
         let place = |placed: &PlacedServer| {
             let SetPlace { name, prefix, sessions } = placed.set.clone()?;
             Some((name, prefix, sessions.map(|set| Arc::as_ptr(&set))))
         };
-        self.placed.spec == other.spec && place(&self.placed) == place(other)
+        self.placed.spec.runs_like(&other.spec) && place(&self.placed) == place(other)
     }
 
     /// Starts supervision, after the instances of `before` have ended: both may need the same exclusive resource. Each
@@ -267,7 +270,14 @@ impl ServerEntry {
     }
 
     pub(super) fn describe(&self) -> Option<ServerDescription> {
-        Some(ServerDescription { name: self.spec().name.to_string(), ..self.known().about.clone() })
+        let (name, summary) = (self.spec().name.to_string(), self.summary.lock().clone());
+        Some(ServerDescription { name, summary, ..self.known().about.clone() })
+    }
+
+    /// Takes the operator's summary; returns whether it is another one.
+    pub(super) fn set_summary(&self, summary: Option<Arc<str>>) -> bool {
+        let mut present = self.summary.lock();
+        std::mem::replace(&mut *present, summary) != *present
     }
 
     /// The own names of its offered tools.

@@ -176,6 +176,7 @@ mod tests {
             tool_timeout: None,
             is_lazy: false,
             is_disabled: false,
+            summary: None,
             origin: ServerOrigin::Configuration,
         };
         let mut status = ServerStatus::untried(&spec, PhaseName::Ready);

@@ -239,6 +239,7 @@ mod tests {
             tool_timeout: None,
             is_lazy: false,
             is_disabled: false,
+            summary: None,
             origin: ServerOrigin::Configuration,
         }
     }

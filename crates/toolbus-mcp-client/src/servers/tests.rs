@@ -34,6 +34,7 @@ fn spec(name: &str, origin: ServerOrigin) -> ServerSpec {
         tool_timeout: None,
         is_lazy: false,
         is_disabled: false,
+        summary: None,
         origin,
     }
 }

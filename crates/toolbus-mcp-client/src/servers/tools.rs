@@ -113,6 +113,7 @@ fn take(entry: &Arc<ServerEntry>, shared: &Arc<ServersState>, about: ServerInfo,
         known.implementation = about.name.is_some().then(|| called.into_iter().flatten().collect::<Vec<_>>().join(" "));
         known.about = ServerDescription {
             name: String::new(),
+            summary: None,
             description: about.description.or(about.title),
             instructions: about.instructions,
         };
@@ -122,6 +123,7 @@ fn take(entry: &Arc<ServerEntry>, shared: &Arc<ServersState>, about: ServerInfo,
         // What found no room may find it the next time.
         known.said = admitted.is_ok().then_some(said);
     }
+    shared.described();
     shared.publish(entry);
     entry.is_known.send_replace(true);
 }

@@ -80,6 +80,7 @@ impl ServerControl for Fleet {
     fn describe(&self, server: &str) -> Option<ServerDescription> {
         (server == "Files").then(|| ServerDescription {
             name: "Files".to_owned(),
+            summary: None,
             description: Some("A file system.".to_owned()),
             instructions: None,
         })

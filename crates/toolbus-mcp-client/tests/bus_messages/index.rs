@@ -32,7 +32,7 @@ async fn an_index_looks_as_peers_expect_it() {
     assert_eq!(ana.next().await.body, json!({"servers": [], "removedServers": []}));
     world.publish("Files", &["read_file", "list_directory"]);
     let got = ana.next().await;
-    insta::assert_snapshot!(got.body, @r#"{"removedServers":[],"servers":[{"displayName":null,"serverName":"Files","summary":"Provides 2 tool(s): list_directory, read_file.","toolCount":2,"toolNames":["list_directory","read_file"]}]}"#);
+    insta::assert_snapshot!(got.body, @r#"{"removedServers":[],"servers":[{"displayName":null,"serverName":"Files","summary":"A file system.","toolCount":2,"toolNames":["list_directory","read_file"]}]}"#);
     assert_eq!(got.envelope.message_type, message_type::MCP_SERVERS_INDEXED);
     assert_eq!(got.envelope.source.as_deref(), Some("toolbus"));
     assert_eq!(got.envelope.destination.as_deref(), Some("ana"));

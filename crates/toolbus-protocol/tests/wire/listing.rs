@@ -4,8 +4,8 @@ use serde::Serialize;
 use serde_json::json;
 use toolbus_protocol::message_type::{self, Kind, kind};
 use toolbus_protocol::{
-    Format, MAX_LISTED_NAMES, ParseError, Ping, Pong, SessionEnd, ToolListRequest, ToolListResponse, ToolsChanged,
-    header, topic,
+    Format, MAX_LISTED_NAMES, ParseError, Ping, Pong, SessionEnd, ToolHintsRequest, ToolHintsResponse, ToolListRequest,
+    ToolListResponse, ToolsChanged, header, topic,
 };
 
 fn written(value: &impl Serialize) -> String {
@@ -203,22 +203,36 @@ fn a_change_of_tools_names_what_came_and_what_went() {
 }
 
 #[test]
+fn a_request_for_hints_is_read_liberally_and_the_response_is_one_text() {
+    let expected = ToolHintsRequest { text: "an issue".to_owned(), session_id: Some("s".to_owned()) };
+    for body in [r#"{"text":"an issue","sessionId":"s"}"#, r#"{"SessionID":"s","Text":"an issue","more":[1]}"#] {
+        assert_eq!(ToolHintsRequest::parse(body.as_bytes()).unwrap(), expected, "{body}");
+    }
+    assert_eq!(ToolHintsRequest::parse(br#"{"text":null}"#).unwrap(), ToolHintsRequest::default());
+    assert!(ToolHintsRequest::parse(br#"{"text":7}"#).is_err() && ToolHintsRequest::parse(b"[]").is_err());
+    assert_eq!(written(&ToolHintsResponse { hints: "a\nb".to_owned() }), r#"{"hints":"a\nb"}"#);
+}
+
+#[test]
 fn topics_types_and_trust_are_named_as_on_the_wire() {
-    let names: [&str; 10] = [
+    let names: [&str; 13] = [
         topic::TOOL_LIST,
+        topic::TOOL_HINTS,
         topic::TOOL_PING,
         topic::TOOL_SESSION_END,
         message_type::TOOL_LIST_REQUEST,
         message_type::TOOL_LIST_RESPONSE,
+        message_type::TOOL_HINTS_REQUEST,
+        message_type::TOOL_HINTS_RESPONSE,
         message_type::PING,
         message_type::PONG,
         message_type::SESSION_END,
         message_type::TOOLS_CHANGED,
         header::TRUST_SYSTEM,
     ];
-    insta::assert_snapshot!(names.join(" "), @"tool.list tool.ping tool.session.end Toolbus.ToolListRequest Toolbus.ToolListResponse Toolbus.Ping Toolbus.Pong Toolbus.SessionEnd Toolbus.ToolsChanged system");
+    insta::assert_snapshot!(names.join(" "), @"tool.list tool.hints tool.ping tool.session.end Toolbus.ToolListRequest Toolbus.ToolListResponse Toolbus.ToolHintsRequest Toolbus.ToolHintsResponse Toolbus.Ping Toolbus.Pong Toolbus.SessionEnd Toolbus.ToolsChanged system");
     assert_eq!(topic::tools_changed("ana"), "tool.meta.tools.ana");
-    for topic in [topic::TOOL_LIST, topic::TOOL_PING, topic::TOOL_SESSION_END] {
+    for topic in [topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING, topic::TOOL_SESSION_END] {
         assert!(topic::REQUEST_TOPICS.iter().any(|pattern| topic::matches(pattern, topic)), "{topic}");
     }
 }

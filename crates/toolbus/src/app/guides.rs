@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use toolbus_agents::guides::Guide;
-use toolbus_agents::{A2aTools, Guides, a2a, pipeline, schedule, search, subagent};
+use toolbus_agents::guides::{self, Guide};
+use toolbus_agents::{A2aTools, Guides, Search, SearchSources, a2a, pipeline, schedule, search, subagent};
 use toolbus_core::caller::Caller;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::Tool;
+use toolbus_core::{Clock, Hints};
 use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl as _;
-use toolbus_mcp_server::{Document, Resources};
+use toolbus_mcp_server::{Document, Resources, ShortListRules, ShortLists};
 use toolbus_scripts::{commands, tool as script};
 use toolbus_tools::{rest, time};
 
@@ -68,23 +69,50 @@ pub(super) fn load(config: &Config, servers: Option<&AppServers>) -> Result<Opti
     Ok(Some(guides))
 }
 
+/// The search that is in force, for hints.
+#[derive(Clone)]
+pub(super) struct CurrentSearch(pub(super) Arc<RwLock<Search>>);
+
+impl Hints for CurrentSearch {
+    fn hints(&self, caller: &Caller, effective: &EffectiveTools, text: &str) -> String {
+        let search = self.0.read().clone();
+        search.hints(caller, effective, text)
+    }
+}
+
+/// Searches MCP servers and other agents, and the tools of callers.
+pub(super) fn searching(policy: &PolicyHandle, servers: Option<&AppServers>, agents: Option<A2aTools>) -> Search {
+    let (described, changes) = (servers.cloned(), servers.cloned());
+    let summary = move |server: &str| described.as_ref()?.bridge().describe(server)?.summarised();
+    let known = agents.clone();
+    let visible = move |caller: &Caller| known.as_ref().map(|agents| agents.visible(caller)).unwrap_or_default();
+    // Neither of the two ever becomes less.
+    let version = move || {
+        let of_servers = changes.as_ref().map_or(0, |servers| servers.bridge().descriptions());
+        of_servers + agents.as_ref().map_or(0, A2aTools::version)
+    };
+    let (summaries, agents, version) = (Arc::new(summary), Arc::new(visible), Arc::new(version));
+    Search::new(policy, SearchSources { summaries, agents, version })
+}
+
+/// Short lists for MCP clients that may use more tools than `above`.
+pub(super) fn short_lists(above: usize) -> ShortLists {
+    let rules = ShortListRules {
+        above,
+        is_finder: |tool| *tool.source == *search::SOURCE && *tool.name == *search::FINDER,
+        // Tools of MCP servers can also be called by one that clients know.
+        is_always: |tool| {
+            [search::SOURCE, guides::SOURCE].contains(&&*tool.source) || *tool.name == *model_tools::INVOKE
+        },
+    };
+    ShortLists::new(rules, Clock::SYSTEM)
+}
+
 /// The tools for guides and for search, with their limits.
-pub(super) fn tools(
-    config: &Config,
-    guides: Option<&Guides>,
-    policy: &PolicyHandle,
-    servers: Option<&AppServers>,
-    agents: Option<A2aTools>,
-) -> Vec<Tool> {
+pub(super) fn tools(config: &Config, guides: Option<&Guides>, policy: &PolicyHandle, search: &Search) -> Vec<Tool> {
     let mut tools = guides.map(|guides| guides.tools(policy)).unwrap_or_default();
     if config.tools.search {
-        let servers = servers.cloned();
-        let summary = move |server: &str| {
-            let about = servers.as_ref()?.bridge().describe(server)?;
-            about.description.or(about.instructions.map(|text| Guide::new(server, &text).summary))
-        };
-        let visible = move |caller: &Caller| agents.as_ref().map(|agents| agents.visible(caller)).unwrap_or_default();
-        tools.extend(search::tools(policy, Arc::new(summary), Arc::new(visible)));
+        tools.extend(search.tools());
     }
     tools.iter_mut().for_each(|tool| config.limit(tool));
     tools

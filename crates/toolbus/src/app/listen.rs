@@ -22,7 +22,7 @@ use toolbus_mcp_server::{Local, McpServer, Resources};
 use toolbus_protocol::{Random, new_message_id, topic};
 use toolbus_telemetry::Exporters;
 
-use super::guides::Documents;
+use super::guides::{self, Documents};
 use super::{App, AppServers, agents, pins};
 use crate::config::Config;
 use crate::config::daemon::Role;
@@ -79,7 +79,8 @@ impl App {
         self.background.spawn(self.dispatcher.notifier(self.bus()).run());
         let about = about(&self.config, self.digest.subscribe());
         let (dispatcher, sessions) = (self.dispatcher.clone(), self.sessions.clone());
-        let mut control = ControlService::new(about, self.bus(), reply_rules(&self.config), dispatcher, sessions);
+        let mut control = ControlService::new(about, self.bus(), reply_rules(&self.config), dispatcher, sessions)
+            .with_hints(Arc::new(self.search.clone()));
         let mut queues = queues(&self.config);
         let (with_subagents, reports) = self.with_subagents(control);
         control = with_subagents;
@@ -125,7 +126,9 @@ impl App {
         let resources = Documents { guides: Arc::clone(&self.guides), servers: self.servers.clone() };
         let resources = Some(Arc::new(resources) as Arc<dyn Resources>);
         let invoker: Arc<dyn Invoker> = Arc::new(self.dispatcher.clone());
-        let backend = Arc::new(Local::new(self.policy.clone(), invoker, self.sessions.clone(), resources));
+        let short_lists = self.config.http.tool_search.map(|search| guides::short_lists(search.above));
+        let backend = Local::new(self.policy.clone(), invoker, self.sessions.clone(), resources);
+        let backend = Arc::new(backend.with_short_lists(short_lists));
         let observer = Arc::new(exporters.mcp_server());
         let server = McpServer::new(settings, backend, observer, self.stop_serving.clone());
         let watched = server.clone();
@@ -177,15 +180,15 @@ enum Takes {
 /// The queues of a daemon without MCP servers.
 fn queues(config: &Config) -> Vec<(Subscription, Takes)> {
     let prefix = config.queue_prefix();
-    let names = |topics: [&str; 2]| topics.map(str::to_owned).to_vec();
+    let names = |topics: &[&str]| topics.iter().map(|topic| (*topic).to_owned()).collect();
     let requests = |queue, topics, ownership| {
         (
             Subscription { queue, topics, prefetch: CONTROL_PREFETCH, max_body: MAX_CONTROL_BODY, ownership },
             Takes::Requests,
         )
     };
-    let control = names([topic::TOOL_LIST, topic::TOOL_PING]);
-    let of_replica = names([topic::TOOL_CANCEL, topic::TOOL_SESSION_END]);
+    let control = names(&[topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING]);
+    let of_replica = names(&[topic::TOOL_CANCEL, topic::TOOL_SESSION_END]);
     let calls = |role, name: &str, topics| {
         let (queue, prefetch, max_body) = (format!("{prefix}.{name}"), config.invoke.prefetch(), max_body(config));
         let subscription = Subscription { queue, topics, prefetch, max_body, ownership: Ownership::Shared };

@@ -59,7 +59,8 @@ pub fn registry(config: &Config) -> Result<Registry, AppError> {
     let policy = policy(config, Registry::new())?;
     let (tasks, gates) = (schedule::tasks(&OpenStore::in_memory().store), Arc::new(Gates::new(policy.clone())));
     registry.register_all(schedule::tools(config, &tasks, &gates))?;
-    registry.register_all(guides::tools(config, guides.as_ref(), &policy, None, None))?;
+    let search = guides::searching(&policy, None, None);
+    registry.register_all(guides::tools(config, guides.as_ref(), &policy, &search))?;
     let (store, bus): (_, Arc<dyn Bus>) = (OpenStore::in_memory().store, Arc::new(Embedded::new()));
     let subagents = subagents::new(config, &store, &bus, || Arc::new(Discard));
     registry.register_all(subagents::tools(config, subagents.as_ref()))?;

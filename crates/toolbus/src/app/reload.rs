@@ -131,7 +131,8 @@ impl App {
         let read = guides::load(&next, self.servers.as_ref())?;
         let of_agents = agents::of_rules(&merged, self.agents.as_ref())?;
         tools.extend(agents::tools(&merged, of_agents.as_ref()));
-        tools.extend(guides::tools(&next, read.as_ref(), &self.policy, self.servers.as_ref(), of_agents));
+        let search = guides::searching(&self.policy, self.servers.as_ref(), of_agents);
+        tools.extend(guides::tools(&next, read.as_ref(), &self.policy, &search));
         let (identity, rules) = (next.identity(), next.policy()?);
         let (placed, of_servers) = self.plan(&next);
         sets.extend(of_servers);
@@ -142,6 +143,7 @@ impl App {
             Ok::<_, RegistryError>(())
         })?;
         *self.guides.write() = read;
+        *self.search.0.write() = search;
         self.sessions.replace(sets);
         self.http_auth.replace(&next.http);
         self.gates.breakers().configure(next.breaker.rules());

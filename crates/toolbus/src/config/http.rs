@@ -39,6 +39,18 @@ pub struct HttpConfig {
     pub allowed_origins: Vec<String>,
     /// Largest body of a request at the MCP server, at least `invoke.max_body`; absent: that, or 4 MiB if that is more.
     pub max_body: Option<ByteSize>,
+    /// Which MCP clients are listed a choice of their tools, and find the others; absent: none. Needs `tools.search`.
+    pub tool_search: Option<ToolSearchConfig>,
+}
+
+/// Which MCP clients are listed a choice of their tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+pub struct ToolSearchConfig {
+    /// Those that may use more tools than this.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub above: usize,
 }
 
 impl Default for HttpConfig {
@@ -51,6 +63,7 @@ impl Default for HttpConfig {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             max_body: None,
+            tool_search: None,
         }
     }
 }

@@ -75,9 +75,10 @@ impl<'a> PatternSites<'a> {
         self.list(&[here, &["allowed_tools"]].concat(), allowed.patterns(), PatternNames::Published);
     }
 
-    /// The name of the topic on which tools are listed is none of a tool, and limits that.
+    /// The names of the topics on which tools are listed and hints are asked for are none of tools, and limit that.
     fn rates(&mut self, here: &[&str], rates: &'a Rates) {
-        let of_tools = rates.keys().filter(|pattern| pattern.as_str() != topic::TOOL_LIST);
+        let of_tools =
+            rates.keys().filter(|pattern| ![topic::TOOL_LIST, topic::TOOL_HINTS].contains(&pattern.as_str()));
         self.keys(&[here, &["tool_rate_limits"]].concat(), of_tools);
     }
 

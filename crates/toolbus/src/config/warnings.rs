@@ -104,6 +104,12 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
         }
     }
     warnings.extend(http(config));
+    if config.http.tool_search.is_some() && !config.tools.search {
+        warnings.push(
+            "http.tool_search: not used without `tools.search = true`, because no client would find the other tools"
+                .to_owned(),
+        );
+    }
     for (key, described) in &config.rest.described {
         warnings.extend(described.notes.iter().map(|note| format!("{key}: {note}")));
     }

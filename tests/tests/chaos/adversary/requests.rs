@@ -182,6 +182,7 @@ fn addresses() -> Vec<Row> {
         "tool.invoke.agent.bruno",
         "tool.cancel",
         "tool.list",
+        "tool.hints",
         "tool.ping",
         "tool.session.end",
         "mcp.manage",

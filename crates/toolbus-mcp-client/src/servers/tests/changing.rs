@@ -67,6 +67,20 @@ async fn only_servers_that_changed_are_touched() {
 }
 
 #[tokio::test]
+async fn a_summary_changes_without_a_restart_of_its_server() {
+    let world = Fixture::run(&[("a", "well")]).await;
+    let (pids, before) = (world.noted("a", "pids"), world.bridge.descriptions());
+    let summary = |world: &Fixture| world.bridge.describe("A").unwrap().summary;
+    assert_eq!(summary(&world), None);
+    world.apply([ServerSpec { summary: Some("Files of ana".into()), ..world.server("a", "well") }]);
+    assert_eq!(summary(&world).as_deref(), Some("Files of ana"));
+    assert_eq!(world.bridge.describe("a").unwrap().summarised().as_deref(), Some("Files of ana"));
+    assert_eq!(world.noted("a", "pids"), pids);
+    assert!(world.bridge.descriptions() > before);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn limits_change_without_touching_servers() {
     let world = Fixture::run(&[("a", "well")]).await;
     let limits: Limits = Arc::new(|descriptor| {

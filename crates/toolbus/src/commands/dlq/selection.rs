@@ -72,6 +72,7 @@ impl LetterQueue {
     pub(super) fn topic_of(&self, letter: &Letter) -> Option<&str> {
         match letter.kind.as_deref() {
             Some(message_type::TOOL_LIST_REQUEST) => Some(topic::TOOL_LIST),
+            Some(message_type::TOOL_HINTS_REQUEST) => Some(topic::TOOL_HINTS),
             Some(message_type::PING) => Some(topic::TOOL_PING),
             _ => self.topic.as_deref(),
         }

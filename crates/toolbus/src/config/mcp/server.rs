@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Naming, Validation};
+use toolbus_mcp_client::servers::MAX_SUMMARY;
 use toolbus_mcp_client::spec::ToolFilter;
 use toolbus_mcp_client::spec::{
     Credential, Credentials, HttpKind, HttpSpec, ServerName, ServerOrigin, ServerSpec, StdioSpec, TransportSpec,
@@ -90,6 +91,9 @@ pub struct ServerConfig {
     /// Names of tools that are not offered, as the server has them, whatever else allows them.
     #[schemars(length(max = 10_000), extend("items" = {"type": "string", "format": "toolbus-name"}))]
     pub denied_tools: Vec<String>,
+    /// What it is for, for models that look for a service; absent: what the server says of itself.
+    #[schemars(length(min = 1, max = 300))]
+    pub summary: Option<String>,
     /// Whether it is started by its first call and stopped when idle.
     pub lazy: bool,
     /// Whether it is not to be used.
@@ -163,6 +167,7 @@ impl ServerConfig {
             is_lazy: self.lazy,
             is_disabled: self.disabled,
             origin: ServerOrigin::Configuration,
+            summary: self.checked_summary()?,
             transport: self.transport(credentials)?,
         };
         warnings.extend(is_exposed(&spec).then(|| "sends credentials unencrypted; use https://".to_owned()));
@@ -171,6 +176,16 @@ impl ServerConfig {
             warnings.push("never sends its shared credential, because `per_agent` is there".to_owned());
         }
         Ok((spec, warnings))
+    }
+
+    /// The summary: one line that models can read as it is.
+    fn checked_summary(&self) -> Result<Option<Arc<str>>, Mistake> {
+        let Some(summary) = &self.summary else { return Ok(None) };
+        let fits = !summary.trim().is_empty()
+            && summary.chars().count() <= MAX_SUMMARY
+            && !summary.chars().any(char::is_control);
+        require(fits, "summary", &format!("is no summary: expected 1 to {MAX_SUMMARY} characters in one line"))?;
+        Ok(Some(summary.trim().into()))
     }
 
     /// How its tools are called. Names that the operator gives are such that every model accepts them as they are.

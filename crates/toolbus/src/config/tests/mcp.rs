@@ -176,7 +176,7 @@ fn a_server_is_a_program_or_an_address() {
     a.toml:6:1: `mcp.servers.c`: `url` is missing; `type` says that it is an HTTP server
     a.toml:9:7: `mcp.servers.d.url`: `url` is no URL (relative URL without a base); expected "https://host/path"
     a.toml:12:8: `mcp.servers.e.type`: "websocket" is not known; expected one of "stdio", "http", "streamable-http", "sse"
-    a.toml:13:1: `mcp.servers.e.pinned`: unknown key; expected one of `allowed_tools`, `args`, `auth`, `command`, `cwd`, `denied_tools`, `disabled`, `env`, `headers`, `lazy`, `pin`, `prefix`, `rename`, `roots`, `tool_timeout`, `type`, `url`, `validate`
+    a.toml:13:1: `mcp.servers.e.pinned`: unknown key; expected one of `allowed_tools`, `args`, `auth`, `command`, `cwd`, `denied_tools`, `disabled`, `env`, `headers`, `lazy`, `pin`, `prefix`, `rename`, `roots`, `summary`, `tool_timeout`, `type`, `url`, `validate`
     "#);
     insta::assert_snapshot!(problems("[mcp.servers.a]\nurl = 'http://h/'\nheaders = { Host = 'x' }\n[mcp.servers.b]\ncommand = 'x'\nenv = { 'A=B' = 'hunter2' }\n[mcp.servers.c]\ncommand = ''\nvalidate = 'on'\ntool_timeout = '60'"), @r#"
     a.toml:3:11: `mcp.servers.a.headers`: `headers` has `host`, which the daemon itself sets

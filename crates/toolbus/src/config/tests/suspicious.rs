@@ -55,6 +55,12 @@ fn patterns_that_match_nothing_are_told() {
 }
 
 #[test]
+fn short_lists_without_the_tool_that_finds_others_are_told() {
+    insta::assert_snapshot!(warnings("[http]\ntool_search = { above = 100 }"), @"http.tool_search: not used without `tools.search = true`, because no client would find the other tools");
+    assert_eq!(warnings("[http]\ntool_search = { above = 100 }\n[tools]\nsearch = true"), "");
+}
+
+#[test]
 fn tool_sets_that_nobody_has_are_told() {
     insta::assert_snapshot!(with("[agents.ana]\nallowed_tools = ['*_time', 'files.*', 'files.read_file']"), @r#"
     toolsets.files: no agent has this tool set

@@ -6,8 +6,11 @@ use std::time::Duration;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_config::nearest;
+use toolbus_core::text::shortened;
 use toolbus_core::tool::Validation;
+use toolbus_mcp_client::servers::MAX_SUMMARY;
 use toolbus_trust::pins::Level;
+use toolbus_trust::text::clean;
 
 use super::env_file;
 use super::json::JsonFields;
@@ -25,7 +28,7 @@ const INCLUDED: &str = "includeTools";
 /// Key of the list of tools that are not offered.
 const DENIED: &str = "deniedTools";
 /// Every spelling of a member, and the key that it means. Case, `-` and `_` do not count.
-const MEMBERS: [(&str, &str); 36] = [
+const MEMBERS: [(&str, &str); 37] = [
     ("name", "name"),
     ("command", "command"),
     ("args", "args"),
@@ -57,6 +60,7 @@ const MEMBERS: [(&str, &str); 36] = [
     ("disabled", "disabled"),
     ("enabled", "enabled"),
     ("isActive", "enabled"),
+    ("summary", "summary"),
     ("lazy", "lazy"),
     ("validate", "validate"),
     ("pin", "pin"),
@@ -230,6 +234,7 @@ impl EntryReader<'_> {
             "toolTimeoutMs" => server.tool_timeout = Some(milliseconds(spelling, &value)?),
             "disabled" => server.disabled |= flag(spelling, &value)?,
             "enabled" => server.disabled |= !flag(spelling, &value)?,
+            "summary" => server.summary = summary(&text(spelling, value)?),
             "lazy" => server.lazy = flag(spelling, &value)?,
             "pin" => server.pin = Some(pin(value)?),
             "prefix" => server.prefix = Some(text(spelling, value)?),
@@ -300,6 +305,13 @@ fn scalars(key: &'static str, value: Value) -> Result<BTreeMap<String, Secret>, 
         _ => Err(wrong(key, "expected an object of texts")),
     };
     members.into_iter().map(of_member).collect()
+}
+
+/// A summary in one line. Files are copied from other people, so that what nobody sees is removed.
+fn summary(written: &str) -> Option<String> {
+    let line = written.split_whitespace().collect::<Vec<_>>().join(" ");
+    let cleaned = clean(shortened(&line, MAX_SUMMARY - 1).as_ref(), MAX_SUMMARY * 4).text.into_owned();
+    Some(cleaned).filter(|text| !text.is_empty())
 }
 
 fn names(key: &'static str, value: Value) -> Result<BTreeMap<String, String>, Mistake> {

@@ -624,3 +624,14 @@ fn any_bytes_are_a_file_of_servers_whose_messages_are_short_and_have_no_secret()
         }
     });
 }
+
+#[test]
+fn a_summary_of_a_file_is_one_clean_line_of_bounded_length() {
+    let summary = |written: &str| {
+        let text = serde_json::json!({"mcpServers": {"a": {"command": "x", "Summary": written}}}).to_string();
+        read(&text).entries.remove(0).0.summary
+    };
+    assert_eq!(summary("Files of\n  the team\u{200b}\u{1b}[2J").as_deref(), Some("Files of the team[2J"));
+    assert_eq!(summary(&"é".repeat(1000)).unwrap().chars().count(), 300);
+    assert_eq!(summary(" "), None);
+}

@@ -1,0 +1,52 @@
+use serde::Serialize;
+use serde::de::{IgnoredAny, MapAccess};
+
+use super::members::{MessageFields, read_members};
+use crate::json::ParseError;
+
+/// Longest text of a [`ToolHintsRequest`], in bytes.
+pub const MAX_HINTED_TEXT: usize = 32 * 1024;
+
+/// Asks which of the sender's services fit a text, such as the message of a user.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolHintsRequest {
+    /// The text, of at most [`MAX_HINTED_TEXT`] bytes.
+    pub text: String,
+    /// Namespace of the caller's session.
+    pub session_id: Option<String>,
+}
+
+/// Which services fit a text.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolHintsResponse {
+    /// A heading and at most two lines for a prompt; empty if nothing fits.
+    pub hints: String,
+}
+
+impl ToolHintsRequest {
+    /// Reads a body as liberally as [`ToolInvokeRequest::parse`](crate::ToolInvokeRequest::parse) does.
+    ///
+    /// # Errors
+    ///
+    /// If the body is not a JSON object, or its text or session is no string.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        read_members(body)
+    }
+}
+
+impl MessageFields for ToolHintsRequest {
+    const NAMES: &'static [&'static str] = &["text", "sessionId"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "text" => self.text = members.next_value::<Option<String>>()?.unwrap_or_default(),
+            "sessionId" => self.session_id = members.next_value()?,
+            _ => {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
