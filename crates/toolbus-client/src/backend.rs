@@ -1,7 +1,6 @@
 //! The tools of a daemon elsewhere, over the bus, as the backend of an MCP server that runs without a daemon in its
 //! process.
 
-mod call;
 mod listing;
 mod response;
 
@@ -17,16 +16,16 @@ use tokio_util::task::TaskTracker;
 use toolbus_core::bus;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::tool::ToolOutput;
+use toolbus_core::tool::{Effect, ToolOutput};
 use toolbus_mcp_server::{Backend, BackendCall, CallerListing, Document, Unavailable};
-use toolbus_protocol::{SessionEnd, message_type, topic};
-use tracing::debug;
+use toolbus_protocol::{SessionEnd, ToolInvokeRequest, header, message_type, new_message_id, topic};
 
-use crate::{Client, ClientError, Inbox, Sender};
+use crate::calling::{RemoteCall, failed};
+use crate::{Client, Inbox, Sender, SignedRequest};
 use listing::ListCaches;
 
-/// Longest wait for the broker to confirm a message that has no reply.
-const TELL_TIME: Duration = Duration::from_secs(1);
+/// Time beyond a call's own in which its answer may still arrive.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// How a daemon elsewhere is called.
 #[derive(Debug, Clone)]
@@ -79,14 +78,48 @@ impl BusBackend {
 }
 
 impl BackendParts {
-    /// Publishes a message that has no reply, if the broker is connected.
-    async fn tell(&self, topic: &str, message_type: &str, body: &impl serde::Serialize) {
-        let message = self.sender.sign(self.client.tell(topic, message_type, body));
-        match tokio::time::timeout(TELL_TIME, self.client.publish(&message)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(topic, %error, "not told"),
-            Err(_) => debug!(topic, "not told: the broker does not answer"),
-        }
+    /// Makes a call, and waits for what becomes of it.
+    async fn run(&self, call: BackendCall) -> Result<ToolOutput, ToolFailure> {
+        let clock = self.client.clock;
+        self.client.connected(&call.cancelled, clock.now() + self.max_timeout).await?;
+        let (id, effect) = (new_message_id(), self.effect(&call));
+        let request = self.request(&call, &id);
+        let answer = self.client.run(RemoteCall {
+            request,
+            sender: &self.sender,
+            id: &id,
+            effect,
+            progress: call.progress,
+            cancelled: &call.cancelled,
+            until: clock.now() + self.max_timeout + GRACE,
+        });
+        let text = || format!("No answer came within {} s. Check that the daemon runs.", self.max_timeout.as_secs());
+        answer.await?.ok_or_else(|| failed(Cause::DeadlineExceeded, &text(), effect))
+    }
+
+    fn request(&self, call: &BackendCall, id: &str) -> SignedRequest {
+        let body = ToolInvokeRequest {
+            tool_call_id: Some(id.to_owned()),
+            tool_name: call.tool.clone(),
+            arguments: call.arguments.clone(),
+            session_id: call.caller.session.as_deref().map(str::to_owned),
+            batch_id: None,
+        };
+        // With a budget, the daemon does not begin a call after its caller has stopped waiting.
+        let mut request = self.client.call(&body, Some(self.max_timeout), call.trace.clone());
+        let progress = call.progress.as_ref().map(|_| header::PROGRESS);
+        let wanted = [Some(header::STRUCTURED_CONTENT), Some(header::RESOURCE_LINKS), progress].into_iter().flatten();
+        let wanted = wanted.map(|name| (header::on_the_wire(name), "1".to_owned()));
+        let key = call.idempotency_key.as_deref();
+        let key = key.map(|key| (header::on_the_wire(header::IDEMPOTENCY_KEY), key.to_owned()));
+        Arc::make_mut(&mut request.properties).headers.extend(wanted.chain(key));
+        self.sender.sign(request)
+    }
+
+    /// What repeating the call would do, as far as the daemon has said.
+    fn effect(&self, call: &BackendCall) -> Effect {
+        let list = self.listing.known(call.caller.session.as_ref());
+        list.and_then(|list| list.tool(&call.tool).map(|tool| tool.effect)).unwrap_or_default()
     }
 }
 
@@ -155,15 +188,10 @@ impl Backend for BusBackend {
         let parts = Arc::clone(&self.parts);
         self.parts.tasks.spawn(async move {
             let end = SessionEnd { session_id: session.as_ref().to_owned() };
-            parts.tell(topic::TOOL_SESSION_END, message_type::SESSION_END, &end).await;
+            let client = &parts.client;
+            client.tell_at_once(&parts.sender, topic::TOOL_SESSION_END, message_type::SESSION_END, &end).await;
         });
     }
-}
-
-/// An error as the end of a sentence.
-fn sentence(error: &ClientError) -> String {
-    let text = error.to_string();
-    if text.ends_with('?') { text } else { text + "." }
 }
 
 #[cfg(test)]

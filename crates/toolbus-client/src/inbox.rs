@@ -47,6 +47,9 @@ pub enum ClientError {
     /// No answer came in time.
     #[error("no answer came within {0:.1?}")]
     NoAnswer(Duration),
+    /// The answer is larger than what is read.
+    #[error("the answer has {0} bytes")]
+    TooLarge(usize),
     /// The answer is no message of the wire.
     #[error("the answer could not be read: {0}")]
     Unreadable(String),
@@ -68,6 +71,8 @@ pub enum Inbox {
     Own {
         /// Topics that it is bound to besides.
         topics: Vec<String>,
+        /// Largest body that is read, in bytes.
+        max_body: usize,
     },
     /// An existing queue, which is bound to topics.
     Given {
@@ -91,17 +96,16 @@ pub(crate) struct Opened {
 
 impl Default for Inbox {
     fn default() -> Self {
-        Self::Own { topics: Vec::new() }
+        Self::Own { topics: Vec::new(), max_body: usize::MAX }
     }
 }
 
 impl Inbox {
     pub(crate) fn open(self, bus: &dyn Bus) -> Opened {
         let (subscription, reply_to, trusted) = match self {
-            Self::Own { topics } => {
+            Self::Own { topics, max_body } => {
                 let queue = format!("reply.{}", new_message_id());
-                let reply_to = queue.clone();
-                let (ownership, max_body) = (Ownership::Replica, usize::MAX);
+                let (reply_to, ownership) = (queue.clone(), Ownership::Replica);
                 (Subscription { queue, topics, prefetch: PREFETCH, max_body, ownership }, reply_to, None)
             }
             Self::Given { queue, reply_to, topics } => {
@@ -195,10 +199,14 @@ impl Expected {
     ///
     /// # Errors
     ///
-    /// If the bus has been closed.
+    /// If the bus has been closed, or the answer is too large.
     pub async fn received(&mut self) -> Result<Received, ClientError> {
-        let Delivery { properties, body, settle, .. } = (&mut self.answer).await.map_err(|_| ClientError::Closed)?;
+        let delivery = (&mut self.answer).await.map_err(|_| ClientError::Closed)?;
+        let Delivery { properties, body, size, settle, .. } = delivery;
         settle.acknowledge().await;
+        if size > body.len() {
+            return Err(ClientError::TooLarge(size));
+        }
         Ok(Received { properties, body })
     }
 }

@@ -38,16 +38,19 @@
 
 #[cfg(feature = "mcp-server")]
 pub mod backend;
+mod calling;
 mod client;
 mod connection;
 mod inbox;
 mod invocation;
+mod remote;
 mod sender;
 
 pub use client::{CallReply, Client, ReplyContent};
 pub use connection::{BusConnection, ConnectionOptions};
 pub use inbox::{ClientError, Expected, Inbox, Received};
 pub use invocation::Invocation;
+pub use remote::{RemoteDaemons, RemoteTool};
 pub use sender::{Sender, SignedRequest};
 pub use toolbus_broker::rabbitmq::{SettingsError, Tls};
 pub use toolbus_core::caller::AgentName;

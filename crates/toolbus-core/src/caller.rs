@@ -1,7 +1,7 @@
 //! Step 2: who is asking.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,6 +11,8 @@ use toolbus_protocol::{Envelope, bounded, header};
 
 /// Longest name of an agent, in bytes.
 const MAX_NAME: usize = 64;
+/// Most daemons that pass a call on: one that comes from the last of them is run here, or nowhere.
+pub const MAX_HOPS: u8 = 4;
 /// Name of a caller that does not say who it is.
 const UNKNOWN_CALLER: &str = "unknown";
 /// The share of all callers without a section. No agent has a colon in its name.
@@ -46,6 +48,8 @@ pub struct Identity {
     /// Broker users and the agents that they are. A user that is not named here is the agent of its own name, unless
     /// another user was given that name.
     pub users: BTreeMap<String, AgentName>,
+    /// Broker users that may speak for others: daemons, which name the agent whose call they pass on in `rb-source`.
+    pub delegates: BTreeSet<String>,
     /// The one agent that this daemon serves, when it is a sidecar.
     pub sidecar: Option<Sidecar>,
 }
@@ -82,6 +86,8 @@ pub struct Caller {
     pub profile: Option<Arc<str>>,
     /// The caller's session.
     pub session: Option<Arc<str>>,
+    /// Daemons that have passed the call on: at most [`MAX_HOPS`].
+    pub hops: u8,
 }
 
 impl AgentName {
@@ -151,7 +157,8 @@ impl Identity {
     pub fn identify(&self, user_id: Option<&str>, envelope: &Envelope, topic: &str) -> Option<Caller> {
         let claimed = envelope.source.as_deref().filter(|name| !name.is_empty());
         let agent = self.sender(user_id, envelope);
-        let verified = self.source == IdentitySource::Broker && agent.is_some();
+        let is_delegated = user_id.is_some_and(|user| self.delegates.contains(user));
+        let verified = self.source == IdentitySource::Broker && agent.is_some() && !is_delegated;
         let (agent, verified) = match &self.sidecar {
             None => (agent, verified),
             Some(sidecar) if agent.as_ref() == Some(&sidecar.agent) => (agent, verified),
@@ -182,6 +189,8 @@ impl Identity {
             binding: header(header::BINDING),
             profile: header(header::TOOL_PROFILE),
             session: None,
+            // What cannot be read has come a long way.
+            hops: envelope.header(header::HOPS).map_or(0, |hops| hops.trim().parse().unwrap_or(MAX_HOPS).min(MAX_HOPS)),
         })
     }
 
@@ -189,8 +198,11 @@ impl Identity {
     #[must_use]
     pub fn sender(&self, user_id: Option<&str>, envelope: &Envelope) -> Option<AgentName> {
         match self.source {
-            IdentitySource::Header => envelope.source.as_deref().and_then(|name| AgentName::parse(name).ok()),
-            IdentitySource::Broker => user_id.and_then(|user| self.user(user)),
+            IdentitySource::Header => claimed(envelope),
+            IdentitySource::Broker => match user_id? {
+                user if self.delegates.contains(user) => claimed(envelope),
+                user => self.user(user),
+            },
         }
     }
 
@@ -203,6 +215,11 @@ impl Identity {
         // The agent to which the configuration gives this name must not share it with a login of the same name.
         (!self.users.values().any(|taken| *taken == agent)).then_some(agent)
     }
+}
+
+/// The agent that a sender says it is, or speaks for.
+fn claimed(envelope: &Envelope) -> Option<AgentName> {
+    envelope.source.as_deref().and_then(|name| AgentName::parse(name).ok())
 }
 
 impl Caller {
@@ -239,6 +256,7 @@ impl Caller {
             binding: None,
             profile: None,
             session: None,
+            hops: 0,
         }
     }
 
@@ -270,7 +288,7 @@ mod tests {
 
     fn broker(users: &[(&str, &str)]) -> Identity {
         let users = users.iter().map(|(user, name)| ((*user).to_owned(), agent(name))).collect();
-        Identity { source: IdentitySource::Broker, users, sidecar: None }
+        Identity { source: IdentitySource::Broker, users, ..Identity::default() }
     }
 
     fn name_of(identity: &Identity, user_id: Option<&str>, source: Option<&str>) -> Option<String> {

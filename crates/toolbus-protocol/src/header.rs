@@ -18,6 +18,8 @@ pub const BINDING: &str = "rb-binding";
 pub const ON_BEHALF_OF: &str = "rb-on-behalf-of";
 /// On results of tasks, the agent that they come from.
 pub const ANSWERING_AGENT: &str = "rb-answering-agent";
+/// Daemons that have passed a call on: 0 to 4. Set between daemons.
+pub const HOPS: &str = "rb-hops";
 /// The MCP server whose tool is called, in any case.
 pub const MCP_SERVER: &str = "rb-mcp-server";
 /// The model that the caller works for, as the configuration of long results names it.

@@ -43,6 +43,7 @@ use toolbus_agents::a2a::{AgentsError, Announcer};
 use toolbus_agents::schedule::TaskStore;
 use toolbus_agents::{AgentService, Pipelines, Subagents};
 use toolbus_broker::rabbitmq;
+use toolbus_client::RemoteDaemons;
 use toolbus_core::audit::Audit;
 use toolbus_core::bus::{Bus, BusState};
 use toolbus_core::events::{Discard, WebEvents};
@@ -127,10 +128,11 @@ pub struct App {
     /// Announces this daemon as an agent; absent where it does not.
     announcer: Option<Announcer>,
     subagents: Option<Subagents>,
+    daemons: RemoteDaemons,
     /// Cancelled when tasks are published no more.
     stop_scheduling: CancellationToken,
     scheduler: JoinSet<()>,
-    /// Checks the file that keeps them, once it is run.
+    /// Checks the files of the store, once it is run.
     store_files: Option<StoreFiles>,
     pins: Pins,
     servers: Option<AppServers>,
@@ -278,6 +280,8 @@ impl App {
         registry.register_all(scripts.tools(config).await?)?;
         registry.register_all(memory::tools(config, memory.as_ref()))?;
         let bus = parts::bus(config)?;
+        let daemons = parts::daemons(config, &bus);
+        registry.register_all(config.remote_tools(&daemons)?)?;
         let tasks = schedule::tasks(&store);
         let of_results = memory.as_ref().map(|_| budget.clone());
         let observer = telemetry::of_servers(exporters);
@@ -374,6 +378,7 @@ impl App {
             agents,
             announcer,
             subagents,
+            daemons,
             stop_scheduling: CancellationToken::new(),
             scheduler: JoinSet::new(),
             store_files: Some(store_files),

@@ -34,6 +34,7 @@ mod plain_clients;
 mod recipe;
 mod refusals;
 mod reload;
+mod remote;
 mod results;
 mod schedules;
 mod scripts;

@@ -12,10 +12,10 @@ use toolbus_mcp_server::Unavailable;
 use toolbus_protocol::{Format, ToolError, ToolListRequest, ToolListResponse, message_type, topic};
 use tracing::{info, warn};
 
-use super::call::lost;
+use super::BackendParts;
 use super::response::definition;
-use super::{BackendParts, sentence};
 use crate::ClientError;
+use crate::calling::{lost, sentence};
 
 /// How long a list counts without asking again. The daemon tells of changes.
 const FRESH: Duration = Duration::from_secs(5);

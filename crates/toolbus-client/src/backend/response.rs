@@ -1,22 +1,11 @@
-//! What replies of a daemon say: the outcome of a call, and definitions of tools.
+//! Definitions of tools, as a daemon lists them.
 
 use std::sync::Arc;
 
 use serde_json::Value;
-use toolbus_core::failure::ToolFailure;
 use toolbus_core::listing::ListedTool;
-use toolbus_core::tool::{Effect, ToolOutput};
+use toolbus_core::tool::Effect;
 use toolbus_protocol::llm_name;
-
-use crate::ReplyContent;
-
-/// The outcome of a call.
-pub(super) fn response(content: ReplyContent) -> Result<ToolOutput, ToolFailure> {
-    match content {
-        ReplyContent::Result(result) => Ok(result.into()),
-        ReplyContent::Error(error) => Err(error.into()),
-    }
-}
 
 /// The source of every definition: a list for MCP clients does not name it.
 const SOURCE: &str = "bus";

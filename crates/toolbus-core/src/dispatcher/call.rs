@@ -66,7 +66,7 @@ pub(super) struct Call {
     pub(super) permit: Option<Permit>,
     /// Length above which its result is split, in characters; `None` if it never is, but for what its tool says.
     pub(super) split_above: Option<usize>,
-    /// Whether it is a tool that calls: it gets the result as it is, whatever its length.
+    /// Whether it is a tool or a daemon that calls: it gets the result as it is, whatever its length.
     pub(super) gets_whole: bool,
     /// Whether the caller can read what its result is split into, if that is too long.
     pub(super) reads_parts: bool,
@@ -92,11 +92,13 @@ impl Call {
         let (keys, everywhere) = (&parts.local_keys, RequestIdentity::given(&request));
         let identity = everywhere.map(|given| keys.of(given)).or_else(|| keys.identify(&request, delivery));
         let is_content = identity.is_some_and(|identity| identity.kind == IdentityKind::Content);
-        let results = parts.settings.results.as_ref().filter(|_| request.dialect == Dialect::Tool);
+        // A daemon that passes the call on splits what it answers.
+        let gets_whole = request.caller.hops > 0;
+        let results = parts.settings.results.as_ref().filter(|_| request.dialect == Dialect::Tool && !gets_whole);
         let model = || request.envelope.header(header::MODEL);
         Box::new(Self {
             split_above: results.and_then(|results| results.threshold(Some(&delivery.routing_key), model)),
-            gets_whole: false,
+            gets_whole,
             reads_parts: false,
             room: None,
             identity,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use toolbus_broker::embedded::Embedded;
 use toolbus_broker::rabbitmq::{self, RabbitMq};
+use toolbus_client::RemoteDaemons;
 use toolbus_core::bus::Bus;
 use toolbus_core::events::{Discard, WebEvents};
 use toolbus_core::policy::{Capacity, PolicyHandle};
@@ -62,6 +63,7 @@ pub fn registry(config: &Config) -> Result<Registry, AppError> {
     let search = guides::searching(&policy, None, None);
     registry.register_all(guides::tools(config, guides.as_ref(), &policy, &search))?;
     let (store, bus): (_, Arc<dyn Bus>) = (OpenStore::in_memory().store, Arc::new(Embedded::new()));
+    registry.register_all(config.remote_tools(&daemons(config, &bus))?)?;
     let subagents = subagents::new(config, &store, &bus, || Arc::new(Discard));
     registry.register_all(subagents::tools(config, subagents.as_ref()))?;
     let pipelines = pipelines::new(config, &policy, Arc::new(pipelines::Uncallable));
@@ -85,6 +87,12 @@ pub(super) fn tools(
     let registry = Registry::new();
     registry.register_all(tools)?;
     Ok((registry, sets))
+}
+
+/// What makes calls at other daemons of the bus.
+pub(super) fn daemons(config: &Config, bus: &Arc<dyn Bus>) -> RemoteDaemons {
+    let max_answer = usize::try_from(config.results.max_size.bytes()).unwrap_or(usize::MAX);
+    RemoteDaemons::new(Arc::clone(bus), config.bus.url.login(), max_answer)
 }
 
 /// The policy of the configuration for the tools of `registry`.

@@ -128,6 +128,7 @@ impl App {
         tools.extend(schedule::tools(&merged, &self.tasks, &self.gates));
         tools.extend(pipelines::tool(&merged, self.pipelines.as_ref()));
         tools.extend(subagents::tools(&merged, self.subagents.as_ref()));
+        tools.extend(next.remote_tools(&self.daemons)?);
         let read = guides::load(&next, self.servers.as_ref())?;
         let of_agents = agents::of_rules(&merged, self.agents.as_ref())?;
         tools.extend(agents::tools(&merged, of_agents.as_ref()));

@@ -1,6 +1,6 @@
 //! `[identity]`: how callers are distinguished.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,10 @@ pub struct IdentityConfig {
     /// own name.
     #[schemars(extend("maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-name"}))]
     pub users: BTreeMap<String, AgentName>,
+    /// Users of the broker, under "broker", that may speak for any agent: other daemons, which pass calls on and name the
+    /// agent of each in `rb-source`.
+    #[schemars(length(max = 1_000), extend("items" = {"type": "string", "format": "toolbus-name"}))]
+    pub delegates: BTreeSet<String>,
 }
 
 /// What a caller gets that has no section.
@@ -53,6 +57,7 @@ impl Config {
         Identity {
             source: self.identity.source,
             users: self.identity.users.clone(),
+            delegates: self.identity.delegates.clone(),
             sidecar: agent.zip(topic).map(|(agent, topic)| Sidecar { agent, topic }),
         }
     }

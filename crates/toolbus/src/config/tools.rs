@@ -6,8 +6,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use toolbus_client::RemoteDaemons;
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
+use toolbus_core::ParametersError;
 use toolbus_core::events::WebEvents;
 use toolbus_core::tool::{Effect, Membership, ModelHints, Tool, ToolDescriptor};
 use toolbus_outbound::egress::EgressRules;
@@ -139,6 +141,14 @@ pub enum ToolsError {
         /// What is wrong with it.
         error: EndpointError,
     },
+    /// A tool of another daemon whose schema is none of arguments.
+    #[error("tool `{name}` of a remote tool set: {error}")]
+    Remote {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        error: ParametersError,
+    },
     /// Web tools.
     #[error("[web] {0}")]
     Web(#[from] WebError),
@@ -177,6 +187,27 @@ impl Config {
         Ok(tools)
     }
 
+    /// The tools of other daemons, with their limits.
+    ///
+    /// # Errors
+    ///
+    /// If a tool's settings are mistaken; [`Config::load`] refuses them before.
+    pub fn remote_tools(&self, daemons: &RemoteDaemons) -> Result<Vec<Tool>, ToolsError> {
+        let mut tools = Vec::new();
+        for (set, config) in &self.toolsets {
+            let Some(topic) = &config.topic else { continue };
+            for (name, tool) in &config.tools {
+                let descriptor = tool.descriptor((set, config), name);
+                let descriptor = descriptor.map_err(|error| ToolsError::Remote { name: name.clone(), error })?;
+                let executor = daemons.tool(topic.as_str(), Arc::clone(&descriptor.name), tool.effect);
+                let mut tool = Tool::new(descriptor, executor);
+                self.limit(&mut tool);
+                tools.push(tool);
+            }
+        }
+        Ok(tools)
+    }
+
     /// The hosts that callers may make the daemon reach.
     pub(crate) fn egress_rules(&self) -> EgressRules {
         let agents = self.agents.iter().map(|(agent, section)| (agent.clone(), section.hosts())).collect();
@@ -199,7 +230,10 @@ impl Config {
         let commands = self.commands.iter().map(|command| command.name.as_str().into());
         let script = self.script.iter().map(|_| EXECUTE_PYTHON_SCRIPT.into());
         let own = self.own_tools().into_iter().map(|tool| tool.name.into());
-        builtin.chain(own).chain(endpoints).chain(web).chain(commands).chain(script).collect()
+        let remote = self.toolsets.iter().flat_map(|(set, config)| {
+            config.tools.keys().map(move |name| format!("{}.{name}", config.prefix(set)).into())
+        });
+        builtin.chain(own).chain(remote).chain(endpoints).chain(web).chain(commands).chain(script).collect()
     }
 }
 

@@ -6,6 +6,11 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::HumanDuration;
+use toolbus_core::tool::{Effect, Membership, ToolDescriptor};
+use toolbus_core::{Parameters, ParametersError};
+
+/// The kind of backend, as answers name it.
+const PROVIDER: &str = "remote";
 
 /// Tool sets by name.
 pub type Toolsets = BTreeMap<String, ToolsetConfig>;
@@ -31,6 +36,14 @@ pub struct ToolsetConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "toolbus-mcp-server"))]
     pub server: Option<String>,
+    /// For "remote": the topic from which another daemon takes calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "toolbus-topic"))]
+    pub topic: Option<String>,
+    /// For "remote": its tools, by the names that the other daemon knows them by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 1_000, "propertyNames" = {"format": "toolbus-name"}))]
+    pub tools: BTreeMap<String, RemoteToolConfig>,
     /// Time without a call after which a session's own part of the set ends.
     #[serde(default = "default_idle_timeout")]
     pub idle_timeout: HumanDuration,
@@ -38,6 +51,21 @@ pub struct ToolsetConfig {
     #[serde(default = "default_max_sessions")]
     #[schemars(range(min = 1, max = 65_535))]
     pub max_sessions: usize,
+}
+
+/// A tool of another daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RemoteToolConfig {
+    /// What it does, for a model.
+    #[schemars(length(min = 1, max = 65_536))]
+    pub description: String,
+    /// JSON Schema of its arguments, as JSON text; absent: any object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<String>,
+    /// What repeating a call would do.
+    #[serde(default)]
+    pub effect: Effect,
 }
 
 const fn default_idle_timeout() -> HumanDuration {
@@ -57,6 +85,8 @@ pub enum Kind {
     Mcp,
     /// HTTP endpoints.
     Rest,
+    /// Tools of another daemon on the bus.
+    Remote,
 }
 
 /// Whether all callers share what runs the tools of a set.
@@ -69,6 +99,28 @@ pub enum Scope {
     /// There is one for all.
     #[default]
     Shared,
+}
+
+impl RemoteToolConfig {
+    /// The tool as the daemon lists it: `name` is its own, in the tool set `set`.
+    ///
+    /// # Errors
+    ///
+    /// If its schema is none of arguments.
+    pub fn descriptor(
+        &self,
+        (set, config): (&str, &ToolsetConfig),
+        name: &str,
+    ) -> Result<ToolDescriptor, ParametersError> {
+        let published = format!("{}.{name}", config.prefix(set));
+        Ok(ToolDescriptor {
+            description: self.description.clone(),
+            parameters: Parameters::parse(self.parameters.as_deref())?.into_schema(),
+            effect: self.effect,
+            toolset: Some(Membership { set: set.into(), name: name.into(), needs_session: false }),
+            ..ToolDescriptor::new(published, format!("remote:{set}"), PROVIDER)
+        })
+    }
 }
 
 impl ToolsetConfig {

@@ -76,6 +76,14 @@ impl RuleChecker<'_> {
     fn backing(&mut self, set: &str, config: &ToolsetConfig) -> Option<ServerName> {
         let here = ["toolsets", set].map(str::to_owned);
         let missing = |key: &str, what: &str| format!("`{key}` is missing; expected {what}");
+        if config.kind != Kind::Remote {
+            for (key, is_given) in [("topic", config.topic.is_some()), ("tools", !config.tools.is_empty())] {
+                if is_given {
+                    let what = "only used by a tool set of kind \"remote\"";
+                    self.tell_at(vec![below(&here, &[key])], Part::Key, what);
+                }
+            }
+        }
         match (config.kind, &config.server) {
             (Kind::Rest, server) => {
                 if server.is_some() {
@@ -85,6 +93,33 @@ impl RuleChecker<'_> {
                 if config.endpoints.is_empty() {
                     let what = missing("endpoints", "a list of names of `rest.endpoints`");
                     self.tell_at(vec![here.to_vec()], Part::Value, what);
+                }
+                None
+            }
+            (Kind::Remote, server) => {
+                for (key, is_given) in [("server", server.is_some()), ("endpoints", !config.endpoints.is_empty())] {
+                    if is_given {
+                        let what = "not used by a tool set of kind \"remote\"; expected `topic` and `tools`";
+                        self.tell_at(vec![below(&here, &[key])], Part::Key, what);
+                    }
+                }
+                if config.scope == Scope::Session {
+                    let what = "a tool set of kind \"remote\" is shared: the other daemon has its sessions";
+                    self.tell_at(vec![below(&here, &["scope"])], Part::Value, what);
+                }
+                if config.topic.is_none() {
+                    let what = missing("topic", "the topic from which the other daemon takes calls");
+                    self.tell_at(vec![here.to_vec()], Part::Value, what);
+                }
+                if config.tools.is_empty() {
+                    let what = missing("tools", "a table of the other daemon's tools");
+                    self.tell_at(vec![here.to_vec()], Part::Value, what);
+                }
+                for (name, tool) in &config.tools {
+                    if let Err(error) = tool.descriptor((set, config), name) {
+                        let at = below(&here, &["tools", name, "parameters"]);
+                        self.tell_at(vec![at], Part::Value, error.to_string());
+                    }
                 }
                 None
             }

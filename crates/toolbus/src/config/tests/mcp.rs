@@ -245,6 +245,28 @@ fn a_tool_set_is_backed_by_one_server_that_there_is() {
 }
 
 #[test]
+fn a_remote_tool_set_has_a_topic_and_tools_and_nothing_of_other_kinds() {
+    insta::assert_snapshot!(problems("[toolsets.lab]\nkind = 'remote'\nscope = 'session'\nserver = 'files'"), @r#"
+    a.toml:1:1: `toolsets.lab`: `topic` is missing; expected the topic from which the other daemon takes calls
+    a.toml:1:1: `toolsets.lab`: `tools` is missing; expected a table of the other daemon's tools
+    a.toml:3:9: `toolsets.lab.scope`: a tool set of kind "remote" is shared: the other daemon has its sessions
+    a.toml:4:1: `toolsets.lab.server`: not used by a tool set of kind "remote"; expected `topic` and `tools`
+    "#);
+    let tool = "[toolsets.lab.tools.\"a.b\"]\ndescription = 'x'\nparameters = '{}'\n";
+    insta::assert_snapshot!(problems(&format!("[toolsets.lab]\nkind = 'remote'\ntopic = 'lab.*'\n{tool}")), @r#"
+    a.toml:3:9: `toolsets.lab.topic`: a pattern; expected one topic, such as "tool.result"
+    a.toml:6:14: `toolsets.lab.tools."a.b".parameters`: `parameters` must have `"type": "object"`: arguments are an object
+    "#);
+    insta::assert_snapshot!(problems("[toolsets.lab]\nkind = 'rest'\ntopic = 'lab'"), @r#"
+    a.toml:1:1: `toolsets.lab`: `endpoints` is missing; expected a list of names of `rest.endpoints`
+    a.toml:3:1: `toolsets.lab.topic`: only used by a tool set of kind "remote"
+    "#);
+    let names = |text: &str| load(&[text], &[], &[]).unwrap().config.tool_names();
+    let set = "[toolsets.lab]\nkind = 'remote'\ntopic = 'lab'\n[toolsets.lab.tools.echo]\ndescription = 'x'\n";
+    assert!(names(set).contains(&"lab.echo".into()));
+}
+
+#[test]
 fn placeholders_stand_in_the_servers_of_sessions_alone() {
     let server = "[mcp.servers.files]\ncommand = 'x'\nargs = ['{agent}']\n";
     insta::assert_snapshot!(problems(server), @r#"a.toml:3:8: `mcp.servers.files.args`: `args` has `{agent}` or `{session}`, which have a value only in the server of a tool set of scope "session""#);

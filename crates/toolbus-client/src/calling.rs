@@ -1,0 +1,190 @@
+//! One call of a tool elsewhere, from its request to its end: cancelled, given up, or without an answer after the loss of a
+//! connection.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::bus::{BusState, PublishError};
+use toolbus_core::failure::{Cause, ToolFailure, Verdict, verdict};
+use toolbus_core::progress::ProgressSink;
+use toolbus_core::tool::{Effect, ToolOutput};
+use toolbus_protocol::{Code, Outcome, ToolCancelRequest, message_type, topic};
+use tracing::debug;
+
+use crate::{CallReply, Client, ClientError, Expected, ReplyContent, Sender, SignedRequest};
+
+/// Longest wait for the broker before a call is sent.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// Longest wait for the broker to confirm a call.
+const PUBLISH_TIME: Duration = Duration::from_secs(10);
+/// Longest wait for the broker to confirm a message that has no reply.
+const TELL_TIME: Duration = Duration::from_secs(1);
+/// Time after the loss of a connection in which an answer may still arrive.
+const LOSS_TIME: Duration = Duration::from_secs(30);
+/// Time between two requests to cancel: the first may overtake its call.
+const CANCEL_PERIOD: Duration = Duration::from_millis(500);
+/// Requests to cancel.
+const CANCELS: u32 = 4;
+
+/// What is known of a call that has no answer.
+const OUTCOME_UNKNOWN: &str = "Whether it had its effect is not known: find out before calling again.";
+
+/// A call that is to be made.
+pub(crate) struct RemoteCall<'a> {
+    /// The request, signed.
+    pub(crate) request: SignedRequest,
+    /// Who asks.
+    pub(crate) sender: &'a Sender,
+    /// The id of the call in the request.
+    pub(crate) id: &'a str,
+    /// What repeating it would do, as far as is known.
+    pub(crate) effect: Effect,
+    /// Where progress is reported.
+    pub(crate) progress: Option<ProgressSink>,
+    /// Cancelled when no one waits any more.
+    pub(crate) cancelled: &'a CancellationToken,
+    /// When an answer is not waited for any longer.
+    pub(crate) until: Instant,
+}
+
+impl Client {
+    /// Waits until calls can be sent, at most for some seconds.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot, or the call was cancelled meanwhile.
+    pub(crate) async fn connected(&self, cancelled: &CancellationToken, until: Instant) -> Result<(), ToolFailure> {
+        let patience = until.saturating_duration_since(self.clock.now()).min(CONNECT_TIME);
+        match cancelled.run_until_cancelled(self.ready(patience)).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(not_sent(&error, true)),
+            None => Err(ToolFailure::new(Cause::CancelledBeforeStart, "The call was cancelled.")),
+        }
+    }
+
+    /// Makes a call, and waits for what becomes of it; `None` if there is no answer in time.
+    ///
+    /// # Errors
+    ///
+    /// If the call failed or was cancelled, or the connection was lost and no answer has come since.
+    pub(crate) async fn run(&self, call: RemoteCall<'_>) -> Result<Option<ToolOutput>, ToolFailure> {
+        let RemoteCall { request, sender, id, effect, progress, cancelled, mut until } = call;
+        let mut losses = self.state();
+        let before = losses.borrow().reconnects;
+        let mut expected = self.expect(&request, progress);
+        let mut is_lost = self.sent(&request, until).await?;
+        if is_lost {
+            until = until.min(self.clock.now() + LOSS_TIME);
+        }
+        loop {
+            tokio::select! {
+                received = expected.received() => {
+                    return answered(received.and_then(CallReply::read), id, effect).map(Some);
+                }
+                () = cancelled.cancelled() => return self.cancel(sender, id, &mut expected, effect).await.map(Some),
+                () = tokio::time::sleep_until(until.into()) => break,
+                () = lost(&mut losses, before), if !is_lost => {
+                    is_lost = true;
+                    until = until.min(self.clock.now() + LOSS_TIME);
+                }
+            }
+        }
+        self.tell_cancelled(sender, id).await;
+        if is_lost {
+            let text = "The connection to the broker was lost, and no answer has come since.";
+            return Err(failed(Cause::ConnectionLost, text, effect));
+        }
+        Ok(None)
+    }
+
+    /// Publishes a message that has no reply, if the broker is connected.
+    pub(crate) async fn tell_at_once(
+        &self,
+        sender: &Sender,
+        topic: &str,
+        message_type: &str,
+        body: &impl serde::Serialize,
+    ) {
+        let message = sender.sign(self.tell(topic, message_type, body));
+        match tokio::time::timeout(TELL_TIME, self.publish(&message)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(topic, %error, "not told"),
+            Err(_) => debug!(topic, "not told: the broker does not answer"),
+        }
+    }
+
+    /// Publishes a call. Whether it is not known if the broker has it.
+    async fn sent(&self, request: &SignedRequest, until: Instant) -> Result<bool, ToolFailure> {
+        let patience = until.saturating_duration_since(self.clock.now()).min(PUBLISH_TIME);
+        match tokio::time::timeout(patience, self.publish(request)).await {
+            Ok(Ok(())) => Ok(false),
+            Ok(Err(ClientError::Publish(PublishError::Unavailable(_)))) | Err(_) => Ok(true),
+            Ok(Err(error @ ClientError::Publish(PublishError::Refused(_)))) => Err(not_sent(&error, false)),
+            Ok(Err(error)) => Err(not_sent(&error, true)),
+        }
+    }
+
+    /// Has the call cancelled, and waits a moment for what it says of that.
+    async fn cancel(
+        &self,
+        sender: &Sender,
+        id: &str,
+        expected: &mut Expected,
+        effect: Effect,
+    ) -> Result<ToolOutput, ToolFailure> {
+        for _ in 0..CANCELS {
+            self.tell_cancelled(sender, id).await;
+            if let Ok(received) = tokio::time::timeout(CANCEL_PERIOD, expected.received()).await {
+                return answered(received.and_then(CallReply::read), id, effect);
+            }
+        }
+        Err(failed(Cause::Cancelled, "The call was cancelled.", effect))
+    }
+
+    async fn tell_cancelled(&self, sender: &Sender, id: &str) {
+        let body = ToolCancelRequest { tool_call_id: id.to_owned() };
+        self.tell_at_once(sender, topic::TOOL_CANCEL, message_type::TOOL_CANCEL_REQUEST, &body).await;
+    }
+}
+
+/// Waits until a connection has been lost more often than `before`.
+pub(crate) async fn lost(state: &mut watch::Receiver<BusState>, before: u64) {
+    if state.wait_for(|state| state.reconnects > before).await.is_err() {
+        // The bus is closed, so no caller waits.
+        std::future::pending::<()>().await;
+    }
+}
+
+fn answered(answer: Result<CallReply, ClientError>, id: &str, effect: Effect) -> Result<ToolOutput, ToolFailure> {
+    let invalid = |text: &str| Err(failed(Cause::InvalidResult, &format!("There is no result: {text}"), effect));
+    match answer.map(|answer| answer.content) {
+        Ok(ReplyContent::Result(result)) if result.tool_call_id != id => invalid("the answer is that of another call."),
+        Ok(ReplyContent::Result(result)) => Ok(result.into()),
+        Ok(ReplyContent::Error(error)) => Err(error.into()),
+        Err(error) => invalid(&sentence(&error)),
+    }
+}
+
+/// An error as the end of a sentence.
+pub(crate) fn sentence(error: &ClientError) -> String {
+    let text = error.to_string();
+    if text.ends_with('?') { text } else { text + "." }
+}
+
+/// A failure of a call that may have run.
+pub(crate) fn failed(cause: Cause, text: &str, effect: Effect) -> ToolFailure {
+    let told = verdict(cause, effect, true);
+    let text = match told.outcome {
+        Some(Outcome::Unknown) => format!("{text} {OUTCOME_UNKNOWN}"),
+        _ => text.to_owned(),
+    };
+    ToolFailure { verdict: Some(told), ..ToolFailure::new(cause, text) }
+}
+
+/// A failure of a call that the daemon never got.
+fn not_sent(error: &ClientError, is_retryable: bool) -> ToolFailure {
+    let told = Verdict { code: Code::ExecutionFailed, is_retryable, outcome: Some(Outcome::NotStarted) };
+    let text = format!("The call was not made: {}", sentence(error));
+    ToolFailure { verdict: Some(told), ..ToolFailure::new(Cause::ConnectFailed, text) }
+}

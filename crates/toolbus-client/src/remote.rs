@@ -1,0 +1,138 @@
+//! Tools of other daemons as tools of this one: a call goes over the bus, in the name of its caller.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use toolbus_core::bus::Bus;
+use toolbus_core::caller::{Caller, MAX_HOPS};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::tool::{Effect, Executor, ToolCall, ToolOutput};
+use toolbus_protocol::{ToolInvokeRequest, header, new_message_id};
+
+use crate::calling::RemoteCall;
+use crate::{Client, Inbox, Sender, SignedRequest};
+
+/// The other daemon ends a call so much earlier than this one, at the most, so that its answer is the one that is told.
+const MAX_MARGIN: Duration = Duration::from_millis(250);
+
+/// Makes calls at other daemons. All of them are answered on one queue, which is opened by the first. Cheap to clone.
+#[derive(Clone)]
+pub struct RemoteDaemons {
+    parts: Arc<RemoteParts>,
+}
+
+struct RemoteParts {
+    bus: Arc<dyn Bus>,
+    login: Option<String>,
+    max_answer: usize,
+    client: OnceLock<Client>,
+}
+
+/// Runs one tool of another daemon.
+#[derive(Clone)]
+pub struct RemoteTool {
+    daemons: RemoteDaemons,
+    topic: Arc<str>,
+    name: Arc<str>,
+    effect: Effect,
+}
+
+impl RemoteDaemons {
+    /// Opens nothing. `login` is the user of this daemon at the broker, `max_answer` the largest answer that is read, in
+    /// bytes.
+    #[must_use]
+    pub fn new(bus: Arc<dyn Bus>, login: Option<String>, max_answer: usize) -> Self {
+        Self { parts: Arc::new(RemoteParts { bus, login, max_answer, client: OnceLock::new() }) }
+    }
+
+    /// What runs a tool of the daemon that takes calls from `topic`. `name` is the one by which it is called here, `effect`
+    /// what repeating a call would do.
+    #[must_use]
+    pub fn tool(&self, topic: impl Into<Arc<str>>, name: Arc<str>, effect: Effect) -> RemoteTool {
+        RemoteTool { daemons: self.clone(), topic: topic.into(), name, effect }
+    }
+
+    fn client(&self) -> &Client {
+        let RemoteParts { bus, max_answer, .. } = &*self.parts;
+        let inbox = || Inbox::Own { topics: Vec::new(), max_body: *max_answer };
+        self.parts.client.get_or_init(|| Client::start(Arc::clone(bus), "", inbox()))
+    }
+
+    /// Who asks, as the other daemon is told.
+    fn sender(&self, caller: &Caller) -> Sender {
+        let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
+        Sender {
+            agent: caller.agent.clone(),
+            login: self.parts.login.clone(),
+            binding: text(&caller.binding),
+            profile: text(&caller.profile),
+        }
+    }
+}
+
+impl RemoteTool {
+    /// A call that was not made, without the topic and the broker's texts: these are for the log.
+    fn unreachable(&self, failure: ToolFailure) -> ToolFailure {
+        if failure.cause != Cause::ConnectFailed {
+            return failure;
+        }
+        let text = format!("Tool '{}' was not called: no daemon takes its calls now.", self.name);
+        ToolFailure { message: text, detail: Some(failure.message), ..failure }
+    }
+
+    fn request(&self, client: &Client, sender: &Sender, call: &ToolCall, id: &str, hops: u8) -> SignedRequest {
+        let body = ToolInvokeRequest {
+            tool_call_id: Some(id.to_owned()),
+            tool_name: call.tool.as_ref().to_owned(),
+            arguments: serde_json::to_string(&*call.arguments).ok(),
+            session_id: call.caller.session.as_deref().map(str::to_owned),
+            batch_id: None,
+        };
+        let remaining = call.remaining();
+        let budget = remaining.saturating_sub(MAX_MARGIN.min(remaining / 20));
+        let mut request = client.call(&body, Some(budget), call.trace.clone());
+        request.topic = self.topic.as_ref().to_owned();
+        let progress = call.progress.as_ref().map(|_| header::PROGRESS);
+        let wanted = [Some(header::STRUCTURED_CONTENT), progress].into_iter().flatten();
+        let wanted = wanted.map(|name| (header::on_the_wire(name), "1".to_owned()));
+        let key = call.idempotency_key.as_deref();
+        let key = key.map(|key| (header::on_the_wire(header::IDEMPOTENCY_KEY), key.to_owned()));
+        let hops = (header::on_the_wire(header::HOPS), hops.to_string());
+        let properties = Arc::make_mut(&mut request.properties);
+        properties.headers.extend(wanted.chain(key).chain([hops]));
+        // An unknown caller is unknown there, too: what it calls itself here is no name of an agent.
+        properties.headers.retain(|(name, _)| name != header::SOURCE);
+        properties.headers.push((header::SOURCE.to_owned(), call.caller.owner.as_ref().to_owned()));
+        sender.sign(request)
+    }
+}
+
+impl Executor for RemoteTool {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let hops = call.caller.hops + 1;
+        if hops > MAX_HOPS {
+            let text = format!(
+                "Tool '{}' was not called: {MAX_HOPS} daemons have passed the call on already, perhaps in a circle.",
+                self.name
+            );
+            return Err(ToolFailure::new(Cause::NotAllowed, text));
+        }
+        let client = self.daemons.client();
+        client.connected(&call.cancelled, call.deadline).await.map_err(|failure| self.unreachable(failure))?;
+        let (id, sender) = (new_message_id(), self.daemons.sender(&call.caller));
+        let answer = client.run(RemoteCall {
+            request: self.request(client, &sender, &call, &id, hops),
+            sender: &sender,
+            id: &id,
+            effect: self.effect,
+            progress: call.progress.clone(),
+            cancelled: &call.cancelled,
+            until: call.deadline,
+        });
+        let answer = answer.await.map_err(|failure| self.unreachable(failure))?;
+        answer.ok_or_else(|| ToolCall { tool: Arc::clone(&self.name), ..call }.timed_out(None))
+    }
+}
+
+#[cfg(test)]
+mod tests;
