@@ -1,9 +1,6 @@
 //! The tools of a daemon elsewhere, over the bus, as the backend of an MCP server that runs without a daemon in its
 //! process.
 
-mod listing;
-mod response;
-
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +18,8 @@ use toolbus_mcp_server::{Backend, BackendCall, CallerListing, Document, Unavaila
 use toolbus_protocol::{SessionEnd, ToolInvokeRequest, header, message_type, new_message_id, topic};
 
 use crate::calling::{RemoteCall, failed};
+use crate::listing::ListCaches;
 use crate::{Client, Inbox, Sender, SignedRequest};
-use listing::ListCaches;
 
 /// Time beyond a call's own in which its answer may still arrive.
 const GRACE: Duration = Duration::from_secs(5);
@@ -46,11 +43,11 @@ pub struct BusBackend {
     parts: Arc<BackendParts>,
 }
 
-struct BackendParts {
-    client: Client,
-    sender: Sender,
+pub(crate) struct BackendParts {
+    pub(crate) client: Client,
+    pub(crate) sender: Sender,
     max_timeout: Duration,
-    listing: ListCaches,
+    pub(crate) listing: ListCaches,
     /// Tasks that no call waits for.
     tasks: TaskTracker,
     closing: CancellationToken,

@@ -43,6 +43,8 @@ mod client;
 mod connection;
 mod inbox;
 mod invocation;
+#[cfg(feature = "mcp-server")]
+mod listing;
 mod remote;
 mod sender;
 

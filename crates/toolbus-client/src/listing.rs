@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
+use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use toolbus_core::Clock;
 use toolbus_core::listing::ListedTool;
+use toolbus_core::tool::Effect;
 use toolbus_mcp_server::Unavailable;
-use toolbus_protocol::{Format, ToolError, ToolListRequest, ToolListResponse, message_type, topic};
+use toolbus_protocol::{Format, ToolError, ToolListRequest, ToolListResponse, llm_name, message_type, topic};
 use tracing::{info, warn};
 
-use super::BackendParts;
-use super::response::definition;
 use crate::ClientError;
+use crate::backend::BackendParts;
 use crate::calling::{lost, sentence};
 
 /// How long a list counts without asking again. The daemon tells of changes.
@@ -29,7 +30,7 @@ const LIST_TIME: Duration = Duration::from_secs(10);
 const FAILED_TIME: Duration = Duration::from_secs(1);
 
 /// The lists of all sessions.
-pub(super) struct ListCaches {
+pub(crate) struct ListCaches {
     clock: Clock,
     known: Mutex<HashMap<Arc<str>, Option<CachedList>>>,
     /// Held while the daemon is asked.
@@ -42,24 +43,24 @@ pub(super) struct ListCaches {
 
 /// A list, as the daemon gave it.
 #[derive(Debug, Clone)]
-pub(super) struct CachedList {
+pub(crate) struct CachedList {
     /// The daemon's digest of it.
-    pub(super) version: String,
+    pub(crate) version: String,
     /// The tools, sorted by name.
-    pub(super) tools: Arc<[ListedTool]>,
+    pub(crate) tools: Arc<[ListedTool]>,
     asked: Instant,
 }
 
 impl CachedList {
     /// The tool that is meant by a name: its own, or the one that models know it by.
-    pub(super) fn tool(&self, name: &str) -> Option<&ListedTool> {
+    pub(crate) fn tool(&self, name: &str) -> Option<&ListedTool> {
         let named = |is_it: fn(&ListedTool, &str) -> bool| self.tools.iter().find(|tool| is_it(tool, name));
         named(|tool, name| *tool.name == *name).or_else(|| named(|tool, name| *tool.llm_name == *name))
     }
 }
 
 impl ListCaches {
-    pub(super) fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
             known: Mutex::default(),
@@ -71,22 +72,22 @@ impl ListCaches {
     }
 
     /// A session begins: its list will be wanted.
-    pub(super) fn begin(&self, session: &Arc<str>) {
+    pub(crate) fn begin(&self, session: &Arc<str>) {
         self.lock().insert(Arc::clone(session), None);
         self.begun.notify_one();
     }
 
     /// A session is over. Whether the daemon was ever reached for it.
-    pub(super) fn end(&self, session: &Arc<str>) -> bool {
+    pub(crate) fn end(&self, session: &Arc<str>) -> bool {
         self.lock().remove(session).flatten().is_some()
     }
 
     /// The last known list of a session.
-    pub(super) fn known(&self, session: Option<&Arc<str>>) -> Option<CachedList> {
+    pub(crate) fn known(&self, session: Option<&Arc<str>>) -> Option<CachedList> {
         self.lock().get(session?).cloned().flatten()
     }
 
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
@@ -136,7 +137,7 @@ impl ListCaches {
 
 impl BackendParts {
     /// The list of a session: cached for a moment, then queried anew. Without a reply, the last known one.
-    pub(super) async fn list(&self, session: Option<&Arc<str>>) -> Result<CachedList, Unavailable> {
+    pub(crate) async fn list(&self, session: Option<&Arc<str>>) -> Result<CachedList, Unavailable> {
         let Some(session) = session else { return Err(Unavailable("A caller without a session has no list.".into())) };
         let error = match self.listing.fresh(session) {
             Some(list) => return Ok(list),
@@ -149,7 +150,7 @@ impl BackendParts {
     }
 
     /// Keeps the lists up to date until the backend is closed.
-    pub(super) async fn keep_lists(&self) {
+    pub(crate) async fn keep_lists(&self) {
         let mut news = self.client.news();
         let mut state = self.client.state();
         let mut losses = state.borrow().reconnects;
@@ -249,4 +250,70 @@ fn unavailable(error: &ClientError) -> Unavailable {
         _ => "",
     };
     Unavailable(format!("The tools cannot be listed: {}{advice}", sentence(error)))
+}
+
+/// The source of every definition: a list for MCP clients does not name it.
+const SOURCE: &str = "bus";
+
+/// Reads a tool as a daemon lists it for MCP clients; `None` if it has no name.
+fn definition(tool: &Value) -> Option<ListedTool> {
+    let text = |name: &str| tool.get(name).and_then(Value::as_str);
+    let schema = |name: &str| tool.get(name).filter(|schema| schema.is_object()).cloned().map(Arc::new);
+    let name = text("name").filter(|name| !name.is_empty())?;
+    Some(ListedTool {
+        name: name.into(),
+        llm_name: llm_name(name).into(),
+        title: text("title").map(str::to_owned),
+        description: text("description").unwrap_or_default().to_owned(),
+        parameters: schema("inputSchema"),
+        output_schema: schema("outputSchema"),
+        source: SOURCE.into(),
+        effect: effect(tool),
+        model_hints: None,
+    })
+}
+
+/// What the hints say about repeating a call; [`Effect::Undeclared`] without them.
+fn effect(tool: &Value) -> Effect {
+    let hint = |name: &str| tool.get("annotations").and_then(|hints| hints.get(name)).and_then(Value::as_bool);
+    match (hint("readOnlyHint"), hint("idempotentHint")) {
+        (Some(true), _) => Effect::ReadOnly,
+        (_, Some(true)) => Effect::Idempotent,
+        (Some(false), Some(false)) => Effect::Effectful,
+        _ => Effect::Undeclared,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use toolbus_core::listing::{self, render};
+    use toolbus_core::tool::ToolDescriptor;
+    use toolbus_protocol::Format;
+
+    use super::*;
+
+    #[test]
+    fn a_tool_is_the_same_on_both_sides_of_the_bus() {
+        for effect in [Effect::ReadOnly, Effect::Idempotent, Effect::Effectful, Effect::Undeclared] {
+            let here = listing::definition(&ToolDescriptor {
+                title: Some("Read a file".to_owned()),
+                description: "Reads a file.".to_owned(),
+                parameters: Some(Arc::new(json!({"type": "object", "properties": {"path": {}}}))),
+                output_schema: Some(Arc::new(json!({"type": "object"}))),
+                effect,
+                ..ToolDescriptor::new("fs.read", SOURCE, "mcp")
+            });
+            assert_eq!(definition(&render(&here, Format::Mcp)), Some(here), "{effect:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_name_is_no_tool() {
+        for tool in [json!({}), json!({"name": ""}), json!({"name": 7}), json!([])] {
+            assert_eq!(definition(&tool), None, "{tool}");
+        }
+        let bare = definition(&json!({"name": "a", "inputSchema": true, "annotations": 1})).unwrap();
+        assert_eq!((bare.parameters, bare.effect), (None, Effect::Undeclared));
+    }
 }
