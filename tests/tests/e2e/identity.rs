@@ -14,13 +14,14 @@ use toolbus_testing::rabbit::RabbitNode;
 use crate::recipe::{self, PASSWORD, RECIPE};
 
 /// These have equal rights, so that the daemon alone tells them apart.
-const LOGINS: [&str; 5] = ["svc-ana", "svc-ana-2", "ana", "bruno", "carla"];
+const LOGINS: [&str; 6] = ["svc-ana", "svc-ana-2", "ana", "bruno", "carla", "front"];
 static MADE: OnceCell<()> = OnceCell::const_new();
 
 const RULES: &str = r#"
 [identity]
 source = "broker"
 users = { svc-ana = "ana", svc-ana-2 = "ana" }
+delegates = ["front"]
 [toolsets.own]
 kind = "rest"
 scope = "session"
@@ -123,6 +124,12 @@ async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_
         ("svc-ana", false, Some("ana"), &vec![]),
         ("bruno", false, Some("bruno"), &vec![]),
         ("carla", false, None, &vec![]),
+        // A daemon that may speak for agents.
+        ("front", true, Some("ana"), &ana),
+        ("front", true, Some("bruno"), &bruno),
+        ("front", true, Some("unknown:0::ana"), &vec![]),
+        ("front", true, None, &vec![]),
+        ("front", false, Some("ana"), &vec![]),
     ]
     .into_iter()
     .enumerate()
@@ -143,6 +150,44 @@ async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_
         let list = login.client.exchange(&request(login.message("tool.list", &json!({})))).await;
         assert_eq!(listed(&list), *tools, "for {who}");
     }
+    fixture.daemon.stop(&fixture.site).await;
+}
+
+/// What agents call: its one tool is the other daemon's.
+const FRONT: &str = r#"
+[invoke]
+topics = ["tool.invoke.front"]
+[identity]
+source = "broker"
+users = { svc-ana = "ana" }
+[agents.ana]
+toolsets = ["far"]
+[agents.bruno]
+toolsets = ["far"]
+[toolsets.far]
+kind = "remote"
+topic = "tool.invoke"
+[toolsets.far.tools.for_ana]
+description = "Works for ana"
+"#;
+
+#[tokio::test]
+async fn a_daemon_passes_calls_on_as_their_agents_where_its_login_may_speak_for_them() {
+    let fixture = Fixture::new().await;
+    let (url, prefix) = (url_of("front").await, format!("{}-front", fixture.site.prefix));
+    let front = BrokerNamespace { url, prefix, ..fixture.site.clone() };
+    let daemon = Daemon::start(&front, FRONT).await;
+    for (user, code) in [("svc-ana", ""), ("bruno", "tool_not_found")] {
+        let login = fixture.login(user).await;
+        let request = login.client.request("far.for_ana", &json!({"id": user})).on("tool.invoke.front");
+        let answer = login.client.exchange(&login.signed(request)).await;
+        assert_eq!(
+            (answer.code().as_str(), fixture.backend.count(user)),
+            (code, usize::from(code.is_empty())),
+            "{user}"
+        );
+    }
+    daemon.stop(&front).await;
     fixture.daemon.stop(&fixture.site).await;
 }
 

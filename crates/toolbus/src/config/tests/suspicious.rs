@@ -133,6 +133,7 @@ fn agents_without_any_tool_are_told() {
 fn rules_that_hold_on_trust_are_told() {
     insta::assert_snapshot!(warnings("[identity]\ntrust_headers = true\n[agents.ana]\nprofile = 'main'"), @"identity.trust_headers: the rules for agents hold only while no sender on the bus claims to be another");
     insta::assert_snapshot!(warnings("[identity]\nusers = { svc-ana = 'ana', svc-ana-2 = 'ana' }"), @r#"identity.users: not used, because `identity.source` is "header""#);
+    insta::assert_snapshot!(warnings("[identity]\ndelegates = ['front']"), @r#"identity.delegates: not used, because `identity.source` is "header""#);
     assert_eq!(warnings("[identity]\nsource = 'broker'\nusers = { svc-ana = 'ana', svc-ana-2 = 'ana' }"), "");
 }
 

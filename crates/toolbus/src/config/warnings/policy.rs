@@ -48,8 +48,9 @@ fn identity(config: &Config) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if identity.source == IdentitySource::Header && !identity.users.is_empty() {
-        warnings.push("identity.users: not used, because `identity.source` is \"header\"".to_owned());
+    let under_broker = [("users", identity.users.is_empty()), ("delegates", identity.delegates.is_empty())];
+    for (key, _) in under_broker.iter().filter(|(_, is_empty)| identity.source == IdentitySource::Header && !is_empty) {
+        warnings.push(format!("identity.{key}: not used, because `identity.source` is \"header\""));
     }
     let may_have_peers = config.mcp.is_configured() || config.roles().contains(&daemon::Role::Scripts);
     if identity.source == IdentitySource::Broker
