@@ -43,11 +43,11 @@ pub struct BusBackend {
     parts: Arc<BackendParts>,
 }
 
-pub(crate) struct BackendParts {
-    pub(crate) client: Client,
-    pub(crate) sender: Sender,
+struct BackendParts {
+    client: Arc<Client>,
+    sender: Sender,
     max_timeout: Duration,
-    pub(crate) listing: ListCaches,
+    listing: ListCaches,
     /// Tasks that no call waits for.
     tasks: TaskTracker,
     closing: CancellationToken,
@@ -58,11 +58,12 @@ impl BusBackend {
     #[must_use]
     pub fn start(bus: Arc<dyn bus::Bus>, settings: BackendSettings) -> Self {
         let BackendSettings { topic, sender, inbox, max_timeout } = settings;
-        let client = Client::start(bus, &topic, inbox);
-        let (listing, tasks, closing) = (ListCaches::new(client.clock), TaskTracker::new(), CancellationToken::new());
+        let client = Arc::new(Client::start(bus, &topic, inbox));
+        let listing = ListCaches::new(Arc::clone(&client), sender.clone());
+        let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         let parts = Arc::new(BackendParts { client, sender, max_timeout, listing, tasks, closing });
         let (kept, closing) = (Arc::clone(&parts), parts.closing.clone());
-        parts.tasks.spawn(async move { closing.run_until_cancelled(kept.keep_lists()).await });
+        parts.tasks.spawn(async move { closing.run_until_cancelled(kept.listing.keep_lists()).await });
         Self { parts }
     }
 
@@ -135,7 +136,7 @@ impl Backend for BusBackend {
 
     fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<CallerListing, Unavailable>> {
         async {
-            let list = self.parts.list(caller.session.as_ref()).await?;
+            let list = self.parts.listing.list(caller.session.as_ref()).await?;
             Ok(CallerListing { tools: list.tools.to_vec() })
         }
         .boxed()
@@ -150,7 +151,7 @@ impl Backend for BusBackend {
         async {
             let known = match self.parts.listing.known(caller.session.as_ref()) {
                 Some(list) => Some(list),
-                None => self.parts.list(caller.session.as_ref()).await.ok(),
+                None => self.parts.listing.list(caller.session.as_ref()).await.ok(),
             };
             let mut version = DefaultHasher::new();
             known.map(|list| list.version.clone()).hash(&mut version);

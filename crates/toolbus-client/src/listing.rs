@@ -14,9 +14,8 @@ use toolbus_mcp_server::Unavailable;
 use toolbus_protocol::{Format, ToolError, ToolListRequest, ToolListResponse, llm_name, message_type, topic};
 use tracing::{info, warn};
 
-use crate::ClientError;
-use crate::backend::BackendParts;
 use crate::calling::{lost, sentence};
+use crate::{Client, ClientError, Sender};
 
 /// How long a list counts without asking again. The daemon tells of changes.
 const FRESH: Duration = Duration::from_secs(5);
@@ -31,6 +30,8 @@ const FAILED_TIME: Duration = Duration::from_secs(1);
 
 /// The lists of all sessions.
 pub(crate) struct ListCaches {
+    client: Arc<Client>,
+    sender: Sender,
     clock: Clock,
     known: Mutex<HashMap<Arc<str>, Option<CachedList>>>,
     /// Held while the daemon is asked.
@@ -60,9 +61,11 @@ impl CachedList {
 }
 
 impl ListCaches {
-    pub(crate) fn new(clock: Clock) -> Self {
+    pub(crate) fn new(client: Arc<Client>, sender: Sender) -> Self {
         Self {
-            clock,
+            clock: client.clock,
+            client,
+            sender,
             known: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
             failed: Mutex::default(),
@@ -133,20 +136,18 @@ impl ListCaches {
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Option<CachedList>>> {
         self.known.lock()
     }
-}
 
-impl BackendParts {
     /// The list of a session: cached for a moment, then queried anew. Without a reply, the last known one.
     pub(crate) async fn list(&self, session: Option<&Arc<str>>) -> Result<CachedList, Unavailable> {
         let Some(session) = session else { return Err(Unavailable("A caller without a session has no list.".into())) };
-        let error = match self.listing.fresh(session) {
+        let error = match self.fresh(session) {
             Some(list) => return Ok(list),
             None => match self.ask(session, false).await {
                 Ok(list) => return Ok(list),
                 Err(error) => error,
             },
         };
-        self.listing.known(Some(session)).ok_or(error)
+        self.known(Some(session)).ok_or(error)
     }
 
     /// Keeps the lists up to date until the backend is closed.
@@ -155,16 +156,16 @@ impl BackendParts {
         let mut state = self.client.state();
         let mut losses = state.borrow().reconnects;
         loop {
-            let period = if self.listing.is_complete() { LOOK_PERIOD } else { RETRY_PERIOD };
+            let period = if self.is_complete() { LOOK_PERIOD } else { RETRY_PERIOD };
             tokio::select! {
                 () = tokio::time::sleep(period) => {}
-                () = self.listing.begun.notified() => {}
+                () = self.begun.notified() => {}
                 Ok(()) = news.changed() => {}
                 // Announcements sent while the connection was lost did not arrive.
                 () = lost(&mut state, losses) => {}
             }
             losses = state.borrow_and_update().reconnects;
-            for session in self.listing.sessions() {
+            for session in self.sessions() {
                 let _ = self.ask(&session, true).await;
             }
         }
@@ -172,27 +173,27 @@ impl BackendParts {
 
     /// Queries the daemon, unless another task has just done so; with `anew`, also if that one got a reply.
     async fn ask(&self, session: &Arc<str>, anew: bool) -> Result<CachedList, Unavailable> {
-        if let Some(error) = self.listing.failed() {
+        if let Some(error) = self.failed() {
             return Err(error);
         }
-        let _asking = self.listing.asking.lock().await;
-        if let Some(error) = self.listing.failed() {
+        let _asking = self.asking.lock().await;
+        if let Some(error) = self.failed() {
             return Err(error);
         }
-        if let Some(list) = self.listing.fresh(session).filter(|_| !anew) {
+        if let Some(list) = self.fresh(session).filter(|_| !anew) {
             return Ok(list);
         }
         let error = match self.asked(session).await {
             Ok(Ok(list)) => {
-                self.listing.learn(session, &list);
-                self.listing.recover();
+                self.learn(session, &list);
+                self.recover();
                 return Ok(list);
             }
             Ok(Err(refused)) => Unavailable(refused.message),
             Err(error) => unavailable(&error),
         };
         // Said once, and again when the reason changes.
-        if self.listing.fail(&error) {
+        if self.fail(&error) {
             warn!(reason = error.0, "the tools cannot be listed");
         }
         Err(error)
@@ -202,7 +203,7 @@ impl BackendParts {
         let begun = self.client.clock.now();
         // Its own limit, so that what keeps the broker away is reported, and not that a reply is missing.
         self.client.ready(LIST_TIME).await?;
-        let before = self.listing.known(Some(session));
+        let before = self.known(Some(session));
         let body = ToolListRequest {
             session_id: Some(session.as_ref().to_owned()),
             format: Some(Format::Mcp),
