@@ -7,8 +7,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolbus_agents::{Search, SearchSources};
-use toolbus_core::Hints as _;
+use toolbus_agents::{CallerSearch, SearchSources};
+use toolbus_core::HintSource as _;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::{Capacity, Policy, PolicyHandle};
@@ -47,7 +47,7 @@ fn text(number: usize) -> String {
 }
 
 /// So many servers, and so many agents of three skills each, all of which the caller may use.
-fn search(servers: usize, agents: usize) -> (Search, PolicyHandle) {
+fn search(servers: usize, agents: usize) -> (CallerSearch, PolicyHandle) {
     let registry = Registry::new();
     let of_servers = (0..servers * TOOLS).map(|number| {
         let server = format!("server-{}", number / TOOLS);
@@ -78,7 +78,7 @@ fn search(servers: usize, agents: usize) -> (Search, PolicyHandle) {
         agents: Arc::new(move |_| cards.clone()),
         version: Arc::new(|| 0),
     };
-    (Search::new(&policy, sources), policy)
+    (CallerSearch::new(&policy, sources), policy)
 }
 
 /// CPU time of this thread.

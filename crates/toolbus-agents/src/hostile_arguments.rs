@@ -1,5 +1,5 @@
-//! Every tool of other agents, pipelines, sub-agents and the whiteboard, with arguments that nobody should give, through the
-//! dispatcher as callers reach them.
+//! Every tool of other agents, pipelines, sub-agents and the whiteboard, with missing, wrong, huge and hostile arguments. The
+//! calls go through the dispatcher, as those of callers do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

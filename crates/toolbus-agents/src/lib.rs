@@ -24,5 +24,5 @@ pub use self::a2a::{A2aConfig, A2aTools, AgentService};
 pub use self::guides::{Guides, GuidesConfig};
 pub use self::pipeline::{Pipelines, PipelinesConfig};
 pub use self::schedule::{ScheduleConfig, Scheduler};
-pub use self::search::{Search, SearchSources};
+pub use self::search::{CallerSearch, SearchSources};
 pub use self::subagent::{Subagents, SubagentsConfig};

@@ -49,13 +49,13 @@ pub struct SearchSources {
 
 /// Searches what callers can use. Cheap to clone.
 #[derive(Clone)]
-pub struct Search {
+pub struct CallerSearch {
     policy: PolicyHandle,
     sources: SearchSources,
     indexes: Arc<Indexes>,
 }
 
-impl Search {
+impl CallerSearch {
     /// Nothing is read before the first search. `policy` says what a caller can use.
     #[must_use]
     pub fn new(policy: &PolicyHandle, sources: SearchSources) -> Self {
@@ -112,9 +112,9 @@ fn descriptor(name: &str, description: &str, query: &str) -> ToolDescriptor {
     }
 }
 
-struct ServiceSearch(Search);
+struct ServiceSearch(CallerSearch);
 
-struct ToolSearch(Search);
+struct ToolSearch(CallerSearch);
 
 #[derive(Serialize)]
 struct SearchResults<T> {
@@ -156,7 +156,7 @@ impl Executor for ToolSearch {
     }
 }
 
-impl Search {
+impl CallerSearch {
     /// The result of `search_known_services`.
     ///
     /// # Errors

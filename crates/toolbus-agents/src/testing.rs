@@ -28,9 +28,9 @@ use toolbus_store::Memory;
 const TIME: Duration = Duration::from_secs(120);
 
 /// A tool that is found and not run.
-pub(crate) struct Unused;
+pub(crate) struct UnusedExecutor;
 
-impl Executor for Unused {
+impl Executor for UnusedExecutor {
     async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
         Ok(ToolOutput::default())
     }

@@ -31,7 +31,7 @@ use crate::toolsets::SessionSets;
 use self::list::ListCache;
 
 pub use handler::{ControlError, ControlHandler, ControlReply, ControlRequest};
-pub use hints::Hints;
+pub use hints::HintSource;
 use reply::{message, refusal};
 
 /// Longest body of a small request, in bytes.
@@ -61,7 +61,7 @@ pub struct ControlService {
     /// Who answers on topics that are not the service's own.
     answerers: Arc<HashMap<Cow<'static, str>, Arc<dyn ControlHandler>>>,
     /// What answers `tool.hints`.
-    hints: Option<Arc<dyn Hints>>,
+    hints: Option<Arc<dyn HintSource>>,
 }
 
 struct ControlParts {
@@ -140,7 +140,7 @@ impl ControlService {
 
     /// Has `tool.hints` answered with these hints.
     #[must_use]
-    pub fn with_hints(mut self, hints: Arc<dyn Hints>) -> Self {
+    pub fn with_hints(mut self, hints: Arc<dyn HintSource>) -> Self {
         self.hints = Some(hints);
         self
     }

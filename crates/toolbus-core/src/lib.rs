@@ -49,7 +49,7 @@ pub mod working_memory;
 
 pub use clock::Clock;
 pub use control::{
-    About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService, Hints, MAX_CONTROL_BODY,
+    About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService, HintSource, MAX_CONTROL_BODY,
 };
 pub use deadline::Budgets;
 pub use dispatcher::{Dispatcher, DispatcherSettings, InnerCall, InnerOrigin, Invoker};

@@ -43,7 +43,7 @@ pub struct ShortLists {
     clock: Clock,
     /// Calls of each agent, by tool.
     calls: Mutex<LruCache<Arc<str>, CallCounts>>,
-    choices: Mutex<LruCache<Client, Choice>>,
+    choices: Mutex<LruCache<Client, ToolChoice>>,
 }
 
 /// Calls by tool.
@@ -53,7 +53,7 @@ type CallCounts = HashMap<Arc<str>, u64>;
 type Client = (Arc<str>, [Option<Arc<str>>; 3]);
 
 /// The most used tools of a client.
-struct Choice {
+struct ToolChoice {
     tools: Vec<Arc<str>>,
     at: Instant,
 }
@@ -107,7 +107,7 @@ impl ShortLists {
             return choice.tools.clone();
         }
         let tools = self.most_used(caller, tools);
-        choices.push(client, Choice { tools: tools.clone(), at: now });
+        choices.push(client, ToolChoice { tools: tools.clone(), at: now });
         if choices.len() > MAX_CHOICES {
             choices.pop_lru();
         }
@@ -134,9 +134,9 @@ mod tests {
 
     use super::*;
 
-    struct Unused;
+    struct UncalledTool;
 
-    impl Executor for Unused {
+    impl Executor for UncalledTool {
         async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
             Ok(ToolOutput::default())
         }
@@ -153,7 +153,7 @@ mod tests {
         let registry = Registry::new();
         let mut tools: Vec<_> = (0..count).map(|n| ToolDescriptor::new(format!("t{n:03}"), "time", "local")).collect();
         tools.extend(has_finder.then(|| ToolDescriptor::new("search_tools", "search", "local")));
-        registry.register_all(tools.into_iter().map(|tool| Tool::new(tool, Unused)).collect()).unwrap();
+        registry.register_all(tools.into_iter().map(|tool| Tool::new(tool, UncalledTool)).collect()).unwrap();
         let capacity = Capacity { max_in_flight: 64, max_waiting: 64 };
         PolicyHandle::new(registry, Identity::default(), Policy::default(), capacity)
     }

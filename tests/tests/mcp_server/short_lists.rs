@@ -48,7 +48,7 @@ async fn a_client_with_many_tools_is_listed_some_finds_the_others_and_calls_them
     assert_eq!(names(&fixture, ANA, &session).await, finders, "the list of a session stays");
     let next = fixture.session(ANA).await;
     assert_eq!(names(&fixture, ANA, &next).await, [&["echo"][..], &finders].concat());
-    // Whoever cannot search is listed everything.
+    // An agent without the tool `search_tools` gets the whole list.
     let of_bea = fixture.session(BEA).await;
     assert_eq!(names(&fixture, BEA, &of_bea).await.len(), 5);
     fixture.daemon.end().await;

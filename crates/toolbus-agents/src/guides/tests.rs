@@ -14,7 +14,9 @@ const FAMILIES: &[(&str, &str, &str)] = &[
 fn policy() -> PolicyHandle {
     let registry = Registry::new();
     for (name, source) in [("web_browse", "web"), ("schedule_task", "scheduling"), ("echo", "echo")] {
-        registry.register_all(vec![Tool::new(ToolDescriptor::new(name, source, "local"), testing::Unused)]).unwrap();
+        registry
+            .register_all(vec![Tool::new(ToolDescriptor::new(name, source, "local"), testing::UnusedExecutor)])
+            .unwrap();
     }
     let only = |names: &[&str]| {
         let patterns = names.iter().map(|name| Pattern::parse(name).unwrap());

@@ -34,7 +34,7 @@ pub(super) struct ScheduledCalls {
     invoker: Arc<dyn Invoker>,
     policy: PolicyHandle,
     calls: JoinSet<CallResult>,
-    running: HashMap<Id, RunningCall>,
+    running: HashMap<Id, StartedCall>,
     ended: Vec<EndedCall>,
     /// By the id of the task.
     messages: HashMap<String, WaitingMessage>,
@@ -43,7 +43,7 @@ pub(super) struct ScheduledCalls {
     waiting: HashSet<String>,
 }
 
-struct RunningCall {
+struct StartedCall {
     share: String,
     task: Task,
     time: u64,
@@ -161,7 +161,7 @@ impl ScheduledCalls {
             drop(slot);
             result
         });
-        self.running.insert(running.id(), RunningCall { share: share.to_owned(), task, time });
+        self.running.insert(running.id(), StartedCall { share: share.to_owned(), task, time });
     }
 
     /// Waits until a call has ended.
@@ -187,7 +187,7 @@ impl ScheduledCalls {
             Ok((id, result)) => (id, result),
             Err(error) => (error.id(), Err(ToolFailure::new(Cause::Failed, "The call broke down.").with_detail(error))),
         };
-        if let Some(RunningCall { share, task, time }) = self.running.remove(&id) {
+        if let Some(StartedCall { share, task, time }) = self.running.remove(&id) {
             self.ended.push(EndedCall { share, task, time, result });
         }
     }

@@ -20,7 +20,7 @@ const CHANGES: usize = 64;
 
 /// A change by a tool.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Change {
+struct TaskChange {
     id: String,
     /// Whose tasks have changed.
     share: String,
@@ -72,8 +72,8 @@ impl TaskStore {
 
     /// Tells schedulers, also of other processes, that tasks of a share have changed.
     pub(super) async fn tell(&self, share: &str) -> Result<(), ShareValueError> {
-        let change = Change { id: self.random.id(), share: share.to_owned() };
-        let told = self.changes.update(CHANGE, |changes: &mut Vec<Change>| {
+        let change = TaskChange { id: self.random.id(), share: share.to_owned() };
+        let told = self.changes.update(CHANGE, |changes: &mut Vec<TaskChange>| {
             changes.push(change.clone());
             changes.drain(..changes.len().saturating_sub(CHANGES));
             Ok::<_, Infallible>(())
@@ -95,7 +95,7 @@ impl TaskStore {
 
     /// The shares that have changed between two of [`Self::last_change`]; `None` if that cannot be told.
     pub(super) fn changed_between(&self, earlier: Option<&[u8]>, later: Option<&[u8]>) -> Option<Vec<String>> {
-        let read = |value| self.changes.parse::<Vec<Change>>(CHANGE, value).ok();
+        let read = |value| self.changes.parse::<Vec<TaskChange>>(CHANGE, value).ok();
         let (last, later) = (read(earlier)?.pop()?, read(later)?);
         let place = later.iter().position(|change| change.id == last.id)?;
         let mut shares: Vec<String> = later.into_iter().skip(place + 1).map(|change| change.share).collect();

@@ -1,18 +1,18 @@
 //! Hints for a prompt: which services fit what a user says.
 
-use toolbus_core::Hints;
+use toolbus_core::HintSource;
 use toolbus_core::caller::Caller;
 use toolbus_core::policy::EffectiveTools;
 use toolbus_core::text::shortened;
 
-use super::{SERVICES, Search};
+use super::{CallerSearch, SERVICES};
 
 /// Services that are named.
 const MAX_LINES: usize = 2;
 /// Longest part of a line, in characters: a name, or a summary.
 const MAX_PART: usize = 200;
 
-impl Hints for Search {
+impl HintSource for CallerSearch {
     fn hints(&self, caller: &Caller, effective: &EffectiveTools, text: &str) -> String {
         let Some(index) = self.services(caller, effective) else { return String::new() };
         let found = index.search(text, MAX_LINES);

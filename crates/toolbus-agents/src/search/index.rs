@@ -129,12 +129,12 @@ impl ToolIndex {
 
 /// The services of a caller: MCP servers, and agents.
 pub(super) struct ServiceIndex {
-    services: Vec<Service>,
+    services: Vec<IndexedService>,
     words: WordIndex<usize>,
 }
 
 /// A service.
-pub(super) struct Service {
+pub(super) struct IndexedService {
     pub(super) id: String,
     pub(super) kind: ServiceKind,
     pub(super) summary: String,
@@ -166,7 +166,7 @@ impl ServiceKind {
 
 /// A service that fits a query.
 pub(super) struct ServiceMatch<'a> {
-    pub(super) service: &'a Service,
+    pub(super) service: &'a IndexedService,
     /// 1 is that of the best, to two decimals.
     pub(super) relevance_score: f64,
     /// Its tools that fit best, or its first skills.
@@ -190,19 +190,19 @@ impl ServiceIndex {
             let all = own.chain(tools.iter().map(|(_, text)| &**text)).collect::<Vec<_>>().join(" ");
             let summary = shortened(summary.as_deref().unwrap_or(&name), MAX_SUMMARY).into_owned();
             let parts = tools.into_iter().map(|(name, text)| (name, TextWords::of(&text))).collect();
-            index.add(Service { id: name.to_string(), kind: ServiceKind::Server, summary, parts }, &all);
+            index.add(IndexedService { id: name.to_string(), kind: ServiceKind::Server, summary, parts }, &all);
         }
         for card in agents {
             let all = of_agent(&card);
             let summary = card.description.as_deref().unwrap_or(&card.agent_name);
             let summary = shortened(summary, MAX_SUMMARY).into_owned();
             let parts = card.skills.into_iter().take(MAX_TOP).map(|skill| (skill.id, TextWords::of(""))).collect();
-            index.add(Service { id: card.agent_name, kind: ServiceKind::Agent, summary, parts }, &all);
+            index.add(IndexedService { id: card.agent_name, kind: ServiceKind::Agent, summary, parts }, &all);
         }
         index
     }
 
-    fn add(&mut self, service: Service, text: &str) {
+    fn add(&mut self, service: IndexedService, text: &str) {
         self.words.insert(self.services.len(), text);
         self.services.push(service);
     }
@@ -226,7 +226,7 @@ impl ServiceIndex {
     }
 }
 
-impl Service {
+impl IndexedService {
     /// The tools that fit best, and then others in their order.
     fn top(&self, terms: &str) -> Vec<&str> {
         let ranked = match self.kind {

@@ -3,7 +3,7 @@ mod retrieval;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use toolbus_core::Clock;
-use toolbus_core::Hints as _;
+use toolbus_core::HintSource as _;
 use toolbus_core::caller::Caller;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed};
@@ -32,7 +32,7 @@ fn policy() -> PolicyHandle {
             parameters: Some(Arc::new(json!({"type": "object"}))),
             ..ToolDescriptor::new(name, source, "mcp")
         };
-        registry.register_all(vec![Tool::new(descriptor, testing::Unused)]).unwrap();
+        registry.register_all(vec![Tool::new(descriptor, testing::UnusedExecutor)]).unwrap();
     }
     let only = Allowed::Only(["read_*", "convert_*"].iter().map(|name| Pattern::parse(name).unwrap()).collect());
     let ana = AgentPolicy { tools: only, ..AgentPolicy::default() };
@@ -63,7 +63,7 @@ fn sources() -> SearchSources {
 }
 
 async fn search(agent: &str, tool: &str, query: &str) -> String {
-    let tools = Search::new(&policy(), sources()).tools();
+    let tools = CallerSearch::new(&policy(), sources()).tools();
     let found = testing::run(&tools, testing::agent(agent), tool, json!({"query": query}), Clock::SYSTEM);
     found.await.unwrap().content.unwrap()
 }
@@ -149,14 +149,14 @@ fn of_a_large_card_a_bounded_part_is_searched() {
     assert!(text.starts_with("m s0  eee") && text.len() <= MAX_CARD + 4, "{} bytes", text.len());
 }
 
-fn hints(search: &Search, agent: &str, text: &str) -> String {
+fn hints(search: &CallerSearch, agent: &str, text: &str) -> String {
     let caller = testing::agent(agent);
     search.hints(&caller, &search.policy.effective(&caller), text)
 }
 
 #[test]
 fn hints_name_two_services_of_the_caller_each_in_one_line() {
-    let search = Search::new(&policy(), sources());
+    let search = CallerSearch::new(&policy(), sources());
     insta::assert_snapshot!(hints(&search, "bob", "Please create an issue about the budget for files"), @r"
     Services that may fit this request:
     - github (mcp): Repositories and issues, top tools: create_issue, list_pull_requests
@@ -178,9 +178,9 @@ fn hints_name_two_services_of_the_caller_each_in_one_line() {
 #[test]
 fn hints_name_the_tool_that_finds_more_if_the_caller_has_it() {
     let policy = policy();
-    policy.registry().register_all(Search::new(&policy, sources()).tools()).unwrap();
+    policy.registry().register_all(CallerSearch::new(&policy, sources()).tools()).unwrap();
     policy.refresh();
-    let search = Search::new(&policy, sources());
+    let search = CallerSearch::new(&policy, sources());
     assert!(hints(&search, "bob", "a file").contains("(search_known_services finds others):\n"));
 }
 
@@ -195,7 +195,7 @@ fn what_changes_is_searched_at_once_and_what_stays_is_read_once() {
     });
     let now = Arc::clone(&version);
     let version_now = Arc::new(move || now.load(Ordering::Relaxed));
-    let search = Search::new(&policy, SearchSources { summaries, version: version_now, ..sources() });
+    let search = CallerSearch::new(&policy, SearchSources { summaries, version: version_now, ..sources() });
     for _ in 0..3 {
         assert!(hints(&search, "bob", "wombat").contains("- files (mcp): files wombat"));
     }
@@ -207,7 +207,7 @@ fn what_changes_is_searched_at_once_and_what_stays_is_read_once() {
         server: Some("zoo".into()),
         ..ToolDescriptor::new("find", "mcp:zoo", "mcp")
     };
-    policy.registry().register_all(vec![Tool::new(descriptor, testing::Unused)]).unwrap();
+    policy.registry().register_all(vec![Tool::new(descriptor, testing::UnusedExecutor)]).unwrap();
     policy.refresh();
     assert!(hints(&search, "bob", "platypus").contains("- zoo (mcp)"));
 }

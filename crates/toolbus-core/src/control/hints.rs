@@ -13,7 +13,7 @@ use crate::policy::EffectiveTools;
 const HINT_TIME: Duration = Duration::from_secs(5);
 
 /// Finds services for a text.
-pub trait Hints: Send + Sync + 'static {
+pub trait HintSource: Send + Sync + 'static {
     /// Lines for a prompt about the services of this caller that fit a text, and about no others; empty if none fits.
     fn hints(&self, caller: &Caller, effective: &EffectiveTools, text: &str) -> String;
 }

@@ -9,14 +9,14 @@ use toolbus_core::bus::Bus;
 use toolbus_core::caller::Caller;
 use toolbus_core::policy::EffectiveTools;
 use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, Clock, ControlService, Hints, Service};
+use toolbus_core::{About, Clock, ControlService, HintSource, Service};
 
 use crate::fixture::{World, delivery, request, settings};
 
 /// Says who asks, what it may use, and what it says.
 struct Repeats;
 
-impl Hints for Repeats {
+impl HintSource for Repeats {
     fn hints(&self, caller: &Caller, effective: &EffectiveTools, text: &str) -> String {
         let session = caller.session.as_deref().unwrap_or("no session");
         format!("{} in {session} with {} tools: {text}", caller.name, effective.names().count())

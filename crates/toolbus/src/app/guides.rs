@@ -7,11 +7,11 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use toolbus_agents::guides::{self, Guide};
-use toolbus_agents::{A2aTools, Guides, Search, SearchSources, a2a, pipeline, schedule, search, subagent};
+use toolbus_agents::{A2aTools, CallerSearch, Guides, SearchSources, a2a, pipeline, schedule, search, subagent};
 use toolbus_core::caller::Caller;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::Tool;
-use toolbus_core::{Clock, Hints};
+use toolbus_core::{Clock, HintSource};
 use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl as _;
 use toolbus_mcp_server::{Document, Resources, ShortListRules, ShortLists};
@@ -71,9 +71,9 @@ pub(super) fn load(config: &Config, servers: Option<&AppServers>) -> Result<Opti
 
 /// The search that is in force, for hints.
 #[derive(Clone)]
-pub(super) struct CurrentSearch(pub(super) Arc<RwLock<Search>>);
+pub(super) struct CurrentSearch(pub(super) Arc<RwLock<CallerSearch>>);
 
-impl Hints for CurrentSearch {
+impl HintSource for CurrentSearch {
     fn hints(&self, caller: &Caller, effective: &EffectiveTools, text: &str) -> String {
         let search = self.0.read().clone();
         search.hints(caller, effective, text)
@@ -81,7 +81,7 @@ impl Hints for CurrentSearch {
 }
 
 /// Searches MCP servers and other agents, and the tools of callers.
-pub(super) fn searching(policy: &PolicyHandle, servers: Option<&AppServers>, agents: Option<A2aTools>) -> Search {
+pub(super) fn searching(policy: &PolicyHandle, servers: Option<&AppServers>, agents: Option<A2aTools>) -> CallerSearch {
     let (described, changes) = (servers.cloned(), servers.cloned());
     let summary = move |server: &str| described.as_ref()?.bridge().describe(server)?.summarised();
     let known = agents.clone();
@@ -92,7 +92,7 @@ pub(super) fn searching(policy: &PolicyHandle, servers: Option<&AppServers>, age
         of_servers + agents.as_ref().map_or(0, A2aTools::version)
     };
     let (summaries, agents, version) = (Arc::new(summary), Arc::new(visible), Arc::new(version));
-    Search::new(policy, SearchSources { summaries, agents, version })
+    CallerSearch::new(policy, SearchSources { summaries, agents, version })
 }
 
 /// Short lists for MCP clients that may use more tools than `above`.
@@ -109,7 +109,12 @@ pub(super) fn short_lists(above: usize) -> ShortLists {
 }
 
 /// The tools for guides and for search, with their limits.
-pub(super) fn tools(config: &Config, guides: Option<&Guides>, policy: &PolicyHandle, search: &Search) -> Vec<Tool> {
+pub(super) fn tools(
+    config: &Config,
+    guides: Option<&Guides>,
+    policy: &PolicyHandle,
+    search: &CallerSearch,
+) -> Vec<Tool> {
     let mut tools = guides.map(|guides| guides.tools(policy)).unwrap_or_default();
     if config.tools.search {
         tools.extend(search.tools());

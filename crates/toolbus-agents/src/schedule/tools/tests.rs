@@ -6,7 +6,7 @@ use toolbus_core::registry::Registry;
 use toolbus_store::Memory;
 
 use super::*;
-use crate::testing::{Unused, agent, policy, run};
+use crate::testing::{UnusedExecutor, agent, policy, run};
 
 struct Fixture {
     tools: Vec<Tool>,
@@ -37,12 +37,14 @@ fn fixture(config: ScheduleConfig) -> Fixture {
     });
     let other = |name: &str, source: &str| {
         let parameters = Some(Arc::new(schema.clone()));
-        Tool::new(ToolDescriptor { parameters, ..ToolDescriptor::new(name, source, "local") }, Unused)
+        Tool::new(ToolDescriptor { parameters, ..ToolDescriptor::new(name, source, "local") }, UnusedExecutor)
     };
     registry
         .register_all(vec![other("send", "rest"), other("spawn_subagent", "subagent"), other("ask", "a2a")])
         .unwrap();
-    registry.register_all(tools.iter().map(|tool| Tool::new((*tool.descriptor).clone(), Unused)).collect()).unwrap();
+    registry
+        .register_all(tools.iter().map(|tool| Tool::new((*tool.descriptor).clone(), UnusedExecutor)).collect())
+        .unwrap();
     policy.refresh();
     Fixture { tools, tasks, clock }
 }

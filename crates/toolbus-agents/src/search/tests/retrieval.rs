@@ -12,7 +12,7 @@ use toolbus_core::policy::AgentPolicy;
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Tool, ToolDescriptor};
 
-use super::super::{MAX_RESULTS, Search};
+use super::super::{CallerSearch, MAX_RESULTS};
 use super::sources;
 use crate::testing;
 
@@ -24,7 +24,7 @@ const QUERIES: &str = include_str!("../../../tests/retrieval/queries.tsv");
 const FLOORS: [(&str, usize, usize); 5] =
     [("english", 70, 88), ("free", 40, 64), ("own", 90, 95), ("other", 5, 10), ("all", 62, 79)];
 
-fn search() -> Search {
+fn search() -> CallerSearch {
     let registry = Registry::new();
     let tools = TOOLS.lines().map(|line| {
         let [server, name, description] = line.split('\t').collect::<Vec<_>>().try_into().unwrap();
@@ -33,10 +33,10 @@ fn search() -> Search {
             server: Some(Arc::from(server)),
             ..ToolDescriptor::new(name, format!("mcp:{server}"), "mcp")
         };
-        Tool::new(descriptor, testing::Unused)
+        Tool::new(descriptor, testing::UnusedExecutor)
     });
     registry.register_all(tools.collect()).unwrap();
-    Search::new(&testing::policy(registry, [("ana", AgentPolicy::default())]), sources())
+    CallerSearch::new(&testing::policy(registry, [("ana", AgentPolicy::default())]), sources())
 }
 
 #[test]

@@ -52,7 +52,7 @@ async fn a_result_for_a_call_whose_replica_has_died_is_a_message_and_is_shown_by
     let site = Fixture::new();
     let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
     let (waiting, id) = begin(&site, &mut of_bob).await;
-    // It dies: its call goes with it, and nobody has its queue.
+    // The replica ends: its call ends with it, and its queue has no consumer.
     waiting.abort();
     let restarted = site.replica(2);
     assert_eq!(hear(&restarted, &id, "3").await, "result");

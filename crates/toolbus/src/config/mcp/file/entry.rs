@@ -307,7 +307,7 @@ fn scalars(key: &'static str, value: Value) -> Result<BTreeMap<String, Secret>, 
     members.into_iter().map(of_member).collect()
 }
 
-/// A summary in one line. Files are copied from other people, so that what nobody sees is removed.
+/// A summary in one line. Files are copied from other people, so invisible characters are removed.
 fn summary(written: &str) -> Option<String> {
     let line = written.split_whitespace().collect::<Vec<_>>().join(" ");
     let cleaned = clean(shortened(&line, MAX_SUMMARY - 1).as_ref(), MAX_SUMMARY * 4).text.into_owned();
