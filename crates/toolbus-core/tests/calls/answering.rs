@@ -1,17 +1,13 @@
 //! Requests on topics that others answer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::json;
-use tokio::sync::mpsc;
-use toolbus_core::bus::{Bus, Target};
-use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService, Service};
+use toolbus_core::bus::Target;
+use toolbus_core::{ControlError, ControlHandler, ControlReply, ControlRequest};
 
-use crate::fixture::{Message, Sent, Settled, World, delivery, raw, settings};
-use toolbus_core::Clock;
+use crate::fixture::{Message, Sent, Settled, World, control, raw, serve};
 
 const TOPIC: &str = "my.topic";
 
@@ -40,24 +36,8 @@ impl ControlHandler for Parrot {
 /// What leaves when this message arrives on the parrot's topic.
 async fn sent(parrot: Parrot, message: Message) -> Vec<Sent> {
     let world = World::new();
-    let about = About {
-        name: "toolbus".to_owned(),
-        version: "1".to_owned(),
-        config_digest: tokio::sync::watch::Sender::new("0".to_owned()).subscribe(),
-        roles: Vec::new(),
-        started: Clock::SYSTEM.now(),
-    };
-    let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
-    let control = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default())
-        .with(TOPIC, Arc::new(parrot));
-    let (mut asked, settlement) = delivery(message);
-    asked.routing_key = TOPIC.into();
-    let (sender, receiver) = mpsc::channel(1);
-    sender.send(asked).await.unwrap();
-    drop(sender);
-    let service = Service::new(world.dispatcher.clone());
-    service.serve_requests(&control, receiver).await;
-    service.drain(Duration::from_secs(30)).await;
+    let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(parrot));
+    let settlement = serve(&world.dispatcher, &control, TOPIC, message).await;
     assert_eq!(settlement.get(), Some(Settled::Acknowledged));
     world.bus.sent()
 }

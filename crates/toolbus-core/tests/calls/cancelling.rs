@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
-use toolbus_core::bus::{Bus, Delivery, Target};
-use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, ControlService, Drained, Service};
+use toolbus_core::bus::{Delivery, Target};
 
-use crate::fixture::{Message, Route, Settled, Settlement, World, agent, call, delivery, request, settings};
+use toolbus_core::{Drained, Service};
+
+use crate::fixture::{Message, Route, Settled, Settlement, World, agent, call, control, delivery, request};
 use toolbus_core::Clock;
 use toolbus_protocol::Random;
 
@@ -192,15 +192,7 @@ pub(crate) async fn obey(
         settlements.push(settlement);
     }
     drop(sender);
-    let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
-    let about = About {
-        name: "toolbus".to_owned(),
-        version: "1".to_owned(),
-        config_digest: tokio::sync::watch::Sender::new("0".to_owned()).subscribe(),
-        roles: Vec::new(),
-        started: Clock::SYSTEM.now(),
-    };
-    let control = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
+    let control = control(&world.dispatcher, &world.bus);
     service.serve_requests(&control, receiver).await;
     settlements
 }

@@ -18,7 +18,11 @@ use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, LedgerEvent, Load, Telemetry};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, PendingTools, ReplyRules};
+use toolbus_core::toolsets::SessionSets;
+use toolbus_core::{
+    About, AllArrived, Budgets, Clock, ControlService, Dispatcher, DispatcherSettings, Gates, PendingTools, ReplyRules,
+    Service,
+};
 use toolbus_protocol::{Properties, Random, TraceContext};
 
 pub(crate) use crate::message::{Message, Settled, Settlement, call, delivery, raw, request};
@@ -303,6 +307,37 @@ impl World {
             tokio::task::yield_now().await;
         }
     }
+}
+
+/// What takes requests of other kinds than calls, beside a dispatcher on this bus.
+pub(crate) fn control(dispatcher: &Dispatcher, bus: &Arc<RecordingBus>) -> ControlService {
+    let about = About {
+        name: "toolbus".to_owned(),
+        version: "1".to_owned(),
+        config_digest: watch::channel("0".to_owned()).1,
+        roles: Vec::new(),
+        started: Clock::SYSTEM.now(),
+    };
+    let bus = Arc::clone(bus) as Arc<dyn Bus>;
+    ControlService::new(about, bus, settings().replies, dispatcher.clone(), SessionSets::default())
+}
+
+/// Delivers a message on a topic, and waits until it is answered. Returns how it was settled.
+pub(crate) async fn serve(
+    dispatcher: &Dispatcher,
+    control: &ControlService,
+    topic: &str,
+    message: Message,
+) -> Settlement {
+    let (mut asked, settlement) = delivery(message);
+    asked.routing_key = topic.into();
+    let (sender, receiver) = mpsc::channel(1);
+    sender.send(asked).await.unwrap();
+    drop(sender);
+    let service = Service::new(dispatcher.clone());
+    service.serve_requests(control, receiver).await;
+    service.drain(Duration::from_secs(30)).await;
+    settlement
 }
 
 pub(crate) fn settings() -> DispatcherSettings {

@@ -1,17 +1,13 @@
 //! `tool.hints`: who asks, what is refused, and how often it may be asked.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
-use toolbus_core::bus::Bus;
+use toolbus_core::HintSource;
 use toolbus_core::caller::Caller;
 use toolbus_core::policy::EffectiveTools;
-use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, Clock, ControlService, HintSource, Service};
 
-use crate::fixture::{World, delivery, request, settings};
+use crate::fixture::{World, control, request, serve};
 
 /// Says who asks, what it may use, and what it says.
 struct Repeats;
@@ -25,24 +21,9 @@ impl HintSource for Repeats {
 
 /// What is answered to a body.
 async fn hinted(world: &World, body: Value) -> Value {
-    let about = About {
-        name: "toolbus".to_owned(),
-        version: String::new(),
-        config_digest: watch::channel(String::new()).1,
-        roles: Vec::new(),
-        started: Clock::SYSTEM.now(),
-    };
-    let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
-    let control = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default())
-        .with_hints(Arc::new(Repeats));
-    let (mut asked, _) = delivery(request(&body).typed(Some("Toolbus.ToolHintsRequest")));
-    asked.routing_key = "tool.hints".into();
-    let (sender, receiver) = mpsc::channel(1);
-    sender.send(asked).await.unwrap();
-    drop(sender);
-    let service = Service::new(world.dispatcher.clone());
-    service.serve_requests(&control, receiver).await;
-    service.drain(Duration::from_secs(30)).await;
+    let control = control(&world.dispatcher, &world.bus).with_hints(Arc::new(Repeats));
+    let message = request(&body).typed(Some("Toolbus.ToolHintsRequest"));
+    serve(&world.dispatcher, &control, "tool.hints", message).await;
     let sent = world.bus.sent().pop().unwrap();
     assert!(!sent.properties.persistent || sent.body["code"].is_string(), "a hint outlives nothing");
     sent.body

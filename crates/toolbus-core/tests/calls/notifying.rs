@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+
 use toolbus_core::bus::{Bus, Target};
 use toolbus_core::caller::AgentName;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::EffectiveTools;
 use toolbus_core::registry::Rank;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, ControlService, NotificationSource, NotifyHandle, Service};
+
+use toolbus_core::{NotificationSource, NotifyHandle};
 use toolbus_protocol::Format;
 
-use crate::fixture::{Route, World, agent, call, delivery, request, settings};
+use crate::fixture::{Route, World, agent, call, control, request, serve};
 use tokio_util::task::TaskTracker;
 use toolbus_core::Clock;
 
@@ -73,23 +73,8 @@ fn told(world: &World, topic: &str) -> Vec<Value> {
 
 /// What ana is answered who lists her tools in a format.
 async fn list(world: &World, format: Option<&str>) -> Value {
-    let about = About {
-        name: "toolbus".to_owned(),
-        version: String::new(),
-        config_digest: watch::channel(String::new()).1,
-        roles: Vec::new(),
-        started: Clock::SYSTEM.now(),
-    };
-    let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
-    let control = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
-    let (mut asked, _) = delivery(request(&json!({"format": format})).typed(Some("Toolbus.ToolListRequest")));
-    asked.routing_key = "tool.list".into();
-    let (sender, receiver) = mpsc::channel(1);
-    sender.send(asked).await.unwrap();
-    drop(sender);
-    let service = Service::new(world.dispatcher.clone());
-    service.serve_requests(&control, receiver).await;
-    service.drain(Duration::from_secs(30)).await;
+    let message = request(&json!({"format": format})).typed(Some("Toolbus.ToolListRequest"));
+    serve(&world.dispatcher, &control(&world.dispatcher, &world.bus), "tool.list", message).await;
     world.bus.sent().pop().unwrap().body
 }
 

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+
 use toolbus_core::bus::Bus;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::events::Discard;
@@ -17,12 +17,11 @@ use toolbus_core::policy::{
 };
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Membership, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, AllArrived, ControlService, Dispatcher, Gates, Service};
+
+use toolbus_core::{AllArrived, Dispatcher, Gates};
 use toolbus_protocol::llm_name;
 
-use crate::fixture::{Message, RecordingBus, call, delivery, request, settings};
-use toolbus_core::Clock;
+use crate::fixture::{Message, RecordingBus, call, control, delivery, request, serve, settings};
 
 const NAMES: [&str; 5] = ["a", "ab", "b.a", "cancel_scheduled_task", "é"];
 const SOURCES: [&str; 3] = ["web", "subagent", "a2a"];
@@ -141,24 +140,8 @@ impl World {
     }
 
     async fn listed(&self, role: impl Fn(Message) -> Message) -> Vec<String> {
-        let about = About {
-            name: "toolbus".to_owned(),
-            version: String::new(),
-            config_digest: watch::channel(String::new()).1,
-            roles: Vec::new(),
-            started: Clock::SYSTEM.now(),
-        };
-        let bus = Arc::clone(&self.bus) as Arc<dyn Bus>;
-        let control =
-            ControlService::new(about, bus, settings().replies, self.dispatcher.clone(), SessionSets::default());
-        let (mut asked, _) = delivery(role(request(&json!({})).typed(Some("Toolbus.ToolListRequest"))));
-        asked.routing_key = "tool.list".into();
-        let (sender, receiver) = mpsc::channel(1);
-        sender.send(asked).await.unwrap();
-        drop(sender);
-        let service = Service::new(self.dispatcher.clone());
-        service.serve_requests(&control, receiver).await;
-        service.drain(std::time::Duration::from_secs(30)).await;
+        let message = role(request(&json!({})).typed(Some("Toolbus.ToolListRequest")));
+        serve(&self.dispatcher, &control(&self.dispatcher, &self.bus), "tool.list", message).await;
         let name = |tool: &Value| tool["name"].as_str().unwrap().to_owned();
         self.last_body()["tools"].as_array().unwrap().iter().map(name).collect()
     }
