@@ -149,7 +149,7 @@ impl Ledger for SqliteLedger {
             if self.threads.has_failed() {
                 self.threads.write(|_, connection| connection.execute_batch(CHECK)).await?;
             }
-            self.threads.check_name()
+            self.threads.check_name().await
         }
         .boxed()
     }

@@ -125,7 +125,7 @@ impl SqliteMemory {
                 connection.prepare_cached(CHECK_QUERY)?.execute([room]).map(drop)
             })
             .await?;
-        self.threads.check_name()
+        self.threads.check_name().await
     }
 
     /// The file of working memory that belongs to the file of a store.

@@ -83,13 +83,14 @@ impl<W: Writer> SqliteThreads<W> {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Checks that the file is the one that was opened. Blocks as a look at a file does.
+    /// Checks that the file is the one that was opened. The thread that reads does so: a file system may not answer.
     ///
     /// # Errors
     ///
     /// If the file was removed or replaced.
-    pub(crate) fn check_name(&self) -> Result<(), StoreError> {
-        if FileIdentity::of(&self.file) == self.identity {
+    pub(crate) async fn check_name(&self) -> Result<(), StoreError> {
+        let file = self.file.clone();
+        if self.read(move |_| Ok(FileIdentity::of(&file))).await? == self.identity {
             return Ok(());
         }
         Err(StoreError::Failed(format!("the file `{}` was removed or replaced", self.file.display())))
