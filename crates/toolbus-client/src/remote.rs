@@ -63,6 +63,8 @@ impl RemoteDaemons {
         let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
         Sender {
             agent: caller.agent.clone(),
+            // An unknown caller is unknown there, too: the owner of its calls is no name of an agent.
+            unknown: Some(caller.owner.as_ref().to_owned()),
             login: self.parts.login.clone(),
             binding: text(&caller.binding),
             profile: text(&caller.profile),
@@ -98,11 +100,7 @@ impl RemoteTool {
         let key = call.idempotency_key.as_deref();
         let key = key.map(|key| (header::on_the_wire(header::IDEMPOTENCY_KEY), key.to_owned()));
         let hops = (header::on_the_wire(header::HOPS), hops.to_string());
-        let properties = Arc::make_mut(&mut request.properties);
-        properties.headers.extend(wanted.chain(key).chain([hops]));
-        // An unknown caller is unknown there, too: what it calls itself here is no name of an agent.
-        properties.headers.retain(|(name, _)| name != header::SOURCE);
-        properties.headers.push((header::SOURCE.to_owned(), call.caller.owner.as_ref().to_owned()));
+        Arc::make_mut(&mut request.properties).headers.extend(wanted.chain(key).chain([hops]));
         sender.sign(request)
     }
 }

@@ -20,6 +20,8 @@ pub struct SignedRequest {
 pub struct Sender {
     /// The agent, by its own account; absent: none that is known.
     pub agent: Option<AgentName>,
+    /// What a sender without an agent calls itself: a text that names no agent. Absent: what the client does.
+    pub unknown: Option<String>,
     /// The login at the broker, which the broker compares.
     pub login: Option<String>,
     /// The binding, as `channel:account`.
@@ -38,9 +40,9 @@ impl Sender {
 
     /// Says in the properties of a request who asks.
     pub fn introduce(&self, properties: &mut Properties) {
-        if let Some(agent) = &self.agent {
+        if let Some(source) = self.agent.as_ref().map(ToString::to_string).or_else(|| self.unknown.clone()) {
             properties.headers.retain(|(name, _)| name != header::SOURCE);
-            properties.headers.push((header::SOURCE.to_owned(), agent.to_string()));
+            properties.headers.push((header::SOURCE.to_owned(), source));
         }
         let role = [(header::TOOL_PROFILE, &self.profile), (header::BINDING, &self.binding)];
         let given = role.into_iter().filter_map(|(name, value)| Some((header::on_the_wire(name), value.clone()?)));

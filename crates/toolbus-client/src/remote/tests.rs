@@ -143,10 +143,14 @@ async fn a_call_is_made_in_the_name_of_its_caller_within_its_time() {
 async fn a_caller_that_is_unknown_here_is_unknown_there() {
     let mut lab = Lab::new();
     let claimed = Caller { name: "ana".into(), owner: "unknown:0::ana".into(), ..Caller::unknown() };
-    let running = lab.start(call(claimed));
+    let cancelled = CancellationToken::new();
+    let running = lab.start(ToolCall { cancelled: cancelled.clone(), ..call(claimed) });
     let asked = lab.next().await;
     let [source, ..] = &asked.headers;
     assert!(AgentName::parse(source).is_err(), "{source}");
+    cancelled.cancel();
+    let cancel = lab.next().await;
+    assert_eq!((&*cancel.topic, &cancel.headers[0]), (topic::TOOL_CANCEL, source), "only the caller can cancel a call");
     lab.answer(&asked, "paid").await;
     running.await.unwrap().unwrap();
 }

@@ -94,7 +94,7 @@ impl CallArgs {
     /// Who asks, and as what.
     fn sender(&self, login: Option<String>) -> Sender {
         let RoleArgs { binding, profile } = self.role.clone();
-        Sender { agent: self.agent.clone(), login, binding, profile }
+        Sender { agent: self.agent.clone(), login, binding, profile, ..Sender::default() }
     }
 }
 

@@ -119,7 +119,7 @@ impl Fixture {
             agent: Some(AgentName::parse("ana").unwrap()),
             login: Some("svc-ana".to_owned()),
             binding: Some("chat:one".to_owned()),
-            profile: None,
+            ..Sender::default()
         };
         let settings =
             BackendSettings { topic: topic::TOOL_INVOKE.to_owned(), sender, inbox, max_timeout: MAX_TIMEOUT };

@@ -104,7 +104,13 @@ fn settings(args: McpServeArgs, agent: &AgentName, config: &Config) -> backend::
     let topic = config.invoke.topics.first().map_or(topic::TOOL_INVOKE, String::as_str);
     backend::BackendSettings {
         topic: topic.to_owned(),
-        sender: Sender { agent: Some(agent.clone()), login: config.bus.url.login(), binding, profile },
+        sender: Sender {
+            agent: Some(agent.clone()),
+            login: config.bus.url.login(),
+            binding,
+            profile,
+            ..Sender::default()
+        },
         inbox,
         max_timeout: config.invoke.max_timeout.get(),
     }
