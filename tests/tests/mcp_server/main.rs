@@ -5,6 +5,7 @@
 mod connections;
 mod entrance;
 mod fixture;
+mod guides;
 mod keys;
 mod leaving;
 mod ruling;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use toolbus_agents::guides::{self, Guide};
 use toolbus_agents::{A2aTools, CallerSearch, Guides, SearchSources, a2a, pipeline, schedule, search, subagent};
 use toolbus_core::caller::Caller;
@@ -37,6 +37,9 @@ const FAMILIES: [(&str, &str, &str); 12] = [
     (subagent::whiteboard::SOURCE, "subagents", subagent::GUIDE),
     (model_tools::SOURCE, "mcp-tool-guide", model_tools::GUIDE),
 ];
+
+/// What is encoded in a URI: all but the unreserved characters of RFC 3986, section 2.3.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The guides that are in force.
 pub(super) type CurrentGuides = Arc<RwLock<Option<Guides>>>;
@@ -145,7 +148,7 @@ impl Resources for Documents {
 
 fn document(guide: &Guide) -> Document {
     Document {
-        uri: format!("toolbus://guides/{}", utf8_percent_encode(&guide.name, NON_ALPHANUMERIC)),
+        uri: format!("toolbus://guides/{}", utf8_percent_encode(&guide.name, RESERVED)),
         name: format!("{}-guide", guide.name),
         title: format!("Guide: {}", guide.name),
         description: guide.summary.clone(),
