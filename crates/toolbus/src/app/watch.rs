@@ -9,16 +9,30 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::sync::{Notify, watch};
+use rustix::fd::OwnedFd;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 /// How often a file that goes on changing is checked before its change is reported.
 const MAX_ROUNDS: usize = 10;
+/// Bytes of events that are read at once; the longest event has 272.
+const EVENTS: usize = 4096;
+/// What is announced of a folder. Single writes are not: a database beside the file may be written all the time.
+const ANNOUNCED: WatchFlags = WatchFlags::ATTRIB
+    .union(WatchFlags::CLOSE_WRITE)
+    .union(WatchFlags::CREATE)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVE)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::ONLYDIR);
 
 /// Watches a file until it is dropped.
 #[derive(Debug)]
@@ -56,18 +70,17 @@ impl FileWatch {
 
     #[expect(clippy::disallowed_methods, reason = "dropping the watch ends the task")]
     fn with(path: &Path, pace: Pace, is_announced: bool) -> Self {
-        let woken = Arc::<Notify>::default();
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let mut watcher = Watch {
             path: path.to_owned(),
             folder: parent.unwrap_or(Path::new(".")).to_owned(),
-            watcher: is_announced.then(|| announcer(Arc::clone(&woken))).flatten(),
+            events: is_announced.then(events).flatten(),
             watched: None,
             seen: stamp(path),
         };
         watcher.follow();
         let (sender, notices) = watch::channel(0);
-        let task = AbortOnDropHandle::new(tokio::spawn(watcher.run(pace, woken, sender)));
+        let task = AbortOnDropHandle::new(tokio::spawn(watcher.run(pace, sender)));
         Self { notices, _task: task }
     }
 }
@@ -104,40 +117,64 @@ fn stamp(path: &Path) -> Option<Stamp> {
     })
 }
 
-/// Wakes whenever something is changed in a folder that is watched; none where the system has no watches left.
-fn announcer(woken: Arc<Notify>) -> Option<RecommendedWatcher> {
-    let announce = move |event: notify::Result<Event>| {
-        // Reading changes nothing; errors, a queue that overflowed among them, may hide a change.
-        if !event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
-            woken.notify_one();
-        }
-    };
-    match notify::recommended_watcher(announce) {
-        Ok(watcher) => Some(watcher),
+/// A queue for events of folders; none where the system has none left.
+#[expect(
+    deprecated,
+    reason = "what replaces it is `unsafe`; an `OwnedFd` keeps its descriptor, which is all that it asks"
+)]
+fn events() -> Option<AsyncFd<OwnedFd>> {
+    let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(io::Error::from);
+    match queue.and_then(|queue| AsyncFd::with_interest(queue, Interest::READABLE)) {
+        Ok(queue) => Some(queue),
         Err(error) => {
-            tracing::warn!(%error, "changes of files are not announced by the system; looking for them instead");
+            warn_of_looking(&error);
             None
         }
     }
 }
 
+/// Waits for events; without a queue, forever.
+async fn announced(queue: Option<&AsyncFd<OwnedFd>>) {
+    let mut events = [0; EVENTS];
+    let read = async {
+        let queue = queue?;
+        // Which file is named is of no interest: the path may lead through others.
+        queue.async_io(Interest::READABLE, |queue| Ok(rustix::io::read(queue, &mut events)?)).await.ok()
+    };
+    if read.await.is_none() {
+        std::future::pending().await
+    }
+}
+
+fn warn_of_looking(error: &io::Error) {
+    tracing::warn!(%error, "changes of files are not announced by the system; looking for them instead");
+}
+
+/// A folder that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct WatchedFolder {
+    /// The number that the queue has for it.
+    number: i32,
+    device: u64,
+    inode: u64,
+}
+
 struct Watch {
     path: PathBuf,
     folder: PathBuf,
-    watcher: Option<RecommendedWatcher>,
-    /// Device and inode of the folder that is watched.
-    watched: Option<(u64, u64)>,
+    events: Option<AsyncFd<OwnedFd>>,
+    watched: Option<WatchedFolder>,
     /// The state of the file that was reported last.
     seen: Option<Stamp>,
 }
 
 impl Watch {
-    async fn run(mut self, pace: Pace, woken: Arc<Notify>, notices: watch::Sender<u64>) {
+    async fn run(mut self, pace: Pace, notices: watch::Sender<u64>) {
         let mut looks = interval(pace.period);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = woken.notified() => {}
+                () = announced(self.events.as_ref()) => {}
                 _ = looks.tick() => {}
             }
             self.follow();
@@ -168,33 +205,24 @@ impl Watch {
 
     /// Watches the folder that is at its path now, if that is another than before.
     fn follow(&mut self) {
-        let Some(watcher) = &mut self.watcher else { return };
+        let Some(events) = &self.events else { return };
         let found = fs::metadata(&self.folder).ok().map(|metadata| (metadata.dev(), metadata.ino()));
-        if found == self.watched {
+        if found == self.watched.map(|watched| (watched.device, watched.inode)) {
             return;
         }
-        if self.watched.take().is_some() {
+        if let Some(watched) = self.watched.take() {
             // The system has ended the watch itself, where the folder is gone.
-            let _ = watcher.unwatch(&self.folder);
+            let _ = inotify::remove_watch(events.get_ref(), watched.number);
         }
-        let result = found.map(|_| watcher.watch(&self.folder, RecursiveMode::NonRecursive));
-        match result {
-            None => {}
-            Some(Ok(())) => self.watched = found,
-            Some(Err(error)) if is_missing(&error) => {}
-            Some(Err(error)) => {
-                tracing::warn!(%error, "changes of files are not announced by the system; looking for them instead");
-                self.watcher = None;
+        let Some((device, inode)) = found else { return };
+        match inotify::add_watch(events.get_ref(), &self.folder, ANNOUNCED) {
+            Ok(number) => self.watched = Some(WatchedFolder { number, device, inode }),
+            Err(Errno::NOENT) => {}
+            Err(error) => {
+                warn_of_looking(&error.into());
+                self.events = None;
             }
         }
-    }
-}
-
-fn is_missing(error: &notify::Error) -> bool {
-    match &error.kind {
-        notify::ErrorKind::PathNotFound => true,
-        notify::ErrorKind::Io(error) => error.kind() == io::ErrorKind::NotFound,
-        _ => false,
     }
 }
 
@@ -210,7 +238,7 @@ mod tests {
     /// Longest time that a test waits for a notice: others have the machine, too.
     const PATIENCE: Duration = Duration::from_secs(30);
     /// Looks so seldom that only announced changes are seen.
-    const ANNOUNCED: Pace = Pace { quiet: Duration::from_millis(50), period: Duration::from_secs(3600) };
+    const SELDOM: Pace = Pace { quiet: Duration::from_millis(50), period: Duration::from_secs(3600) };
     /// Looks so often that no announcement is needed.
     const LOOKING: Pace = Pace { quiet: Duration::from_millis(20), period: Duration::from_millis(10) };
 
@@ -247,7 +275,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_a_rename_a_removal_and_a_return_are_told_as_they_are_announced() {
-        every_change_is_told(ANNOUNCED, true).await;
+        every_change_is_told(SELDOM, true).await;
     }
 
     #[tokio::test]
@@ -265,7 +293,7 @@ mod tests {
         }
         symlink("..1", at("..data")).unwrap();
         symlink("..data/mcp.json", at("mcp.json")).unwrap();
-        let mut watch = FileWatch::with(&at("mcp.json"), ANNOUNCED, true);
+        let mut watch = FileWatch::with(&at("mcp.json"), SELDOM, true);
 
         symlink("..2", at("..data_tmp")).unwrap();
         fs::rename(at("..data_tmp"), at("..data")).unwrap();
@@ -292,13 +320,8 @@ mod tests {
     async fn a_replaced_folder_is_watched_and_not_its_predecessor() {
         let outer = tempfile::tempdir().unwrap();
         let at = |name: &str| outer.path().join(name);
-        let mut watch = Watch {
-            path: at("etc/mcp.json"),
-            folder: at("etc"),
-            watcher: announcer(Arc::default()),
-            watched: None,
-            seen: None,
-        };
+        let mut watch =
+            Watch { path: at("etc/mcp.json"), folder: at("etc"), events: events(), watched: None, seen: None };
         watch.follow();
         assert_eq!(watch.watched, None);
         fs::create_dir(at("etc")).unwrap();
@@ -307,7 +330,8 @@ mod tests {
         fs::rename(at("etc"), at("old")).unwrap();
         fs::create_dir(at("etc")).unwrap();
         watch.follow();
-        assert_ne!(watch.watched.expect("a folder"), first);
+        let second = watch.watched.expect("a folder");
+        assert_ne!((second.device, second.inode), (first.device, first.inode));
     }
 
     #[tokio::test]
@@ -328,12 +352,28 @@ mod tests {
     #[tokio::test]
     async fn changes_of_other_files_and_reading_are_not_told() {
         let (folder, file) = folder();
-        let mut watch = FileWatch::with(&file, ANNOUNCED, true);
+        let mut watch = FileWatch::with(&file, SELDOM, true);
         fs::write(folder.path().join("other"), "x").unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "{}");
         fs::write(&file, "{\"a\": 1}").unwrap();
         notice(&mut watch).await;
         assert_eq!(*watch.notices.borrow(), 1);
+    }
+
+    /// A database in the folder, whose log is written for each call, woke the watch each time.
+    #[tokio::test]
+    async fn writes_to_a_file_beside_it_that_stays_open_are_not_announced() {
+        let (folder, file) = folder();
+        let queue = events().unwrap();
+        inotify::add_watch(queue.get_ref(), folder.path(), ANNOUNCED).unwrap();
+        let mut log = fs::File::create(folder.path().join("log")).unwrap();
+        announced(Some(&queue)).await;
+        for _ in 0..10 {
+            std::io::Write::write_all(&mut log, b"frame").unwrap();
+        }
+        assert_eq!(rustix::io::read(queue.get_ref(), &mut [0; EVENTS]), Err(Errno::AGAIN));
+        fs::write(&file, "{\"a\": 1}").unwrap();
+        tokio::time::timeout(PATIENCE, announced(Some(&queue))).await.expect("an event");
     }
 
     #[tokio::test]
