@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
 use rustix::fs::{Access, CWD, FileType, Mode, access, mknodat};
 use rustix::io::Errno;
@@ -47,6 +48,7 @@ pub(crate) const STORE: Schema = Schema {
     PRIMARY KEY (namespace, key)
 ) STRICT, WITHOUT ROWID",
         sqlite_ledger::MIGRATION,
+        sqlite_ledger::WITHOUT_TRIGGERS,
     ],
     // A switch that an operator turned must not turn back, whatever happens to the machine.
     is_durable: true,
@@ -303,6 +305,8 @@ fn connect(path: &Path, schema: &Schema) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(PATIENCE)?;
+    // Without it, SQLite plans a statement anew whenever a value differs that it is compared with.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     migrate(&mut connection, schema)?;
     connection.pragma_update(None, "synchronous", if schema.is_durable { "FULL" } else { "NORMAL" })?;
     connection.query_row("PRAGMA journal_mode = WAL", (), |_| Ok(()))?;

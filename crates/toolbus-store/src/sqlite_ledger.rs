@@ -3,6 +3,7 @@
 //! A thread owns the connection that writes. It runs all operations that wait in one transaction, so that many calls share
 //! one wait for the disk, and reports each once the transaction is committed. Another connection reads meanwhile.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 use toolbus_core::Clock;
 use toolbus_core::ledger::{
     Begin, Begun, ENTRY_BYTES, EntryState, Fingerprint, Finished, Ledger, LedgerEntry, LedgerLimits, LedgerUsage,
@@ -31,7 +32,7 @@ INSERT INTO ledger (key, fingerprint, run, instance, expires_at, size, answer)
     VALUES (x'00', x'00', x'00', '', 0, 0, zeroblob(65536));
 DELETE FROM ledger WHERE key = x'00'";
 
-/// What version 2 of the file adds. `ledger_usage` is one row, which the triggers keep right for all processes.
+/// What version 2 of the file adds. `ledger_usage` is one row, the sums of all entries.
 pub(crate) const MIGRATION: &str = "
 CREATE TABLE ledger (
     id INTEGER PRIMARY KEY,
@@ -57,6 +58,10 @@ CREATE TRIGGER ledger_deleted AFTER DELETE ON ledger BEGIN
     UPDATE ledger_usage SET entries = entries - 1, bytes = bytes - 256 - old.size;
 END";
 
+/// What version 3 changes: each transaction writes the sums once, which costs less than triggers for each entry.
+pub(crate) const WITHOUT_TRIGGERS: &str =
+    "DROP TRIGGER ledger_inserted; DROP TRIGGER ledger_answered; DROP TRIGGER ledger_deleted";
+
 /// Keeps entries in a file, which several processes on one machine may share.
 #[derive(Debug)]
 pub struct SqliteLedger {
@@ -77,7 +82,16 @@ struct Usage {
 struct Writer {
     limits: LedgerLimits,
     clock: Clock,
+    /// The sums as the transaction has them.
+    sums: Cell<Sums>,
     usage: Arc<Usage>,
+}
+
+/// Entries, and their bytes as [`LedgerLimits`] counts them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Sums {
+    entries: u64,
+    bytes: u64,
 }
 
 impl SqliteLedger {
@@ -88,7 +102,7 @@ impl SqliteLedger {
     /// If the file cannot be opened for reading and writing, or is not a store of this program: see [`OpenError`].
     pub fn open(path: &Path, limits: LedgerLimits, clock: Clock) -> Result<Self, OpenError> {
         let usage = Arc::<Usage>::default();
-        let writer = Writer { limits, clock, usage: Arc::clone(&usage) };
+        let writer = Writer { limits, clock, sums: Cell::default(), usage: Arc::clone(&usage) };
         let threads = SqliteThreads::open(path, &STORE, "toolbus-ledger", writer)?;
         Ok(Self { threads, clock, usage })
     }
@@ -115,9 +129,9 @@ impl Ledger for SqliteLedger {
 
     fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
         self.threads
-            .write(move |_, connection| {
-                let query = "DELETE FROM ledger WHERE key = ?1 AND run = ?2 AND answer IS NULL";
-                connection.prepare_cached(query)?.execute(params![key.0, run.0]).map(drop)
+            .write(move |writer, connection| {
+                let query = "DELETE FROM ledger WHERE key = ?1 AND run = ?2 AND answer IS NULL RETURNING size";
+                writer.delete(connection, query, params![key.0, run.0]).map(drop)
             })
             .boxed()
     }
@@ -156,11 +170,30 @@ impl Ledger for SqliteLedger {
 }
 
 impl sqlite_threads::Writer for Writer {
+    fn start(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let unsigned =
+            |row: &Row<'_>, column| row.get::<_, i64>(column).map(|number| u64::try_from(number).unwrap_or(0));
+        let sums = connection
+            .prepare_cached("SELECT entries, bytes FROM ledger_usage")?
+            .query_row((), |row| Ok(Sums { entries: unsigned(row, 0)?, bytes: unsigned(row, 1)? }))?;
+        self.sums.set(sums);
+        Ok(())
+    }
+
     fn finish(&self, connection: &Connection, operations: usize) -> rusqlite::Result<()> {
-        if operations > 0 {
+        if operations == 0 {
+            self.start(connection)?;
+        } else {
             self.sweep(connection, operations)?;
+            let Sums { entries, bytes } = self.sums.get();
+            connection
+                .prepare_cached("UPDATE ledger_usage SET entries = ?1, bytes = ?2")?
+                .execute([signed(entries), signed(bytes)])?;
         }
-        self.note_usage(connection)
+        let Sums { entries, bytes } = self.sums.get();
+        self.usage.entries.store(entries, Ordering::Relaxed);
+        self.usage.bytes.store(bytes, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -177,7 +210,7 @@ impl Writer {
             if !found.is_expired && !begin.replaces {
                 return Ok(Begun::Known(found.entry));
             }
-            connection.prepare_cached("DELETE FROM ledger WHERE key = ?1")?.execute([begin.key.0])?;
+            self.delete(connection, "DELETE FROM ledger WHERE key = ?1 RETURNING size", [begin.key.0])?;
         }
         self.shed(connection, 1, ENTRY_BYTES, begin.key)?;
         Ok(if self.insert(connection, begin, now)? { Begun::Begun } else { Begun::Full })
@@ -186,23 +219,40 @@ impl Writer {
     /// Inserts an entry if there is none and there is room: one conditional write.
     fn insert(&self, connection: &Connection, begin: &Begin, now: i64) -> rusqlite::Result<bool> {
         let Begin { key, fingerprint, run, instance, ttl, .. } = begin;
-        let LedgerLimits { max_entries, max_bytes } = self.limits;
+        if !self.has_room(1, ENTRY_BYTES) {
+            return Ok(false);
+        }
         let inserted = connection
             .prepare_cached(
                 "INSERT INTO ledger (key, fingerprint, run, instance, expires_at, size) \
-                 SELECT ?1, ?2, ?3, ?4, ?5, 0 FROM ledger_usage WHERE entries < ?6 AND bytes + 256 <= ?7 \
-                 ON CONFLICT DO NOTHING",
+                 VALUES (?1, ?2, ?3, ?4, ?5, 0) ON CONFLICT DO NOTHING",
             )?
-            .execute(params![
-                key.0,
-                fingerprint.0,
-                run.0,
-                instance,
-                now.saturating_add(milliseconds(*ttl)),
-                signed(max_entries),
-                signed(max_bytes)
-            ])?;
+            .execute(params![key.0, fingerprint.0, run.0, instance, now.saturating_add(milliseconds(*ttl))])?;
+        if inserted > 0 {
+            let Sums { entries, bytes } = self.sums.get();
+            self.sums.set(Sums { entries: entries + 1, bytes: bytes + ENTRY_BYTES });
+        }
         Ok(inserted > 0)
+    }
+
+    /// Runs a statement that removes entries and returns their sizes; returns how many there were.
+    fn delete(&self, connection: &Connection, statement: &str, parameters: impl Params) -> rusqlite::Result<u64> {
+        let mut statement = connection.prepare_cached(statement)?;
+        let mut removed = statement.query(parameters)?;
+        let (mut sums, mut number) = (self.sums.get(), 0);
+        while let Some(row) = removed.next()? {
+            let size = u64::try_from(row.get::<_, i64>(0)?).unwrap_or(0);
+            sums.entries = sums.entries.saturating_sub(1);
+            sums.bytes = sums.bytes.saturating_sub(ENTRY_BYTES + size);
+            number += 1;
+        }
+        self.sums.set(sums);
+        Ok(number)
+    }
+
+    fn has_room(&self, entries: u64, bytes: u64) -> bool {
+        let (has, LedgerLimits { max_entries, max_bytes }) = (self.sums.get(), self.limits);
+        has.entries + entries <= max_entries && has.bytes + bytes <= max_bytes
     }
 
     fn finish(
@@ -220,6 +270,8 @@ impl Writer {
             )?
             .execute(params![key.0, run.0, &**answer, signed(answer.len() as u64), now])?;
         if answered > 0 {
+            let Sums { entries, bytes } = self.sums.get();
+            self.sums.set(Sums { entries, bytes: bytes + answer.len() as u64 });
             self.shed(connection, 0, 0, key)?;
             return Ok(Finished::Stored);
         }
@@ -233,41 +285,27 @@ impl Writer {
 
     /// Removes the oldest answered entries but that of `kept` until there is room for as much more.
     fn shed(&self, connection: &Connection, entries: u64, bytes: u64, kept: RequestKey) -> rusqlite::Result<()> {
-        let LedgerLimits { max_entries, max_bytes } = self.limits;
-        loop {
-            let (has_entries, has_bytes) = usage(connection)?;
-            if has_entries + entries <= max_entries && has_bytes + bytes <= max_bytes {
-                return Ok(());
-            }
-            let removed = connection
-                .prepare_cached(
-                    "DELETE FROM ledger WHERE id = \
-                     (SELECT id FROM ledger WHERE answer IS NOT NULL AND key <> ?1 ORDER BY id LIMIT 1)",
-                )?
-                .execute([kept.0])?;
+        while !self.has_room(entries, bytes) {
+            let removed = self.delete(
+                connection,
+                "DELETE FROM ledger WHERE id = \
+                 (SELECT id FROM ledger WHERE answer IS NOT NULL AND key <> ?1 ORDER BY id LIMIT 1) RETURNING size",
+                [kept.0],
+            )?;
             if removed == 0 {
-                return Ok(());
+                break;
             }
             self.usage.shed.fetch_add(1, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// Removes expired ones of the oldest entries: more than these operations add.
     fn sweep(&self, connection: &Connection, operations: usize) -> rusqlite::Result<()> {
         let oldest = signed(operations as u64 * 2 + 8);
-        connection
-            .prepare_cached(
-                "DELETE FROM ledger WHERE id IN (SELECT id FROM ledger ORDER BY id LIMIT ?1) AND expires_at <= ?2",
-            )?
-            .execute([oldest, now(self.clock)])
-            .map(drop)
-    }
-
-    fn note_usage(&self, connection: &Connection) -> rusqlite::Result<()> {
-        let (entries, bytes) = usage(connection)?;
-        self.usage.entries.store(entries, Ordering::Relaxed);
-        self.usage.bytes.store(bytes, Ordering::Relaxed);
-        Ok(())
+        let query = "DELETE FROM ledger WHERE id IN (SELECT id FROM ledger ORDER BY id LIMIT ?1) AND expires_at <= ?2 \
+                     RETURNING size";
+        self.delete(connection, query, [oldest, now(self.clock)]).map(drop)
     }
 }
 
@@ -297,14 +335,6 @@ fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
     };
     let entry = LedgerEntry { fingerprint: Fingerprint(row.get(0)?), state };
     Ok(Found { run, is_expired: row.get(3)?, entry })
-}
-
-/// Entries and bytes.
-fn usage(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
-    let unsigned = |row: &Row<'_>, column| row.get::<_, i64>(column).map(|number| u64::try_from(number).unwrap_or(0));
-    connection
-        .prepare_cached("SELECT entries, bytes FROM ledger_usage")?
-        .query_row((), |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))
 }
 
 /// Milliseconds since 1970.

@@ -27,6 +27,11 @@ type Read = Box<dyn FnOnce(&Connection) + Send>;
 
 /// What the writing thread knows, and what it does beside the operations.
 pub(crate) trait Writer: Send + 'static {
+    /// Runs at the beginning of each transaction.
+    fn start(&self, _: &Connection) -> rusqlite::Result<()> {
+        Ok(())
+    }
+
     /// Runs before the first operation, and at the end of each transaction of so many.
     fn finish(&self, connection: &Connection, operations: usize) -> rusqlite::Result<()>;
 }
@@ -105,7 +110,7 @@ impl<W: Writer> SqliteThreads<W> {
         let operation: Write<W> = Box::new(move |begun| {
             let result = begun.and_then(|(writer, connection)| operation(writer, connection).map_err(failed));
             // The receiver may have given up.
-            Box::new(move |committed| drop(answer.send(committed.and(result))))
+            Box::new(move |committed| drop(answer.send(result.and_then(|value| committed.map(|()| value)))))
         });
         self.writes.send(operation).await.map_err(|_| gone())?;
         let written = answered.await.map_err(|_| gone())?;
@@ -129,7 +134,7 @@ fn run<W: Writer>(writer: &W, connection: &Connection, mut waiting: mpsc::Receiv
     let mut batch = Vec::with_capacity(MAX_BATCH);
     while waiting.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
         let mut reports = Vec::with_capacity(batch.len());
-        let committed = commit(writer, connection, &mut batch, &mut reports).map_err(failed);
+        let committed = commit(writer, connection, &mut batch, &mut reports);
         if let Err(error) = &committed {
             // Those that did not come to run, because the transaction could not begin.
             reports.extend(batch.drain(..).map(|operation| operation(Err(error.clone()))));
@@ -144,12 +149,19 @@ fn commit<W: Writer>(
     connection: &Connection,
     batch: &mut Vec<Write<W>>,
     reports: &mut Vec<Report>,
-) -> rusqlite::Result<()> {
-    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+) -> Result<(), StoreError> {
+    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate).map_err(failed)?;
+    writer.start(&transaction).map_err(failed)?;
     let number = batch.len();
-    reports.extend(batch.drain(..).map(|operation| operation(Ok((writer, &transaction)))));
-    writer.finish(&transaction, number)?;
-    transaction.commit()
+    for operation in batch.drain(..) {
+        // After some errors, such as a full disk, SQLite has rolled back: what follows would be a transaction of its own.
+        let begun = if transaction.is_autocommit() { Err(rolled_back()) } else { Ok((writer, &*transaction)) };
+        reports.push(operation(begun));
+    }
+    if transaction.is_autocommit() {
+        return Err(rolled_back());
+    }
+    writer.finish(&transaction, number).and_then(|()| transaction.commit()).map_err(failed)
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
@@ -161,6 +173,51 @@ fn failed(error: rusqlite::Error) -> StoreError {
     StoreError::Failed(error.to_string())
 }
 
+fn rolled_back() -> StoreError {
+    StoreError::Failed("an operation of the same transaction failed, and SQLite rolled back all".to_owned())
+}
+
 fn gone() -> StoreError {
     StoreError::Failed("the file's thread did not run it".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::sqlite::STORE;
+
+    struct Bare;
+
+    impl Writer for Bare {
+        fn finish(&self, _: &Connection, _: usize) -> rusqlite::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn operations_after_the_end_of_their_transaction_do_not_run_and_fail() {
+        let folder = tempfile::tempdir().unwrap();
+        let connection = open(&folder.path().join("store.db"), &STORE).unwrap();
+        let told = Arc::<Mutex<Vec<Result<(), StoreError>>>>::default();
+        let operation = |statement: &'static str| -> Write<Bare> {
+            let told = Arc::clone(&told);
+            Box::new(move |begun| {
+                let result = begun.and_then(|(_, connection)| connection.execute_batch(statement).map_err(failed));
+                Box::new(move |committed| told.lock().push(result.and(committed)))
+            })
+        };
+        let insert = "INSERT INTO entries (namespace, key, value) VALUES ('a', 'b', x'00')";
+        let mut batch = vec![operation(insert), operation("ROLLBACK"), operation(insert)];
+        let mut reports = Vec::new();
+        let committed = commit(&Bare, &connection, &mut batch, &mut reports);
+        assert_eq!(committed, Err(rolled_back()));
+        reports.into_iter().for_each(|report| report(committed.clone()));
+        assert_eq!(*told.lock(), vec![Err(rolled_back()); 3]);
+        let entries: i64 = connection.query_row("SELECT count(*) FROM entries", (), |row| row.get(0)).unwrap();
+        assert_eq!(entries, 0);
+    }
 }
