@@ -42,9 +42,13 @@ fn opening_a_file_leaves_it_to_whoever_holds_it() {
     held.execute_batch("BEGIN EXCLUSIVE").unwrap();
     insta::assert_snapshot!(refusal(&path), @"another process has held it for 5 s");
     // SQLite tells connections of one process apart by itself; what the system knows is seen by another process only.
-    let locks = std::fs::read_to_string("/proc/locks").unwrap();
     let inode = format!(":{} ", std::os::unix::fs::MetadataExt::ino(&path.metadata().unwrap()));
-    assert!(locks.lines().any(|lock| lock.contains(&inode) && lock.contains("WRITE")), "{locks}");
+    // While other processes give up theirs, the system leaves out locks of what is read in pieces.
+    let is_locked = || {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|lock| lock.contains(&inode) && lock.contains("WRITE"))
+    };
+    assert!((0..100).any(|_| is_locked()));
 }
 
 #[test]

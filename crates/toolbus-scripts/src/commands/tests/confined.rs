@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use toolbus_core::progress::Progress;
 use toolbus_testing::other_user::as_nobody;
 
 use super::*;
@@ -57,25 +58,36 @@ async fn a_confined_command_runs_as_an_unconfined_one_does() {
 #[tokio::test]
 async fn what_it_prints_or_reports_is_told_while_it_runs() {
     // In one write: a line that follows another at once is not reported.
-    let lines = sh(r"printf 'one\ntwo\n'");
+    let lines = r"printf 'one\ntwo\n'";
     // Its braces are not those of an argument.
     let own = r#"printf '\173"progress":1,"total":2\175\n' >&$TOOLBUS_PROGRESS_FD"#;
-    let own = sh(own);
     for level in LEVELS {
         let sandbox = sandbox(level);
-        for (settings, expected) in [(&lines, "two"), (&own, "")] {
-            let (sink, mut reports) = ProgressSink::new();
-            let tool = tool(settings, Some(&sandbox)).unwrap();
-            run_reporting(&tool, json!({}), PATIENCE, Some(sink)).await.unwrap();
-            let last = std::iter::from_fn(|| reports.try_recv().ok()).last().unwrap();
+        for (script, expected) in [(lines, "two"), (own, "")] {
+            let last = last_report(script, Some(&sandbox)).await;
             assert_eq!(last.message.unwrap_or_default(), expected, "{level}");
         }
     }
-    let (sink, mut reports) = ProgressSink::new();
-    let settings = CommandConfig { sandbox: false, ..lines };
-    run_reporting(&tool(&settings, None).unwrap(), json!({}), PATIENCE, Some(sink)).await.unwrap();
-    let last = std::iter::from_fn(|| reports.try_recv().ok()).last().unwrap();
+    let last = last_report(lines, None).await;
     assert_eq!((last.progress, last.message.as_deref()), (2.0, Some("two")));
+}
+
+/// What a command reports last, which ends once it has reported.
+async fn last_report(script: &str, sandbox: Option<&Sandbox>) -> Progress {
+    let folder = folder();
+    let end = folder.path().join("end");
+    let mut settings = sh(&format!("{script}; until [ -e {} ]; do :; done", end.display()));
+    settings.sandbox = sandbox.is_some();
+    settings.read = sandbox.iter().map(|_| folder.path().to_owned()).collect();
+    let (sink, mut reports) = ProgressSink::new();
+    let tool = tool(&settings, sandbox).unwrap();
+    let (ended, first) = tokio::join!(run_reporting(&tool, json!({}), PATIENCE, Some(sink)), async {
+        let first = reports.recv().await.unwrap();
+        fs::write(end, "").unwrap();
+        first
+    });
+    ended.unwrap();
+    std::iter::from_fn(|| reports.try_recv().ok()).last().unwrap_or(first)
 }
 
 #[tokio::test]
