@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use rusqlite::{Connection, OptionalExtension, Params, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use toolbus_core::Clock;
 use toolbus_core::ledger::{
     Begin, Begun, ENTRY_BYTES, EntryState, Fingerprint, Finished, Ledger, LedgerEntry, LedgerLimits, LedgerUsage,
@@ -130,8 +130,11 @@ impl Ledger for SqliteLedger {
     fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
         self.threads
             .write(move |writer, connection| {
-                let query = "DELETE FROM ledger WHERE key = ?1 AND run = ?2 AND answer IS NULL RETURNING size";
-                writer.delete(connection, query, params![key.0, run.0]).map(drop)
+                let query = "DELETE FROM ledger WHERE key = ?1 AND run = ?2 AND answer IS NULL";
+                if connection.prepare_cached(query)?.execute(params![key.0, run.0])? > 0 {
+                    writer.uncount(0);
+                }
+                Ok(())
             })
             .boxed()
     }
@@ -210,7 +213,7 @@ impl Writer {
             if !found.is_expired && !begin.replaces {
                 return Ok(Begun::Known(found.entry));
             }
-            self.delete(connection, "DELETE FROM ledger WHERE key = ?1 RETURNING size", [begin.key.0])?;
+            self.delete(connection, found.id, found.size)?;
         }
         self.shed(connection, 1, ENTRY_BYTES, begin.key)?;
         Ok(if self.insert(connection, begin, now)? { Begun::Begun } else { Begun::Full })
@@ -235,19 +238,17 @@ impl Writer {
         Ok(inserted > 0)
     }
 
-    /// Runs a statement that removes entries and returns their sizes; returns how many there were.
-    fn delete(&self, connection: &Connection, statement: &str, parameters: impl Params) -> rusqlite::Result<u64> {
-        let mut statement = connection.prepare_cached(statement)?;
-        let mut removed = statement.query(parameters)?;
-        let (mut sums, mut number) = (self.sums.get(), 0);
-        while let Some(row) = removed.next()? {
-            let size = u64::try_from(row.get::<_, i64>(0)?).unwrap_or(0);
-            sums.entries = sums.entries.saturating_sub(1);
-            sums.bytes = sums.bytes.saturating_sub(ENTRY_BYTES + size);
-            number += 1;
-        }
-        self.sums.set(sums);
-        Ok(number)
+    /// Removes an entry with an answer of this size.
+    fn delete(&self, connection: &Connection, id: i64, size: i64) -> rusqlite::Result<()> {
+        connection.prepare_cached("DELETE FROM ledger WHERE id = ?1")?.execute([id])?;
+        self.uncount(size);
+        Ok(())
+    }
+
+    fn uncount(&self, size: i64) {
+        let Sums { entries, bytes } = self.sums.get();
+        let removed = ENTRY_BYTES + u64::try_from(size).unwrap_or(0);
+        self.sums.set(Sums { entries: entries.saturating_sub(1), bytes: bytes.saturating_sub(removed) });
     }
 
     fn has_room(&self, entries: u64, bytes: u64) -> bool {
@@ -286,15 +287,14 @@ impl Writer {
     /// Removes the oldest answered entries but that of `kept` until there is room for as much more.
     fn shed(&self, connection: &Connection, entries: u64, bytes: u64, kept: RequestKey) -> rusqlite::Result<()> {
         while !self.has_room(entries, bytes) {
-            let removed = self.delete(
-                connection,
-                "DELETE FROM ledger WHERE id = \
-                 (SELECT id FROM ledger WHERE answer IS NOT NULL AND key <> ?1 ORDER BY id LIMIT 1) RETURNING size",
-                [kept.0],
-            )?;
-            if removed == 0 {
-                break;
-            }
+            let oldest = connection
+                .prepare_cached(
+                    "SELECT id, size FROM ledger WHERE answer IS NOT NULL AND key <> ?1 ORDER BY id LIMIT 1",
+                )?
+                .query_row([kept.0], |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()?;
+            let Some((id, size)) = oldest else { break };
+            self.delete(connection, id, size)?;
             self.usage.shed.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
@@ -303,14 +303,25 @@ impl Writer {
     /// Removes expired ones of the oldest entries: more than these operations add.
     fn sweep(&self, connection: &Connection, operations: usize) -> rusqlite::Result<()> {
         let oldest = signed(operations as u64 * 2 + 8);
-        let query = "DELETE FROM ledger WHERE id IN (SELECT id FROM ledger ORDER BY id LIMIT ?1) AND expires_at <= ?2 \
-                     RETURNING size";
-        self.delete(connection, query, [oldest, now(self.clock)]).map(drop)
+        let now = now(self.clock);
+        // One statement that selects and deletes would make a table of its own for what it selects, each time.
+        let mut statement =
+            connection.prepare_cached("SELECT id, size, expires_at FROM ledger ORDER BY id LIMIT ?1")?;
+        let mut rows = statement.query([oldest])?;
+        let mut expired = Vec::new();
+        while let Some(row) = rows.next()? {
+            if row.get::<_, i64>(2)? <= now {
+                expired.push((row.get(0)?, row.get(1)?));
+            }
+        }
+        expired.into_iter().try_for_each(|(id, size)| self.delete(connection, id, size))
     }
 }
 
 /// An entry of the file.
 struct Found {
+    id: i64,
+    size: i64,
     run: RunToken,
     is_expired: bool,
     entry: LedgerEntry,
@@ -320,7 +331,7 @@ fn find(connection: &Connection, key: RequestKey, now: i64) -> rusqlite::Result<
     connection
         .prepare_cached(
             "SELECT fingerprint, run, instance, expires_at <= ?2, answer, \
-             EXISTS (SELECT 1 FROM ledger_leases AS l WHERE l.instance = ledger.instance AND l.until > ?2) \
+             EXISTS (SELECT 1 FROM ledger_leases AS l WHERE l.instance = ledger.instance AND l.until > ?2), id, size \
              FROM ledger WHERE key = ?1",
         )?
         .query_row(params![key.0, now], found)
@@ -334,7 +345,7 @@ fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
         None => EntryState::Started { run, instance: row.get::<_, String>(2)?.into(), is_live: row.get(5)? },
     };
     let entry = LedgerEntry { fingerprint: Fingerprint(row.get(0)?), state };
-    Ok(Found { run, is_expired: row.get(3)?, entry })
+    Ok(Found { id: row.get(6)?, size: row.get(7)?, run, is_expired: row.get(3)?, entry })
 }
 
 /// Milliseconds since 1970.
