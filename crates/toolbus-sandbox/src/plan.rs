@@ -21,6 +21,9 @@ pub struct Plan {
     pub args: Vec<String>,
     /// Its whole environment, but for `HOME` and `TMPDIR`, which are in the work folder.
     pub env: BTreeMap<String, String>,
+    /// What it reads from its standard input before its job, if it waits for one or forks.
+    #[serde(skip)]
+    pub stdin: Bytes,
     /// What it may read and execute: absolute paths of files and folders. Missing ones are ignored.
     pub read: Vec<PathBuf>,
     /// What it may also change.
@@ -46,7 +49,8 @@ pub struct Plan {
 impl Plan {
     /// Whether a sandbox that was made for this plan serves another one that differs in the program only.
     pub(crate) fn fits(&self, other: &Self) -> bool {
-        let Self { program: _, args: _, env: _, read, write, network, metadata, waits, forks, owner, limits } = self;
+        let Self { program: _, args: _, env: _, stdin: _, read, write, network, metadata, waits, forks, owner, limits } =
+            self;
         let ways = (other.network, other.metadata, other.waits, other.forks);
         (read, write, owner, limits) == (&other.read, &other.write, &other.owner, &other.limits)
             && (*network, *metadata, *waits, *forks) == ways
@@ -61,6 +65,7 @@ impl Plan {
             program: "/bin/true".into(),
             args: Vec::new(),
             env: BTreeMap::new(),
+            stdin: Bytes::new(),
             read: Vec::new(),
             write: Vec::new(),
             network: false,

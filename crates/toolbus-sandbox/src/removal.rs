@@ -32,6 +32,10 @@ pub(crate) fn remove(folder: &Path) -> io::Result<()> {
                 unlinkat(&top, &*name, AtFlags::empty())?;
                 continue;
             }
+            // Most are empty.
+            if unlinkat(&top, &*name, AtFlags::REMOVEDIR).is_ok() {
+                continue;
+            }
             let within = enter(&top, &*name)?;
             for name in self::names(&within)? {
                 if is_folder(&within, &name)? {

@@ -234,16 +234,14 @@ impl Sandbox {
     ///
     /// If it cannot be started.
     pub async fn start(&self, plan: &Plan) -> Result<Waiting, SandboxError> {
-        let Plan { program, args, env, .. } = plan.clone();
-        let start = DaemonMessage::Start(ProgramSpec { program, args, env });
         let mut made = match self.take_spare(plan) {
             Some(made) => made,
             None => self.shared.make(self.layers, plan).await?,
         };
-        if made.say(&start).await.is_err() {
+        if made.start(plan).await.is_err() {
             // The spawner may have been killed before it made this one.
             made = self.shared.make(self.layers, plan).await?;
-            made.say(&start).await?;
+            made.start(plan).await?;
         }
         Ok(Waiting { made, plan: plan.clone(), is_ready: !plan.waits, sandbox: self.clone(), template: None })
     }
@@ -325,6 +323,13 @@ impl SandboxInner {
 impl Made {
     async fn say(&mut self, message: &impl Serialize) -> Result<(), SandboxError> {
         self.helper.socket.write_all(&wire::frame(message)?).await.map_err(|_| lost(self.has_watchdog))
+    }
+
+    /// Sends the program to start.
+    async fn start(&mut self, plan: &Plan) -> Result<(), SandboxError> {
+        let Plan { program, args, env, stdin, .. } = plan.clone();
+        self.say(&DaemonMessage::Start(ProgramSpec { program, args, env, stdin: stdin.len() as u64 })).await?;
+        self.helper.socket.write_all(&stdin).await.map_err(|_| lost(self.has_watchdog))
     }
 
     /// Waits until the program reports that it is ready.

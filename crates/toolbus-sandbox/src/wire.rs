@@ -56,7 +56,7 @@ pub(crate) struct CgroupSpec {
 /// What the daemon sends after that.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum DaemonMessage {
-    /// The program to start.
+    /// The program to start. The bytes of its standard input follow.
     Start(ProgramSpec),
     /// The job. The bytes of its files and inputs follow, in order, then those of its standard input.
     Job(JobHeader),
@@ -70,6 +70,7 @@ pub(crate) struct ProgramSpec {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
+    pub(crate) stdin: u64,
 }
 
 /// A job, without the bytes.

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use toolbus_core::tool::Tool;
 use toolbus_sandbox::{Job, Level, Plan, Sandbox};
 
@@ -77,6 +78,7 @@ fn probe() -> Plan {
         program: PROBE.into(),
         args: ["-c", ":"].map(str::to_owned).into(),
         env: BTreeMap::new(),
+        stdin: Bytes::new(),
         read: system::existing(system::PROGRAMS.into_iter().map(PathBuf::from)),
         write: Vec::new(),
         network: false,

@@ -122,9 +122,10 @@ fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, JobFailu
         }
     };
     let Some(DaemonMessage::Start(program)) = wire::receive(daemon)? else { return Ok(None) };
+    let stdin = start::stdin(daemon, program.stdin)?;
     let tree = match (place, task.control) {
         (ProcView::Own(proc), Some(control)) => {
-            template::serve(task, proc, &program, control)?;
+            template::serve(task, proc, &program, stdin, control)?;
             return Ok(None);
         }
         (ProcView::Own(proc), None) => ProcessTree::of_namespace(proc)?,
@@ -132,7 +133,7 @@ fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> Result<Report, JobFailu
     };
     // Never dropped: where the last descriptor of a file system is closed the kernel waits, and the report would, too.
     let mut init = ManuallyDrop::new(SandboxInit::new(task, tree, work));
-    let result = init.serve(daemon, &program);
+    let result = init.serve(daemon, &program, stdin);
     // Also after an error, and when the watchdog or the daemon has ended.
     init.kill();
     if let Some(folder) = folder {
@@ -210,9 +211,10 @@ impl<'a> SandboxInit<'a> {
 
 impl SandboxInit<'_> {
     /// Starts the program, and gives it its job.
-    fn serve(&mut self, daemon: &mut UnixStream, program: &ProgramSpec) -> io::Result<Report> {
+    fn serve(&mut self, daemon: &mut UnixStream, program: &ProgramSpec, stdin: File) -> io::Result<Report> {
         if self.order.plan.waits {
-            let pipes = self.start(program, &File::open("/dev/null")?, None)?;
+            let pipes = self.start(program, &stdin, None)?;
+            drop(stdin);
             if Self::wait_until_ready(daemon, &pipes)? {
                 wire::send(daemon, &HelperMessage::Ready)?;
                 if !self.wait_for_job(daemon)? {

@@ -1,7 +1,7 @@
 //! Jobs: how a program gets its own, and, if it is kept, one after another.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::init::{Report, SandboxInit, ready_of, send_report};
 use super::limits;
-use super::start::ProgramPipes;
+use super::start::{self, ProgramPipes, copy};
 use super::work_folder::{HOME, JOB};
 use crate::now;
 use crate::removal::FOLDER;
@@ -141,14 +141,7 @@ impl SandboxInit<'_> {
                 copy(daemon, &mut File::from(file), *length)?;
             }
         }
-        let stdin = if head.stdin == 0 {
-            File::open("/dev/null")?
-        } else {
-            let mut stdin = File::from(rustix::fs::memfd_create("stdin", rustix::fs::MemfdFlags::CLOEXEC)?);
-            copy(daemon, &mut stdin, head.stdin)?;
-            io::Seek::rewind(&mut stdin)?;
-            stdin
-        };
+        let stdin = start::stdin(daemon, head.stdin)?;
         Ok(Some((head, stdin)))
     }
 
@@ -167,14 +160,6 @@ fn ignore_refusal(limited: rustix::io::Result<()>) -> io::Result<()> {
     match limited {
         Err(Errno::SRCH | Errno::PERM) => Ok(()),
         limited => Ok(limited?),
-    }
-}
-
-/// Copies exactly `length` bytes.
-fn copy(from: &mut UnixStream, to: &mut File, length: u64) -> io::Result<()> {
-    match io::copy(&mut from.take(length), to)? {
-        copied if copied == length => Ok(()),
-        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 

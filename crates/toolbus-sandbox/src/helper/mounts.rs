@@ -1,12 +1,12 @@
 //! The mount namespace of a program: the paths that it may read, a work folder in memory, and nothing else.
 #![allow(unsafe_code, reason = "there is no safe interface to mount_setattr")]
 
-use std::ffi::CString;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, mkdirat, open, openat, statat, symlinkat};
 use rustix::mount::{
@@ -116,17 +116,19 @@ pub(super) fn enter(order: &SandboxSpec) -> io::Result<Proc> {
     let _ = sethostname(HOST_NAME);
     let root = memory("tmpfs", &[("size", "1m"), ("nr_inodes", "4096"), ("mode", "0755")])?;
     let work = work_folder(&plan.limits)?;
-    attach(&work, &root, Path::new(WORK), true)?;
-    // The shortest path first, so that a mount is not hidden by its parent.
+    let mut new_root = NewRoot { root: &root, folders: BTreeMap::new() };
+    new_root.attach(&work, Path::new(WORK), true)?;
+    // The shortest path first, so that a mount is not hidden by its parent, nor put into a folder that is.
     taken.sort_by_key(|taken| taken.at.as_os_str().len());
     for DetachedMount { tree, at, is_folder } in taken {
-        attach(&tree, &root, &at, is_folder).map_err(|error| about(&at, error))?;
+        new_root.attach(&tree, &at, is_folder).map_err(|error| about(&at, error))?;
     }
     links.push((Path::new(WORK).join(TEMPORARY), "/tmp".into()));
     links.push((Path::new(WORK).join(TEMPORARY), "/dev/shm".into()));
     for (target, path) in links {
-        link(&root, &target, &path)?;
+        new_root.link(&target, &path)?;
     }
+    drop(new_root);
     // Of this mount alone, not of those below.
     set_attributes(&root, libc::MOUNT_ATTR_RDONLY, 0)?;
 
@@ -204,23 +206,54 @@ fn become_inside(drops_groups: bool) -> io::Result<()> {
     Ok(set_thread_res_uid(user, user, user)?)
 }
 
-fn attach(tree: &OwnedFd, root: &OwnedFd, at: &Path, is_folder: bool) -> io::Result<()> {
-    let (parent, name) = parent_of(root, at)?;
-    match is_folder {
-        true => ignore_existing(mkdirat(&parent, &*name, Mode::from_raw_mode(0o755)))?,
-        // In a folder that is only read it is there already, and cannot be created.
-        false if statat(&parent, &*name, AtFlags::SYMLINK_NOFOLLOW).is_ok() => {}
-        false => {
-            let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            openat(&parent, &*name, flags, Mode::from_raw_mode(0o644))?;
-        }
-    }
-    Ok(move_mount(tree, "", &parent, &*name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+/// Folders of a new root, by their paths in it: each is created and opened once, and most places are in few of them.
+struct NewRoot<'a> {
+    root: &'a OwnedFd,
+    folders: BTreeMap<PathBuf, OwnedFd>,
 }
 
-fn link(root: &OwnedFd, target: &Path, path: &Path) -> io::Result<()> {
-    let (parent, name) = parent_of(root, path)?;
-    ignore_existing(symlinkat(target, &parent, &*name))
+impl NewRoot<'_> {
+    fn attach(&mut self, tree: &OwnedFd, at: &Path, is_folder: bool) -> io::Result<()> {
+        let (parent, name) = self.place(at)?;
+        match is_folder {
+            true => ignore_existing(mkdirat(parent, name, Mode::from_raw_mode(0o755)))?,
+            // In a folder that is only read it is there already, and cannot be created.
+            false if statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() => {}
+            false => {
+                let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                openat(parent, name, flags, Mode::from_raw_mode(0o644))?;
+            }
+        }
+        Ok(move_mount(tree, "", parent, name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+    }
+
+    fn link(&mut self, target: &Path, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.place(path)?;
+        ignore_existing(symlinkat(target, parent, name))
+    }
+
+    /// The folder of a path, and its name there.
+    fn place<'a>(&mut self, path: &'a Path) -> io::Result<(BorrowedFd<'_>, &'a OsStr)> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::Error::other("the root itself cannot be shown"));
+        };
+        Ok((self.folder(parent)?, name))
+    }
+
+    /// A folder. It must not be covered by a mount later.
+    fn folder(&mut self, path: &Path) -> io::Result<BorrowedFd<'_>> {
+        if !self.folders.contains_key(path) {
+            if path.parent().is_none() {
+                return Ok(self.root.as_fd());
+            }
+            let (parent, name) = self.place(path)?;
+            ignore_existing(mkdirat(parent, name, Mode::from_raw_mode(0o755)))?;
+            let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let folder = openat(parent, name, flags, Mode::empty())?;
+            self.folders.insert(path.to_owned(), folder);
+        }
+        Ok(self.folders.get(path).unwrap_or(self.root).as_fd())
+    }
 }
 
 fn ignore_existing(made: rustix::io::Result<()>) -> io::Result<()> {
@@ -228,25 +261,6 @@ fn ignore_existing(made: rustix::io::Result<()>) -> io::Result<()> {
         Err(rustix::io::Errno::EXIST) => Ok(()),
         made => Ok(made?),
     }
-}
-
-/// Creates the parent folders of a path below `root`.
-fn parent_of(root: &OwnedFd, path: &Path) -> io::Result<(OwnedFd, CString)> {
-    let mut names: Vec<CString> = path
-        .components()
-        .filter_map(|part| match part {
-            Component::Normal(name) => CString::new(name.as_bytes()).ok(),
-            _ => None,
-        })
-        .collect();
-    let last = names.pop().ok_or_else(|| io::Error::other("the root itself cannot be shown"))?;
-    let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let mut parent = openat(root, c".", flags, Mode::empty())?;
-    for name in names {
-        ignore_existing(mkdirat(&parent, &*name, Mode::from_raw_mode(0o755)))?;
-        parent = openat(&parent, &*name, flags, Mode::empty())?;
-    }
-    Ok((parent, last))
 }
 
 /// Adds attributes to a mount, with `AT_RECURSIVE` also to all below it. Never removes any.

@@ -1,13 +1,14 @@
 //! Confines a process and executes the program in it.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::{Gid, OFlags, Uid, fcntl_setfl};
+use rustix::fs::{Gid, MemfdFlags, OFlags, Uid, fcntl_setfl, memfd_create};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use rustix::stdio::dup2_stdin;
@@ -63,6 +64,25 @@ impl ProgramPipes {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
             _ => Ok(()),
         }
+    }
+}
+
+/// A standard input of so many bytes, which follow.
+pub(super) fn stdin(daemon: &mut UnixStream, length: u64) -> io::Result<File> {
+    if length == 0 {
+        return File::open("/dev/null");
+    }
+    let mut stdin = File::from(memfd_create("stdin", MemfdFlags::CLOEXEC)?);
+    copy(daemon, &mut stdin, length)?;
+    stdin.rewind()?;
+    Ok(stdin)
+}
+
+/// Copies exactly `length` bytes.
+pub(super) fn copy(from: &mut UnixStream, to: &mut File, length: u64) -> io::Result<()> {
+    match io::copy(&mut from.take(length), to)? {
+        copied if copied == length => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 

@@ -85,13 +85,20 @@ pub(super) fn request_fork(
 
 /// Starts a template, and serves the watchdog until that, or the daemon, has ended. Returns in the init process of each fork
 /// as well, when that has ended.
-pub(super) fn serve(task: &Task<'_>, proc: Proc, program: &ProgramSpec, control: &Control) -> io::Result<()> {
+pub(super) fn serve(
+    task: &Task<'_>,
+    proc: Proc,
+    program: &ProgramSpec,
+    stdin: File,
+    control: &Control,
+) -> io::Result<()> {
     let outer = proc.outer()?;
     let tree = ProcessTree::of_namespace(proc)?;
     let mut init = SandboxInit::new(task, tree, PathBuf::from(mounts::WORK));
     let (requests, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let ended = ChildSignals::block()?;
-    let pipes = init.start(program, &File::open("/dev/null")?, Some(theirs))?;
+    let pipes = init.start(program, &stdin, Some(theirs))?;
+    drop(stdin);
     let begun = crate::now();
     loop {
         let waited_for = [

@@ -92,8 +92,9 @@ fn serve(daemon: &UnixStream, order: &SandboxSpec, filters: &Filters, network: N
     }();
     let _ = kill_process(init, Signal::KILL);
     let _ = waitpid(Some(init), WaitOptions::empty());
-    if !order.layers.namespaces {
-        // The init process may have been killed before it could do this. What it leaves becomes a child of this process.
+    // The init process may have been killed before it could end everything. What it leaves becomes a child of this process:
+    // without one there is no process to look for among all of the system.
+    if !order.layers.namespaces && !matches!(wait(WaitOptions::NOHANG), Err(Errno::CHILD)) {
         let proc = rustix::fs::open("/proc", rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC, 0.into())?;
         ProcessTree::of_descendants(proc)?.kill();
         // A cgroup is not empty before all of them are waited for.

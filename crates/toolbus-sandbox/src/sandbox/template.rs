@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::spawner::Helper;
 use super::{Made, Sandbox, SandboxError, Waiting};
 use crate::plan::{Layers, Level, Plan};
-use crate::wire::{self, DaemonMessage, FilterOptions, ProgramSpec};
+use crate::wire::{self, FilterOptions};
 
 /// A confined program that runs no job, and forks a copy of itself for each.
 ///
@@ -35,8 +35,7 @@ impl Sandbox {
             return Err(SandboxError::Confinement("templates need all layers".to_owned()));
         }
         let mut made = self.shared.make(self.layers, plan).await?;
-        let Plan { program, args, env, .. } = plan.clone();
-        made.say(&DaemonMessage::Start(ProgramSpec { program, args, env })).await?;
+        made.start(plan).await?;
         made.wait_until_ready().await?;
         Ok(Template { made, plan: plan.clone(), sandbox: self.clone() })
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use toolbus_sandbox::{Job, Level, Limits, Outcome, Plan, Sandbox};
 
 /// The levels that are tested.
@@ -43,6 +44,7 @@ pub(crate) fn shell(command: &str) -> Plan {
         program: PathBuf::from("/bin/sh"),
         args: vec!["-c".to_owned(), command.to_owned()],
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+        stdin: Bytes::new(),
         read: ["/bin", "/lib", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"]
             .map(PathBuf::from)
             .to_vec(),

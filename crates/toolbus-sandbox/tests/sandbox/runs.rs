@@ -32,6 +32,19 @@ async fn a_job_brings_files_and_standard_input_and_takes_files_back() {
 }
 
 #[tokio::test]
+async fn a_program_that_waits_reads_the_standard_input_of_its_plan() {
+    for level in LEVELS {
+        // More than a part that is copied at a time.
+        let stdin = format!("{}\nthe end\n", "-".repeat(100_000));
+        let command = "read long; read short; printf . >&4; read -d '' -u 3; echo ${#long} $short";
+        // No other shell reads up to the byte that says that the job is there.
+        let plan = Plan { program: "/bin/bash".into(), waits: true, stdin: stdin.into(), ..shell(command) };
+        let outcome = run(level, &plan, job()).await;
+        assert_eq!(text(&outcome.stdout), "100000 the end\n", "{level}: {outcome:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_program_that_ends_while_it_waits_is_known_to_be_gone() {
     for level in LEVELS {
         let plan = Plan { waits: true, ..shell("printf . >&4; exit 0") };

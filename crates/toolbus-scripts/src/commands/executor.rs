@@ -122,6 +122,7 @@ impl CommandExecutor {
             program,
             args,
             env: environment.iter().map(|(name, value)| (text(name), text(value))).collect(),
+            stdin: Bytes::new(),
             read: read.to_owned(),
             write: write.to_owned(),
             network,

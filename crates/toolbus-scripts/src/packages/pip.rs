@@ -129,6 +129,7 @@ impl Pip {
             program: self.program.clone(),
             args,
             env: self.environment.iter().map(|(name, value)| (text(name), text(value))).collect(),
+            stdin: Bytes::new(),
             read: self.read.clone(),
             write: vec![target],
             network: true,

@@ -9,23 +9,23 @@ const SOURCE: &str = concat!(include_str!("bootstrap.py"), "\n\n", include_str!(
 /// The same for interpreters that fork.
 const SOURCE_OF_FORKS: &str =
     concat!(include_str!("bootstrap.py"), "\n\n", include_str!("run.py"), "\n\n", include_str!("fork.py"));
-/// Defines what [`CODE`] has, or [`SOURCE_TEXT`] if another version of Python compiled that; and runs it. They are variables
-/// because Python converts each argument several times.
+/// Defines what the compiled program has, or its source if another version of Python compiled that; and runs it. They are
+/// the standard input, which is empty afterwards: arguments and variables are copied and converted several times.
 const LOAD: &str = "\
 import marshal, posix, sys
 import _frozen_importlib_external as files
-code, source = [posix.environ.pop(name) for name in (b'TOOLBUS_CODE', b'TOOLBUS_SOURCE')]
-posix.unsetenv(b'TOOLBUS_CODE')
-posix.unsetenv(b'TOOLBUS_SOURCE')
-code, magic = bytes.fromhex(code.decode()), files.MAGIC_NUMBER
-exec(marshal.loads(code[len(magic):]) if code.startswith(magic) else compile(source, '<string>', 'exec'))
-del code, source, magic
+length = int.from_bytes(posix.pread(0, 4, 0), 'little')
+if posix.pread(0, 4, 4) == files.MAGIC_NUMBER:
+    code = marshal.loads(posix.pread(0, length - 4, 8))
+else:
+    code = compile(posix.pread(0, 1 << 20, 4 + length), '<string>', 'exec')
+nothing = posix.open('/dev/null', 0)
+posix.dup2(nothing, 0)
+posix.close(nothing)
+exec(code)
+del length, code, nothing
 end(run, *wait_for_script())
 ";
-/// Names the compiled program for [`LOAD`].
-const CODE: &str = "TOOLBUS_CODE";
-/// Names its source.
-const SOURCE_TEXT: &str = "TOOLBUS_SOURCE";
 /// Variables that keep libraries from starting threads when they are imported. No script sees them.
 const ONE_THREAD: [&str; 4] = ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"];
 /// Prints what a source becomes, after the number that changes with the form of compiled programs.
@@ -33,7 +33,7 @@ const COMPILE: &str = "\
 import marshal, sys
 import _frozen_importlib_external as files
 code = compile(sys.argv[1], '<string>', 'exec')
-sys.stdout.write((files.MAGIC_NUMBER + marshal.dumps(code)).hex())
+sys.stdout.buffer.write(files.MAGIC_NUMBER + marshal.dumps(code))
 ";
 /// Time to compile it.
 const TIME: Duration = Duration::from_secs(10);
@@ -41,8 +41,8 @@ const TIME: Duration = Duration::from_secs(10);
 /// The program, as one version of Python compiles it.
 #[derive(Debug, Default)]
 pub(super) struct Bootstrap {
-    /// Hexadecimal digits; empty if it could not be compiled.
-    code: String,
+    /// Empty if it could not be compiled.
+    code: Vec<u8>,
 }
 
 impl Bootstrap {
@@ -54,14 +54,14 @@ impl Bootstrap {
         let compiled = async {
             let outcome = sandbox.start(&plan).await.map_err(|error| error.to_string())?.run(job).await;
             let outcome = outcome.map_err(|error| error.to_string())?;
-            match (outcome.ending, String::from_utf8(outcome.stdout.bytes.to_vec())) {
-                (Ending::Exited(0), Ok(code)) if !outcome.stdout.is_cut => Ok(code),
+            match (outcome.ending, outcome.stdout.is_cut) {
+                (Ending::Exited(0), false) => Ok(outcome.stdout.bytes.to_vec()),
                 (ending, _) => Err(format!("{ending:?}: {}", String::from_utf8_lossy(&outcome.stderr.bytes).trim())),
             }
         };
         let code = compiled.await.unwrap_or_else(|error: String| {
             tracing::warn!(error, "what precedes a script could not be compiled; interpreters start slower");
-            String::new()
+            Vec::new()
         });
         Self { code }
     }
@@ -73,13 +73,15 @@ impl Bootstrap {
 
     /// Has an interpreter import modules and fork for each script.
     pub(super) fn prepare_template(plan: &mut Plan, imports: &str, packages: &str) {
-        load(plan, [imports, packages, &ONE_THREAD.join(" ")], SOURCE_OF_FORKS, "");
+        load(plan, [imports, packages, &ONE_THREAD.join(" ")], SOURCE_OF_FORKS, &[]);
         plan.env.extend(ONE_THREAD.map(|name| (name.to_owned(), "1".to_owned())));
     }
 }
 
-fn load(plan: &mut Plan, args: [&str; 3], source: &str, code: &str) {
+/// Has an interpreter run [`LOAD`], which reads the length of the compiled program, that, and the source.
+fn load(plan: &mut Plan, args: [&str; 3], source: &str, code: &[u8]) {
     // Isolated, and without the packages of the machine: of which a script must not depend.
     plan.args = ["-I", "-S", "-c", LOAD].into_iter().chain(args).map(str::to_owned).collect();
-    plan.env.extend([(CODE, code), (SOURCE_TEXT, source)].map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let length = u32::try_from(code.len()).unwrap_or_default().to_le_bytes();
+    plan.stdin = [&length, code, source.as_bytes()].concat().into();
 }

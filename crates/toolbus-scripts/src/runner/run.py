@@ -19,13 +19,16 @@ class QuietFigures:
             warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")
 
 
+def ends_by_printing(source):
+    """Whether no value of a last expression counts, but what is printed last."""
+    last_line = source[source.rstrip().rfind(b"\n") + 1 :]
+    return last_line.startswith(b"print(") and b";" not in last_line
+
+
 def halves(source, name="script.py"):
     """The program, and the expression that it ends with, if it does."""
     whole = lambda: compile(source, name, "exec", dont_inherit=True)
-    last_line = source[source.rstrip().rfind(b"\n") + 1 :]
-    is_printed = last_line.startswith(b"print(") and b";" not in last_line
-    if len(source) > LARGEST_TREE or is_printed:
-        # What is printed last counts. Trees take a millisecond.
+    if len(source) > LARGEST_TREE or ends_by_printing(source):
         return whole(), None
     import _ast
 
@@ -42,6 +45,38 @@ def halves(source, name="script.py"):
         pass
     # Says what is wrong, if anything is, as it does of any file.
     return whole(), None
+
+
+def execute(source, variables, name="script.py"):
+    """Runs a program as `exec(compile(…))` does, without `compile`: its first use takes a millisecond, in which it makes the
+    classes of syntax trees. `exec` alone knows no name, which the program gets when it begins.
+    """
+    import _imp, _warnings
+
+    filters = sys.modules.get("warnings", _warnings).filters
+    # A warning has the name, too: what causes one is compiled again, as what is wrong.
+    refused = ("error", None, Warning, None, 0)
+    has_begun = False
+
+    def begin(frame, event, _):
+        nonlocal has_begun
+        if event == "call" and frame.f_globals is variables:
+            sys.setprofile(None)
+            filters.remove(refused)
+            _imp._fix_co_filename(frame.f_code, name)
+            has_begun = True
+
+    filters.insert(0, refused)
+    sys.setprofile(begin)
+    try:
+        exec(source, variables)
+    except BaseException:
+        if has_begun:
+            raise
+    if not has_begun:
+        sys.setprofile(None)
+        filters.remove(refused)
+        exec(compile(source, name, "exec", dont_inherit=True), variables)
 
 
 def is_picture(name):
@@ -93,9 +128,13 @@ def without_own_frames(error):
 def run(source, folder):
     module = main_module()
     try:
-        program, last = halves(source)
-        exec(program, module.__dict__)
-        value = last and eval(last, module.__dict__)
+        value = None
+        if ends_by_printing(source):
+            execute(source, module.__dict__)
+        else:
+            program, last = halves(source)
+            exec(program, module.__dict__)
+            value = last and eval(last, module.__dict__)
         save(None if value is None else repr(value), folder)
     except SystemExit as end:
         if not end.code:

@@ -324,6 +324,7 @@ impl Plans {
             program: interpreter.program.clone(),
             args: Vec::new(),
             env: BTreeMap::from(env),
+            stdin: Bytes::new(),
             read: interpreter.read.iter().cloned().chain(programs).collect(),
             write: Vec::new(),
             network: false,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -129,8 +130,8 @@ async fn the_next_interpreter_is_ready_before_one_has_forked_for_all_its_scripts
     let mut hashes = BTreeSet::new();
     for number in 0..230 {
         if number == 170 {
-            // Two forks of each wait for a script.
-            eventually("the next interpreter", async || (runner.status().warm > 2).then_some(())).await;
+            // Four forks of each wait for a script.
+            eventually("the next interpreter", async || (runner.status().warm > 4).then_some(())).await;
         }
         let finished = runner.run(attack(&number.to_string(), "print(hash('toolbus'))")).await.unwrap();
         assert_eq!(finished.start, StartKind::Forked, "{number}");
@@ -221,6 +222,7 @@ async fn template(fork: &str) -> Plan {
         program: interpreter.program,
         args: ["-I", "-S", "-c", &source, "", "", "NONE"].map(str::to_owned).to_vec(),
         env: BTreeMap::new(),
+        stdin: Bytes::new(),
         read: interpreter.read.into_iter().chain([Path::new("/usr/bin").to_owned()]).collect(),
         write: Vec::new(),
         network: false,

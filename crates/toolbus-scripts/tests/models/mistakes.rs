@@ -270,6 +270,27 @@ logging.warning("row 2 is empty")
 }
 
 #[tokio::test]
+async fn a_program_has_its_name_in_warnings_tracebacks_and_code() {
+    let names = r#"
+import sys
+def name(): return name.__code__.co_filename
+print(name(), sys._getframe().f_code.co_filename, __file__, sys.getprofile(), sys.modules["_warnings"].filters[0][0])
+"#;
+    assert_snapshot!(answer_at_both(names).await, @"script.py script.py script.py None default");
+    assert_snapshot!(answer_at_both(&format!("{names}assert (1, 'always true')\nprint(1 / 0)\n")).await, @r#"
+    isError: Script failed (exit 1):
+    script.py script.py script.py None default
+    stderr:
+    script.py:5: SyntaxWarning: assertion is always true, perhaps remove parentheses?
+      assert (1, 'always true')
+    Traceback (most recent call last):
+      File "script.py", line 6, in <module>
+        print(1 / 0)
+    ZeroDivisionError: division by zero
+    "#);
+}
+
+#[tokio::test]
 async fn modules_that_a_script_writes_are_imported_and_relative_ones_are_not() {
     let script = r#"
 import os, sys
