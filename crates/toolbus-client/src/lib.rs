@@ -41,6 +41,7 @@ pub mod backend;
 mod calling;
 mod client;
 mod connection;
+mod following;
 mod inbox;
 mod invocation;
 #[cfg(feature = "mcp-server")]
@@ -50,6 +51,7 @@ mod sender;
 
 pub use client::{CallReply, Client, ReplyContent};
 pub use connection::{BusConnection, ConnectionOptions};
+pub use following::{RemoteFollower, RemoteListing, RemoteNews};
 pub use inbox::{ClientError, Expected, Inbox, Received};
 pub use invocation::Invocation;
 pub use remote::{RemoteDaemons, RemoteTool};

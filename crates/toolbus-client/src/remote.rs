@@ -3,11 +3,12 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use toolbus_core::bus::Bus;
-use toolbus_core::caller::{Caller, MAX_HOPS};
+use toolbus_core::caller::{AgentName, Caller, MAX_HOPS};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Effect, Executor, ToolCall, ToolOutput};
-use toolbus_protocol::{ToolInvokeRequest, header, new_message_id};
+use toolbus_protocol::{ToolInvokeRequest, header, new_message_id, topic};
 
 use crate::calling::RemoteCall;
 use crate::{Client, Inbox, Sender, SignedRequest};
@@ -23,9 +24,12 @@ pub struct RemoteDaemons {
 
 struct RemoteParts {
     bus: Arc<dyn Bus>,
+    name: String,
     login: Option<String>,
     max_answer: usize,
     client: OnceLock<Client>,
+    /// Counts calls that other daemons refused although the definitions here allowed them.
+    refused: watch::Sender<u64>,
 }
 
 /// Runs one tool of another daemon.
@@ -38,11 +42,12 @@ pub struct RemoteTool {
 }
 
 impl RemoteDaemons {
-    /// Opens nothing. `login` is the user of this daemon at the broker, `max_answer` the largest answer that is read, in
-    /// bytes.
+    /// Opens nothing. `name` is that of this daemon, `login` its user at the broker, `max_answer` the largest answer that
+    /// is read, in bytes.
     #[must_use]
-    pub fn new(bus: Arc<dyn Bus>, login: Option<String>, max_answer: usize) -> Self {
-        Self { parts: Arc::new(RemoteParts { bus, login, max_answer, client: OnceLock::new() }) }
+    pub fn new(bus: Arc<dyn Bus>, name: String, login: Option<String>, max_answer: usize) -> Self {
+        let (client, refused) = (OnceLock::new(), watch::Sender::new(0));
+        Self { parts: Arc::new(RemoteParts { bus, name, login, max_answer, client, refused }) }
     }
 
     /// What runs a tool of the daemon that takes calls from `topic`. `name` is the one by which it is called here, `effect`
@@ -52,10 +57,24 @@ impl RemoteDaemons {
         RemoteTool { daemons: self.clone(), topic: topic.into(), name, effect }
     }
 
-    fn client(&self) -> &Client {
-        let RemoteParts { bus, max_answer, .. } = &*self.parts;
-        let inbox = || Inbox::Own { topics: Vec::new(), max_body: *max_answer };
+    pub(crate) fn client(&self) -> &Client {
+        let RemoteParts { bus, name, max_answer, .. } = &*self.parts;
+        // Where other daemons announce that what this one may use there has changed.
+        let topics = AgentName::parse(name).ok().map(|agent| topic::tools_changed(agent.as_str()));
+        let inbox = || Inbox::Own { topics: topics.into_iter().collect(), max_body: *max_answer };
         self.parts.client.get_or_init(|| Client::start(Arc::clone(bus), "", inbox()))
+    }
+
+    /// Changes when a call has been refused that the definitions here allowed: those of the other daemon may be others now.
+    pub(crate) fn refusals(&self) -> watch::Receiver<u64> {
+        self.parts.refused.subscribe()
+    }
+
+    /// The daemon itself, as it asks others: an agent of its name, if that is the name of one.
+    pub(crate) fn itself(&self) -> Sender {
+        let RemoteParts { name, login, .. } = &*self.parts;
+        let agent = AgentName::parse(name).ok();
+        Sender { agent, unknown: Some(name.clone()), login: login.clone(), ..Sender::default() }
     }
 
     /// Who asks, as the other daemon is told.
@@ -73,6 +92,13 @@ impl RemoteDaemons {
 }
 
 impl RemoteTool {
+    fn failed(&self, failure: ToolFailure) -> ToolFailure {
+        if matches!(failure.cause, Cause::UnknownTool | Cause::InvalidArguments) {
+            self.daemons.parts.refused.send_modify(|count| *count += 1);
+        }
+        self.unreachable(failure)
+    }
+
     /// A call that was not made, without the topic and the broker's texts: these are for the log.
     fn unreachable(&self, failure: ToolFailure) -> ToolFailure {
         if failure.cause != Cause::ConnectFailed {
@@ -127,7 +153,7 @@ impl Executor for RemoteTool {
             cancelled: &call.cancelled,
             until: call.deadline,
         });
-        let answer = answer.await.map_err(|failure| self.unreachable(failure))?;
+        let answer = answer.await.map_err(|failure| self.failed(failure))?;
         answer.ok_or_else(|| ToolCall { tool: Arc::clone(&self.name), ..call }.timed_out(None))
     }
 }

@@ -10,7 +10,7 @@ use toolbus_core::tool::{Effect, Membership, ToolDescriptor};
 use toolbus_core::{Parameters, ParametersError};
 
 /// The kind of backend, as answers name it.
-const PROVIDER: &str = "remote";
+pub(crate) const PROVIDER: &str = "remote";
 
 /// Tool sets by name.
 pub type Toolsets = BTreeMap<String, ToolsetConfig>;
@@ -40,7 +40,8 @@ pub struct ToolsetConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "toolbus-topic"))]
     pub topic: Option<String>,
-    /// For "remote": its tools, by the names that the other daemon knows them by.
+    /// For "remote": its tools, by the names that the other daemon knows them by. Absent: those that the other daemon lists
+    /// for this one, for which the topic has to begin with `tool.invoke`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 1_000, "propertyNames" = {"format": "toolbus-name"}))]
     pub tools: BTreeMap<String, RemoteToolConfig>,
@@ -118,12 +119,23 @@ impl RemoteToolConfig {
             parameters: Parameters::parse(self.parameters.as_deref())?.into_schema(),
             effect: self.effect,
             toolset: Some(Membership { set: set.into(), name: name.into(), needs_session: false }),
-            ..ToolDescriptor::new(published, format!("remote:{set}"), PROVIDER)
+            ..ToolDescriptor::new(published, source(set), PROVIDER)
         })
     }
 }
 
+/// The source of the tools of a remote tool set.
+pub(crate) fn source(set: &str) -> String {
+    format!("remote:{set}")
+}
+
 impl ToolsetConfig {
+    /// Whether its tools are those that another daemon lists.
+    #[must_use]
+    pub fn is_learnt(&self) -> bool {
+        self.kind == Kind::Remote && self.tools.is_empty()
+    }
+
     /// Start of the names of its tools, before the dot.
     #[must_use]
     pub fn prefix<'a>(&'a self, name: &'a str) -> &'a str {

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use toolbus_config::{Part, expected};
 use toolbus_mcp_client::spec::ServerName;
+use toolbus_protocol::topic::tool_list_of;
 
 use super::agents::Sections;
 use super::{RuleChecker, below, path};
@@ -111,9 +112,11 @@ impl RuleChecker<'_> {
                     let what = missing("topic", "the topic from which the other daemon takes calls");
                     self.tell_at(vec![here.to_vec()], Part::Value, what);
                 }
-                if config.tools.is_empty() {
-                    let what = missing("tools", "a table of the other daemon's tools");
-                    self.tell_at(vec![here.to_vec()], Part::Value, what);
+                let has_list = config.topic.as_deref().is_none_or(|topic| tool_list_of(topic).is_some());
+                if config.is_learnt() && !has_list {
+                    let what = "a daemon lists its tools for a topic that begins with `tool.invoke`; expected such a topic, \
+                                or `tools`";
+                    self.tell_at(vec![below(&here, &["topic"])], Part::Value, what);
                 }
                 for (name, tool) in &config.tools {
                     if let Err(error) = tool.descriptor((set, config), name) {
