@@ -1,6 +1,7 @@
 //! One call of a tool elsewhere, from its request to its end: cancelled, given up, or without an answer after the loss of a
 //! connection.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -12,6 +13,7 @@ use toolbus_core::tool::{Effect, ToolOutput};
 use toolbus_protocol::{Code, Outcome, ToolCancelRequest, message_type, topic};
 use tracing::debug;
 
+use crate::inbox::Expectation;
 use crate::{CallReply, Client, ClientError, Expected, ReplyContent, Sender, SignedRequest};
 
 /// Longest wait for the broker before a call is sent.
@@ -38,6 +40,8 @@ pub(crate) struct RemoteCall<'a> {
     pub(crate) sender: &'a Sender,
     /// The id of the call in the request.
     pub(crate) id: &'a str,
+    /// The only program whose answer counts, by its `rb-source`; absent: any that takes the call.
+    pub(crate) from: Option<Arc<str>>,
     /// What repeating it would do, as far as is known.
     pub(crate) effect: Effect,
     /// Where progress is reported.
@@ -69,10 +73,10 @@ impl Client {
     ///
     /// If the call failed or was cancelled, or the connection was lost and no answer has come since.
     pub(crate) async fn run(&self, call: RemoteCall<'_>) -> Result<Option<ToolOutput>, ToolFailure> {
-        let RemoteCall { request, sender, id, effect, progress, cancelled, mut until } = call;
+        let RemoteCall { request, sender, id, from, effect, progress, cancelled, mut until } = call;
         let mut losses = self.state();
         let before = losses.borrow().reconnects;
-        let mut expected = self.expect(&request, progress);
+        let mut expected = self.expect_as(&request, Expectation { progress, from, answers: 1 });
         let mut is_lost = self.sent(&request, until).await?;
         if is_lost {
             until = until.min(self.clock.now() + LOSS_TIME);

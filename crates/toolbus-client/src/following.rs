@@ -7,9 +7,13 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use toolbus_core::bus::BusState;
-use toolbus_protocol::{Format, ToolListRequest, ToolListResponse, header, message_type, topic};
+use toolbus_protocol::{
+    Format, McpGetServiceDetailsRequest, ToolListRequest, ToolListResponse, header, message_type, topic,
+};
 
+use crate::bridge::{self, MAX_BRIDGES, ServerDetails};
 use crate::calling::{lost, sentence};
+use crate::inbox::Expectation;
 use crate::{ClientError, Expected, Received, RemoteDaemons};
 
 /// Longest wait for the broker, and then for an answer, before the other daemon counts as away.
@@ -27,10 +31,10 @@ const MAX_LIST: usize = 16 * 1024 * 1024;
 /// Longest digest of a list that is sent back, in bytes.
 const MAX_VERSION: usize = 256;
 
-/// Follows what the daemons that take calls from one topic list for this daemon.
+/// Follows what the daemons that take calls from one topic list for this daemon, or what bridges say of an MCP server.
 pub struct RemoteFollower {
     daemons: RemoteDaemons,
-    topic: String,
+    question: Question,
     version: Option<String>,
     /// How long the next answer counts.
     patience: Duration,
@@ -40,6 +44,8 @@ pub struct RemoteFollower {
     asked: Option<Instant>,
     told: Option<Instant>,
     is_away: bool,
+    /// Why a bridge does not have the server.
+    problem: Option<String>,
     changes: Changes,
 }
 
@@ -63,6 +69,24 @@ pub struct RemoteListing {
     pub tools: Vec<Value>,
     /// Why there are none, if there are none.
     pub notice: Option<String>,
+    /// The bridge that has them, by its `rb-source`; absent for a daemon.
+    pub bridge: Option<String>,
+    /// Other bridges that have a server of the same name.
+    pub rivals: Vec<String>,
+}
+
+/// What is asked.
+enum Question {
+    /// The tools of a daemon, on this topic.
+    Tools(String),
+    /// Those of this MCP server.
+    Server(Arc<str>),
+}
+
+/// What is answered.
+enum Answer {
+    Tools(Received),
+    Server(ServerDetails),
 }
 
 /// What is a reason to ask again.
@@ -77,19 +101,30 @@ impl RemoteDaemons {
     /// Follows the daemons that take calls from `topic`; `None` if there is no topic on which they alone are asked for lists.
     #[must_use]
     pub fn follow(&self, topic: &str) -> Option<RemoteFollower> {
+        Some(self.following(Question::Tools(topic::tool_list_of(topic)?)))
+    }
+
+    /// Follows the bridges that have an MCP server.
+    #[must_use]
+    pub fn follow_server(&self, server: Arc<str>) -> RemoteFollower {
+        self.following(Question::Server(server))
+    }
+
+    fn following(&self, question: Question) -> RemoteFollower {
         let client = self.client();
         let changes = Changes { news: client.news(), refusals: self.refusals(), state: client.state(), losses: 0 };
-        Some(RemoteFollower {
+        RemoteFollower {
             daemons: self.clone(),
-            topic: topic::tool_list_of(topic)?,
+            question,
             version: None,
             patience: LIST_TIME,
             late: None,
             asked: None,
             told: None,
             is_away: false,
+            problem: None,
             changes,
-        })
+        }
     }
 }
 
@@ -97,26 +132,27 @@ impl RemoteFollower {
     /// Waits until there is something to tell. The first time, the daemon is asked at once.
     pub async fn next(&mut self) -> RemoteNews {
         let answer = match self.late().await {
-            Some(received) => Ok(received),
+            Some(answer) => Ok(answer),
             None => {
                 self.due().await;
                 self.ask().await
             }
         };
         let news = match answer {
-            Ok(received) => self.read(received).await,
+            Ok(answer) => self.read(answer).await,
             Err(error) => Err(error),
         };
         self.told = Some(self.daemons.client().clock.now());
         self.is_away = news.is_err();
-        news.unwrap_or_else(|error| RemoteNews::Away(reason(&error)))
+        let problem = self.problem.take();
+        news.unwrap_or_else(|error| RemoteNews::Away(problem.unwrap_or_else(|| reason(&error))))
     }
 
     /// The answer to the last request, if it comes before there is a reason to ask again.
-    async fn late(&mut self) -> Option<Received> {
+    async fn late(&mut self) -> Option<Answer> {
         let (mut expected, until) = self.late.take()?;
         tokio::select! {
-            received = expected.received() => received.ok(),
+            answer = answer(&self.question, &mut expected, &mut self.problem) => answer.ok(),
             () = tokio::time::sleep_until(until.into()) => None,
             () = self.changes.any() => None,
         }
@@ -136,7 +172,7 @@ impl RemoteFollower {
         tokio::time::sleep_until((asked + MIN_PERIOD.max(busy)).into()).await;
     }
 
-    async fn ask(&mut self) -> Result<Received, ClientError> {
+    async fn ask(&mut self) -> Result<Answer, ClientError> {
         let daemons = self.daemons.clone();
         let client = daemons.client();
         self.changes.mark_seen();
@@ -145,20 +181,26 @@ impl RemoteFollower {
         self.changes.mark_seen();
         let now = client.clock.now();
         self.asked = Some(now);
-        let body = ToolListRequest {
-            format: Some(Format::Mcp),
-            if_version: self.version.clone(),
-            ..ToolListRequest::default()
+        let mut request = match &self.question {
+            Question::Tools(topic) => {
+                let if_version = self.version.clone();
+                let body = ToolListRequest { format: Some(Format::Mcp), if_version, ..ToolListRequest::default() };
+                client.ask(topic, message_type::TOOL_LIST_REQUEST, &body)
+            }
+            Question::Server(server) => {
+                let body = McpGetServiceDetailsRequest { server_name: server.as_ref().to_owned() };
+                client.ask(topic::MCP_MANAGE, message_type::MCP_GET_SERVICE_DETAILS_REQUEST, &body)
+            }
         };
-        let mut request = client.ask(&self.topic, message_type::TOOL_LIST_REQUEST, &body);
         // A daemon that was away does not make a list that is no longer waited for.
         let timeout = (header::on_the_wire(header::TIMEOUT_MS), self.patience.as_millis().to_string());
         Arc::make_mut(&mut request.properties).headers.push(timeout);
         let request = daemons.itself().sign(request);
-        let mut expected = client.expect(&request, None);
+        let answers = if matches!(self.question, Question::Server(_)) { MAX_BRIDGES } else { 1 };
+        let mut expected = client.expect_as(&request, Expectation { answers, ..Expectation::default() });
         let exchange = async {
             client.publish(&request).await?;
-            expected.received().await
+            answer(&self.question, &mut expected, &mut self.problem).await
         };
         if let Ok(answer) = tokio::time::timeout(LIST_TIME, exchange).await {
             self.patience = LIST_TIME;
@@ -169,7 +211,12 @@ impl RemoteFollower {
         Err(ClientError::NoAnswer(LIST_TIME))
     }
 
-    async fn read(&mut self, received: Received) -> Result<RemoteNews, ClientError> {
+    async fn read(&mut self, answer: Answer) -> Result<RemoteNews, ClientError> {
+        self.problem = None;
+        let received = match answer {
+            Answer::Tools(received) => received,
+            Answer::Server(details) => return Ok(self.read_details(details)),
+        };
         if received.body.len() > MAX_LIST {
             return Err(ClientError::TooLarge(received.body.len()));
         }
@@ -181,7 +228,17 @@ impl RemoteFollower {
             return Ok(RemoteNews::Unchanged);
         }
         self.version = (version.len() <= MAX_VERSION).then_some(version);
-        Ok(RemoteNews::Listed(RemoteListing { agent, tools, notice }))
+        Ok(RemoteNews::Listed(RemoteListing { agent, tools, notice, bridge: None, rivals: Vec::new() }))
+    }
+
+    fn read_details(&mut self, details: ServerDetails) -> RemoteNews {
+        let ServerDetails { bridge, tools, rivals, version } = details;
+        if self.version.as_ref() == Some(&version) {
+            return RemoteNews::Unchanged;
+        }
+        self.version = Some(version);
+        let agent = self.daemons.itself().agent.map(|agent| agent.to_string()).unwrap_or_default();
+        RemoteNews::Listed(RemoteListing { agent, tools, notice: None, bridge, rivals })
     }
 }
 
@@ -200,6 +257,17 @@ impl Changes {
         self.news.mark_unchanged();
         self.refusals.mark_unchanged();
         self.losses = self.state.borrow_and_update().reconnects;
+    }
+}
+
+async fn answer(
+    question: &Question,
+    expected: &mut Expected,
+    problem: &mut Option<String>,
+) -> Result<Answer, ClientError> {
+    match question {
+        Question::Tools(_) => expected.received().await.map(Answer::Tools),
+        Question::Server(_) => bridge::details(expected, MAX_LIST, problem).await.map(Answer::Server),
     }
 }
 

@@ -38,6 +38,7 @@
 
 #[cfg(feature = "mcp-server")]
 pub mod backend;
+mod bridge;
 mod calling;
 mod client;
 mod connection;
@@ -54,7 +55,7 @@ pub use connection::{BusConnection, ConnectionOptions};
 pub use following::{RemoteFollower, RemoteListing, RemoteNews};
 pub use inbox::{ClientError, Expected, Inbox, Received};
 pub use invocation::Invocation;
-pub use remote::{RemoteDaemons, RemoteTool};
+pub use remote::{BridgedServer, RemoteDaemons, RemoteTool};
 pub use sender::{Sender, SignedRequest};
 pub use toolbus_broker::rabbitmq::{SettingsError, Tls};
 pub use toolbus_core::caller::AgentName;

@@ -39,6 +39,16 @@ pub struct RemoteTool {
     topic: Arc<str>,
     name: Arc<str>,
     effect: Effect,
+    bridged: Option<BridgedServer>,
+}
+
+/// An MCP server that a bridge has: Toolbus, or RockBot's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BridgedServer {
+    /// The server.
+    pub server: Arc<str>,
+    /// The bridge whose answers count, by its `rb-source`; absent: any. Each bridge of the bus answers each call.
+    pub bridge: Option<Arc<str>>,
 }
 
 impl RemoteDaemons {
@@ -54,15 +64,20 @@ impl RemoteDaemons {
     /// what repeating a call would do.
     #[must_use]
     pub fn tool(&self, topic: impl Into<Arc<str>>, name: Arc<str>, effect: Effect) -> RemoteTool {
-        RemoteTool { daemons: self.clone(), topic: topic.into(), name, effect }
+        RemoteTool { daemons: self.clone(), topic: topic.into(), name, effect, bridged: None }
     }
 
     pub(crate) fn client(&self) -> &Client {
         let RemoteParts { bus, name, max_answer, .. } = &*self.parts;
         // Where other daemons announce that what this one may use there has changed.
-        let topics = AgentName::parse(name).ok().map(|agent| topic::tools_changed(agent.as_str()));
-        let inbox = || Inbox::Own { topics: topics.into_iter().collect(), max_body: *max_answer };
+        let topics = |agent: AgentName| vec![topic::tools_changed(agent.as_str()), topic::mcp_servers(agent.as_str())];
+        let topics = AgentName::parse(name).ok().map(topics).unwrap_or_default();
+        let inbox = || Inbox::Own { topics, max_body: *max_answer, is_topic: true };
         self.parts.client.get_or_init(|| Client::start(Arc::clone(bus), "", inbox()))
+    }
+
+    fn refused(&self) {
+        self.parts.refused.send_modify(|count| *count += 1);
     }
 
     /// Changes when a call has been refused that the definitions here allowed: those of the other daemon may be others now.
@@ -92,9 +107,15 @@ impl RemoteDaemons {
 }
 
 impl RemoteTool {
+    /// The same tool as one of an MCP server that a bridge has.
+    #[must_use]
+    pub fn of_server(self, bridged: BridgedServer) -> Self {
+        Self { bridged: Some(bridged), ..self }
+    }
+
     fn failed(&self, failure: ToolFailure) -> ToolFailure {
         if matches!(failure.cause, Cause::UnknownTool | Cause::InvalidArguments) {
-            self.daemons.parts.refused.send_modify(|count| *count += 1);
+            self.daemons.refused();
         }
         self.unreachable(failure)
     }
@@ -126,7 +147,10 @@ impl RemoteTool {
         let key = call.idempotency_key.as_deref();
         let key = key.map(|key| (header::on_the_wire(header::IDEMPOTENCY_KEY), key.to_owned()));
         let hops = (header::on_the_wire(header::HOPS), hops.to_string());
-        Arc::make_mut(&mut request.properties).headers.extend(wanted.chain(key).chain([hops]));
+        let server = self.bridged.as_ref().map(|bridged| bridged.server.as_ref().to_owned());
+        let server = server.map(|server| (header::on_the_wire(header::MCP_SERVER), server));
+        let headers = wanted.chain(key).chain([hops]).chain(server);
+        Arc::make_mut(&mut request.properties).headers.extend(headers);
         sender.sign(request)
     }
 }
@@ -148,12 +172,17 @@ impl Executor for RemoteTool {
             request: self.request(client, &sender, &call, &id, hops),
             sender: &sender,
             id: &id,
+            from: self.bridged.as_ref().and_then(|bridged| bridged.bridge.clone()),
             effect: self.effect,
             progress: call.progress.clone(),
             cancelled: &call.cancelled,
             until: call.deadline,
         });
         let answer = answer.await.map_err(|failure| self.failed(failure))?;
+        if answer.is_none() && self.bridged.is_some() {
+            // Another bridge may have the server now.
+            self.daemons.refused();
+        }
         answer.ok_or_else(|| ToolCall { tool: Arc::clone(&self.name), ..call }.timed_out(None))
     }
 }

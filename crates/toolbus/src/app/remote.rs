@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
-use toolbus_client::{RemoteDaemons, RemoteListing, RemoteNews};
+use toolbus_client::{BridgedServer, RemoteDaemons, RemoteListing, RemoteNews};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::policy::EffectiveTools;
 use toolbus_core::registry::{Rank, Registry};
@@ -16,6 +16,7 @@ use toolbus_core::text::shown;
 use toolbus_core::tool::{Membership, Naming, Tool, ToolDescriptor, Validation};
 use toolbus_core::{Clock, Lookup, PendingTools, ToolRef};
 use toolbus_mcp_client::servers::{Definitions, Limits, ToolSource, ToolsetPlace, definitions_elsewhere};
+use toolbus_mcp_client::spec::ServerName;
 use toolbus_mcp_client::status::HiddenTool;
 use toolbus_trust::scan::Scanner;
 
@@ -50,6 +51,8 @@ struct LearntSet {
     name: Arc<str>,
     prefix: Arc<str>,
     topic: String,
+    /// The MCP server of a bridge; absent for a daemon.
+    server: Option<ServerName>,
     state: Mutex<LearntState>,
     /// Whether the other daemon has listed its tools, or does not answer.
     is_tried: watch::Sender<bool>,
@@ -62,6 +65,7 @@ struct LearntState {
     tools: usize,
     suspect: usize,
     hidden: Vec<HiddenTool>,
+    rivals: Vec<String>,
 }
 
 impl RemoteSets {
@@ -106,7 +110,12 @@ impl RemoteSets {
     }
 
     async fn follow(self, set: Arc<LearntSet>, limits: Limits) {
-        let Some(mut follower) = self.parts.daemons.follow(&set.topic) else { return };
+        let daemons = &self.parts.daemons;
+        let follower = match &set.server {
+            Some(server) => Some(daemons.follow_server(Arc::clone(server.as_str()))),
+            None => daemons.follow(&set.topic),
+        };
+        let Some(mut follower) = follower else { return };
         let scanner = match Scanner::new() {
             Ok(scanner) => Arc::new(scanner),
             Err(error) => {
@@ -126,14 +135,17 @@ impl RemoteSets {
 
     /// Publishes what the other daemon lists, as far as it can be used.
     async fn take(&self, set: &Arc<LearntSet>, listing: RemoteListing, limits: &Limits, scanner: &Arc<Scanner>) {
-        let RemoteListing { agent, tools, notice } = listing;
+        let RemoteListing { agent, tools, notice, bridge, rivals } = listing;
+        let (bridge, rivals) =
+            (bridge.map(Arc::<str>::from), rivals.iter().map(|rival| shown(rival)).collect::<Vec<_>>());
         let (source, scanner) = (set.tool_source(), Arc::clone(scanner));
         // Schemas are compiled: not on a thread that calls run on.
         let sorting = spawn_blocking(move || definitions_elsewhere(&source, tools, &scanner, Clock::SYSTEM));
         let Ok(definitions) = sorting.await else { return };
         let Definitions { tools, hidden, cleaned: _ } = definitions;
         let suspect = tools.iter().filter(|tool| !tool.suspicions.is_empty()).count();
-        let tools: Vec<Tool> = tools.into_iter().map(|descriptor| self.tool(set, descriptor, limits)).collect();
+        let tools: Vec<Tool> =
+            tools.into_iter().map(|descriptor| self.tool(set, descriptor, limits, bridge.as_ref())).collect();
         let count = tools.len();
         let sets = self.parts.sets.read();
         if !sets.get(&set.name).is_some_and(|present| Arc::ptr_eq(present, set)) {
@@ -154,13 +166,32 @@ impl RemoteSets {
         if suspect > 0 && state.suspect != suspect {
             tracing::warn!(set = &*set.name, suspect, "definitions of another daemon's tools are suspect");
         }
-        *state = LearntState { is_known: true, last_error: state.last_error.take(), tools: count, suspect, hidden };
+        if state.rivals != rivals && !rivals.is_empty() {
+            let (bridge, others) = (bridge.as_deref().map(shown), rivals.join(", "));
+            tracing::warn!(
+                set = &*set.name,
+                bridge,
+                others,
+                "several bridges have an MCP server of one name: each runs its calls, and one answers"
+            );
+        }
+        let last_error = state.last_error.take();
+        *state = LearntState { is_known: true, last_error, tools: count, suspect, hidden, rivals };
     }
 
-    fn tool(&self, set: &LearntSet, mut descriptor: ToolDescriptor, limits: &Limits) -> Tool {
+    fn tool(
+        &self,
+        set: &LearntSet,
+        mut descriptor: ToolDescriptor,
+        limits: &Limits,
+        bridge: Option<&Arc<str>>,
+    ) -> Tool {
         limits(&mut descriptor);
-        let executor = self.parts.daemons.tool(set.topic.as_str(), Arc::clone(&descriptor.name), descriptor.effect);
-        Tool::new(descriptor, executor)
+        let (name, effect) = (Arc::clone(&descriptor.name), descriptor.effect);
+        let executor = self.parts.daemons.tool(set.topic.as_str(), name, effect);
+        let Some(server) = &set.server else { return Tool::new(descriptor, executor) };
+        let bridged = BridgedServer { server: Arc::clone(server.as_str()), bridge: bridge.cloned() };
+        Tool::new(descriptor, executor.of_server(bridged))
     }
 
     /// The set that may have a tool of this name that the caller could use, while the set's tools are not known.
@@ -209,25 +240,31 @@ impl LearntSet {
             name: name.into(),
             prefix: config.prefix(name).into(),
             topic: config.topic.clone().unwrap_or_default(),
+            server: config.server.as_deref().and_then(|server| ServerName::parse(server).ok()),
             state: Mutex::default(),
             is_tried: watch::Sender::new(false),
         }
     }
 
     fn is_like(&self, other: &Self) -> bool {
-        (&self.name, &self.prefix, &self.topic) == (&other.name, &other.prefix, &other.topic)
+        let is_like = (&self.name, &self.prefix, &self.topic) == (&other.name, &other.prefix, &other.topic);
+        // Written in another case, it is another source.
+        is_like && self.source() == other.source()
     }
 
     fn source(&self) -> Arc<str> {
-        toolsets::source(&self.name).into()
+        self.server.as_ref().map_or_else(|| toolsets::source(&self.name).into(), |server| Arc::clone(server.source()))
     }
 
     fn tool_source(&self) -> ToolSource {
         ToolSource {
             source: self.source(),
             provider: toolsets::PROVIDER,
-            title: format!("the daemon of tool set {}", self.name),
-            server: None,
+            title: match &self.server {
+                Some(server) => format!("MCP server {server}"),
+                None => format!("the daemon of tool set {}", self.name),
+            },
+            server: self.server.as_ref().map(|server| Arc::clone(server.as_str())),
             naming: Naming::default(),
             place: Some(ToolsetPlace {
                 set: Arc::clone(&self.name),
@@ -274,6 +311,7 @@ impl LearntSet {
             tools: state.tools,
             hidden: state.hidden.len(),
             suspect: state.suspect,
+            rivals: state.rivals.clone(),
             last_error: state.last_error.clone(),
         }
     }

@@ -32,7 +32,8 @@ pub struct ToolsetConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 10_000), extend("items" = {"type": "string", "format": "toolbus-name"}))]
     pub endpoints: Vec<String>,
-    /// For "mcp": the MCP server whose tools it consists of. They are no plain tools.
+    /// For "mcp": the MCP server whose tools it consists of. They are no plain tools. For "remote" with the topic
+    /// "tool.invoke.mcp": an MCP server that a bridge has, another daemon or one of RockBot's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "toolbus-mcp-server"))]
     pub server: Option<String>,

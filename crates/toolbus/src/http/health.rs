@@ -322,6 +322,9 @@ pub struct RemoteSetHealth {
     pub hidden: usize,
     /// Tools whose definitions are suspect.
     pub suspect: usize,
+    /// Other bridges that have an MCP server of the same name, and run its calls, too; their answers are dropped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rivals: Vec<String>,
     /// What happened last, where something did.
     pub last_error: Option<String>,
 }
