@@ -450,11 +450,9 @@ mod tests {
         lab.answer(&wanted, &list("1", 1)).await;
         assert_eq!(lab.told().await, "1 tools for front");
         let mut told = Vec::new();
-        let large = json!({"agent": "front", "version": "2", "tools": ["x".repeat(MAX_ANSWER)]});
         let hostile = [
             (message_type::TOOL_LIST_RESPONSE, json!([1, 2])),
             (message_type::TOOL_LIST_RESPONSE, json!({"agent": "front", "version": "2", "tools": {"a": 1}})),
-            (message_type::TOOL_LIST_RESPONSE, large),
             (message_type::TOOL_INVOKE_RESPONSE, list("2", 1)),
             (
                 message_type::TOOL_ERROR,
@@ -468,7 +466,10 @@ mod tests {
             lab.publish(Target::Queue(wanted.reply_to), &wanted.correlation, kind, &body).await;
             told.push(lab.told().await);
         }
-        insta::assert_snapshot!(told.join("\n"), @"");
+        let expected = ["could not be read", "could not be read", "unexpected type", "Too often. (rate_limited)"];
+        for (told, expected) in told.iter().zip(expected) {
+            assert!(told.starts_with("away: ") && told.contains(expected), "{expected}: {told}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

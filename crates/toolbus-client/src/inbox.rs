@@ -1,5 +1,6 @@
 //! What a client receives, and the calls that wait for it.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,16 +197,16 @@ impl Pending {
     /// Hands a reply to the call that waits for it; returns the delivery if none does.
     pub(crate) fn answer(&self, delivery: Delivery) -> Option<Delivery> {
         let properties = Arc::clone(&delivery.properties);
-        let correlation = properties.correlation_id.as_deref().unwrap_or_default();
+        let correlation = correlation(&properties, &delivery.body);
         let mut calls = self.lock();
-        let Some(call) = calls.get_mut(correlation) else { return Some(delivery) };
+        let Some(call) = calls.get_mut(&*correlation) else { return Some(delivery) };
         if call.from.is_some() && call.from.as_deref() != properties.header(header::SOURCE) {
             return Some(delivery);
         }
         call.left = call.left.saturating_sub(1);
         let sent = call.answers.try_send(delivery);
         if call.left == 0 {
-            calls.remove(correlation);
+            calls.remove(&*correlation);
         }
         sent.err().map(|(TrySendError::Full(delivery) | TrySendError::Closed(delivery))| delivery)
     }
@@ -222,6 +223,23 @@ impl Pending {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, PendingCall>> {
         self.0.lock()
+    }
+}
+
+/// The id under which an answer is waited for. RockBot's scripts manager names it in the body alone.
+fn correlation<'a>(properties: &'a Properties, body: &[u8]) -> Cow<'a, str> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Named {
+        tool_call_id: String,
+    }
+    let is_script = properties.message_type.as_deref() == Some(message_type::SCRIPT_INVOKE_RESPONSE);
+    match properties.correlation_id.as_deref().unwrap_or_default() {
+        "" if is_script => {
+            let named = serde_json::from_slice::<Named>(body);
+            named.map_or(Cow::Borrowed(""), |named| Cow::Owned(named.tool_call_id))
+        }
+        correlation => Cow::Borrowed(correlation),
     }
 }
 

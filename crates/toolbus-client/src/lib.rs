@@ -48,6 +48,7 @@ mod invocation;
 #[cfg(feature = "mcp-server")]
 mod listing;
 mod remote;
+mod script;
 mod sender;
 
 pub use client::{CallReply, Client, ReplyContent};
@@ -56,6 +57,7 @@ pub use following::{RemoteFollower, RemoteListing, RemoteNews};
 pub use inbox::{ClientError, Expected, Inbox, Received};
 pub use invocation::Invocation;
 pub use remote::{BridgedServer, RemoteDaemons, RemoteTool};
+pub use script::{MAX_SCRIPT_SECONDS, RemoteScripts, SCRIPT_GRACE};
 pub use sender::{Sender, SignedRequest};
 pub use toolbus_broker::rabbitmq::{SettingsError, Tls};
 pub use toolbus_core::caller::AgentName;

@@ -93,7 +93,7 @@ impl RemoteDaemons {
     }
 
     /// Who asks, as the other daemon is told.
-    fn sender(&self, caller: &Caller) -> Sender {
+    pub(crate) fn sender(&self, caller: &Caller) -> Sender {
         let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
         Sender {
             agent: caller.agent.clone(),
@@ -117,19 +117,17 @@ impl RemoteTool {
         if matches!(failure.cause, Cause::UnknownTool | Cause::InvalidArguments) {
             self.daemons.refused();
         }
-        self.unreachable(failure)
+        unreachable(&self.name, failure)
     }
 
-    /// A call that was not made, without the topic and the broker's texts: these are for the log.
-    fn unreachable(&self, failure: ToolFailure) -> ToolFailure {
-        if failure.cause != Cause::ConnectFailed {
-            return failure;
-        }
-        let text = format!("Tool '{}' was not called: no daemon takes its calls now.", self.name);
-        ToolFailure { message: text, detail: Some(failure.message), ..failure }
-    }
-
-    fn request(&self, client: &Client, sender: &Sender, call: &ToolCall, id: &str, hops: u8) -> SignedRequest {
+    fn request(
+        &self,
+        client: &Client,
+        sender: &Sender,
+        call: &ToolCall,
+        id: &str,
+        hops: (String, String),
+    ) -> SignedRequest {
         let body = ToolInvokeRequest {
             tool_call_id: Some(id.to_owned()),
             tool_name: call.tool.as_ref().to_owned(),
@@ -146,7 +144,6 @@ impl RemoteTool {
         let wanted = wanted.map(|name| (header::on_the_wire(name), "1".to_owned()));
         let key = call.idempotency_key.as_deref();
         let key = key.map(|key| (header::on_the_wire(header::IDEMPOTENCY_KEY), key.to_owned()));
-        let hops = (header::on_the_wire(header::HOPS), hops.to_string());
         let server = self.bridged.as_ref().map(|bridged| bridged.server.as_ref().to_owned());
         let server = server.map(|server| (header::on_the_wire(header::MCP_SERVER), server));
         let headers = wanted.chain(key).chain([hops]).chain(server);
@@ -155,18 +152,36 @@ impl RemoteTool {
     }
 }
 
+/// The header of a call that is passed on once more.
+///
+/// # Errors
+///
+/// If as many daemons as may have passed it on already.
+pub(crate) fn next_hop(tool: &str, caller: &Caller) -> Result<(String, String), ToolFailure> {
+    let hops = caller.hops + 1;
+    if hops > MAX_HOPS {
+        let text = format!(
+            "Tool '{tool}' was not called: {MAX_HOPS} daemons have passed the call on already, perhaps in a circle."
+        );
+        return Err(ToolFailure::new(Cause::NotAllowed, text));
+    }
+    Ok((header::on_the_wire(header::HOPS), hops.to_string()))
+}
+
+/// A call that was not made, without the topic and the broker's texts: these are for the log.
+pub(crate) fn unreachable(tool: &str, failure: ToolFailure) -> ToolFailure {
+    if failure.cause != Cause::ConnectFailed {
+        return failure;
+    }
+    let text = format!("Tool '{tool}' was not called: no daemon takes its calls now.");
+    ToolFailure { message: text, detail: Some(failure.message), ..failure }
+}
+
 impl Executor for RemoteTool {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let hops = call.caller.hops + 1;
-        if hops > MAX_HOPS {
-            let text = format!(
-                "Tool '{}' was not called: {MAX_HOPS} daemons have passed the call on already, perhaps in a circle.",
-                self.name
-            );
-            return Err(ToolFailure::new(Cause::NotAllowed, text));
-        }
+        let hops = next_hop(&self.name, &call.caller)?;
         let client = self.daemons.client();
-        client.connected(&call.cancelled, call.deadline).await.map_err(|failure| self.unreachable(failure))?;
+        client.connected(&call.cancelled, call.deadline).await.map_err(|failure| unreachable(&self.name, failure))?;
         let (id, sender) = (new_message_id(), self.daemons.sender(&call.caller));
         let answer = client.run(RemoteCall {
             request: self.request(client, &sender, &call, &id, hops),

@@ -139,7 +139,7 @@ async fn hostile_lists_cost_no_more_than_their_own_tools() {
     let forged =
         json!({"agent": "front", "version": "0", "tools": [{"name": "forged", "inputSchema": {}}]}).to_string();
     lab.answer(&request, "0123456789abcdef0123456789abcdef", LIST, forged).await;
-    let deep = (0..100).fold(json!({}), |inner, _| json!({"properties": {"a": inner}}));
+    let deep = (0..40).fold(json!({}), |inner, _| json!({"properties": {"a": inner}}));
     let schemas = [
         json!({"type": "array"}),
         json!({"$ref": "http://127.0.0.1:1/schema"}),

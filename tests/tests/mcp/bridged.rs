@@ -143,7 +143,8 @@ async fn a_server_that_no_bridge_has_is_shown_with_what_bridges_say() {
     let front = Daemon::start(&site, FRONT).await;
     bridge.describe(&bridge.asked(MANAGE, 0).await, &[], Some("Server 'Notes' is not connected")).await;
     let set = shown(&front, "what the bridge says", |set| !set["lastError"].is_null()).await;
-    assert_eq!((&set["phase"], &set["lastError"]), (&json!("waiting"), &json!("Server 'Notes' is not connected")));
+    assert_eq!(set["phase"], "waiting");
+    assert!(set["lastError"].as_str().unwrap().contains("is not connected"), "{set}");
     // Asked again after the first request was given up.
     bridge.describe(&bridge.asked(MANAGE, 1).await, &["read_note"], None).await;
     shown(&front, "the tools of the server", |set| set["phase"] == "ready").await;

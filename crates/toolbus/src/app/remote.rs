@@ -12,7 +12,7 @@ use toolbus_client::{BridgedServer, RemoteDaemons, RemoteListing, RemoteNews};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::policy::EffectiveTools;
 use toolbus_core::registry::{Rank, Registry};
-use toolbus_core::text::shown;
+use toolbus_core::text::{excerpt, shown};
 use toolbus_core::tool::{Membership, Naming, Tool, ToolDescriptor, Validation};
 use toolbus_core::{Clock, Lookup, PendingTools, ToolRef};
 use toolbus_mcp_client::servers::{Definitions, Limits, ToolSource, ToolsetPlace, definitions_elsewhere};
@@ -26,6 +26,8 @@ use crate::http::{RemotePhase, RemoteSetHealth};
 
 /// Retry hint of a call whose tool set has no tools yet.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// Longest reason that is shown, in characters.
+const MAX_REASON: usize = 300;
 /// Time for the first list, in which calls wait; then the other daemon counts as away.
 const FIRST_LIST_TIME: Duration = Duration::from_secs(10);
 
@@ -127,7 +129,7 @@ impl RemoteSets {
             match follower.next().await {
                 RemoteNews::Listed(listing) => self.take(&set, listing, &limits, &scanner).await,
                 RemoteNews::Unchanged => set.note(None),
-                RemoteNews::Away(reason) => set.note(Some(shown(&reason))),
+                RemoteNews::Away(reason) => set.note(Some(excerpt(&reason, MAX_REASON))),
             }
             set.is_tried.send_if_modified(|is_tried| !std::mem::replace(is_tried, true));
         }
@@ -157,7 +159,7 @@ impl RemoteSets {
         }
         drop(sets);
         tracing::info!(set = &*set.name, agent = shown(&agent), tools = count, "another daemon listed its tools");
-        set.note(notice.filter(|_| count == 0).map(|notice| shown(&notice)));
+        set.note(notice.filter(|_| count == 0).map(|notice| excerpt(&notice, MAX_REASON)));
         let mut state = set.state.lock();
         if state.hidden != hidden && !hidden.is_empty() {
             let first = hidden.first().map(|tool| format!("{}: {}", tool.name, tool.reason));

@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use toolbus_client::{MAX_SCRIPT_SECONDS, SCRIPT_GRACE};
 use toolbus_config::HumanDuration;
 use toolbus_core::tool::{Effect, Membership, ToolDescriptor};
 use toolbus_core::{Parameters, ParametersError};
+use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
+use toolbus_protocol::topic::SCRIPT_INVOKE;
 
 /// The kind of backend, as answers name it.
 pub(crate) const PROVIDER: &str = "remote";
@@ -125,6 +130,41 @@ impl RemoteToolConfig {
     }
 }
 
+/// The tool of the set `set`, which runs scripts elsewhere.
+pub(crate) fn scripts_descriptor((set, config): (&str, &ToolsetConfig)) -> ToolDescriptor {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "script": {"type": "string", "description": "The text of the Python program. Print the answer to standard output."},
+            "input_data": {"type": "string", "description": "Data for the script, in the environment variable ROCKBOT_INPUT."},
+            "timeout_seconds": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_SCRIPT_SECONDS,
+                "description": "Seconds that the script may run. Default: 30.",
+            },
+            "pip_packages": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Packages to install before the script runs.",
+            },
+        },
+        "required": ["script"],
+        "additionalProperties": false,
+    });
+    ToolDescriptor {
+        description:
+            "Runs a Python script and returns what it prints to standard output. A script fails when it exits \
+                      with another code than 0."
+                .to_owned(),
+        parameters: Some(Arc::new(schema)),
+        effect: Effect::Effectful,
+        timeout: Some(Duration::from_secs(MAX_SCRIPT_SECONDS) + SCRIPT_GRACE),
+        toolset: Some(Membership { set: set.into(), name: EXECUTE_PYTHON_SCRIPT.into(), needs_session: false }),
+        ..ToolDescriptor::new(format!("{}.{EXECUTE_PYTHON_SCRIPT}", config.prefix(set)), source(set), PROVIDER)
+    }
+}
+
 /// The source of the tools of a remote tool set.
 pub(crate) fn source(set: &str) -> String {
     format!("remote:{set}")
@@ -134,7 +174,19 @@ impl ToolsetConfig {
     /// Whether its tools are those that another daemon lists.
     #[must_use]
     pub fn is_learnt(&self) -> bool {
-        self.kind == Kind::Remote && self.tools.is_empty()
+        self.kind == Kind::Remote && self.tools.is_empty() && !self.is_of_scripts()
+    }
+
+    /// Whether its one tool runs scripts at the program that takes them from `script.invoke`.
+    #[must_use]
+    pub fn is_of_scripts(&self) -> bool {
+        self.kind == Kind::Remote && self.topic.as_deref() == Some(SCRIPT_INVOKE)
+    }
+
+    /// Names of the tools of other programs that are known without asking these, without the prefix.
+    pub(crate) fn written_names(&self) -> impl Iterator<Item = String> {
+        let scripts = self.is_of_scripts().then(|| EXECUTE_PYTHON_SCRIPT.to_owned());
+        self.tools.keys().cloned().chain(scripts)
     }
 
     /// Start of the names of its tools, before the dot.

@@ -74,7 +74,66 @@ async fn files_progress_codes_and_limits_of_a_script_at_another_daemon_are_those
     assert_eq!(failed.body()["isError"], true, "{failed:?}");
     assert!(failed.content().contains("so far") && failed.content().contains('3'), "{failed:?}");
     let late = json!({"script": "import time\ntime.sleep(600)", "timeout_seconds": 1});
-    assert_eq!(client.exchange(&run(&late)).await.code(), "timeout");
+    let late = client.exchange(&run(&late)).await;
+    assert!(late.content().contains("timed out after 1s"), "{late:?}");
     back.stop(&other).await;
+    front.stop(&site).await;
+}
+
+/// A daemon whose scripts run at RockBot's scripts manager.
+const MANAGED: &str = r#"
+[identity]
+trust_headers = true
+[agents.ana]
+toolsets = ["py"]
+[toolsets.py]
+kind = "remote"
+topic = "script.invoke"
+"#;
+
+#[tokio::test]
+async fn a_script_runs_at_the_scripts_manager_of_the_peers_under_an_id_of_its_own() {
+    let site = BrokerNamespace::shared().await;
+    let front = Daemon::start(&site, MANAGED).await;
+    let client = Client::connect(&site).await;
+    let run = |arguments: Value| {
+        let body = json!({"toolCallId": "call_1", "toolName": "py.execute_python_script", "arguments": arguments});
+        client.raw(body.to_string()).by("ana")
+    };
+    let early = client.exchange(&run(json!({"script": "print(1)"}))).await;
+    assert_eq!(early.code(), "execution_failed", "no manager: {early:?}");
+
+    let manager = Client::connect(&site).await;
+    manager.bind("script.invoke").await;
+    let answers = [
+        json!({"output": "1\n", "stderr": null, "exitCode": 0, "isSuccess": true, "elapsedMs": 20}),
+        json!({"output": null, "stderr": null, "exitCode": 0, "isSuccess": true, "elapsedMs": 20}),
+        json!({"output": null, "stderr": "Traceback", "exitCode": 1, "isSuccess": false, "elapsedMs": 20}),
+        json!({"output": null, "stderr": "Pod timed out after 30s", "exitCode": -1, "isSuccess": false, "elapsedMs": 0}),
+    ];
+    let mut told = Vec::new();
+    for (number, mut answer) in answers.into_iter().enumerate() {
+        let request = run(json!({"script": "print(1)", "input_data": "x", "pip_packages": ["six"]}));
+        client.send(&request).await;
+        let asked = eventually("a request for a script", async || manager.received().into_iter().nth(number)).await;
+        let body = asked.body();
+        let id = body["toolCallId"].as_str().unwrap();
+        assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+        let wanted = json!({"toolCallId": id, "script": "print(1)", "inputData": "x", "timeoutSeconds": body["timeoutSeconds"],
+            "pipPackages": ["six"]});
+        assert_eq!(body, wanted);
+        answer["toolCallId"] = json!(id);
+        // As the manager answers: on a topic, and with the call's id in the body alone.
+        let topic = asked.properties.reply_to().as_ref().unwrap().to_string();
+        let reply = manager.raw(answer.to_string()).on(&topic).of_type("RockBot.Scripts.ScriptInvokeResponse");
+        manager.send(&reply.with(|properties| properties.with_correlation_id("".into()))).await;
+        let answer = client.answer(&request).await;
+        told.push(format!("{} {} {}", answer.code(), answer.body()["isError"], answer.body()));
+    }
+    for (told, expected) in told.iter().zip(["1\\n", "(no output)", "Script failed (exit 1):\\nTraceback", "timed out"])
+    {
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
+    assert!(told[3].starts_with("timeout"), "{told:?}");
     front.stop(&site).await;
 }

@@ -112,7 +112,9 @@ impl RuleChecker<'_> {
                 }
                 let has_list = config.topic.as_deref().is_none_or(|topic| tool_list_of(topic).is_some());
                 let is_bridged = config.topic.as_deref() == Some(TOOL_INVOKE_MCP);
-                if server.is_some() {
+                if config.is_of_scripts() {
+                    self.scripts_elsewhere(set, config);
+                } else if server.is_some() {
                     self.bridged(set, config);
                 } else if config.is_learnt() && is_bridged {
                     let what = missing("server", "the name of an MCP server that a bridge has");
@@ -143,6 +145,22 @@ impl RuleChecker<'_> {
                 let name = ServerName::parse(name).ok()?;
                 self.is_there(at_server(set), &name).then_some(name)
             }
+        }
+    }
+
+    /// Tells what is wrong with a remote tool set that runs scripts.
+    fn scripts_elsewhere(&mut self, set: &str, config: &ToolsetConfig) {
+        let here = ["toolsets", set].map(str::to_owned);
+        for (key, is_given) in [("server", config.server.is_some()), ("tools", !config.tools.is_empty())] {
+            if is_given {
+                let what = "not used with the topic `script.invoke`, whose one tool is `execute_python_script`";
+                self.tell_at(vec![below(&here, &[key])], Part::Key, what);
+            }
+        }
+        if self.tree.get(&path("script")).is_some() {
+            let what = "a daemon with a section `script` takes scripts from this topic, and would get its own; expected no \
+                        such section, or another topic";
+            self.tell_at(vec![below(&here, &["topic"])], Part::Value, what);
         }
     }
 
