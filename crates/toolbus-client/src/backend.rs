@@ -83,6 +83,7 @@ impl BackendParts {
         let (id, effect) = (new_message_id(), self.effect(&call));
         let request = self.request(&call, &id);
         let answer = self.client.run(RemoteCall {
+            from: None,
             request,
             sender: &self.sender,
             id: &id,

@@ -1,6 +1,7 @@
 //! One call of a tool elsewhere, from its request to its end: cancelled, given up, or without an answer after the loss of a
 //! connection.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -8,11 +9,12 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::bus::{BusState, PublishError};
 use toolbus_core::failure::{Cause, ToolFailure, Verdict, verdict};
 use toolbus_core::progress::ProgressSink;
-use toolbus_core::tool::{Effect, ToolOutput};
-use toolbus_protocol::{Code, Outcome, ToolCancelRequest, message_type, topic};
+use toolbus_core::tool::{Effect, Program, ToolOutput};
+use toolbus_protocol::{Code, Outcome, ScriptInvokeResponse, ToolCancelRequest, message_type, topic};
 use tracing::debug;
 
-use crate::{CallReply, Client, ClientError, Expected, ReplyContent, Sender, SignedRequest};
+use crate::inbox::Expectation;
+use crate::{CallReply, Client, ClientError, Expected, Received, ReplyContent, Sender, SignedRequest};
 
 /// Longest wait for the broker before a call is sent.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -38,6 +40,8 @@ pub(crate) struct RemoteCall<'a> {
     pub(crate) sender: &'a Sender,
     /// The id of the call in the request.
     pub(crate) id: &'a str,
+    /// The only program whose answer counts, by its `rb-source`; absent: any that takes the call.
+    pub(crate) from: Option<Arc<str>>,
     /// What repeating it would do, as far as is known.
     pub(crate) effect: Effect,
     /// Where progress is reported.
@@ -69,10 +73,11 @@ impl Client {
     ///
     /// If the call failed or was cancelled, or the connection was lost and no answer has come since.
     pub(crate) async fn run(&self, call: RemoteCall<'_>) -> Result<Option<ToolOutput>, ToolFailure> {
-        let RemoteCall { request, sender, id, effect, progress, cancelled, mut until } = call;
+        let RemoteCall { request, sender, id, from, effect, progress, cancelled, mut until } = call;
         let mut losses = self.state();
         let before = losses.borrow().reconnects;
-        let mut expected = self.expect(&request, progress);
+        let is_script = request.properties.message_type.as_deref() == Some(message_type::SCRIPT_INVOKE_REQUEST);
+        let mut expected = self.expect_as(&request, Expectation { progress, from, answers: 1 });
         let mut is_lost = self.sent(&request, until).await?;
         if is_lost {
             until = until.min(self.clock.now() + LOSS_TIME);
@@ -80,9 +85,11 @@ impl Client {
         loop {
             tokio::select! {
                 received = expected.received() => {
-                    return answered(received.and_then(CallReply::read), id, effect).map(Some);
+                    return answered(received, is_script, id, effect).map(Some);
                 }
-                () = cancelled.cancelled() => return self.cancel(sender, id, &mut expected, effect).await.map(Some),
+                () = cancelled.cancelled() => {
+                    return self.cancel(sender, id, (&mut expected, is_script), effect).await.map(Some);
+                }
                 () = tokio::time::sleep_until(until.into()) => break,
                 () = lost(&mut losses, before), if !is_lost => {
                     is_lost = true;
@@ -130,13 +137,13 @@ impl Client {
         &self,
         sender: &Sender,
         id: &str,
-        expected: &mut Expected,
+        (expected, is_script): (&mut Expected, bool),
         effect: Effect,
     ) -> Result<ToolOutput, ToolFailure> {
         for _ in 0..CANCELS {
             self.tell_cancelled(sender, id).await;
             if let Ok(received) = tokio::time::timeout(CANCEL_PERIOD, expected.received()).await {
-                return answered(received.and_then(CallReply::read), id, effect);
+                return answered(received, is_script, id, effect);
             }
         }
         Err(failed(Cause::Cancelled, "The call was cancelled.", effect))
@@ -156,14 +163,50 @@ pub(crate) async fn lost(state: &mut watch::Receiver<BusState>, before: u64) {
     }
 }
 
-fn answered(answer: Result<CallReply, ClientError>, id: &str, effect: Effect) -> Result<ToolOutput, ToolFailure> {
+fn answered(
+    received: Result<Received, ClientError>,
+    is_script: bool,
+    id: &str,
+    effect: Effect,
+) -> Result<ToolOutput, ToolFailure> {
     let invalid = |text: &str| Err(failed(Cause::InvalidResult, &format!("There is no result: {text}"), effect));
-    match answer.map(|answer| answer.content) {
+    if is_script {
+        let kind = message_type::SCRIPT_INVOKE_RESPONSE;
+        return match received.and_then(|received| received.read::<ScriptInvokeResponse>(kind)) {
+            Ok(response) if response.tool_call_id == id => script_ended(response),
+            Ok(_) => invalid("the answer is that of another call."),
+            Err(ClientError::Tool(error)) => Err(error.into()),
+            Err(error) => invalid(&sentence(&error)),
+        };
+    }
+    match received.and_then(CallReply::read).map(|answer| answer.content) {
         Ok(ReplyContent::Result(result)) if result.tool_call_id != id => invalid("the answer is that of another call."),
         Ok(ReplyContent::Result(result)) => Ok(result.into()),
         Ok(ReplyContent::Error(error)) => Err(error.into()),
         Err(error) => invalid(&sentence(&error)),
     }
+}
+
+/// What a script's end comes to.
+fn script_ended(response: ScriptInvokeResponse) -> Result<ToolOutput, ToolFailure> {
+    let is_success = response.is_success();
+    let ScriptInvokeResponse { tool_call_id: _, output, stderr, exit_code, elapsed_ms } = response;
+    let says = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    // By these words the peers know one that did not end in time.
+    let is_late = |text: &String| text.to_ascii_lowercase().contains("timed out");
+    if exit_code == ScriptInvokeResponse::NOT_RUN
+        && let Some(text) = says(&stderr).filter(is_late)
+    {
+        return Err(ToolFailure::new(Cause::DeadlineExceeded, text));
+    }
+    let written = if is_success { says(&output) } else { says(&output).or_else(|| says(&stderr)) };
+    let written = written.unwrap_or_else(|| "(no output)".to_owned());
+    let result = match is_success {
+        true => ToolOutput::text(written),
+        false => ToolOutput::error(format!("Script failed (exit {exit_code}):\n{written}")),
+    };
+    let elapsed = Duration::from_millis(elapsed_ms);
+    Ok(result.of_program(Program { stdout: output, stderr, exit_code, elapsed }))
 }
 
 /// An error as the end of a sentence.

@@ -15,7 +15,7 @@ use toolbus_protocol::{
     new_message_id,
 };
 
-use crate::inbox::{ClientError, Expected, Inbox, Pending, Received};
+use crate::inbox::{ClientError, Expectation, Expected, Inbox, Pending, Received};
 use crate::sender::{Sender, SignedRequest};
 
 /// Publishes requests and receives their answers.
@@ -216,7 +216,12 @@ impl Client {
     /// Registers interest in the reply to a request that is about to be published, and in the progress reports before it.
     #[must_use]
     pub fn expect(&self, request: &SignedRequest, progress: Option<ProgressSink>) -> Expected {
-        self.pending.expect(request.properties.correlation_id.clone().unwrap_or_default(), progress)
+        self.expect_as(request, Expectation { progress, ..Expectation::default() })
+    }
+
+    /// The same for answers of one sender, or for several.
+    pub(crate) fn expect_as(&self, request: &SignedRequest, expectation: Expectation) -> Expected {
+        self.pending.expect(request.properties.correlation_id.clone().unwrap_or_default(), expectation)
     }
 
     /// Publishes, and waits for the broker's confirm: without limit while the broker is away.

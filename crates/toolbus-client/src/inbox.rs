@@ -1,15 +1,17 @@
 //! What a client receives, and the calls that wait for it.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, watch};
 use toolbus_core::bus::{Bus, Delivery, Ownership, PublishError, Subscription};
 use toolbus_core::progress::{Progress, ProgressSink};
-use toolbus_protocol::{Properties, ToolError, ToolProgress, message_type, new_message_id};
+use toolbus_protocol::{Properties, ToolError, ToolProgress, header, message_type, new_message_id};
 
 /// Unacknowledged deliveries of one client.
 const PREFETCH: u16 = 64;
@@ -73,6 +75,8 @@ pub enum Inbox {
         topics: Vec<String>,
         /// Largest body that is read, in bytes.
         max_body: usize,
+        /// Whether it is bound to a topic of its own name as well: RockBot's programs know no other addresses.
+        is_topic: bool,
     },
     /// An existing queue, which is bound to topics.
     Given {
@@ -96,15 +100,16 @@ pub(crate) struct Opened {
 
 impl Default for Inbox {
     fn default() -> Self {
-        Self::Own { topics: Vec::new(), max_body: usize::MAX }
+        Self::Own { topics: Vec::new(), max_body: usize::MAX, is_topic: false }
     }
 }
 
 impl Inbox {
     pub(crate) fn open(self, bus: &dyn Bus) -> Opened {
         let (subscription, reply_to, trusted) = match self {
-            Self::Own { topics, max_body } => {
+            Self::Own { mut topics, max_body, is_topic } => {
                 let queue = format!("reply.{}", new_message_id());
+                topics.extend(is_topic.then(|| queue.clone()));
                 let (reply_to, ownership) = (queue.clone(), Ownership::Replica);
                 (Subscription { queue, topics, prefetch: PREFETCH, max_body, ownership }, reply_to, None)
             }
@@ -129,7 +134,7 @@ impl Opened {
             let kind = delivery.properties.message_type.as_deref();
             let unclaimed = match kind {
                 _ if !is_trusted => Some(delivery),
-                Some(message_type::TOOLS_CHANGED) => {
+                Some(message_type::TOOLS_CHANGED | message_type::MCP_SERVERS_INDEXED) => {
                     news.send_modify(|count| *count += 1);
                     Some(delivery)
                 }
@@ -151,32 +156,59 @@ impl Opened {
 pub(crate) struct Pending(Mutex<HashMap<String, PendingCall>>);
 
 struct PendingCall {
-    answer: oneshot::Sender<Delivery>,
+    answers: mpsc::Sender<Delivery>,
+    /// Answers that are still taken.
+    left: usize,
+    from: Option<Arc<str>>,
     progress: Option<ProgressSink>,
+}
+
+/// What is waited for.
+pub(crate) struct Expectation {
+    /// Where progress is reported.
+    pub(crate) progress: Option<ProgressSink>,
+    /// The sender whose answers count, by its `rb-source`; absent: any.
+    pub(crate) from: Option<Arc<str>>,
+    /// Answers that are taken, at least 1.
+    pub(crate) answers: usize,
 }
 
 /// A reply that is waited for as long as this is held.
 pub struct Expected {
     correlation: String,
     pending: Arc<Pending>,
-    answer: oneshot::Receiver<Delivery>,
+    answers: mpsc::Receiver<Delivery>,
+}
+
+impl Default for Expectation {
+    fn default() -> Self {
+        Self { progress: None, from: None, answers: 1 }
+    }
 }
 
 impl Pending {
-    pub(crate) fn expect(self: &Arc<Self>, correlation: String, progress: Option<ProgressSink>) -> Expected {
-        let (sender, answer) = oneshot::channel();
-        self.lock().insert(correlation.clone(), PendingCall { answer: sender, progress });
-        Expected { correlation, pending: Arc::clone(self), answer }
+    pub(crate) fn expect(self: &Arc<Self>, correlation: String, expectation: Expectation) -> Expected {
+        let Expectation { progress, from, answers: left } = expectation;
+        let (sender, answers) = mpsc::channel(left.max(1));
+        self.lock().insert(correlation.clone(), PendingCall { answers: sender, left, from, progress });
+        Expected { correlation, pending: Arc::clone(self), answers }
     }
 
     /// Hands a reply to the call that waits for it; returns the delivery if none does.
     pub(crate) fn answer(&self, delivery: Delivery) -> Option<Delivery> {
-        let correlation = delivery.properties.correlation_id.as_deref().unwrap_or_default();
-        let waiting = self.lock().remove(correlation);
-        match waiting {
-            Some(waiting) => waiting.answer.send(delivery).err(),
-            None => Some(delivery),
+        let properties = Arc::clone(&delivery.properties);
+        let correlation = correlation(&properties, &delivery.body);
+        let mut calls = self.lock();
+        let Some(call) = calls.get_mut(&*correlation) else { return Some(delivery) };
+        if call.from.is_some() && call.from.as_deref() != properties.header(header::SOURCE) {
+            return Some(delivery);
         }
+        call.left = call.left.saturating_sub(1);
+        let sent = call.answers.try_send(delivery);
+        if call.left == 0 {
+            calls.remove(&*correlation);
+        }
+        sent.err().map(|(TrySendError::Full(delivery) | TrySendError::Closed(delivery))| delivery)
     }
 
     /// Hands a progress report to the call that waits.
@@ -194,6 +226,23 @@ impl Pending {
     }
 }
 
+/// The id under which an answer is waited for. RockBot's scripts manager names it in the body alone.
+fn correlation<'a>(properties: &'a Properties, body: &[u8]) -> Cow<'a, str> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Named {
+        tool_call_id: String,
+    }
+    let is_script = properties.message_type.as_deref() == Some(message_type::SCRIPT_INVOKE_RESPONSE);
+    match properties.correlation_id.as_deref().unwrap_or_default() {
+        "" if is_script => {
+            let named = serde_json::from_slice::<Named>(body);
+            named.map_or(Cow::Borrowed(""), |named| Cow::Owned(named.tool_call_id))
+        }
+        correlation => Cow::Borrowed(correlation),
+    }
+}
+
 impl Expected {
     /// Waits for the answer, without limit.
     ///
@@ -201,7 +250,7 @@ impl Expected {
     ///
     /// If the bus has been closed, or the answer is too large.
     pub async fn received(&mut self) -> Result<Received, ClientError> {
-        let delivery = (&mut self.answer).await.map_err(|_| ClientError::Closed)?;
+        let delivery = self.answers.recv().await.ok_or(ClientError::Closed)?;
         let Delivery { properties, body, size, settle, .. } = delivery;
         settle.acknowledge().await;
         if size > body.len() {

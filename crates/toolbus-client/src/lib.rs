@@ -38,21 +38,26 @@
 
 #[cfg(feature = "mcp-server")]
 pub mod backend;
+mod bridge;
 mod calling;
 mod client;
 mod connection;
+mod following;
 mod inbox;
 mod invocation;
 #[cfg(feature = "mcp-server")]
 mod listing;
 mod remote;
+mod script;
 mod sender;
 
 pub use client::{CallReply, Client, ReplyContent};
 pub use connection::{BusConnection, ConnectionOptions};
+pub use following::{RemoteFollower, RemoteListing, RemoteNews};
 pub use inbox::{ClientError, Expected, Inbox, Received};
 pub use invocation::Invocation;
-pub use remote::{RemoteDaemons, RemoteTool};
+pub use remote::{BridgedServer, RemoteDaemons, RemoteTool};
+pub use script::{MAX_SCRIPT_SECONDS, RemoteScripts, SCRIPT_GRACE};
 pub use sender::{Sender, SignedRequest};
 pub use toolbus_broker::rabbitmq::{SettingsError, Tls};
 pub use toolbus_core::caller::AgentName;

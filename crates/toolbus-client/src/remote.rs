@@ -3,11 +3,12 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use toolbus_core::bus::Bus;
-use toolbus_core::caller::{Caller, MAX_HOPS};
+use toolbus_core::caller::{AgentName, Caller, MAX_HOPS};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Effect, Executor, ToolCall, ToolOutput};
-use toolbus_protocol::{ToolInvokeRequest, header, new_message_id};
+use toolbus_protocol::{ToolInvokeRequest, header, new_message_id, topic};
 
 use crate::calling::RemoteCall;
 use crate::{Client, Inbox, Sender, SignedRequest};
@@ -23,9 +24,12 @@ pub struct RemoteDaemons {
 
 struct RemoteParts {
     bus: Arc<dyn Bus>,
+    name: String,
     login: Option<String>,
     max_answer: usize,
     client: OnceLock<Client>,
+    /// Counts calls that other daemons refused although the definitions here allowed them.
+    refused: watch::Sender<u64>,
 }
 
 /// Runs one tool of another daemon.
@@ -35,31 +39,61 @@ pub struct RemoteTool {
     topic: Arc<str>,
     name: Arc<str>,
     effect: Effect,
+    bridged: Option<BridgedServer>,
+}
+
+/// An MCP server that a bridge has: Toolbus, or RockBot's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BridgedServer {
+    /// The server.
+    pub server: Arc<str>,
+    /// The bridge whose answers count, by its `rb-source`; absent: any. Each bridge of the bus answers each call.
+    pub bridge: Option<Arc<str>>,
 }
 
 impl RemoteDaemons {
-    /// Opens nothing. `login` is the user of this daemon at the broker, `max_answer` the largest answer that is read, in
-    /// bytes.
+    /// Opens nothing. `name` is that of this daemon, `login` its user at the broker, `max_answer` the largest answer that
+    /// is read, in bytes.
     #[must_use]
-    pub fn new(bus: Arc<dyn Bus>, login: Option<String>, max_answer: usize) -> Self {
-        Self { parts: Arc::new(RemoteParts { bus, login, max_answer, client: OnceLock::new() }) }
+    pub fn new(bus: Arc<dyn Bus>, name: String, login: Option<String>, max_answer: usize) -> Self {
+        let (client, refused) = (OnceLock::new(), watch::Sender::new(0));
+        Self { parts: Arc::new(RemoteParts { bus, name, login, max_answer, client, refused }) }
     }
 
     /// What runs a tool of the daemon that takes calls from `topic`. `name` is the one by which it is called here, `effect`
     /// what repeating a call would do.
     #[must_use]
     pub fn tool(&self, topic: impl Into<Arc<str>>, name: Arc<str>, effect: Effect) -> RemoteTool {
-        RemoteTool { daemons: self.clone(), topic: topic.into(), name, effect }
+        RemoteTool { daemons: self.clone(), topic: topic.into(), name, effect, bridged: None }
     }
 
-    fn client(&self) -> &Client {
-        let RemoteParts { bus, max_answer, .. } = &*self.parts;
-        let inbox = || Inbox::Own { topics: Vec::new(), max_body: *max_answer };
+    pub(crate) fn client(&self) -> &Client {
+        let RemoteParts { bus, name, max_answer, .. } = &*self.parts;
+        // Where other daemons announce that what this one may use there has changed.
+        let topics = |agent: AgentName| vec![topic::tools_changed(agent.as_str()), topic::mcp_servers(agent.as_str())];
+        let topics = AgentName::parse(name).ok().map(topics).unwrap_or_default();
+        let inbox = || Inbox::Own { topics, max_body: *max_answer, is_topic: true };
         self.parts.client.get_or_init(|| Client::start(Arc::clone(bus), "", inbox()))
     }
 
+    fn refused(&self) {
+        self.parts.refused.send_modify(|count| *count += 1);
+    }
+
+    /// Changes when a call has been refused that the definitions here allowed: those of the other daemon may be others now.
+    pub(crate) fn refusals(&self) -> watch::Receiver<u64> {
+        self.parts.refused.subscribe()
+    }
+
+    /// The daemon itself, as it asks others: an agent of its name, if that is the name of one.
+    pub(crate) fn itself(&self) -> Sender {
+        let RemoteParts { name, login, .. } = &*self.parts;
+        let agent = AgentName::parse(name).ok();
+        Sender { agent, unknown: Some(name.clone()), login: login.clone(), ..Sender::default() }
+    }
+
     /// Who asks, as the other daemon is told.
-    fn sender(&self, caller: &Caller) -> Sender {
+    pub(crate) fn sender(&self, caller: &Caller) -> Sender {
         let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
         Sender {
             agent: caller.agent.clone(),
@@ -73,16 +107,27 @@ impl RemoteDaemons {
 }
 
 impl RemoteTool {
-    /// A call that was not made, without the topic and the broker's texts: these are for the log.
-    fn unreachable(&self, failure: ToolFailure) -> ToolFailure {
-        if failure.cause != Cause::ConnectFailed {
-            return failure;
-        }
-        let text = format!("Tool '{}' was not called: no daemon takes its calls now.", self.name);
-        ToolFailure { message: text, detail: Some(failure.message), ..failure }
+    /// The same tool as one of an MCP server that a bridge has.
+    #[must_use]
+    pub fn of_server(self, bridged: BridgedServer) -> Self {
+        Self { bridged: Some(bridged), ..self }
     }
 
-    fn request(&self, client: &Client, sender: &Sender, call: &ToolCall, id: &str, hops: u8) -> SignedRequest {
+    fn failed(&self, failure: ToolFailure) -> ToolFailure {
+        if matches!(failure.cause, Cause::UnknownTool | Cause::InvalidArguments) {
+            self.daemons.refused();
+        }
+        unreachable(&self.name, failure)
+    }
+
+    fn request(
+        &self,
+        client: &Client,
+        sender: &Sender,
+        call: &ToolCall,
+        id: &str,
+        hops: (String, String),
+    ) -> SignedRequest {
         let body = ToolInvokeRequest {
             tool_call_id: Some(id.to_owned()),
             tool_name: call.tool.as_ref().to_owned(),
@@ -99,35 +144,60 @@ impl RemoteTool {
         let wanted = wanted.map(|name| (header::on_the_wire(name), "1".to_owned()));
         let key = call.idempotency_key.as_deref();
         let key = key.map(|key| (header::on_the_wire(header::IDEMPOTENCY_KEY), key.to_owned()));
-        let hops = (header::on_the_wire(header::HOPS), hops.to_string());
-        Arc::make_mut(&mut request.properties).headers.extend(wanted.chain(key).chain([hops]));
+        let server = self.bridged.as_ref().map(|bridged| bridged.server.as_ref().to_owned());
+        let server = server.map(|server| (header::on_the_wire(header::MCP_SERVER), server));
+        let headers = wanted.chain(key).chain([hops]).chain(server);
+        Arc::make_mut(&mut request.properties).headers.extend(headers);
         sender.sign(request)
     }
 }
 
+/// The header of a call that is passed on once more.
+///
+/// # Errors
+///
+/// If as many daemons as may have passed it on already.
+pub(crate) fn next_hop(tool: &str, caller: &Caller) -> Result<(String, String), ToolFailure> {
+    let hops = caller.hops + 1;
+    if hops > MAX_HOPS {
+        let text = format!(
+            "Tool '{tool}' was not called: {MAX_HOPS} daemons have passed the call on already, perhaps in a circle."
+        );
+        return Err(ToolFailure::new(Cause::NotAllowed, text));
+    }
+    Ok((header::on_the_wire(header::HOPS), hops.to_string()))
+}
+
+/// A call that was not made, without the topic and the broker's texts: these are for the log.
+pub(crate) fn unreachable(tool: &str, failure: ToolFailure) -> ToolFailure {
+    if failure.cause != Cause::ConnectFailed {
+        return failure;
+    }
+    let text = format!("Tool '{tool}' was not called: no daemon takes its calls now.");
+    ToolFailure { message: text, detail: Some(failure.message), ..failure }
+}
+
 impl Executor for RemoteTool {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let hops = call.caller.hops + 1;
-        if hops > MAX_HOPS {
-            let text = format!(
-                "Tool '{}' was not called: {MAX_HOPS} daemons have passed the call on already, perhaps in a circle.",
-                self.name
-            );
-            return Err(ToolFailure::new(Cause::NotAllowed, text));
-        }
+        let hops = next_hop(&self.name, &call.caller)?;
         let client = self.daemons.client();
-        client.connected(&call.cancelled, call.deadline).await.map_err(|failure| self.unreachable(failure))?;
+        client.connected(&call.cancelled, call.deadline).await.map_err(|failure| unreachable(&self.name, failure))?;
         let (id, sender) = (new_message_id(), self.daemons.sender(&call.caller));
         let answer = client.run(RemoteCall {
             request: self.request(client, &sender, &call, &id, hops),
             sender: &sender,
             id: &id,
+            from: self.bridged.as_ref().and_then(|bridged| bridged.bridge.clone()),
             effect: self.effect,
             progress: call.progress.clone(),
             cancelled: &call.cancelled,
             until: call.deadline,
         });
-        let answer = answer.await.map_err(|failure| self.unreachable(failure))?;
+        let answer = answer.await.map_err(|failure| self.failed(failure))?;
+        if answer.is_none() && self.bridged.is_some() {
+            // Another bridge may have the server now.
+            self.daemons.refused();
+        }
         answer.ok_or_else(|| ToolCall { tool: Arc::clone(&self.name), ..call }.timed_out(None))
     }
 }

@@ -165,7 +165,7 @@ impl ControlService {
         }
         match &*delivery.routing_key {
             topic::TOOL_CANCEL => self.cancel(delivery, asked),
-            topic::TOOL_LIST => self.list(delivery, asked).await,
+            topic if topic::is_tool_list(topic) => self.list(delivery, asked).await,
             topic::TOOL_HINTS => self.hint(delivery, asked).await,
             topic::TOOL_PING => Ok(Some(self.ping(asked))),
             topic::TOOL_SESSION_END => self.end_session(delivery, asked),
@@ -210,7 +210,7 @@ impl ControlService {
         let expected = match (self.answerers.get(&*delivery.routing_key), &*delivery.routing_key) {
             (Some(answerer), _) => answerer.message_type(),
             (None, topic::TOOL_CANCEL) => Some(message_type::TOOL_CANCEL_REQUEST),
-            (None, topic::TOOL_LIST) => Some(message_type::TOOL_LIST_REQUEST),
+            (None, topic) if topic::is_tool_list(topic) => Some(message_type::TOOL_LIST_REQUEST),
             (None, topic::TOOL_HINTS) => Some(message_type::TOOL_HINTS_REQUEST),
             (None, topic::TOOL_PING) => Some(message_type::PING),
             (None, _) => Some(message_type::SESSION_END),

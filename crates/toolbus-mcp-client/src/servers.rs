@@ -31,6 +31,7 @@ use crate::status::ServerStatus;
 use crate::supervise::Timeouts;
 
 pub use self::control::ServerControl;
+pub use self::definition::{Definitions, ToolSource, ToolsetPlace, definitions_elsewhere};
 pub use crate::status::{MAX_SUMMARY, ServerDescription};
 
 /// Timeout of the first attempts before names are kept.

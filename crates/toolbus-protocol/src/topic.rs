@@ -27,6 +27,20 @@ pub const MCP_REFRESH: &str = "tool.meta.mcp.refresh";
 /// Requests about MCP servers.
 pub const MCP_MANAGE: &str = "mcp.manage";
 
+/// Where the daemons that take calls from the topic `invoke` are asked for their tools, and no other daemon: `tool.list.X`
+/// for `tool.invoke.X`. Absent for a topic that does not begin so.
+#[must_use]
+pub fn tool_list_of(invoke: &str) -> Option<String> {
+    let rest = invoke.strip_prefix(TOOL_INVOKE)?;
+    (rest.is_empty() || rest.starts_with('.')).then(|| format!("{TOOL_LIST}{rest}"))
+}
+
+/// Whether `topic` is one on which daemons are asked for their tools.
+#[must_use]
+pub fn is_tool_list(topic: &str) -> bool {
+    topic.strip_prefix(TOOL_LIST).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 /// Where `agent` hears which MCP servers there are for it.
 #[must_use]
 pub fn mcp_servers(agent: &str) -> String {
@@ -180,7 +194,23 @@ impl<'a> Iterator for Words<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::{is_tool_list, matches, tool_list_of};
+
+    #[test]
+    fn each_topic_of_calls_has_a_topic_of_lists() {
+        let table = [
+            ("tool.invoke", Some("tool.list")),
+            ("tool.invoke.lab", Some("tool.list.lab")),
+            ("tool.invoke.a.b", Some("tool.list.a.b")),
+            ("tool.invoker", None),
+            ("lab.calls", None),
+        ];
+        for (invoke, list) in table {
+            assert_eq!(tool_list_of(invoke).as_deref(), list, "{invoke}");
+            assert!(list.is_none_or(is_tool_list), "{invoke}");
+        }
+        assert!(!is_tool_list("tool.listing") && !is_tool_list("tool.lis"));
+    }
 
     #[test]
     fn patterns_match_as_a_topic_exchange_does() {

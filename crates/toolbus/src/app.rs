@@ -11,6 +11,7 @@ mod parts;
 mod pins;
 mod pipelines;
 mod reload;
+mod remote;
 mod replicas;
 mod schedule;
 mod scripts;
@@ -65,6 +66,7 @@ use toolbus_trust::scan::RulesError;
 use self::guides::{CurrentGuides, CurrentSearch};
 use self::parts::shown;
 use self::reload::Change;
+use self::remote::RemoteSets;
 use self::replicas::{Announcement, Replicas};
 use self::store_files::StoreFiles;
 use self::watch::FileWatch;
@@ -129,6 +131,7 @@ pub struct App {
     announcer: Option<Announcer>,
     subagents: Option<Subagents>,
     daemons: RemoteDaemons,
+    remote: RemoteSets,
     /// Cancelled when tasks are published no more.
     stop_scheduling: CancellationToken,
     scheduler: JoinSet<()>,
@@ -319,6 +322,12 @@ impl App {
             let parts = (policy.clone(), switches, registrar.clone());
             Replicas::new(redis, parts, digest.subscribe(), own, state)
         });
+        let others: Arc<dyn PendingTools> = match &servers {
+            Some(servers) => Arc::new(servers.bridge().clone()),
+            None => Arc::new(AllArrived),
+        };
+        let remote = RemoteSets::new(policy.registry().clone(), daemons.clone(), others);
+        let of_remote = remote.clone();
         let health = Arc::new(Health::new(HealthSources {
             bus: bus.state(),
             shared: shared.clone(),
@@ -327,6 +336,7 @@ impl App {
             load: Arc::clone(&load),
             breakers: gates.breakers().clone(),
             servers: shown(servers.as_ref()),
+            remote: Box::new(move || of_remote.status()),
             scripts: Box::new(move || of_scripts.status()),
             required_tools: config.tools.required.clone(),
             required_servers: if has_servers { config.mcp.required.clone() } else { Vec::new() },
@@ -337,10 +347,6 @@ impl App {
             Some(daemon) => Arc::clone(&daemon.audit) as Arc<dyn Audit>,
             None => Arc::new(Discard),
         };
-        let pending: Arc<dyn PendingTools> = match &servers {
-            Some(servers) => Arc::new(servers.bridge().clone()),
-            None => Arc::new(AllArrived),
-        };
         let dispatcher = Dispatcher::new(
             listen::settings(config, redactor.clone(), ledger.clone(), memory.as_ref(), &budget),
             Arc::clone(&gates),
@@ -348,7 +354,7 @@ impl App {
             Arc::clone(&recorder),
             Arc::clone(&audit),
             load,
-            pending,
+            Arc::new(remote.clone()),
         );
         let pipelines = pipelines::new(config, &policy, Arc::new(dispatcher.clone()));
         policy.registry().register_all(pipelines::tool(config, pipelines.as_ref()).into_iter().collect())?;
@@ -379,6 +385,7 @@ impl App {
             announcer,
             subagents,
             daemons,
+            remote,
             stop_scheduling: CancellationToken::new(),
             scheduler: JoinSet::new(),
             store_files: Some(store_files),
@@ -411,9 +418,10 @@ impl App {
         Ok(app)
     }
 
-    /// Starts the MCP servers of the configuration, and those that callers have registered. Comes before
-    /// [`Self::listen`], so that each call finds the servers that there are to be.
+    /// Starts the MCP servers of the configuration, and those that callers have registered, and follows other daemons. Comes
+    /// before [`Self::listen`], so that each call finds the servers that there are to be.
     pub async fn start_servers(&mut self) {
+        self.remote.apply(&self.config);
         if let Some(servers) = &self.servers {
             servers.apply(&self.config, self.plan(&self.config).0);
         }
@@ -474,6 +482,7 @@ impl App {
         if let Some(announcement) = self.announcement.take() {
             announcement.end().await;
         }
+        self.remote.stop();
         self.sessions.shutdown().await;
         if let Some(servers) = &self.servers {
             servers.bridge().shutdown().await;

@@ -14,7 +14,8 @@ mod slots;
 pub use auth::HttpAuth;
 pub use health::{
     Blocker, BrokerStatus, Build, ConsumerStatus, Counts, DaemonHealth, Health, HealthSources, LastReload, McpAdmin,
-    McpServerHealth, NoServers, OpenBreaker, Readiness, ReloadCounts, ReloadReport, ScriptStatus,
+    McpServerHealth, NoServers, OpenBreaker, Readiness, ReloadCounts, ReloadReport, RemotePhase, RemoteSetHealth,
+    ScriptStatus,
 };
 pub use listeners::{AdminSocket, HttpServer, HttpState, ListenError, Listeners, ListenersError, SocketError};
 pub use shared::{Replica, ReplicaCounts, ReplicaSummary, SharedState};

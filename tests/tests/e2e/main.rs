@@ -20,6 +20,7 @@ mod documents;
 mod drain;
 mod guides;
 mod identity;
+mod learnt;
 mod least_privilege;
 mod lifecycle;
 mod limits;

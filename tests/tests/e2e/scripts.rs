@@ -3,6 +3,7 @@
 
 mod answers;
 mod confined;
+mod elsewhere;
 mod levels;
 mod life;
 mod memory;

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod breakers;
+mod bridged;
 mod openrouter;
 mod own_names;
 mod peer;

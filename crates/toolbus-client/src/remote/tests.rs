@@ -43,7 +43,7 @@ impl Lab {
             max_body: usize::MAX,
             ownership: Ownership::Replica,
         });
-        let daemons = RemoteDaemons::new(Arc::new(bus.connect()), None, MAX_ANSWER);
+        let daemons = RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, MAX_ANSWER);
         Self { bus, requests, tool: daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful) }
     }
 
@@ -250,7 +250,7 @@ async fn a_cancelled_call_is_cancelled_there() {
 
 #[tokio::test(start_paused = true)]
 async fn no_daemon_is_told_without_its_topic_and_a_circle_is_not_gone_round() {
-    let daemons = RemoteDaemons::new(Arc::new(Embedded::new()), None, MAX_ANSWER);
+    let daemons = RemoteDaemons::new(Arc::new(Embedded::new()), "front".to_owned(), None, MAX_ANSWER);
     let tool = daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful);
     let failure = tool.execute(call(ana())).await.unwrap_err();
     assert_eq!(failure.cause, Cause::ConnectFailed);

@@ -82,6 +82,13 @@ pub(super) async fn all(connection: &Connection) -> Result<ServerListing, Servic
 }
 
 impl ServerListing {
+    /// A list that came as one.
+    pub(crate) fn of(tools: Vec<Value>) -> Self {
+        let (mut listed, mut bytes) = (Self::default(), 0);
+        listed.add_definitions(tools, &mut bytes);
+        listed
+    }
+
     fn add(&mut self, page: ListToolsResult, bytes: &mut usize) -> Option<String> {
         for tool in page.tools {
             *bytes += size(&tool);
@@ -97,10 +104,16 @@ impl ServerListing {
         let Some(Value::Array(tools)) = page.get_mut("tools").map(Value::take) else {
             return Err(ServiceError::UnexpectedResponse);
         };
-        for definition in tools {
+        self.add_definitions(tools, bytes);
+        Ok(page.get("nextCursor").and_then(Value::as_str).map(str::to_owned))
+    }
+
+    /// Adds definitions until there is no more room.
+    fn add_definitions(&mut self, definitions: Vec<Value>, bytes: &mut usize) {
+        for definition in definitions {
             *bytes += size(&definition);
             if self.is_full(*bytes) {
-                return Ok(None);
+                return;
             }
             let name = definition.get("name").and_then(Value::as_str).map(|name| shown(name, MAX_NAME));
             match serde_json::from_value(definition) {
@@ -111,7 +124,6 @@ impl ServerListing {
                 }),
             }
         }
-        Ok(page.get("nextCursor").and_then(Value::as_str).map(str::to_owned))
     }
 
     fn is_full(&mut self, bytes: usize) -> bool {

@@ -14,6 +14,7 @@ use toolbus_trust::scan::Scanner;
 use toolbus_trust::text;
 
 use super::schema;
+use crate::client::ServerListing;
 use crate::spec::ServerSpec;
 use crate::status::{CleanedTexts, HiddenTool};
 
@@ -26,26 +27,62 @@ const MAX_TIME: Duration = Duration::from_secs(20);
 /// Most hidden tools that are named.
 const MAX_HIDDEN: usize = 200;
 
-/// What a server offers, as far as it can be used.
+/// What a server or another daemon offers, as far as it can be used.
 #[derive(Debug, Default)]
-pub(crate) struct Definitions {
+pub struct Definitions {
     /// Tools that can be called, sorted by name.
-    pub(crate) tools: Vec<ToolDescriptor>,
+    pub tools: Vec<ToolDescriptor>,
     /// Tools that cannot, sorted by name; of more than 200 the last entry says how many there are.
-    pub(crate) hidden: Vec<HiddenTool>,
+    pub hidden: Vec<HiddenTool>,
     /// What was taken out of the texts of tools that can be called, sorted by their names.
-    pub(crate) cleaned: Vec<CleanedTexts>,
+    pub cleaned: Vec<CleanedTexts>,
 }
 
-/// The tool set that a server backs.
+/// The tool set that a server or another daemon backs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ToolsetPlace {
+pub struct ToolsetPlace {
     /// Name of the set.
-    pub(crate) set: Arc<str>,
+    pub set: Arc<str>,
     /// What published names begin with, before a dot.
-    pub(crate) prefix: Arc<str>,
+    pub prefix: Arc<str>,
     /// Whether each session has a server of its own.
-    pub(crate) needs_session: bool,
+    pub needs_session: bool,
+}
+
+/// Where listed tools come from, and what is made of them.
+#[derive(Debug)]
+pub struct ToolSource {
+    /// The source that the tools are registered under.
+    pub source: Arc<str>,
+    /// The kind of backend, as answers name it.
+    pub provider: &'static str,
+    /// What it is, for tools that do not describe themselves: `MCP server NAME`.
+    pub title: String,
+    /// The MCP server that has the tools, if it is one.
+    pub server: Option<Arc<str>>,
+    /// How its tools are called, without what a tool set adds.
+    pub naming: Naming,
+    /// The tool set that it backs; `None` for plain tools.
+    pub place: Option<ToolsetPlace>,
+    /// What is done about arguments that its schemas do not allow.
+    pub validation: Validation,
+    /// Longest run of one call; absent: the daemon's.
+    pub tool_timeout: Option<Duration>,
+}
+
+impl ToolSource {
+    fn of_server(spec: &ServerSpec, place: Option<&ToolsetPlace>) -> Self {
+        Self {
+            source: Arc::clone(spec.name.source()),
+            provider: "mcp",
+            title: format!("MCP server {}", spec.name),
+            server: Some(Arc::clone(spec.name.as_str())),
+            naming: spec.naming.clone(),
+            place: place.cloned(),
+            validation: spec.validation,
+            tool_timeout: spec.tool_timeout,
+        }
+    }
 }
 
 /// Why a tool is hidden.
@@ -83,6 +120,17 @@ pub(crate) fn definitions(
     definitions_until(&|| clock.now() >= end, spec, place, listed, unreadable, scanner)
 }
 
+/// Sorts out what another daemon listed, as an MCP server would list it, within the limits for the list of one server.
+///
+/// Compiles each schema and scans each text, so that a long list costs seconds: not to be called where others wait.
+#[must_use]
+pub fn definitions_elsewhere(source: &ToolSource, listed: Vec<Value>, scanner: &Scanner, clock: Clock) -> Definitions {
+    let ServerListing { tools, mut unreadable, cut } = ServerListing::of(listed);
+    unreadable.extend(cut.map(|reason| HiddenTool { name: "…".to_owned(), reason }));
+    let end = clock.now() + MAX_TIME;
+    sorted_out(&|| clock.now() >= end, source, &|_| true, tools, unreadable, scanner)
+}
+
 fn definitions_until(
     is_late: &dyn Fn() -> bool,
     spec: &ServerSpec,
@@ -91,19 +139,31 @@ fn definitions_until(
     unreadable: Vec<HiddenTool>,
     scanner: &Scanner,
 ) -> Definitions {
-    let source = spec.name.source();
-    let naming = Naming { set: place.map(|place| Arc::clone(&place.prefix)), ..spec.naming.clone() };
+    let admits = |name: &str| spec.tools.admits(name);
+    sorted_out(is_late, &ToolSource::of_server(spec, place), &admits, listed, unreadable, scanner)
+}
+
+fn sorted_out(
+    is_late: &dyn Fn() -> bool,
+    source: &ToolSource,
+    admits: &dyn Fn(&str) -> bool,
+    listed: Vec<rmcp::model::Tool>,
+    unreadable: Vec<HiddenTool>,
+    scanner: &Scanner,
+) -> Definitions {
+    let set = source.place.as_ref().map(|place| Arc::clone(&place.prefix));
+    let naming = Naming { set, ..source.naming.clone() };
     let mut own_names: Vec<String> = Vec::new();
     let (mut tools, mut hidden, mut cleaned, mut seen) = (Vec::new(), unreadable, Vec::new(), HashSet::new());
     for tool in listed {
         if !naming.renamed.is_empty() {
             own_names.push(tool.name.to_string());
         }
-        if !spec.tools.admits(&tool.name) {
+        if !admits(&tool.name) {
             continue;
         }
-        let descriptor = descriptor(spec, source, place, &naming, &tool, &mut seen).and_then(|descriptor| {
-            check(&tool, spec.validation, is_late)?;
+        let descriptor = descriptor(source, &naming, &tool, &mut seen).and_then(|descriptor| {
+            check(&tool, source.validation, is_late)?;
             Ok(descriptor)
         });
         match descriptor {
@@ -128,9 +188,7 @@ fn definitions_until(
 }
 
 fn descriptor(
-    spec: &ServerSpec,
-    source: &Arc<str>,
-    place: Option<&ToolsetPlace>,
+    source: &ToolSource,
     naming: &Naming,
     tool: &rmcp::model::Tool,
     seen: &mut HashSet<String>,
@@ -163,20 +221,20 @@ fn descriptor(
     }
     Ok(ToolDescriptor {
         title: titles(tool).find(|title| says_something(title)).map(str::to_owned),
-        description: description(spec, tool),
+        description: description(source, tool),
         parameters: Some(Arc::new(parameters(&tool.input_schema))),
         output_schema: output_schema(tool),
         effect: effect(tool.annotations.as_ref()),
-        timeout: spec.tool_timeout,
-        own_name: (place.is_none() && published != name).then(|| name.into()),
-        toolset: place.map(|place| Membership {
+        timeout: source.tool_timeout,
+        own_name: (source.place.is_none() && published != name).then(|| name.into()),
+        toolset: source.place.as_ref().map(|place| Membership {
             set: Arc::clone(&place.set),
             name: name.into(),
             needs_session: place.needs_session,
         }),
-        server: Some(Arc::clone(spec.name.as_str())),
-        validation: spec.validation,
-        ..ToolDescriptor::new(published, Arc::clone(source), "mcp")
+        server: source.server.clone(),
+        validation: source.validation,
+        ..ToolDescriptor::new(published, Arc::clone(&source.source), source.provider)
     })
 }
 
@@ -203,10 +261,10 @@ fn titles(tool: &rmcp::model::Tool) -> impl Iterator<Item = &str> {
     [tool.title.as_deref(), tool.annotations.as_ref().and_then(|hints| hints.title.as_deref())].into_iter().flatten()
 }
 
-fn description(spec: &ServerSpec, tool: &rmcp::model::Tool) -> String {
+fn description(source: &ToolSource, tool: &rmcp::model::Tool) -> String {
     let mut texts = tool.description.as_deref().into_iter().chain(titles(tool));
     let text = texts.find(|text| says_something(text)).map(str::to_owned);
-    text.unwrap_or_else(|| format!("Tool {} of MCP server {}.", tool.name, spec.name))
+    text.unwrap_or_else(|| format!("Tool {} of {}.", tool.name, source.title))
 }
 
 /// Whether there is anything to see in a text.

@@ -187,7 +187,10 @@ fn queues(config: &Config) -> Vec<(Subscription, Takes)> {
             Takes::Requests,
         )
     };
-    let control = names(&[topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING]);
+    // Other daemons ask on the topics of their own for the tools behind a topic of calls; no one asks a sidecar so.
+    let lists = config.invoke.topics.iter().filter_map(|topic| topic::tool_list_of(topic));
+    let mut control: Vec<String> = names(&[topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING]);
+    control.extend(lists.filter(|topic| *topic != topic::TOOL_LIST));
     let of_replica = names(&[topic::TOOL_CANCEL, topic::TOOL_SESSION_END]);
     let calls = |role, name: &str, topics| {
         let (queue, prefetch, max_body) = (format!("{prefix}.{name}"), config.invoke.prefetch(), max_body(config));

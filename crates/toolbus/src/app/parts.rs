@@ -92,7 +92,7 @@ pub(super) fn tools(
 /// What makes calls at other daemons of the bus.
 pub(super) fn daemons(config: &Config, bus: &Arc<dyn Bus>) -> RemoteDaemons {
     let max_answer = usize::try_from(config.results.max_size.bytes()).unwrap_or(usize::MAX);
-    RemoteDaemons::new(Arc::clone(bus), config.bus.url.login(), max_answer)
+    RemoteDaemons::new(Arc::clone(bus), config.bus.name.clone(), config.bus.url.login(), max_answer)
 }
 
 /// The policy of the configuration for the tools of `registry`.

@@ -151,6 +151,7 @@ impl App {
         if let Some(servers) = &self.servers {
             servers.apply(&next, placed);
         }
+        self.remote.apply(&next);
         self.config = merged;
         self.digest.send_replace(self.config.digest());
         let now = names(&self.policy);

@@ -114,6 +114,13 @@ fn shown(daemon: &DaemonStatus) -> String {
         let error = server.last_error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
         add(if number == 0 { "servers" } else { "" }, format!("{} {}{error}", server.name, server.phase.as_str()));
     }
+    for (number, set) in status.remote.iter().enumerate() {
+        let error = set.last_error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
+        let rivals = set.rivals.join(", ");
+        let rivals = if rivals.is_empty() { rivals } else { format!("; calls also run at {rivals}") };
+        let text = format!("{} {}, {} tools{rivals}{error}", set.name, set.phase.as_str(), set.tools);
+        add(if number == 0 { "remote sets" } else { "" }, text);
+    }
     for problem in &status.mcp_problems {
         add("problem", problem.clone());
     }

@@ -166,7 +166,7 @@ impl Config {
         }
         let known: BTreeSet<&ServerName> = found.specs.iter().map(|spec| &spec.name).collect();
         let missing = self.toolsets.iter().filter_map(|(set, config)| {
-            let server = config.server.as_deref()?;
+            let server = config.server.as_deref().filter(|_| config.kind == Kind::Mcp)?;
             let is_there = ServerName::parse(server).is_ok_and(|name| known.contains(&name));
             (!is_there).then(|| format!("toolsets.{set}: there is no MCP server `{server}` now"))
         });

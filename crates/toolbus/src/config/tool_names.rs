@@ -10,7 +10,7 @@ use toolbus_scripts::{commands, tool};
 
 use super::mcp::{MANAGEMENT_SOURCE, MANAGEMENT_TOOLS};
 use super::tools::{ToolsConfig, builtin};
-use super::toolsets::{ToolsetMembers, Toolsets};
+use super::toolsets::{ToolsetMembers, Toolsets, source};
 use super::{AgentConfig, Config};
 
 /// The source of endpoints.
@@ -79,7 +79,24 @@ pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
     let script = has_scripts.then(|| plain(tool::SOURCE, EXECUTE_PYTHON_SCRIPT, None));
     let own_tools = of_sections.into_iter().map(|tool| plain(tool.source, tool.name, None));
     let web = web.into_iter().map(|name| plain(toolbus_web::SOURCE, name, None));
-    builtin.chain(endpoints).chain(web).chain(commands).chain(own).chain(script).chain(own_tools).collect()
+    let remote = toolsets.iter().flat_map(|(set, config)| {
+        let tool = |name: String| {
+            let parameters = schema(config.tools.get(&name).and_then(|tool| tool.parameters.as_deref()));
+            let (source, bare_name) = (source(set).into(), name.as_str().into());
+            let tool = KnownTool { source, bare_name, parameters, set: Some(set.clone()) };
+            (Arc::<str>::from(format!("{}.{name}", config.prefix(set))), tool)
+        };
+        config.written_names().map(tool).collect::<Vec<_>>()
+    });
+    builtin
+        .chain(endpoints)
+        .chain(remote)
+        .chain(web)
+        .chain(commands)
+        .chain(own)
+        .chain(script)
+        .chain(own_tools)
+        .collect()
 }
 
 /// A tool that a section brings along.

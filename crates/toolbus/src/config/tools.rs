@@ -21,7 +21,7 @@ use toolbus_web::WebError;
 use super::Config;
 use super::agents::is_default;
 use super::pattern::ToolPattern;
-use super::toolsets::{Scope, ToolsetMembers};
+use super::toolsets::{self, Scope, ToolsetMembers};
 
 /// The tools that the daemon brings along, and limits for any tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -196,6 +196,14 @@ impl Config {
         let mut tools = Vec::new();
         for (set, config) in &self.toolsets {
             let Some(topic) = &config.topic else { continue };
+            if config.is_of_scripts() {
+                let descriptor = toolsets::scripts_descriptor((set, config));
+                let executor = daemons.scripts(Arc::clone(&descriptor.name));
+                let mut tool = Tool::new(descriptor, executor);
+                self.limit(&mut tool);
+                tools.push(tool);
+                continue;
+            }
             for (name, tool) in &config.tools {
                 let descriptor = tool.descriptor((set, config), name);
                 let descriptor = descriptor.map_err(|error| ToolsError::Remote { name: name.clone(), error })?;
@@ -231,7 +239,7 @@ impl Config {
         let script = self.script.iter().map(|_| EXECUTE_PYTHON_SCRIPT.into());
         let own = self.own_tools().into_iter().map(|tool| tool.name.into());
         let remote = self.toolsets.iter().flat_map(|(set, config)| {
-            config.tools.keys().map(move |name| format!("{}.{name}", config.prefix(set)).into())
+            config.written_names().map(move |name| format!("{}.{name}", config.prefix(set)).into())
         });
         builtin.chain(own).chain(remote).chain(endpoints).chain(web).chain(commands).chain(script).collect()
     }

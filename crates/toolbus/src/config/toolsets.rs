@@ -2,15 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use toolbus_client::{MAX_SCRIPT_SECONDS, SCRIPT_GRACE};
 use toolbus_config::HumanDuration;
 use toolbus_core::tool::{Effect, Membership, ToolDescriptor};
 use toolbus_core::{Parameters, ParametersError};
+use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
+use toolbus_protocol::topic::SCRIPT_INVOKE;
 
 /// The kind of backend, as answers name it.
-const PROVIDER: &str = "remote";
+pub(crate) const PROVIDER: &str = "remote";
 
 /// Tool sets by name.
 pub type Toolsets = BTreeMap<String, ToolsetConfig>;
@@ -32,7 +37,8 @@ pub struct ToolsetConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 10_000), extend("items" = {"type": "string", "format": "toolbus-name"}))]
     pub endpoints: Vec<String>,
-    /// For "mcp": the MCP server whose tools it consists of. They are no plain tools.
+    /// For "mcp": the MCP server whose tools it consists of. They are no plain tools. For "remote" with the topic
+    /// "tool.invoke.mcp": an MCP server that a bridge has, another daemon or one of RockBot's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "toolbus-mcp-server"))]
     pub server: Option<String>,
@@ -40,7 +46,8 @@ pub struct ToolsetConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "toolbus-topic"))]
     pub topic: Option<String>,
-    /// For "remote": its tools, by the names that the other daemon knows them by.
+    /// For "remote": its tools, by the names that the other daemon knows them by. Absent: those that the other daemon lists
+    /// for this one, for which the topic has to begin with `tool.invoke`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 1_000, "propertyNames" = {"format": "toolbus-name"}))]
     pub tools: BTreeMap<String, RemoteToolConfig>,
@@ -118,12 +125,70 @@ impl RemoteToolConfig {
             parameters: Parameters::parse(self.parameters.as_deref())?.into_schema(),
             effect: self.effect,
             toolset: Some(Membership { set: set.into(), name: name.into(), needs_session: false }),
-            ..ToolDescriptor::new(published, format!("remote:{set}"), PROVIDER)
+            ..ToolDescriptor::new(published, source(set), PROVIDER)
         })
     }
 }
 
+/// The tool of the set `set`, which runs scripts elsewhere.
+pub(crate) fn scripts_descriptor((set, config): (&str, &ToolsetConfig)) -> ToolDescriptor {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "script": {"type": "string", "description": "The text of the Python program. Print the answer to standard output."},
+            "input_data": {"type": "string", "description": "Data for the script, in the environment variable ROCKBOT_INPUT."},
+            "timeout_seconds": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_SCRIPT_SECONDS,
+                "description": "Seconds that the script may run. Default: 30.",
+            },
+            "pip_packages": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Packages to install before the script runs.",
+            },
+        },
+        "required": ["script"],
+        "additionalProperties": false,
+    });
+    ToolDescriptor {
+        description:
+            "Runs a Python script and returns what it prints to standard output. A script fails when it exits \
+                      with another code than 0."
+                .to_owned(),
+        parameters: Some(Arc::new(schema)),
+        effect: Effect::Effectful,
+        timeout: Some(Duration::from_secs(MAX_SCRIPT_SECONDS) + SCRIPT_GRACE),
+        toolset: Some(Membership { set: set.into(), name: EXECUTE_PYTHON_SCRIPT.into(), needs_session: false }),
+        ..ToolDescriptor::new(format!("{}.{EXECUTE_PYTHON_SCRIPT}", config.prefix(set)), source(set), PROVIDER)
+    }
+}
+
+/// The source of the tools of a remote tool set.
+pub(crate) fn source(set: &str) -> String {
+    format!("remote:{set}")
+}
+
 impl ToolsetConfig {
+    /// Whether its tools are those that another daemon lists.
+    #[must_use]
+    pub fn is_learnt(&self) -> bool {
+        self.kind == Kind::Remote && self.tools.is_empty() && !self.is_of_scripts()
+    }
+
+    /// Whether its one tool runs scripts at the program that takes them from `script.invoke`.
+    #[must_use]
+    pub fn is_of_scripts(&self) -> bool {
+        self.kind == Kind::Remote && self.topic.as_deref() == Some(SCRIPT_INVOKE)
+    }
+
+    /// Names of the tools of other programs that are known without asking these, without the prefix.
+    pub(crate) fn written_names(&self) -> impl Iterator<Item = String> {
+        let scripts = self.is_of_scripts().then(|| EXECUTE_PYTHON_SCRIPT.to_owned());
+        self.tools.keys().cloned().chain(scripts)
+    }
+
     /// Start of the names of its tools, before the dot.
     #[must_use]
     pub fn prefix<'a>(&'a self, name: &'a str) -> &'a str {

@@ -46,6 +46,8 @@ pub struct HealthSources {
     pub breakers: Breakers,
     /// The MCP servers.
     pub servers: Arc<dyn McpAdmin>,
+    /// The tool sets whose tools other daemons list.
+    pub remote: Box<dyn Fn() -> Vec<RemoteSetHealth> + Send + Sync>,
     /// The state of the runner of scripts; `None` where this process runs none.
     pub scripts: Box<dyn Fn() -> Option<ScriptStatus> + Send + Sync>,
     /// Tools without which the daemon is not ready.
@@ -241,6 +243,9 @@ pub struct DaemonHealth {
     pub mcp: Vec<McpServerHealth>,
     /// What is wrong with MCP servers as they are configured: a file that cannot be read, servers that are left out.
     pub mcp_problems: Vec<String>,
+    /// The tool sets whose tools other daemons list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remote: Vec<RemoteSetHealth>,
     /// How scripts are run, where they are.
     #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
     pub script: Option<ScriptStatus>,
@@ -301,6 +306,51 @@ pub struct McpServerHealth {
     pub shadowed: usize,
     /// What happened last, where something did.
     pub last_error: Option<String>,
+}
+
+/// A tool set whose tools another daemon lists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RemoteSetHealth {
+    /// Its name.
+    pub name: String,
+    /// What is known of the other daemon.
+    pub phase: RemotePhase,
+    /// Tools that can be called.
+    pub tools: usize,
+    /// Tools that are listed and cannot be called; the log says why.
+    pub hidden: usize,
+    /// Tools whose definitions are suspect.
+    pub suspect: usize,
+    /// Other bridges that have an MCP server of the same name, and run its calls, too; their answers are dropped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rivals: Vec<String>,
+    /// What happened last, where something did.
+    pub last_error: Option<String>,
+}
+
+/// What is known of a daemon that lists its tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RemotePhase {
+    /// It has not listed its tools yet.
+    Waiting,
+    /// It has.
+    Ready,
+    /// It has, and does not answer now: its tools may still be called.
+    Away,
+}
+
+impl RemotePhase {
+    /// As it is written on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Ready => "ready",
+            Self::Away => "away",
+        }
+    }
 }
 
 /// The connection to the broker.
@@ -406,7 +456,7 @@ impl Health {
     #[must_use]
     pub fn status(&self) -> DaemonHealth {
         let ready = self.readiness().ready;
-        let HealthSources { bus, policy, load, breakers, servers, scripts, build, clock, .. } = &self.sources;
+        let HealthSources { bus, policy, load, breakers, servers, remote, scripts, build, clock, .. } = &self.sources;
         let bus = bus.borrow().clone();
         DaemonHealth {
             build: build.clone(),
@@ -434,6 +484,7 @@ impl Health {
             breakers: breakers.open().into_iter().map(Into::into).collect(),
             mcp: servers.status().into_iter().map(in_short).collect(),
             mcp_problems: servers.problems().iter().map(|problem| shown(problem)).collect(),
+            remote: remote(),
             script: scripts(),
             reload: self.last_reload(),
         }

@@ -105,6 +105,7 @@ pub(super) fn sources(bus: watch::Receiver<BusState>, registry: Registry) -> Hea
         load: Arc::default(),
         breakers: Breakers::new(Clock::SYSTEM),
         servers: Arc::new(NoServers),
+        remote: Box::new(Vec::new),
         scripts: Box::new(|| None),
         required_tools: Vec::new(),
         required_servers: Vec::new(),

@@ -52,7 +52,8 @@ async fn a_list_that_is_the_same_is_not_sent_again_and_one_that_is_not_is_told()
 
 #[tokio::test(start_paused = true)]
 async fn an_announcement_and_a_lost_connection_have_the_list_asked_for_at_once() {
-    let mut fixture = Fixture::new(Inbox::Own { topics: vec![topic::tools_changed("ana")], max_body: usize::MAX });
+    let mut fixture =
+        Fixture::new(Inbox::Own { topics: vec![topic::tools_changed("ana")], max_body: usize::MAX, is_topic: false });
     fixture.tell_list("1", &json!([])).await;
     assert_eq!(fixture.names().await.unwrap(), [""; 0]);
     let mut changes = fixture.remote.changes();

@@ -95,7 +95,7 @@ fn settings(args: McpServeArgs, agent: &AgentName, config: &Config) -> backend::
     let RoleArgs { binding, profile } = args.role;
     let news = topic::tools_changed(agent.as_str());
     let inbox = match args.answers {
-        None => Inbox::Own { topics: vec![news], max_body: usize::MAX },
+        None => Inbox::Own { topics: vec![news], max_body: usize::MAX, is_topic: false },
         Some(queue) => {
             let reply_to = format!("{}.{agent}", topic::TOOL_RESULT);
             Inbox::Given { queue, reply_to, topics: vec![news] }

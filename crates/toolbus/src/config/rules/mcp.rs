@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use toolbus_config::{Part, expected};
 use toolbus_mcp_client::spec::ServerName;
+use toolbus_protocol::topic::{TOOL_INVOKE_MCP, tool_list_of};
 
 use super::agents::Sections;
 use super::{RuleChecker, below, path};
@@ -97,11 +98,9 @@ impl RuleChecker<'_> {
                 None
             }
             (Kind::Remote, server) => {
-                for (key, is_given) in [("server", server.is_some()), ("endpoints", !config.endpoints.is_empty())] {
-                    if is_given {
-                        let what = "not used by a tool set of kind \"remote\"; expected `topic` and `tools`";
-                        self.tell_at(vec![below(&here, &[key])], Part::Key, what);
-                    }
+                if !config.endpoints.is_empty() {
+                    let what = "not used by a tool set of kind \"remote\"; expected `topic` and `tools`";
+                    self.tell_at(vec![below(&here, &["endpoints"])], Part::Key, what);
                 }
                 if config.scope == Scope::Session {
                     let what = "a tool set of kind \"remote\" is shared: the other daemon has its sessions";
@@ -111,9 +110,19 @@ impl RuleChecker<'_> {
                     let what = missing("topic", "the topic from which the other daemon takes calls");
                     self.tell_at(vec![here.to_vec()], Part::Value, what);
                 }
-                if config.tools.is_empty() {
-                    let what = missing("tools", "a table of the other daemon's tools");
+                let has_list = config.topic.as_deref().is_none_or(|topic| tool_list_of(topic).is_some());
+                let is_bridged = config.topic.as_deref() == Some(TOOL_INVOKE_MCP);
+                if config.is_of_scripts() {
+                    self.scripts_elsewhere(set, config);
+                } else if server.is_some() {
+                    self.bridged(set, config);
+                } else if config.is_learnt() && is_bridged {
+                    let what = missing("server", "the name of an MCP server that a bridge has");
                     self.tell_at(vec![here.to_vec()], Part::Value, what);
+                } else if config.is_learnt() && !has_list {
+                    let what = "a daemon lists its tools for a topic that begins with `tool.invoke`; expected such a topic, \
+                                or `tools`";
+                    self.tell_at(vec![below(&here, &["topic"])], Part::Value, what);
                 }
                 for (name, tool) in &config.tools {
                     if let Err(error) = tool.descriptor((set, config), name) {
@@ -121,7 +130,7 @@ impl RuleChecker<'_> {
                         self.tell_at(vec![at], Part::Value, error.to_string());
                     }
                 }
-                None
+                server.as_deref().and_then(|name| ServerName::parse(name).ok())
             }
             (Kind::Mcp, server) => {
                 if !config.endpoints.is_empty() {
@@ -136,6 +145,40 @@ impl RuleChecker<'_> {
                 let name = ServerName::parse(name).ok()?;
                 self.is_there(at_server(set), &name).then_some(name)
             }
+        }
+    }
+
+    /// Tells what is wrong with a remote tool set that runs scripts.
+    fn scripts_elsewhere(&mut self, set: &str, config: &ToolsetConfig) {
+        let here = ["toolsets", set].map(str::to_owned);
+        for (key, is_given) in [("server", config.server.is_some()), ("tools", !config.tools.is_empty())] {
+            if is_given {
+                let what = "not used with the topic `script.invoke`, whose one tool is `execute_python_script`";
+                self.tell_at(vec![below(&here, &[key])], Part::Key, what);
+            }
+        }
+        if self.tree.get(&path("script")).is_some() {
+            let what = "a daemon with a section `script` takes scripts from this topic, and would get its own; expected no \
+                        such section, or another topic";
+            self.tell_at(vec![below(&here, &["topic"])], Part::Value, what);
+        }
+    }
+
+    /// Tells what is wrong with a remote tool set that is an MCP server of a bridge.
+    fn bridged(&mut self, set: &str, config: &ToolsetConfig) {
+        let here = ["toolsets", set].map(str::to_owned);
+        if config.topic.as_deref().is_some_and(|topic| topic != TOOL_INVOKE_MCP) {
+            let what = format!("bridges take calls of MCP servers from `{TOOL_INVOKE_MCP}`; expected this topic");
+            self.tell_at(vec![below(&here, &["topic"])], Part::Value, what);
+        }
+        if !config.tools.is_empty() {
+            let what = "not used with `server`, whose tools are those that the bridge has";
+            self.tell_at(vec![below(&here, &["tools"])], Part::Key, what);
+        }
+        if self.has_servers() {
+            let what = "a daemon with MCP servers is a bridge, too, and would get its own calls; expected no `server` here, or \
+                        no MCP servers";
+            self.tell_at(vec![at_server(set)], Part::Key, what);
         }
     }
 

@@ -12,7 +12,7 @@ use super::{RuleChecker, below, path};
 use crate::config::mcp::MANAGEMENT_TOOLS;
 use crate::config::tool_names::{Declared, KnownTools, Named, OwnTool, known, own_tools};
 use crate::config::tools::{ToolsConfig, builtin};
-use crate::config::toolsets::ToolsetMembers;
+use crate::config::toolsets::{ToolsetConfig, ToolsetMembers};
 
 impl RuleChecker<'_> {
     /// Tells of names that are given twice, and of names in lists that no tool has.
@@ -33,7 +33,13 @@ impl RuleChecker<'_> {
         // A wrong endpoint, command or tool set may hold the missing tool, and so may an MCP server.
         let is_any_wrong =
             ["mcp", "rest", "web", "commands", "tools"].into_iter().any(|section| self.is_wrong_in(section));
-        if sections.has_servers || self.described.is_open || is_any_wrong || !sections.has_every_toolset {
+        let is_any_learnt = sections.toolsets.values().any(ToolsetConfig::is_learnt);
+        if is_any_learnt
+            || sections.has_servers
+            || self.described.is_open
+            || is_any_wrong
+            || !sections.has_every_toolset
+        {
             return;
         }
         let names: Vec<&str> = known.keys().map(AsRef::as_ref).collect();

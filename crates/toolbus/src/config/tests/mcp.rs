@@ -245,12 +245,34 @@ fn a_tool_set_is_backed_by_one_server_that_there_is() {
 }
 
 #[test]
+fn a_remote_tool_set_without_tools_has_a_topic_on_which_they_are_listed() {
+    let text = |topic: &str, more: &str| format!("[toolsets.a]\nkind = 'remote'\ntopic = '{topic}'\n{more}");
+    for (topic, more) in [("tool.invoke.lab", ""), ("tool.invoke.mcp", "server = 'files'"), ("script.invoke", "")] {
+        load(&[&text(topic, more)], &[], &[]).unwrap();
+    }
+    let set = |topic: &str, more: &str| problems(&text(topic, more));
+    let server = "server = 'files'\n";
+    let told = [
+        (set("lab.calls", ""), "a.topic`: a daemon lists its tools for a topic that begins with `tool.invoke`"),
+        (set("tool.invoke.mcp", ""), "a`: `server` is missing"),
+        (set("tool.invoke.lab", server), "a.topic`: bridges take calls of MCP servers from `tool.invoke.mcp`"),
+        (
+            set("tool.invoke.mcp", &format!("{server}[mcp.servers.x]\ncommand = 'true'")),
+            "a.server`: a daemon with MCP servers is a bridge, too",
+        ),
+        (set("script.invoke", &format!("{server}[script]")), "a.server`: not used with the topic `script.invoke`"),
+        (set("script.invoke", "[script]"), "a.topic`: a daemon with a section `script` takes scripts from this topic"),
+    ];
+    for (told, expected) in told {
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
+}
+
+#[test]
 fn a_remote_tool_set_has_a_topic_and_tools_and_nothing_of_other_kinds() {
     insta::assert_snapshot!(problems("[toolsets.lab]\nkind = 'remote'\nscope = 'session'\nserver = 'files'"), @r#"
     a.toml:1:1: `toolsets.lab`: `topic` is missing; expected the topic from which the other daemon takes calls
-    a.toml:1:1: `toolsets.lab`: `tools` is missing; expected a table of the other daemon's tools
     a.toml:3:9: `toolsets.lab.scope`: a tool set of kind "remote" is shared: the other daemon has its sessions
-    a.toml:4:1: `toolsets.lab.server`: not used by a tool set of kind "remote"; expected `topic` and `tools`
     "#);
     let tool = "[toolsets.lab.tools.\"a.b\"]\ndescription = 'x'\nparameters = '{}'\n";
     insta::assert_snapshot!(problems(&format!("[toolsets.lab]\nkind = 'remote'\ntopic = 'lab.*'\n{tool}")), @r#"

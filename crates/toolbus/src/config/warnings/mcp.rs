@@ -5,7 +5,7 @@ use toolbus_mcp_client::spec::{ServerSpec, TransportSpec};
 
 use crate::config::mcp::{MANAGEMENT_SOURCE, placeholder};
 use crate::config::pattern_sites::PatternSite;
-use crate::config::toolsets::Kind;
+use crate::config::toolsets::{Kind, ToolsetConfig};
 use crate::config::{Config, Role};
 
 /// The warning about a name that no tool has as far as the configuration says.
@@ -66,12 +66,19 @@ impl Config {
         self.mcp_servers().specs.into_iter().filter_map(missing).collect()
     }
 
-    /// Whether a pattern may well mean tools of an MCP server: it is no single name, or one of a set that a server backs.
+    /// Whether a pattern may well mean tools of an MCP server or of another daemon: it is no single name, or one of a set
+    /// that such a one backs.
     pub(super) fn may_be_of_a_server(&self, place: &PatternSite<'_>) -> bool {
         let start = place.pattern.literal_prefix();
-        let mut sets = self.toolsets.iter().filter(|(_, config)| config.kind == Kind::Mcp);
+        let is_open = |config: &ToolsetConfig| config.kind == Kind::Mcp || config.is_learnt();
+        let mut sets = self.toolsets.iter().filter(|(_, config)| is_open(config));
         let is_of_set =
             sets.any(|(set, config)| start.strip_prefix(config.prefix(set)).is_some_and(|rest| rest.starts_with('.')));
-        self.mcp.is_configured() && (!place.pattern.is_exact() || is_of_set)
+        self.has_unknown_tools() && (!place.pattern.is_exact() || is_of_set)
+    }
+
+    /// Whether there may be tools that are known while the daemon runs alone: of MCP servers, or of other daemons.
+    pub(super) fn has_unknown_tools(&self) -> bool {
+        self.mcp.is_configured() || self.toolsets.values().any(ToolsetConfig::is_learnt)
     }
 }

@@ -177,10 +177,10 @@ impl PolicyRules<'_> {
         }
     }
 
-    /// Whether it may have tools of MCP servers, which are not known yet.
+    /// Whether it may have tools of MCP servers or other daemons, which are not known yet.
     fn may_use_servers(&self) -> bool {
         let lists = [Some(&self.agent.allowed_tools), self.binding.map(|binding| &binding.allowed_tools)];
-        self.config.mcp.is_configured() && lists.into_iter().flatten().all(|list| *list != AllowedTools::None)
+        self.config.has_unknown_tools() && lists.into_iter().flatten().all(|list| *list != AllowedTools::None)
     }
 
     fn may_use(&self, name: &Arc<str>, tool: &KnownTool) -> bool {

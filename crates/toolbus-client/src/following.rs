@@ -1,0 +1,496 @@
+//! What another daemon lists for this one: asked for, and asked for again whenever it may have changed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use toolbus_core::bus::BusState;
+use toolbus_protocol::{
+    Format, McpGetServiceDetailsRequest, ToolListRequest, ToolListResponse, header, message_type, topic,
+};
+
+use crate::bridge::{self, MAX_BRIDGES, ServerDetails};
+use crate::calling::{lost, sentence};
+use crate::inbox::Expectation;
+use crate::{ClientError, Expected, Received, RemoteDaemons};
+
+/// Longest wait for the broker, and then for an answer, before the other daemon counts as away.
+const LIST_TIME: Duration = Duration::from_secs(10);
+/// Longest time between two requests to a daemon that is away; the answer to the last one still counts.
+const MAX_PATIENCE: Duration = Duration::from_secs(60);
+/// Time between two requests where no queue takes them, or an answer is of no use.
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
+/// Time between two checks whether a list has changed without an announcement: the daemon may have been replaced.
+const LOOK_PERIOD: Duration = Duration::from_secs(60);
+/// Shortest time between two requests, whatever is announced.
+const MIN_PERIOD: Duration = Duration::from_secs(1);
+/// Largest list, in bytes: no daemon sends more.
+const MAX_LIST: usize = 16 * 1024 * 1024;
+/// Longest digest of a list that is sent back, in bytes.
+const MAX_VERSION: usize = 256;
+
+/// Follows what the daemons that take calls from one topic list for this daemon, or what bridges say of an MCP server.
+pub struct RemoteFollower {
+    daemons: RemoteDaemons,
+    question: Question,
+    version: Option<String>,
+    /// How long the next answer counts.
+    patience: Duration,
+    /// An answer that is late, and until when it counts.
+    late: Option<(Expected, Instant)>,
+    /// When the daemon was asked last, and when the caller was told last.
+    asked: Option<Instant>,
+    told: Option<Instant>,
+    is_away: bool,
+    /// Why a bridge does not have the server.
+    problem: Option<String>,
+    changes: Changes,
+}
+
+/// What there is to tell.
+#[derive(Debug)]
+pub enum RemoteNews {
+    /// The daemon lists other tools than before.
+    Listed(RemoteListing),
+    /// It lists the same.
+    Unchanged,
+    /// There is no list that can be used; the reason is for an operator. What was listed before may still be called.
+    Away(String),
+}
+
+/// What a daemon lists.
+#[derive(Debug)]
+pub struct RemoteListing {
+    /// As whom this daemon asked, by the other one's account.
+    pub agent: String,
+    /// The tools, as an MCP server lists them; as they came.
+    pub tools: Vec<Value>,
+    /// Why there are none, if there are none.
+    pub notice: Option<String>,
+    /// The bridge that has them, by its `rb-source`; absent for a daemon.
+    pub bridge: Option<String>,
+    /// Other bridges that have a server of the same name.
+    pub rivals: Vec<String>,
+}
+
+/// What is asked.
+enum Question {
+    /// The tools of a daemon, on this topic.
+    Tools(String),
+    /// Those of this MCP server.
+    Server(Arc<str>),
+}
+
+/// What is answered.
+enum Answer {
+    Tools(Received),
+    Server(ServerDetails),
+}
+
+/// What is a reason to ask again.
+struct Changes {
+    news: watch::Receiver<u64>,
+    refusals: watch::Receiver<u64>,
+    state: watch::Receiver<BusState>,
+    losses: u64,
+}
+
+impl RemoteDaemons {
+    /// Follows the daemons that take calls from `topic`; `None` if there is no topic on which they alone are asked for lists.
+    #[must_use]
+    pub fn follow(&self, topic: &str) -> Option<RemoteFollower> {
+        Some(self.following(Question::Tools(topic::tool_list_of(topic)?)))
+    }
+
+    /// Follows the bridges that have an MCP server.
+    #[must_use]
+    pub fn follow_server(&self, server: Arc<str>) -> RemoteFollower {
+        self.following(Question::Server(server))
+    }
+
+    fn following(&self, question: Question) -> RemoteFollower {
+        let client = self.client();
+        let changes = Changes { news: client.news(), refusals: self.refusals(), state: client.state(), losses: 0 };
+        RemoteFollower {
+            daemons: self.clone(),
+            question,
+            version: None,
+            patience: LIST_TIME,
+            late: None,
+            asked: None,
+            told: None,
+            is_away: false,
+            problem: None,
+            changes,
+        }
+    }
+}
+
+impl RemoteFollower {
+    /// Waits until there is something to tell. The first time, the daemon is asked at once.
+    pub async fn next(&mut self) -> RemoteNews {
+        let answer = match self.late().await {
+            Some(answer) => Ok(answer),
+            None => {
+                self.due().await;
+                self.ask().await
+            }
+        };
+        let news = match answer {
+            Ok(answer) => self.read(answer).await,
+            Err(error) => Err(error),
+        };
+        self.told = Some(self.daemons.client().clock.now());
+        self.is_away = news.is_err();
+        let problem = self.problem.take();
+        news.unwrap_or_else(|error| RemoteNews::Away(problem.unwrap_or_else(|| reason(&error))))
+    }
+
+    /// The answer to the last request, if it comes before there is a reason to ask again.
+    async fn late(&mut self) -> Option<Answer> {
+        let (mut expected, until) = self.late.take()?;
+        tokio::select! {
+            answer = answer(&self.question, &mut expected, &mut self.problem) => answer.ok(),
+            () = tokio::time::sleep_until(until.into()) => None,
+            () = self.changes.any() => None,
+        }
+    }
+
+    /// Waits until there is a reason to ask.
+    async fn due(&mut self) {
+        let Some(asked) = self.asked else { return };
+        let clock = self.daemons.client().clock;
+        // A list that takes long to sort out is not asked for all the time.
+        let busy = self.told.map_or(Duration::ZERO, |told| clock.since(told)) * 4;
+        let period = if self.is_away { RETRY_PERIOD } else { LOOK_PERIOD };
+        tokio::select! {
+            () = tokio::time::sleep_until((asked + period).into()) => {}
+            () = self.changes.any() => {}
+        }
+        tokio::time::sleep_until((asked + MIN_PERIOD.max(busy)).into()).await;
+    }
+
+    async fn ask(&mut self) -> Result<Answer, ClientError> {
+        let daemons = self.daemons.clone();
+        let client = daemons.client();
+        self.changes.mark_seen();
+        self.asked = Some(client.clock.now());
+        client.ready(LIST_TIME).await?;
+        self.changes.mark_seen();
+        let now = client.clock.now();
+        self.asked = Some(now);
+        let mut request = match &self.question {
+            Question::Tools(topic) => {
+                let if_version = self.version.clone();
+                let body = ToolListRequest { format: Some(Format::Mcp), if_version, ..ToolListRequest::default() };
+                client.ask(topic, message_type::TOOL_LIST_REQUEST, &body)
+            }
+            Question::Server(server) => {
+                let body = McpGetServiceDetailsRequest { server_name: server.as_ref().to_owned() };
+                client.ask(topic::MCP_MANAGE, message_type::MCP_GET_SERVICE_DETAILS_REQUEST, &body)
+            }
+        };
+        // A daemon that was away does not make a list that is no longer waited for.
+        let timeout = (header::on_the_wire(header::TIMEOUT_MS), self.patience.as_millis().to_string());
+        Arc::make_mut(&mut request.properties).headers.push(timeout);
+        let request = daemons.itself().sign(request);
+        let answers = if matches!(self.question, Question::Server(_)) { MAX_BRIDGES } else { 1 };
+        let mut expected = client.expect_as(&request, Expectation { answers, ..Expectation::default() });
+        let exchange = async {
+            client.publish(&request).await?;
+            answer(&self.question, &mut expected, &mut self.problem).await
+        };
+        if let Ok(answer) = tokio::time::timeout(LIST_TIME, exchange).await {
+            self.patience = LIST_TIME;
+            return answer;
+        }
+        self.late = Some((expected, now + self.patience));
+        self.patience = (self.patience * 2).min(MAX_PATIENCE);
+        Err(ClientError::NoAnswer(LIST_TIME))
+    }
+
+    async fn read(&mut self, answer: Answer) -> Result<RemoteNews, ClientError> {
+        self.problem = None;
+        let received = match answer {
+            Answer::Tools(received) => received,
+            Answer::Server(details) => return Ok(self.read_details(details)),
+        };
+        if received.body.len() > MAX_LIST {
+            return Err(ClientError::TooLarge(received.body.len()));
+        }
+        // Thousands of definitions: not on a thread that calls run on.
+        let reading = spawn_blocking(move || received.read::<ToolListResponse>(message_type::TOOL_LIST_RESPONSE));
+        let response = reading.await.map_err(|_| ClientError::Closed)??;
+        let ToolListResponse { agent, version, tools, notice, not_modified } = response;
+        if not_modified && self.version.as_ref() == Some(&version) {
+            return Ok(RemoteNews::Unchanged);
+        }
+        self.version = (version.len() <= MAX_VERSION).then_some(version);
+        Ok(RemoteNews::Listed(RemoteListing { agent, tools, notice, bridge: None, rivals: Vec::new() }))
+    }
+
+    fn read_details(&mut self, details: ServerDetails) -> RemoteNews {
+        let ServerDetails { bridge, tools, rivals, version } = details;
+        if self.version.as_ref() == Some(&version) {
+            return RemoteNews::Unchanged;
+        }
+        self.version = Some(version);
+        let agent = self.daemons.itself().agent.map(|agent| agent.to_string()).unwrap_or_default();
+        RemoteNews::Listed(RemoteListing { agent, tools, notice: None, bridge, rivals })
+    }
+}
+
+impl Changes {
+    async fn any(&mut self) {
+        let Self { news, refusals, state, losses } = self;
+        tokio::select! {
+            Ok(()) = news.changed() => {}
+            Ok(()) = refusals.changed() => {}
+            // Announcements sent while the connection was lost did not arrive.
+            () = lost(state, *losses) => {}
+        }
+    }
+
+    fn mark_seen(&mut self) {
+        self.news.mark_unchanged();
+        self.refusals.mark_unchanged();
+        self.losses = self.state.borrow_and_update().reconnects;
+    }
+}
+
+async fn answer(
+    question: &Question,
+    expected: &mut Expected,
+    problem: &mut Option<String>,
+) -> Result<Answer, ClientError> {
+    match question {
+        Question::Tools(_) => expected.received().await.map(Answer::Tools),
+        Question::Server(_) => bridge::details(expected, MAX_LIST, problem).await.map(Answer::Server),
+    }
+}
+
+fn reason(error: &ClientError) -> String {
+    match error {
+        ClientError::Tool(refused) => format!("The other daemon refuses: {} ({}).", refused.message, refused.code),
+        error => sentence(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
+
+    use serde_json::json;
+    use tokio::sync::mpsc;
+    use tokio::task::JoinHandle;
+    use toolbus_broker::embedded::Embedded;
+    use toolbus_core::Clock;
+    use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, Subscription, Target};
+    use toolbus_protocol::Envelope;
+
+    use super::*;
+
+    const MAX_ANSWER: usize = 4_096;
+
+    /// The other daemon, which the test is; and what follows it.
+    struct Lister {
+        bus: Embedded,
+        requests: mpsc::Receiver<Delivery>,
+        told: mpsc::UnboundedReceiver<RemoteNews>,
+        _follower: JoinHandle<()>,
+    }
+
+    /// A request for a list.
+    struct Wanted {
+        source: String,
+        timeout: String,
+        reply_to: String,
+        correlation: String,
+        version: Value,
+    }
+
+    impl Lister {
+        fn new() -> Self {
+            let bus = Embedded::new();
+            let requests = bus.consume(Subscription {
+                queue: "lab".to_owned(),
+                topics: vec!["tool.list.lab".to_owned()],
+                prefetch: 100,
+                max_body: usize::MAX,
+                ownership: Ownership::Replica,
+            });
+            let daemons = RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, MAX_ANSWER);
+            let mut follower = daemons.follow("tool.invoke.lab").unwrap();
+            let (sender, told) = mpsc::unbounded_channel();
+            let following = async move { while sender.send(follower.next().await).is_ok() {} };
+            Self { bus, requests, told, _follower: tokio::spawn(following) }
+        }
+
+        async fn next(&mut self) -> Wanted {
+            let delivery = self.requests.recv().await.unwrap();
+            let header = |name| delivery.properties.header(name).unwrap_or_default().to_owned();
+            let body: Value = serde_json::from_slice(&delivery.body).unwrap();
+            assert_eq!(body["format"], "mcp");
+            let wanted = Wanted {
+                source: header("rb-source"),
+                timeout: header("rb-rb-timeout-ms"),
+                reply_to: delivery.properties.reply_to.clone().unwrap_or_default(),
+                correlation: delivery.properties.correlation_id.clone().unwrap_or_default(),
+                version: body["ifVersion"].clone(),
+            };
+            delivery.settle.acknowledge().await;
+            wanted
+        }
+
+        async fn publish(&self, target: Target, correlation: &str, kind: &str, body: &Value) {
+            let (message_type, correlation_id) = (kind.to_owned(), correlation.to_owned());
+            let envelope = Envelope { message_type, correlation_id, ..Envelope::default() };
+            let properties = envelope.into_properties().into();
+            let body = body.to_string().into();
+            let message = Outgoing { target, mandatory: false, proven: false, properties, body };
+            self.bus.publish(&message).await.unwrap();
+        }
+
+        async fn answer(&self, wanted: &Wanted, body: &Value) {
+            let target = Target::Queue(wanted.reply_to.clone());
+            self.publish(target, &wanted.correlation, message_type::TOOL_LIST_RESPONSE, body).await;
+        }
+
+        async fn announce(&self) {
+            let target = Target::Topic("tool.meta.tools.front".to_owned());
+            let body = json!({"version": "x", "added": [], "removed": []});
+            self.publish(target, "", message_type::TOOLS_CHANGED, &body).await;
+        }
+
+        async fn told(&mut self) -> String {
+            match self.told.recv().await.unwrap() {
+                RemoteNews::Listed(listing) => format!("{} tools for {}", listing.tools.len(), listing.agent),
+                RemoteNews::Unchanged => "unchanged".to_owned(),
+                RemoteNews::Away(reason) => format!("away: {reason}"),
+            }
+        }
+    }
+
+    fn list(version: &str, tools: usize) -> Value {
+        let tools: Vec<Value> = (0..tools).map(|number| json!({"name": format!("t{number}")})).collect();
+        json!({"agent": "front", "version": version, "tools": tools})
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_is_asked_under_the_name_of_this_one_and_again_when_it_announces_a_change() {
+        let mut lab = Lister::new();
+        let first = lab.next().await;
+        assert_eq!((&*first.source, &*first.timeout, &first.version), ("front", "10000", &Value::Null));
+        lab.answer(&first, &list("1", 2)).await;
+        assert_eq!(lab.told().await, "2 tools for front");
+        lab.announce().await;
+        let second = lab.next().await;
+        assert_eq!(second.version, "1");
+        lab.answer(&second, &json!({"agent": "front", "version": "1", "tools": [], "notModified": true})).await;
+        assert_eq!(lab.told().await, "unchanged");
+        let begun = Clock::SYSTEM.now();
+        let third = lab.next().await;
+        assert_eq!(Clock::SYSTEM.since(begun), LOOK_PERIOD, "without an announcement");
+        lab.answer(&third, &list("2", 1)).await;
+        assert_eq!(lab.told().await, "1 tools for front");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_announcements_is_a_request_each_second() {
+        let mut lab = Lister::new();
+        let begun = Clock::SYSTEM.now();
+        for number in 0..5 {
+            let wanted = lab.next().await;
+            for _ in 0..100 {
+                lab.announce().await;
+            }
+            lab.answer(&wanted, &list(&number.to_string(), number)).await;
+        }
+        assert!(Clock::SYSTEM.since(begun) >= MIN_PERIOD * 4, "{:?}", Clock::SYSTEM.since(begun));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_that_does_not_answer_is_asked_less_and_less_and_a_late_answer_counts() {
+        let mut lab = Lister::new();
+        let mut timeouts = Vec::new();
+        for _ in 0..5 {
+            timeouts.push(lab.next().await.timeout);
+            assert_eq!(lab.told().await, "away: no answer came within 10.0s.");
+        }
+        assert_eq!(timeouts, ["10000", "20000", "40000", "60000", "60000"]);
+        let last = lab.next().await;
+        assert_eq!(lab.told().await, "away: no answer came within 10.0s.");
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        lab.answer(&last, &list("1", 3)).await;
+        assert_eq!(lab.told().await, "3 tools for front");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_answer_under_its_id_counts() {
+        let mut lab = Lister::new();
+        let wanted = lab.next().await;
+        let forged = Wanted { correlation: "0123456789abcdef".to_owned(), ..wanted };
+        lab.answer(&forged, &list("forged", 7)).await;
+        let begun = Clock::SYSTEM.now();
+        assert_eq!(lab.told().await, "away: no answer came within 10.0s.");
+        let wanted = lab.next().await;
+        lab.answer(&wanted, &list("1", 1)).await;
+        lab.answer(&wanted, &list("2", 9)).await;
+        assert_eq!(lab.told().await, "1 tools for front");
+        assert_eq!(lab.next().await.version, "1");
+        assert!(Clock::SYSTEM.since(begun) >= LOOK_PERIOD, "a second answer is no reason to ask");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_no_list_changes_nothing() {
+        let mut lab = Lister::new();
+        let wanted = lab.next().await;
+        lab.answer(&wanted, &list("1", 1)).await;
+        assert_eq!(lab.told().await, "1 tools for front");
+        let mut told = Vec::new();
+        let hostile = [
+            (message_type::TOOL_LIST_RESPONSE, json!([1, 2])),
+            (message_type::TOOL_LIST_RESPONSE, json!({"agent": "front", "version": "2", "tools": {"a": 1}})),
+            (message_type::TOOL_INVOKE_RESPONSE, list("2", 1)),
+            (
+                message_type::TOOL_ERROR,
+                json!({"toolCallId": "", "toolName": "", "code": "rate_limited", "message": "Too often.", "isRetryable": true}),
+            ),
+        ];
+        lab.announce().await;
+        for (kind, body) in hostile {
+            let wanted = lab.next().await;
+            assert_eq!(wanted.version, "1");
+            lab.publish(Target::Queue(wanted.reply_to), &wanted.correlation, kind, &body).await;
+            told.push(lab.told().await);
+        }
+        let expected = ["could not be read", "could not be read", "unexpected type", "Too often. (rate_limited)"];
+        for (told, expected) in told.iter().zip(expected) {
+            assert!(told.starts_with("away: ") && told.contains(expected), "{expected}: {told}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_that_is_not_short_is_not_sent_back() {
+        let mut lab = Lister::new();
+        let wanted = lab.next().await;
+        lab.answer(&wanted, &list(&"v".repeat(MAX_VERSION + 1), 1)).await;
+        assert_eq!(lab.told().await, "1 tools for front");
+        lab.announce().await;
+        assert_eq!(lab.next().await.version, Value::Null);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_topic_that_no_queue_takes_is_asked_again_soon() {
+        let daemons = RemoteDaemons::new(Arc::new(Embedded::new()), "front".to_owned(), None, MAX_ANSWER);
+        let mut follower = daemons.follow("tool.invoke.lab").unwrap();
+        let RemoteNews::Away(reason) = follower.next().await else { panic!("there is no daemon") };
+        assert!(reason.contains("tool.list.lab"), "{reason}");
+        let begun = Clock::SYSTEM.now();
+        follower.next().await;
+        assert_eq!(Clock::SYSTEM.since(begun), RETRY_PERIOD);
+        assert!(daemons.follow("lab.calls").is_none());
+    }
+}

@@ -1,0 +1,152 @@
+//! MCP servers of bridges as tool sets of a daemon that has none itself.
+
+use serde_json::{Value, json};
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
+use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_testing::patience::eventually;
+
+use crate::peer::{INVOKE, MANAGE};
+use crate::small::{Small, known};
+
+/// What agents call.
+const FRONT: &str = r#"
+[bus]
+name = "front"
+[identity]
+trust_headers = true
+[agents.ana]
+toolsets = ["notes"]
+[toolsets.notes]
+kind = "remote"
+topic = "tool.invoke.mcp"
+server = "Notes"
+"#;
+
+/// The set, as `/status` shows it, once it is so.
+async fn shown(daemon: &Daemon, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    eventually(what, async || {
+        let (_, status) = daemon.get("/status").await?;
+        Some(status["remote"][0].clone()).filter(|set| is_so(set))
+    })
+    .await
+}
+
+/// A bridge of the peers, which the test is.
+struct Bridge {
+    client: Client,
+    name: &'static str,
+}
+
+impl Bridge {
+    async fn start(site: &BrokerNamespace, name: &'static str) -> Self {
+        let client = Client::connect(site).await;
+        client.bind(MANAGE).await;
+        client.bind(INVOKE).await;
+        Self { client, name }
+    }
+
+    /// The next request on a topic that is not among the first `known`.
+    async fn asked(&self, topic: &str, known: usize) -> Message {
+        eventually(topic, async || {
+            self.client.received().into_iter().filter(|message| message.routing_key == topic).nth(known)
+        })
+        .await
+    }
+
+    /// Answers as the peers do: on the topic that the request names.
+    async fn answer(&self, request: &Message, kind: &str, body: &Value) {
+        let topic = request.properties.reply_to().as_ref().unwrap().to_string();
+        let answer = self.client.raw(body.to_string()).on(&topic).of_type(kind).header("rb-source", self.name);
+        let answer = answer.with(|properties| properties.with_correlation_id(request.correlation_id().into()));
+        self.client.send(&answer).await;
+    }
+
+    async fn describe(&self, request: &Message, tools: &[&str], error: Option<&str>) {
+        let schema = r#"{"type": "object", "properties": {"text": {"type": "string"}}}"#;
+        let tool = |name: &&str| json!({"name": name, "description": "Does it.", "parametersSchema": schema});
+        let tools: Vec<Value> = tools.iter().map(tool).collect();
+        let body = json!({"serverName": "Notes", "tools": tools, "error": error});
+        self.answer(request, "RockBot.Tools.Mcp.McpGetServiceDetailsResponse", &body).await;
+    }
+
+    async fn run(&self, call: &Message, content: &str) {
+        let body = json!({"toolCallId": call.body()["toolCallId"], "toolName": "read_note", "content": content,
+            "isError": false});
+        self.answer(call, "RockBot.Tools.ToolInvokeResponse", &body).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_of_another_daemon_is_learnt_and_called_with_its_agent() {
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
+    let other = BrokerNamespace { prefix: format!("{}-bridge", site.prefix), ..site.clone() };
+    small.write(&[("Notes", small.entry("Notes", &["read_note", "write_note"]))]);
+    let rules = "[invoke]\ntopics = [\"tool.invoke.bridge\"]\n[identity]\ntrust_headers = true\n[agents.front]\n\
+                 [agents.ana]\nallowed_tools = [\"read_note\"]\n";
+    let bridge = Daemon::start(&other, &format!("{rules}{}", small.file())).await;
+    known(&bridge, &["Notes"]).await;
+    let front = Daemon::start(&site, FRONT).await;
+    let set = shown(&front, "the tools of the server", |set| set["phase"] == "ready").await;
+    assert_eq!((&set["tools"], &set["rivals"]), (&json!(2), &Value::Null));
+    let client = Client::connect(&site).await;
+    let call = |tool: &str| client.request(tool, &json!({"text": "hi"})).by("ana");
+    let answer = client.exchange(&call("notes.read_note")).await;
+    assert_eq!(answer.code(), "", "{answer:?}");
+    assert_eq!(answer.body()["toolName"], "notes.read_note");
+    let by_server = client.exchange(&call("read_note").header("rb-mcp-server", "notes")).await;
+    assert_eq!(by_server.code(), "", "{by_server:?}");
+    assert_eq!(small.calls().len(), 2, "{:?}", small.calls());
+    assert_eq!(client.exchange(&call("notes.write_note")).await.code(), "tool_not_found", "the bridge has rules, too");
+
+    small.write(&[("Notes", small.entry("Notes", &["read_note"]))]);
+    shown(&front, "one tool less", |set| set["tools"] == 1).await;
+    bridge.stop(&other).await;
+    front.stop(&site).await;
+}
+
+#[tokio::test]
+async fn of_several_bridges_with_a_server_of_one_name_the_first_by_name_counts_and_the_others_are_shown() {
+    let site = BrokerNamespace::shared().await;
+    let mut bridges = Vec::new();
+    for name in ["mcp-bridge.Beta", "mcp-bridge.Alpha", "mcp-bridge.Other"] {
+        bridges.push(Bridge::start(&site, name).await);
+    }
+    let [beta, alpha, other] = bridges.as_slice() else { panic!("three bridges") };
+    let front = Daemon::start(&site, FRONT).await;
+    other.describe(&other.asked(MANAGE, 0).await, &[], Some("Server 'Notes' is not connected")).await;
+    let (of_beta, of_alpha) = (beta.asked(MANAGE, 0).await, alpha.asked(MANAGE, 0).await);
+    // Whose answer is first does not matter.
+    tokio::join!(beta.describe(&of_beta, &["forged"], None), alpha.describe(&of_alpha, &["read_note", "more"], None));
+    let set = shown(&front, "the tools of the server", |set| set["phase"] == "ready").await;
+    assert_eq!((&set["tools"], &set["rivals"]), (&json!(2), &json!(["mcp-bridge.Beta"])));
+
+    let client = Client::connect(&site).await;
+    let call = client.request("notes.read_note", &json!({"text": "hi"})).by("ana");
+    client.send(&call).await;
+    let missing = json!({"toolCallId": "x", "toolName": "read_note", "code": "tool_not_found", "message": "No.",
+        "isRetryable": false});
+    let asked = other.asked(INVOKE, 0).await;
+    assert_eq!((asked.header("rb-rb-mcp-server"), asked.header("rb-source")), ("Notes", "ana"));
+    other.answer(&asked, "RockBot.Tools.ToolError", &missing).await;
+    beta.run(&beta.asked(INVOKE, 0).await, "forged").await;
+    alpha.run(&alpha.asked(INVOKE, 0).await, "right").await;
+    assert_eq!(client.answer(&call).await.content(), "right");
+    front.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_server_that_no_bridge_has_is_shown_with_what_bridges_say() {
+    let site = BrokerNamespace::shared().await;
+    let bridge = Bridge::start(&site, "mcp-bridge.RockBot").await;
+    let front = Daemon::start(&site, FRONT).await;
+    bridge.describe(&bridge.asked(MANAGE, 0).await, &[], Some("Server 'Notes' is not connected")).await;
+    let set = shown(&front, "what the bridge says", |set| !set["lastError"].is_null()).await;
+    assert_eq!(set["phase"], "waiting");
+    assert!(set["lastError"].as_str().unwrap().contains("is not connected"), "{set}");
+    // Asked again after the first request was given up.
+    bridge.describe(&bridge.asked(MANAGE, 1).await, &["read_note"], None).await;
+    shown(&front, "the tools of the server", |set| set["phase"] == "ready").await;
+    front.stop(&site).await;
+}
