@@ -42,9 +42,12 @@ pub(crate) struct MeasureArgs {
     /// With --ledger: measure them with a ledger on this Redis server, too.
     #[arg(long, requires = "ledger", value_name = "URL")]
     pub(crate) redis: Option<String>,
+    /// Measure calls that one daemon passes on to another, too. Exit code 1 if they cost more than they may.
+    #[arg(long, conflicts_with = "agents")]
+    pub(crate) remote: bool,
     /// Measure calls of an MCP server's tool instead, without a broker: through the daemon on the embedded bus, and directly
     /// from this process. Then what many idle servers cost, and how long a killed one is away.
-    #[arg(long, group = "servers", conflicts_with_all = ["tools", "agents", "trace_ratio", "ledger"])]
+    #[arg(long, group = "servers", conflicts_with_all = ["tools", "agents", "trace_ratio", "ledger", "remote"])]
     pub(crate) mcp: bool,
     /// With --mcp or --peer: the server to measure with, as a command line that is split at spaces. Absent: the smallest that there can
     /// be, which is part of this program.
@@ -58,7 +61,7 @@ pub(crate) struct MeasureArgs {
     pub(crate) mcp_arguments: String,
     /// Measure scripts instead, without a broker: an interpreter alone, and scripts in the sandbox, cold and warm; then how
     /// many there are a second, and what many leave behind. Exit code 1 if they cost more than they may.
-    #[arg(long, conflicts_with_all = ["tools", "agents", "trace_ratio", "ledger", "mcp"])]
+    #[arg(long, conflicts_with_all = ["tools", "agents", "trace_ratio", "ledger", "remote", "mcp"])]
     pub(crate) script: bool,
     /// With --script: how many are run in a row to see what they leave behind.
     #[arg(long, requires = "script", value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -71,7 +74,7 @@ pub(crate) struct MeasureArgs {
     pub(crate) packages: Option<PathBuf>,
     /// Measure the MCP server of the daemon instead, without a broker: a call of `echo` there, on the bus, and the page
     /// `/healthz` of the same HTTP server; then what idle sessions take. Exit code 1 if they cost more than they may.
-    #[arg(long, conflicts_with_all = ["tools", "agents", "trace_ratio", "ledger", "mcp", "script"])]
+    #[arg(long, conflicts_with_all = ["tools", "agents", "trace_ratio", "ledger", "remote", "mcp", "script"])]
     pub(crate) mcp_server: bool,
     /// With --mcp-server: how many idle sessions.
     #[arg(long, requires = "mcp_server", value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -3,6 +3,7 @@
 mod children;
 mod ledger;
 pub(crate) mod load;
+mod others;
 mod report;
 mod responder;
 mod sink;
@@ -11,7 +12,7 @@ pub(crate) mod site;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::broker::load::BrokerLoad;
+use crate::broker::load::{BrokerLoad, LoadTarget};
 use crate::broker::responder::Responder;
 use crate::broker::site::BrokerSetup;
 use crate::figures::Figures;
@@ -25,7 +26,8 @@ use crate::figures::Row;
 use crate::report::Report;
 use crate::rounds::{self, Rounds};
 use children::Floor;
-use ledger::{LedgerSizes, RecordingDaemon};
+use ledger::LedgerSizes;
+use others::OtherDaemon;
 use report::Broker;
 use sink::Sink;
 use toolbus::commands::Context;
@@ -66,8 +68,7 @@ pub(crate) async fn run(args: MeasureArgs, context: &Context) -> Result<ExitCode
         result = measure(&args, context, &site, &id) => result,
         _ = signals.stop() => Err(MeasureError::Interrupted),
     };
-    let of_daemons =
-        [id.clone()].into_iter().chain(RecordingDaemon::of(&args, &id).into_iter().map(|recorded| recorded.id));
+    let of_daemons = [id.clone()].into_iter().chain(OtherDaemon::of(&args, &id).into_iter().map(|other| other.id));
     let of_daemons: Vec<String> = of_daemons.flat_map(|id| QUEUES.map(|queue| format!("bench-{id}.{queue}"))).collect();
     let bare = bare_queue(&id);
     let queues: Vec<&str> = of_daemons.iter().chain([&bare]).map(String::as_str).collect();
@@ -92,15 +93,16 @@ async fn measure(
     let mut floor = Floor::start(site, &bare_queue(id), context).await?;
     let mut daemon = children::start_daemon(site, id, None, args, sink.as_ref(), context).await?;
     let idle = Usage::read(daemon.process())?;
+    let bare = LoadTarget::echo(bare_queue(id));
     let mut sides = vec![
-        MeasuredSide { name: BARE, process: floor.process(), topic: bare_queue(id), is_recorded: false },
-        MeasuredSide { name: TOOLBUS, process: daemon.process(), topic: topic(id), is_recorded: false },
+        MeasuredSide { name: BARE, process: floor.process(), target: bare },
+        MeasuredSide { name: TOOLBUS, process: daemon.process(), target: LoadTarget::echo(topic(id)) },
     ];
-    let mut recording = Vec::new();
-    for RecordingDaemon { name, id, store } in RecordingDaemon::of(args, id) {
-        let daemon = children::start_daemon(site, &id, Some(&store), args, sink.as_ref(), context).await?;
-        sides.push(MeasuredSide { name, process: daemon.process(), topic: topic(&id), is_recorded: true });
-        recording.push(daemon);
+    let mut others = Vec::new();
+    for other in OtherDaemon::of(args, id) {
+        let daemon = children::start_daemon(site, &other.id, Some(&other), args, sink.as_ref(), context).await?;
+        sides.push(MeasuredSide { name: other.name, process: daemon.process(), target: other.target });
+        others.push(daemon);
     }
 
     let bar = rounds::progress(u64::from(args.rounds) * (sides.len() * args.callers.len()) as u64);
@@ -116,7 +118,7 @@ async fn measure(
     }
     bar.finish_and_clear();
     let ready_after = daemon.ready_after();
-    for daemon in recording.iter_mut().chain([&mut daemon]) {
+    for daemon in others.iter_mut().chain([&mut daemon]) {
         daemon.stop().await;
     }
     floor.stop().await;
@@ -132,19 +134,17 @@ async fn measure(
 struct MeasuredSide {
     name: &'static str,
     process: u32,
-    topic: String,
-    /// Whether its calls are recorded, so that each needs an id.
-    is_recorded: bool,
+    target: LoadTarget,
 }
 
 /// Measures one side once, after a short warm-up.
 async fn one(load: &mut BrokerLoad, side: &MeasuredSide, seconds: u64) -> Result<Figures, MeasureError> {
     const WARM_UP: Duration = Duration::from_millis(300);
-    let MeasuredSide { process, topic, is_recorded, .. } = side;
-    load.run(topic, *is_recorded, WARM_UP).await?;
+    let MeasuredSide { process, target, .. } = side;
+    load.run(target, WARM_UP).await?;
     let this = std::process::id();
     let before = [Usage::read(*process)?, Usage::read(this)?];
-    let sample = load.run(topic, *is_recorded, Duration::from_secs(seconds)).await?;
+    let sample = load.run(target, Duration::from_secs(seconds)).await?;
     let after = [Usage::read(*process)?, Usage::read(this)?];
     let [responder, load] =
         [0, 1].map(|side: usize| [before, after].map(|usage| usage.get(side).copied().unwrap_or_default()));

@@ -207,12 +207,15 @@ async fn bench_measures_both_sides_and_no_packet_of_a_single_call_is_held_back()
     let folder = tempfile::tempdir().unwrap();
     let ledger =
         ["bench", "--rounds", "1", "--seconds", "1", "--callers", "8", "--entries", "1000", "--output", "json"];
-    let recorded = at(&site, &[&ledger[..], &["--ledger", folder.path().to_str().unwrap()]].concat()).await;
-    assert_eq!(recorded.code, 0, "{recorded:?}");
-    let report = recorded.json();
-    let recorded = &report["recorded"][0];
-    assert_eq!((&recorded["side"], &recorded["callers"]), (&json!("recorded, SQLite"), &json!(8)), "{report}");
-    assert!(recorded["throughput"].as_f64().unwrap() > 0.0, "{report}");
+    let folder_and_remote = ["--ledger", folder.path().to_str().unwrap(), "--remote"];
+    let others = at(&site, &[&ledger[..], &folder_and_remote].concat()).await;
+    assert_eq!(others.code, 0, "{others:?}");
+    let report = others.json();
+    for (other, side) in ["recorded, SQLite", "passed on"].into_iter().enumerate() {
+        let other = &report["others"][other];
+        assert_eq!((&other["side"], &other["callers"]), (&json!(side), &json!(8)), "{report}");
+        assert!(["throughput", "p50"].iter().all(|ratio| other[ratio].as_f64().unwrap() > 0.0), "{report}");
+    }
     assert!(report["millionEntries"]["fileMib"].as_f64().unwrap() > 0.0, "{report}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
     let without = toolbus(&["bench"]).await;

@@ -10,6 +10,7 @@ use crate::broker::site::BrokerSetup;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+use super::others::OtherDaemon;
 use super::{BARE, Sink, topic};
 use crate::args::MeasureArgs;
 use crate::daemon::{Daemon, START_TIME, free_address, this_program, toolbus};
@@ -58,27 +59,27 @@ impl Floor {
     }
 }
 
-/// The daemon on this broker; with a store, one that records its calls there, of an `echo` with side effects.
+/// A daemon on this broker, with `id`; `other` is what distinguishes it from the one that only answers.
 pub(super) async fn start_daemon(
     site: &BrokerSetup,
     id: &str,
-    store: Option<&str>,
+    other: Option<&OtherDaemon>,
     args: &MeasureArgs,
     sink: Option<&Sink>,
     context: &Context,
 ) -> Result<Daemon, MeasureError> {
     let address = free_address().await?;
     let mut command = on(site, toolbus()?);
-    if let Some(store) = store {
-        // May have a password.
-        command.env("TOOLBUS__STORE__URL", store);
-        command.env("TOOLBUS__TOOLS__ECHO_EFFECT", "effectful");
+    let mut text = configuration(site, id, address, args, sink, context);
+    if let Some(OtherDaemon { environment, sections, .. }) = other {
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        text.push_str(sections);
     }
     if let Some(ratio) = args.trace_ratio {
         command.env("OTEL_TRACES_SAMPLER", "parentbased_traceidratio");
         command.env("OTEL_TRACES_SAMPLER_ARG", ratio.to_string());
     }
-    Daemon::launch(command, id, address, &configuration(site, id, address, args, sink, context)).await
+    Daemon::launch(command, id, address, &text).await
 }
 
 /// A program on this broker. The URL goes through the environment: a command line can be read by every user.

@@ -1,4 +1,4 @@
-//! Daemons whose ledger outlives them, and what entries of a ledger take.
+//! What entries of a ledger take.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +16,6 @@ use crate::args::MeasureArgs;
 use crate::error::MeasureError;
 use crate::usage::Usage;
 
-/// Names of the sides.
-pub(super) const SQLITE: &str = "recorded, SQLite";
-const REDIS: &str = "recorded, Redis";
-
 /// A ledger in a file gets one in so many of the entries of one in memory, because each waits for the disk.
 const FEWER_IN_FILE: u64 = 10;
 /// Bytes of an answer that is kept: as much as one of `echo`.
@@ -27,27 +23,8 @@ const ANSWER: usize = 512;
 /// Operations at a time, which share a commit.
 const AT_A_TIME: usize = 256;
 
-/// A daemon that records calls.
-pub(super) struct RecordingDaemon {
-    pub(super) name: &'static str,
-    pub(super) id: String,
-    pub(super) store: String,
-}
-
-impl RecordingDaemon {
-    /// Those that are to be measured.
-    pub(super) fn of(args: &MeasureArgs, id: &str) -> Vec<Self> {
-        let sqlite = args.ledger.as_ref().map(|folder| {
-            let store = format!("sqlite:{}", own_folder(folder, id).join("store.db").display());
-            Self { name: SQLITE, id: format!("{id}-sqlite"), store }
-        });
-        let redis = args.redis.clone().map(|store| Self { name: REDIS, id: format!("{id}-redis"), store });
-        sqlite.into_iter().chain(redis).collect()
-    }
-}
-
 /// The folder of one measurement, within the one that is given.
-fn own_folder(folder: &Path, id: &str) -> PathBuf {
+pub(super) fn own_folder(folder: &Path, id: &str) -> PathBuf {
     folder.join(format!("toolbus-bench-{id}"))
 }
 

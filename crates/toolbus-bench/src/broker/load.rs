@@ -30,6 +30,24 @@ pub(crate) struct BrokerLoad {
     callers: Vec<mpsc::Receiver<CallerReply>>,
 }
 
+/// What is called.
+#[derive(Debug, Clone)]
+pub(crate) struct LoadTarget {
+    /// Where calls are published.
+    pub(crate) topic: String,
+    /// The tool's name there.
+    pub(crate) tool: &'static str,
+    /// Whether calls are recorded, so that each needs a message id of its own.
+    pub(crate) is_recorded: bool,
+}
+
+impl LoadTarget {
+    /// The tool `echo`, whose calls are not recorded.
+    pub(crate) fn echo(topic: String) -> Self {
+        Self { topic, tool: "echo", is_recorded: false }
+    }
+}
+
 /// The outcome of a call, for its caller.
 #[derive(Debug)]
 struct CallerReply {
@@ -81,17 +99,18 @@ impl BrokerLoad {
         Ok(Self { exchange, publishing, consuming, requests, reply_to, callers: receivers })
     }
 
-    /// Calls `echo` on `topic` for about this long; each call has a message id of its own if they are to be recorded.
+    /// Calls a tool for about this long.
     ///
     /// # Errors
     ///
     /// If a call is not answered, or is answered with an error.
-    pub(crate) async fn run(&mut self, topic: &str, is_recorded: bool, time: Duration) -> Result<Sample, BrokerError> {
+    pub(crate) async fn run(&mut self, target: &LoadTarget, time: Duration) -> Result<Sample, BrokerError> {
         let started = Instant::now();
         let (channel, exchange, reply_to) = (&self.requests, &self.exchange, &self.reply_to);
+        let LoadTarget { topic, tool, is_recorded } = target;
         let topic = short(topic)?;
         let callers = self.callers.iter_mut().enumerate().map(|(index, answers)| {
-            let request = LoadRequest::new(index, exchange.clone(), topic.clone(), reply_to.clone());
+            let request = LoadRequest::new(index, tool, exchange.clone(), topic.clone(), reply_to.clone());
             async move {
                 let mut latencies = Vec::new();
                 while started.elapsed() < time {
@@ -125,7 +144,7 @@ struct LoadRequest {
 }
 
 impl LoadRequest {
-    fn new(caller: usize, exchange: ShortString, topic: ShortString, reply_to: ShortString) -> Self {
+    fn new(caller: usize, tool: &str, exchange: ShortString, topic: ShortString, reply_to: ShortString) -> Self {
         let mut headers = FieldTable::default();
         headers.insert("rb-source".into(), AMQPValue::LongString(LongString::from(AGENT)));
         let properties = BasicProperties::default()
@@ -135,7 +154,7 @@ impl LoadRequest {
             .with_correlation_id(ShortString::try_new(caller.to_string()).unwrap_or_default())
             .with_reply_to(reply_to);
         let body =
-            format!(r#"{{"toolCallId":"call_{caller}","toolName":"echo","arguments":"{{\"text\":\"{TEXT}\"}}"}}"#);
+            format!(r#"{{"toolCallId":"call_{caller}","toolName":"{tool}","arguments":"{{\"text\":\"{TEXT}\"}}"}}"#);
         Self { exchange, topic, properties, body: body.into_bytes().into() }
     }
 

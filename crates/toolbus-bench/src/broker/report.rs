@@ -7,7 +7,8 @@ use crate::usage::Usage;
 use serde::Serialize;
 
 use super::BARE;
-use super::ledger::{LedgerSizes, SQLITE};
+use super::ledger::LedgerSizes;
+use super::others::{REMOTE, SQLITE};
 use crate::args::MeasureArgs;
 use crate::daemon::TOOLBUS;
 use crate::figures::{self, Row};
@@ -26,25 +27,39 @@ pub(super) struct Broker {
     ready_ms: f64,
     rows: Vec<Row>,
     ratios: Vec<Ratio>,
-    /// Throughput of recorded calls in SQLite, of that of read-only ones.
+    /// Other daemons against the one that only answers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    recorded: Vec<RecordedRatio>,
+    others: Vec<OtherRatio>,
     /// What a million entries of a ledger take.
     #[serde(skip_serializing_if = "Option::is_none")]
     million_entries: Option<LedgerSizes>,
 }
 
-/// Recorded calls against those that are not.
+/// Calls that are recorded, or passed on, against those that are neither.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct RecordedRatio {
+struct OtherRatio {
     side: &'static str,
     callers: u16,
     throughput: f64,
+    p50: f64,
 }
 
-/// Least throughput of recorded calls in SQLite, of that of read-only ones, and in flight how many.
-const WANTED: (f64, &str, u16) = (0.6, "≥ 0.6", 64);
+/// What a gate looks at.
+#[derive(Debug, Clone, Copy)]
+enum Bound {
+    /// Throughput is at least this.
+    Throughput(f64),
+    /// The median is at most this.
+    P50(f64),
+}
+
+/// What is wanted of the other daemons: side, calls in flight, bound, and that as text.
+const WANTED: [(&str, u16, Bound, &str); 3] = [
+    (SQLITE, 64, Bound::Throughput(0.6), "≥ 0.6"),
+    (REMOTE, 64, Bound::Throughput(0.45), "≥ 0.45"),
+    (REMOTE, 1, Bound::P50(2.2), "≤ 2.2"),
+];
 
 /// The daemon against the floor.
 #[derive(Debug, Serialize)]
@@ -67,7 +82,7 @@ impl Broker {
         million_entries: Option<LedgerSizes>,
     ) -> Self {
         Self {
-            recorded: recorded(&rows),
+            others: others(&rows),
             million_entries,
             queue_type: format!("{:?}", context.config.bus.queue_type).to_lowercase(),
             tools: args.tools,
@@ -94,8 +109,8 @@ impl Measured for Broker {
                 "{callers} in flight, toolbus / bare: throughput {throughput:.2}, p50 {p50:.2}, CPU per call {cpu:.2}"
             )?;
         }
-        for RecordedRatio { side, callers, throughput } in &self.recorded {
-            writeln!(out, "{callers} in flight, {side} / toolbus: throughput {throughput:.2}")?;
+        for OtherRatio { side, callers, throughput, p50 } in &self.others {
+            writeln!(out, "{callers} in flight, {side} / toolbus: throughput {throughput:.2}, p50 {p50:.2}")?;
         }
         if let Some(LedgerSizes { memory_mib, file_mib }) = &self.million_entries {
             writeln!(out, "a million entries: {memory_mib:.0} MiB in memory, {file_mib:.0} MiB in SQLite")?;
@@ -104,15 +119,17 @@ impl Measured for Broker {
     }
 
     fn gates(&self) -> Vec<Gate> {
-        let (least, wanted, callers) = WANTED;
-        let of_sqlite = self.recorded.iter().filter(|ratio| (ratio.side, ratio.callers) == (SQLITE, callers));
-        let gate = |RecordedRatio { throughput, .. }: &RecordedRatio| Gate {
-            what: format!("throughput of calls recorded in SQLite, of read-only ones, {callers} in flight"),
-            wanted,
-            measured: format!("{throughput:.2}"),
-            is_met: *throughput >= least,
+        let gate = |(side, callers, bound, wanted)| {
+            let OtherRatio { throughput, p50, .. } =
+                self.others.iter().find(|ratio| (ratio.side, ratio.callers) == (side, callers))?;
+            let (figure, measured, is_met) = match bound {
+                Bound::Throughput(least) => ("throughput", throughput, *throughput >= least),
+                Bound::P50(most) => ("p50", p50, *p50 <= most),
+            };
+            let what = format!("{figure} of calls {side}, of others, {callers} in flight");
+            Some(Gate { what, wanted, measured: format!("{measured:.2}"), is_met })
         };
-        of_sqlite.map(gate).collect()
+        WANTED.into_iter().filter_map(gate).collect()
     }
 
     fn conditions(&self, rounds: String) -> String {
@@ -134,12 +151,13 @@ fn ratio(rows: &[Row], callers: u16) -> Option<Ratio> {
     })
 }
 
-/// Recorded calls against those of the daemon that are not.
-fn recorded(rows: &[Row]) -> Vec<RecordedRatio> {
+/// The other daemons against the one that only answers.
+fn others(rows: &[Row]) -> Vec<OtherRatio> {
     let of = |row: &Row| {
         let toolbus = rows.iter().find(|other| other.callers == row.callers && other.side == TOOLBUS)?;
         let throughput = row.figures.calls_per_second / toolbus.figures.calls_per_second;
-        Some(RecordedRatio { side: row.side, callers: row.callers, throughput })
+        let p50 = row.figures.p50_ms / toolbus.figures.p50_ms;
+        Some(OtherRatio { side: row.side, callers: row.callers, throughput, p50 })
     };
     rows.iter().filter(|row| ![BARE, TOOLBUS].contains(&row.side)).filter_map(of).collect()
 }
