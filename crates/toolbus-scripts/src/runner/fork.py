@@ -63,6 +63,8 @@ def fork_into(libc, ctypes, fcntl, Program, message, given, home):
     for _ in range(2):
         if posix.fork():
             posix._exit(0)
+    while posix.getppid() != INIT:
+        posix.sched_yield()
     posix.setsid()
     # Above the numbers that they get, so that none replaces another.
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, ABOVE_GIVEN) for fd in (out, err, go, ready, progress)]
@@ -83,8 +85,6 @@ def fork_into(libc, ctypes, fcntl, Program, message, given, home):
     program = Program((len(message) - 1) // 8, ctypes.addressof(filter))
     checked(ctypes, libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))
     seed_again()
-    while posix.getppid() != INIT:
-        posix.sched_yield()
     return str(posix.getpid()).encode()
 
 
