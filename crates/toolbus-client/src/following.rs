@@ -34,7 +34,7 @@ const MAX_VERSION: usize = 256;
 /// Follows what the daemons that take calls from one topic list for this daemon, or what bridges say of an MCP server.
 pub struct RemoteFollower {
     daemons: RemoteDaemons,
-    question: Question,
+    question: ListQuestion,
     version: Option<String>,
     /// How long the next answer counts.
     patience: Duration,
@@ -46,7 +46,7 @@ pub struct RemoteFollower {
     is_away: bool,
     /// Why a bridge does not have the server.
     problem: Option<String>,
-    changes: Changes,
+    changes: ListChanges,
 }
 
 /// What there is to tell.
@@ -76,7 +76,7 @@ pub struct RemoteListing {
 }
 
 /// What is asked.
-enum Question {
+enum ListQuestion {
     /// The tools of a daemon, on this topic.
     Tools(String),
     /// Those of this MCP server.
@@ -90,7 +90,7 @@ enum Answer {
 }
 
 /// What is a reason to ask again.
-struct Changes {
+struct ListChanges {
     news: watch::Receiver<u64>,
     refusals: watch::Receiver<u64>,
     state: watch::Receiver<BusState>,
@@ -101,18 +101,18 @@ impl RemoteDaemons {
     /// Follows the daemons that take calls from `topic`; `None` if there is no topic on which they alone are asked for lists.
     #[must_use]
     pub fn follow(&self, topic: &str) -> Option<RemoteFollower> {
-        Some(self.following(Question::Tools(topic::tool_list_of(topic)?)))
+        Some(self.following(ListQuestion::Tools(topic::tool_list_of(topic)?)))
     }
 
     /// Follows the bridges that have an MCP server.
     #[must_use]
     pub fn follow_server(&self, server: Arc<str>) -> RemoteFollower {
-        self.following(Question::Server(server))
+        self.following(ListQuestion::Server(server))
     }
 
-    fn following(&self, question: Question) -> RemoteFollower {
+    fn following(&self, question: ListQuestion) -> RemoteFollower {
         let client = self.client();
-        let changes = Changes { news: client.news(), refusals: self.refusals(), state: client.state(), losses: 0 };
+        let changes = ListChanges { news: client.news(), refusals: self.refusals(), state: client.state(), losses: 0 };
         RemoteFollower {
             daemons: self.clone(),
             question,
@@ -182,12 +182,12 @@ impl RemoteFollower {
         let now = client.clock.now();
         self.asked = Some(now);
         let mut request = match &self.question {
-            Question::Tools(topic) => {
+            ListQuestion::Tools(topic) => {
                 let if_version = self.version.clone();
                 let body = ToolListRequest { format: Some(Format::Mcp), if_version, ..ToolListRequest::default() };
                 client.ask(topic, message_type::TOOL_LIST_REQUEST, &body)
             }
-            Question::Server(server) => {
+            ListQuestion::Server(server) => {
                 let body = McpGetServiceDetailsRequest { server_name: server.as_ref().to_owned() };
                 client.ask(topic::MCP_MANAGE, message_type::MCP_GET_SERVICE_DETAILS_REQUEST, &body)
             }
@@ -196,7 +196,7 @@ impl RemoteFollower {
         let timeout = (header::on_the_wire(header::TIMEOUT_MS), self.patience.as_millis().to_string());
         Arc::make_mut(&mut request.properties).headers.push(timeout);
         let request = daemons.itself().sign(request);
-        let answers = if matches!(self.question, Question::Server(_)) { MAX_BRIDGES } else { 1 };
+        let answers = if matches!(self.question, ListQuestion::Server(_)) { MAX_BRIDGES } else { 1 };
         let mut expected = client.expect_as(&request, Expectation { answers, ..Expectation::default() });
         let exchange = async {
             client.publish(&request).await?;
@@ -242,7 +242,7 @@ impl RemoteFollower {
     }
 }
 
-impl Changes {
+impl ListChanges {
     async fn any(&mut self) {
         let Self { news, refusals, state, losses } = self;
         tokio::select! {
@@ -261,13 +261,13 @@ impl Changes {
 }
 
 async fn answer(
-    question: &Question,
+    question: &ListQuestion,
     expected: &mut Expected,
     problem: &mut Option<String>,
 ) -> Result<Answer, ClientError> {
     match question {
-        Question::Tools(_) => expected.received().await.map(Answer::Tools),
-        Question::Server(_) => bridge::details(expected, MAX_LIST, problem).await.map(Answer::Server),
+        ListQuestion::Tools(_) => expected.received().await.map(Answer::Tools),
+        ListQuestion::Server(_) => bridge::details(expected, MAX_LIST, problem).await.map(Answer::Server),
     }
 }
 
@@ -303,7 +303,7 @@ mod tests {
     }
 
     /// A request for a list.
-    struct Wanted {
+    struct AskedList {
         source: String,
         timeout: String,
         reply_to: String,
@@ -328,12 +328,12 @@ mod tests {
             Self { bus, requests, told, _follower: tokio::spawn(following) }
         }
 
-        async fn next(&mut self) -> Wanted {
+        async fn next(&mut self) -> AskedList {
             let delivery = self.requests.recv().await.unwrap();
             let header = |name| delivery.properties.header(name).unwrap_or_default().to_owned();
             let body: Value = serde_json::from_slice(&delivery.body).unwrap();
             assert_eq!(body["format"], "mcp");
-            let wanted = Wanted {
+            let wanted = AskedList {
                 source: header("rb-source"),
                 timeout: header("rb-rb-timeout-ms"),
                 reply_to: delivery.properties.reply_to.clone().unwrap_or_default(),
@@ -353,7 +353,7 @@ mod tests {
             self.bus.publish(&message).await.unwrap();
         }
 
-        async fn answer(&self, wanted: &Wanted, body: &Value) {
+        async fn answer(&self, wanted: &AskedList, body: &Value) {
             let target = Target::Queue(wanted.reply_to.clone());
             self.publish(target, &wanted.correlation, message_type::TOOL_LIST_RESPONSE, body).await;
         }
@@ -431,7 +431,7 @@ mod tests {
     async fn the_first_answer_under_its_id_counts() {
         let mut lab = Lister::new();
         let wanted = lab.next().await;
-        let forged = Wanted { correlation: "0123456789abcdef".to_owned(), ..wanted };
+        let forged = AskedList { correlation: "0123456789abcdef".to_owned(), ..wanted };
         lab.answer(&forged, &list("forged", 7)).await;
         let begun = Clock::SYSTEM.now();
         assert_eq!(lab.told().await, "away: no answer came within 10.0s.");

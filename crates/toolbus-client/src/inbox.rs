@@ -230,13 +230,13 @@ impl Pending {
 fn correlation<'a>(properties: &'a Properties, body: &[u8]) -> Cow<'a, str> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Named {
+    struct AnswerIds {
         tool_call_id: String,
     }
     let is_script = properties.message_type.as_deref() == Some(message_type::SCRIPT_INVOKE_RESPONSE);
     match properties.correlation_id.as_deref().unwrap_or_default() {
         "" if is_script => {
-            let named = serde_json::from_slice::<Named>(body);
+            let named = serde_json::from_slice::<AnswerIds>(body);
             named.map_or(Cow::Borrowed(""), |named| Cow::Owned(named.tool_call_id))
         }
         correlation => Cow::Borrowed(correlation),
