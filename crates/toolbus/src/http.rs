@@ -8,16 +8,17 @@ mod health;
 mod listeners;
 mod origin;
 mod refusal;
+mod remote;
 mod shared;
 mod slots;
 
 pub use auth::HttpAuth;
 pub use health::{
     Blocker, BrokerStatus, Build, ConsumerStatus, Counts, DaemonHealth, Health, HealthSources, LastReload, McpAdmin,
-    McpServerHealth, NoServers, OpenBreaker, Readiness, ReloadCounts, ReloadReport, RemotePhase, RemoteSetHealth,
-    ScriptStatus,
+    McpServerHealth, NoServers, OpenBreaker, Readiness, ReloadCounts, ReloadReport, ScriptStatus,
 };
 pub use listeners::{AdminSocket, HttpServer, HttpState, ListenError, Listeners, ListenersError, SocketError};
+pub use remote::{RemotePhase, RemoteSetHealth};
 pub use shared::{Replica, ReplicaCounts, ReplicaSummary, SharedState};
 
 #[cfg(test)]

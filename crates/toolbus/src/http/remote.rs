@@ -1,0 +1,48 @@
+//! What `/status` says of tool sets whose tools another daemon lists.
+
+use serde::{Deserialize, Serialize};
+
+/// A tool set whose tools another daemon lists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RemoteSetHealth {
+    /// Its name.
+    pub name: String,
+    /// What is known of the other daemon.
+    pub phase: RemotePhase,
+    /// Tools that can be called.
+    pub tools: usize,
+    /// Tools that are listed and cannot be called; the log says why.
+    pub hidden: usize,
+    /// Tools whose definitions are suspect.
+    pub suspect: usize,
+    /// Other bridges that have an MCP server of the same name, and run its calls, too; their answers are dropped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rivals: Vec<String>,
+    /// What happened last, where something did.
+    pub last_error: Option<String>,
+}
+
+/// What is known of a daemon that lists its tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RemotePhase {
+    /// It has not listed its tools yet.
+    Waiting,
+    /// It has.
+    Ready,
+    /// It has, and does not answer now: its tools may still be called.
+    Away,
+}
+
+impl RemotePhase {
+    /// As it is written on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Ready => "ready",
+            Self::Away => "away",
+        }
+    }
+}
