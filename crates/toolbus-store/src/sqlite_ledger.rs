@@ -395,4 +395,19 @@ mod tests {
         assert_eq!(ledger.look_up(RequestKey([0; 32])).await, Ok(None));
         answer(&ledger, 1 << 20).await.unwrap();
     }
+
+    #[tokio::test]
+    async fn a_ledger_whose_sums_triggers_kept_goes_on_with_these() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.db");
+        let open = || SqliteLedger::open(&path, LIMITS, Clock::SYSTEM).unwrap();
+        answer(&open(), 4).await.unwrap();
+        let triggers = &MIGRATION[MIGRATION.find("CREATE TRIGGER").unwrap()..];
+        Connection::open(&path).unwrap().execute_batch(&format!("{triggers}; PRAGMA user_version = 2")).unwrap();
+        let ledger = open();
+        assert_eq!(ledger.usage(), LedgerUsage { entries: 1, bytes: 260, shed: 0 });
+        answer(&ledger, 5).await.unwrap();
+        assert_eq!(ledger.usage(), LedgerUsage { entries: 2, bytes: 521, shed: 0 });
+        assert_eq!(open().usage(), ledger.usage());
+    }
 }

@@ -8,8 +8,7 @@ use bytes::Bytes;
 use rusqlite::Connection;
 use toolbus_core::Clock;
 use toolbus_core::ledger::{
-    Begin, Begun, ENTRY_BYTES, EntryState, Fingerprint, Finished, Ledger, LedgerLimits, LedgerUsage, RequestKey,
-    RunToken,
+    Begin, Begun, ENTRY_BYTES, EntryState, Fingerprint, Finished, Ledger, LedgerLimits, RequestKey, RunToken,
 };
 use toolbus_core::store::{Store, StoreError};
 use toolbus_store::{Sqlite, SqliteLedger};
@@ -73,34 +72,6 @@ async fn a_ledger_joins_the_file_of_a_store_that_has_none() {
         .unwrap();
     assert_eq!(open(&path).begin(begin(RUN)).await, Ok(Begun::Begun));
     assert_eq!(Sqlite::open(&path).unwrap().get("a", "key").await, Ok(Some(b"one".to_vec())));
-}
-
-#[tokio::test]
-async fn a_ledger_whose_sums_triggers_kept_goes_on_with_these() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
-    let ledger = open(&path);
-    assert_eq!(ledger.begin(begin(RUN)).await, Ok(Begun::Begun));
-    assert_eq!(ledger.finish(KEY, RUN, Bytes::from_static(b"paid")).await, Ok(Finished::Stored));
-    drop(ledger);
-    let triggers = "
-CREATE TRIGGER ledger_inserted AFTER INSERT ON ledger BEGIN
-    UPDATE ledger_usage SET entries = entries + 1, bytes = bytes + 256 + new.size;
-END;
-CREATE TRIGGER ledger_answered AFTER UPDATE OF size ON ledger BEGIN
-    UPDATE ledger_usage SET bytes = bytes + new.size - old.size;
-END;
-CREATE TRIGGER ledger_deleted AFTER DELETE ON ledger BEGIN
-    UPDATE ledger_usage SET entries = entries - 1, bytes = bytes - 256 - old.size;
-END;
-PRAGMA user_version = 2";
-    Connection::open(&path).unwrap().execute_batch(triggers).unwrap();
-    let ledger = open(&path);
-    assert_eq!(ledger.usage(), LedgerUsage { entries: 1, bytes: 260, shed: 0 });
-    let other = Begin { key: RequestKey([9; 32]), ..begin(RUN) };
-    assert_eq!(ledger.begin(other).await, Ok(Begun::Begun));
-    assert_eq!(ledger.usage(), LedgerUsage { entries: 2, bytes: 516, shed: 0 });
-    assert_eq!(open(&path).usage(), ledger.usage());
 }
 
 #[tokio::test]
