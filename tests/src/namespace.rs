@@ -29,6 +29,12 @@ impl BrokerNamespace {
         Self::on(RabbitNode::shared().await)
     }
 
+    /// The same broker and exchange, for another daemon, with queues of its own.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        Self { prefix: format!("{}-lab", self.prefix), ..self.clone() }
+    }
+
     /// New names on this node.
     #[must_use]
     pub fn on(node: &RabbitNode) -> Self {

@@ -32,11 +32,6 @@ fn lab(tools: &str) -> String {
     )
 }
 
-/// The same broker and exchange, for a daemon with queues of its own.
-fn elsewhere(site: &BrokerNamespace) -> BrokerNamespace {
-    BrokerNamespace { prefix: format!("{}-lab", site.prefix), ..site.clone() }
-}
-
 /// The set, as `/status` shows it, once it is so.
 async fn shown(daemon: &Daemon, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     eventually(what, async || {
@@ -49,7 +44,7 @@ async fn shown(daemon: &Daemon, what: &str, is_so: impl Fn(&Value) -> bool) -> V
 #[tokio::test]
 async fn the_tools_of_another_daemon_are_learnt_when_it_comes_and_followed_when_they_change() {
     let site = BrokerNamespace::shared().await;
-    let other = elsewhere(&site);
+    let other = site.beside();
     let front = Daemon::start(&site, FRONT).await;
     let set = shown(&front, "a set without a daemon", |set| !set["lastError"].is_null()).await;
     assert_eq!((&set["name"], &set["phase"], &set["tools"]), (&json!("lab"), &json!("waiting"), &json!(0)));
@@ -79,7 +74,7 @@ async fn the_tools_of_another_daemon_are_learnt_when_it_comes_and_followed_when_
 #[tokio::test]
 async fn a_daemon_that_comes_back_with_other_tools_is_learnt_anew() {
     let site = BrokerNamespace::shared().await;
-    let other = elsewhere(&site);
+    let other = site.beside();
     let back = Daemon::start(&other, &lab("[tools]\necho = true\ntime = false\n")).await;
     let front = Daemon::start(&site, FRONT).await;
     shown(&front, "the tools of the other daemon", |set| set["phase"] == "ready").await;

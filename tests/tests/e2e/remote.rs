@@ -36,15 +36,10 @@ parameters = '{"type": "object", "properties": {"text": {"type": "string"}}}'
 effect = "read-only"
 "#;
 
-/// The same broker and exchange, for a daemon with queues of its own.
-fn lab(site: &BrokerNamespace) -> BrokerNamespace {
-    BrokerNamespace { prefix: format!("{}-lab", site.prefix), ..site.clone() }
-}
-
 #[tokio::test]
 async fn a_call_runs_at_another_daemon_as_the_agent_that_made_it() {
     let site = BrokerNamespace::shared().await;
-    let elsewhere = lab(&site);
+    let elsewhere = site.beside();
     let (front, back) = (Daemon::start(&site, FRONT).await, Daemon::start(&elsewhere, LAB).await);
     let client = Client::connect(&site).await;
     let call = |agent: &str| client.request("lab.echo", &json!({"text": "hi"})).by(agent);
@@ -70,7 +65,7 @@ async fn a_call_in_a_circle_of_daemons_is_refused() {
              [toolsets.next.tools.x]\ndescription = \"Goes round\"\neffect = \"read-only\"\n"
         )
     };
-    let elsewhere = lab(&site);
+    let elsewhere = site.beside();
     let one = Daemon::start(&site, &circle("tool.invoke", "tool.invoke.lab")).await;
     let other = Daemon::start(&elsewhere, &circle("tool.invoke.lab", "tool.invoke")).await;
     let client = Client::connect(&site).await;

@@ -42,7 +42,7 @@ fn call(client: &Client, tool: &str, arguments: &Value) -> Request {
 #[tokio::test]
 async fn files_progress_codes_and_limits_of_a_script_at_another_daemon_are_those_of_one_here() {
     let site = BrokerNamespace::shared().await;
-    let other = BrokerNamespace { prefix: format!("{}-lab", site.prefix), ..site.clone() };
+    let other = site.beside();
     let back = start(&other, &format!("{SCRIPT}{LAB}")).await;
     let front = Daemon::start(&site, FRONT).await;
     eventually("the tools of the other daemon", async || {
