@@ -46,7 +46,7 @@ pub struct RemoteFollower {
     is_away: bool,
     /// Why a bridge does not have the server.
     problem: Option<String>,
-    changes: ListChanges,
+    changes: RefreshReasons,
 }
 
 /// What there is to tell.
@@ -90,7 +90,7 @@ enum Answer {
 }
 
 /// What is a reason to ask again.
-struct ListChanges {
+struct RefreshReasons {
     news: watch::Receiver<u64>,
     refusals: watch::Receiver<u64>,
     state: watch::Receiver<BusState>,
@@ -112,7 +112,8 @@ impl RemoteDaemons {
 
     fn following(&self, question: ListQuestion) -> RemoteFollower {
         let client = self.client();
-        let changes = ListChanges { news: client.news(), refusals: self.refusals(), state: client.state(), losses: 0 };
+        let changes =
+            RefreshReasons { news: client.news(), refusals: self.refusals(), state: client.state(), losses: 0 };
         RemoteFollower {
             daemons: self.clone(),
             question,
@@ -242,7 +243,7 @@ impl RemoteFollower {
     }
 }
 
-impl ListChanges {
+impl RefreshReasons {
     async fn any(&mut self) {
         let Self { news, refusals, state, losses } = self;
         tokio::select! {
