@@ -15,6 +15,9 @@ const OF_KERNEL: u64 = 32 * 1024 * 1024;
 const LONGEST: usize = 4096;
 /// The file of a cgroup by which whole processes are moved, in version 2 the only one.
 const PROCESSES: &str = "cgroup.procs";
+/// The file of version 1 by which threads are moved. To move a whole process, the kernel waits until no process anywhere is
+/// about to start a thread or to end: for milliseconds. A thread that moves itself waits for nothing.
+const TASKS: &str = "tasks";
 
 /// Removed when dropped; all its processes must have ended.
 #[derive(Debug)]
@@ -35,36 +38,16 @@ pub(super) struct CgroupFiles {
     movers: Vec<File>,
 }
 
-/// How a program gets into its cgroup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CgroupEntry {
-    /// It has one thread, and moves itself.
-    Itself,
-    /// Another process moves it.
-    Moved,
-}
-
-impl CgroupEntry {
-    /// The file of version 1. To move a whole process, the kernel waits until no process anywhere is about to start a
-    /// thread or to end: for milliseconds. A thread that moves itself waits for nothing.
-    const fn file(self) -> &'static str {
-        match self {
-            Self::Itself => "tasks",
-            Self::Moved => PROCESSES,
-        }
-    }
-}
-
 impl Cgroup {
     /// Makes it, in the folders that the daemon may write to.
-    pub(super) fn make(order: &CgroupSpec, name: &str, limits: &Limits, entry: CgroupEntry) -> io::Result<Self> {
+    pub(super) fn make(order: &CgroupSpec, name: &str, limits: &Limits) -> io::Result<Self> {
         let memory = Folder::make(order.memory.join(name))?;
         let most = most(limits).to_string();
         if order.memory == order.cpu {
             memory.write("memory.max", &most)?;
             // Absent where the kernel has no swap.
             let _ = memory.write("memory.swap.max", "0");
-            let movers = vec![memory.open_to_write(PROCESSES)?];
+            let movers = vec![memory.open_mover(PROCESSES)?];
             let (events, usage) = (memory.open("memory.events")?, memory.open("cpu.stat")?);
             return Ok(Self { files: CgroupFiles { events, usage, movers }, _folders: vec![memory] });
         }
@@ -72,7 +55,7 @@ impl Cgroup {
         // With it what is swapped out counts; absent where that is switched off.
         let _ = memory.write("memory.memsw.limit_in_bytes", &most);
         let cpu = Folder::make(order.cpu.join(name))?;
-        let movers = vec![memory.open_to_write(entry.file())?, cpu.open_to_write(entry.file())?];
+        let movers = vec![memory.open_mover(TASKS)?, cpu.open_mover(TASKS)?];
         let (events, usage) = (memory.open("memory.oom_control")?, cpu.open("cpuacct.usage")?);
         Ok(Self { files: CgroupFiles { events, usage, movers }, _folders: vec![memory, cpu] })
     }
@@ -105,6 +88,18 @@ impl CgroupFiles {
         self.movers.iter().try_for_each(|mut mover| mover.write_all(process.to_string().as_bytes()))
     }
 
+    /// The files to which a process that may not open them writes a zero to move itself: none in version 2, where that is
+    /// not faster.
+    pub(super) fn self_movers(&self) -> &[File] {
+        if self.movers.len() > 1 { &self.movers } else { &[] }
+    }
+
+    /// Whether a process is in it. To be asked once: version 1 keeps what it has shown for a second.
+    pub(super) fn has(&self, process: i32) -> bool {
+        let is_in = |mover: &File| read(mover).is_some_and(|text| text.lines().any(|line| line.parse() == Ok(process)));
+        self.movers.iter().all(is_in)
+    }
+
     /// Whether the kernel has ended a process because there was too much memory.
     pub(super) fn is_out_of_memory(&self) -> bool {
         read(&self.events).and_then(|text| value(&text, "oom_kill")).is_some_and(|kills| kills > 0)
@@ -134,8 +129,8 @@ impl Folder {
         File::open(self.0.join(name))
     }
 
-    fn open_to_write(&self, name: &str) -> io::Result<File> {
-        File::options().write(true).open(self.0.join(name))
+    fn open_mover(&self, name: &str) -> io::Result<File> {
+        File::options().read(true).write(true).open(self.0.join(name))
     }
 
     fn write(&self, name: &str, text: &str) -> io::Result<()> {
@@ -187,7 +182,7 @@ mod tests {
             artifacts: 1,
         };
         // The files of a real cgroup come with its folder; here none does.
-        Cgroup::make(&order, "run-7", &limits, CgroupEntry::Itself).unwrap_err();
+        Cgroup::make(&order, "run-7", &limits).unwrap_err();
         let folder = base.path().join("run-7");
         assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), (120 + OF_KERNEL).to_string());
     }

@@ -125,6 +125,9 @@ pub(super) fn serve(
     }
     rustix::io::write(control, &[0])?;
 
+    let program = init.program.map_or(0, Pid::as_raw_pid);
+    let cgroup_of = || read(&outer, &format!("{program}/cgroup"));
+    let own = cgroup_of()?;
     let (mut forks, mut is_gone) = (0, false);
     loop {
         let waited_for = [
@@ -147,6 +150,10 @@ pub(super) fn serve(
             // Closing its socket says that it has not begun.
             if is_gone || task.cgroup.is_some() != request.cgroup.is_some() {
                 continue;
+            }
+            // It sees the files by which its forks enter theirs.
+            if cgroup_of()? != own {
+                return Err(io::Error::other("it has left its cgroup"));
             }
             let user = if task.order.user.is_some() { INSIDE + 1 + forks % USERS_OF_FORKS } else { INSIDE };
             forks = forks.wrapping_add(1);
@@ -279,11 +286,14 @@ fn fork_program(
     let (go, tell_go) = pipe_with(PipeFlags::CLOEXEC)?;
     let (ready, tell_ready) = pipe_with(PipeFlags::CLOEXEC)?;
     let (progress, tell_progress) = pipe_with(PipeFlags::CLOEXEC)?;
-    let mut message = vec![u8::from(order.user.is_some())];
+    let movers = task.cgroup.map_or(&[][..], CgroupFiles::self_movers);
+    let mut message = vec![u8::from(order.user.is_some()), u8::from(!movers.is_empty())];
     message.extend(task.filters.of_fork());
     let [stdout, stderr] = &streams;
-    let given = [stdout, stderr, &go, &tell_ready, &tell_progress, &rules];
-    let all: Vec<BorrowedFd<'_>> = given.into_iter().chain(&namespaces).map(|it| it.as_fd()).collect();
+    let given = [stdout, stderr, &go, &tell_ready, &tell_progress, &rules].map(|it| it.as_fd());
+    let movers = movers.iter().map(|it| it.as_fd());
+    let all: Vec<BorrowedFd<'_>> =
+        given.into_iter().chain(movers).chain(namespaces.iter().map(|it| it.as_fd())).collect();
     wire::send_descriptors(template.as_fd(), &message, &all, SendFlags::empty()).map_err(naming("the template"))?;
     // Its output ends with it.
     drop(all);
@@ -303,7 +313,12 @@ fn fork_program(
         reported.parse().map_err(|_| io::Error::other(format!("the template did not fork: {reported}")))?;
     let program = Pid::from_raw(number).ok_or_else(|| io::Error::other("the template reports no process"))?;
     if let Some(cgroup) = task.cgroup {
-        cgroup.add(number).map_err(naming("its cgroup"))?;
+        if cgroup.self_movers().is_empty() {
+            cgroup.add(number).map_err(naming("its cgroup"))?;
+        }
+        if !cgroup.has(number) {
+            return Err(io::Error::other("the fork is not confined: its cgroup"));
+        }
     }
     limits::processes(program, &order.plan.limits, 2).map_err(|error| naming("limits")(error.into()))?;
     verify(init, proc, number)?;

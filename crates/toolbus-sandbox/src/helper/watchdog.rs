@@ -15,7 +15,7 @@ use rustix::process::{
 };
 use rustix::{stdio, thread};
 
-use super::cgroup::{Cgroup, CgroupEntry};
+use super::cgroup::Cgroup;
 use super::init::{Task, ready_of};
 use super::mounts::INSIDE;
 use super::network::Network;
@@ -48,7 +48,7 @@ fn serve(daemon: &UnixStream, order: &SandboxSpec, filters: &Filters, network: N
     // Both are removed when this function returns.
     let folder = (!order.layers.namespaces).then(|| WorkFolder::make(order)).transpose()?;
     // Without one, what only it can count is refused.
-    let make = |spec| Cgroup::make(spec, &name_of(order.number), &order.plan.limits, CgroupEntry::Itself).ok();
+    let make = |spec| Cgroup::make(spec, &name_of(order.number), &order.plan.limits).ok();
     let cgroup = order.cgroup.as_ref().and_then(make);
     let options = FilterOptions::of(&order.plan, order.layers, order.user.is_some(), cgroup.is_some());
     // The cgroup may have been refused.
@@ -207,7 +207,7 @@ impl Forks<'_> {
     fn start(&mut self, streams: &wire::Streams) -> io::Result<()> {
         let name = fork_name_of(self.order.number, self.number);
         self.number += 1;
-        let make = |spec| Cgroup::make(spec, &name, &self.order.plan.limits, CgroupEntry::Moved);
+        let make = |spec| Cgroup::make(spec, &name, &self.order.plan.limits);
         let cgroup = self.order.cgroup.as_ref().map(make).transpose()?;
         let (ended, alive) = pipe_with(PipeFlags::CLOEXEC)?;
         template::request_fork(self.control, streams, &alive, cgroup.as_ref())?;

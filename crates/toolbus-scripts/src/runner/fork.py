@@ -56,7 +56,8 @@ def checked(ctypes, result):
 
 
 def fork_into(libc, ctypes, fcntl, Program, message, given, home):
-    out, err, go, ready, progress, rules, *namespaces = given
+    (out, err, go, ready, progress, rules), rest = given[:6], given[6:]
+    movers, namespaces = (rest[:2], rest[2:]) if message[1] else ([], rest)
     for namespace in namespaces:
         checked(ctypes, libc.setns(namespace, 0))
     # The first process in the namespace leaves its child to the init process.
@@ -66,6 +67,8 @@ def fork_into(libc, ctypes, fcntl, Program, message, given, home):
     while posix.getppid() != INIT:
         posix.sched_yield()
     posix.setsid()
+    for mover in movers:
+        posix.write(mover, b"0")
     # Above the numbers that they get, so that none replaces another.
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, ABOVE_GIVEN) for fd in (out, err, go, ready, progress)]
     rules = fcntl.fcntl(rules, fcntl.F_DUPFD_CLOEXEC, ABOVE_GIVEN)
@@ -81,8 +84,8 @@ def fork_into(libc, ctypes, fcntl, Program, message, given, home):
     checked(ctypes, libc.capset(header, (ctypes.c_uint32 * 6)()))
     checked(ctypes, libc.syscall(ctypes.c_long(LANDLOCK_RESTRICT_SELF), ctypes.c_long(rules), ctypes.c_long(0)))
     posix.closerange(FIRST_FREE, posix.sysconf("SC_OPEN_MAX"))
-    filter = ctypes.create_string_buffer(message[1:], len(message) - 1)
-    program = Program((len(message) - 1) // 8, ctypes.addressof(filter))
+    filter = ctypes.create_string_buffer(message[2:], len(message) - 2)
+    program = Program((len(message) - 2) // 8, ctypes.addressof(filter))
     checked(ctypes, libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))
     seed_again()
     return str(posix.getpid()).encode()

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use toolbus_sandbox::{Job, Level, Plan, Sandbox, Watcher, Written};
+use toolbus_sandbox::{Job, Level, Outcome, Plan, Sandbox, SandboxError, Template, Watcher, Written};
 use toolbus_scripts::config::{PoolConfig, PoolMode};
 use toolbus_scripts::packages::{Installer, PackageError};
 use toolbus_scripts::requirement::Requirement;
@@ -234,21 +234,53 @@ async fn template(fork: &str) -> Plan {
     }
 }
 
+const FORK: &str = include_str!("../../src/runner/fork.py");
+
+/// Runs a script in a fork of a template.
+async fn run_in_fork(template: &Arc<Template>) -> Result<Outcome, SandboxError> {
+    let job = Job {
+        files: [("script.py", "print('ran')"), ("input", ""), ("key", "")]
+            .map(|(name, text)| (name.to_owned(), text.into()))
+            .into(),
+        time: std::time::Duration::from_secs(10),
+        cpu: std::time::Duration::from_secs(10),
+        ..Job::default()
+    };
+    template.fork()?.run(job).await
+}
+
+/// Whether forks move themselves into their cgroups: in version 2 they cannot.
+fn forks_move_themselves(sandbox: &Sandbox) -> bool {
+    sandbox.cgroups_missing().is_none() && Path::new("/sys/fs/cgroup/memory/tasks").exists()
+}
+
+#[tokio::test]
+async fn a_template_that_enters_the_cgroup_of_a_fork_is_ended_before_the_next() {
+    let sandbox = Sandbox::with_helper(helper(), Level::Full).unwrap();
+    // Where no fork is given the files, there is nothing to enter by.
+    let moves = forks_move_themselves(&sandbox);
+    let before = "        child = posix.fork()\n";
+    assert!(FORK.contains(before));
+    let enter = "        for mover in given[6:8] if message[1] else []:\n            posix.write(mover, b\"0\")\n";
+    let plan = template(&FORK.replace(before, &format!("{enter}{before}"))).await;
+    let template = Arc::new(sandbox.template(&plan).await.unwrap());
+    assert_eq!(&*run_in_fork(&template).await.unwrap().stdout.bytes, b"ran\n");
+    let second = run_in_fork(&template).await;
+    if moves {
+        assert!(!second.unwrap_err().has_begun());
+        eventually("the template to end", async || template.is_gone().then_some(())).await;
+    } else {
+        assert_eq!(&*second.unwrap().stdout.bytes, b"ran\n");
+    }
+}
+
 #[tokio::test]
 async fn a_fork_that_is_not_confined_gets_no_script() {
-    let fork = include_str!("../../src/runner/fork.py");
+    let fork = FORK;
     let sandbox = Sandbox::with_helper(helper(), Level::Full).unwrap();
     let run = async |fork: &str| {
         let template = Arc::new(sandbox.template(&template(fork).await).await.unwrap());
-        let job = Job {
-            files: [("script.py", "print('ran')"), ("input", ""), ("key", "")]
-                .map(|(name, text)| (name.to_owned(), text.into()))
-                .into(),
-            time: std::time::Duration::from_secs(10),
-            cpu: std::time::Duration::from_secs(10),
-            ..Job::default()
-        };
-        template.fork().unwrap().run(job).await
+        run_in_fork(&template).await
     };
     assert_eq!(&*run(fork).await.unwrap().stdout.bytes, b"ran\n");
     let omitted = [
@@ -259,12 +291,18 @@ async fn a_fork_that_is_not_confined_gets_no_script() {
             "    checked(ctypes, libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))\n",
             "Seccomp_filters",
         ),
+        ("    for mover in movers:\n        posix.write(mover, b\"0\")\n", "its cgroup"),
         ("        checked(ctypes, libc.setns(namespace, 0))\n", ""),
         ("    for _ in range(2):\n        if posix.fork():\n            posix._exit(0)\n", ""),
     ];
     // Where the daemon may not change users, forks have the one of their template.
-    let has_users = is_root();
-    for (step, named) in omitted.into_iter().filter(|(_, named)| has_users || !["Uid", "Gid"].contains(named)) {
+    let (has_users, moves) = (is_root(), forks_move_themselves(&sandbox));
+    let is_done = |named| match named {
+        "Uid" | "Gid" => has_users,
+        "its cgroup" => moves,
+        _ => true,
+    };
+    for (step, named) in omitted.into_iter().filter(|(_, named)| is_done(named)) {
         let without = fork.replace(step, if step.starts_with("        ") { "        pass\n" } else { "" });
         let without = without.replace("    while posix.getppid() != INIT:\n        posix.sched_yield()\n", "");
         assert_ne!(without, fork, "{step}");
