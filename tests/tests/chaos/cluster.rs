@@ -113,10 +113,19 @@ enum Fault {
     AllCut,
     /// What the leader sends to the others is dropped; what they send arrives.
     LeaderMute,
+    /// The leader and one follower do not reach each other; both reach the third node, and stop until all is whole.
+    LeaderCutFromOne,
 }
 
 impl Fault {
-    const ALL: [Self; 5] = [Self::LeaderKilled, Self::FollowerCut, Self::LeaderCut, Self::AllCut, Self::LeaderMute];
+    const ALL: [Self; 6] = [
+        Self::LeaderKilled,
+        Self::FollowerCut,
+        Self::LeaderCut,
+        Self::AllCut,
+        Self::LeaderMute,
+        Self::LeaderCutFromOne,
+    ];
 
     /// Breaks the cluster, and returns once the nodes have noticed.
     async fn strike(self, cluster: &RabbitCluster, leader: usize, queue: &str) {
@@ -131,6 +140,10 @@ impl Fault {
                 cluster.cut(last, next);
             }
             Self::LeaderMute => [next, last].into_iter().for_each(|follower| cluster.cut(leader, follower)),
+            Self::LeaderCutFromOne => {
+                cluster.cut(leader, next);
+                cluster.cut(next, leader);
+            }
         }
         match self {
             Self::LeaderKilled | Self::LeaderCut | Self::LeaderMute => {
@@ -142,8 +155,10 @@ impl Fault {
             Self::FollowerCut => {
                 eventually("a node less", async || (!cluster.takes_connections(next).await).then_some(())).await;
             }
-            Self::AllCut => {
-                for node in 0..NODES {
+            Self::AllCut | Self::LeaderCutFromOne => {
+                let all = [leader, next, last];
+                let stopping = if matches!(self, Self::AllCut) { &all[..] } else { &all[..2] };
+                for &node in stopping {
                     eventually("a node that stops", async || (!cluster.takes_connections(node).await).then_some(()))
                         .await;
                 }
@@ -153,7 +168,7 @@ impl Fault {
 
     /// Whether a majority of the nodes still reach each other.
     fn leaves_majority(self) -> bool {
-        !matches!(self, Self::AllCut)
+        !matches!(self, Self::AllCut | Self::LeaderCutFromOne)
     }
 
     async fn heal(self, cluster: &RabbitCluster, leader: usize) {
