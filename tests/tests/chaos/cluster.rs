@@ -113,7 +113,8 @@ enum Fault {
     AllCut,
     /// What the leader sends to the others is dropped; what they send arrives.
     LeaderMute,
-    /// The leader and one follower do not reach each other; both reach the third node, and stop until all is whole.
+    /// The leader and one follower do not reach each other; both reach the third node. One of them stops until all is
+    /// whole, or both.
     LeaderCutFromOne,
 }
 
@@ -155,18 +156,23 @@ impl Fault {
             Self::FollowerCut => {
                 eventually("a node less", async || (!cluster.takes_connections(next).await).then_some(())).await;
             }
-            Self::AllCut | Self::LeaderCutFromOne => {
-                let all = [leader, next, last];
-                let stopping = if matches!(self, Self::AllCut) { &all[..] } else { &all[..2] };
-                for &node in stopping {
+            Self::AllCut => {
+                for node in 0..NODES {
                     eventually("a node that stops", async || (!cluster.takes_connections(node).await).then_some(()))
                         .await;
                 }
             }
+            Self::LeaderCutFromOne => {
+                eventually("a node that stops", async || {
+                    let taking = join_all([leader, next].map(|node| cluster.takes_connections(node))).await;
+                    taking.contains(&false).then_some(())
+                })
+                .await;
+            }
         }
     }
 
-    /// Whether a majority of the nodes still reach each other.
+    /// Whether a majority of the nodes is certain to go on.
     fn leaves_majority(self) -> bool {
         !matches!(self, Self::AllCut | Self::LeaderCutFromOne)
     }
