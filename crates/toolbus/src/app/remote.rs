@@ -129,7 +129,7 @@ impl RemoteSets {
             match follower.next().await {
                 RemoteNews::Listed(listing) => self.take(&set, listing, &limits, &scanner).await,
                 RemoteNews::Unchanged => set.note(None),
-                RemoteNews::Away(reason) => set.note(Some(excerpt(&reason, MAX_REASON))),
+                RemoteNews::Away(reason) => set.note(Some(readable(&reason))),
             }
             set.is_tried.send_if_modified(|is_tried| !std::mem::replace(is_tried, true));
         }
@@ -159,7 +159,7 @@ impl RemoteSets {
         }
         drop(sets);
         tracing::info!(set = &*set.name, agent = shown(&agent), tools = count, "another daemon listed its tools");
-        set.note(notice.filter(|_| count == 0).map(|notice| excerpt(&notice, MAX_REASON)));
+        set.note(notice.filter(|_| count == 0).map(|notice| readable(&notice)));
         let mut state = set.state.lock();
         if state.hidden != hidden && !hidden.is_empty() {
             let first = hidden.first().map(|tool| format!("{}: {}", tool.name, tool.reason));
@@ -234,6 +234,11 @@ impl PendingTools for RemoteSets {
         );
         Some(ToolFailure::new(Cause::ConnectFailed, text).with_retry_after(RETRY_AFTER))
     }
+}
+
+/// A reason as operators read it: escaped, but for the quotes that brokers and daemons put around names.
+fn readable(reason: &str) -> String {
+    excerpt(reason, MAX_REASON).replace("\\'", "'")
 }
 
 impl LearntSet {
