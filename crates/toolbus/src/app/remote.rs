@@ -18,6 +18,7 @@ use toolbus_core::{Clock, Lookup, PendingTools, ToolRef};
 use toolbus_mcp_client::servers::{Definitions, Limits, ToolSource, ToolsetPlace, definitions_elsewhere};
 use toolbus_mcp_client::spec::ServerName;
 use toolbus_mcp_client::status::HiddenTool;
+use toolbus_telemetry::RemoteSetCounts;
 use toolbus_trust::scan::Scanner;
 
 use crate::config::Config;
@@ -63,6 +64,8 @@ struct LearntSet {
 #[derive(Default)]
 struct LearntState {
     is_known: bool,
+    /// When the other daemon said last what it has.
+    heard: Option<Instant>,
     last_error: Option<String>,
     tools: usize,
     suspect: usize,
@@ -106,6 +109,17 @@ impl RemoteSets {
         self.parts.sets.read().values().map(|set| set.status()).collect()
     }
 
+    /// How many sets are in each phase, and how old their lists are.
+    pub(super) fn counts(&self) -> RemoteSetCounts {
+        let sets = self.parts.sets.read();
+        let all: Vec<_> = sets.values().map(|set| (set.source().to_string(), set.status())).collect();
+        let in_phase = |phase| all.iter().filter(|(_, set)| set.phase == phase).count() as u64;
+        let phases = RemotePhase::ALL.map(|phase| (phase.as_str(), in_phase(phase))).to_vec();
+        let ages = all.iter().filter(|(_, set)| set.phase != RemotePhase::Waiting);
+        let ages = ages.filter_map(|(source, set)| Some((source.clone(), set.list_age_seconds?))).collect();
+        RemoteSetCounts { phases, ages }
+    }
+
     /// Stops following.
     pub(super) fn stop(&self) {
         self.parts.followers.lock().abort_all();
@@ -127,8 +141,14 @@ impl RemoteSets {
         };
         loop {
             match follower.next().await {
-                RemoteNews::Listed(listing) => self.take(&set, listing, &limits, &scanner).await,
-                RemoteNews::Unchanged => set.note(None),
+                RemoteNews::Listed(listing) => {
+                    set.hear();
+                    self.take(&set, listing, &limits, &scanner).await;
+                }
+                RemoteNews::Unchanged => {
+                    set.hear();
+                    set.note(None);
+                }
                 RemoteNews::Away(reason) => set.note(Some(readable(&reason))),
             }
             set.is_tried.send_if_modified(|is_tried| !std::mem::replace(is_tried, true));
@@ -177,8 +197,8 @@ impl RemoteSets {
                 "several bridges have an MCP server of one name: each runs its calls, and one answers"
             );
         }
-        let last_error = state.last_error.take();
-        *state = LearntState { is_known: true, last_error, tools: count, suspect, hidden, rivals };
+        let (heard, last_error) = (state.heard, state.last_error.take());
+        *state = LearntState { is_known: true, heard, last_error, tools: count, suspect, hidden, rivals };
     }
 
     fn tool(
@@ -292,6 +312,11 @@ impl LearntSet {
         }
     }
 
+    /// Notes that the other daemon has said what it has.
+    fn hear(&self) {
+        self.state.lock().heard = Some(Clock::SYSTEM.now());
+    }
+
     /// Notes what is wrong with the other daemon, if anything is.
     fn note(&self, error: Option<String>) {
         let mut state = self.state.lock();
@@ -318,6 +343,7 @@ impl LearntSet {
             tools: state.tools,
             hidden: state.hidden.len(),
             suspect: state.suspect,
+            list_age_seconds: state.heard.map(|heard| Clock::SYSTEM.since(heard).as_secs()),
             rivals: state.rivals.clone(),
             last_error: state.last_error.clone(),
         }
