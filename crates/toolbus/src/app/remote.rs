@@ -18,6 +18,7 @@ use toolbus_core::{Clock, Lookup, PendingTools, ToolRef};
 use toolbus_mcp_client::servers::{Definitions, Limits, ToolSource, ToolsetPlace, definitions_elsewhere};
 use toolbus_mcp_client::spec::ServerName;
 use toolbus_mcp_client::status::HiddenTool;
+use toolbus_protocol::{is_alias_of, rest_of_alias};
 use toolbus_telemetry::RemoteSetCounts;
 use toolbus_trust::scan::Scanner;
 
@@ -216,15 +217,11 @@ impl RemoteSets {
         Tool::new(descriptor, executor.of_server(bridged))
     }
 
-    /// The set that may have a tool of this name that the caller could use, while the set's tools are not known.
+    /// The set that may have the tool that the caller means, and could use, while the set's tools are not known.
     fn unknown_set(&self, wanted: ToolRef<'_>, effective: &EffectiveTools) -> Option<Arc<LearntSet>> {
-        if !matches!(wanted.route, Lookup::Name) {
-            return None;
-        }
-        let (prefix, name) = wanted.name.split_once('.')?;
         let sets = self.parts.sets.read();
-        let set = sets.values().find(|set| *set.prefix == *prefix && !set.state.lock().is_known)?;
-        effective.admits(&set.imagined(wanted.name, name)).then(|| Arc::clone(set))
+        let set = sets.values().find(|set| !set.state.lock().is_known && set.may_have(wanted, effective))?;
+        Some(Arc::clone(set))
     }
 }
 
@@ -303,12 +300,39 @@ impl LearntSet {
         }
     }
 
-    /// A tool of the set as it would be, if there were one.
-    fn imagined(&self, published: &str, name: &str) -> ToolDescriptor {
+    /// Whether the caller could use the tool that it means, if the set had it.
+    fn may_have(&self, wanted: ToolRef<'_>, effective: &EffectiveTools) -> bool {
+        let admits = |name: &str| effective.admits(&self.imagined(name));
+        match (wanted.route, &self.server) {
+            (Lookup::Server(named), Some(server)) => {
+                ServerName::parse(named).is_ok_and(|named| named == *server) && admits(wanted.name)
+            }
+            (Lookup::Server(_) | Lookup::AnyServer, None) => false,
+            (Lookup::Name | Lookup::AnyServer, _) => {
+                let beginning = format!("{}.", self.prefix);
+                match wanted.name.strip_prefix(&beginning) {
+                    Some(name) => admits(name),
+                    // What models call it tells the name only where no more than the dot was replaced.
+                    None => rest_of_alias(wanted.name, &beginning).is_some_and(|rest| {
+                        if is_alias_of(wanted.name, &format!("{beginning}{rest}")) {
+                            admits(rest)
+                        } else {
+                            effective.could_have(&self.source(), Some(&self.name))
+                        }
+                    }),
+                }
+            }
+        }
+    }
+
+    /// A tool of the set as it would be, if there were one. `name` is that of the other daemon.
+    fn imagined(&self, name: &str) -> ToolDescriptor {
         let (set, needs_session) = (Arc::clone(&self.name), false);
         ToolDescriptor {
+            own_name: Some(name.into()),
+            server: self.server.as_ref().map(|server| Arc::clone(server.as_str())),
             toolset: Some(Membership { set, name: name.into(), needs_session }),
-            ..ToolDescriptor::new(published, self.source(), toolsets::PROVIDER)
+            ..ToolDescriptor::new(format!("{}.{name}", self.prefix), self.source(), toolsets::PROVIDER)
         }
     }
 
