@@ -77,7 +77,7 @@ impl EmbeddedBroker {
         self.context = Some(context);
         self.routes.clear();
         let name: Arc<str> = subscription.queue.as_str().into();
-        if subscription.ownership == Ownership::Replica {
+        if matches!(subscription.ownership, Ownership::Replica | Ownership::Answers) {
             self.replicas.push((name.clone(), client.clone()));
         }
         if matches!(subscription.ownership, Ownership::Shared | Ownership::ShortLived) {

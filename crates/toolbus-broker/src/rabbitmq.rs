@@ -27,7 +27,7 @@ use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing
 use tracing::warn;
 
 use self::connection::{ConnectionHandle, ConnectionSupervisor};
-use self::consumer::Consumer;
+use self::consumer::{Consumer, window};
 pub use self::dead_letters::{DeadLetter, DeadLetterError, DeadLetterQueue, DeadLetters, ReplayOutcome};
 use self::publisher::Publisher;
 use self::settings::Checked;
@@ -87,7 +87,7 @@ impl RabbitMq {
 
 impl Bus for RabbitMq {
     fn consume(&self, subscription: Subscription) -> mpsc::Receiver<Delivery> {
-        let (deliveries, receiver) = mpsc::channel(usize::from(subscription.prefetch.max(1)));
+        let (deliveries, receiver) = mpsc::channel(usize::from(window(&subscription)));
         let id = self.state.add_consumer(&subscription.queue);
         let consumer = Consumer {
             subscription,

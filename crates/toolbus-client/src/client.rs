@@ -1,14 +1,17 @@
 //! A caller on the bus, as an agent is one.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use lru::LruCache;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use toolbus_core::Clock;
-use toolbus_core::bus::{Bus, BusState, Outgoing, Routing, Target};
+use toolbus_core::bus::{Bus, BusState, Outgoing, PublishError, Routing, Target};
 use toolbus_core::progress::ProgressSink;
 use toolbus_protocol::{
     Envelope, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse, TraceContext, header, message_type,
@@ -17,6 +20,9 @@ use toolbus_protocol::{
 
 use crate::inbox::{ClientError, Expectation, Expected, Inbox, Pending, Received};
 use crate::sender::{Sender, SignedRequest};
+
+/// Topics that are remembered to have taken a message; one that is forgotten has to prove itself again.
+const MAX_PROVEN: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Publishes requests and receives their answers.
 pub struct Client {
@@ -28,7 +34,21 @@ pub struct Client {
     pending: Arc<Pending>,
     news: watch::Receiver<u64>,
     sender: Sender,
+    /// Topics that took a message: requests to these share a channel, many at a time.
+    proven: Mutex<LruCache<String, ()>>,
     pub(crate) clock: Clock,
+}
+
+/// A publish that has no good end yet. Dropped, also half-way, it has its topic prove itself again.
+struct UnprovenTopic<'a> {
+    proven: &'a Mutex<LruCache<String, ()>>,
+    topic: &'a str,
+}
+
+impl Drop for UnprovenTopic<'_> {
+    fn drop(&mut self) {
+        self.proven.lock().pop(self.topic);
+    }
 }
 
 /// An answer to a call, as it came.
@@ -80,6 +100,7 @@ impl Client {
             pending,
             news: heard,
             sender: Sender::default(),
+            proven: Mutex::new(LruCache::new(MAX_PROVEN)),
             clock: Clock::SYSTEM,
         }
     }
@@ -230,14 +251,24 @@ impl Client {
     ///
     /// If the broker does not confirm the message, or no queue takes it.
     pub async fn publish(&self, request: &SignedRequest) -> Result<(), ClientError> {
+        let proven = self.proven.lock().get(&request.topic).is_some();
+        let unproven = UnprovenTopic { proven: &self.proven, topic: &request.topic };
         let message = Outgoing {
             target: Target::Topic(request.topic.clone()),
             mandatory: true,
-            proven: false,
+            proven,
             properties: Arc::clone(&request.properties),
             body: request.body.clone(),
         };
-        match self.bus.publish(&message).await? {
+        let published = self.bus.publish(&message).await;
+        // What is rejected closes no channel, so the topic stays proven.
+        if matches!(published, Ok(Routing::Routed)) || proven && matches!(published, Err(PublishError::Rejected(_))) {
+            std::mem::forget(unproven);
+            if !proven {
+                self.proven.lock().put(request.topic.clone(), ());
+            }
+        }
+        match published? {
             Routing::Routed => Ok(()),
             Routing::Unroutable => Err(ClientError::NoConsumer(request.topic.clone())),
         }
@@ -269,5 +300,86 @@ impl CallReply {
             other => return Err(ClientError::Unreadable(format!("unexpected type {:?}", other.unwrap_or_default()))),
         };
         Ok(Self { properties, body, content })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use futures_util::future::BoxFuture;
+    use tokio::sync::mpsc;
+    use toolbus_broker::embedded::Embedded;
+    use toolbus_core::bus::{Delivery, Subscription};
+
+    use super::*;
+
+    /// A broker that says of each message what the test wants; `None` is no confirm.
+    struct ScriptedBus {
+        bus: Embedded,
+        outcomes: Mutex<VecDeque<Option<Result<Routing, PublishError>>>>,
+        proven: Mutex<Vec<bool>>,
+    }
+
+    impl Bus for ScriptedBus {
+        fn consume(&self, subscription: Subscription) -> mpsc::Receiver<Delivery> {
+            self.bus.consume(subscription)
+        }
+
+        fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
+            self.proven.lock().push(message.proven);
+            match self.outcomes.lock().pop_front().unwrap() {
+                Some(outcome) => Box::pin(std::future::ready(outcome)),
+                None => Box::pin(std::future::pending()),
+            }
+        }
+
+        fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
+            self.bus.has_queue(name)
+        }
+
+        fn state(&self) -> watch::Receiver<BusState> {
+            self.bus.state()
+        }
+
+        fn stop_consuming(&self) -> BoxFuture<'_, ()> {
+            self.bus.stop_consuming()
+        }
+
+        fn close(&self) -> BoxFuture<'_, ()> {
+            self.bus.close()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_topic_that_took_a_message_is_proven_until_one_is_not_taken_or_given_up() {
+        let (routed, text) = (Some(Ok(Routing::Routed)), || "no".to_owned());
+        let script = [
+            (false, routed.clone()),
+            // A full queue closes no channel.
+            (true, Some(Err(PublishError::Rejected(text())))),
+            (true, Some(Ok(Routing::Unroutable))),
+            (false, routed.clone()),
+            (true, Some(Err(PublishError::Unavailable(text())))),
+            (false, Some(Err(PublishError::Refused(text())))),
+            (false, routed.clone()),
+            (true, None),
+            (false, Some(Err(PublishError::Rejected(text())))),
+            (false, routed.clone()),
+            (true, routed.clone()),
+        ];
+        let (expected, mut outcomes): (Vec<bool>, VecDeque<_>) = script.into_iter().unzip();
+        outcomes.push_back(routed);
+        let (outcomes, proven) = (Mutex::new(outcomes), Mutex::default());
+        let bus = Arc::new(ScriptedBus { bus: Embedded::new(), outcomes, proven });
+        let client = Client::start(Arc::clone(&bus) as Arc<dyn Bus>, "tool.invoke", Inbox::default());
+        for _ in &expected {
+            let request = client.request("echo", None, None, None);
+            let _ = tokio::time::timeout(Duration::from_secs(1), client.publish(&request)).await;
+        }
+        assert_eq!(std::mem::take(&mut *bus.proven.lock()), expected);
+        let other = client.tell("tool.cancel", message_type::TOOL_CANCEL_REQUEST, &());
+        client.publish(&other).await.unwrap();
+        assert_eq!(*bus.proven.lock(), [false], "each topic by itself");
     }
 }

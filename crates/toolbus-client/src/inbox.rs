@@ -110,7 +110,7 @@ impl Inbox {
             Self::Own { mut topics, max_body, is_topic } => {
                 let queue = format!("reply.{}", new_message_id());
                 topics.extend(is_topic.then(|| queue.clone()));
-                let (reply_to, ownership) = (queue.clone(), Ownership::Replica);
+                let (reply_to, ownership) = (queue.clone(), Ownership::Answers);
                 (Subscription { queue, topics, prefetch: PREFETCH, max_body, ownership }, reply_to, None)
             }
             Self::Given { queue, reply_to, topics } => {

@@ -27,6 +27,7 @@ use crate::instruments::{CallInstruments, observe, observe_breakers};
 use crate::logs::{self, CleanLogs, WatchedLogs};
 use crate::mcp_client::{self, McpClientRecorder, McpServerCounts};
 use crate::mcp_server::{self, McpServerRecorder};
+use crate::remote::{self, RemoteSetCounts};
 use crate::resource::resource;
 use crate::scripts::{self, ScriptLoad, ScriptRecorder};
 use crate::settings::{BusIdentity, TelemetrySettings};
@@ -216,6 +217,14 @@ impl Exporters {
     pub fn watch_pins(&self, look: impl Fn() -> Vec<HeldTools> + Send + Sync + 'static) {
         if let Some(provider) = &self.metering {
             trust::observe(&provider.meter(SCOPE), look);
+        }
+    }
+
+    /// Has `look` asked at each export for the tool sets whose tools other daemons list. To be called once; `look` is kept
+    /// until the end of the exporter.
+    pub fn watch_remote(&self, look: impl Fn() -> RemoteSetCounts + Send + Sync + 'static) {
+        if let Some(provider) = &self.metering {
+            remote::observe(&provider.meter(SCOPE), look);
         }
     }
 

@@ -413,6 +413,8 @@ impl App {
             if let Some(ledger) = ledger {
                 exporters.watch_ledger(move || ledger.usage());
             }
+            let remote = app.remote.clone();
+            exporters.watch_remote(move || remote.counts());
             telemetry::watch_breakers(exporters, app.gates.breakers().clone());
         }
         Ok(app)

@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
+use toolbus_e2e::metrics::sum;
 use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
 
 /// What the agents call.
@@ -87,6 +89,53 @@ async fn a_daemon_that_comes_back_with_other_tools_is_learnt_anew() {
     shown(&front, "other tools", |set| set["tools"] == 2).await;
     back.stop(&other).await;
     front.stop(&site).await;
+}
+
+#[tokio::test]
+async fn what_is_learnt_is_shown_by_the_commands_the_status_and_the_metrics() {
+    let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
+    let other = site.beside();
+    let back = Daemon::start(&other, &lab("[tools]\necho = true\ntime = false\n")).await;
+    let exports = format!("[telemetry]\notlp_endpoint = \"{}\"\n", receiver.grpc_endpoint());
+    let front = Daemon::start(&site, &format!("{FRONT}{exports}")).await;
+    let set = shown(&front, "the tools of the other daemon", |set| set["phase"] == "ready").await;
+    assert!(set["listAgeSeconds"].as_u64().is_some_and(|age| age <= 120), "{set}");
+    let client = Client::connect(&site).await;
+    let called = client.exchange(&client.request("lab.echo", &json!({"text": "hi"})).by("ana")).await;
+    assert_eq!(called.content(), "hi");
+
+    let all = front.operate(&["tools", "--output", "json"]).await.json();
+    let of_set = |tool: &&Value| tool["name"] == "lab.echo";
+    let tool = all.as_array().unwrap().iter().find(of_set).unwrap_or_else(|| panic!("not listed: {all}"));
+    assert_eq!(tool["source"], "remote:lab", "{tool}");
+    let one = front.operate(&["tools", "lab.echo"]).await;
+    assert!(one.code == 0 && one.out.contains("remote:lab"), "{one:?}");
+    for (agent, allowed) in [("ana", "yes"), ("eve", "no")] {
+        let rules = front.operate(&["agents", agent]).await.out;
+        let line = rules.lines().find(|line| line.starts_with("lab.echo")).unwrap_or_else(|| panic!("{rules}"));
+        assert_eq!(line.split_whitespace().take(3).collect::<Vec<_>>(), ["lab.echo", "remote:lab", allowed]);
+    }
+    let explained = |agent: &'static str, arguments: &'static str| {
+        let front = &front;
+        async move { front.operate(&["explain", agent, "lab.echo", arguments]).await }
+    };
+    let allowed = explained("ana", "text=hi").await;
+    assert_eq!(allowed.code, 0, "{allowed:?}");
+    let without = explained("eve", "text=hi").await;
+    assert!(without.code == 1 && without.out.contains("refused at resolve"), "the set is not eve's: {without:?}");
+    let wrong = explained("ana", r#"{"text": 7}"#).await;
+    assert!(wrong.code == 1 && wrong.out.contains("refused at arguments"), "by the learnt schema: {wrong:?}");
+    let status = front.operate(&["status"]).await.out;
+    assert!(status.contains("lab ready (") && status.contains("1 tools"), "{status}");
+
+    front.stop(&site).await;
+    let phases = ["waiting", "ready", "away"].map(|phase| sum(&receiver, "toolbus.remote.sets", &[("phase", phase)]));
+    assert_eq!(phases, [0, 1, 0]);
+    let of_source = [("tool_source", "remote:lab")];
+    assert!(sum(&receiver, "toolbus.remote.list.age", &of_source) <= 120);
+    let ok = [of_source[0], ("status", "ok"), ("tool_name", "lab.echo")];
+    assert_eq!(sum(&receiver, "rockbot.tool.invocations", &ok), 1);
+    back.stop(&other).await;
 }
 
 /// The other daemon, which the test is.

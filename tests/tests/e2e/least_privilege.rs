@@ -130,8 +130,8 @@ observer | count | yes | toolbus.invoke
 ";
 
 /// The attempts: user, action, outcome, names.
-fn attempts() -> Vec<[&'static str; 4]> {
-    let lines = ATTEMPTS.lines().filter(|line| !line.is_empty());
+fn attempts(lines: &'static str) -> Vec<[&'static str; 4]> {
+    let lines = lines.lines().filter(|line| !line.is_empty());
     lines
         .flat_map(|line| {
             let [user, action, outcome, all]: [&str; 4] = line.split(" | ").collect::<Vec<_>>().try_into().unwrap();
@@ -209,6 +209,23 @@ async fn publish(channel: &Channel, exchange: &str, key: &str, user: Option<&str
     published.await?.await.map(drop)
 }
 
+/// Has each of these users try what `lines` say of it, and compares what comes of it.
+pub(crate) async fn try_all(fixture: &Fixture, users: &[&str], lines: &'static str) {
+    let attempts = attempts(lines);
+    assert!(users.iter().all(|user| attempts.iter().any(|attempt| attempt[0] == *user)), "every user tries something");
+    let mut differing = Vec::new();
+    for user in users {
+        let connection = fixture.connect(user).await;
+        for [_, action, outcome, names] in attempts.iter().filter(|attempt| attempt[0] == *user) {
+            let seen = attempt(&connection, action, names).await.map_or("yes".to_owned(), |code| code.to_string());
+            if seen != *outcome {
+                differing.push(format!("{user} {action} {names}: {outcome} is intended, {seen} at the broker"));
+            }
+        }
+    }
+    assert!(differing.is_empty(), "{differing:#?}");
+}
+
 #[tokio::test]
 async fn the_shipped_permissions_let_each_user_do_what_it_must_and_nothing_else() {
     let fixture = Fixture::new().await;
@@ -218,19 +235,7 @@ async fn the_shipped_permissions_let_each_user_do_what_it_must_and_nothing_else(
     let path = std::env::var("PATH").unwrap();
     let daemon = Daemon::launch(&fixture.site, parts, &[("PATH", &path)]).await;
     daemon.wait_until_ready().await;
-    let attempts = attempts();
-    assert!(USERS.iter().all(|user| attempts.iter().any(|attempt| attempt[0] == *user)), "every user tries something");
-    let mut differing = Vec::new();
-    for user in USERS {
-        let connection = fixture.connect(user).await;
-        for [_, action, outcome, names] in attempts.iter().filter(|attempt| attempt[0] == user) {
-            let seen = attempt(&connection, action, names).await.map_or("yes".to_owned(), |code| code.to_string());
-            if seen != *outcome {
-                differing.push(format!("{user} {action} {names}: {outcome} is intended, {seen} at the broker"));
-            }
-        }
-    }
-    assert!(differing.is_empty(), "{differing:#?}");
+    try_all(&fixture, &USERS, ATTEMPTS).await;
     // Everything that was published for the daemon comes before this.
     let ana = fixture.agent("svc-ana").await;
     assert_eq!(ana.call("none", &json!({})).await.code(), "tool_not_found");

@@ -36,6 +36,7 @@ mod recipe;
 mod refusals;
 mod reload;
 mod remote;
+mod remote_rights;
 mod results;
 mod schedules;
 mod scripts;

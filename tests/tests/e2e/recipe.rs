@@ -27,20 +27,24 @@ pub(crate) struct Fixture {
 impl Fixture {
     pub(crate) async fn new() -> Self {
         let node = RabbitNode::start_with(&read("rabbitmq.conf")).await;
-        node.import(&shipped()).await;
-        let mut definitions: Value = serde_json::from_str(&shipped()).unwrap();
-        let mut users = definitions["users"].take();
-        for user in users.as_array_mut().unwrap() {
-            user.as_object_mut().unwrap().remove("password_hash");
-            user["password"] = PASSWORD.into();
-        }
-        node.import(&json!({"users": users}).to_string()).await;
+        import(&node, &shipped()).await;
         let site = BrokerNamespace {
             url: node.url_on(VHOST, "toolbus", PASSWORD),
             exchange: "rockbot".to_owned(),
             prefix: "toolbus".to_owned(),
         };
         Self { node, site }
+    }
+
+    /// Adds what `deploy/rabbitmq/remote.json` gives two daemons of which one passes calls on to the other.
+    pub(crate) async fn with_remote(self) -> Self {
+        import(&self.node, &read("remote.json")).await;
+        self
+    }
+
+    /// The daemon that runs the tools, by those definitions.
+    pub(crate) fn lab(&self) -> BrokerNamespace {
+        BrokerNamespace { url: self.url("toolbus-lab"), ..self.site.beside() }
     }
 
     pub(crate) fn url(&self, user: &str) -> String {
@@ -67,6 +71,18 @@ impl Fixture {
         });
         self.node.import(&definitions.to_string()).await;
     }
+}
+
+/// Imports definitions, and gives their users passwords.
+async fn import(node: &RabbitNode, definitions: &str) {
+    node.import(definitions).await;
+    let mut definitions: Value = serde_json::from_str(definitions).unwrap();
+    let mut users = definitions["users"].take();
+    for user in users.as_array_mut().unwrap() {
+        user.as_object_mut().unwrap().remove("password_hash");
+        user["password"] = PASSWORD.into();
+    }
+    node.import(&json!({"users": users}).to_string()).await;
 }
 
 pub(crate) fn shipped() -> String {

@@ -3,7 +3,9 @@
 use serde_json::json;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_testing::patience::eventually;
 
 /// What runs the tools: only those of agents whose rules it knows.
 const LAB: &str = r#"
@@ -87,5 +89,52 @@ async fn a_daemon_that_is_away_is_told_without_its_topic() {
     let answer = client.exchange(&client.request("lab.echo", &json!({"text": "hi"})).by("ana")).await;
     assert_eq!((answer.code().as_str(), &answer.body()["isRetryable"]), ("execution_failed", &json!(true)));
     insta::assert_snapshot!(answer.body()["message"].as_str().unwrap(), @"Tool 'lab.echo' was not called: no daemon takes its calls now.");
+    front.stop(&site).await;
+}
+
+/// What a call that waits for another daemon may take, with its message and all that is known of it, in KiB.
+const MAX_PER_CALL: u64 = 64;
+
+#[tokio::test]
+async fn a_thousand_calls_that_wait_for_another_daemon_hold_no_thread_and_little_memory() {
+    const CALLS: usize = 1_000;
+    let site = BrokerNamespace::shared().await;
+    let more = FRONT.replace("[agents.ana]\n", "[agents.ana]\nmax_in_flight = 1100\n");
+    let front =
+        Daemon::start(&site, &format!("{more}[invoke]\nmax_in_flight = 1200\ndefault_timeout = \"110s\"\n")).await;
+    // The other daemon, which the test is.
+    let (lab, client) = (Client::connect(&site).await, Client::connect(&site).await);
+    lab.bind("tool.invoke.lab").await;
+    let echo = || client.request("lab.echo", &json!({"text": "hi"})).by("ana");
+    let answer = async |request: &Message| {
+        let body = json!({"toolCallId": request.body()["toolCallId"], "toolName": "echo", "content": "hi",
+            "isError": false});
+        let queue = request.properties.reply_to().as_ref().unwrap().to_string();
+        let answer = lab.raw(body.to_string()).on(&queue).of_type("RockBot.Tools.ToolInvokeResponse");
+        let correlation = request.correlation_id().to_owned();
+        lab.publish("", &answer.with(|properties| properties.with_correlation_id(correlation.as_str().into()))).await;
+    };
+    // What the first call starts is no part of the comparison.
+    let first = echo();
+    client.send(&first).await;
+    answer(&eventually("the first call", async || lab.received().pop()).await).await;
+    assert_eq!(client.answer(&first).await.content(), "hi");
+    let before = front.usage();
+
+    for _ in 0..CALLS {
+        client.send(&echo()).await;
+    }
+    eventually("all calls at the other daemon", async || (lab.count() > CALLS).then_some(())).await;
+    let during = front.usage();
+    assert_eq!(during.threads, before.threads, "threads do not grow with calls");
+    assert!(during.descriptors <= before.descriptors + 4, "{before:?} {during:?}");
+    let grown = during.memory.saturating_sub(before.memory);
+    assert!(grown < CALLS as u64 * MAX_PER_CALL, "{grown} KiB more: {before:?} {during:?}");
+
+    for request in &lab.received()[1..] {
+        answer(request).await;
+    }
+    eventually("all answers", async || (client.count() > CALLS).then_some(())).await;
+    assert!(client.received().iter().all(|message| message.content() == "hi"));
     front.stop(&site).await;
 }

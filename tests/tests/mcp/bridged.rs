@@ -107,6 +107,43 @@ async fn a_server_of_another_daemon_is_learnt_and_called_with_its_agent() {
 }
 
 #[tokio::test]
+async fn a_call_before_the_first_list_waits_for_it_also_by_the_server_and_by_the_name_that_models_use() {
+    let site = BrokerNamespace::shared().await;
+    let bridge = Bridge::start(&site, "bridge").await;
+    let front = Daemon::start(&site, FRONT).await;
+    let request = bridge.asked(MANAGE, 0).await;
+    let client = Client::connect(&site).await;
+    let call = |tool: &str| client.request(tool, &json!({"text": "hi"})).by("ana");
+    let calls = [
+        call("notes.read_note"),
+        call("read_note").header("rb-mcp-server", "notes"),
+        call("notes_read_note_64e385756bae"),
+    ];
+    for call in &calls {
+        client.send(call).await;
+    }
+    // Those before it have been looked for by now. What is not of the set, or of its server, is not waited for.
+    assert_eq!(client.exchange(&call("read_note").header("rb-mcp-server", "other")).await.code(), "tool_not_found");
+    assert_eq!(client.exchange(&call("read_note")).await.code(), "tool_not_found");
+    bridge.describe(&request, &["read_note"], None).await;
+    let passed = eventually("the calls at the bridge", async || {
+        let answers: Vec<Message> = calls.iter().flat_map(|call| client.answers_to(&call.correlation)).collect();
+        assert!(answers.is_empty(), "not passed on: {answers:?}");
+        let all = bridge.client.received().into_iter();
+        let passed: Vec<Message> = all.filter(|message| message.routing_key == INVOKE).collect();
+        (passed.len() == calls.len()).then_some(passed)
+    });
+    for call in &passed.await {
+        bridge.run(call, "done").await;
+    }
+    for call in &calls {
+        let answer = client.answer(call).await;
+        assert_eq!(answer.content(), "done", "{answer:?}");
+    }
+    front.stop(&site).await;
+}
+
+#[tokio::test]
 async fn of_several_bridges_with_a_server_of_one_name_the_first_by_name_counts_and_the_others_are_shown() {
     let site = BrokerNamespace::shared().await;
     let mut bridges = Vec::new();

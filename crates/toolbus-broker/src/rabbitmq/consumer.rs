@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
-use toolbus_core::bus::{Delivery, Settle, Subscription};
+use toolbus_core::bus::{Delivery, Ownership, Settle, Subscription};
 use tracing::{debug, error, info, warn};
 
 use super::connection::{Backoff, ConnectionHandle, HEALTHY};
@@ -43,6 +43,13 @@ pub(super) struct Consumer {
     pub(super) state: Arc<StateTracker>,
     pub(super) connection: ConnectionHandle,
     pub(super) stop: CancellationToken,
+}
+
+/// Deliveries that may be unacknowledged, and the capacity of the channel to the receiver. Where deliveries are acknowledged
+/// when they enter that channel, both together are the prefetch.
+pub(super) fn window(subscription: &Subscription) -> u16 {
+    let prefetch = subscription.prefetch.max(1);
+    if subscription.ownership == Ownership::Answers { prefetch.div_ceil(2) } else { prefetch }
 }
 
 impl Consumer {
@@ -152,8 +159,7 @@ impl Consumer {
         let channel = connection.create_channel().await.map_err(lost)?;
         let mut opening = OpeningChannel { channel: Some(channel.clone()), runtime: Handle::current() };
         // Without a bound the client would buffer the whole queue.
-        let prefetch = self.subscription.prefetch.max(1);
-        channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(lost)?;
+        channel.basic_qos(window(&self.subscription), BasicQosOptions::default()).await.map_err(lost)?;
         channel.set_max_body(self.subscription.max_body);
         let consume = channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default());
         let stream = consume.await.map_err(lost)?;
@@ -162,6 +168,7 @@ impl Consumer {
             channel,
             queue: self.subscription.queue.as_str().into(),
             runtime: Handle::current(),
+            is_early: self.subscription.ownership == Ownership::Answers,
             clock: self.settings.clock,
         };
         Ok(Subscribed { channel: Arc::new(channel), stream, bindings })
@@ -180,11 +187,20 @@ impl Consumer {
                 () = deliveries.closed() => {}
             }
         });
+        let most = window(&self.subscription).div_ceil(2);
+        // The last delivery that is to be acknowledged, and how many with it.
+        let (mut last, mut count) = (0, 0);
         loop {
             let next = tokio::select! {
                 biased;
                 () = &mut ended => break,
-                next = stream.next() => next,
+                next = stream.next(), if count < most => next,
+                // Nothing more has come, or half of what may come.
+                () = std::future::ready(()), if count > 0 => {
+                    channel.acknowledge(last, true).await;
+                    count = 0;
+                    continue;
+                }
             };
             let delivery = match next {
                 Some(Ok(delivery)) => {
@@ -194,6 +210,9 @@ impl Consumer {
                 Some(Err(error)) => return Some(cause::words(&error)),
                 None => return Some("the broker cancelled the consumer (was the queue deleted?)".to_owned()),
             };
+            if channel.is_early {
+                (last, count) = (delivery.delivery_tag, count + 1);
+            }
             // There is room, as a rule: the channel is as long as the prefetch.
             tokio::select! {
                 biased;
@@ -234,12 +253,17 @@ struct ConsumerChannel {
     channel: Channel,
     queue: Arc<str>,
     runtime: Handle,
+    /// Whether deliveries are acknowledged when they are handed on.
+    is_early: bool,
     clock: Clock,
 }
 
 impl ConsumerChannel {
     fn delivery(self: &Arc<Self>, amqp: lapin::message::Delivery) -> Delivery {
-        let settle = Settler { channel: self.clone(), tag: amqp.delivery_tag, settled: false };
+        let settle: Box<dyn Settle> = match self.is_early {
+            true => Box::new(AlreadySettled),
+            false => Box::new(Settler { channel: self.clone(), tag: amqp.delivery_tag, settled: false }),
+        };
         Delivery {
             properties: properties::read(&amqp.properties).into(),
             // On a first delivery the header is the sender's own invention.
@@ -251,7 +275,7 @@ impl ConsumerChannel {
             redelivered: amqp.redelivered,
             delivery_tag: amqp.delivery_tag,
             arrived: self.clock.now(),
-            settle: Box::new(settle),
+            settle,
         }
     }
 
@@ -260,7 +284,7 @@ impl ConsumerChannel {
         let cancelled = async {
             self.channel.basic_cancel(stream.tag(), BasicCancelOptions::default()).await?;
             while let Some(Ok(delivery)) = stream.next().await {
-                self.delivery(delivery).settle.requeue().await;
+                self.requeue(delivery.delivery_tag).await;
             }
             Ok::<_, lapin::Error>(())
         };
@@ -272,8 +296,8 @@ impl ConsumerChannel {
     }
 
     /// The broker requeues the deliveries of a closed channel, so failing to settle one there is not an error.
-    async fn acknowledge(&self, tag: u64) {
-        if let Err(error) = self.channel.basic_ack(tag, BasicAckOptions::default()).await {
+    async fn acknowledge(&self, tag: u64, multiple: bool) {
+        if let Err(error) = self.channel.basic_ack(tag, BasicAckOptions { multiple }).await {
             debug!(queue = &*self.queue, tag, %error, "stale delivery not acknowledged");
         }
     }
@@ -283,6 +307,19 @@ impl ConsumerChannel {
         if let Err(error) = self.channel.basic_nack(tag, options).await {
             debug!(queue = &*self.queue, tag, %error, "stale delivery not requeued");
         }
+    }
+}
+
+/// Settles what is acknowledged without it.
+struct AlreadySettled;
+
+impl Settle for AlreadySettled {
+    fn acknowledge(self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn requeue(self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
     }
 }
 
@@ -296,7 +333,7 @@ impl Settle for Settler {
     fn acknowledge(mut self: Box<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.settled = true;
-            self.channel.acknowledge(self.tag).await;
+            self.channel.acknowledge(self.tag, false).await;
         })
     }
 

@@ -15,6 +15,9 @@ use super::settings::Checked;
 
 /// Messages to unproven addresses on their way at a time; further ones wait for one of them.
 const MAX_CHANNELS: usize = 64;
+/// Channels that are kept for the next of these, once a burst of them is over: the client looks at all channels of the
+/// connection for each frame that it sends.
+const MAX_IDLE: usize = 8;
 
 /// The publishing half of the bus.
 ///
@@ -91,7 +94,10 @@ impl Publisher {
         let channel = self.channel().await?;
         let sent = prepared.send(&channel).await;
         if channel.status().connected() && !matches!(sent, Ok(Confirmation::Nack(_))) {
-            self.idle().push(channel);
+            let mut idle = self.idle();
+            if idle.len() < MAX_IDLE {
+                idle.push(channel);
+            }
         }
         match sent {
             Ok(Confirmation::Ack(None)) => Ok(Routing::Routed),

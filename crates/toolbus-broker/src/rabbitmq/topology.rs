@@ -82,7 +82,7 @@ pub(super) async fn queue(
                 _ => lost("queue", &name, &error),
             });
         }
-        Ownership::Replica => {
+        Ownership::Replica | Ownership::Answers => {
             let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
             let declared = declare(connection, &name, options, FieldTable::default()).await;
             declared.map_err(|error| lost("queue", &name, &error))?;

@@ -2,10 +2,11 @@
 
 use toolbus_broker::rabbitmq::{QueueType, RabbitMq, RabbitMqSettings};
 use toolbus_core::bus::{Bus, Ownership, Subscription};
+use toolbus_testing::patience::eventually;
 
 use crate::fixture::{
-    consume, consume_existing, deliver, node, rabbitmq, receive, settings, subscription, take, text, to_topic, unique,
-    until,
+    consume, consume_existing, deliver, node, quiet, rabbitmq, ready, receive, settings, subscription, take, text,
+    to_queue, to_topic, unique, until,
 };
 
 /// The line of a listing that begins with this name.
@@ -178,4 +179,32 @@ async fn connections_are_named_after_the_instance() {
         assert!(connections.contains(&format!("\"{name} {role}\"")), "{connections}");
     }
     bus.close().await;
+}
+
+#[tokio::test]
+async fn answers_are_acknowledged_as_they_arrive_and_no_more_than_the_prefetch_leave_the_queue_unread() {
+    const COUNT: usize = 100;
+    const PREFETCH: u16 = 8;
+    let (bus, queue) = (rabbitmq().await, unique("answers"));
+    let answers = Subscription { ownership: Ownership::Answers, prefetch: PREFETCH, ..subscription(&queue, &[]) };
+    let mut deliveries = bus.consume(answers);
+    ready(&bus).await;
+    for number in 0..COUNT {
+        bus.publish(&to_queue(&queue, &number.to_string())).await.unwrap();
+    }
+    let counts = async || {
+        let line = listed(&["list_queues", "name", "messages_ready", "messages_unacknowledged"], &queue).await;
+        line.split('\t').skip(1).map(|number| number.parse::<usize>().unwrap()).collect::<Vec<_>>()
+    };
+    // As many as the channel to the receiver has room for, and one more.
+    let taken = usize::from(PREFETCH / 2) + 1;
+    eventually("the channel to be filled", async || (counts().await[0] <= COUNT - taken).then_some(())).await;
+    assert!(counts().await[0] >= COUNT - usize::from(PREFETCH), "{:?}", counts().await);
+    for number in 0..COUNT {
+        // Dropped unsettled, and gone all the same.
+        let delivery = receive(&mut deliveries).await;
+        assert_eq!((text(&delivery), delivery.redelivered), (number.to_string(), false));
+    }
+    eventually("everything to be acknowledged", async || (counts().await == [0, 0]).then_some(())).await;
+    quiet(&mut deliveries).await;
 }

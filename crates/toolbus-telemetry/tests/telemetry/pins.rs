@@ -1,6 +1,6 @@
 //! What is recorded of tools that are held back.
 
-use toolbus_telemetry::{Exporters, HeldTools, Protocol};
+use toolbus_telemetry::{Exporters, HeldTools, Protocol, RemoteSetCounts};
 use toolbus_testing::otlp::Receiver;
 
 use crate::observed::metrics;
@@ -15,6 +15,10 @@ pub(crate) fn look(exporters: &Exporters) {
     exporters.watch_reloads(|| [("applied", 2), ("refused", 0)]);
     exporters.watch_breakers(|| 1, || 4);
     exporters.watch_replicas(|| [("same", 1), ("different", 0)]);
+    exporters.watch_remote(|| RemoteSetCounts {
+        phases: vec![("waiting", 0), ("ready", 1), ("away", 2)],
+        ages: vec![("remote:lab".to_owned(), 70), ("mcp:notes".to_owned(), 3)],
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -33,6 +37,10 @@ async fn held_tools_and_changes_are_looked_up_at_each_export() {
     assert_eq!(breakers, [Some(1.0), Some(4.0)]);
     let reloads = |outcome| metrics["toolbus.config.reloads"].value(&[("outcome", outcome)]);
     assert_eq!((reloads("applied"), reloads("refused")), (Some(2.0), Some(0.0)));
+    let sets = |phase| metrics["toolbus.remote.sets"].value(&[("phase", phase)]);
+    assert_eq!(["waiting", "ready", "away"].map(sets), [Some(0.0), Some(1.0), Some(2.0)]);
+    assert_eq!(of("toolbus.remote.list.age", "remote:lab"), Some(70.0));
+    assert_eq!(of("toolbus.remote.list.age", "mcp:notes"), Some(3.0));
 }
 
 #[tokio::test]

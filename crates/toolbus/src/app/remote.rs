@@ -18,6 +18,8 @@ use toolbus_core::{Clock, Lookup, PendingTools, ToolRef};
 use toolbus_mcp_client::servers::{Definitions, Limits, ToolSource, ToolsetPlace, definitions_elsewhere};
 use toolbus_mcp_client::spec::ServerName;
 use toolbus_mcp_client::status::HiddenTool;
+use toolbus_protocol::{is_alias_of, rest_of_alias};
+use toolbus_telemetry::RemoteSetCounts;
 use toolbus_trust::scan::Scanner;
 
 use crate::config::Config;
@@ -63,6 +65,8 @@ struct LearntSet {
 #[derive(Default)]
 struct LearntState {
     is_known: bool,
+    /// When the other daemon said last what it has.
+    heard: Option<Instant>,
     last_error: Option<String>,
     tools: usize,
     suspect: usize,
@@ -106,6 +110,17 @@ impl RemoteSets {
         self.parts.sets.read().values().map(|set| set.status()).collect()
     }
 
+    /// How many sets are in each phase, and how old their lists are.
+    pub(super) fn counts(&self) -> RemoteSetCounts {
+        let sets = self.parts.sets.read();
+        let all: Vec<_> = sets.values().map(|set| (set.source().to_string(), set.status())).collect();
+        let in_phase = |phase| all.iter().filter(|(_, set)| set.phase == phase).count() as u64;
+        let phases = RemotePhase::ALL.map(|phase| (phase.as_str(), in_phase(phase))).to_vec();
+        let ages = all.iter().filter(|(_, set)| set.phase != RemotePhase::Waiting);
+        let ages = ages.filter_map(|(source, set)| Some((source.clone(), set.list_age_seconds?))).collect();
+        RemoteSetCounts { phases, ages }
+    }
+
     /// Stops following.
     pub(super) fn stop(&self) {
         self.parts.followers.lock().abort_all();
@@ -127,9 +142,15 @@ impl RemoteSets {
         };
         loop {
             match follower.next().await {
-                RemoteNews::Listed(listing) => self.take(&set, listing, &limits, &scanner).await,
-                RemoteNews::Unchanged => set.note(None),
-                RemoteNews::Away(reason) => set.note(Some(excerpt(&reason, MAX_REASON))),
+                RemoteNews::Listed(listing) => {
+                    set.hear();
+                    self.take(&set, listing, &limits, &scanner).await;
+                }
+                RemoteNews::Unchanged => {
+                    set.hear();
+                    set.note(None);
+                }
+                RemoteNews::Away(reason) => set.note(Some(readable(&reason))),
             }
             set.is_tried.send_if_modified(|is_tried| !std::mem::replace(is_tried, true));
         }
@@ -159,7 +180,7 @@ impl RemoteSets {
         }
         drop(sets);
         tracing::info!(set = &*set.name, agent = shown(&agent), tools = count, "another daemon listed its tools");
-        set.note(notice.filter(|_| count == 0).map(|notice| excerpt(&notice, MAX_REASON)));
+        set.note(notice.filter(|_| count == 0).map(|notice| readable(&notice)));
         let mut state = set.state.lock();
         if state.hidden != hidden && !hidden.is_empty() {
             let first = hidden.first().map(|tool| format!("{}: {}", tool.name, tool.reason));
@@ -177,8 +198,8 @@ impl RemoteSets {
                 "several bridges have an MCP server of one name: each runs its calls, and one answers"
             );
         }
-        let last_error = state.last_error.take();
-        *state = LearntState { is_known: true, last_error, tools: count, suspect, hidden, rivals };
+        let (heard, last_error) = (state.heard, state.last_error.take());
+        *state = LearntState { is_known: true, heard, last_error, tools: count, suspect, hidden, rivals };
     }
 
     fn tool(
@@ -196,15 +217,11 @@ impl RemoteSets {
         Tool::new(descriptor, executor.of_server(bridged))
     }
 
-    /// The set that may have a tool of this name that the caller could use, while the set's tools are not known.
+    /// The set that may have the tool that the caller means, and could use, while the set's tools are not known.
     fn unknown_set(&self, wanted: ToolRef<'_>, effective: &EffectiveTools) -> Option<Arc<LearntSet>> {
-        if !matches!(wanted.route, Lookup::Name) {
-            return None;
-        }
-        let (prefix, name) = wanted.name.split_once('.')?;
         let sets = self.parts.sets.read();
-        let set = sets.values().find(|set| *set.prefix == *prefix && !set.state.lock().is_known)?;
-        effective.admits(&set.imagined(wanted.name, name)).then(|| Arc::clone(set))
+        let set = sets.values().find(|set| !set.state.lock().is_known && set.may_have(wanted, effective))?;
+        Some(Arc::clone(set))
     }
 }
 
@@ -234,6 +251,11 @@ impl PendingTools for RemoteSets {
         );
         Some(ToolFailure::new(Cause::ConnectFailed, text).with_retry_after(RETRY_AFTER))
     }
+}
+
+/// A reason as operators read it: escaped, but for the quotes that brokers and daemons put around names.
+fn readable(reason: &str) -> String {
+    excerpt(reason, MAX_REASON).replace("\\'", "'")
 }
 
 impl LearntSet {
@@ -278,13 +300,45 @@ impl LearntSet {
         }
     }
 
-    /// A tool of the set as it would be, if there were one.
-    fn imagined(&self, published: &str, name: &str) -> ToolDescriptor {
+    /// Whether the caller could use the tool that it means, if the set had it.
+    fn may_have(&self, wanted: ToolRef<'_>, effective: &EffectiveTools) -> bool {
+        let admits = |name: &str| effective.admits(&self.imagined(name));
+        match (wanted.route, &self.server) {
+            (Lookup::Server(named), Some(server)) => {
+                ServerName::parse(named).is_ok_and(|named| named == *server) && admits(wanted.name)
+            }
+            (Lookup::Server(_) | Lookup::AnyServer, None) => false,
+            (Lookup::Name | Lookup::AnyServer, _) => {
+                let beginning = format!("{}.", self.prefix);
+                match wanted.name.strip_prefix(&beginning) {
+                    Some(name) => admits(name),
+                    // What models call it tells the name only where no more than the dot was replaced.
+                    None => rest_of_alias(wanted.name, &beginning).is_some_and(|rest| {
+                        if is_alias_of(wanted.name, &format!("{beginning}{rest}")) {
+                            admits(rest)
+                        } else {
+                            effective.could_have(&self.source(), Some(&self.name))
+                        }
+                    }),
+                }
+            }
+        }
+    }
+
+    /// A tool of the set as it would be, if there were one. `name` is that of the other daemon.
+    fn imagined(&self, name: &str) -> ToolDescriptor {
         let (set, needs_session) = (Arc::clone(&self.name), false);
         ToolDescriptor {
+            own_name: Some(name.into()),
+            server: self.server.as_ref().map(|server| Arc::clone(server.as_str())),
             toolset: Some(Membership { set, name: name.into(), needs_session }),
-            ..ToolDescriptor::new(published, self.source(), toolsets::PROVIDER)
+            ..ToolDescriptor::new(format!("{}.{name}", self.prefix), self.source(), toolsets::PROVIDER)
         }
+    }
+
+    /// Notes that the other daemon has said what it has.
+    fn hear(&self) {
+        self.state.lock().heard = Some(Clock::SYSTEM.now());
     }
 
     /// Notes what is wrong with the other daemon, if anything is.
@@ -313,6 +367,7 @@ impl LearntSet {
             tools: state.tools,
             hidden: state.hidden.len(),
             suspect: state.suspect,
+            list_age_seconds: state.heard.map(|heard| Clock::SYSTEM.since(heard).as_secs()),
             rivals: state.rivals.clone(),
             last_error: state.last_error.clone(),
         }

@@ -118,7 +118,8 @@ fn shown(daemon: &DaemonStatus) -> String {
         let error = set.last_error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
         let rivals = set.rivals.join(", ");
         let rivals = if rivals.is_empty() { rivals } else { format!("; calls also run at {rivals}") };
-        let text = format!("{} {}, {} tools{rivals}{error}", set.name, set.phase.as_str(), set.tools);
+        let age = set.list_age_seconds.map(|age| format!(" ({} ago)", in_words(age))).unwrap_or_default();
+        let text = format!("{} {}{age}, {} tools{rivals}{error}", set.name, set.phase.as_str(), set.tools);
         add(if number == 0 { "remote sets" } else { "" }, text);
     }
     for problem in &status.mcp_problems {

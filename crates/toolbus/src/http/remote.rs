@@ -16,6 +16,9 @@ pub struct RemoteSetHealth {
     pub hidden: usize,
     /// Tools whose definitions are suspect.
     pub suspect: usize,
+    /// Seconds since the other daemon said last which tools it has; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list_age_seconds: Option<u64>,
     /// Other bridges that have an MCP server of the same name, and run its calls, too; their answers are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rivals: Vec<String>,
@@ -36,6 +39,9 @@ pub enum RemotePhase {
 }
 
 impl RemotePhase {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Waiting, Self::Ready, Self::Away];
+
     /// As it is written on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

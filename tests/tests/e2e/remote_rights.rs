@@ -1,0 +1,117 @@
+//! The permissions of `deploy/rabbitmq/remote.json`, as shipped: with them a daemon learns the tools of another one and
+//! passes calls on to it, and without them the operator reads what is missing.
+
+use serde_json::{Value, json};
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_testing::patience::eventually;
+
+use crate::least_privilege::try_all;
+use crate::recipe::{Fixture, VHOST};
+
+/// As in `least_privilege`: what each user tries, what comes of it, and with which names.
+const ATTEMPTS: &str = "
+toolbus | publish | yes | rockbot tool.invoke.lab, rockbot tool.list.lab, rockbot tool.cancel
+toolbus | publish | yes | rockbot tool.result.ana, rockbot tool.meta.tools.ana, amq.default any.queue
+toolbus | publish | 403 | rockbot tool.invoke, rockbot tool.invoke.mcp, rockbot tool.invoke.other, rockbot tool.list
+toolbus | publish | 403 | rockbot tool.list.other, rockbot tool.hints, rockbot tool.ping, rockbot tool.session.end
+toolbus | publish | 403 | rockbot mcp.manage, rockbot script.invoke, rockbot reply.mine, rockbot tool.cancel.any
+toolbus | publish as | 406 | svc-ana rockbot tool.invoke.lab
+toolbus | declare queue | yes | reply.mine, toolbus.more
+toolbus | declare queue | 403 | reply, toolbus-lab.more, svc-ana.answers
+toolbus | bind queue | yes | reply.mine rockbot tool.meta.tools.toolbus, reply.mine rockbot tool.meta.mcp.toolbus
+toolbus | bind queue | 403 | reply.mine rockbot tool.meta.tools.ana, reply.mine rockbot tool.result.ana
+toolbus | bind queue | 403 | reply.mine rockbot tool.invoke.lab, reply.mine rockbot tool.list.lab, reply.mine rockbot #
+toolbus | consume | 403 | toolbus-lab.invoke, toolbus-lab.control, svc-ana.answers
+toolbus-lab | publish | yes | rockbot tool.meta.tools.toolbus, amq.default reply.any, rockbot.dlx toolbus-lab.invoke
+toolbus-lab | publish | 403 | rockbot tool.meta.tools.ana, rockbot tool.meta.mcp.toolbus, rockbot tool.result.ana
+toolbus-lab | publish | 403 | rockbot tool.invoke, rockbot tool.invoke.lab, rockbot tool.list.lab, rockbot tool.cancel
+toolbus-lab | publish | 403 | rockbot mcp.manage, rockbot.dlx toolbus.invoke
+toolbus-lab | publish as | 406 | toolbus rockbot tool.meta.tools.toolbus
+toolbus-lab | declare queue | yes | toolbus-lab.more
+toolbus-lab | declare queue | 403 | toolbus.more, reply.mine, svc-ana.answers
+toolbus-lab | declare exchange | 403 | rockbot
+toolbus-lab | bind queue | yes | toolbus-lab.invoke rockbot tool.invoke.lab, toolbus-lab.control rockbot tool.list.lab
+toolbus-lab | bind queue | yes | toolbus-lab.control rockbot tool.cancel
+toolbus-lab | bind queue | 403 | toolbus-lab.invoke rockbot tool.invoke, toolbus-lab.control rockbot tool.list
+toolbus-lab | bind queue | 403 | toolbus-lab.control rockbot tool.meta.tools.toolbus, toolbus-lab.control rockbot #
+toolbus-lab | bind queue | 403 | toolbus.invoke rockbot tool.invoke.lab
+toolbus-lab | consume | yes | toolbus-lab.invoke.dlq
+toolbus-lab | consume | 403 | toolbus.invoke, toolbus.invoke.dlq, svc-ana.answers
+";
+
+/// What the agents call.
+const FRONT: &str = r#"
+[identity]
+source = "broker"
+users = { svc-ana = "ana" }
+[agents.ana]
+toolsets = ["lab"]
+[toolsets.lab]
+kind = "remote"
+topic = "tool.invoke.lab"
+"#;
+
+/// What runs the tools.
+fn lab(tools: &str) -> String {
+    format!(
+        "[bus]\nname = \"lab\"\nqueue_prefix = \"toolbus-lab\"\n[invoke]\ntopics = [\"tool.invoke.lab\"]\n\
+         [identity]\nsource = \"broker\"\ndelegates = [\"toolbus\"]\n[agents.toolbus]\n[agents.ana]\n{tools}"
+    )
+}
+
+/// The set, as `/status` shows it, once it is so.
+async fn shown(daemon: &Daemon, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    eventually(what, async || {
+        let (_, status) = daemon.get("/status").await?;
+        Some(status["remote"][0].clone()).filter(|set| is_so(set))
+    })
+    .await
+}
+
+/// Waits until the operator reads this of the set.
+async fn complains(daemon: &Daemon, text: &str) {
+    let is_so = |set: &Value| set["lastError"].as_str().is_some_and(|error| error.contains(text));
+    shown(daemon, text, is_so).await;
+}
+
+async fn called(ana: &Client, text: &str) -> String {
+    let request = ana.request("lab.echo", &json!({"text": text}));
+    ana.exchange(&request.with(|properties| properties.with_user_id("svc-ana".into()))).await.content()
+}
+
+#[tokio::test]
+async fn with_the_shipped_permissions_a_list_is_learnt_and_followed_and_a_call_passes_and_nothing_else_is_permitted() {
+    let fixture = Fixture::new().await.with_remote().await;
+    let back = Daemon::start(&fixture.lab(), &lab("[tools]\necho = true\ntime = false\n")).await;
+    let front = Daemon::start(&fixture.site, FRONT).await;
+    let set = shown(&front, "the tools of the other daemon", |set| set["phase"] == "ready").await;
+    assert_eq!((&set["tools"], &set["lastError"]), (&json!(1), &Value::Null));
+    let ana = fixture.agent("svc-ana").await;
+    assert_eq!(called(&ana, "passed on").await, "passed on");
+    back.reload(&lab("[tools]\necho = true\ntime = true\n")).await;
+    shown(&front, "more tools", |set| set["tools"].as_u64() > Some(1)).await;
+    front.wait_until_ready().await;
+    try_all(&fixture, &["toolbus", "toolbus-lab"], ATTEMPTS).await;
+    assert_eq!(called(&ana, "after that").await, "after that");
+    front.stop(&fixture.site).await;
+    back.stop(&fixture.lab()).await;
+}
+
+#[tokio::test]
+async fn without_the_permissions_the_operator_reads_which_is_missing() {
+    let fixture = Fixture::new().await;
+    let front = Daemon::launch(&fixture.site, FRONT, &[]).await;
+    complains(&front, "ACCESS_REFUSED - access to queue 'reply.").await;
+    // The queue, and not yet the topics.
+    let own = r"^((toolbus|reply)\..*|rockbot|rockbot\.dlx|amq\.default)$";
+    fixture.node.ctl(&["set_permissions", "-p", VHOST, "toolbus", r"^(toolbus|reply)\..*$", own, own]).await;
+    complains(&front, "ACCESS_REFUSED - access to topic 'tool.list.lab' in exchange 'rockbot'").await;
+    let fixture = fixture.with_remote().await;
+    let back = Daemon::start(&fixture.lab(), &lab("[tools]\necho = true\n")).await;
+    shown(&front, "the tools of the other daemon", |set| set["phase"] == "ready").await;
+    front.wait_until_ready().await;
+    assert_eq!(called(&fixture.agent("svc-ana").await, "now").await, "now");
+    front.stop(&fixture.site).await;
+    back.stop(&fixture.lab()).await;
+}
