@@ -113,20 +113,10 @@ enum Fault {
     AllCut,
     /// What the leader sends to the others is dropped; what they send arrives.
     LeaderMute,
-    /// The leader and one follower do not reach each other; both reach the third node. One of them stops until all is
-    /// whole, or both.
-    LeaderCutFromOne,
 }
 
 impl Fault {
-    const ALL: [Self; 6] = [
-        Self::LeaderKilled,
-        Self::FollowerCut,
-        Self::LeaderCut,
-        Self::AllCut,
-        Self::LeaderMute,
-        Self::LeaderCutFromOne,
-    ];
+    const ALL: [Self; 5] = [Self::LeaderKilled, Self::FollowerCut, Self::LeaderCut, Self::AllCut, Self::LeaderMute];
 
     /// Breaks the cluster, and returns once the nodes have noticed.
     async fn strike(self, cluster: &RabbitCluster, leader: usize, queue: &str) {
@@ -141,10 +131,6 @@ impl Fault {
                 cluster.cut(last, next);
             }
             Self::LeaderMute => [next, last].into_iter().for_each(|follower| cluster.cut(leader, follower)),
-            Self::LeaderCutFromOne => {
-                cluster.cut(leader, next);
-                cluster.cut(next, leader);
-            }
         }
         match self {
             Self::LeaderKilled | Self::LeaderCut | Self::LeaderMute => {
@@ -162,19 +148,12 @@ impl Fault {
                         .await;
                 }
             }
-            Self::LeaderCutFromOne => {
-                eventually("a node that stops", async || {
-                    let taking = join_all([leader, next].map(|node| cluster.takes_connections(node))).await;
-                    taking.contains(&false).then_some(())
-                })
-                .await;
-            }
         }
     }
 
-    /// Whether a majority of the nodes is certain to go on.
+    /// Whether a majority of the nodes still reach each other.
     fn leaves_majority(self) -> bool {
-        !matches!(self, Self::AllCut | Self::LeaderCutFromOne)
+        !matches!(self, Self::AllCut)
     }
 
     async fn heal(self, cluster: &RabbitCluster, leader: usize) {
