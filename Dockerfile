@@ -8,7 +8,7 @@ ARG TOOLBUS_COMMIT=unknown
 ENV TOOLBUS_COMMIT=$TOOLBUS_COMMIT
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --profile dist --locked --package toolbus --bin toolbus \
+    cargo build --profile dist --locked --package toolbus --bin toolbus --features kubernetes \
     && cp target/dist/toolbus /usr/bin/toolbus
 
 # No shell and no package manager: the C library, certificates, and one program.

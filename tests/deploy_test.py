@@ -344,6 +344,43 @@ class Image(unittest.TestCase):
             self.assertEqual(json.loads(self.instructions(dockerfile, "ENTRYPOINT")[0]), [copied[2]])
 
 
+class Kubernetes(unittest.TestCase):
+    """What the runner of scripts in pods needs of a cluster."""
+
+    OBJECTS = {
+        document["kind"]: document
+        for document in yaml.safe_load_all((DEPLOY / "kubernetes/scripts.yaml").read_text("utf-8"))
+    }
+    CRATE = ROOT / "crates/toolbus-kubernetes/src"
+
+    def test_the_role_has_the_rights_that_the_runner_uses_and_no_others(self):
+        used = set()
+        for source in self.CRATE.glob("*.rs"):
+            text = source.read_text("utf-8").partition("#[cfg(test)]")[0]
+            for verb, resource in re.findall(r'about\("(\w+)"(?:, "([\w/]+)")?\)', text):
+                used.add((resource or "pods", verb))
+        given = set()
+        for rule in self.OBJECTS["Role"]["rules"]:
+            self.assertEqual(rule["apiGroups"], [""])
+            given |= {(resource, verb) for resource in rule["resources"] for verb in rule["verbs"]}
+        self.assertEqual(given, used)
+
+    def test_everything_is_in_the_namespace_that_the_configuration_has_by_default(self):
+        name = self.OBJECTS["Namespace"]["metadata"]["name"]
+        template = (ROOT / "config/toolbus.toml").read_text("utf-8")
+        self.assertIn(f'#namespace = "{name}"', template)
+        for kind in ("Role", "RoleBinding", "NetworkPolicy"):
+            self.assertEqual(self.OBJECTS[kind]["metadata"]["namespace"], name, kind)
+        self.assertEqual(self.OBJECTS["RoleBinding"]["roleRef"]["name"], self.OBJECTS["Role"]["metadata"]["name"])
+
+    def test_pods_have_no_network(self):
+        policy = self.OBJECTS["NetworkPolicy"]["spec"]
+        self.assertEqual(policy, {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})
+
+    def test_the_image_has_the_runner(self):
+        self.assertIn("--features kubernetes", DOCKERFILE)
+
+
 class Binary(unittest.TestCase):
     """What the files ask of the binary."""
 

@@ -21,8 +21,8 @@ pub struct Outcome {
     /// Regular files in its current folder, which do not come back: at most 21 relative paths, in order, without hidden ones and
     /// those that it was given.
     pub not_returned: Vec<String>,
-    /// What it used for this job.
-    pub usage: Usage,
+    /// What it used for this job; `None` where that is not measured.
+    pub usage: Option<Usage>,
     /// Time from the job to the end.
     pub elapsed: Duration,
 }

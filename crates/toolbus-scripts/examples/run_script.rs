@@ -57,6 +57,7 @@ async fn run() {
     let status = runner.status();
     eprintln!("{}: {}", status.level.unwrap(), status.layers.join(", "));
     let script = Script {
+        call_id: "call-1".into(),
         owner: None,
         source: source.replace("@DAEMON@", &std::process::id().to_string()),
         input: None,

@@ -68,6 +68,8 @@ pub struct ScriptConfig {
     pub sessions: ScriptSessionsConfig,
     /// Of the runner "local".
     pub local: LocalConfig,
+    /// Of the runner "kubernetes".
+    pub kubernetes: KubernetesConfig,
 }
 
 /// What runs scripts.
@@ -80,6 +82,8 @@ pub enum RunnerKind {
     Sandbox,
     /// Processes of this machine that nothing keeps in: for development.
     Local,
+    /// Pods of a Kubernetes cluster.
+    Kubernetes,
 }
 
 impl Default for ScriptConfig {
@@ -105,6 +109,7 @@ impl Default for ScriptConfig {
             pool: PoolConfig::default(),
             sessions: ScriptSessionsConfig::default(),
             local: LocalConfig::default(),
+            kubernetes: KubernetesConfig::default(),
         }
     }
 }
@@ -310,4 +315,26 @@ impl Default for ScriptSessionsConfig {
 pub struct LocalConfig {
     /// Whether it is understood that scripts can then do all that the daemon can.
     pub i_understand: bool,
+}
+
+/// Of the runner "kubernetes".
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct KubernetesConfig {
+    /// Namespace of the pods, which has nothing else in it.
+    #[schemars(length(min = 1, max = 63))]
+    pub namespace: String,
+    /// Image of the pods, with Python and all packages that scripts import.
+    #[schemars(length(min = 1, max = 1024))]
+    pub image: String,
+    /// File that says how to reach the cluster; absent: the service account of the daemon's pod.
+    #[schemars(length(min = 1))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+impl Default for KubernetesConfig {
+    fn default() -> Self {
+        Self { namespace: "rockbot-scripts".to_owned(), image: "python:3.12-slim".to_owned(), kubeconfig: None }
+    }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 
 /// The variable by which a program or script recognises a call that is run again.
-pub(crate) const KEY_VARIABLE: &str = "TOOLBUS_IDEMPOTENCY_KEY";
+pub const KEY_VARIABLE: &str = "TOOLBUS_IDEMPOTENCY_KEY";
 
 /// Variables of the daemon that every program gets: where and in which language it runs. All else may be a secret.
 const INHERITED: [&str; 10] =

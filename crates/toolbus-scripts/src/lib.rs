@@ -20,4 +20,4 @@ mod text;
 pub mod tool;
 mod unconfined;
 
-pub use environment::ProgramError;
+pub use environment::{KEY_VARIABLE, ProgramError};

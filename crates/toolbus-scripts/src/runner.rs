@@ -23,8 +23,8 @@ pub use session::SessionInterpreter;
 
 /// Runs scripts, one for each call of [`Self::run`], however many at a time: that is the queue's to bound.
 ///
-/// The sandbox and the local runner implement it. A runner that starts a pod in a cluster, or asks a service elsewhere,
-/// implements the same: nothing here says that the script runs on this machine.
+/// The sandbox, the local runner and that of `toolbus-kubernetes` implement it: nothing here says that the script runs on
+/// this machine.
 pub trait Runner: Send + Sync + 'static {
     /// Runs a script to its end. Dropping the future ends the script, and everything that it started.
     fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>>;
@@ -62,6 +62,8 @@ pub trait Runner: Send + Sync + 'static {
 /// A script, and what it may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Script {
+    /// The caller's id of the call, whatever the caller gave it.
+    pub call_id: Arc<str>,
     /// Whose script it is; absent: of a caller that is no agent.
     pub owner: Option<Arc<str>>,
     /// The text of the program.
@@ -108,7 +110,8 @@ const VALUE: &str = ".toolbus-value";
 
 impl Finished {
     /// Takes the value from among the files that came back.
-    fn new(mut outcome: Outcome, start: StartKind, installing: Duration) -> Self {
+    #[must_use]
+    pub fn new(mut outcome: Outcome, start: StartKind, installing: Duration) -> Self {
         let at = outcome.artifacts.iter().position(|file| file.name == VALUE);
         let value = at.map(|at| outcome.artifacts.remove(at));
         let value = value.map(|file| String::from_utf8_lossy(&file.bytes).into_owned());
@@ -145,6 +148,12 @@ pub enum RunFailure {
     /// Its packages could not be had.
     #[error(transparent)]
     Packages(#[from] PackageError),
+    /// The runner cannot take this script, which did not begin. The text is for the caller.
+    #[error("{0}")]
+    Refused(String),
+    /// The runner is set up in a way that lets no script begin: trying again does not help. The text is for an operator.
+    #[error("{0}")]
+    Misconfigured(String),
     /// The runner failed before the script began. The text is for an operator.
     #[error("{0}")]
     NotStarted(String),
@@ -157,7 +166,7 @@ pub enum RunFailure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunnerStatus {
-    /// `sandbox` or `local`.
+    /// `sandbox`, `local` or `kubernetes`.
     pub runner: &'static str,
     /// The level at which scripts run; absent without a sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 
 use toolbus_core::Clock;
 use toolbus_core::events::{ScriptEvents, ScriptRun};
-use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::failure::{Cause, ToolFailure, Verdict};
 use toolbus_core::tool::{Executor, Program, Tool, ToolCall, ToolOutput};
 use toolbus_core::toolsets::{SessionLimits, SessionSet};
+use toolbus_protocol::{Code, Outcome};
 use toolbus_sandbox::{Ending, Level, Limits, Watcher};
 
 use crate::packages::PackageError;
@@ -92,7 +93,8 @@ impl ScriptTool {
         let RunnerStatus { level, layers, .. } = runner.status();
         let rights = Rights {
             network: !layers.contains(&"seccomp") && !layers.contains(&"namespaces"),
-            processes: level == Some(Level::Full) || !layers.contains(&"seccomp"),
+            // Of the levels of the sandbox, whose filter refuses them.
+            processes: level.is_none_or(|level| level == Level::Full) || !layers.contains(&"seccomp"),
         };
         let limits = settings.sessions.filter(|limits| limits.max_sessions > 0 && runner.has_sessions());
         let inner = Arc::new(ScriptToolInner { runner, queue, events, settings, rights });
@@ -151,7 +153,9 @@ impl ScriptToolInner {
         let watcher = call.progress.clone().map(ProgressLines::watcher);
         let owner = call.caller.agent.as_ref().map(|_| Arc::clone(&call.caller.owner));
         let idempotency_key = call.idempotency_key.clone();
-        let script = Script { owner, source: script, input, files, packages, time, cpu, deadline, idempotency_key };
+        let call_id = Arc::clone(&call.call_id);
+        let script =
+            Script { call_id, owner, source: script, input, files, packages, time, cpu, deadline, idempotency_key };
         let result = runs(script, watcher).await;
         report.ended(result.as_ref().map(|(finished, _)| finished));
         let elapsed = Clock::SYSTEM.since(report.begun);
@@ -221,6 +225,8 @@ fn not_run(failure: RunFailure, elapsed: Duration) -> Result<ToolOutput, ToolFai
     let scripts = "Scripts cannot be run at the moment. Tell the operator if it stays so.";
     let packages = "Packages cannot be installed at the moment. Tell the operator if it stays so.";
     let error = match failure {
+        RunFailure::Refused(message) => return Err(invalid(message)),
+        RunFailure::Misconfigured(detail) => return Err(misconfigured(detail)),
         RunFailure::NotStarted(detail) => return unavailable(Cause::ConnectFailed, scripts, detail),
         RunFailure::Unavailable(detail) => return unavailable(Cause::Unavailable, scripts, detail),
         RunFailure::Packages(PackageError::Unavailable(detail)) => {
@@ -235,6 +241,14 @@ fn not_run(failure: RunFailure, elapsed: Duration) -> Result<ToolOutput, ToolFai
     let text = error.to_string();
     let program = Program { stdout: None, stderr: Some(text.clone()), exit_code, elapsed };
     Ok(ToolOutput::error(text).of_program(program))
+}
+
+/// The failure of a script that no other call would run either.
+fn misconfigured(detail: String) -> ToolFailure {
+    let message =
+        "Scripts cannot be run until the operator has corrected how they are run. Trying again does not help.";
+    let verdict = Verdict { code: Code::ExecutionFailed, is_retryable: false, outcome: Some(Outcome::NotStarted) };
+    ToolFailure { verdict: Some(verdict), ..ToolFailure::new(Cause::Failed, message).with_detail(detail) }
 }
 
 /// Reports a run when this is dropped.
@@ -255,9 +269,9 @@ impl<'a> RunReport<'a> {
         self.run.outcome = outcome(result);
         if let Ok(Finished { outcome, start, .. }) = result {
             self.run.start = Some(start.as_str());
-            // The runner leaves zero where it cannot measure.
-            self.run.cpu = Some(Duration::from_micros(outcome.usage.cpu_us)).filter(|cpu| !cpu.is_zero());
-            self.run.peak_memory = Some(outcome.usage.peak_memory).filter(|bytes| *bytes > 0);
+            // The sandbox leaves zero where it could not measure one of them.
+            self.run.cpu = outcome.usage.map(|usage| Duration::from_micros(usage.cpu_us)).filter(|cpu| !cpu.is_zero());
+            self.run.peak_memory = outcome.usage.map(|usage| usage.peak_memory).filter(|bytes| *bytes > 0);
         }
     }
 }
@@ -279,6 +293,11 @@ fn outcome(result: Result<&Finished, &RunFailure>) -> &'static str {
             Ending::Stopped(stop) => stop.as_str(),
         },
         Err(RunFailure::Packages(_)) => "packages",
-        Err(RunFailure::NotStarted(_) | RunFailure::Unavailable(_)) => "unavailable",
+        Err(
+            RunFailure::Refused(_)
+            | RunFailure::Misconfigured(_)
+            | RunFailure::NotStarted(_)
+            | RunFailure::Unavailable(_),
+        ) => "unavailable",
     }
 }

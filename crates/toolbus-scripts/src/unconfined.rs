@@ -18,7 +18,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{sleep, timeout};
 use toolbus_core::Clock;
-use toolbus_sandbox::{Ending, Outcome, Stop, Stream, Usage, Watcher, Written};
+use toolbus_sandbox::{Ending, Outcome, Stop, Stream, Watcher, Written};
 
 /// Time to read the rest of the pipes after the end of the program: a process that left its group may hold them open.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub(crate) struct UnconfinedRun<'a> {
 
 /// Runs a program to its end. Dropping the future ends the program, and all of its process group.
 ///
-/// Of [`Usage`] nothing is known, and no files come back.
+/// What it used is not known, and no files come back.
 ///
 /// # Errors
 ///
@@ -72,7 +72,7 @@ pub(crate) async fn run(run: UnconfinedRun<'_>) -> io::Result<Outcome> {
         artifacts: Vec::new(),
         left_out: 0,
         not_returned: Vec::new(),
-        usage: Usage::default(),
+        usage: None,
         elapsed: Clock::SYSTEM.since(started),
     })
 }

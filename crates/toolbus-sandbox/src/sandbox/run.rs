@@ -77,6 +77,7 @@ pub(super) async fn run(
             ending = Ending::Stopped(Stop::Output);
             stays = false;
         }
+        let usage = Some(usage);
         Ok((Outcome { ending, stdout, stderr, artifacts, left_out, not_returned, usage, elapsed }, stays))
     };
     match timeout(patience, outcome).await {

@@ -23,8 +23,9 @@ use crate::unconfined::{self, UnconfinedRun};
 /// The longest text that one variable of the environment can hold on Linux, with its name.
 const MAX_VARIABLE: usize = 128 * 1024;
 
-/// What the interpreter runs: the script, as in the sandbox.
-const BOOTSTRAP: &str = concat!(
+/// What an interpreter runs that nothing keeps in, or something around it: `script.py` beside the file that
+/// `TOOLBUS_INPUT_FILE` names, as in the sandbox.
+pub const BOOTSTRAP: &str = concat!(
     include_str!("run.py"),
     r#"
 
@@ -211,6 +212,7 @@ mod tests {
 
     fn script(source: &str) -> Script {
         Script {
+            call_id: "call-1".into(),
             owner: None,
             source: source.to_owned(),
             input: None,

@@ -105,7 +105,7 @@ fn finished(ending: Ending, stdout: &str) -> Finished {
         artifacts: Vec::new(),
         left_out: 0,
         not_returned: Vec::new(),
-        usage: Usage { cpu_us: 1_500_000, peak_memory: 1 << 20 },
+        usage: Some(Usage { cpu_us: 1_500_000, peak_memory: 1 << 20 }),
         elapsed: Duration::from_secs(2),
     };
     Finished { outcome, value: None, start: StartKind::Warm, installing: Duration::from_secs(1) }
@@ -250,6 +250,18 @@ async fn what_is_wrong_here_is_told_to_the_operator_alone() {
     insta::assert_snapshot!(told(helper).await, @"Unavailable: Scripts cannot be run at the moment. Tell the operator if it stays so. (its helper ended)");
     let packages = RunFailure::Packages(PackageError::Unavailable("disk full".to_owned()));
     insta::assert_snapshot!(told(packages).await, @"ConnectFailed: Packages cannot be installed at the moment. Tell the operator if it stays so. (disk full)");
+    let set_up = RunFailure::Misconfigured("no right".to_owned());
+    insta::assert_snapshot!(told(set_up).await, @"Failed: Scripts cannot be run until the operator has corrected how they are run. Trying again does not help. (no right)");
+}
+
+#[tokio::test]
+async fn a_script_that_no_call_would_run_is_not_to_be_tried_again() {
+    let failure =
+        async |failure| ToolFixture::answering(Err(failure)).run(json!({"script": "pass"})).await.unwrap_err();
+    let set_up = failure(RunFailure::Misconfigured(String::new())).await.verdict.unwrap();
+    assert_eq!((set_up.is_retryable, set_up.outcome), (false, Some(toolbus_protocol::Outcome::NotStarted)));
+    let refused = failure(RunFailure::Refused("Send less.".to_owned())).await;
+    assert_eq!((refused.cause, &*refused.message), (Cause::InvalidArguments, "Send less."));
 }
 
 #[tokio::test]
@@ -333,8 +345,9 @@ async fn every_run_is_reported_once_with_its_outcome() {
 #[tokio::test]
 async fn what_was_not_measured_of_a_run_is_absent() {
     for (usage, expected) in [
-        (Usage { cpu_us: 1_500_000, peak_memory: 1 << 20 }, (Some(Duration::from_millis(1500)), Some(1 << 20))),
-        (Usage { cpu_us: 0, peak_memory: 0 }, (None, None)),
+        (Some(Usage { cpu_us: 1_500_000, peak_memory: 1 << 20 }), (Some(Duration::from_millis(1500)), Some(1 << 20))),
+        (Some(Usage { cpu_us: 0, peak_memory: 0 }), (None, None)),
+        (None, (None, None)),
     ] {
         let mut finished = finished(Ending::Exited(0), "");
         finished.outcome.usage = usage;

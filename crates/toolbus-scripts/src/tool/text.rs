@@ -274,7 +274,7 @@ pub(super) mod tests {
             artifacts: Vec::new(),
             left_out: 0,
             not_returned: Vec::new(),
-            usage: toolbus_sandbox::Usage::default(),
+            usage: None,
             elapsed: TIME,
         }
     }

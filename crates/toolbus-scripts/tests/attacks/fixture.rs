@@ -90,6 +90,7 @@ pub(crate) async fn runner(level: Level) -> SandboxRunner {
 /// A script with time enough.
 pub(crate) fn script(source: &str) -> Script {
     Script {
+        call_id: "call-1".into(),
         owner: Some("attacker".into()),
         source: source.to_owned(),
         input: None,

@@ -80,6 +80,7 @@ pub(crate) fn mode() -> PoolMode {
 /// A script with more time than it should need.
 pub(crate) fn script(source: impl Into<String>) -> Script {
     Script {
+        call_id: "call-1".into(),
         owner: Some("attacker".into()),
         source: source.into(),
         input: None,

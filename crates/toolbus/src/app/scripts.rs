@@ -62,6 +62,14 @@ pub enum ScriptsError {
         /// Why.
         error: std::io::Error,
     },
+    /// No pods can be made for scripts.
+    #[cfg(feature = "kubernetes")]
+    #[error(transparent)]
+    Cluster(#[from] toolbus_kubernetes::ClusterError),
+    /// The runner is not part of this program, which a loaded configuration has been told.
+    #[cfg(not(feature = "kubernetes"))]
+    #[error("script.runner: this program is built without \"kubernetes\"")]
+    NoKubernetes,
     /// A command that cannot work.
     #[error("command `{name}`: {error}")]
     Command {
@@ -144,13 +152,15 @@ impl ScriptRuns {
         events: Arc<dyn ScriptEvents>,
         sandbox: &OnceCell<Sandbox>,
     ) -> Result<Self, ScriptsError> {
-        let interpreter = Interpreter::find(&section.python).await?;
         let runner: Arc<dyn Runner> = match section.runner {
+            RunnerKind::Kubernetes => in_pods(section).await?,
             RunnerKind::Local => {
+                let interpreter = Interpreter::find(&section.python).await?;
                 let installer = installer(section, &interpreter, None)?;
                 Arc::new(LocalRunner::new(interpreter, section.limits(), installer))
             }
             RunnerKind::Sandbox => {
+                let interpreter = Interpreter::find(&section.python).await?;
                 let strongest = Sandbox::new(Level::Full).map_err(StartError::from)?;
                 let settings = SandboxSettings {
                     interpreter,
@@ -174,6 +184,23 @@ impl ScriptRuns {
         let sessions = tool.sessions();
         Ok(Self { tool: tool.into_tool(), runner, queue, sessions })
     }
+}
+
+/// Runs scripts in pods, whose image has the interpreter.
+#[cfg(feature = "kubernetes")]
+async fn in_pods(section: &ScriptConfig) -> Result<Arc<dyn Runner>, ScriptsError> {
+    let template = toolbus_kubernetes::PodTemplate {
+        image: section.kubernetes.image.clone(),
+        python: section.python.clone(),
+        cpu_millis: section.cpu.millis(),
+        limits: section.limits(),
+    };
+    Ok(Arc::new(toolbus_kubernetes::KubernetesRunner::start(&section.kubernetes, template).await?))
+}
+
+#[cfg(not(feature = "kubernetes"))]
+async fn in_pods(_: &ScriptConfig) -> Result<Arc<dyn Runner>, ScriptsError> {
+    Err(ScriptsError::NoKubernetes)
 }
 
 /// Installs the packages that scripts may ask for, if there are any.

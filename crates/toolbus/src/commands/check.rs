@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde_json::{Value, json};
-use toolbus_scripts::config::RunnerKind;
+use toolbus_scripts::config::{KubernetesConfig, RunnerKind};
 
 use super::target::{AdminTarget, DaemonArgs, Operator, TargetError};
 use super::{MISTAKE, complain, plain, warn};
@@ -174,6 +174,10 @@ fn scripts(config: &Config) -> String {
     let runner = match script.runner {
         RunnerKind::Sandbox => format!("in the sandbox, \"{}\" at least", script.sandbox.require),
         RunnerKind::Local => "kept in by nothing".to_owned(),
+        RunnerKind::Kubernetes => {
+            let KubernetesConfig { namespace, image, .. } = &script.kubernetes;
+            format!("in pods of {image} in namespace `{namespace}`")
+        }
     };
     let longest = script.longest(config.invoke.max_timeout).as_secs_f64();
     format!("{runner}; {} by default, {longest}s at most", script.timeout)
@@ -241,6 +245,8 @@ mod tests {
         assert_eq!(told(&script), "in the sandbox, \"no-namespaces\" at least; 30s by default, 120s at most");
         script.runner = RunnerKind::Local;
         assert_eq!(told(&script), "kept in by nothing; 30s by default, 120s at most");
+        script.runner = RunnerKind::Kubernetes;
+        insta::assert_snapshot!(told(&script), @"in pods of python:3.12-slim in namespace `rockbot-scripts`; 30s by default, 120s at most");
     }
 
     #[test]

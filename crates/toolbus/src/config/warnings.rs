@@ -251,7 +251,7 @@ fn of_script(script: &ScriptConfig, config: &Config) -> Vec<String> {
         RunnerKind::Sandbox if script.sandbox.require == Level::LimitsOnly => warnings.push(
             "script.sandbox.require: \"limits-only\" lets scripts read every file that the daemon can read".to_owned(),
         ),
-        RunnerKind::Sandbox => {}
+        RunnerKind::Sandbox | RunnerKind::Kubernetes => {}
     }
     if script.packages.allow.iter().any(|name| name == "*") {
         warnings.push("script.packages.allow: lets scripts have any package that there is".to_owned());

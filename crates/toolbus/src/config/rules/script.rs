@@ -7,6 +7,9 @@ use url::Url;
 
 use super::{RuleChecker, path};
 
+/// What is said where this program has no runner for pods.
+const NO_KUBERNETES: &str = "this program is built without the runner \"kubernetes\"; use the container image, or \
+     build it with `--features kubernetes`";
 /// Least memory that an interpreter starts with.
 const LEAST_MEMORY: u64 = 32 * 1024 * 1024;
 
@@ -27,6 +30,9 @@ impl RuleChecker<'_> {
                 "\"local\" keeps scripts from nothing: they can read and change all that the daemon can; expected \
                  \"sandbox\", or `script.local.i_understand = true`",
             );
+        }
+        if script.runner == RunnerKind::Kubernetes {
+            self.pods(&script);
         }
         if let Some(most) = script.max_timeout.filter(|most| *most < script.timeout) {
             self.tell(
@@ -72,6 +78,31 @@ impl RuleChecker<'_> {
             let what =
                 "no address of an index; expected \"https://host/simple\", or \"file:///folder\" for one of wheels";
             self.tell(&["script.packages.index_url"], what);
+        }
+    }
+
+    /// Tells of what is no pod that a cluster could have.
+    fn pods(&mut self, script: &ScriptConfig) {
+        if !cfg!(feature = "kubernetes") {
+            self.tell(&["script.runner"], NO_KUBERNETES);
+        }
+        let namespace = &script.kubernetes.namespace;
+        let is_fit = |character: char| matches!(character, 'a'..='z' | '0'..='9' | '-');
+        if !namespace.chars().all(is_fit) || namespace.starts_with('-') || namespace.ends_with('-') {
+            self.tell(
+                &["script.kubernetes.namespace"],
+                "no name of a namespace; expected lower-case letters, digits and `-` within, such as \"rockbot-scripts\"",
+            );
+        }
+        if script.kubernetes.image.chars().any(|character| character.is_whitespace() || character.is_control()) {
+            let what = "no name of an image; expected one such as \"python:3.12-slim\", or \"registry/name@sha256:…\"";
+            self.tell(&["script.kubernetes.image"], what);
+        }
+        if !script.packages.allow.is_empty() {
+            self.tell(
+                &["script.packages.allow"],
+                "nothing is installed in pods; have the packages in `script.kubernetes.image`, and leave this out",
+            );
         }
     }
 

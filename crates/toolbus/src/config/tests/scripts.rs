@@ -45,10 +45,30 @@ fn an_unconfined_runner_must_be_meant() {
 
 #[test]
 fn a_runner_that_there_is_not_is_told() {
-    insta::assert_snapshot!(problems("[script]\nrunner = 'kubernetes'\nsandbox = { require = 'none' }"), @r#"
-    a.toml:2:10: `script.runner`: "kubernetes" is not known; expected one of "sandbox", "local"
+    insta::assert_snapshot!(problems("[script]\nrunner = 'docker'\nsandbox = { require = 'none' }"), @r#"
+    a.toml:2:10: `script.runner`: "docker" is not known; expected one of "sandbox", "local", "kubernetes"
     a.toml:3:23: `script.sandbox.require`: "none" is not known; expected one of "full", "no-namespaces", "limits-only"
     "#);
+}
+
+#[test]
+fn pods_have_a_namespace_and_an_image_and_install_nothing() {
+    let lines = "runner = 'kubernetes'\npackages = { allow = ['numpy'] }\n[script.kubernetes]\nnamespace = 'Scripts_'\nimage = 'python 3'";
+    let told = problems(&format!("[script]\n{lines}"));
+    let told: Vec<&str> = told.lines().filter(|line| !line.contains("built without")).collect();
+    insta::assert_snapshot!(told.join("\n"), @r#"
+    a.toml:3:22: `script.packages.allow`: nothing is installed in pods; have the packages in `script.kubernetes.image`, and leave this out
+    a.toml:5:13: `script.kubernetes.namespace`: no name of a namespace; expected lower-case letters, digits and `-` within, such as "rockbot-scripts"
+    a.toml:6:9: `script.kubernetes.image`: no name of an image; expected one such as "python:3.12-slim", or "registry/name@sha256:…"
+    "#);
+    let right = "[script]\nrunner = 'kubernetes'\n[script.kubernetes]\nnamespace = 'scripts'";
+    match load(&[right], &[], &[]) {
+        Ok(loaded) => assert_eq!(loaded.config.script.unwrap().kubernetes.image, "python:3.12-slim"),
+        Err(_) if !cfg!(feature = "kubernetes") => {
+            assert!(problems(right).contains("`script.runner`: this program is built without"), "{}", problems(right));
+        }
+        Err(_) => panic!("{}", problems(right)),
+    }
 }
 
 #[test]

@@ -1,0 +1,460 @@
+//! An API server over real HTTP, with one node that runs the programs of pods as processes, or lets pods go through the
+//! states that a test gives.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use futures_util::stream;
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
+use tokio::process::Command;
+use tokio::sync::watch;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use toolbus_testing::patience::eventually;
+
+pub(crate) const NAMESPACE: &str = "rockbot-scripts";
+
+/// What the node does with a pod.
+#[derive(Debug, Clone)]
+pub(crate) enum Node {
+    /// Runs the program of its container.
+    Runs,
+    /// Gives it these states, one after another, and its container this log.
+    States(Vec<Value>, Vec<u8>),
+}
+
+/// A response that takes the place of the right one.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub(crate) code: u16,
+    pub(crate) reason: &'static str,
+    pub(crate) message: &'static str,
+    pub(crate) retry_after: Option<u32>,
+    /// Whether the request is obeyed nevertheless.
+    pub(crate) is_obeyed: bool,
+}
+
+pub(crate) const fn refusal(code: u16, reason: &'static str, message: &'static str) -> Refusal {
+    Refusal { code, reason, message, retry_after: None, is_obeyed: false }
+}
+
+#[derive(Default)]
+struct Cluster {
+    version: u64,
+    pods: BTreeMap<String, FakePod>,
+    /// Type and object of each event, by its version.
+    events: Vec<(u64, &'static str, Value)>,
+    /// Verbs of all requests.
+    requests: Vec<String>,
+    refusals: BTreeMap<&'static str, VecDeque<Refusal>>,
+    node: Option<Node>,
+    created: Vec<Value>,
+    deleted: Vec<String>,
+    /// Events after which a watch is cut off, once for each.
+    watch_cuts: VecDeque<usize>,
+    /// Bytes after which a log that is followed is cut off, once for each.
+    log_cuts: VecDeque<usize>,
+    /// Whether nothing is answered.
+    is_silent: bool,
+}
+
+struct FakePod {
+    object: Value,
+    log: Vec<u8>,
+    has_ended: bool,
+    _process: Option<AbortOnDropHandle<()>>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    cluster: Arc<Mutex<Cluster>>,
+    changed: watch::Sender<u64>,
+}
+
+/// The server, which ends with this.
+pub(crate) struct ApiServer {
+    shared: Shared,
+    folder: TempDir,
+    _server: AbortOnDropHandle<()>,
+}
+
+impl ApiServer {
+    pub(crate) async fn start(node: Node) -> Self {
+        let cluster = Cluster { node: Some(node), ..Cluster::default() };
+        let shared = Shared { cluster: Arc::new(Mutex::new(cluster)), changed: watch::Sender::new(0) };
+        let pods = "/api/v1/namespaces/{namespace}/pods";
+        let router = Router::new()
+            .route(pods, get(list).post(create))
+            .route(&format!("{pods}/{{name}}"), get(read).delete(delete))
+            .route(&format!("{pods}/{{name}}/log"), get(log))
+            .with_state(shared.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = TaskTracker::new().spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let folder = tempfile::tempdir().unwrap();
+        let kubeconfig = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "clusters": [{"name": "test", "cluster": {"server": format!("http://{address}")}}],
+            "users": [{"name": "test", "user": {"token": "t0ken"}}],
+        });
+        std::fs::write(folder.path().join("kubeconfig"), kubeconfig.to_string()).unwrap();
+        Self { shared, folder, _server: AbortOnDropHandle::new(server) }
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
+    /// Refuses the next requests of this verb.
+    pub(crate) fn refuse(&self, verb: &'static str, refusals: impl IntoIterator<Item = Refusal>) {
+        self.shared.cluster.lock().refusals.entry(verb).or_default().extend(refusals);
+    }
+
+    pub(crate) fn cut_watches(&self, after: &[usize]) {
+        self.shared.cluster.lock().watch_cuts.extend(after);
+    }
+
+    pub(crate) fn cut_logs(&self, after: &[usize]) {
+        self.shared.cluster.lock().log_cuts.extend(after);
+    }
+
+    pub(crate) fn be_silent(&self) {
+        self.shared.cluster.lock().is_silent = true;
+    }
+
+    /// Adds a pod, as if another had made it.
+    pub(crate) fn add(&self, object: Value) {
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        self.shared.change(&name, "ADDED", |_| Some(object));
+    }
+
+    /// Deletes a pod, as if another had.
+    pub(crate) fn remove(&self, name: &str) {
+        self.shared.delete(name);
+    }
+
+    pub(crate) fn pods(&self) -> Vec<String> {
+        self.shared.cluster.lock().pods.keys().cloned().collect()
+    }
+
+    pub(crate) fn created(&self) -> Vec<Value> {
+        self.shared.cluster.lock().created.clone()
+    }
+
+    /// How often this verb was used.
+    pub(crate) fn requests(&self, verb: &str) -> usize {
+        self.shared.cluster.lock().requests.iter().filter(|request| *request == verb).count()
+    }
+
+    /// Waits until no pod is left.
+    pub(crate) async fn is_empty(&self) {
+        eventually("no pod to be left", async || self.pods().is_empty().then_some(())).await;
+    }
+}
+
+impl Shared {
+    /// Counts a request, and responds to it in place of what it asks for, if it has to.
+    async fn begin(&self, verb: &str) -> Option<Refusal> {
+        let (refusal, is_silent) = {
+            let mut cluster = self.cluster.lock();
+            cluster.requests.push(verb.to_owned());
+            (cluster.refusals.get_mut(verb).and_then(VecDeque::pop_front), cluster.is_silent)
+        };
+        if is_silent {
+            std::future::pending::<()>().await;
+        }
+        refusal
+    }
+
+    /// Changes a pod, and tells those who watch.
+    fn change(&self, name: &str, event: &'static str, change: impl FnOnce(Option<Value>) -> Option<Value>) {
+        let mut cluster = self.cluster.lock();
+        let Some(mut object) = change(cluster.pods.get(name).map(|pod| pod.object.clone())) else { return };
+        cluster.version += 1;
+        let version = cluster.version;
+        object["metadata"]["resourceVersion"] = version.to_string().into();
+        cluster.events.push((version, event, object.clone()));
+        match cluster.pods.get_mut(name) {
+            Some(pod) => pod.object = object,
+            None => {
+                let pod = FakePod { object, log: Vec::new(), has_ended: false, _process: None };
+                cluster.pods.insert(name.to_owned(), pod);
+            }
+        }
+        drop(cluster);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    fn set_status(&self, name: &str, status: &Value) {
+        self.change(name, "MODIFIED", |object| {
+            let mut object = object?;
+            object["status"] = status.clone();
+            Some(object)
+        });
+    }
+
+    fn delete(&self, name: &str) -> Option<Value> {
+        let mut cluster = self.cluster.lock();
+        let pod = cluster.pods.remove(name)?;
+        cluster.version += 1;
+        let version = cluster.version;
+        cluster.deleted.push(name.to_owned());
+        cluster.events.push((version, "DELETED", pod.object.clone()));
+        drop(cluster);
+        self.changed.send_modify(|count| *count += 1);
+        Some(pod.object)
+    }
+
+    fn add_log(&self, name: &str, bytes: &[u8]) {
+        if let Some(pod) = self.cluster.lock().pods.get_mut(name) {
+            pod.log.extend_from_slice(bytes);
+        }
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    fn end_log(&self, name: &str) {
+        if let Some(pod) = self.cluster.lock().pods.get_mut(name) {
+            pod.has_ended = true;
+        }
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Does with a new pod what the node does.
+    async fn start_pod(self, name: String, object: Value, node: Node) {
+        match node {
+            Node::Runs => self.run(&name, &object).await,
+            Node::States(states, log) => {
+                self.add_log(&name, &log);
+                for status in states {
+                    let is_ended = matches!(status["phase"].as_str(), Some("Succeeded" | "Failed"));
+                    self.set_status(&name, &status);
+                    if is_ended {
+                        self.end_log(&name);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs the program of a pod's container.
+    async fn run(&self, name: &str, object: &Value) {
+        self.set_status(name, &json!({"phase": "Pending"}));
+        let container = &object["spec"]["containers"][0];
+        let work = tempfile::tempdir().unwrap();
+        let text = |value: &Value| value.as_str().unwrap().replace("/work", work.path().to_str().unwrap());
+        let [command, args] = ["command", "args"].map(|key| container[key].as_array().unwrap().clone());
+        let words: Vec<String> = command.iter().chain(&args).map(text).collect();
+        let variables = container["env"].as_array().unwrap().iter();
+        let variables = variables.map(|variable| [&variable["name"], &variable["value"]].map(|v| v.as_str().unwrap()));
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .envs(variables.map(|[name, value]| (name.to_owned(), value.to_owned())))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        self.set_status(
+            name,
+            &json!({"phase": "Running", "containerStatuses": container_status(json!({"running": {}}))}),
+        );
+        let mut stdout = child.stdout.take().unwrap();
+        let mut bytes = vec![0; 4096];
+        while let Ok(read @ 1..) = stdout.read(&mut bytes).await {
+            self.add_log(name, &bytes[..read]);
+        }
+        let code = child.wait().await.unwrap().code().unwrap_or(137);
+        self.end_log(name);
+        self.set_status(name, &ended(code, if code == 0 { "Completed" } else { "Error" }));
+    }
+}
+
+/// The status of a pod whose container has ended.
+pub(crate) fn ended(code: i32, reason: &str) -> Value {
+    let phase = if code == 0 { "Succeeded" } else { "Failed" };
+    let state = json!({"terminated": {"exitCode": code, "reason": reason}});
+    json!({"phase": phase, "containerStatuses": container_status(state)})
+}
+
+pub(crate) fn running() -> Value {
+    json!({"phase": "Running", "containerStatuses": container_status(json!({"running": {}}))})
+}
+
+pub(crate) fn waiting(reason: &str, message: &str) -> Value {
+    let state = json!({"waiting": {"reason": reason, "message": message}});
+    json!({"phase": "Pending", "containerStatuses": container_status(state)})
+}
+
+fn container_status(state: Value) -> Value {
+    json!([{"name": "script", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}])
+}
+
+fn failure(refusal: &Refusal) -> Response {
+    let details = refusal.retry_after.map(|seconds| json!({"retryAfterSeconds": seconds}));
+    let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": refusal.code,
+        "reason": refusal.reason, "message": refusal.message, "details": details.unwrap_or_else(|| json!({}))});
+    (StatusCode::from_u16(refusal.code).unwrap(), body.to_string()).into_response()
+}
+
+fn missing() -> Response {
+    failure(&refusal(404, "NotFound", "not found"))
+}
+
+async fn create(State(shared): State<Shared>, Path(namespace): Path<String>, body: Bytes) -> Response {
+    let refused = shared.begin("create").await;
+    if let Some(refusal) = refused.as_ref().filter(|refusal| !refusal.is_obeyed) {
+        return failure(refusal);
+    }
+    let posted: Value = serde_json::from_slice(&body).unwrap();
+    // What the schema does not know would be lost on the way.
+    let known: Pod = serde_json::from_value(posted.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&known).unwrap(), posted, "the pod is not of the schema");
+    assert_eq!(namespace, NAMESPACE);
+    let name = known.metadata.name.unwrap();
+    let node = {
+        let mut cluster = shared.cluster.lock();
+        if cluster.pods.contains_key(&name) {
+            return failure(&refusal(409, "AlreadyExists", "pods already exists"));
+        }
+        cluster.created.push(posted.clone());
+        cluster.node.clone().unwrap()
+    };
+    shared.change(&name, "ADDED", |_| Some(posted.clone()));
+    let object = shared.cluster.lock().pods[&name].object.clone();
+    let process = TaskTracker::new().spawn(shared.clone().start_pod(name.clone(), posted, node));
+    if let Some(pod) = shared.cluster.lock().pods.get_mut(&name) {
+        pod._process = Some(AbortOnDropHandle::new(process));
+    }
+    match refused {
+        Some(refusal) => failure(&refusal),
+        None => (StatusCode::CREATED, object.to_string()).into_response(),
+    }
+}
+
+async fn list(State(shared): State<Shared>, Query(query): Query<BTreeMap<String, String>>) -> Response {
+    if query.get("watch").is_some_and(|watch| watch == "true") {
+        return watch_pods(shared, &query).await;
+    }
+    if let Some(refusal) = shared.begin("list").await {
+        return failure(&refusal);
+    }
+    assert_eq!(query["labelSelector"], "app.kubernetes.io/managed-by=toolbus");
+    let cluster = shared.cluster.lock();
+    let is_managed =
+        |pod: &&FakePod| pod.object["metadata"]["labels"]["app.kubernetes.io/managed-by"].as_str() == Some("toolbus");
+    let items: Vec<&Value> = cluster.pods.values().filter(is_managed).map(|pod| &pod.object).collect();
+    let version = cluster.version.to_string();
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "items": items})
+        .to_string()
+        .into_response()
+}
+
+async fn watch_pods(shared: Shared, query: &BTreeMap<String, String>) -> Response {
+    if let Some(refusal) = shared.begin("watch").await {
+        return failure(&refusal);
+    }
+    let name = query["fieldSelector"].strip_prefix("metadata.name=").unwrap().to_owned();
+    let seen: u64 = query["resourceVersion"].parse().unwrap();
+    let cut = shared.cluster.lock().watch_cuts.pop_front().unwrap_or(usize::MAX);
+    let changed = shared.changed.subscribe();
+    let events =
+        stream::unfold((shared, name, seen, changed, cut), |(shared, name, seen, mut changed, left)| async move {
+            if left == 0 {
+                return None;
+            }
+            loop {
+                changed.borrow_and_update();
+                let next = {
+                    let cluster = shared.cluster.lock();
+                    let is_next = |(version, _, object): &&(u64, &'static str, Value)| {
+                        *version > seen && object["metadata"]["name"].as_str() == Some(&name)
+                    };
+                    cluster.events.iter().find(is_next).cloned()
+                };
+                if let Some((version, event, object)) = next {
+                    let line = format!("{}\n", json!({"type": event, "object": object}));
+                    return Some((Ok::<_, std::io::Error>(line), (shared, name, version, changed, left - 1)));
+                }
+                changed.changed().await.ok()?;
+            }
+        });
+    Body::from_stream(events).into_response()
+}
+
+async fn read(State(shared): State<Shared>, Path((_, name)): Path<(String, String)>) -> Response {
+    if let Some(refusal) = shared.begin("get").await {
+        return failure(&refusal);
+    }
+    let cluster = shared.cluster.lock();
+    cluster.pods.get(&name).map_or_else(missing, |pod| pod.object.to_string().into_response())
+}
+
+async fn delete(State(shared): State<Shared>, Path((_, name)): Path<(String, String)>, body: Bytes) -> Response {
+    if let Some(refusal) = shared.begin("delete").await {
+        return failure(&refusal);
+    }
+    let options: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(options["gracePeriodSeconds"], 0);
+    shared.delete(&name).map_or_else(missing, |object| object.to_string().into_response())
+}
+
+async fn log(
+    State(shared): State<Shared>,
+    Path((_, name)): Path<(String, String)>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
+    if let Some(refusal) = shared.begin("log").await {
+        return failure(&refusal);
+    }
+    let follow = query.get("follow").is_some_and(|follow| follow == "true");
+    let most: usize = query["limitBytes"].parse().unwrap();
+    let cut = if follow { shared.cluster.lock().log_cuts.pop_front() } else { None };
+    if !shared.cluster.lock().pods.contains_key(&name) {
+        return missing();
+    }
+    let changed = shared.changed.subscribe();
+    let parts = stream::unfold((shared, name, 0, changed), move |(shared, name, at, mut changed)| async move {
+        loop {
+            changed.borrow_and_update();
+            let (part, is_over) = {
+                let cluster = shared.cluster.lock();
+                let pod = cluster.pods.get(&name)?;
+                let end = pod.log.len().min(most).min(cut.unwrap_or(most));
+                (pod.log[at..end].to_vec(), pod.has_ended || !follow || end == most || Some(end) == cut)
+            };
+            if !part.is_empty() {
+                let at = at + part.len();
+                return Some((Ok(part), (shared, name, at, changed)));
+            }
+            if is_over {
+                let is_cut = cut == Some(at);
+                // The connection breaks, once.
+                let error = std::io::Error::other("cut off");
+                return is_cut.then(|| (Err(error), (shared, "gone".to_owned(), 0, changed)));
+            }
+            changed.changed().await.ok()?;
+        }
+    });
+    Body::from_stream(parts).into_response()
+}
+
+/// A time that is long enough for what is to happen, on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,218 @@
+//! What the API server and the node may do instead of running a script.
+
+use std::time::Duration;
+
+use serde_json::json;
+use toolbus_core::Clock;
+use toolbus_kubernetes::ClusterError;
+use toolbus_sandbox::{Ending, Stop};
+use toolbus_scripts::requirement::Requirement;
+use toolbus_scripts::runner::{RunFailure, Runner as _, Script};
+use toolbus_testing::patience::eventually;
+
+use crate::api_server::{ApiServer, Node, Refusal, ended, refusal, running, waiting};
+use crate::{Fixture, script, short, start, text};
+
+/// The log of a script that has printed `ok`, without its end.
+const LOG: &[u8] = b"b\no b2sK\n";
+const BUSY: Refusal = refusal(429, "TooManyRequests", "too many requests, please try again later");
+
+/// A node that gives pods these states.
+fn states<const N: usize>(states: [serde_json::Value; N], log: &[u8]) -> Node {
+    Node::States(states.into(), log.to_owned())
+}
+
+/// What an operator is told of a set-up that lets no script run.
+fn misconfigured(failure: RunFailure) -> String {
+    let RunFailure::Misconfigured(text) = failure else { panic!("{failure:?}") };
+    text
+}
+
+fn not_started(failure: RunFailure) -> String {
+    let RunFailure::NotStarted(text) = failure else { panic!("{failure:?}") };
+    text
+}
+
+#[tokio::test]
+async fn a_missing_right_names_verb_resource_and_namespace() {
+    let fixture = Fixture::new(Node::Runs).await;
+    fixture.server.refuse("create", [refusal(403, "Forbidden", "pods is forbidden: User \"x\" cannot create")]);
+    insta::assert_snapshot!(misconfigured(fixture.failure().await), @r#"the daemon may not create pods in namespace `rockbot-scripts`; bind the Role of deploy/kubernetes/scripts.yaml to its service account, or correct `script.kubernetes.namespace`: pods is forbidden: User "x" cannot create"#);
+    assert_eq!(fixture.server.requests("create"), 1);
+    fixture.server.refuse("log", [refusal(403, "Forbidden", "pods \"x\" is forbidden")]);
+    let RunFailure::Unavailable(told) = fixture.run(script("import time\ntime.sleep(600)")).await.unwrap_err() else {
+        panic!("it ran")
+    };
+    assert!(told.contains("may not get pods/log in namespace `rockbot-scripts`"), "{told}");
+    fixture.server.is_empty().await;
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_at_the_start_keeps_the_runner_from_starting() {
+    let server = ApiServer::start(Node::Runs).await;
+    server.refuse("list", [refusal(403, "Forbidden", "pods is forbidden"), refusal(503, "ServiceUnavailable", "etcd")]);
+    let Err(error @ ClusterError::Refused(_)) = start(&server).await else { panic!("it starts") };
+    assert!(error.to_string().contains("may not list pods in namespace `rockbot-scripts`"), "{error}");
+    // An API server that is away for a moment does not.
+    let runner = start(&server).await.unwrap();
+    assert_eq!(runner.run(script("print(1)")).await.unwrap().outcome.ending, Ending::Exited(0));
+}
+
+#[tokio::test]
+async fn a_pod_that_is_refused_is_the_operators_mistake() {
+    let fixture = Fixture::new(Node::Runs).await;
+    fixture
+        .server
+        .refuse("create", [refusal(422, "Invalid", "Pod \"x\" is invalid: spec.containers[0].image: Invalid")]);
+    insta::assert_snapshot!(misconfigured(fixture.failure().await), @r#"the API server refused to create pods (422): Pod "x" is invalid: spec.containers[0].image: Invalid"#);
+}
+
+#[tokio::test]
+async fn a_busy_api_server_is_asked_again() {
+    let fixture = Fixture::new(Node::Runs).await;
+    let busy = Refusal { retry_after: Some(1), ..BUSY };
+    fixture.server.refuse("create", [busy, refusal(500, "InternalError", "etcd"), refusal(409, "Conflict", "quota")]);
+    let begun = Clock::SYSTEM.now();
+    assert_eq!(fixture.run(script("print(1)")).await.unwrap().ending, Ending::Exited(0));
+    assert_eq!(fixture.server.requests("create"), 4);
+    assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(1), "it waits as long as it is asked to");
+}
+
+#[tokio::test]
+async fn an_api_server_that_stays_busy_ends_no_later_than_the_call() {
+    let fixture = Fixture::new(Node::Runs).await;
+    fixture.server.refuse("create", vec![BUSY; 1000]);
+    let told = not_started(fixture.run(short(1500)).await.unwrap_err());
+    assert!(told.contains("(429)"), "{told}");
+}
+
+#[tokio::test]
+async fn a_pod_whose_creation_was_not_answered_is_used_and_not_made_twice() {
+    let fixture = Fixture::new(Node::Runs).await;
+    fixture.server.refuse("create", [Refusal { is_obeyed: true, ..refusal(504, "Timeout", "no answer in time") }]);
+    let outcome = fixture.run(script("print('once')")).await.unwrap();
+    assert_eq!((outcome.ending, text(&outcome.stdout.bytes)), (Ending::Exited(0), "once\n"));
+    assert_eq!((fixture.server.created().len(), fixture.server.requests("create")), (1, 2));
+    fixture.server.is_empty().await;
+}
+
+#[tokio::test]
+async fn a_name_that_is_taken_is_replaced_and_its_pod_is_left_alone() {
+    let fixture = Fixture::new(Node::Runs).await;
+    fixture.server.add(json!({"metadata": {"name": "other"}}));
+    fixture.server.refuse("create", [refusal(409, "AlreadyExists", "pods \"x\" already exists")]);
+    assert_eq!(fixture.run(script("print(1)")).await.unwrap().ending, Ending::Exited(0));
+    eventually("only the other pod", async || (fixture.server.pods() == ["other"]).then_some(())).await;
+}
+
+#[tokio::test]
+async fn an_image_that_cannot_be_pulled_is_told_at_once() {
+    let states = [json!({"phase": "Pending"}), waiting("ContainerCreating", ""), waiting("ErrImagePull", "not found")];
+    let fixture = Fixture::new(Node::States(states.into(), Vec::new())).await;
+    insta::assert_snapshot!(misconfigured(fixture.failure().await), @"the container of the script cannot be started; check `script.kubernetes.image`, and whether the nodes may pull it: ErrImagePull: not found");
+    fixture.server.is_empty().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_no_node_takes_ends_with_its_call() {
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "0/3 nodes are available: 3 Insufficient cpu."});
+    let fixture = Fixture::new(states([json!({"phase": "Pending", "conditions": [condition]})], b"")).await;
+    insta::assert_snapshot!(not_started(fixture.run(short(2000)).await.unwrap_err()), @"the pod of the script did not run in time: no node takes the pod; check the room of the cluster: Unschedulable: 0/3 nodes are available: 3 Insufficient cpu.");
+    fixture.server.is_empty().await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_does_not_answer_holds_nothing_after_the_deadline() {
+    let fixture = Fixture::new(Node::Runs).await;
+    fixture.server.be_silent();
+    let told = not_started(fixture.run(short(500)).await.unwrap_err());
+    assert_eq!(told, "the pod of the script did not run in time: the API server has not created it");
+}
+
+#[tokio::test]
+async fn a_script_that_used_too_much_is_told_what_by_the_cluster() {
+    let evicted = json!({"phase": "Failed", "reason": "Evicted",
+        "message": "Usage of EmptyDir volume \"work\" exceeds the limit \"64Mi\"."});
+    let late = json!({"phase": "Failed", "reason": "DeadlineExceeded", "message": "active longer than the deadline"});
+    for (end, stop) in [(ended(137, "OOMKilled"), Stop::Memory), (evicted, Stop::Disk), (late, Stop::Time)] {
+        let fixture = Fixture::new(states([running(), end], LOG)).await;
+        let outcome = fixture.run(script("pass")).await.unwrap();
+        assert_eq!((outcome.ending, text(&outcome.stdout.bytes)), (Ending::Stopped(stop), "ok\n"));
+        fixture.server.is_empty().await;
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_ends_without_a_result_is_a_failure() {
+    let fixture = Fixture::new(states([running(), ended(137, "Error")], LOG)).await;
+    let failure = fixture.failure().await;
+    assert!(matches!(failure, RunFailure::Unavailable(_)), "{failure:?}");
+    let no_python = Fixture::new(states([running(), ended(1, "Error")], b"SyntaxError: invalid syntax\n")).await;
+    insta::assert_snapshot!(misconfigured(no_python.failure().await), @"the pod of the script ended without a result (Error, exit code 1); its log: SyntaxError: invalid syntax; check `script.kubernetes.image` and `script.python`");
+    let lost = json!({"phase": "Failed", "reason": "NodeLost"});
+    let told = not_started(Fixture::new(states([lost], b"")).await.failure().await);
+    assert!(told.contains("NodeLost"), "{told}");
+}
+
+#[tokio::test]
+async fn a_pod_that_another_deletes_is_not_waited_for() {
+    for (state, log) in [(waiting("ContainerCreating", ""), &b""[..]), (running(), LOG)] {
+        let fixture = Fixture::new(states([state], log)).await;
+        let run = fixture.runner.run(script("pass"));
+        let deletion = async {
+            let name = eventually("a pod that is watched", async || {
+                fixture.server.pods().pop().filter(|_| fixture.server.requests("watch") > 0)
+            });
+            fixture.server.remove(&name.await);
+        };
+        let (result, ()) = tokio::join!(run, deletion);
+        let failure = result.unwrap_err();
+        assert!(failure.to_string().contains("deleted"), "{failure:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_the_api_server_has_forgotten_is_asked_for_anew() {
+    let fixture = Fixture::new(Node::Runs).await;
+    fixture.server.refuse("watch", [refusal(410, "Expired", "too old resource version")]);
+    assert_eq!(fixture.run(script("print(1)")).await.unwrap().ending, Ending::Exited(0));
+    assert_eq!(fixture.server.requests("get"), 1);
+}
+
+#[tokio::test]
+async fn a_deletion_that_fails_is_tried_again() {
+    let fixture = Fixture::new(Node::Runs).await;
+    fixture.server.refuse("delete", [refusal(500, "InternalError", "etcd"), BUSY]);
+    fixture.run(script("print(1)")).await.unwrap();
+    fixture.server.is_empty().await;
+    assert_eq!(fixture.server.requests("delete"), 3);
+}
+
+#[tokio::test]
+async fn pods_for_which_no_daemon_waits_are_swept_at_the_start() {
+    let server = ApiServer::start(Node::Runs).await;
+    let pod = |name: &str, manager: &str, expires: u64| {
+        json!({"metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": manager},
+            "annotations": {"toolbus.dev/expires": expires.to_string()}}})
+    };
+    let now = Clock::SYSTEM.since_epoch().as_secs();
+    server.add(pod("left", "toolbus", now - 3600));
+    server.add(pod("of-another-daemon", "toolbus", now + 3600));
+    server.add(pod("of-rockbot", "rockbot", now - 3600));
+    let _runner = start(&server).await.unwrap();
+    assert_eq!(server.pods(), ["of-another-daemon", "of-rockbot"]);
+}
+
+#[tokio::test]
+async fn packages_and_what_is_too_large_are_refused_without_a_pod() {
+    let fixture = Fixture::new(Node::Runs).await;
+    let packages = vec![Requirement::parse("numpy").unwrap()];
+    let refused = fixture.run(Script { packages, ..script("pass") }).await.unwrap_err();
+    insta::assert_snapshot!(refused, @"No packages can be installed here. Use the standard library, and packages that the operator has installed for all scripts.");
+    let RunFailure::Refused(told) = fixture.run(script(&"#".repeat(2 << 20))).await.unwrap_err() else {
+        panic!("it ran")
+    };
+    assert!(told.contains("is too large to be run here"), "{told}");
+    assert_eq!(fixture.server.requests("create"), 0);
+}

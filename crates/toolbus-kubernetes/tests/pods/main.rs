@@ -1,0 +1,86 @@
+//! Scripts in pods, against an API server that speaks HTTP.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, helpers outside test functions included"
+)]
+
+mod api_server;
+mod failures;
+mod scripts;
+
+use std::time::Duration;
+
+use toolbus_core::Clock;
+use toolbus_kubernetes::{KubernetesRunner, PodTemplate};
+use toolbus_sandbox::{Limits, Outcome};
+use toolbus_scripts::config::KubernetesConfig;
+use toolbus_scripts::runner::{RunFailure, Runner as _, Script};
+
+use api_server::{ApiServer, Node, PATIENCE};
+
+const LIMITS: Limits = Limits {
+    memory: 256 << 20,
+    disk: 64 << 20,
+    files: 4096,
+    file_size: 64 << 20,
+    open_files: 256,
+    processes: 4096,
+    output: 100_000,
+    artifacts: 1_000,
+};
+
+/// A cluster, and a runner in it.
+struct Fixture {
+    server: ApiServer,
+    runner: KubernetesRunner,
+}
+
+impl Fixture {
+    async fn new(node: Node) -> Self {
+        let server = ApiServer::start(node).await;
+        let runner = start(&server).await.unwrap();
+        Self { server, runner }
+    }
+
+    async fn run(&self, script: Script) -> Result<Outcome, RunFailure> {
+        self.runner.run(script).await.map(|finished| finished.outcome)
+    }
+
+    /// Runs a script that does nothing, and that is not run.
+    async fn failure(&self) -> RunFailure {
+        self.run(script("pass")).await.unwrap_err()
+    }
+}
+
+async fn start(server: &ApiServer) -> Result<KubernetesRunner, toolbus_kubernetes::ClusterError> {
+    let config = KubernetesConfig { kubeconfig: Some(server.kubeconfig()), ..KubernetesConfig::default() };
+    let (image, python) = ("python:3.12-slim".to_owned(), "python3".to_owned());
+    KubernetesRunner::start(&config, PodTemplate { image, python, cpu_millis: 500, limits: LIMITS }).await
+}
+
+fn script(source: &str) -> Script {
+    Script {
+        call_id: "call_1".into(),
+        owner: Some("ana".into()),
+        source: source.to_owned(),
+        input: None,
+        files: Vec::new(),
+        packages: Vec::new(),
+        time: PATIENCE,
+        cpu: PATIENCE,
+        deadline: Clock::SYSTEM.now() + 2 * PATIENCE,
+        idempotency_key: None,
+    }
+}
+
+/// A script whose call has so little time.
+fn short(milliseconds: u64) -> Script {
+    Script { deadline: Clock::SYSTEM.now() + Duration::from_millis(milliseconds), ..script("pass") }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
