@@ -143,6 +143,7 @@ pub(super) async fn run_forked(runner: &dyn Runner, has_packages: bool) -> Resul
 async fn run_script(runner: &dyn Runner, source: &str, packages: &[&str]) -> Result<StartKind, MeasureError> {
     let packages = packages.iter().map(|name| Requirement::parse(name)).collect::<Result<_, _>>().map_err(failed)?;
     let script = Script {
+        call_id: "bench".into(),
         owner: Some(AGENT.into()),
         source: source.to_owned(),
         input: None,
