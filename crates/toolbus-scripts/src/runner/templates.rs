@@ -20,7 +20,7 @@ const LIFE: Duration = Duration::from_secs(600);
 /// How long one stays after its last script.
 const IDLE: Duration = Duration::from_secs(120);
 /// Forks that wait for a script of a template in use.
-const READY: usize = 4;
+const READY: usize = 2;
 /// Time that one has for its imports.
 const IMPORTS: Duration = Duration::from_secs(30);
 /// Scripts that one may still fork for when the next is started.

@@ -130,8 +130,8 @@ async fn the_next_interpreter_is_ready_before_one_has_forked_for_all_its_scripts
     let mut hashes = BTreeSet::new();
     for number in 0..230 {
         if number == 170 {
-            // Four forks of each wait for a script.
-            eventually("the next interpreter", async || (runner.status().warm > 4).then_some(())).await;
+            // Two forks of each wait for a script.
+            eventually("the next interpreter", async || (runner.status().warm > 2).then_some(())).await;
         }
         let finished = runner.run(attack(&number.to_string(), "print(hash('toolbus'))")).await.unwrap();
         assert_eq!(finished.start, StartKind::Forked, "{number}");
