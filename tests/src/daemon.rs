@@ -252,6 +252,15 @@ impl Daemon {
         Some((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
     }
 
+    /// The first remote tool set, as `/status` shows it, once it is so.
+    pub async fn remote_set(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        eventually(what, async || {
+            let (_, status) = self.get("/status").await?;
+            status.get("remote")?.get(0).filter(|set| is_so(set)).cloned()
+        })
+        .await
+    }
+
     /// Waits until `/readyz` names this reason, and gives its detail.
     pub async fn blocked_by(&self, reason: &str) -> Value {
         eventually(&format!("/readyz to name {reason}"), async || {

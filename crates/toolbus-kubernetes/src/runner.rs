@@ -94,10 +94,6 @@ async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClusterError> {
 }
 
 impl Runner for KubernetesRunner {
-    fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
-        self.run_script(script, None).boxed()
-    }
-
     fn run_watched<'a>(
         &'a self,
         script: Script,

@@ -26,16 +26,17 @@ pub use session::SessionInterpreter;
 /// The sandbox, the local runner and that of `toolbus-kubernetes` implement it: nothing here says that the script runs on
 /// this machine.
 pub trait Runner: Send + Sync + 'static {
-    /// Runs a script to its end. Dropping the future ends the script, and everything that it started.
-    fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>>;
-
-    /// Runs a script as [`Self::run`] does. A watcher sees what it writes meanwhile, where the runner can show it.
+    /// Runs a script to its end. Dropping the future ends the script, and everything that it started. A watcher sees what
+    /// it writes meanwhile, where the runner can show it.
     fn run_watched<'a>(
         &'a self,
         script: Script,
-        _watcher: Option<&'a Watcher>,
-    ) -> BoxFuture<'a, Result<Finished, RunFailure>> {
-        self.run(script)
+        watcher: Option<&'a Watcher>,
+    ) -> BoxFuture<'a, Result<Finished, RunFailure>>;
+
+    /// The same without a watcher.
+    fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
+        self.run_watched(script, None)
     }
 
     /// Whether [`Self::open`] starts interpreters.

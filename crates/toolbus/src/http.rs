@@ -8,16 +8,18 @@ mod health;
 mod listeners;
 mod origin;
 mod refusal;
+mod reloads;
 mod remote;
 mod shared;
 mod slots;
 
 pub use auth::HttpAuth;
 pub use health::{
-    Blocker, BrokerStatus, Build, ConsumerStatus, Counts, DaemonHealth, Health, HealthSources, LastReload, McpAdmin,
-    McpServerHealth, NoServers, OpenBreaker, Readiness, ReloadCounts, ReloadReport, ScriptStatus,
+    Blocker, BrokerStatus, Build, ConsumerStatus, Counts, DaemonHealth, Health, HealthSources, McpAdmin,
+    McpServerHealth, NoServers, OpenBreaker, Readiness, ScriptStatus,
 };
 pub use listeners::{AdminSocket, HttpServer, HttpState, ListenError, Listeners, ListenersError, SocketError};
+pub use reloads::{LastReload, ReloadCounts, ReloadReport};
 pub use remote::{RemotePhase, RemoteSetHealth};
 pub use shared::{Replica, ReplicaCounts, ReplicaSummary, SharedState};
 

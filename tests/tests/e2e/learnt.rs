@@ -34,21 +34,12 @@ fn lab(tools: &str) -> String {
     )
 }
 
-/// The set, as `/status` shows it, once it is so.
-async fn shown(daemon: &Daemon, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    eventually(what, async || {
-        let (_, status) = daemon.get("/status").await?;
-        Some(status["remote"][0].clone()).filter(|set| is_so(set))
-    })
-    .await
-}
-
 #[tokio::test]
 async fn the_tools_of_another_daemon_are_learnt_when_it_comes_and_followed_when_they_change() {
     let site = BrokerNamespace::shared().await;
     let other = site.beside();
     let front = Daemon::start(&site, FRONT).await;
-    let set = shown(&front, "a set without a daemon", |set| !set["lastError"].is_null()).await;
+    let set = front.remote_set("a set without a daemon", |set| !set["lastError"].is_null()).await;
     assert_eq!((&set["name"], &set["phase"], &set["tools"]), (&json!("lab"), &json!("waiting"), &json!(0)));
     let client = Client::connect(&site).await;
     let echo = |agent: &str| client.request("lab.echo", &json!({"text": "hi"})).by(agent);
@@ -57,7 +48,7 @@ async fn the_tools_of_another_daemon_are_learnt_when_it_comes_and_followed_when_
     assert_eq!(client.exchange(&echo("eve")).await.code(), "tool_not_found", "a set that the agent does not have");
 
     let back = Daemon::start(&other, &lab("[tools]\necho = true\ntime = false\n")).await;
-    let set = shown(&front, "the tools of the other daemon", |set| set["phase"] == "ready").await;
+    let set = front.remote_set("the tools of the other daemon", |set| set["phase"] == "ready").await;
     assert_eq!((&set["tools"], &set["lastError"]), (&json!(1), &Value::Null));
     assert_eq!(client.exchange(&echo("ana")).await.content(), "hi");
     assert_eq!(client.exchange(&echo("bob")).await.code(), "tool_not_found", "the other daemon has rules of its own");
@@ -65,7 +56,7 @@ async fn the_tools_of_another_daemon_are_learnt_when_it_comes_and_followed_when_
     assert_eq!(wrong.code(), "invalid_arguments");
 
     back.reload(&lab("[tools]\ntime = true\n")).await;
-    shown(&front, "other tools", |set| set["tools"] == 2).await;
+    front.remote_set("other tools", |set| set["tools"] == 2).await;
     assert_eq!(client.exchange(&echo("ana")).await.code(), "tool_not_found");
     let time = client.exchange(&client.request("lab.current_time", &json!({})).by("ana")).await;
     assert!(!time.content().is_empty());
@@ -79,14 +70,14 @@ async fn a_daemon_that_comes_back_with_other_tools_is_learnt_anew() {
     let other = site.beside();
     let back = Daemon::start(&other, &lab("[tools]\necho = true\ntime = false\n")).await;
     let front = Daemon::start(&site, FRONT).await;
-    shown(&front, "the tools of the other daemon", |set| set["phase"] == "ready").await;
+    front.remote_set("the tools of the other daemon", |set| set["phase"] == "ready").await;
     back.stop(&other).await;
     let back = Daemon::start(&other, &lab("[tools]\ntime = true\n")).await;
     let client = Client::connect(&site).await;
     let echo = client.request("lab.echo", &json!({"text": "hi"})).by("ana");
     // The other daemon does not know the tool; which is a reason to ask it.
     assert_eq!(client.exchange(&echo).await.code(), "tool_not_found");
-    shown(&front, "other tools", |set| set["tools"] == 2).await;
+    front.remote_set("other tools", |set| set["tools"] == 2).await;
     back.stop(&other).await;
     front.stop(&site).await;
 }
@@ -98,7 +89,7 @@ async fn what_is_learnt_is_shown_by_the_commands_the_status_and_the_metrics() {
     let back = Daemon::start(&other, &lab("[tools]\necho = true\ntime = false\n")).await;
     let exports = format!("[telemetry]\notlp_endpoint = \"{}\"\n", receiver.grpc_endpoint());
     let front = Daemon::start(&site, &format!("{FRONT}{exports}")).await;
-    let set = shown(&front, "the tools of the other daemon", |set| set["phase"] == "ready").await;
+    let set = front.remote_set("the tools of the other daemon", |set| set["phase"] == "ready").await;
     assert!(set["listAgeSeconds"].as_u64().is_some_and(|age| age <= 120), "{set}");
     let client = Client::connect(&site).await;
     let called = client.exchange(&client.request("lab.echo", &json!({"text": "hi"})).by("ana")).await;
@@ -178,7 +169,7 @@ async fn hostile_lists_cost_no_more_than_their_own_tools() {
     let request = lab.asked("tool.list.lab", 0).await;
     assert_eq!((request.header("rb-source"), &request.body()["format"]), ("front", &json!("mcp")));
     lab.answer(&request, request.correlation_id(), LIST, vec![b'x'; 100_000_000]).await;
-    shown(&front, "what is wrong", |set| set["lastError"] == "the answer has 100000000 bytes.").await;
+    front.remote_set("what is wrong", |set| set["lastError"] == "the answer has 100000000 bytes.").await;
     let request = lab.asked("tool.list.lab", 1).await;
     let forged =
         json!({"agent": "front", "version": "0", "tools": [{"name": "forged", "inputSchema": {}}]}).to_string();
@@ -200,7 +191,7 @@ async fn hostile_lists_cost_no_more_than_their_own_tools() {
         schemas.iter().enumerate().map(|(number, schema)| json!({"name": format!("s{number}"), "inputSchema": schema}));
     let tools: Vec<Value> = [good].into_iter().chain(named).chain(schemed).chain([json!("no object")]).collect();
     lab.list(&request, "1", &json!(tools)).await;
-    let set = shown(&front, "the one good tool", |set| set["phase"] == "ready").await;
+    let set = front.remote_set("the one good tool", |set| set["phase"] == "ready").await;
     assert_eq!((&set["tools"], &set["hidden"]), (&json!(1), &json!(13)), "{}", front.text());
 
     // The tools change while a call runs, which ends as it would have.
@@ -215,7 +206,7 @@ async fn hostile_lists_cost_no_more_than_their_own_tools() {
     lab.list(&request, "2", &json!([{"name": "a", "inputSchema": {}}, {"name": "b", "inputSchema": {}}])).await;
     // A second answer to one request is none.
     lab.list(&request, "3", &json!([])).await;
-    shown(&front, "other tools", |set| set["tools"] == 2).await;
+    front.remote_set("other tools", |set| set["tools"] == 2).await;
     let body =
         json!({"toolCallId": running.body()["toolCallId"], "toolName": "good", "content": "done", "isError": false});
     lab.answer(&running, running.correlation_id(), "RockBot.Tools.ToolInvokeResponse", body.to_string()).await;

@@ -4,7 +4,6 @@
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_testing::patience::eventually;
 
 use crate::least_privilege::try_all;
 use crate::recipe::{Fixture, VHOST};
@@ -60,19 +59,10 @@ fn lab(tools: &str) -> String {
     )
 }
 
-/// The set, as `/status` shows it, once it is so.
-async fn shown(daemon: &Daemon, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    eventually(what, async || {
-        let (_, status) = daemon.get("/status").await?;
-        Some(status["remote"][0].clone()).filter(|set| is_so(set))
-    })
-    .await
-}
-
 /// Waits until the operator reads this of the set.
 async fn complains(daemon: &Daemon, text: &str) {
     let is_so = |set: &Value| set["lastError"].as_str().is_some_and(|error| error.contains(text));
-    shown(daemon, text, is_so).await;
+    daemon.remote_set(text, is_so).await;
 }
 
 async fn called(ana: &Client, text: &str) -> String {
@@ -85,12 +75,12 @@ async fn with_the_shipped_permissions_a_list_is_learnt_and_followed_and_a_call_p
     let fixture = Fixture::new().await.with_remote().await;
     let back = Daemon::start(&fixture.lab(), &lab("[tools]\necho = true\ntime = false\n")).await;
     let front = Daemon::start(&fixture.site, FRONT).await;
-    let set = shown(&front, "the tools of the other daemon", |set| set["phase"] == "ready").await;
+    let set = front.remote_set("the tools of the other daemon", |set| set["phase"] == "ready").await;
     assert_eq!((&set["tools"], &set["lastError"]), (&json!(1), &Value::Null));
     let ana = fixture.agent("svc-ana").await;
     assert_eq!(called(&ana, "passed on").await, "passed on");
     back.reload(&lab("[tools]\necho = true\ntime = true\n")).await;
-    shown(&front, "more tools", |set| set["tools"].as_u64() > Some(1)).await;
+    front.remote_set("more tools", |set| set["tools"].as_u64() > Some(1)).await;
     front.wait_until_ready().await;
     try_all(&fixture, &["toolbus", "toolbus-lab"], ATTEMPTS).await;
     assert_eq!(called(&ana, "after that").await, "after that");
@@ -109,7 +99,7 @@ async fn without_the_permissions_the_operator_reads_which_is_missing() {
     complains(&front, "ACCESS_REFUSED - access to topic 'tool.list.lab' in exchange 'rockbot'").await;
     let fixture = fixture.with_remote().await;
     let back = Daemon::start(&fixture.lab(), &lab("[tools]\necho = true\n")).await;
-    shown(&front, "the tools of the other daemon", |set| set["phase"] == "ready").await;
+    front.remote_set("the tools of the other daemon", |set| set["phase"] == "ready").await;
     front.wait_until_ready().await;
     assert_eq!(called(&fixture.agent("svc-ana").await, "now").await, "now");
     front.stop(&fixture.site).await;

@@ -24,15 +24,6 @@ topic = "tool.invoke.mcp"
 server = "Notes"
 "#;
 
-/// The set, as `/status` shows it, once it is so.
-async fn shown(daemon: &Daemon, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    eventually(what, async || {
-        let (_, status) = daemon.get("/status").await?;
-        Some(status["remote"][0].clone()).filter(|set| is_so(set))
-    })
-    .await
-}
-
 /// A bridge of the peers, which the test is.
 struct Bridge {
     client: Client,
@@ -88,7 +79,7 @@ async fn a_server_of_another_daemon_is_learnt_and_called_with_its_agent() {
     let bridge = Daemon::start(&other, &format!("{rules}{}", small.file())).await;
     known(&bridge, &["Notes"]).await;
     let front = Daemon::start(&site, FRONT).await;
-    let set = shown(&front, "the tools of the server", |set| set["phase"] == "ready").await;
+    let set = front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
     assert_eq!((&set["tools"], &set["rivals"]), (&json!(2), &Value::Null));
     let client = Client::connect(&site).await;
     let call = |tool: &str| client.request(tool, &json!({"text": "hi"})).by("ana");
@@ -101,7 +92,7 @@ async fn a_server_of_another_daemon_is_learnt_and_called_with_its_agent() {
     assert_eq!(client.exchange(&call("notes.write_note")).await.code(), "tool_not_found", "the bridge has rules, too");
 
     small.write(&[("Notes", small.entry("Notes", &["read_note"]))]);
-    shown(&front, "one tool less", |set| set["tools"] == 1).await;
+    front.remote_set("one tool less", |set| set["tools"] == 1).await;
     bridge.stop(&other).await;
     front.stop(&site).await;
 }
@@ -156,7 +147,7 @@ async fn of_several_bridges_with_a_server_of_one_name_the_first_by_name_counts_a
     let (of_beta, of_alpha) = (beta.asked(MANAGE, 0).await, alpha.asked(MANAGE, 0).await);
     // Whose answer is first does not matter.
     tokio::join!(beta.describe(&of_beta, &["forged"], None), alpha.describe(&of_alpha, &["read_note", "more"], None));
-    let set = shown(&front, "the tools of the server", |set| set["phase"] == "ready").await;
+    let set = front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
     assert_eq!((&set["tools"], &set["rivals"]), (&json!(2), &json!(["mcp-bridge.Beta"])));
 
     let client = Client::connect(&site).await;
@@ -179,11 +170,11 @@ async fn a_server_that_no_bridge_has_is_shown_with_what_bridges_say() {
     let bridge = Bridge::start(&site, "mcp-bridge.RockBot").await;
     let front = Daemon::start(&site, FRONT).await;
     bridge.describe(&bridge.asked(MANAGE, 0).await, &[], Some("Server 'Notes' is not connected")).await;
-    let set = shown(&front, "what the bridge says", |set| !set["lastError"].is_null()).await;
+    let set = front.remote_set("what the bridge says", |set| !set["lastError"].is_null()).await;
     assert_eq!(set["phase"], "waiting");
     assert!(set["lastError"].as_str().unwrap().contains("is not connected"), "{set}");
     // Asked again after the first request was given up.
     bridge.describe(&bridge.asked(MANAGE, 1).await, &["read_note"], None).await;
-    shown(&front, "the tools of the server", |set| set["phase"] == "ready").await;
+    front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
     front.stop(&site).await;
 }

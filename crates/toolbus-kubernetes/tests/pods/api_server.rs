@@ -262,8 +262,10 @@ impl Shared {
         let words: Vec<String> = command.iter().chain(&args).map(text).collect();
         let variables = container["env"].as_array().unwrap().iter();
         let variables = variables.map(|variable| [&variable["name"], &variable["value"]].map(|v| v.as_str().unwrap()));
-        let mut child = Command::new(&words[0])
-            .args(&words[1..])
+        // As in a container, the supervisor is the first process of a PID namespace, which ends with it.
+        let mut child = Command::new("unshare")
+            .args(["--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--"])
+            .args(&words)
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
             .envs(variables.map(|[name, value]| (name.to_owned(), value.to_owned())))

@@ -71,7 +71,7 @@ async fn lines_and_reports_of_progress_come_while_a_script_runs() {
     let mut parts = seen.lock().clone();
     parts.sort();
     assert_eq!(parts, ["begun\n", "{\"progress\": 1}"]);
-    // Nobody waits for it any more.
+    // The runner deletes the pod of a run that is dropped.
     drop(run);
     fixture.server.is_empty().await;
 }

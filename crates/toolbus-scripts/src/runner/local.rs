@@ -127,10 +127,6 @@ fn variable<'a>(name: &str, text: &'a str) -> Option<&'a str> {
 }
 
 impl Runner for LocalRunner {
-    fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
-        self.run_script(script, None).boxed()
-    }
-
     fn run_watched<'a>(
         &'a self,
         script: Script,

@@ -248,10 +248,6 @@ fn check(level: Level) -> Job {
 }
 
 impl Runner for SandboxRunner {
-    fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
-        self.run_in_sandbox(script, None).boxed()
-    }
-
     fn run_watched<'a>(
         &'a self,
         script: Script,

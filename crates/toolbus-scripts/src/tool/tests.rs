@@ -17,7 +17,7 @@ use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::{ScriptEvents, ScriptRun};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
-use toolbus_sandbox::{Ending, Level, Limits, Outcome, Stop, Stream, Usage};
+use toolbus_sandbox::{Ending, Level, Limits, Outcome, Stop, Stream, Usage, Watcher};
 
 use super::{Rights, ScriptMemory, ScriptTool, Settings};
 use crate::packages::PackageError;
@@ -60,7 +60,11 @@ struct FakeRunner {
 }
 
 impl Runner for FakeRunner {
-    fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
+    fn run_watched<'a>(
+        &'a self,
+        script: Script,
+        _: Option<&'a Watcher>,
+    ) -> BoxFuture<'a, Result<Finished, RunFailure>> {
         self.scripts.lock().push(script);
         let answer = self.answer.lock().clone();
         async {

@@ -8,7 +8,7 @@ use toolbus_core::events::{Discard, ScriptEvents};
 use toolbus_core::tool::Tool;
 use toolbus_core::toolsets::SessionSet;
 use toolbus_core::working_memory::WorkingMemory;
-use toolbus_sandbox::{Level, Sandbox};
+use toolbus_sandbox::{Level, Sandbox, Watcher};
 use toolbus_scripts::commands::{self, CommandConfig, CommandError};
 use toolbus_scripts::config::RunnerKind;
 use toolbus_scripts::interpreter::{Interpreter, InterpreterError};
@@ -272,7 +272,7 @@ pub(crate) fn described(config: &Config) -> Result<Vec<Tool>, ScriptsError> {
 struct Nowhere(Option<Level>);
 
 impl Runner for Nowhere {
-    fn run(&self, _: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
+    fn run_watched<'a>(&'a self, _: Script, _: Option<&'a Watcher>) -> BoxFuture<'a, Result<Finished, RunFailure>> {
         ready(Err(RunFailure::Unavailable("this process only describes the tool".to_owned()))).boxed()
     }
 

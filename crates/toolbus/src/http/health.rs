@@ -16,6 +16,7 @@ use toolbus_core::telemetry::Load;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_scripts::runner::RunnerStatus;
 
+use super::reloads::{LastReload, ReloadCounts, ReloadReport};
 use super::remote::RemoteSetHealth;
 use super::shared::{Replica, ReplicaCounts, ReplicaSummary, SharedState};
 
@@ -74,49 +75,6 @@ pub struct Health {
 struct Reloads {
     last: Option<(Instant, ReloadReport)>,
     counts: ReloadCounts,
-}
-
-/// How many reloads of the configuration there were since the start, by outcome.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ReloadCounts {
-    /// Those that were applied.
-    pub applied: u64,
-    /// Those that were refused.
-    pub refused: u64,
-}
-
-/// What came of a reload of the configuration.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ReloadReport {
-    /// Whether the configuration was applied; otherwise everything stayed as it was.
-    pub applied: bool,
-    /// Sections that differ from before, and are in force now.
-    pub changed: Vec<String>,
-    /// Sections that differ, and wait for a restart.
-    pub waiting: Vec<String>,
-    /// Number of tools that there are now.
-    pub tools: usize,
-    /// Names of tools that there were not before. MCP servers that start have theirs later.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub added: Vec<String>,
-    /// Names of tools that are gone.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub removed: Vec<String>,
-    /// What is valid, and suspicious.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<String>,
-    /// Why it was refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
-impl ReloadReport {
-    /// The public parts: no name of a tool, and no text about the configuration.
-    fn public(self) -> Self {
-        let Self { applied, changed, waiting, tools, .. } = self;
-        Self { applied, changed, waiting, tools, ..Self::default() }
-    }
 }
 
 /// The MCP servers of the daemon.
@@ -253,17 +211,6 @@ pub struct DaemonHealth {
     /// The last reload of the configuration, where there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reload: Option<LastReload>,
-}
-
-/// The last reload of the configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LastReload {
-    /// Seconds since it ended.
-    pub seconds_ago: u64,
-    /// What came of it.
-    #[serde(flatten)]
-    pub report: ReloadReport,
 }
 
 /// A tool or server that gets no calls for now.
