@@ -139,13 +139,14 @@ async fn a_watch_that_is_cut_off_is_opened_again() {
 async fn what_a_script_writes_to_the_log_itself_changes_only_its_own_result() {
     let fixture = Fixture::new(Node::Runs).await;
     // To the log of the container, past the supervisor: too long, no part, a file elsewhere, and much too much.
-    let source = "import os\nlog = os.open(f'/proc/{os.getppid()}/fd/1', os.O_WRONLY)\n\
-                  os.write(log, b'x' * 100000 + b'\\nf Li4vZXRjL3Bhc3N3ZA==\\nd eHg=\\no !!\\n')\nprint('still')";
-    let outcome = fixture.run(script(source)).await.unwrap();
+    let log = "import os\nstatus = dict(line.split(':', 1) for line in open('/proc/self/status'))\n\
+               log = os.open(f'/proc/{status[\"PPid\"].strip()}/fd/1', os.O_WRONLY)\n";
+    let source =
+        format!("{log}os.write(log, b'x' * 100000 + b'\\nf Li4vZXRjL3Bhc3N3ZA==\\nd eHg=\\no !!\\n')\nprint('still')");
+    let outcome = fixture.run(script(&source)).await.unwrap();
     assert_eq!((outcome.ending, text(&outcome.stdout.bytes)), (Ending::Exited(0), "still\n"));
     assert_eq!(outcome.artifacts, []);
-    let flood = "import os\nlog = os.open(f'/proc/{os.getppid()}/fd/1', os.O_WRONLY)\n\
-                 while True: os.write(log, b'x' * 10000 + b'\\n')";
-    assert_eq!(fixture.run(script(flood)).await.unwrap().ending, Ending::Stopped(Stop::Output));
+    let flood = format!("{log}while True: os.write(log, b'x' * 10000 + b'\\n')");
+    assert_eq!(fixture.run(script(&flood)).await.unwrap().ending, Ending::Stopped(Stop::Output));
     fixture.server.is_empty().await;
 }
