@@ -226,6 +226,7 @@ fn bytes(bytes: u64) -> Quantity {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use toolbus_scripts::config::ScriptConfig;
 
     use super::*;
 
@@ -249,16 +250,7 @@ mod tests {
             image: "python:3.12-slim".to_owned(),
             python: "python3".to_owned(),
             cpu_millis: 500,
-            limits: Limits {
-                memory: 256 << 20,
-                disk: 64 << 20,
-                files: 4096,
-                file_size: 64 << 20,
-                open_files: 256,
-                processes: 64,
-                output: 1 << 20,
-                artifacts: 4 << 20,
-            },
+            limits: ScriptConfig::default().limits(),
         }
     }
 

@@ -16,21 +16,13 @@ use std::time::Duration;
 use toolbus_core::Clock;
 use toolbus_kubernetes::{KubernetesRunner, PodTemplate};
 use toolbus_sandbox::{Limits, Outcome};
-use toolbus_scripts::config::KubernetesConfig;
+use toolbus_scripts::config::{KubernetesConfig, ScriptConfig};
 use toolbus_scripts::runner::{RunFailure, Runner as _, Script};
 
 use api_server::{ApiServer, Node, PATIENCE};
 
-const LIMITS: Limits = Limits {
-    memory: 256 << 20,
-    disk: 64 << 20,
-    files: 4096,
-    file_size: 64 << 20,
-    open_files: 256,
-    processes: 4096,
-    output: 100_000,
-    artifacts: 1_000,
-};
+/// Bytes of output that a script may write.
+const OUTPUT: u64 = 100_000;
 
 /// A cluster, and a runner in it.
 struct Fixture {
@@ -58,7 +50,9 @@ impl Fixture {
 async fn start(server: &ApiServer) -> Result<KubernetesRunner, toolbus_kubernetes::ClusterError> {
     let config = KubernetesConfig { kubeconfig: Some(server.kubeconfig()), ..KubernetesConfig::default() };
     let (image, python) = ("python:3.12-slim".to_owned(), "python3".to_owned());
-    KubernetesRunner::start(&config, PodTemplate { image, python, cpu_millis: 500, limits: LIMITS }).await
+    // The emulated node runs scripts as the user of the tests, who has other processes.
+    let limits = Limits { processes: 4096, output: OUTPUT, artifacts: 1_000, ..ScriptConfig::default().limits() };
+    KubernetesRunner::start(&config, PodTemplate { image, python, cpu_millis: 500, limits }).await
 }
 
 fn script(source: &str) -> Script {

@@ -90,7 +90,7 @@ async fn a_script_that_prints_too_much_is_stopped() {
     let fixture = Fixture::new(Node::Runs).await;
     let outcome = fixture.run(script("while True: print('x' * 1000)")).await.unwrap();
     assert_eq!(outcome.ending, Ending::Stopped(Stop::Output));
-    assert_eq!(outcome.stdout.bytes.len() as u64, crate::LIMITS.output);
+    assert_eq!(outcome.stdout.bytes.len() as u64, crate::OUTPUT);
 }
 
 #[tokio::test]
