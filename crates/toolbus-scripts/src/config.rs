@@ -1,5 +1,6 @@
 //! `[script]`: the tool that runs Python scripts.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -60,6 +61,10 @@ pub struct ScriptConfig {
     pub python: String,
     /// Packages that scripts may ask for.
     pub packages: PackagesConfig,
+    /// Further languages by name, such as `javascript` or `bash`: each has a tool `execute_{name}_script`.
+    #[schemars(extend("maxProperties" = 16))]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub languages: BTreeMap<String, LanguageConfig>,
     /// How scripts are kept in.
     pub sandbox: SandboxConfig,
     /// Interpreters that are started before there is a script for them.
@@ -105,6 +110,7 @@ impl Default for ScriptConfig {
             max_waiting: 64,
             python: "python3".to_owned(),
             packages: PackagesConfig::default(),
+            languages: BTreeMap::new(),
             sandbox: SandboxConfig::default(),
             pool: PoolConfig::default(),
             sessions: ScriptSessionsConfig::default(),
@@ -154,7 +160,14 @@ impl ScriptConfig {
             package_timeout: self.packages.timeout.get(),
             sessions: Some(self.sessions.limits()),
             memory: None,
+            language: None,
         }
+    }
+
+    /// Names of the tools that run scripts, that for Python first.
+    pub fn tool_names(&self) -> impl Iterator<Item = String> {
+        let languages = self.languages.keys().map(String::as_str);
+        std::iter::once(tool::PYTHON).chain(languages).map(tool::name_of)
     }
 
     /// The longest that a script may ask for, whatever calls may.
@@ -208,6 +221,27 @@ impl Default for PackagesConfig {
             index_url: None,
         }
     }
+}
+
+/// A language other than Python. Its scripts are kept in as others are, and have no packages, pool or sessions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LanguageConfig {
+    /// The program and its arguments; the file of the script follows them. A name is looked up in `PATH`.
+    #[schemars(length(min = 1, max = 64), extend("items" = {"type": "string", "minLength": 1}))]
+    pub command: Vec<String>,
+    /// Name of that file: some programs want an ending.
+    #[serde(default = "script_file")]
+    #[schemars(length(min = 1, max = 64))]
+    pub file: String,
+    /// Files and folders that its scripts may read, beside what is installed below `/usr`, `/bin` and `/lib`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub read: Vec<PathBuf>,
+}
+
+fn script_file() -> String {
+    "script".to_owned()
 }
 
 /// How scripts, and commands with `sandbox = true`, are kept in.

@@ -1,6 +1,7 @@
 //! What runs scripts.
 
 mod bootstrap;
+pub mod language;
 pub mod local;
 mod pool;
 pub mod sandbox;
@@ -17,6 +18,7 @@ use serde::Serialize;
 use toolbus_core::Clock;
 use toolbus_sandbox::{Level, Outcome, Watcher};
 
+use crate::environment::KEY_VARIABLE;
 use crate::packages::PackageError;
 use crate::requirement::Requirement;
 pub use session::SessionInterpreter;
@@ -91,6 +93,15 @@ impl Script {
     pub fn time_left(&self) -> Duration {
         self.time.min(self.deadline.saturating_duration_since(Clock::SYSTEM.now()))
     }
+
+    /// Its variables that are not the same in every call: the input, if a variable can hold it, and the idempotency key. A
+    /// script that reads an absent variable fails instead of working on half a text.
+    fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let input = self.input.as_deref().unwrap_or_default();
+        let fits = INPUT_VARIABLE.len() + "=".len() + input.len() < MAX_VARIABLE && !input.contains('\0');
+        let input = fits.then_some((INPUT_VARIABLE, input));
+        input.into_iter().chain(self.idempotency_key.as_deref().map(|key| (KEY_VARIABLE, key)))
+    }
 }
 
 /// What became of a script that ran.
@@ -106,6 +117,10 @@ pub struct Finished {
     pub installing: Duration,
 }
 
+/// The variable that has the input of a script.
+const INPUT_VARIABLE: &str = "ROCKBOT_INPUT";
+/// The longest text that one variable of the environment can hold on Linux, with its name.
+const MAX_VARIABLE: usize = 128 * 1024;
 /// The file in which run.py leaves the value of the last expression.
 const VALUE: &str = ".toolbus-value";
 

@@ -1,4 +1,4 @@
-//! The tool `execute_python_script`.
+//! The tool `execute_python_script`, and those of other languages.
 
 mod arguments;
 mod artifacts;
@@ -63,6 +63,31 @@ pub struct Settings {
     pub sessions: Option<SessionLimits>,
     /// Working memory, whose entries scripts get as files; `None`: there is none.
     pub memory: Option<ScriptMemory>,
+    /// Name of the language; `None`: Python.
+    pub language: Option<Arc<str>>,
+}
+
+impl Settings {
+    /// The same for the scripts of another language, which have no packages and no sessions.
+    #[must_use]
+    pub fn of_language(&self, name: &str) -> Self {
+        let packages = AllowedPackages::default();
+        Self { packages, sessions: None, language: Some(name.into()), ..self.clone() }
+    }
+
+    /// Name of the tool.
+    fn tool_name(&self) -> String {
+        name_of(self.language.as_deref().unwrap_or(PYTHON))
+    }
+}
+
+/// The language that needs no name in the configuration.
+pub const PYTHON: &str = "python";
+
+/// Name of the tool for the scripts of a language.
+#[must_use]
+pub fn name_of(language: &str) -> String {
+    format!("execute_{language}_script")
 }
 
 /// Runs scripts: reads the arguments, waits for a turn, has the runner run the script, and words the result.
@@ -167,9 +192,10 @@ impl ScriptToolInner {
                     Some(memory) => memory.save(&mut finished.outcome.artifacts).await,
                     None => SavedFiles::default(),
                 };
-                let Settings { limits, packages, .. } = &self.settings;
+                let Settings { limits, packages, language, .. } = &self.settings;
+                let language = language.as_deref();
                 let Rights { network: has_network, processes: has_processes } = self.rights;
-                let given = ScriptBudget { limits, packages, time, cpu, has_network, has_processes, session };
+                let given = ScriptBudget { limits, packages, language, time, cpu, has_network, has_processes, session };
                 Ok(text::output(&finished, given, saved))
             }
             Err(failure) => not_run(failure, elapsed),

@@ -120,12 +120,12 @@ pub(super) fn serve(
     if pipes.report()?.is_none() {
         return Err(io::Error::other("it ended before it was ready"));
     }
-    if init.used().tasks != 1 {
+    let ([program], 1) = (&init.tree().living_pids()[..], init.used().tasks) else {
         return Err(io::Error::other("an import has started threads or processes"));
-    }
+    };
     rustix::io::write(control, &[0])?;
 
-    let program = init.program.map_or(0, Pid::as_raw_pid);
+    // As this `/proc` numbers it, which may be that of an outer namespace.
     let cgroup_of = || read(&outer, &format!("{program}/cgroup"));
     let own = cgroup_of()?;
     let (mut forks, mut is_gone) = (0, false);

@@ -15,13 +15,9 @@ use toolbus_core::Clock;
 use toolbus_sandbox::{CollectedFiles, Limits, Outcome, Watcher};
 
 use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
-use crate::environment::KEY_VARIABLE;
 use crate::interpreter::Interpreter;
 use crate::packages::{Installer, PackageError};
 use crate::unconfined::{self, UnconfinedRun};
-
-/// The longest text that one variable of the environment can hold on Linux, with its name.
-const MAX_VARIABLE: usize = 128 * 1024;
 
 /// What an interpreter runs that nothing keeps in, or something around it: `script.py` beside the file that
 /// `TOOLBUS_INPUT_FILE` names, as in the sandbox.
@@ -113,17 +109,9 @@ fn environment(script: &Script, folder: &ScriptFolder, packages: Option<PathBuf>
         ("TOOLBUS_INPUT_FILE".into(), folder.part("job/input").into()),
         ("TOOLBUS_OUTPUT".into(), folder.part("out").into()),
     ]);
-    let input = variable("ROCKBOT_INPUT", script.input.as_deref().unwrap_or_default());
-    environment.extend(input.map(|input| ("ROCKBOT_INPUT".into(), input.into())));
-    environment.extend(script.idempotency_key.as_deref().map(|key| (KEY_VARIABLE.into(), key.into())));
+    environment.extend(script.variables().map(|(name, value)| (name.into(), value.into())));
     environment.extend(packages.map(|packages| ("PYTHONPATH".into(), packages.into())));
     environment
-}
-
-/// The text, if a variable can hold it. A script that reads an absent variable fails instead of working on half a text.
-fn variable<'a>(name: &str, text: &'a str) -> Option<&'a str> {
-    let fits = name.len() + "=".len() + text.len() < MAX_VARIABLE && !text.contains('\0');
-    fits.then_some(text)
 }
 
 impl Runner for LocalRunner {

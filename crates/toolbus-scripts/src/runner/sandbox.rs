@@ -141,7 +141,7 @@ impl SandboxRunner {
     async fn run_in_sandbox(&self, script: Script, watcher: Option<&Watcher>) -> Result<Finished, RunFailure> {
         let (packages, installing) = self.install(&script.packages, script.deadline).await?;
         let mut ready = self.take(script.owner.clone(), &script.packages, packages.as_deref());
-        let job = job_of(script);
+        let job = job_of(script, SCRIPT);
         let mut tries = TRIES;
         loop {
             tries -= 1;
@@ -155,7 +155,7 @@ impl SandboxRunner {
             };
             match waiting.run_watched(job.clone(), watcher).await {
                 Err(error) if !error.has_begun() && tries > 0 => {
-                    tracing::debug!(%error, "a script is started again");
+                    tracing::warn!(%error, "an interpreter was lost before its script began; another one is started");
                 }
                 run => return Ok(Finished::new(run.map_err(run_failure)?, start, installing)),
             }
@@ -163,11 +163,11 @@ impl SandboxRunner {
     }
 }
 
-/// A script as the job of an interpreter.
-pub(super) fn job_of(script: Script) -> Job {
+/// A script as the job of a program, which finds its text in a file of this name.
+pub(super) fn job_of(script: Script, file: &str) -> Job {
     let (time, cpu) = (script.time_left(), script.cpu);
     let files = vec![
-        ("script.py".to_owned(), Bytes::from(script.source)),
+        (file.to_owned(), Bytes::from(script.source)),
         ("input".to_owned(), Bytes::from(script.input.unwrap_or_default())),
         // Also without a key: one of an earlier script of the session must not stay.
         ("key".to_owned(), Bytes::from(script.idempotency_key.as_deref().unwrap_or_default().to_owned())),
@@ -229,7 +229,7 @@ pub(crate) fn log_layers(sandbox: &Sandbox, what: &'static str) {
 }
 
 /// The names of what confines programs.
-fn names(sandbox: &Sandbox) -> Vec<&'static str> {
+pub(super) fn names(sandbox: &Sandbox) -> Vec<&'static str> {
     let layers = Layer::ALL.into_iter().filter(|layer| sandbox.layers().has(*layer)).map(Layer::as_str);
     layers.chain(sandbox.cgroups_missing().is_none().then_some("cgroups")).collect()
 }
@@ -238,9 +238,7 @@ fn names(sandbox: &Sandbox) -> Vec<&'static str> {
 fn check(level: Level) -> Job {
     let source = if level == Level::LimitsOnly { "" } else { include_str!("check.py") };
     Job {
-        files: [("script.py", source), ("input", ""), ("key", "")]
-            .map(|(name, text)| (name.to_owned(), text.into()))
-            .into(),
+        files: [(SCRIPT, source), ("input", ""), ("key", "")].map(|(name, text)| (name.to_owned(), text.into())).into(),
         time: Duration::from_secs(10),
         cpu: Duration::from_secs(10),
         ..Job::default()
@@ -291,6 +289,8 @@ impl Runner for SandboxRunner {
 /// Most attempts to begin with a script: an interpreter that waits, and a sandbox that was made ahead, may have lost the
 /// work folder meanwhile.
 const TRIES: u32 = 3;
+/// The file in which an interpreter finds its script.
+pub(super) const SCRIPT: &str = "script.py";
 /// What the interpreter of a session runs.
 const SESSION_BOOTSTRAP: &str =
     concat!(include_str!("run.py"), "\n\n", include_str!("session.py"), "\n\nSession(sys.argv[1]).serve()\n");
@@ -299,7 +299,7 @@ const PROGRAMS: [&str; 3] = ["/bin", "/usr/bin", "/etc/alternatives"];
 /// What a script with packages may read besides: matplotlib asks `fc-list` for fonts, which complains without these.
 const FONTS: [&str; 2] = ["/etc/fonts", "/usr/share/fontconfig"];
 /// The whole environment of a script, but for what names its own files.
-const ENVIRONMENT: [(&str, &str); 3] =
+pub(super) const ENVIRONMENT: [(&str, &str); 3] =
     [("LANG", "C.UTF-8"), ("MPLBACKEND", "Agg"), ("PATH", "/usr/local/bin:/usr/bin:/bin")];
 
 /// Plans for interpreters that run one script each.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toolbus_sandbox::{KeptProgram, Watcher};
 
-use super::sandbox::{job_of, run_failure};
+use super::sandbox::{SCRIPT, job_of, run_failure};
 use super::{Finished, RunFailure, Script, StartKind};
 
 /// Runs one script after another, which find the variables and files of those before. Dropping it ends it.
@@ -28,7 +28,7 @@ impl SessionInterpreter {
     /// If the script did not run, or nothing is known of it. A failure of the script is an outcome.
     pub async fn run(self, script: Script, watcher: Option<&Watcher>) -> Result<(Finished, Option<Self>), RunFailure> {
         let Self { program, installing, start } = self;
-        let (outcome, program) = program.run(job_of(script), watcher).await.map_err(run_failure)?;
+        let (outcome, program) = program.run(job_of(script, SCRIPT), watcher).await.map_err(run_failure)?;
         let kept = program.map(|program| Self { program, installing: Duration::ZERO, start: StartKind::Warm });
         Ok((Finished::new(outcome, start, installing), kept))
     }

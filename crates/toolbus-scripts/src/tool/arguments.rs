@@ -23,7 +23,9 @@ pub(super) const PIP_PACKAGES: &str = "pip_packages";
 pub(super) const SESSION: &str = "session";
 pub(super) const INPUT_KEYS: &str = "input_keys";
 pub(super) const OUTPUT_KEYS: &str = "output_keys";
-const NAMES: [&str; 6] = [SCRIPT, INPUT_DATA, INPUT_FILES, TIMEOUT_SECONDS, PIP_PACKAGES, SESSION];
+const NAMES: [&str; 4] = [SCRIPT, INPUT_DATA, INPUT_FILES, TIMEOUT_SECONDS];
+/// Those that there are besides for Python.
+const OF_PYTHON: [&str; 2] = [PIP_PACKAGES, SESSION];
 /// Those that there are besides with working memory.
 const KEYS: [&str; 2] = [INPUT_KEYS, OUTPUT_KEYS];
 /// Most files that one script is given.
@@ -53,7 +55,8 @@ impl ScriptArguments {
     /// Reads the arguments. What is `null` is not given.
     pub(super) fn read(arguments: &Map<String, Value>, settings: &Settings) -> Result<Self, ToolFailure> {
         let of_memory: &[&str] = if settings.memory.is_some() { &KEYS } else { &[] };
-        let names = [&NAMES[..], of_memory].concat();
+        let of_python: &[&str] = if settings.language.is_none() { &OF_PYTHON } else { &[] };
+        let names = [&NAMES[..], of_python, of_memory].concat();
         if let Some(name) = arguments.keys().find(|name| !names.contains(&name.as_str())) {
             return Err(invalid(format!("There is no argument `{}`. There are: {}.", shown(name), names.join(", "))));
         }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolbus_core::tool::{Effect, ToolDescriptor, Validation};
-use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 
 use super::arguments::{
     INPUT_DATA, INPUT_FILES, INPUT_KEYS, OUTPUT_KEYS, PIP_PACKAGES, SCRIPT, SESSION, TIMEOUT_SECONDS,
@@ -30,7 +29,7 @@ pub(super) fn descriptor(settings: &Settings, rights: Rights, has_sessions: bool
         effect: Effect::Effectful,
         timeout: Some(settings.max_timeout + installing + AROUND),
         validation: Validation::Off,
-        ..ToolDescriptor::new(EXECUTE_PYTHON_SCRIPT, SOURCE, SOURCE)
+        ..ToolDescriptor::new(settings.tool_name(), SOURCE, SOURCE)
     }
 }
 
@@ -40,12 +39,18 @@ fn description(settings: &Settings, rights: Rights, has_sessions: bool) -> Strin
     let unless = if has_sessions { " unless `session` is true" } else { "" };
     let keys = if settings.memory.is_some() { " and those of input_keys" } else { "" };
     let programs = if rights.processes { "" } else { " It has threads, and cannot start other programs or processes." };
+    let (language, value, figures) = match settings.language.as_deref() {
+        None => (
+            "Python",
+            "; of one that prints nothing the value of its last expression",
+            "; so do figures of matplotlib that are open at the end",
+        ),
+        Some(language) => (language, "", ""),
+    };
     format!(
-        "Runs a Python script and returns what it prints to standard output; of one that prints nothing the value of its \
-         last expression. Each script runs by itself, in a folder of its own that is gone afterwards{unless}, with no \
+        "Runs a {language} script and returns what it prints to standard output{value}. Each script runs by itself, in a folder of its own that is gone afterwards{unless}, with no \
          files but input_files{keys}.{network}{programs} Files that it writes to the folder named by the environment variable \
-         TOOLBUS_OUTPUT come back with the answer, at most {artifacts} together; so do figures of matplotlib that are \
-         open at the end. A script fails when it exits with another code than 0; its standard error is shown then. It \
+         TOOLBUS_OUTPUT come back with the answer, at most {artifacts} together{figures}. A script fails when it exits with another code than 0; its standard error is shown then. It \
          may use {memory} of memory, {disk} of disk and {processes} processes and threads, and print {output}.",
         artifacts = size(limits.artifacts),
         memory = size(limits.memory),
@@ -57,12 +62,13 @@ fn description(settings: &Settings, rights: Rights, has_sessions: bool) -> Strin
 
 fn parameters(settings: &Settings, has_sessions: bool) -> Value {
     let (default, most) = (seconds(settings.timeout.min(settings.max_timeout)), seconds(settings.max_timeout));
+    let language = settings.language.as_deref().unwrap_or("Python");
     let mut schema = json!({
         "type": "object",
         "properties": {
             SCRIPT: {
                 "type": "string",
-                "description": "The text of the Python program. Print the answer to standard output.",
+                "description": format!("The text of the {language} program. Print the answer to standard output."),
             },
             INPUT_DATA: {
                 "type": "string",
@@ -78,16 +84,15 @@ fn parameters(settings: &Settings, has_sessions: bool) -> Value {
                 "type": "integer",
                 "description": format!("Seconds that the script may run. Default: {default}, at most {most}."),
             },
-            PIP_PACKAGES: {
-                "type": "array",
-                "items": { "type": "string" },
-                "description": packages(settings),
-            },
         },
         "required": [SCRIPT],
         "additionalProperties": false,
     });
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        if settings.language.is_none() {
+            let packages = json!({ "type": "array", "items": { "type": "string" }, "description": packages(settings) });
+            properties.insert(PIP_PACKAGES.to_owned(), packages);
+        }
         if has_sessions {
             properties.insert(SESSION.to_owned(), json!({ "type": "boolean", "description": session(settings) }));
         }

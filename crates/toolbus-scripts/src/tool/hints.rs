@@ -27,8 +27,11 @@ const PACKAGES: [(&str, &str); 16] = [
     ("yaml", "pyyaml"),
 ];
 
-/// A sentence on the error that a traceback ends with, where the script could not know better.
+/// A sentence on the error that a traceback of Python ends with, where the script could not know better.
 pub(super) fn hint(stderr: &str, given: ScriptBudget<'_>) -> Option<String> {
+    if given.language.is_some() {
+        return None;
+    }
     let mut lines: Vec<&str> = stderr.lines().rev().take(LINES).collect();
     lines.reverse();
     let is_error = |line: &&&str| line.split_once(':').map_or(**line, |(kind, _)| kind).ends_with("Error");

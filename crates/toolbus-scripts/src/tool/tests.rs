@@ -47,6 +47,7 @@ pub(super) fn settings() -> Settings {
         package_timeout: Duration::from_secs(120),
         sessions: None,
         memory: None,
+        language: None,
     }
 }
 
@@ -407,6 +408,18 @@ fn what_a_model_is_told() {
     // The script's own, its packages', and some to start and end it.
     assert_eq!(descriptor.timeout, Some(Duration::from_secs(300 + 120 + 10)));
     toolbus_core::check_schema(descriptor.parameters.as_deref().unwrap()).unwrap();
+}
+
+#[test]
+fn what_a_model_is_told_of_another_language() {
+    let descriptor = ToolFixture::of(settings().of_language("bash")).tool.descriptor;
+    assert_eq!(&*descriptor.name, "execute_bash_script");
+    insta::assert_snapshot!(descriptor.description, @"Runs a bash script and returns what it prints to standard output. Each script runs by itself, in a folder of its own that is gone afterwards, with no files but input_files. There is no network. Files that it writes to the folder named by the environment variable TOOLBUS_OUTPUT come back with the answer, at most 4 MiB together. A script fails when it exits with another code than 0; its standard error is shown then. It may use 256 MiB of memory, 64 MiB of disk and 64 processes and threads, and print 1 MiB.");
+    let properties = descriptor.parameters.as_deref().unwrap()["properties"].as_object().unwrap();
+    let names: Vec<&str> = properties.keys().map(String::as_str).collect();
+    assert_eq!(names, ["input_data", "input_files", "script", "timeout_seconds"]);
+    insta::assert_snapshot!(properties["script"]["description"], @r#""The text of the bash program. Print the answer to standard output.""#);
+    assert_eq!(descriptor.timeout, Some(Duration::from_secs(300 + 10)));
 }
 
 #[test]

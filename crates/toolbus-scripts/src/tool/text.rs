@@ -6,7 +6,7 @@ use toolbus_core::tool::{Program, ToolOutput};
 use toolbus_sandbox::{Artifact, Ending, Limits, Outcome, Stop, Stream};
 
 use super::memory::SavedFiles;
-use super::{artifacts, hints};
+use super::{PYTHON, artifacts, hints, name_of};
 use crate::requirement::AllowedPackages;
 use crate::runner::Finished;
 use crate::text::{number, seconds, size, without_middle};
@@ -34,6 +34,8 @@ const KILLED: i32 = 137;
 pub(super) struct ScriptBudget<'a> {
     pub(super) limits: &'a Limits,
     pub(super) packages: &'a AllowedPackages,
+    /// `None`: Python.
+    pub(super) language: Option<&'a str>,
     pub(super) time: Duration,
     pub(super) cpu: Duration,
     pub(super) has_network: bool,
@@ -67,7 +69,7 @@ pub(super) fn output(finished: &Finished, given: ScriptBudget<'_>, saved: SavedF
             }
         }
         Ending::Signalled(signal) => format!("Script failed ({}):\n{}", signal_name(signal), both(&stdout, &stderr)),
-        Ending::Stopped(Stop::Time) => timed_out(outcome.elapsed, given.time) + &until_then(&stdout, &stderr),
+        Ending::Stopped(Stop::Time) => timed_out(outcome.elapsed, given) + &until_then(&stdout, &stderr),
         Ending::Stopped(stop) => stopped(stop, &stdout, &stderr, given),
     };
     let program = program(outcome, &content, stdout, stderr, given.time);
@@ -107,10 +109,11 @@ fn success(outcome: &Outcome, stdout: &str, stderr: &str, value: Option<&str>, l
 }
 
 /// Begins with the words that peers compare.
-fn timed_out(elapsed: Duration, time: Duration) -> String {
+fn timed_out(elapsed: Duration, ScriptBudget { language, time, .. }: ScriptBudget<'_>) -> String {
     format!(
-        "execute_python_script timed out after {}s. Either increase timeout_seconds, simplify the script, or consider an \
+        "{} timed out after {}s. Either increase timeout_seconds, simplify the script, or consider an \
          alternative approach that does not require script execution.",
+        name_of(language.unwrap_or(PYTHON)),
         time_had(elapsed, time)
     )
 }
@@ -282,6 +285,7 @@ pub(super) mod tests {
     pub(in crate::tool) fn given(packages: &AllowedPackages) -> ScriptBudget<'_> {
         ScriptBudget {
             limits: &LIMITS,
+            language: None,
             packages,
             time: TIME,
             cpu: TIME / 2,

@@ -56,6 +56,7 @@ async fn tool(level: Level, installer: Arc<Nothing>) -> Tool {
         package_timeout: Duration::from_secs(30),
         sessions: None,
         memory: None,
+        language: None,
     };
     let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 1 });
     ScriptTool::new(Arc::new(runner), queue, Arc::new(Discard), settings).into_tool()

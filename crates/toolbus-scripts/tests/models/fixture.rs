@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
+use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::{ScriptEvents, ScriptRun};
@@ -20,11 +21,12 @@ use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 use toolbus_core::toolsets::{SessionLimits, SessionSet};
 use toolbus_sandbox::{Level, Limits, Sandbox};
-use toolbus_scripts::config::{PoolConfig, PoolMode};
+use toolbus_scripts::config::{LanguageConfig, PoolConfig, PoolMode, ScriptConfig};
 use toolbus_scripts::interpreter::Interpreter;
 use toolbus_scripts::packages::Installer;
 use toolbus_scripts::queue::{Bounds, FairQueue};
 use toolbus_scripts::requirement::AllowedPackages;
+use toolbus_scripts::runner::language::LanguageRunner;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::tool::{ScriptTool, Settings};
 
@@ -120,11 +122,27 @@ async fn tool(setup: Setup) -> (Tool, Arc<SessionSet>) {
         package_timeout: Duration::from_secs(30),
         sessions: Some(sessions),
         memory: None,
+        language: None,
     };
     let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 1 });
     let tool = ScriptTool::new(Arc::new(runner), queue, starts, settings);
     let sessions = tool.sessions().unwrap();
     (tool.into_tool(), sessions)
+}
+
+/// The answer to a call of the tool for another language, whose scripts this program runs.
+pub(crate) async fn answer_in(level: Level, name: &str, command: &str, arguments: &Value) -> String {
+    let language = LanguageConfig { command: vec![command.to_owned()], file: "script".to_owned(), read: Vec::new() };
+    let sandbox = Sandbox::with_helper(helper(), level).unwrap();
+    let runner = LanguageRunner::new(&language, sandbox, LIMITS).unwrap();
+    let settings = ScriptConfig::default().settings(HumanDuration::from_secs(60)).of_language(name);
+    let settings = Settings { cpu_millis: 1000, ..settings };
+    let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 1 });
+    let tool = ScriptTool::new(Arc::new(runner), queue, Arc::<Starts>::default(), settings).into_tool();
+    let mut arguments = arguments.as_object().unwrap().clone();
+    let idempotency_key = arguments.remove("key").map(|key| key.as_str().unwrap().into());
+    let call = ToolCall { idempotency_key, ..call(&tool, Caller::unknown(), arguments, None) };
+    answered(Arc::clone(&tool.executor).execute_boxed(call).await)
 }
 
 /// An agent that works step by step: its scripts find what those before have left.

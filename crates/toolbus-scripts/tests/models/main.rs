@@ -8,6 +8,7 @@ mod data;
 mod databases;
 mod files;
 mod fixture;
+mod languages;
 mod mistakes;
 mod network;
 mod packages;

@@ -14,6 +14,7 @@ use toolbus_scripts::config::RunnerKind;
 use toolbus_scripts::interpreter::{Interpreter, InterpreterError};
 use toolbus_scripts::packages::{Installer, PackageCache};
 use toolbus_scripts::queue::{Bounds, FairQueue};
+use toolbus_scripts::runner::language::LanguageRunner;
 use toolbus_scripts::runner::local::LocalRunner;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings, StartError};
 use toolbus_scripts::runner::{Finished, RunFailure, Runner, RunnerStatus, Script};
@@ -37,9 +38,10 @@ struct ScriptsInner {
     sandbox: OnceCell<Sandbox>,
 }
 
-/// The tool that runs scripts, with its parts.
+/// The tools that run scripts, with their parts.
 struct ScriptRuns {
-    tool: Tool,
+    /// That for Python first.
+    tools: Vec<Tool>,
     runner: Arc<dyn Runner>,
     queue: FairQueue,
     sessions: Option<Arc<SessionSet>>,
@@ -70,6 +72,14 @@ pub enum ScriptsError {
     #[cfg(not(feature = "kubernetes"))]
     #[error("script.runner: this program is built without \"kubernetes\"")]
     NoKubernetes,
+    /// A language whose scripts cannot be run.
+    #[error("script.languages.{name}.command: {error}")]
+    Language {
+        /// Name of the language.
+        name: String,
+        /// What is wrong with it.
+        error: CommandError,
+    },
     /// A command that cannot work.
     #[error("command `{name}`: {error}")]
     Command {
@@ -102,13 +112,13 @@ impl AppScripts {
         Ok(Self { shared: Arc::new(ScriptsInner { scripts, sandbox }) })
     }
 
-    /// The tools of scripts and commands, with their limits. That of scripts is the one of the start.
+    /// The tools of scripts and commands, with their limits. Those of scripts are the ones of the start.
     ///
     /// # Errors
     ///
     /// If a command's settings are mistaken, or the sandbox supports less than the required level.
     pub async fn tools(&self, config: &Config) -> Result<Vec<Tool>, ScriptsError> {
-        let mut tools: Vec<Tool> = self.shared.scripts.iter().map(|scripts| scripts.tool.clone()).collect();
+        let mut tools: Vec<Tool> = self.shared.scripts.iter().flat_map(|scripts| scripts.tools.clone()).collect();
         for command in commands_of(config) {
             let sandbox = if command.sandbox { Some(self.sandbox(config).await?) } else { None };
             tools.push(made(&command.name, commands::tool(command, sandbox))?);
@@ -180,9 +190,18 @@ impl ScriptRuns {
             }
         };
         let queue = FairQueue::new(bounds(section, config));
-        let tool = ScriptTool::new(Arc::clone(&runner), queue.clone(), events, settings);
-        let sessions = tool.sessions();
-        Ok(Self { tool: tool.into_tool(), runner, queue, sessions })
+        let others = section.languages.iter().map(|(name, language)| {
+            let confined = sandbox.get().cloned().ok_or(CommandError::NoSandbox);
+            let runner = confined.and_then(|sandbox| Ok(LanguageRunner::new(language, sandbox, section.limits())?));
+            let runner = runner.map_err(|error| ScriptsError::Language { name: name.clone(), error })?;
+            let settings = settings.of_language(name);
+            Ok(ScriptTool::new(Arc::new(runner), queue.clone(), Arc::clone(&events), settings).into_tool())
+        });
+        let others = others.collect::<Result<Vec<_>, ScriptsError>>()?;
+        let python = ScriptTool::new(Arc::clone(&runner), queue.clone(), events, settings);
+        let sessions = python.sessions();
+        let tools = std::iter::once(python.into_tool()).chain(others).collect();
+        Ok(Self { tools, runner, queue, sessions })
     }
 }
 
@@ -255,15 +274,19 @@ fn made(name: &str, tool: Result<Tool, CommandError>) -> Result<Tool, ScriptsErr
 ///
 /// If a command's settings are mistaken.
 pub(crate) fn described(config: &Config) -> Result<Vec<Tool>, ScriptsError> {
-    let script = script_section(config).map(|section| {
+    let scripts = script_section(config).map(|section| {
         let level = (section.runner == RunnerKind::Sandbox).then_some(section.sandbox.require);
         let queue = FairQueue::new(bounds(section, config));
-        let settings = settings(section, config, memory::of_command(config).as_ref());
-        ScriptTool::new(Arc::new(Nowhere(level)), queue, Arc::new(Discard), settings).into_tool()
+        let python = settings(section, config, memory::of_command(config).as_ref());
+        let others = section.languages.keys().map(|name| python.of_language(name)).collect::<Vec<_>>();
+        let tool = move |settings| {
+            ScriptTool::new(Arc::new(Nowhere(level)), queue.clone(), Arc::new(Discard), settings).into_tool()
+        };
+        std::iter::once(python).chain(others).map(tool)
     });
     let commands = commands_of(config);
     let commands = commands.iter().map(|command| made(&command.name, commands::described(command)));
-    let mut tools = script.map(Ok).into_iter().chain(commands).collect::<Result<Vec<_>, _>>()?;
+    let mut tools = scripts.into_iter().flatten().map(Ok).chain(commands).collect::<Result<Vec<_>, _>>()?;
     tools.iter_mut().for_each(|tool| config.limit(tool));
     Ok(tools)
 }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use toolbus_agents::{a2a, guides, pipeline, schedule, search, subagent};
-use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_scripts::{commands, tool};
 
 use super::mcp::{MANAGEMENT_SOURCE, MANAGEMENT_TOOLS};
 use super::tools::{ToolsConfig, builtin};
 use super::toolsets::{ToolsetMembers, Toolsets, source};
-use super::{AgentConfig, Config};
+use super::{AgentConfig, Config, ScriptConfig};
 
 /// The source of endpoints.
 const REST: &str = "rest";
@@ -45,15 +44,15 @@ pub(crate) struct Declared<'a> {
     pub(crate) has_servers: bool,
     /// Names of web tools.
     pub(crate) web: Vec<&'static str>,
-    /// Whether scripts can be run.
-    pub(crate) has_scripts: bool,
+    /// Names of the tools that run scripts.
+    pub(crate) scripts: Vec<String>,
     /// Tools of sections that bring some.
     pub(crate) of_sections: Vec<OwnTool>,
 }
 
 /// Every tool of a configuration, from its parts.
 pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
-    let Declared { tools, endpoints, commands, toolsets, has_servers, web, has_scripts, of_sections } = declared;
+    let Declared { tools, endpoints, commands, toolsets, has_servers, web, scripts, of_sections } = declared;
     let schema = |text: Option<&str>| text.and_then(|text| serde_json::from_str(text).ok()).map(Arc::new);
     let builtin = builtin(tools).into_iter().map(|tool| {
         let descriptor = &tool.descriptor;
@@ -76,7 +75,7 @@ pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
     };
     let commands = commands.into_iter().map(|(name, parameters)| plain(commands::SOURCE, name, schema(parameters)));
     let own = MANAGEMENT_TOOLS.into_iter().filter(|_| has_servers).map(|name| plain(MANAGEMENT_SOURCE, name, None));
-    let script = has_scripts.then(|| plain(tool::SOURCE, EXECUTE_PYTHON_SCRIPT, None));
+    let scripts = scripts.iter().map(|name| plain(tool::SOURCE, name, None));
     let own_tools = of_sections.into_iter().map(|tool| plain(tool.source, tool.name, None));
     let web = web.into_iter().map(|name| plain(toolbus_web::SOURCE, name, None));
     let remote = toolsets.iter().flat_map(|(set, config)| {
@@ -94,7 +93,7 @@ pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
         .chain(web)
         .chain(commands)
         .chain(own)
-        .chain(script)
+        .chain(scripts)
         .chain(own_tools)
         .collect()
 }
@@ -145,7 +144,7 @@ impl Config {
             toolsets: &self.toolsets,
             has_servers: self.mcp.is_configured(),
             web: self.web.as_ref().map(toolbus_web::tool_names).unwrap_or_default(),
-            has_scripts: self.script.is_some(),
+            scripts: self.script.iter().flat_map(ScriptConfig::tool_names).collect(),
             of_sections: self.own_tools(),
         })
     }

@@ -13,15 +13,14 @@ use toolbus_core::ParametersError;
 use toolbus_core::events::WebEvents;
 use toolbus_core::tool::{Effect, Membership, ModelHints, Tool, ToolDescriptor};
 use toolbus_outbound::egress::EgressRules;
-use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_tools::rest::{Endpoint, EndpointError, RestClient, RestClientError};
 use toolbus_tools::{echo, rest, time};
 use toolbus_web::WebError;
 
-use super::Config;
 use super::agents::is_default;
 use super::pattern::ToolPattern;
 use super::toolsets::{self, Scope, ToolsetMembers};
+use super::{Config, ScriptConfig};
 
 /// The tools that the daemon brings along, and limits for any tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -236,7 +235,7 @@ impl Config {
         let endpoints = self.rest.all().map(|endpoint| members.published(&endpoint.name));
         let web = self.web.iter().flat_map(toolbus_web::tool_names).map(Into::into);
         let commands = self.commands.iter().map(|command| command.name.as_str().into());
-        let script = self.script.iter().map(|_| EXECUTE_PYTHON_SCRIPT.into());
+        let script = self.script.iter().flat_map(ScriptConfig::tool_names).map(Into::into);
         let own = self.own_tools().into_iter().map(|tool| tool.name.into());
         let remote = self.toolsets.iter().flat_map(|(set, config)| {
             config.written_names().map(move |name| format!("{}.{name}", config.prefix(set)).into())

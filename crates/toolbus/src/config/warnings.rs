@@ -240,8 +240,8 @@ fn of_script(script: &ScriptConfig, config: &Config) -> Vec<String> {
     }
     if !config.roles().contains(&Role::Scripts) {
         warnings.push("script: not used, because `daemon.roles` has no \"scripts\"".to_owned());
-        if config.tools.required.iter().any(|name| name == EXECUTE_PYTHON_SCRIPT) {
-            warnings.push(format!("tools.required: `{EXECUTE_PYTHON_SCRIPT}` is never there in this process"));
+        for name in script.tool_names().filter(|name| config.tools.required.contains(name)) {
+            warnings.push(format!("tools.required: `{name}` is never there in this process"));
         }
     }
     match script.runner {

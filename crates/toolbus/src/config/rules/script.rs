@@ -3,6 +3,7 @@
 use serde_json::Value;
 use toolbus_scripts::config::{LocalConfig, RunnerKind, ScriptConfig};
 use toolbus_scripts::requirement::AllowedPackages;
+use toolbus_scripts::tool::{self, PYTHON};
 use url::Url;
 
 use super::{RuleChecker, path};
@@ -10,12 +11,24 @@ use super::{RuleChecker, path};
 /// What is said where this program has no runner for pods.
 const NO_KUBERNETES: &str = "this program is built without the runner \"kubernetes\"; use the container image, or \
      build it with `--features kubernetes`";
+/// Longest name of a language, in characters.
+const MAX_LANGUAGE: usize = 32;
+/// What else lies beside the file of a script.
+const OTHER_FILES: [&str; 2] = ["input", "key"];
 /// Least memory that an interpreter starts with.
 const LEAST_MEMORY: u64 = 32 * 1024 * 1024;
 
 impl RuleChecker<'_> {
     pub(super) fn has_scripts(&self) -> bool {
         self.tree.get(&path("script")).is_some()
+    }
+
+    /// Names of the tools that run scripts.
+    pub(super) fn script_tools(&self) -> Vec<String> {
+        let languages = self.tree.get(&path("script.languages")).and_then(Value::as_object);
+        let languages = languages.into_iter().flat_map(|languages| languages.keys().map(String::as_str));
+        let python = self.has_scripts().then_some(PYTHON);
+        python.into_iter().chain(languages).map(tool::name_of).collect()
     }
 
     /// Tells of what contradicts itself in the section of scripts, and of the role without the section.
@@ -61,6 +74,7 @@ impl RuleChecker<'_> {
             let what = format!("min ({min}) is more than max ({max}); expected it to be at most as many");
             self.tell(&["script.pool.min", "script.pool.max"], what);
         }
+        self.languages(&script);
         if script.packages.max_size > script.packages.max_cache {
             let (one, all) = (script.packages.max_size, script.packages.max_cache);
             let what = format!("max_cache ({all}) has no room for the packages of one script, max_size ({one})");
@@ -78,6 +92,37 @@ impl RuleChecker<'_> {
             let what =
                 "no address of an index; expected \"https://host/simple\", or \"file:///folder\" for one of wheels";
             self.tell(&["script.packages.index_url"], what);
+        }
+    }
+
+    /// Tells of languages whose scripts could not be run.
+    fn languages(&mut self, script: &ScriptConfig) {
+        if !script.languages.is_empty() && script.runner != RunnerKind::Sandbox {
+            let what = "other languages than Python run in the sandbox alone; expected `script.runner = \"sandbox\"`";
+            self.tell(&["script.languages", "script.runner"], what);
+        }
+        for (name, language) in &script.languages {
+            let is_fit = |character: char| matches!(character, 'a'..='z' | '0'..='9' | '_');
+            let wrong = if name == PYTHON {
+                Some("Python needs no entry here: `script.python` names its interpreter; expected another language")
+            } else if name.len() > MAX_LANGUAGE
+                || !name.starts_with(|c: char| c.is_ascii_lowercase())
+                || !name.chars().all(is_fit)
+            {
+                Some("no name of a language; expected lower-case letters, digits and `_`, such as \"javascript\"")
+            } else {
+                None
+            };
+            if let Some(wrong) = wrong {
+                self.tell(&[&format!("script.languages.{name}")], wrong);
+            }
+            let is_fit = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
+            let is_taken = OTHER_FILES.contains(&&*language.file);
+            if is_taken || language.file.starts_with(['.', '-']) || !language.file.chars().all(is_fit) {
+                let what = "no name for the file of a script; expected letters, digits, `.`, `_` and `-`, such as \
+                     \"script.mjs\", and neither \"input\" nor \"key\"";
+                self.tell(&[&format!("script.languages.{name}.file")], what);
+            }
         }
     }
 

@@ -5,7 +5,6 @@ use std::ops::Bound;
 
 use serde_json::Value;
 use toolbus_config::{Part, expected};
-use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 
 use super::agents::Sections;
 use super::{RuleChecker, below, path};
@@ -25,7 +24,7 @@ impl RuleChecker<'_> {
             toolsets: &sections.toolsets,
             has_servers: sections.has_servers,
             web: self.web_tools(),
-            has_scripts: self.has_scripts(),
+            scripts: self.script_tools(),
             of_sections: self.own_tools(tools),
         });
         self.forced(&known, sections);
@@ -101,8 +100,8 @@ impl RuleChecker<'_> {
         for name in MANAGEMENT_TOOLS.into_iter().filter(|_| sections.has_servers) {
             names.insert(name.to_owned(), "a tool for looking at MCP servers (see `mcp`)".to_owned());
         }
-        if self.has_scripts() {
-            names.insert(EXECUTE_PYTHON_SCRIPT.to_owned(), "the tool that runs scripts (see `script`)".to_owned());
+        for name in self.script_tools() {
+            names.insert(name, "a tool that runs scripts (see `script`)".to_owned());
         }
         for OwnTool { section, name, .. } in self.own_tools(tools) {
             names.insert(name.to_owned(), format!("a tool that the daemon brings along (see `{section}`)"));

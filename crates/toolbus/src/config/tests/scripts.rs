@@ -72,6 +72,40 @@ fn pods_have_a_namespace_and_an_image_and_install_nothing() {
 }
 
 #[test]
+fn each_language_has_a_tool() {
+    let text = "[script.languages]\nbash = { command = ['bash'] }\njs = { command = ['node'], file = 'a.mjs' }";
+    let config = load(&[text], &[], &[]).unwrap().config;
+    let names = config.script.as_ref().unwrap().tool_names().collect::<Vec<_>>();
+    assert_eq!(names, ["execute_python_script", "execute_bash_script", "execute_js_script"]);
+    assert!(names.iter().all(|name| config.tool_names().iter().any(|known| **known == **name)));
+    let policy = format!("{text}\n[tools]\nrequired = ['execute_bash_script']");
+    assert_eq!(load(&[&policy], &[], &[]).unwrap().warnings, Vec::<String>::new(), "its name is known");
+}
+
+#[test]
+fn a_language_that_cannot_be_run_is_told() {
+    let languages = "[script.languages]\nPerl = { command = ['perl'] }\npython = { command = ['python3'] }\njs = { command = ['node'], file = '../a' }\nlua = { command = ['lua'], file = 'key' }";
+    insta::assert_snapshot!(problems(languages), @r#"
+    a.toml:2:8: `script.languages.Perl`: no name of a language; expected lower-case letters, digits and `_`, such as "javascript"
+    a.toml:3:10: `script.languages.python`: Python needs no entry here: `script.python` names its interpreter; expected another language
+    a.toml:4:35: `script.languages.js.file`: no name for the file of a script; expected letters, digits, `.`, `_` and `-`, such as "script.mjs", and neither "input" nor "key"
+    a.toml:5:35: `script.languages.lua.file`: no name for the file of a script; expected letters, digits, `.`, `_` and `-`, such as "script.mjs", and neither "input" nor "key"
+    "#);
+    insta::assert_snapshot!(problems("[script.languages]\nbash = { command = [] }\nlua = {}"), @"
+    a.toml:2:20: `script.languages.bash.command`: expected at least 1 element
+    a.toml:3:7: `script.languages.lua`: `command` is missing; expected a list
+    ");
+    let local =
+        "[script]\nrunner = 'local'\nlocal = { i_understand = true }\nlanguages = { bash = { command = ['bash'] } }";
+    insta::assert_snapshot!(problems(local), @r#"a.toml:4:13: `script.languages`: other languages than Python run in the sandbox alone; expected `script.runner = "sandbox"`"#);
+    let twice = format!(
+        "[script.languages]\nbash = {{ command = ['bash'] }}\n{}",
+        command("").replace("'list'", "'execute_bash_script'")
+    );
+    insta::assert_snapshot!(problems(&twice), @"a.toml:4:8: `commands[0].name`: `execute_bash_script` is also the name of a tool that runs scripts (see `script`); expected a name of its own");
+}
+
+#[test]
 fn times_of_scripts_must_fit_each_other() {
     insta::assert_snapshot!(problems("[script]\ntimeout = '60s'\nmax_timeout = '30s'"), @"a.toml:3:15: `script.max_timeout`: max_timeout (30s) is shorter than timeout (60s); expected it to be at least as long");
     insta::assert_snapshot!(problems("[script]\ntimeout = '10m'"), @"a.toml:2:11: `script.timeout`: 10m is longer than max_timeout, which is 5m by default; give `max_timeout` too");
@@ -158,7 +192,7 @@ fn commands_have_names_of_their_own() {
     insta::assert_snapshot!(problems(&twice), @"a.toml:7:8: `commands[1].name`: `list` is also the name of the command at a.toml:2:8; expected a name of its own");
     insta::assert_snapshot!(problems(&command("").replace("'list'", "'current_time'")), @"a.toml:2:8: `commands[0].name`: `current_time` is also the name of a tool that the daemon brings along (see `tools`); expected a name of its own");
     let script = format!("{}\n[script]", command("").replace("'list'", "'execute_python_script'"));
-    insta::assert_snapshot!(problems(&script), @"a.toml:2:8: `commands[0].name`: `execute_python_script` is also the name of the tool that runs scripts (see `script`); expected a name of its own");
+    insta::assert_snapshot!(problems(&script), @"a.toml:2:8: `commands[0].name`: `execute_python_script` is also the name of a tool that runs scripts (see `script`); expected a name of its own");
     let endpoint = "[[rest.endpoints]]\nname = 'list'\ndescription = 'x'\nurl = 'http://host/'\n";
     insta::assert_snapshot!(problems(&format!("{endpoint}{}", command(""))), @"a.toml:6:8: `commands[0].name`: `list` is also the name of the endpoint at a.toml:2:8; expected a name of its own");
     let set = "[toolsets.fs]\nkind = 'rest'\nendpoints = ['get']\n[[rest.endpoints]]\nname = 'get'\ndescription = 'x'\nurl = 'http://host/'\n";

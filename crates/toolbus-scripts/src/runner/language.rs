@@ -1,0 +1,98 @@
+//! Scripts in other languages than Python: each in the sandbox, in a program of its own that is started for it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
+use toolbus_sandbox::{Limits, Plan, Sandbox, Watcher};
+
+use super::sandbox::{ENVIRONMENT, job_of, names, run_failure};
+use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
+use crate::config::LanguageConfig;
+use crate::environment::{self, ProgramError};
+use crate::system;
+
+/// Becomes the program, which gets the file of the script as its last argument. The first argument names that file, which is
+/// in a folder beside the current one: programs show its path in their errors.
+const IN_JOB: &str = r#"export TOOLBUS_INPUT_FILE="$TOOLBUS_JOB/input"; unset TOOLBUS_JOB; exec "$@" "../job/$0""#;
+/// What programs with OpenSSL, such as Node.js, end without, where it is there and may not be read.
+const OF_OPENSSL: &str = "/etc/ssl/openssl.cnf";
+/// What understands that.
+const SHELL: &str = "/bin/sh";
+
+/// Runs the scripts of one language in the sandbox.
+pub struct LanguageRunner {
+    sandbox: Sandbox,
+    plan: Plan,
+    file: String,
+}
+
+impl LanguageRunner {
+    /// Finds the language's program, as a shell would.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such program, or it may not be executed.
+    pub fn new(language: &LanguageConfig, sandbox: Sandbox, limits: Limits) -> Result<Self, ProgramError> {
+        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        let daemon: BTreeMap<_, _> = environment::inherited(std::env::vars_os()).collect();
+        let (name, args) = language.command.split_first().map_or(("", &[][..]), |(name, args)| (name, args));
+        let program = environment::find(name, &here, &daemon)?;
+        let read = system::PROGRAMS.iter().map(PathBuf::from).chain([program.clone(), OF_OPENSSL.into()]);
+        let read = read.chain(system::store_of(&program)).chain(language.read.iter().map(|path| here.join(path)));
+        let shell = ["-c", IN_JOB, &language.file].map(str::to_owned).into_iter();
+        let plan = Plan {
+            program: SHELL.into(),
+            args: shell.chain([program.to_string_lossy().into_owned()]).chain(args.iter().cloned()).collect(),
+            env: ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            stdin: Bytes::new(),
+            read: system::existing(read),
+            write: Vec::new(),
+            network: false,
+            metadata: true,
+            waits: false,
+            forks: false,
+            owner: None,
+            limits,
+        };
+        Ok(Self { sandbox, plan, file: language.file.clone() })
+    }
+}
+
+impl Runner for LanguageRunner {
+    fn run_watched<'a>(
+        &'a self,
+        script: Script,
+        watcher: Option<&'a Watcher>,
+    ) -> BoxFuture<'a, Result<Finished, RunFailure>> {
+        let mut plan = self.plan.clone();
+        plan.env.extend(script.variables().map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let job = job_of(script, &self.file);
+        let run = async move {
+            let started = self.sandbox.start(&plan).await;
+            let waiting = started.map_err(|error| RunFailure::NotStarted(error.to_string()))?;
+            let outcome = waiting.run_watched(job, watcher).await.map_err(run_failure)?;
+            Ok(Finished::new(outcome, StartKind::Cold, Duration::ZERO))
+        };
+        run.boxed()
+    }
+
+    fn status(&self) -> RunnerStatus {
+        RunnerStatus {
+            runner: "sandbox",
+            level: Some(self.sandbox.level()),
+            layers: names(&self.sandbox),
+            python: None,
+            warm: 0,
+            mode: None,
+        }
+    }
+
+    /// The sandbox belongs to the runner of Python's scripts, which closes it.
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
+        ready(()).boxed()
+    }
+}
