@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::metrics::attribute;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::toolbus_in;
@@ -69,6 +70,24 @@ async fn a_script_answers_with_what_it_prints_fails_with_both_streams_and_is_end
     let (_, _, refused) = run("import six", &json!({"pip_packages": ["six"]})).await;
     assert_eq!(refused["code"], "not_allowed", "{refused}");
     daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn scripts_in_another_language_have_a_tool_of_their_own() {
+    let site = BrokerNamespace::shared().await;
+    let daemon = start(&site, &format!("{SCRIPT}languages = {{ bash = {{ command = [\"bash\"] }} }}\n")).await;
+    let client = Client::connect(&site).await;
+    let arguments = json!({"script": "echo \"of bash: $ROCKBOT_INPUT\"", "input_data": "seven"});
+    assert_eq!(client.call("execute_bash_script", &arguments).await.content(), "of bash: seven\n");
+    let python = client.exchange(&call(&client, "print(7)", &json!({}))).await.body();
+    assert_eq!(python["content"], "7\n");
+    daemon.stop(&site).await;
+
+    let missing = "[script]\nlanguages = { cobol = { command = [\"cobc\"] } }\n";
+    let mut refused = Daemon::spawn(&site, missing, &PATH);
+    assert_eq!(refused.ended().await.code(), Some(1), "{}", refused.text());
+    let told = "script.languages.cobol.command: program 'cobc' was not found; give its full path, or check PATH";
+    assert!(refused.text().contains(told), "{}", refused.text());
 }
 
 #[tokio::test]
