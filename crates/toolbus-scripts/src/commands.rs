@@ -20,6 +20,7 @@ use toolbus_core::tool::Tool;
 use toolbus_sandbox::{Job, Level, Plan, Sandbox};
 
 pub use self::check::CommandError;
+pub(crate) use self::check::paths;
 pub use self::config::{CommandConfig, Output, Stdin};
 use self::executor::CommandPlace;
 pub use self::template::TemplateError;

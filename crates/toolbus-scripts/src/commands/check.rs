@@ -215,7 +215,7 @@ fn readable(
     Ok(system::existing(of_the_system.chain(of_the_program.into_iter().flatten()).chain(own)))
 }
 
-fn paths(key: &'static str, paths: &[PathBuf], here: &Path) -> Result<Vec<PathBuf>, CommandError> {
+pub(crate) fn paths(key: &'static str, paths: &[PathBuf], here: &Path) -> Result<Vec<PathBuf>, CommandError> {
     paths
         .iter()
         .map(|path| {

@@ -11,8 +11,9 @@ use toolbus_sandbox::{Limits, Plan, Sandbox, Watcher};
 
 use super::sandbox::{ENVIRONMENT, job_of, names, run_failure};
 use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
+use crate::commands::{CommandError, paths};
 use crate::config::LanguageConfig;
-use crate::environment::{self, ProgramError};
+use crate::environment;
 use crate::system;
 
 /// Becomes the program, which gets the file of the script as its last argument. The first argument names that file, which is
@@ -35,14 +36,14 @@ impl LanguageRunner {
     ///
     /// # Errors
     ///
-    /// If there is no such program, or it may not be executed.
-    pub fn new(language: &LanguageConfig, sandbox: Sandbox, limits: Limits) -> Result<Self, ProgramError> {
+    /// If there is no such program, it may not be executed, or what scripts may read does not exist.
+    pub fn new(language: &LanguageConfig, sandbox: Sandbox, limits: Limits) -> Result<Self, CommandError> {
         let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
         let daemon: BTreeMap<_, _> = environment::inherited(std::env::vars_os()).collect();
         let (name, args) = language.command.split_first().map_or(("", &[][..]), |(name, args)| (name, args));
         let program = environment::find(name, &here, &daemon)?;
         let read = system::PROGRAMS.iter().map(PathBuf::from).chain([program.clone(), OF_OPENSSL.into()]);
-        let read = read.chain(system::store_of(&program)).chain(language.read.iter().map(|path| here.join(path)));
+        let read = read.chain(system::store_of(&program)).chain(paths("read", &language.read, &here)?);
         let shell = ["-c", IN_JOB, &language.file].map(str::to_owned).into_iter();
         let plan = Plan {
             program: SHELL.into(),

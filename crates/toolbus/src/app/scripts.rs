@@ -73,7 +73,7 @@ pub enum ScriptsError {
     #[error("script.runner: this program is built without \"kubernetes\"")]
     NoKubernetes,
     /// A language whose scripts cannot be run.
-    #[error("script.languages.{name}.command: {error}")]
+    #[error("script.languages.{name}.{key}: {error}", key = error.key())]
     Language {
         /// Name of the language.
         name: String,
@@ -192,7 +192,7 @@ impl ScriptRuns {
         let queue = FairQueue::new(bounds(section, config));
         let others = section.languages.iter().map(|(name, language)| {
             let confined = sandbox.get().cloned().ok_or(CommandError::NoSandbox);
-            let runner = confined.and_then(|sandbox| Ok(LanguageRunner::new(language, sandbox, section.limits())?));
+            let runner = confined.and_then(|sandbox| LanguageRunner::new(language, sandbox, section.limits()));
             let runner = runner.map_err(|error| ScriptsError::Language { name: name.clone(), error })?;
             let settings = settings.of_language(name);
             Ok(ScriptTool::new(Arc::new(runner), queue.clone(), Arc::clone(&events), settings).into_tool())

@@ -83,11 +83,15 @@ async fn scripts_in_another_language_have_a_tool_of_their_own() {
     assert_eq!(python["content"], "7\n");
     daemon.stop(&site).await;
 
-    let missing = "[script]\nlanguages = { cobol = { command = [\"cobc\"] } }\n";
-    let mut refused = Daemon::spawn(&site, missing, &PATH);
-    assert_eq!(refused.ended().await.code(), Some(1), "{}", refused.text());
-    let told = "script.languages.cobol.command: program 'cobc' was not found; give its full path, or check PATH";
-    assert!(refused.text().contains(told), "{}", refused.text());
+    for (language, told) in [
+        ("command = [\"cobc\"]", "command: program 'cobc' was not found; give its full path, or check PATH"),
+        ("command = [\"sh\"], read = [\"/nowhere\"]", "read: '/nowhere' does not exist"),
+    ] {
+        let more = format!("[script]\nlanguages = {{ cobol = {{ {language} }} }}\n");
+        let mut refused = Daemon::spawn(&site, &more, &PATH);
+        assert_eq!(refused.ended().await.code(), Some(1), "{}", refused.text());
+        assert!(refused.text().contains(&format!("script.languages.cobol.{told}")), "{}", refused.text());
+    }
 }
 
 #[tokio::test]
