@@ -75,9 +75,13 @@ pub(crate) async fn runner_with(settings: SandboxSettings) -> SandboxRunner {
     let sandbox = Sandbox::with_helper(helper(), settings.strongest).unwrap();
     let runner = SandboxRunner::start(settings, sandbox).await.unwrap();
     if forks {
+        // Makes an interpreter that forks for those that follow.
         runner.run(script("")).await.unwrap();
-        eventually("a forked interpreter", async || (runner.status().warm > 0).then_some(())).await;
-        assert_eq!(runner.run(script("")).await.unwrap().start, StartKind::Forked);
+        // A fork may be lost on a busy machine; the script then gets an interpreter of its own.
+        let is_forked = async || {
+            runner.status().warm > 0 && runner.run(script("")).await.unwrap().start == StartKind::Forked
+        };
+        eventually("a script in a forked interpreter", async || is_forked().await.then_some(())).await;
     }
     runner
 }
