@@ -78,9 +78,8 @@ pub(crate) async fn runner_with(settings: SandboxSettings) -> SandboxRunner {
         // Makes an interpreter that forks for those that follow.
         runner.run(script("")).await.unwrap();
         // A fork may be lost on a busy machine; the script then gets an interpreter of its own.
-        let is_forked = async || {
-            runner.status().warm > 0 && runner.run(script("")).await.unwrap().start == StartKind::Forked
-        };
+        let is_forked =
+            async || runner.status().warm > 0 && runner.run(script("")).await.unwrap().start == StartKind::Forked;
         eventually("a script in a forked interpreter", async || is_forked().await.then_some(())).await;
     }
     runner
