@@ -19,7 +19,7 @@ def wait_for_script():
         except ImportError:
             pass
     for name in forks.split():
-        # Their number is that of what else runs here: they must not start threads in what is forked.
+        # They are for what is imported here, and not for what a script starts.
         posix.environ.pop(name.encode(), None)
         posix.unsetenv(name.encode())
         if "os" in sys.modules:

@@ -26,8 +26,10 @@ exec(code)
 del length, code, nothing
 end(run, *wait_for_script())
 ";
-/// Variables that keep libraries from starting threads when they are imported. No script sees them.
-const ONE_THREAD: [&str; 4] = ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"];
+/// Variables that keep libraries from starting threads when they are imported, and have them linked at once and not in each
+/// fork. No script sees them.
+const OF_TEMPLATES: [&str; 5] =
+    ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "LD_BIND_NOW"];
 /// Prints what a source becomes, after the number that changes with the form of compiled programs.
 const COMPILE: &str = "\
 import marshal, sys
@@ -73,8 +75,8 @@ impl Bootstrap {
 
     /// Has an interpreter import modules and fork for each script.
     pub(super) fn prepare_template(plan: &mut Plan, imports: &str, packages: &str) {
-        load(plan, [imports, packages, &ONE_THREAD.join(" ")], SOURCE_OF_FORKS, &[]);
-        plan.env.extend(ONE_THREAD.map(|name| (name.to_owned(), "1".to_owned())));
+        load(plan, [imports, packages, &OF_TEMPLATES.join(" ")], SOURCE_OF_FORKS, &[]);
+        plan.env.extend(OF_TEMPLATES.map(|name| (name.to_owned(), "1".to_owned())));
     }
 }
 

@@ -21,9 +21,13 @@ def fork_for_scripts(home):
     import _socket, atexit, ctypes, fcntl
 
     class Program(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
     libc = ctypes.CDLL(None, use_errno=True)
+    # Without what Python does around a fork: the processes between this one and that of the script run little of it.
+    fork = ctypes.PyDLL(None).fork
+    # Each type is made once: a fork that makes one writes to many pages, and copies them.
+    types = Program, ctypes.c_uint32 * 2, ctypes.c_uint32 * 6
     settle()
     requests = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fileno=3)
     posix.write(4, b".")
@@ -33,19 +37,21 @@ def fork_for_scripts(home):
         if not message:
             posix._exit(0)
         given = [fd for _, _, data in ancillary for fd in memoryview(data).cast("i")]
-        child = posix.fork()
+        child = fork()
         if not child:
             # Another descriptor gets its number.
             requests.detach()
             ready = given[3]
             try:
-                return fork_into(libc, ctypes, fcntl, Program, message, given, home)
+                return fork_into(libc, fork, ctypes, fcntl, types, message, given, home)
             except BaseException as error:
                 at = error.__traceback__.tb_next
                 posix.write(ready, f"{type(error).__name__}, line {at and at.tb_lineno}: {error}".encode()[:500])
                 posix._exit(1)
         for fd in given:
             posix.close(fd)
+        if child < 0:
+            posix._exit(1)
         posix.waitpid(child, 0)
 
 
@@ -55,15 +61,15 @@ def checked(ctypes, result):
         raise OSError(error, posix.strerror(error))
 
 
-def fork_into(libc, ctypes, fcntl, Program, message, given, home):
+def fork_into(libc, fork, ctypes, fcntl, types, message, given, home):
+    Program, Header, Capabilities = types
     (out, err, go, ready, progress, rules), rest = given[:6], given[6:]
     movers, namespaces = (rest[:2], rest[2:]) if message[1] else ([], rest)
     for namespace in namespaces:
         checked(ctypes, libc.setns(namespace, 0))
     # The first process in the namespace leaves its child to the init process.
-    for _ in range(2):
-        if posix.fork():
-            posix._exit(0)
+    if fork() or posix.fork():
+        posix._exit(0)
     while posix.getppid() != INIT:
         posix.sched_yield()
     posix.setsid()
@@ -80,12 +86,10 @@ def fork_into(libc, ctypes, fcntl, Program, message, given, home):
     posix.setresgid(USER, USER, USER)
     posix.setresuid(USER, USER, USER)
     checked(ctypes, libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0))
-    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    checked(ctypes, libc.capset(header, (ctypes.c_uint32 * 6)()))
+    checked(ctypes, libc.capset(Header(CAPABILITY_VERSION_3, 0), Capabilities()))
     checked(ctypes, libc.syscall(ctypes.c_long(LANDLOCK_RESTRICT_SELF), ctypes.c_long(rules), ctypes.c_long(0)))
     posix.closerange(FIRST_FREE, posix.sysconf("SC_OPEN_MAX"))
-    filter = ctypes.create_string_buffer(message[2:], len(message) - 2)
-    program = Program((len(message) - 2) // 8, ctypes.addressof(filter))
+    program = Program((len(message) - 2) // 8, message[2:])
     checked(ctypes, libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))
     seed_again()
     return str(posix.getpid()).encode()
