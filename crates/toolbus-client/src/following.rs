@@ -8,7 +8,8 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use toolbus_core::bus::BusState;
 use toolbus_protocol::{
-    Format, McpGetServiceDetailsRequest, ToolListRequest, ToolListResponse, header, message_type, topic,
+    Format, McpGetServiceDetailsRequest, McpMetadataRefreshRequest, ToolListRequest, ToolListResponse, header,
+    message_type, topic,
 };
 
 use crate::bridge::{self, MAX_BRIDGES, ServerDetails};
@@ -200,6 +201,9 @@ impl RemoteFollower {
         let answers = if matches!(self.question, ListQuestion::Server(_)) { MAX_BRIDGES } else { 1 };
         let mut expected = client.expect_as(&request, Expectation { answers, ..Expectation::default() });
         let exchange = async {
+            if let ListQuestion::Server(server) = &self.question {
+                refresh(&daemons, server).await;
+            }
             client.publish(&request).await?;
             answer(&self.question, &mut expected, &mut self.problem).await
         };
@@ -259,6 +263,28 @@ impl RefreshReasons {
         self.refusals.mark_unchanged();
         self.losses = self.state.borrow_and_update().reconnects;
     }
+}
+
+/// Asks the bridges to announce a server, once with each connection to the broker: they then list its tools again, and one
+/// of RockBot's that could not reach the server tries to.
+async fn refresh(daemons: &RemoteDaemons, server: &Arc<str>) {
+    let client = daemons.client();
+    let connection = client.state().borrow().reconnects;
+    if daemons.is_announced(server, connection) {
+        return;
+    }
+    let body = McpMetadataRefreshRequest { server_name: Some(server.as_ref().to_owned()) };
+    let request = client.tell(topic::MCP_REFRESH, message_type::MCP_METADATA_REFRESH_REQUEST, &body);
+    match client.publish(&daemons.itself().sign(request)).await {
+        // The first bridge that comes is to get it.
+        Err(ClientError::NoConsumer(_)) => return,
+        Err(error) => {
+            let reason = sentence(&error);
+            tracing::warn!(server = &**server, reason, "bridges were not asked to announce an MCP server");
+        }
+        Ok(()) => {}
+    }
+    daemons.note_announced(server, connection);
 }
 
 async fn answer(
