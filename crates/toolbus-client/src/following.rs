@@ -194,9 +194,11 @@ impl RemoteFollower {
                 client.ask(topic::MCP_MANAGE, message_type::MCP_GET_SERVICE_DETAILS_REQUEST, &body)
             }
         };
-        // A daemon that was away does not make a list that is no longer waited for.
+        // A daemon that was away does not make a list that is no longer waited for, and a list for a daemon is without what
+        // daemons list.
         let timeout = (header::on_the_wire(header::TIMEOUT_MS), self.patience.as_millis().to_string());
-        Arc::make_mut(&mut request.properties).headers.push(timeout);
+        let hops = (header::on_the_wire(header::HOPS), "1".to_owned());
+        Arc::make_mut(&mut request.properties).headers.extend([timeout, hops]);
         let request = daemons.itself().sign(request);
         let answers = if matches!(self.question, ListQuestion::Server(_)) { MAX_BRIDGES } else { 1 };
         let mut expected = client.expect_as(&request, Expectation { answers, ..Expectation::default() });
@@ -333,6 +335,7 @@ mod tests {
     struct AskedList {
         source: String,
         timeout: String,
+        hops: String,
         reply_to: String,
         correlation: String,
         version: Value,
@@ -363,6 +366,7 @@ mod tests {
             let wanted = AskedList {
                 source: header("rb-source"),
                 timeout: header("rb-rb-timeout-ms"),
+                hops: header("rb-rb-hops"),
                 reply_to: delivery.properties.reply_to.clone().unwrap_or_default(),
                 correlation: delivery.properties.correlation_id.clone().unwrap_or_default(),
                 version: body["ifVersion"].clone(),
@@ -409,7 +413,8 @@ mod tests {
     async fn a_daemon_is_asked_under_the_name_of_this_one_and_again_when_it_announces_a_change() {
         let mut lab = Lister::new();
         let first = lab.next().await;
-        assert_eq!((&*first.source, &*first.timeout, &first.version), ("front", "10000", &Value::Null));
+        assert_eq!((&*first.source, &*first.timeout, &*first.hops), ("front", "10000", "1"));
+        assert_eq!(first.version, Value::Null);
         lab.answer(&first, &list("1", 2)).await;
         assert_eq!(lab.told().await, "2 tools for front");
         lab.announce().await;

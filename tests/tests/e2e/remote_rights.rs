@@ -110,7 +110,8 @@ async fn with_the_shipped_permissions_bridges_are_asked_and_one_that_answers_on_
     let details = came("mcp.manage").await;
     let tools = json!([{"name": "read_note", "description": "Reads.", "parametersSchema": null}]);
     let answer = bridge.raw(json!({"serverName": "notes", "tools": tools, "error": null}).to_string());
-    let answer = answer.of_type("RockBot.Tools.Mcp.McpGetServiceDetailsResponse").header("rb-source", "mcp-bridge.RockBot");
+    let answer =
+        answer.of_type("RockBot.Tools.Mcp.McpGetServiceDetailsResponse").header("rb-source", "mcp-bridge.RockBot");
     let answer = answer.on(details.properties.reply_to().as_ref().unwrap().as_str());
     bridge.send(&answer.with(|properties| properties.with_correlation_id(details.correlation_id().into()))).await;
     let set = front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;

@@ -192,7 +192,8 @@ async fn announced(bridge: &Bridge) -> Message {
 }
 
 #[tokio::test]
-async fn a_bridge_that_announces_a_server_of_a_known_name_is_found_and_of_bridges_of_one_name_the_lists_do_not_alternate() {
+async fn a_bridge_that_announces_a_server_of_a_known_name_is_found_and_of_bridges_of_one_name_the_lists_do_not_alternate()
+ {
     let site = BrokerNamespace::shared().await;
     let first = Bridge::start(&site, "mcp-bridge.RockBot").await;
     let front = Daemon::start(&site, FRONT).await;
@@ -225,8 +226,11 @@ async fn bridges_are_asked_to_announce_the_server_once_with_each_connection() {
     // One that comes later gets the request, too.
     let bridge = Bridge::start(&site, "mcp-bridge.RockBot").await;
     let first = bridge.asked(REFRESH, 0).await;
-    assert_eq!((first.kind(), first.body()), ("RockBot.Tools.Mcp.McpMetadataRefreshRequest", json!({"serverName": "Notes"})));
-    assert_eq!((first.header("rb-source"), first.properties.reply_to()), ("front", &None));
+    assert_eq!(
+        (first.kind(), first.body()),
+        ("RockBot.Tools.Mcp.McpMetadataRefreshRequest", json!({"serverName": "Notes"}))
+    );
+    assert_eq!((first.header("rb-source"), first.properties.reply_to().as_ref().unwrap().as_str()), ("front", ""));
     bridge.describe(&bridge.asked(MANAGE, 0).await, &["read_note"], None).await;
     front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
 
