@@ -26,6 +26,8 @@ def read_yaml(path: Path):
 
 COMPOSE = read_yaml(ROOT / "docker-compose.yml")
 SERVICES = COMPOSE["services"]
+# Laid over the first.
+FULL = read_yaml(ROOT / "docker-compose.full.yml")
 DAEMON = tomllib.loads((DEPLOY / "toolbus.toml").read_text("utf-8"))
 COLLECTOR = read_yaml(DEPLOY / "otel-collector/config.yaml")
 PROMETHEUS = read_yaml(DEPLOY / "prometheus/prometheus.yml")
@@ -62,15 +64,15 @@ def listened_on(service: str) -> set[int]:
     return KNOWN_PORTS[service]
 
 
-def mounts(service: str) -> dict[str, str]:
+def mounts(service: str, compose=COMPOSE) -> dict[str, str]:
     """Sources of a service's mounts, by target."""
-    volumes = (volume.split(":") for volume in SERVICES[service].get("volumes", []))
+    volumes = (volume.split(":") for volume in compose["services"][service].get("volumes", []))
     return {target: source for source, target, *_ in volumes}
 
 
-def in_container(service: str, path: str) -> Path:
+def in_container(service: str, path: str, compose=COMPOSE) -> Path:
     """The file of this repository that a service sees at `path`."""
-    for target, source in mounts(service).items():
+    for target, source in (mounts(service) | mounts(service, compose)).items():
         if path == target or path.startswith(target + "/"):
             return ROOT / source / path[len(target) :].lstrip("/")
     raise AssertionError(f"{service}: nothing is mounted at {path}")
@@ -102,15 +104,17 @@ def metrics_in(expression: str) -> set[str]:
 
 class Compose(unittest.TestCase):
     def test_every_mounted_path_exists_and_every_volume_is_declared(self):
-        for service in SERVICES:
-            for target, source in mounts(service).items():
-                if source.startswith("."):
-                    self.assertTrue((ROOT / source).exists(), f"{service}: {source}")
-                else:
-                    self.assertIn(source, COMPOSE["volumes"], f"{service}: {target}")
+        for compose in (COMPOSE, FULL):
+            for service in compose["services"]:
+                for target, source in mounts(service, compose).items():
+                    if source.startswith("."):
+                        self.assertTrue((ROOT / source).exists(), f"{service}: {source}")
+                    else:
+                        self.assertIn(source, compose["volumes"], f"{service}: {target}")
 
     def test_every_mounted_file_is_in_use(self):
         used = {path for service in SERVICES for path in mounts(service).values()}
+        used |= set(mounts("toolbus", FULL).values()) | {Full.security("seccomp")}
         # An operator applies them to a broker or a cluster.
         files = ("rabbitmq/definitions.json", "rabbitmq/remote.json", "kubernetes/scripts.yaml")
         by_hand = {DEPLOY / file for file in files}
@@ -296,17 +300,29 @@ class Alerts(unittest.TestCase):
 
 
 class Image(unittest.TestCase):
-    # Each image, and the service that runs it.
-    IMAGES = {"toolbus": DOCKERFILE, "openrouter-mcp": (ROOT / "crates/openrouter-mcp/Dockerfile").read_text("utf-8")}
+    OPENROUTER = (ROOT / "crates/openrouter-mcp/Dockerfile").read_text("utf-8")
+    # The service that runs an image, and the stage that makes it: the last one, or one by name.
+    IMAGES = (
+        ("toolbus", DOCKERFILE, "toolbus"),
+        ("toolbus", DOCKERFILE, "full"),
+        ("openrouter-mcp", OPENROUTER, None),
+    )
 
     @staticmethod
     def instructions(dockerfile: str, name: str) -> list[str]:
         joined = dockerfile.replace("\\\n", " ")
         return re.findall(rf"^{name}\s+(.*)$", joined, re.MULTILINE)
 
+    @staticmethod
+    def stage(dockerfile: str, name: str | None) -> str:
+        """The instructions of the stage of this name, or of the last one."""
+        stages = re.split(r"^(?=FROM )", dockerfile, flags=re.MULTILINE)[1:]
+        named = [stage for stage in stages if re.match(rf"FROM \S+ AS {name}\n", stage)]
+        return named[0] if name else stages[-1]
+
     def test_it_is_built_with_the_pinned_compiler(self):
         toolchain = tomllib.loads((ROOT / "rust-toolchain.toml").read_text("utf-8"))["toolchain"]["channel"]
-        for dockerfile in self.IMAGES.values():
+        for _, dockerfile, _ in self.IMAGES:
             version = re.fullmatch(r"rust:([\d.]+)-\w+ AS build", self.instructions(dockerfile, "FROM")[0])[1]
             self.assertTrue(toolchain == version or toolchain.startswith(version + "."), toolchain)
 
@@ -332,17 +348,89 @@ class Image(unittest.TestCase):
                 self.assertNotIn(path.parts[0], lines, f"{source}: {included}")
 
     def test_it_runs_without_rights_and_says_its_port(self):
-        for service, dockerfile in self.IMAGES.items():
-            self.assertEqual(self.instructions(dockerfile, "USER"), ["65532:65532"])
-            exposed = {int(number) for number in self.instructions(dockerfile, "EXPOSE")}
+        for service, dockerfile, stage in self.IMAGES:
+            instructions = self.stage(dockerfile, stage)
+            self.assertEqual(self.instructions(instructions, "USER"), ["65532:65532"])
+            exposed = {int(number) for number in self.instructions(instructions, "EXPOSE")}
             self.assertEqual(exposed, listened_on(service))
 
     def test_stages_copy_what_was_built(self):
-        for dockerfile in self.IMAGES.values():
+        for _, dockerfile, stage in self.IMAGES:
+            instructions = self.stage(dockerfile, stage)
             built = re.search(r"cp \S+ (\S+)", self.instructions(dockerfile, "RUN")[0])[1]
-            copied = re.fullmatch(r"--from=build (\S+) (\S+)", self.instructions(dockerfile, "COPY")[-1])
+            copied = re.fullmatch(r"--from=build (\S+) (\S+)", self.instructions(instructions, "COPY")[-1])
             self.assertEqual(copied[1], built)
-            self.assertEqual(json.loads(self.instructions(dockerfile, "ENTRYPOINT")[0]), [copied[2]])
+            self.assertEqual(json.loads(self.instructions(instructions, "ENTRYPOINT")[0]), [copied[2]])
+
+    def test_the_first_image_is_what_a_build_without_a_target_makes(self):
+        self.assertEqual(self.stage(DOCKERFILE, "toolbus"), self.stage(DOCKERFILE, None))
+
+    def test_both_images_are_started_and_checked_alike(self):
+        for name in ("HEALTHCHECK", "ENTRYPOINT", "CMD"):
+            full, plain = (self.instructions(self.stage(DOCKERFILE, stage), name) for stage in ("full", "toolbus"))
+            self.assertEqual(full, plain)
+
+    def test_base_images_are_pinned(self):
+        for dockerfile in (DOCKERFILE, self.OPENROUTER):
+            for image in self.instructions(dockerfile, "FROM"):
+                self.assertRegex(image, r"^\S+:(?!latest)\S+")
+
+
+class Full(unittest.TestCase):
+    """`toolbus-full` and what docker-compose.full.yml makes of it."""
+
+    SERVICE = FULL["services"]["toolbus"]
+    STAGE = Image.stage(DOCKERFILE, "full")
+    CONFIGURATION = tomllib.loads((DEPLOY / "full.toml").read_text("utf-8"))
+
+    @classmethod
+    def security(cls, kind: str) -> str:
+        options = dict(option.split(":", 1) for option in cls.SERVICE["security_opt"])
+        return options[kind]
+
+    def test_the_target_is_a_stage(self):
+        self.assertEqual(self.SERVICE["build"]["target"], "full")
+
+    def test_the_home_is_a_volume_and_temporary_files_may_be_run(self):
+        environment = dict(item.split("=", 1) for item in Image.instructions(self.STAGE, "ENV")[0].split())
+        home = environment["HOME"]
+        self.assertEqual(Image.instructions(self.STAGE, "VOLUME"), [home])
+        self.assertEqual(Image.instructions(self.STAGE, "WORKDIR"), [home])
+        self.assertIn(f"--uid 65532 --gid 65532 --home-dir {home} --create-home", DOCKERFILE)
+        self.assertEqual(mounts("toolbus", FULL)[home], "toolbus")
+        self.assertTrue(self.CONFIGURATION["script"]["packages"]["cache"].startswith(home + "/"))
+        [temporary] = self.SERVICE["tmpfs"]
+        path, _, options = temporary.partition(":")
+        self.assertEqual(path, environment["TMPDIR"])
+        self.assertIn("exec", options.split(","))
+
+    def test_it_has_the_programs_that_its_servers_are_started_with(self):
+        [checked] = re.findall(r"for program in (.*?); do", self.STAGE)
+        servers = json.loads((DEPLOY / "mcp.json").read_text("utf-8"))["mcpServers"]
+        self.assertEqual({server["command"] for server in servers.values()}, {"uvx", "npx"})
+        self.assertEqual(set(checked.split()), {"python3", "uv", "uvx", "node", "npm", "npx"})
+
+    def test_files_that_the_command_and_the_configuration_name_are_mounted(self):
+        named = [argument for argument in self.SERVICE["command"] if argument.startswith("/")]
+        for path in [*named, self.CONFIGURATION["mcp"]["servers_file"]]:
+            self.assertTrue(in_container("toolbus", path, FULL).is_file(), path)
+
+    def test_the_profile_lets_a_sandbox_be_made_and_refuses_what_none_needs(self):
+        profile = json.loads((ROOT / self.security("seccomp")).read_text("utf-8"))
+        self.assertEqual((profile["defaultAction"], profile["defaultErrnoRet"]), ("SCMP_ACT_ERRNO", 38))
+        self.assertEqual({rule["action"] for rule in profile["syscalls"]}, {"SCMP_ACT_ALLOW"})
+        everywhere = profile["syscalls"][0]["names"]
+        self.assertEqual(everywhere, sorted(set(everywhere)))
+        needed = "clone clone3 unshare mount umount2 pivot_root fsopen fsconfig fsmount move_mount open_tree sethostname"
+        self.assertLessEqual({*needed.split(), "landlock_restrict_self", "seccomp"}, set(everywhere))
+        refused = "add_key bpf init_module io_uring_setup kexec_load keyctl open_by_handle_at perf_event_open ptrace reboot"
+        self.assertFalse({*refused.split(), "process_vm_readv", "swapon", "userfaultfd"} & set(everywhere))
+
+    def test_the_configuration_is_accepted(self):
+        files = ("toolbus.toml", "full.toml")
+        options = [option for file in files for option in ("--config", str(DEPLOY / file))]
+        result = Binary().run_binary("check", *options, "--set", f"mcp.servers_file={DEPLOY / 'mcp.json'}")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
 
 class Kubernetes(unittest.TestCase):

@@ -31,10 +31,13 @@ pub(crate) struct ServerDetails {
 struct BridgeReply {
     source: String,
     tools: Vec<Value>,
+    /// A digest of the tools.
+    digest: u64,
 }
 
-/// Waits for a bridge that has the server, and a moment for others. Of several, that counts whose name comes first. Why
-/// bridges do not have it is left in `problem`.
+/// Waits for a bridge that has the server, and a moment for others. Of several, that counts whose name comes first, and of
+/// several of one name, that of which the digest is the least: answers in another order change nothing. Why bridges do not
+/// have the server is left in `problem`.
 ///
 /// # Errors
 ///
@@ -65,15 +68,13 @@ pub(crate) async fn details(
         }
     };
     let _ = tokio::time::timeout(OTHERS_TIME, others).await;
-    replies.sort_by(|one, other| one.source.cmp(&other.source));
+    replies.sort_by(|one, other| (&one.source, one.digest).cmp(&(&other.source, other.digest)));
     let mut hasher = DefaultHasher::new();
     let sources: Vec<&str> = replies.iter().map(|reply| &*reply.source).collect();
     sources.hash(&mut hasher);
     let mut replies = replies.into_iter();
     let first = replies.next().ok_or(ClientError::Closed)?;
-    for tool in &first.tools {
-        tool.to_string().hash(&mut hasher);
-    }
+    first.digest.hash(&mut hasher);
     Ok(ServerDetails {
         bridge: (!first.source.is_empty()).then_some(first.source),
         tools: first.tools,
@@ -95,11 +96,16 @@ async fn read(received: Result<Received, ClientError>, max: usize) -> Result<Bri
         let response: McpGetServiceDetailsResponse = received.read(kind).map_err(|error| error.to_string())?;
         match response.error.filter(|error| !error.is_empty()) {
             Some(error) => Err(error),
-            None => Ok(response.tools.into_iter().map(definition).collect()),
+            None => {
+                let tools: Vec<Value> = response.tools.into_iter().map(definition).collect();
+                let mut hasher = DefaultHasher::new();
+                tools.iter().for_each(|tool| tool.to_string().hash(&mut hasher));
+                Ok((tools, hasher.finish()))
+            }
         }
     });
-    let tools = reading.await.map_err(|error| error.to_string())??;
-    Ok(BridgeReply { source, tools })
+    let (tools, digest) = reading.await.map_err(|error| error.to_string())??;
+    Ok(BridgeReply { source, tools, digest })
 }
 
 /// A tool as an MCP server lists it. A schema that is no JSON stays what it is, so that the tool is hidden for it.

@@ -8,7 +8,8 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use toolbus_core::bus::BusState;
 use toolbus_protocol::{
-    Format, McpGetServiceDetailsRequest, ToolListRequest, ToolListResponse, header, message_type, topic,
+    Format, McpGetServiceDetailsRequest, McpMetadataRefreshRequest, ToolListRequest, ToolListResponse, header,
+    message_type, topic,
 };
 
 use crate::bridge::{self, MAX_BRIDGES, ServerDetails};
@@ -193,13 +194,18 @@ impl RemoteFollower {
                 client.ask(topic::MCP_MANAGE, message_type::MCP_GET_SERVICE_DETAILS_REQUEST, &body)
             }
         };
-        // A daemon that was away does not make a list that is no longer waited for.
+        // A daemon that was away does not make a list that is no longer waited for, and a list for a daemon is without what
+        // daemons list.
         let timeout = (header::on_the_wire(header::TIMEOUT_MS), self.patience.as_millis().to_string());
-        Arc::make_mut(&mut request.properties).headers.push(timeout);
+        let hops = (header::on_the_wire(header::HOPS), "1".to_owned());
+        Arc::make_mut(&mut request.properties).headers.extend([timeout, hops]);
         let request = daemons.itself().sign(request);
         let answers = if matches!(self.question, ListQuestion::Server(_)) { MAX_BRIDGES } else { 1 };
         let mut expected = client.expect_as(&request, Expectation { answers, ..Expectation::default() });
         let exchange = async {
+            if let ListQuestion::Server(server) = &self.question {
+                refresh(&daemons, server).await;
+            }
             client.publish(&request).await?;
             answer(&self.question, &mut expected, &mut self.problem).await
         };
@@ -261,6 +267,28 @@ impl RefreshReasons {
     }
 }
 
+/// Asks the bridges to announce a server, once with each connection to the broker: they then list its tools again, and one
+/// of RockBot's that could not reach the server tries to.
+async fn refresh(daemons: &RemoteDaemons, server: &Arc<str>) {
+    let client = daemons.client();
+    let connection = client.state().borrow().reconnects;
+    if daemons.is_announced(server, connection) {
+        return;
+    }
+    let body = McpMetadataRefreshRequest { server_name: Some(server.as_ref().to_owned()) };
+    let request = client.tell(topic::MCP_REFRESH, message_type::MCP_METADATA_REFRESH_REQUEST, &body);
+    match client.publish(&daemons.itself().sign(request)).await {
+        // The first bridge that comes is to get it.
+        Err(ClientError::NoConsumer(_)) => return,
+        Err(error) => {
+            let reason = sentence(&error);
+            tracing::warn!(server = &**server, reason, "bridges were not asked to announce an MCP server");
+        }
+        Ok(()) => {}
+    }
+    daemons.note_announced(server, connection);
+}
+
 async fn answer(
     question: &ListQuestion,
     expected: &mut Expected,
@@ -307,6 +335,7 @@ mod tests {
     struct AskedList {
         source: String,
         timeout: String,
+        hops: String,
         reply_to: String,
         correlation: String,
         version: Value,
@@ -337,6 +366,7 @@ mod tests {
             let wanted = AskedList {
                 source: header("rb-source"),
                 timeout: header("rb-rb-timeout-ms"),
+                hops: header("rb-rb-hops"),
                 reply_to: delivery.properties.reply_to.clone().unwrap_or_default(),
                 correlation: delivery.properties.correlation_id.clone().unwrap_or_default(),
                 version: body["ifVersion"].clone(),
@@ -383,7 +413,8 @@ mod tests {
     async fn a_daemon_is_asked_under_the_name_of_this_one_and_again_when_it_announces_a_change() {
         let mut lab = Lister::new();
         let first = lab.next().await;
-        assert_eq!((&*first.source, &*first.timeout, &first.version), ("front", "10000", &Value::Null));
+        assert_eq!((&*first.source, &*first.timeout, &*first.hops), ("front", "10000", "1"));
+        assert_eq!(first.version, Value::Null);
         lab.answer(&first, &list("1", 2)).await;
         assert_eq!(lab.told().await, "2 tools for front");
         lab.announce().await;

@@ -1,8 +1,10 @@
 //! Tools of other daemons as tools of this one: a call goes over the bus, in the name of its caller.
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use toolbus_core::bus::Bus;
 use toolbus_core::caller::{AgentName, Caller, MAX_HOPS};
@@ -30,6 +32,8 @@ struct RemoteParts {
     client: OnceLock<Client>,
     /// Counts calls that other daemons refused although the definitions here allowed them.
     refused: watch::Sender<u64>,
+    /// MCP servers that bridges were asked to announce, each with the number of the connection to the broker.
+    announced: Mutex<HashMap<Arc<str>, u64>>,
 }
 
 /// Runs one tool of another daemon.
@@ -56,8 +60,8 @@ impl RemoteDaemons {
     /// is read, in bytes.
     #[must_use]
     pub fn new(bus: Arc<dyn Bus>, name: String, login: Option<String>, max_answer: usize) -> Self {
-        let (client, refused) = (OnceLock::new(), watch::Sender::new(0));
-        Self { parts: Arc::new(RemoteParts { bus, name, login, max_answer, client, refused }) }
+        let (client, refused, announced) = (OnceLock::new(), watch::Sender::new(0), Mutex::default());
+        Self { parts: Arc::new(RemoteParts { bus, name, login, max_answer, client, refused, announced }) }
     }
 
     /// What runs a tool of the daemon that takes calls from `topic`. `name` is the one by which it is called here, `effect`
@@ -83,6 +87,15 @@ impl RemoteDaemons {
     /// Changes when a call has been refused that the definitions here allowed: those of the other daemon may be others now.
     pub(crate) fn refusals(&self) -> watch::Receiver<u64> {
         self.parts.refused.subscribe()
+    }
+
+    /// Whether bridges were asked to announce an MCP server over this connection to the broker.
+    pub(crate) fn is_announced(&self, server: &Arc<str>, connection: u64) -> bool {
+        self.parts.announced.lock().get(server) == Some(&connection)
+    }
+
+    pub(crate) fn note_announced(&self, server: &Arc<str>, connection: u64) {
+        self.parts.announced.lock().insert(Arc::clone(server), connection);
     }
 
     /// The daemon itself, as it asks others: an agent of its name, if that is the name of one.

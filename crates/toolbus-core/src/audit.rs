@@ -337,6 +337,7 @@ mod tests {
             server: None,
             validation: crate::tool::Validation::Enforce,
             delegates: false,
+            is_learnt: false,
             model_hints: None,
             suspicions: Arc::default(),
             title: None,

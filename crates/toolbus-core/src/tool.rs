@@ -57,6 +57,9 @@ pub struct ToolDescriptor {
     /// Whether it only calls other tools: then its own calls take no place to run, so that those within never wait for
     /// one that a call around them holds.
     pub delegates: bool,
+    /// Whether another daemon, or a bridge, lists it. It is not listed for other daemons: two that list each other's tools
+    /// would learn their own, under longer and longer names.
+    pub is_learnt: bool,
     /// What providers of models are told beside its definition, where the operator says so.
     pub model_hints: Option<Arc<ModelHints>>,
     /// Why its definition is suspect, where that was looked at; empty: nothing was found.
@@ -119,6 +122,7 @@ impl ToolDescriptor {
             server: None,
             validation: Validation::default(),
             delegates: false,
+            is_learnt: false,
             model_hints: None,
             suspicions: Arc::default(),
         }

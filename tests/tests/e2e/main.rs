@@ -10,6 +10,7 @@ mod blocks;
 mod breakers;
 mod cancelling;
 mod changes;
+mod circle;
 mod commands;
 mod commands_mcp;
 mod consumer_timeout;

@@ -4,28 +4,31 @@
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
+use toolbus_testing::patience::eventually;
 
 use crate::least_privilege::try_all;
-use crate::recipe::{Fixture, VHOST};
+use crate::recipe::{Fixture, PASSWORD, VHOST};
 
 /// As in `least_privilege`: what each user tries, what comes of it, and with which names.
 const ATTEMPTS: &str = "
 toolbus | publish | yes | rockbot tool.invoke.lab, rockbot tool.list.lab, rockbot tool.cancel
 toolbus | publish | yes | rockbot tool.result.ana, rockbot tool.meta.tools.ana, amq.default any.queue
-toolbus | publish | 403 | rockbot tool.invoke, rockbot tool.invoke.mcp, rockbot tool.invoke.other, rockbot tool.list
+toolbus | publish | yes | rockbot tool.invoke.mcp, rockbot mcp.manage, rockbot tool.meta.mcp.refresh
+toolbus | publish | 403 | rockbot tool.invoke, rockbot tool.invoke.other, rockbot tool.list, rockbot mcp.manage.any
 toolbus | publish | 403 | rockbot tool.list.other, rockbot tool.hints, rockbot tool.ping, rockbot tool.session.end
-toolbus | publish | 403 | rockbot mcp.manage, rockbot script.invoke, rockbot reply.mine, rockbot tool.cancel.any
+toolbus | publish | 403 | rockbot script.invoke, rockbot reply.mine, rockbot tool.cancel.any, rockbot tool.invoke.mcp.any
 toolbus | publish as | 406 | svc-ana rockbot tool.invoke.lab
 toolbus | declare queue | yes | reply.mine, toolbus.more
 toolbus | declare queue | 403 | reply, toolbus-lab.more, svc-ana.answers
 toolbus | bind queue | yes | reply.mine rockbot tool.meta.tools.toolbus, reply.mine rockbot tool.meta.mcp.toolbus
+toolbus | bind queue | yes | reply.mine rockbot reply.mine
 toolbus | bind queue | 403 | reply.mine rockbot tool.meta.tools.ana, reply.mine rockbot tool.result.ana
 toolbus | bind queue | 403 | reply.mine rockbot tool.invoke.lab, reply.mine rockbot tool.list.lab, reply.mine rockbot #
 toolbus | consume | 403 | toolbus-lab.invoke, toolbus-lab.control, svc-ana.answers
 toolbus-lab | publish | yes | rockbot tool.meta.tools.toolbus, amq.default reply.any, rockbot.dlx toolbus-lab.invoke
 toolbus-lab | publish | 403 | rockbot tool.meta.tools.ana, rockbot tool.meta.mcp.toolbus, rockbot tool.result.ana
 toolbus-lab | publish | 403 | rockbot tool.invoke, rockbot tool.invoke.lab, rockbot tool.list.lab, rockbot tool.cancel
-toolbus-lab | publish | 403 | rockbot mcp.manage, rockbot.dlx toolbus.invoke
+toolbus-lab | publish | 403 | rockbot mcp.manage, rockbot tool.meta.mcp.refresh, rockbot.dlx toolbus.invoke
 toolbus-lab | publish as | 406 | toolbus rockbot tool.meta.tools.toolbus
 toolbus-lab | declare queue | yes | toolbus-lab.more
 toolbus-lab | declare queue | 403 | toolbus.more, reply.mine, svc-ana.answers
@@ -86,6 +89,34 @@ async fn with_the_shipped_permissions_a_list_is_learnt_and_followed_and_a_call_p
     assert_eq!(called(&ana, "after that").await, "after that");
     front.stop(&fixture.site).await;
     back.stop(&fixture.lab()).await;
+}
+
+#[tokio::test]
+async fn with_the_shipped_permissions_bridges_are_asked_and_one_that_answers_on_topics_is_learnt() {
+    let fixture = Fixture::new().await.with_remote().await;
+    // A bridge of the peers, which the test is, with every permission.
+    fixture.node.ctl(&["add_user", "bridge", PASSWORD]).await;
+    fixture.node.ctl(&["set_permissions", "-p", VHOST, "bridge", ".*", ".*", ".*"]).await;
+    let bridge = Client::connect_as(&fixture.site, &fixture.url("bridge")).await;
+    for topic in ["mcp.manage", "tool.meta.mcp.refresh"] {
+        bridge.bind(topic).await;
+    }
+    let set = "topic = \"tool.invoke.mcp\"\nserver = \"notes\"\n";
+    let front = Daemon::start(&fixture.site, &FRONT.replace("topic = \"tool.invoke.lab\"\n", set)).await;
+    let came = async |topic: &str| {
+        eventually(topic, async || bridge.received().into_iter().find(|message| message.routing_key == topic)).await
+    };
+    assert_eq!(came("tool.meta.mcp.refresh").await.body(), json!({"serverName": "notes"}));
+    let details = came("mcp.manage").await;
+    let tools = json!([{"name": "read_note", "description": "Reads.", "parametersSchema": null}]);
+    let answer = bridge.raw(json!({"serverName": "notes", "tools": tools, "error": null}).to_string());
+    let answer =
+        answer.of_type("RockBot.Tools.Mcp.McpGetServiceDetailsResponse").header("rb-source", "mcp-bridge.RockBot");
+    let answer = answer.on(details.properties.reply_to().as_ref().unwrap().as_str());
+    bridge.send(&answer.with(|properties| properties.with_correlation_id(details.correlation_id().into()))).await;
+    let set = front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
+    assert_eq!((&set["tools"], &set["lastError"]), (&json!(1), &Value::Null));
+    front.stop(&fixture.site).await;
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
-use crate::peer::{INVOKE, MANAGE};
+use crate::peer::{INVOKE, MANAGE, REFRESH};
 use crate::small::{Small, known};
 
 /// What agents call.
@@ -24,6 +24,9 @@ topic = "tool.invoke.mcp"
 server = "Notes"
 "#;
 
+/// What the log says of servers of one name.
+const SEVERAL: &str = "several bridges have an MCP server of one name: each runs its calls, and one answers";
+
 /// A bridge of the peers, which the test is.
 struct Bridge {
     client: Client,
@@ -35,7 +38,13 @@ impl Bridge {
         let client = Client::connect(site).await;
         client.bind(MANAGE).await;
         client.bind(INVOKE).await;
+        client.bind(REFRESH).await;
         Self { client, name }
+    }
+
+    /// How many requests on a topic have come.
+    fn count(&self, topic: &str) -> usize {
+        self.client.received().iter().filter(|message| message.routing_key == topic).count()
     }
 
     /// The next request on a topic that is not among the first `known`.
@@ -60,6 +69,14 @@ impl Bridge {
         let tools: Vec<Value> = tools.iter().map(tool).collect();
         let body = json!({"serverName": "Notes", "tools": tools, "error": error});
         self.answer(request, "RockBot.Tools.Mcp.McpGetServiceDetailsResponse", &body).await;
+    }
+
+    /// Announces the server to the daemon, as the peers do.
+    async fn announce(&self) {
+        let server = json!({"serverName": "notes", "summary": "", "toolCount": 1, "toolNames": ["read_note"]});
+        let body = json!({"servers": [server], "removedServers": []}).to_string();
+        let indexed = self.client.raw(body).on("tool.meta.mcp.front").of_type("RockBot.Tools.Mcp.McpServersIndexed");
+        self.client.send(&indexed.header("rb-source", self.name)).await;
     }
 
     async fn run(&self, call: &Message, content: &str) {
@@ -149,6 +166,9 @@ async fn of_several_bridges_with_a_server_of_one_name_the_first_by_name_counts_a
     tokio::join!(beta.describe(&of_beta, &["forged"], None), alpha.describe(&of_alpha, &["read_note", "more"], None));
     let set = front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
     assert_eq!((&set["tools"], &set["rivals"]), (&json!(2), &json!(["mcp-bridge.Beta"])));
+    assert_eq!(front.logged(SEVERAL).len(), 1);
+    let status = front.operate(&["status"]).await.out;
+    assert!(status.contains("calls also run at mcp-bridge.Beta"), "{status}");
 
     let client = Client::connect(&site).await;
     let call = client.request("notes.read_note", &json!({"text": "hi"})).by("ana");
@@ -162,6 +182,72 @@ async fn of_several_bridges_with_a_server_of_one_name_the_first_by_name_counts_a
     alpha.run(&alpha.asked(INVOKE, 0).await, "right").await;
     assert_eq!(client.answer(&call).await.content(), "right");
     front.stop(&site).await;
+}
+
+/// The request that follows an announcement.
+async fn announced(bridge: &Bridge) -> Message {
+    let known = bridge.count(MANAGE);
+    bridge.announce().await;
+    bridge.asked(MANAGE, known).await
+}
+
+#[tokio::test]
+async fn a_bridge_that_announces_a_server_of_a_known_name_is_found_and_of_bridges_of_one_name_the_lists_do_not_alternate()
+ {
+    let site = BrokerNamespace::shared().await;
+    let first = Bridge::start(&site, "mcp-bridge.RockBot").await;
+    let front = Daemon::start(&site, FRONT).await;
+    first.describe(&first.asked(MANAGE, 0).await, &["read_note"], None).await;
+    let set = front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
+    assert_eq!((&set["tools"], &set["rivals"]), (&json!(1), &Value::Null));
+
+    let second = Bridge::start(&site, "mcp-bridge.RockBot").await;
+    for order in [[&first, &second], [&second, &first], [&first, &second]] {
+        let request = announced(&second).await;
+        for bridge in order {
+            let tools: &[&str] = if std::ptr::eq(bridge, &first) { &["read_note"] } else { &["a", "b"] };
+            bridge.describe(&request, tools, None).await;
+        }
+        front.remote_set("the other bridge", |set| set["rivals"] == json!(["mcp-bridge.RockBot"])).await;
+    }
+    // The next request comes after the last answers were taken.
+    announced(&second).await;
+    assert_eq!(front.logged("another daemon listed its tools").len(), 2, "whose answer is first does not matter");
+    assert_eq!(front.logged(SEVERAL).len(), 1);
+    front.stop(&site).await;
+}
+
+#[tokio::test]
+async fn bridges_are_asked_to_announce_the_server_once_with_each_connection() {
+    let site = BrokerNamespace::shared().await;
+    let (proxy, behind) = site.proxied().await;
+    let front = Daemon::start(&behind, FRONT).await;
+    front.remote_set("no bridge", |set| !set["lastError"].is_null()).await;
+    // One that comes later gets the request, too.
+    let bridge = Bridge::start(&site, "mcp-bridge.RockBot").await;
+    let first = bridge.asked(REFRESH, 0).await;
+    assert_eq!(
+        (first.kind(), first.body()),
+        ("RockBot.Tools.Mcp.McpMetadataRefreshRequest", json!({"serverName": "Notes"}))
+    );
+    assert_eq!((first.header("rb-source"), first.properties.reply_to().as_ref().unwrap().as_str()), ("front", ""));
+    bridge.describe(&bridge.asked(MANAGE, 0).await, &["read_note"], None).await;
+    front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
+
+    // Neither an announcement nor a reload is a reason to ask for one.
+    bridge.announce().await;
+    bridge.describe(&bridge.asked(MANAGE, 1).await, &["read_note"], None).await;
+    front.reload(&format!("{FRONT}[tools]\necho = true\n")).await;
+    bridge.describe(&bridge.asked(MANAGE, 2).await, &["read_note"], None).await;
+    assert_eq!(bridge.count(REFRESH), 1);
+
+    proxy.cut();
+    front.blocked_by("disconnected").await;
+    proxy.restore();
+    bridge.describe(&bridge.asked(MANAGE, 3).await, &["read_note", "more"], None).await;
+    front.remote_set("more tools", |set| set["tools"] == 2).await;
+    assert_eq!(bridge.count(REFRESH), 2, "with the new connection");
+    front.stop(&behind).await;
 }
 
 #[tokio::test]

@@ -14,8 +14,8 @@ use crate::answer::MAX_ANSWER;
 use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
-use crate::listing::{ListedTool, cut_description, render};
-use crate::policy::{EffectiveTools, is_same_name};
+use crate::listing::{self, ListedTool, cut_description, render};
+use crate::policy::{AllowedTool, EffectiveTools, is_same_name};
 
 /// Most tools that a notice names.
 const MAX_NAMED: usize = 20;
@@ -29,6 +29,13 @@ pub(super) struct ListCache(Mutex<LruCache<ListKey, Arc<RenderedTools>>>);
 
 /// Version and format.
 type ListKey = (Arc<str>, Format);
+
+/// What a caller is listed.
+struct ListedSet<'a> {
+    effective: &'a EffectiveTools,
+    /// Whether the tools that other daemons list are left out: the caller is a daemon.
+    leaves_out: bool,
+}
 
 /// Tools as an answer has them.
 struct RenderedTools {
@@ -65,12 +72,13 @@ impl ControlService {
         effective: &EffectiveTools,
         request: &ToolListRequest,
     ) -> Result<ControlReply, ToolFailure> {
-        let version = effective.version();
+        let set = ListedSet { effective, leaves_out: caller.hops > 0 };
+        let version = set.version();
         let names = request.names.as_deref().unwrap_or_default();
         let not_modified = request.if_version.as_deref() == Some(&*version);
         let listed = match not_modified {
             true => None,
-            false => Some(self.parts.lists.listed(effective, &version, request.format.unwrap_or_default(), names)),
+            false => Some(self.parts.lists.listed(&set, &version, request.format.unwrap_or_default(), names)),
         };
         let response = ToolListResponse {
             agent: caller.name.to_string(),
@@ -78,8 +86,7 @@ impl ControlService {
             tools: listed.as_ref().map_or(&[][..], |listed| &listed.tools),
             notice: listed.as_ref().and_then(|listed| {
                 // Not kept: there are several reasons for one empty list.
-                let nothing = effective.empty_reason().map(|reason| reason.to_string());
-                nothing.or_else(|| listed.cut.clone())
+                set.empty_reason().or_else(|| listed.cut.clone())
             }),
             not_modified,
         };
@@ -106,14 +113,8 @@ impl Default for ListCache {
 }
 
 impl ListCache {
-    /// The tools of these names, or all. `version` is that of `effective`.
-    fn listed(
-        &self,
-        effective: &EffectiveTools,
-        version: &Arc<str>,
-        format: Format,
-        names: &[String],
-    ) -> Arc<RenderedTools> {
+    /// The tools of these names, or all. `version` is that of `set`.
+    fn listed(&self, set: &ListedSet<'_>, version: &Arc<str>, format: Format, names: &[String]) -> Arc<RenderedTools> {
         let lists = || self.0.lock();
         let key = (Arc::clone(version), format);
         if names.is_empty()
@@ -121,7 +122,7 @@ impl ListCache {
         {
             return Arc::clone(kept);
         }
-        let listed = Arc::new(RenderedTools::new(effective, format, names));
+        let listed = Arc::new(RenderedTools::new(set, format, names));
         if names.is_empty() && listed.tools.iter().map(|tool| tool.get().len()).sum::<usize>() <= MAX_ANSWER {
             lists().put(key, Arc::clone(&listed));
         }
@@ -129,16 +130,47 @@ impl ListCache {
     }
 }
 
+impl ListedSet<'_> {
+    /// The tools, sorted by name.
+    fn definitions(&self) -> impl Iterator<Item = ListedTool> {
+        let tools = self.effective.tools().into_iter();
+        let listed = tools.filter(|tool| !self.leaves_out || !is_learnt(tool));
+        listed.map(|tool| self.effective.definition(tool))
+    }
+
+    /// A hash of the tools: what is left out does not change it.
+    fn version(&self) -> Arc<str> {
+        if !self.leaves_out || !self.effective.tools().iter().any(is_learnt) {
+            return self.effective.version();
+        }
+        let definitions: Vec<ListedTool> = self.definitions().collect();
+        listing::version(&definitions).into()
+    }
+
+    /// Why there are no tools, if there are none.
+    fn empty_reason(&self) -> Option<String> {
+        let nothing = self.effective.empty_reason().map(|reason| reason.to_string());
+        let all_left_out = || {
+            let text = "The tools for this daemon are those that other daemons list, and these are not passed on.";
+            (self.leaves_out && self.definitions().next().is_none()).then(|| text.to_owned())
+        };
+        nothing.or_else(all_left_out)
+    }
+}
+
+fn is_learnt(allowed: &AllowedTool<'_>) -> bool {
+    allowed.tool.descriptor.is_learnt
+}
+
 impl RenderedTools {
-    fn new(effective: &EffectiveTools, format: Format, names: &[String]) -> Self {
+    fn new(set: &ListedSet<'_>, format: Format, names: &[String]) -> Self {
         let is_asked = |definition: &ListedTool| {
             let ListedTool { name, llm_name, .. } = definition;
             let is_its = |asked: &String| **asked == **name || **asked == **llm_name || **asked == *gemini_name(name);
             names.is_empty() || names.iter().any(is_its)
         };
         let (mut tools, mut cut) = (Vec::new(), Vec::new());
-        let definitions = effective.tools().into_iter().map(|allowed| effective.definition(allowed));
-        for definition in definitions.filter(is_asked) {
+        for definition in set.definitions().filter(is_asked) {
             if cut_description(&definition.description, format).is_some() {
                 cut.push(Arc::clone(&definition.name));
             }

@@ -147,6 +147,28 @@ impl World {
     }
 }
 
+#[tokio::test]
+async fn what_other_daemons_list_is_not_listed_for_a_daemon_and_does_not_change_its_version() {
+    let tool = |name: &str, is_learnt| {
+        Tool::new(ToolDescriptor { is_learnt, ..ToolDescriptor::new(name, "local", "local") }, Says)
+    };
+    let world = |tools: &[Tool]| World::new(tools, AgentPolicy::default(), None, None);
+    let as_daemon = |message: Message| message.header("rb-rb-hops", "1");
+    let without = world(&[tool("own", false)]);
+    assert_eq!(without.listed(as_daemon).await, ["own"]);
+    let version = without.last_body()["version"].clone();
+
+    let with = world(&[tool("learnt", true), tool("own", false)]);
+    assert_eq!(with.listed(as_daemon).await, ["own"]);
+    assert_eq!(with.last_body()["version"], version);
+    assert_eq!(with.listed(|message| message).await, ["learnt", "own"], "for an agent");
+    assert!(with.runs("learnt", as_daemon).await, "it is a tool as others are");
+
+    let only = world(&[tool("learnt", true)]);
+    assert!(only.listed(as_daemon).await.is_empty());
+    insta::assert_snapshot!(only.last_body()["notice"].as_str().unwrap(), @"The tools for this daemon are those that other daemons list, and these are not passed on.");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

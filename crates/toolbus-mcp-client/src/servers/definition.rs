@@ -391,6 +391,7 @@ mod tests {
         ),
         validation: Warn,
         delegates: false,
+        is_learnt: false,
         model_hints: None,
         suspicions: [],
     }

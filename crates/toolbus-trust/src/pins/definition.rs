@@ -67,6 +67,7 @@ impl Definition {
             server: _,
             validation: _,
             delegates: _,
+            is_learnt: _,
             // The operator says it, not the server.
             model_hints: _,
             suspicions: _,

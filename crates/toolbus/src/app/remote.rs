@@ -210,6 +210,7 @@ impl RemoteSets {
         bridge: Option<&Arc<str>>,
     ) -> Tool {
         limits(&mut descriptor);
+        descriptor.is_learnt = true;
         let (name, effect) = (Arc::clone(&descriptor.name), descriptor.effect);
         let executor = self.parts.daemons.tool(set.topic.as_str(), name, effect);
         let Some(server) = &set.server else { return Tool::new(descriptor, executor) };
