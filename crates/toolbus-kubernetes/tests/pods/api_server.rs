@@ -1,5 +1,5 @@
 //! An API server over real HTTP, with one node that runs the programs of pods as processes, or lets pods go through the
-//! states that a test gives.
+//! states that a test gives. `agent_sandbox.rs` has what agent-sandbox adds.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -25,16 +25,24 @@ use tokio::sync::watch;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use toolbus_testing::patience::eventually;
 
+use crate::agent_sandbox;
+
 pub(crate) const NAMESPACE: &str = "rockbot-scripts";
 
-/// What the node does with a pod.
+/// Name and value of the label that everything has which a daemon may sweep.
+const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "toolbus");
+
+/// What the node does with a pod, and agent-sandbox with a claim.
 #[derive(Debug, Clone)]
 pub(crate) enum Node {
-    /// Runs the program of its container.
+    /// Runs the program of its container; gives it a sandbox of the warm pool.
     Runs,
     /// Gives it these states, one after another, and its container this log.
     States(Vec<Value>, Vec<u8>),
 }
+
+/// The resource and the name of an object.
+pub(crate) type Key = (&'static str, String);
 
 /// A response that takes the place of the right one.
 #[derive(Debug, Clone)]
@@ -54,9 +62,9 @@ pub(crate) const fn refusal(code: u16, reason: &'static str, message: &'static s
 #[derive(Default)]
 struct Cluster {
     version: u64,
-    pods: BTreeMap<String, FakePod>,
-    /// Type and object of each event, by its version.
-    events: Vec<(u64, &'static str, Value)>,
+    objects: BTreeMap<Key, FakeObject>,
+    /// Resource, type and object of each event, by its version.
+    events: Vec<(u64, &'static str, &'static str, Value)>,
     /// Verbs of all requests.
     requests: Vec<String>,
     refusals: BTreeMap<&'static str, VecDeque<Refusal>>,
@@ -67,44 +75,53 @@ struct Cluster {
     watch_cuts: VecDeque<usize>,
     /// Bytes after which a log that is followed is cut off, once for each.
     log_cuts: VecDeque<usize>,
+    /// Bytes of output after which the connection to a program is cut off, once for each.
+    exec_cuts: VecDeque<usize>,
     /// Whether nothing is answered.
     is_silent: bool,
 }
 
-struct FakePod {
+struct FakeObject {
     object: Value,
     log: Vec<u8>,
     has_ended: bool,
-    _process: Option<AbortOnDropHandle<()>>,
+    /// Programs that end with it.
+    processes: Vec<AbortOnDropHandle<()>>,
 }
 
 #[derive(Clone)]
-struct Shared {
+pub(crate) struct Shared {
     cluster: Arc<Mutex<Cluster>>,
     changed: watch::Sender<u64>,
+    /// Where sandboxes have their files.
+    pub(crate) folder: Arc<TempDir>,
 }
 
 /// The server, which ends with this.
 pub(crate) struct ApiServer {
     shared: Shared,
-    folder: TempDir,
     _server: AbortOnDropHandle<()>,
 }
 
 impl ApiServer {
     pub(crate) async fn start(node: Node) -> Self {
         let cluster = Cluster { node: Some(node), ..Cluster::default() };
-        let shared = Shared { cluster: Arc::new(Mutex::new(cluster)), changed: watch::Sender::new(0) };
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let (cluster, changed) = (Arc::new(Mutex::new(cluster)), watch::Sender::new(0));
+        let shared = Shared { cluster, changed, folder };
         let pods = "/api/v1/namespaces/{namespace}/pods";
-        let router = Router::new()
-            .route(pods, get(list).post(create))
-            .route(&format!("{pods}/{{name}}"), get(read).delete(delete))
+        let router = routes("pods", pods)
             .route(&format!("{pods}/{{name}}/log"), get(log))
+            .route(&format!("{pods}/{{name}}/exec"), get(agent_sandbox::exec))
+            .merge(routes(
+                "sandboxclaims",
+                "/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/{namespace}/sandboxclaims",
+            ))
+            .merge(routes("sandboxes", "/apis/agents.x-k8s.io/v1beta1/namespaces/{namespace}/sandboxes"))
             .with_state(shared.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = TaskTracker::new().spawn(async move { axum::serve(listener, router).await.unwrap() });
-        let folder = tempfile::tempdir().unwrap();
         let kubeconfig = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -113,12 +130,12 @@ impl ApiServer {
             "clusters": [{"name": "test", "cluster": {"server": format!("http://{address}")}}],
             "users": [{"name": "test", "user": {"token": "t0ken"}}],
         });
-        std::fs::write(folder.path().join("kubeconfig"), kubeconfig.to_string()).unwrap();
-        Self { shared, folder, _server: AbortOnDropHandle::new(server) }
+        std::fs::write(shared.folder.path().join("kubeconfig"), kubeconfig.to_string()).unwrap();
+        Self { shared, _server: AbortOnDropHandle::new(server) }
     }
 
     pub(crate) fn kubeconfig(&self) -> PathBuf {
-        self.folder.path().join("kubeconfig")
+        self.shared.folder.path().join("kubeconfig")
     }
 
     /// Refuses the next requests of this verb.
@@ -134,43 +151,67 @@ impl ApiServer {
         self.shared.cluster.lock().log_cuts.extend(after);
     }
 
+    pub(crate) fn cut_execs(&self, after: &[usize]) {
+        self.shared.cluster.lock().exec_cuts.extend(after);
+    }
+
     pub(crate) fn be_silent(&self) {
         self.shared.cluster.lock().is_silent = true;
     }
 
-    /// Adds a pod, as if another had made it.
-    pub(crate) fn add(&self, object: Value) {
+    /// Adds an object, as if another had made it.
+    pub(crate) fn add(&self, resource: &'static str, object: Value) {
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-        self.shared.change(&name, "ADDED", |_| Some(object));
+        self.shared.change(&(resource, name), "ADDED", |_| Some(object));
     }
 
     /// Deletes a pod, as if another had.
     pub(crate) fn remove(&self, name: &str) {
-        self.shared.delete(name);
+        self.shared.delete(&("pods", name.to_owned()));
     }
 
     pub(crate) fn pods(&self) -> Vec<String> {
-        self.shared.cluster.lock().pods.keys().cloned().collect()
+        self.names("pods")
+    }
+
+    /// The objects of a resource.
+    pub(crate) fn names(&self, resource: &str) -> Vec<String> {
+        let cluster = self.shared.cluster.lock();
+        cluster.objects.keys().filter(|(of, _)| *of == resource).map(|(_, name)| name.clone()).collect()
     }
 
     pub(crate) fn created(&self) -> Vec<Value> {
         self.shared.cluster.lock().created.clone()
     }
 
-    /// How often this verb was used.
+    /// How often this verb was used; with a resource behind it, of another than pods.
     pub(crate) fn requests(&self, verb: &str) -> usize {
         self.shared.cluster.lock().requests.iter().filter(|request| *request == verb).count()
     }
 
-    /// Waits until no pod is left.
+    /// Waits until nothing is left.
     pub(crate) async fn is_empty(&self) {
-        eventually("no pod to be left", async || self.pods().is_empty().then_some(())).await;
+        eventually("nothing to be left", async || self.shared.cluster.lock().objects.is_empty().then_some(())).await;
     }
+}
+
+/// What is served of a resource.
+fn routes(resource: &'static str, path: &str) -> Router<Shared> {
+    let all = get(move |shared, query| list(resource, shared, query))
+        .post(move |shared, path, body| create(resource, shared, path, body));
+    let one = get(move |shared, path| read(resource, shared, path))
+        .delete(move |shared, path, body| delete(resource, shared, path, body));
+    Router::new().route(path, all).route(&format!("{path}/{{name}}"), one)
+}
+
+/// How tests name a verb: with its resource, but for pods.
+fn of_resource(verb: &str, resource: &str) -> String {
+    if resource == "pods" { verb.to_owned() } else { format!("{verb} {resource}") }
 }
 
 impl Shared {
     /// Counts a request, and responds to it in place of what it asks for, if it has to.
-    async fn begin(&self, verb: &str) -> Option<Refusal> {
+    pub(crate) async fn begin(&self, verb: &str) -> Option<Refusal> {
         let (refusal, is_silent) = {
             let mut cluster = self.cluster.lock();
             cluster.requests.push(verb.to_owned());
@@ -182,70 +223,90 @@ impl Shared {
         refusal
     }
 
-    /// Changes a pod, and tells those who watch.
-    fn change(&self, name: &str, event: &'static str, change: impl FnOnce(Option<Value>) -> Option<Value>) {
+    /// Changes an object, and tells those who watch.
+    pub(crate) fn change(&self, key: &Key, event: &'static str, change: impl FnOnce(Option<Value>) -> Option<Value>) {
         let mut cluster = self.cluster.lock();
-        let Some(mut object) = change(cluster.pods.get(name).map(|pod| pod.object.clone())) else { return };
+        let Some(mut object) = change(cluster.objects.get(key).map(|known| known.object.clone())) else { return };
         cluster.version += 1;
         let version = cluster.version;
         object["metadata"]["resourceVersion"] = version.to_string().into();
-        cluster.events.push((version, event, object.clone()));
-        match cluster.pods.get_mut(name) {
-            Some(pod) => pod.object = object,
+        cluster.events.push((version, key.0, event, object.clone()));
+        match cluster.objects.get_mut(key) {
+            Some(known) => known.object = object,
             None => {
-                let pod = FakePod { object, log: Vec::new(), has_ended: false, _process: None };
-                cluster.pods.insert(name.to_owned(), pod);
+                let new = FakeObject { object, log: Vec::new(), has_ended: false, processes: Vec::new() };
+                cluster.objects.insert(key.clone(), new);
             }
         }
         drop(cluster);
         self.changed.send_modify(|count| *count += 1);
     }
 
-    fn set_status(&self, name: &str, status: &Value) {
-        self.change(name, "MODIFIED", |object| {
+    pub(crate) fn set_status(&self, key: &Key, status: &Value) {
+        self.change(key, "MODIFIED", |object| {
             let mut object = object?;
             object["status"] = status.clone();
             Some(object)
         });
     }
 
-    fn delete(&self, name: &str) -> Option<Value> {
+    /// Deletes an object, and what it owns.
+    fn delete(&self, key: &Key) -> Option<Value> {
         let mut cluster = self.cluster.lock();
-        let pod = cluster.pods.remove(name)?;
+        let deleted = cluster.objects.remove(key)?;
         cluster.version += 1;
         let version = cluster.version;
-        cluster.deleted.push(name.to_owned());
-        cluster.events.push((version, "DELETED", pod.object.clone()));
+        cluster.deleted.push(key.1.clone());
+        cluster.events.push((version, key.0, "DELETED", deleted.object.clone()));
+        let is_owned = |known: &FakeObject| known.object["metadata"]["ownerReferences"][0]["name"] == *key.1;
+        let owned: Vec<Key> =
+            cluster.objects.iter().filter(|(_, known)| is_owned(known)).map(|(key, _)| key.clone()).collect();
         drop(cluster);
         self.changed.send_modify(|count| *count += 1);
-        Some(pod.object)
+        for key in owned {
+            self.delete(&key);
+        }
+        Some(deleted.object)
     }
 
-    fn add_log(&self, name: &str, bytes: &[u8]) {
-        if let Some(pod) = self.cluster.lock().pods.get_mut(name) {
+    /// Lets a program run as long as an object exists. Returns whether it does.
+    pub(crate) fn run_with(&self, key: &Key, program: impl Future<Output = ()> + Send + 'static) -> bool {
+        let mut cluster = self.cluster.lock();
+        let Some(known) = cluster.objects.get_mut(key) else { return false };
+        known.processes.push(AbortOnDropHandle::new(TaskTracker::new().spawn(program)));
+        true
+    }
+
+    /// Bytes after which the next connection to a program is cut off.
+    pub(crate) fn exec_cut(&self) -> usize {
+        self.cluster.lock().exec_cuts.pop_front().unwrap_or(usize::MAX)
+    }
+
+    fn add_log(&self, key: &Key, bytes: &[u8]) {
+        if let Some(pod) = self.cluster.lock().objects.get_mut(key) {
             pod.log.extend_from_slice(bytes);
         }
         self.changed.send_modify(|count| *count += 1);
     }
 
-    fn end_log(&self, name: &str) {
-        if let Some(pod) = self.cluster.lock().pods.get_mut(name) {
+    fn end_log(&self, key: &Key) {
+        if let Some(pod) = self.cluster.lock().objects.get_mut(key) {
             pod.has_ended = true;
         }
         self.changed.send_modify(|count| *count += 1);
     }
 
     /// Does with a new pod what the node does.
-    async fn start_pod(self, name: String, object: Value, node: Node) {
+    async fn start_pod(self, key: Key, object: Value, node: Node) {
         match node {
-            Node::Runs => self.run(&name, &object).await,
+            Node::Runs => self.run(&key, &object).await,
             Node::States(states, log) => {
-                self.add_log(&name, &log);
+                self.add_log(&key, &log);
                 for status in states {
                     let is_ended = matches!(status["phase"].as_str(), Some("Succeeded" | "Failed"));
-                    self.set_status(&name, &status);
+                    self.set_status(&key, &status);
                     if is_ended {
-                        self.end_log(&name);
+                        self.end_log(&key);
                     }
                 }
             }
@@ -253,8 +314,8 @@ impl Shared {
     }
 
     /// Runs the program of a pod's container.
-    async fn run(&self, name: &str, object: &Value) {
-        self.set_status(name, &json!({"phase": "Pending"}));
+    async fn run(&self, key: &Key, object: &Value) {
+        self.set_status(key, &json!({"phase": "Pending"}));
         let container = &object["spec"]["containers"][0];
         let work = tempfile::tempdir().unwrap();
         let text = |value: &Value| value.as_str().unwrap().replace("/work", work.path().to_str().unwrap());
@@ -274,18 +335,15 @@ impl Shared {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        self.set_status(
-            name,
-            &json!({"phase": "Running", "containerStatuses": container_status(json!({"running": {}}))}),
-        );
+        self.set_status(key, &running());
         let mut stdout = child.stdout.take().unwrap();
         let mut bytes = vec![0; 4096];
         while let Ok(read @ 1..) = stdout.read(&mut bytes).await {
-            self.add_log(name, &bytes[..read]);
+            self.add_log(key, &bytes[..read]);
         }
         let code = child.wait().await.unwrap().code().unwrap_or(137);
-        self.end_log(name);
-        self.set_status(name, &ended(code, if code == 0 { "Completed" } else { "Error" }));
+        self.end_log(key);
+        self.set_status(key, &ended(code, if code == 0 { "Completed" } else { "Error" }));
     }
 }
 
@@ -309,41 +367,52 @@ fn container_status(state: Value) -> Value {
     json!([{"name": "script", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}])
 }
 
-fn failure(refusal: &Refusal) -> Response {
+pub(crate) fn failure(refusal: &Refusal) -> Response {
     let details = refusal.retry_after.map(|seconds| json!({"retryAfterSeconds": seconds}));
     let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": refusal.code,
         "reason": refusal.reason, "message": refusal.message, "details": details.unwrap_or_else(|| json!({}))});
     (StatusCode::from_u16(refusal.code).unwrap(), body.to_string()).into_response()
 }
 
-fn missing() -> Response {
+pub(crate) fn missing() -> Response {
     failure(&refusal(404, "NotFound", "not found"))
 }
 
-async fn create(State(shared): State<Shared>, Path(namespace): Path<String>, body: Bytes) -> Response {
-    let refused = shared.begin("create").await;
+async fn create(
+    resource: &'static str,
+    State(shared): State<Shared>,
+    Path(namespace): Path<String>,
+    body: Bytes,
+) -> Response {
+    let refused = shared.begin(&of_resource("create", resource)).await;
     if let Some(refusal) = refused.as_ref().filter(|refusal| !refusal.is_obeyed) {
         return failure(refusal);
     }
     let posted: Value = serde_json::from_slice(&body).unwrap();
     // What the schema does not know would be lost on the way.
-    let known: Pod = serde_json::from_value(posted.clone()).unwrap();
-    assert_eq!(serde_json::to_value(&known).unwrap(), posted, "the pod is not of the schema");
+    match resource {
+        "pods" => {
+            let known: Pod = serde_json::from_value(posted.clone()).unwrap();
+            assert_eq!(serde_json::to_value(&known).unwrap(), posted, "the pod is not of the schema");
+        }
+        _ => agent_sandbox::check(&posted),
+    }
     assert_eq!(namespace, NAMESPACE);
-    let name = known.metadata.name.unwrap();
+    let key = (resource, posted["metadata"]["name"].as_str().unwrap().to_owned());
     let node = {
         let mut cluster = shared.cluster.lock();
-        if cluster.pods.contains_key(&name) {
-            return failure(&refusal(409, "AlreadyExists", "pods already exists"));
+        if cluster.objects.contains_key(&key) {
+            return failure(&refusal(409, "AlreadyExists", "the object already exists"));
         }
         cluster.created.push(posted.clone());
         cluster.node.clone().unwrap()
     };
-    shared.change(&name, "ADDED", |_| Some(posted.clone()));
-    let object = shared.cluster.lock().pods[&name].object.clone();
-    let process = TaskTracker::new().spawn(shared.clone().start_pod(name.clone(), posted, node));
-    if let Some(pod) = shared.cluster.lock().pods.get_mut(&name) {
-        pod._process = Some(AbortOnDropHandle::new(process));
+    shared.change(&key, "ADDED", |_| Some(posted.clone()));
+    let object = shared.cluster.lock().objects[&key].object.clone();
+    if resource == "pods" {
+        shared.run_with(&key, shared.clone().start_pod(key.clone(), posted, node));
+    } else {
+        agent_sandbox::bind(&shared, &key, node);
     }
     match refused {
         Some(refusal) => failure(&refusal),
@@ -351,26 +420,30 @@ async fn create(State(shared): State<Shared>, Path(namespace): Path<String>, bod
     }
 }
 
-async fn list(State(shared): State<Shared>, Query(query): Query<BTreeMap<String, String>>) -> Response {
+async fn list(
+    resource: &'static str,
+    State(shared): State<Shared>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
     if query.get("watch").is_some_and(|watch| watch == "true") {
-        return watch_pods(shared, &query).await;
+        return watch_objects(resource, shared, &query).await;
     }
-    if let Some(refusal) = shared.begin("list").await {
+    if let Some(refusal) = shared.begin(&of_resource("list", resource)).await {
         return failure(&refusal);
     }
-    assert_eq!(query["labelSelector"], "app.kubernetes.io/managed-by=toolbus");
+    assert_eq!(query["labelSelector"], format!("{}={}", MANAGED.0, MANAGED.1));
     let cluster = shared.cluster.lock();
-    let is_managed =
-        |pod: &&FakePod| pod.object["metadata"]["labels"]["app.kubernetes.io/managed-by"].as_str() == Some("toolbus");
-    let items: Vec<&Value> = cluster.pods.values().filter(is_managed).map(|pod| &pod.object).collect();
+    let is_managed = |object: &&Value| object["metadata"]["labels"][MANAGED.0].as_str() == Some(MANAGED.1);
+    let of_resource = cluster.objects.iter().filter(|((of, _), _)| *of == resource);
+    let items: Vec<&Value> = of_resource.map(|(_, known)| &known.object).filter(is_managed).collect();
     let version = cluster.version.to_string();
-    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "items": items})
+    json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "items": items})
         .to_string()
         .into_response()
 }
 
-async fn watch_pods(shared: Shared, query: &BTreeMap<String, String>) -> Response {
-    if let Some(refusal) = shared.begin("watch").await {
+async fn watch_objects(resource: &'static str, shared: Shared, query: &BTreeMap<String, String>) -> Response {
+    if let Some(refusal) = shared.begin(&of_resource("watch", resource)).await {
         return failure(&refusal);
     }
     let name = query["fieldSelector"].strip_prefix("metadata.name=").unwrap().to_owned();
@@ -378,7 +451,7 @@ async fn watch_pods(shared: Shared, query: &BTreeMap<String, String>) -> Respons
     let cut = shared.cluster.lock().watch_cuts.pop_front().unwrap_or(usize::MAX);
     let changed = shared.changed.subscribe();
     let events =
-        stream::unfold((shared, name, seen, changed, cut), |(shared, name, seen, mut changed, left)| async move {
+        stream::unfold((shared, name, seen, changed, cut), move |(shared, name, seen, mut changed, left)| async move {
             if left == 0 {
                 return None;
             }
@@ -386,12 +459,12 @@ async fn watch_pods(shared: Shared, query: &BTreeMap<String, String>) -> Respons
                 changed.borrow_and_update();
                 let next = {
                     let cluster = shared.cluster.lock();
-                    let is_next = |(version, _, object): &&(u64, &'static str, Value)| {
-                        *version > seen && object["metadata"]["name"].as_str() == Some(&name)
+                    let is_next = |(version, of, _, object): &&(u64, &'static str, &'static str, Value)| {
+                        *version > seen && *of == resource && object["metadata"]["name"].as_str() == Some(&name)
                     };
                     cluster.events.iter().find(is_next).cloned()
                 };
-                if let Some((version, event, object)) = next {
+                if let Some((version, _, event, object)) = next {
                     let line = format!("{}\n", json!({"type": event, "object": object}));
                     return Some((Ok::<_, std::io::Error>(line), (shared, name, version, changed, left - 1)));
                 }
@@ -401,21 +474,30 @@ async fn watch_pods(shared: Shared, query: &BTreeMap<String, String>) -> Respons
     Body::from_stream(events).into_response()
 }
 
-async fn read(State(shared): State<Shared>, Path((_, name)): Path<(String, String)>) -> Response {
-    if let Some(refusal) = shared.begin("get").await {
+async fn read(
+    resource: &'static str,
+    State(shared): State<Shared>,
+    Path((_, name)): Path<(String, String)>,
+) -> Response {
+    if let Some(refusal) = shared.begin(&of_resource("get", resource)).await {
         return failure(&refusal);
     }
     let cluster = shared.cluster.lock();
-    cluster.pods.get(&name).map_or_else(missing, |pod| pod.object.to_string().into_response())
+    cluster.objects.get(&(resource, name)).map_or_else(missing, |known| known.object.to_string().into_response())
 }
 
-async fn delete(State(shared): State<Shared>, Path((_, name)): Path<(String, String)>, body: Bytes) -> Response {
-    if let Some(refusal) = shared.begin("delete").await {
+async fn delete(
+    resource: &'static str,
+    State(shared): State<Shared>,
+    Path((_, name)): Path<(String, String)>,
+    body: Bytes,
+) -> Response {
+    if let Some(refusal) = shared.begin(&of_resource("delete", resource)).await {
         return failure(&refusal);
     }
     let options: Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!(options["gracePeriodSeconds"], 0);
-    shared.delete(&name).map_or_else(missing, |object| object.to_string().into_response())
+    assert_eq!((&options["gracePeriodSeconds"], &options["propagationPolicy"]), (&json!(0), &json!("Background")));
+    shared.delete(&(resource, name)).map_or_else(missing, |object| object.to_string().into_response())
 }
 
 async fn log(
@@ -429,28 +511,29 @@ async fn log(
     let follow = query.get("follow").is_some_and(|follow| follow == "true");
     let most: usize = query["limitBytes"].parse().unwrap();
     let cut = if follow { shared.cluster.lock().log_cuts.pop_front() } else { None };
-    if !shared.cluster.lock().pods.contains_key(&name) {
+    let key: Key = ("pods", name);
+    if !shared.cluster.lock().objects.contains_key(&key) {
         return missing();
     }
     let changed = shared.changed.subscribe();
-    let parts = stream::unfold((shared, name, 0, changed), move |(shared, name, at, mut changed)| async move {
+    let parts = stream::unfold((shared, key, 0, changed), move |(shared, key, at, mut changed)| async move {
         loop {
             changed.borrow_and_update();
             let (part, is_over) = {
                 let cluster = shared.cluster.lock();
-                let pod = cluster.pods.get(&name)?;
+                let pod = cluster.objects.get(&key)?;
                 let end = pod.log.len().min(most).min(cut.unwrap_or(most));
                 (pod.log[at..end].to_vec(), pod.has_ended || !follow || end == most || Some(end) == cut)
             };
             if !part.is_empty() {
                 let at = at + part.len();
-                return Some((Ok(part), (shared, name, at, changed)));
+                return Some((Ok(part), (shared, key, at, changed)));
             }
             if is_over {
                 let is_cut = cut == Some(at);
                 // The connection breaks, once.
                 let error = std::io::Error::other("cut off");
-                return is_cut.then(|| (Err(error), (shared, "gone".to_owned(), 0, changed)));
+                return is_cut.then(|| (Err(error), (shared, ("pods", "gone".to_owned()), 0, changed)));
             }
             changed.changed().await.ok()?;
         }
