@@ -7,10 +7,9 @@ use toolbus_core::Clock;
 use toolbus_kubernetes::ClusterError;
 use toolbus_sandbox::{Ending, Stop};
 use toolbus_scripts::runner::{RunFailure, Runner as _, Script, StartKind};
+use toolbus_testing::kubernetes::{ApiServer, Node, Refusal, bound, ready, refusal};
 use toolbus_testing::patience::{at_most, eventually};
 
-use crate::agent_sandbox::{bound, ready};
-use crate::api_server::{ApiServer, Node, Refusal, refusal};
 use crate::failures::{BUSY, misconfigured, not_started};
 use crate::{Fixture, PATIENCE, script, short, start_with, text};
 

@@ -8,9 +8,9 @@ use toolbus_kubernetes::ClusterError;
 use toolbus_sandbox::{Ending, Stop};
 use toolbus_scripts::requirement::Requirement;
 use toolbus_scripts::runner::{RunFailure, Runner as _, Script};
+use toolbus_testing::kubernetes::{ApiServer, Node, Refusal, ended, refusal, running, waiting};
 use toolbus_testing::patience::eventually;
 
-use crate::api_server::{ApiServer, Node, Refusal, ended, refusal, running, waiting};
 use crate::{Fixture, script, short, start, text};
 
 /// The log of a script that has printed `ok`, without its end.

@@ -7,8 +7,6 @@
     reason = "a test fails by panicking, helpers outside test functions included"
 )]
 
-mod agent_sandbox;
-mod api_server;
 mod claims;
 mod failures;
 mod scripts;
@@ -21,7 +19,10 @@ use toolbus_sandbox::{Limits, Outcome};
 use toolbus_scripts::config::{KubernetesConfig, ScriptConfig};
 use toolbus_scripts::runner::{RunFailure, Runner as _, Script};
 
-use api_server::{ApiServer, Node, PATIENCE};
+use toolbus_testing::kubernetes::{ApiServer, Node};
+
+/// A time that is long enough for what is to happen, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes of output that a script may write.
 const OUTPUT: u64 = 100_000;

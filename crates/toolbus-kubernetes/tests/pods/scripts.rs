@@ -8,9 +8,9 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use toolbus_sandbox::{Ending, Stop, Watcher, Written};
 use toolbus_scripts::runner::{Runner as _, Script};
+use toolbus_testing::kubernetes::Node;
 use toolbus_testing::patience::eventually;
 
-use crate::api_server::Node;
 use crate::{Fixture, script, text};
 
 #[tokio::test]

@@ -1,11 +1,20 @@
-//! An API server over real HTTP, with one node that runs the programs of pods as processes, or lets pods go through the
-//! states that a test gives. `agent_sandbox.rs` has what agent-sandbox adds.
+//! An API server of Kubernetes over real HTTP, with one node that runs the programs of pods as processes, or lets pods go
+//! through the states that a test gives, and with the claims of agent-sandbox.
 
-use std::collections::{BTreeMap, VecDeque};
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, also in what stands for a cluster"
+)]
+
+mod agent_sandbox;
+mod cluster;
+mod node;
+
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -17,94 +26,32 @@ use futures_util::stream;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
-use tokio::process::Command;
 use tokio::sync::watch;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
-use toolbus_testing::patience::eventually;
 
-use crate::agent_sandbox;
+pub use agent_sandbox::{bound, ready};
+use cluster::{Cluster, Key, Shared};
+pub use cluster::{Node, Refusal, refusal};
+pub use node::{ended, running, waiting};
 
-pub(crate) const NAMESPACE: &str = "rockbot-scripts";
+use crate::patience::eventually;
+
+/// The only namespace.
+const NAMESPACE: &str = "rockbot-scripts";
 
 /// Name and value of the label that everything has which a daemon may sweep.
 const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "toolbus");
 
-/// What the node does with a pod, and agent-sandbox with a claim.
-#[derive(Debug, Clone)]
-pub(crate) enum Node {
-    /// Runs the program of its container; gives it a sandbox of the warm pool.
-    Runs,
-    /// Gives it these states, one after another, and its container this log.
-    States(Vec<Value>, Vec<u8>),
-}
-
-/// The resource and the name of an object.
-pub(crate) type Key = (&'static str, String);
-
-/// A response that takes the place of the right one.
-#[derive(Debug, Clone)]
-pub(crate) struct Refusal {
-    pub(crate) code: u16,
-    pub(crate) reason: &'static str,
-    pub(crate) message: &'static str,
-    pub(crate) retry_after: Option<u32>,
-    /// Whether the request is obeyed nevertheless.
-    pub(crate) is_obeyed: bool,
-}
-
-pub(crate) const fn refusal(code: u16, reason: &'static str, message: &'static str) -> Refusal {
-    Refusal { code, reason, message, retry_after: None, is_obeyed: false }
-}
-
-#[derive(Default)]
-struct Cluster {
-    version: u64,
-    objects: BTreeMap<Key, FakeObject>,
-    /// Resource, type and object of each event, by its version.
-    events: Vec<(u64, &'static str, &'static str, Value)>,
-    /// Verbs of all requests.
-    requests: Vec<String>,
-    refusals: BTreeMap<&'static str, VecDeque<Refusal>>,
-    node: Option<Node>,
-    created: Vec<Value>,
-    deleted: Vec<String>,
-    /// Events after which a watch is cut off, once for each.
-    watch_cuts: VecDeque<usize>,
-    /// Bytes after which a log that is followed is cut off, once for each.
-    log_cuts: VecDeque<usize>,
-    /// Bytes of output after which the connection to a program is cut off, once for each.
-    exec_cuts: VecDeque<usize>,
-    /// Whether nothing is answered.
-    is_silent: bool,
-}
-
-struct FakeObject {
-    object: Value,
-    log: Vec<u8>,
-    has_ended: bool,
-    /// Programs that end with it.
-    processes: Vec<AbortOnDropHandle<()>>,
-}
-
-#[derive(Clone)]
-pub(crate) struct Shared {
-    cluster: Arc<Mutex<Cluster>>,
-    changed: watch::Sender<u64>,
-    /// Where sandboxes have their files.
-    pub(crate) folder: Arc<TempDir>,
-}
-
 /// The server, which ends with this.
-pub(crate) struct ApiServer {
+pub struct ApiServer {
     shared: Shared,
     _server: AbortOnDropHandle<()>,
 }
 
 impl ApiServer {
-    pub(crate) async fn start(node: Node) -> Self {
+    /// Starts it with such a node.
+    pub async fn start(node: Node) -> Self {
         let cluster = Cluster { node: Some(node), ..Cluster::default() };
         let folder = Arc::new(tempfile::tempdir().unwrap());
         let (cluster, changed) = (Arc::new(Mutex::new(cluster)), watch::Sender::new(0));
@@ -134,63 +81,70 @@ impl ApiServer {
         Self { shared, _server: AbortOnDropHandle::new(server) }
     }
 
-    pub(crate) fn kubeconfig(&self) -> PathBuf {
+    /// A file that says how to reach it.
+    pub fn kubeconfig(&self) -> PathBuf {
         self.shared.folder.path().join("kubeconfig")
     }
 
     /// Refuses the next requests of this verb.
-    pub(crate) fn refuse(&self, verb: &'static str, refusals: impl IntoIterator<Item = Refusal>) {
+    pub fn refuse(&self, verb: &'static str, refusals: impl IntoIterator<Item = Refusal>) {
         self.shared.cluster.lock().refusals.entry(verb).or_default().extend(refusals);
     }
 
-    pub(crate) fn cut_watches(&self, after: &[usize]) {
+    /// Cuts off the next watches after so many events each.
+    pub fn cut_watches(&self, after: &[usize]) {
         self.shared.cluster.lock().watch_cuts.extend(after);
     }
 
-    pub(crate) fn cut_logs(&self, after: &[usize]) {
+    /// Cuts off the next logs after so many bytes each.
+    pub fn cut_logs(&self, after: &[usize]) {
         self.shared.cluster.lock().log_cuts.extend(after);
     }
 
-    pub(crate) fn cut_execs(&self, after: &[usize]) {
+    /// Cuts off the next connections to programs after so many bytes each.
+    pub fn cut_execs(&self, after: &[usize]) {
         self.shared.cluster.lock().exec_cuts.extend(after);
     }
 
-    pub(crate) fn be_silent(&self) {
+    /// Responds to nothing any more.
+    pub fn be_silent(&self) {
         self.shared.cluster.lock().is_silent = true;
     }
 
     /// Adds an object, as if another had made it.
-    pub(crate) fn add(&self, resource: &'static str, object: Value) {
+    pub fn add(&self, resource: &'static str, object: Value) {
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         self.shared.change(&(resource, name), "ADDED", |_| Some(object));
     }
 
     /// Deletes a pod, as if another had.
-    pub(crate) fn remove(&self, name: &str) {
+    pub fn remove(&self, name: &str) {
         self.shared.delete(&("pods", name.to_owned()));
     }
 
-    pub(crate) fn pods(&self) -> Vec<String> {
+    /// The pods that there are.
+    pub fn pods(&self) -> Vec<String> {
         self.names("pods")
     }
 
     /// The objects of a resource.
-    pub(crate) fn names(&self, resource: &str) -> Vec<String> {
+    pub fn names(&self, resource: &str) -> Vec<String> {
         let cluster = self.shared.cluster.lock();
         cluster.objects.keys().filter(|(of, _)| *of == resource).map(|(_, name)| name.clone()).collect()
     }
 
-    pub(crate) fn created(&self) -> Vec<Value> {
+    /// What has been created by requests.
+    pub fn created(&self) -> Vec<Value> {
         self.shared.cluster.lock().created.clone()
     }
 
     /// How often this verb was used; with a resource behind it, of another than pods.
-    pub(crate) fn requests(&self, verb: &str) -> usize {
+    pub fn requests(&self, verb: &str) -> usize {
         self.shared.cluster.lock().requests.iter().filter(|request| *request == verb).count()
     }
 
     /// Waits until nothing is left.
-    pub(crate) async fn is_empty(&self) {
+    pub async fn is_empty(&self) {
         eventually("nothing to be left", async || self.shared.cluster.lock().objects.is_empty().then_some(())).await;
     }
 }
@@ -207,175 +161,6 @@ fn routes(resource: &'static str, path: &str) -> Router<Shared> {
 /// How tests name a verb: with its resource, but for pods.
 fn of_resource(verb: &str, resource: &str) -> String {
     if resource == "pods" { verb.to_owned() } else { format!("{verb} {resource}") }
-}
-
-impl Shared {
-    /// Counts a request, and responds to it in place of what it asks for, if it has to.
-    pub(crate) async fn begin(&self, verb: &str) -> Option<Refusal> {
-        let (refusal, is_silent) = {
-            let mut cluster = self.cluster.lock();
-            cluster.requests.push(verb.to_owned());
-            (cluster.refusals.get_mut(verb).and_then(VecDeque::pop_front), cluster.is_silent)
-        };
-        if is_silent {
-            std::future::pending::<()>().await;
-        }
-        refusal
-    }
-
-    /// Changes an object, and tells those who watch.
-    pub(crate) fn change(&self, key: &Key, event: &'static str, change: impl FnOnce(Option<Value>) -> Option<Value>) {
-        let mut cluster = self.cluster.lock();
-        let Some(mut object) = change(cluster.objects.get(key).map(|known| known.object.clone())) else { return };
-        cluster.version += 1;
-        let version = cluster.version;
-        object["metadata"]["resourceVersion"] = version.to_string().into();
-        cluster.events.push((version, key.0, event, object.clone()));
-        match cluster.objects.get_mut(key) {
-            Some(known) => known.object = object,
-            None => {
-                let new = FakeObject { object, log: Vec::new(), has_ended: false, processes: Vec::new() };
-                cluster.objects.insert(key.clone(), new);
-            }
-        }
-        drop(cluster);
-        self.changed.send_modify(|count| *count += 1);
-    }
-
-    pub(crate) fn set_status(&self, key: &Key, status: &Value) {
-        self.change(key, "MODIFIED", |object| {
-            let mut object = object?;
-            object["status"] = status.clone();
-            Some(object)
-        });
-    }
-
-    /// Deletes an object, and what it owns.
-    fn delete(&self, key: &Key) -> Option<Value> {
-        let mut cluster = self.cluster.lock();
-        let deleted = cluster.objects.remove(key)?;
-        cluster.version += 1;
-        let version = cluster.version;
-        cluster.deleted.push(key.1.clone());
-        cluster.events.push((version, key.0, "DELETED", deleted.object.clone()));
-        let is_owned = |known: &FakeObject| known.object["metadata"]["ownerReferences"][0]["name"] == *key.1;
-        let owned: Vec<Key> =
-            cluster.objects.iter().filter(|(_, known)| is_owned(known)).map(|(key, _)| key.clone()).collect();
-        drop(cluster);
-        self.changed.send_modify(|count| *count += 1);
-        for key in owned {
-            self.delete(&key);
-        }
-        Some(deleted.object)
-    }
-
-    /// Lets a program run as long as an object exists. Returns whether it does.
-    pub(crate) fn run_with(&self, key: &Key, program: impl Future<Output = ()> + Send + 'static) -> bool {
-        let mut cluster = self.cluster.lock();
-        let Some(known) = cluster.objects.get_mut(key) else { return false };
-        known.processes.push(AbortOnDropHandle::new(TaskTracker::new().spawn(program)));
-        true
-    }
-
-    /// Bytes after which the next connection to a program is cut off.
-    pub(crate) fn exec_cut(&self) -> usize {
-        self.cluster.lock().exec_cuts.pop_front().unwrap_or(usize::MAX)
-    }
-
-    fn add_log(&self, key: &Key, bytes: &[u8]) {
-        if let Some(pod) = self.cluster.lock().objects.get_mut(key) {
-            pod.log.extend_from_slice(bytes);
-        }
-        self.changed.send_modify(|count| *count += 1);
-    }
-
-    fn end_log(&self, key: &Key) {
-        if let Some(pod) = self.cluster.lock().objects.get_mut(key) {
-            pod.has_ended = true;
-        }
-        self.changed.send_modify(|count| *count += 1);
-    }
-
-    /// Does with a new pod what the node does.
-    async fn start_pod(self, key: Key, object: Value, node: Node) {
-        match node {
-            Node::Runs => self.run(&key, &object).await,
-            Node::States(states, log) => {
-                self.add_log(&key, &log);
-                for status in states {
-                    let is_ended = matches!(status["phase"].as_str(), Some("Succeeded" | "Failed"));
-                    self.set_status(&key, &status);
-                    if is_ended {
-                        self.end_log(&key);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Runs the program of a pod's container.
-    async fn run(&self, key: &Key, object: &Value) {
-        self.set_status(key, &json!({"phase": "Pending"}));
-        let container = &object["spec"]["containers"][0];
-        let work = tempfile::tempdir().unwrap();
-        let text = |value: &Value| value.as_str().unwrap().replace("/work", work.path().to_str().unwrap());
-        let [command, args] = ["command", "args"].map(|key| container[key].as_array().unwrap().clone());
-        let words: Vec<String> = command.iter().chain(&args).map(text).collect();
-        let variables = container["env"].as_array().unwrap().iter();
-        let variables = variables.map(|variable| [&variable["name"], &variable["value"]].map(|v| v.as_str().unwrap()));
-        // As in a container, the supervisor is the first process of a PID namespace, which ends with it.
-        let mut child = Command::new("unshare")
-            .args(["--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--"])
-            .args(&words)
-            .env_clear()
-            .env("PATH", "/usr/bin:/bin")
-            .envs(variables.map(|[name, value]| (name.to_owned(), value.to_owned())))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        self.set_status(key, &running());
-        let mut stdout = child.stdout.take().unwrap();
-        let mut bytes = vec![0; 4096];
-        while let Ok(read @ 1..) = stdout.read(&mut bytes).await {
-            self.add_log(key, &bytes[..read]);
-        }
-        let code = child.wait().await.unwrap().code().unwrap_or(137);
-        self.end_log(key);
-        self.set_status(key, &ended(code, if code == 0 { "Completed" } else { "Error" }));
-    }
-}
-
-/// The status of a pod whose container has ended.
-pub(crate) fn ended(code: i32, reason: &str) -> Value {
-    let phase = if code == 0 { "Succeeded" } else { "Failed" };
-    let state = json!({"terminated": {"exitCode": code, "reason": reason}});
-    json!({"phase": phase, "containerStatuses": container_status(state)})
-}
-
-pub(crate) fn running() -> Value {
-    json!({"phase": "Running", "containerStatuses": container_status(json!({"running": {}}))})
-}
-
-pub(crate) fn waiting(reason: &str, message: &str) -> Value {
-    let state = json!({"waiting": {"reason": reason, "message": message}});
-    json!({"phase": "Pending", "containerStatuses": container_status(state)})
-}
-
-fn container_status(state: Value) -> Value {
-    json!([{"name": "script", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}])
-}
-
-pub(crate) fn failure(refusal: &Refusal) -> Response {
-    let details = refusal.retry_after.map(|seconds| json!({"retryAfterSeconds": seconds}));
-    let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": refusal.code,
-        "reason": refusal.reason, "message": refusal.message, "details": details.unwrap_or_else(|| json!({}))});
-    (StatusCode::from_u16(refusal.code).unwrap(), body.to_string()).into_response()
-}
-
-pub(crate) fn missing() -> Response {
-    failure(&refusal(404, "NotFound", "not found"))
 }
 
 async fn create(
@@ -410,7 +195,7 @@ async fn create(
     shared.change(&key, "ADDED", |_| Some(posted.clone()));
     let object = shared.cluster.lock().objects[&key].object.clone();
     if resource == "pods" {
-        shared.run_with(&key, shared.clone().start_pod(key.clone(), posted, node));
+        shared.run_with(&key, node::start(shared.clone(), key.clone(), posted, node));
     } else {
         agent_sandbox::bind(&shared, &key, node);
     }
@@ -541,5 +326,13 @@ async fn log(
     Body::from_stream(parts).into_response()
 }
 
-/// A time that is long enough for what is to happen, on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+fn failure(refusal: &Refusal) -> Response {
+    let details = refusal.retry_after.map(|seconds| json!({"retryAfterSeconds": seconds}));
+    let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": refusal.code,
+        "reason": refusal.reason, "message": refusal.message, "details": details.unwrap_or_else(|| json!({}))});
+    (StatusCode::from_u16(refusal.code).unwrap(), body.to_string()).into_response()
+}
+
+fn missing() -> Response {
+    failure(&refusal(404, "NotFound", "not found"))
+}

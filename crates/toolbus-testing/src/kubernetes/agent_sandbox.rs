@@ -21,7 +21,9 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use crate::api_server::{Key, Node, Shared, failure, missing, running};
+use super::cluster::{Key, Node, Shared};
+use super::node::running;
+use super::{failure, missing};
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
@@ -63,25 +65,27 @@ enum ShutdownPolicy {
 }
 
 /// Checks that a claim has no other fields than those that it may have.
-pub(crate) fn check(posted: &Value) {
+pub(super) fn check(posted: &Value) {
     let known: Claim = serde_json::from_value(posted.clone()).unwrap();
     assert_eq!(&serde_json::to_value(&known).unwrap(), posted, "the claim is not of the schema");
     assert_eq!((&*known.api_version, &*known.kind), ("extensions.agents.x-k8s.io/v1beta1", "SandboxClaim"));
 }
 
 /// The condition that says whether a claim has a sandbox.
-pub(crate) fn ready(status: &str, reason: &str, message: &str) -> Value {
+#[must_use]
+pub fn ready(status: &str, reason: &str, message: &str) -> Value {
     json!([{"type": "Ready", "status": status, "reason": reason, "message": message,
         "lastTransitionTime": "2026-11-01T00:00:00Z"}])
 }
 
 /// The status of a claim whose sandbox of this name is ready.
-pub(crate) fn bound(sandbox: &str) -> Value {
+#[must_use]
+pub fn bound(sandbox: &str) -> Value {
     json!({"conditions": ready("True", "DependenciesReady", "Pod is Ready"), "sandbox": {"name": sandbox}})
 }
 
 /// Gives a claim its states, and the pod with them that they name.
-pub(crate) fn bind(shared: &Shared, claim: &Key, node: Node) {
+pub(super) fn bind(shared: &Shared, claim: &Key, node: Node) {
     let states = match node {
         Node::Runs => vec![bound(&format!("python-{}", &claim.1[claim.1.len() - 6..]))],
         Node::States(states, _) => states,
@@ -111,7 +115,7 @@ pub(crate) fn bind(shared: &Shared, claim: &Key, node: Node) {
 }
 
 /// Starts a program in a pod, and connects its streams with a WebSocket.
-pub(crate) async fn exec(
+pub(super) async fn exec(
     State(shared): State<Shared>,
     Path((_, name)): Path<(String, String)>,
     Query(query): Query<Vec<(String, String)>>,
