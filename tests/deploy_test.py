@@ -116,7 +116,7 @@ class Compose(unittest.TestCase):
         used = {path for service in SERVICES for path in mounts(service).values()}
         used |= set(mounts("toolbus", FULL).values()) | {Full.security("seccomp")}
         # An operator applies them to a broker or a cluster.
-        files = ("rabbitmq/definitions.json", "rabbitmq/remote.json", "kubernetes/scripts.yaml")
+        files = ("rabbitmq/definitions.json", "rabbitmq/remote.json", "kubernetes/scripts.yaml", "kubernetes/claims.yaml")
         by_hand = {DEPLOY / file for file in files}
         for file in DEPLOY.rglob("*"):
             relative = "./" + str(file.relative_to(ROOT))
@@ -436,35 +436,99 @@ class Full(unittest.TestCase):
 class Kubernetes(unittest.TestCase):
     """What the runner of scripts in pods needs of a cluster."""
 
-    OBJECTS = {
-        document["kind"]: document
-        for document in yaml.safe_load_all((DEPLOY / "kubernetes/scripts.yaml").read_text("utf-8"))
-    }
     CRATE = ROOT / "crates/toolbus-kubernetes/src"
+    # By its file, for each kind: what it makes for a script, what it watches beside that, files of the code that are
+    # another kind's, and rights of other files that it does not use.
+    KINDS = {
+        "scripts.yaml": ("pods", set(), {"claim.rs", "exec.rs"}, set()),
+        # A claimed pod is watched, and its log is not read.
+        "claims.yaml": ("sandboxclaims", {"pods"}, set(), {("pods/log", "get")}),
+    }
+    GROUPS = {"sandboxclaims": "extensions.agents.x-k8s.io", "sandboxes": "agents.x-k8s.io"}
 
-    def test_the_role_has_the_rights_that_the_runner_uses_and_no_others(self):
+    @staticmethod
+    def objects(file: str) -> dict:
+        return {
+            document["kind"]: document for document in yaml.safe_load_all((DEPLOY / "kubernetes" / file).read_text("utf-8"))
+        }
+
+    def rights(self, file: str) -> set:
+        """Resources and verbs that the code of a kind uses."""
+        made, watched, others, not_used = self.KINDS[file]
         used = set()
         for source in self.CRATE.glob("*.rs"):
+            if source.name in others:
+                continue
             text = source.read_text("utf-8").partition("#[cfg(test)]")[0]
-            for verb, resource in re.findall(r'about\("(\w+)"(?:, "([\w/]+)")?\)', text):
-                used.add((resource or "pods", verb))
-        given = set()
-        for rule in self.OBJECTS["Role"]["rules"]:
-            self.assertEqual(rule["apiGroups"], [""])
-            given |= {(resource, verb) for resource in rule["resources"] for verb in rule["verbs"]}
-        self.assertEqual(given, used)
+            used |= {(resource, verb) for verb, resource in re.findall(r'about_part\("(\w+)", "([\w/]+)"\)', text)}
+            for verb in re.findall(r'about\("(\w+)"\)', text):
+                used |= {(resource, verb) for resource in ({made} | watched if source.name == "watch.rs" else {made})}
+        if file == "claims.yaml":
+            # Its pod is got by name; a WebSocket begins with GET, which clusters ask about in one way or the other.
+            used |= {("sandboxes", "get"), ("pods/exec", "get")}
+        return used - not_used
+
+    def test_the_role_has_the_rights_that_the_runner_uses_and_no_others(self):
+        for file in self.KINDS:
+            given = set()
+            for rule in self.objects(file)["Role"]["rules"]:
+                for resource in rule["resources"]:
+                    self.assertEqual(rule["apiGroups"], [self.GROUPS.get(resource, "")], resource)
+                    given |= {(resource, verb) for verb in rule["verbs"]}
+            self.assertEqual(given, self.rights(file), file)
 
     def test_everything_is_in_the_namespace_that_the_configuration_has_by_default(self):
-        name = self.OBJECTS["Namespace"]["metadata"]["name"]
         template = (ROOT / "config/toolbus.toml").read_text("utf-8")
-        self.assertIn(f'#namespace = "{name}"', template)
-        for kind in ("Role", "RoleBinding", "NetworkPolicy"):
-            self.assertEqual(self.OBJECTS[kind]["metadata"]["namespace"], name, kind)
-        self.assertEqual(self.OBJECTS["RoleBinding"]["roleRef"]["name"], self.OBJECTS["Role"]["metadata"]["name"])
+        for file in self.KINDS:
+            objects = self.objects(file)
+            name = objects.pop("Namespace")["metadata"]["name"]
+            self.assertIn(f'#namespace = "{name}"', template)
+            for kind, object in objects.items():
+                self.assertEqual(object["metadata"]["namespace"], name, f"{file}: {kind}")
+            self.assertEqual(objects["RoleBinding"]["roleRef"]["name"], objects["Role"]["metadata"]["name"])
 
     def test_pods_have_no_network(self):
-        policy = self.OBJECTS["NetworkPolicy"]["spec"]
-        self.assertEqual(policy, {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})
+        for file in self.KINDS:
+            policy = self.objects(file)["NetworkPolicy"]["spec"]
+            self.assertEqual(policy, {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}, file)
+        # Policies add up: one that the controller makes would let sandboxes out.
+        template = self.objects("claims.yaml")["SandboxTemplate"]["spec"]
+        self.assertEqual(template["networkPolicyManagement"], "Unmanaged")
+
+    def test_the_pool_has_the_template_and_the_name_of_the_documented_configuration(self):
+        objects = self.objects("claims.yaml")
+        pool, template = objects["SandboxWarmPool"], objects["SandboxTemplate"]
+        self.assertEqual(pool["spec"]["sandboxTemplateRef"], {"name": template["metadata"]["name"]})
+        documented = (ROOT / "config/toolbus.toml").read_text("utf-8")
+        self.assertIn(f'#warm_pool = "{pool["metadata"]["name"]}"', documented)
+        versions = {object["apiVersion"] for object in (pool, template)}
+        source = (self.CRATE / "claim.rs").read_text("utf-8")
+        constant = {name: re.search(rf'const {name}: &str = "(.+)";', source)[1] for name in ("CLAIM_GROUP", "VERSION")}
+        self.assertEqual(versions, {f"{constant['CLAIM_GROUP']}/{constant['VERSION']}"})
+
+    def test_a_sandbox_is_confined_as_a_pod_is(self):
+        snapshot = re.search(r'@r#"\n(.*?)\n *"#\);', (self.CRATE / "pod.rs").read_text("utf-8"), re.DOTALL)[1]
+        pod = json.loads(snapshot)["spec"]
+        sandbox = self.objects("claims.yaml")["SandboxTemplate"]["spec"]["podTemplate"]["spec"]
+        # A sandbox waits for its script, without a deadline and a program of its own.
+        (made,), (given,) = pod.pop("containers"), sandbox.pop("containers")
+        del pod["activeDeadlineSeconds"], made["args"], made["command"], made["env"], given["command"]
+        for key in ("fsGroup", "runAsGroup", "runAsUser"):
+            self.assertGreaterEqual(sandbox["securityContext"].pop(key), 100_000)
+            del pod["securityContext"][key]
+
+        def mebibytes(text: str) -> int:
+            return int(text.removesuffix("Mi")) << 20
+
+        limits = given["resources"]["limits"]
+        for key in ("memory", "ephemeral-storage"):
+            limits[key] = str(mebibytes(limits[key]))
+        # There is no log.
+        self.assertLess(int(limits.pop("ephemeral-storage")), 100 << 20)
+        del made["resources"]["limits"]["ephemeral-storage"]
+        for volume in sandbox["volumes"]:
+            volume["emptyDir"]["sizeLimit"] = str(mebibytes(volume["emptyDir"]["sizeLimit"]))
+        self.assertEqual((sandbox, given), (pod, made))
 
     def test_the_image_has_the_runner(self):
         self.assertIn("--features kubernetes", DOCKERFILE)

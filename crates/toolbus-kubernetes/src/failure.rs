@@ -25,10 +25,10 @@ pub enum ApiFailure {
         wait: Option<Duration>,
     },
     /// There is an object of that name already.
-    #[error("a pod of that name exists already")]
+    #[error("there is an object of that name already")]
     Exists,
     /// There is no such object, or it does not exist any more.
-    #[error("the pod does not exist any more")]
+    #[error("it does not exist any more")]
     Missing,
     /// What was watched from is too old.
     #[error("the API server does not keep the version that was watched from")]
@@ -75,12 +75,16 @@ impl ApiRequest<'_> {
             }
             403 => ApiFailure::Refused(format!(
                 "the daemon may not {verb} {resource} in namespace `{namespace}`; bind the Role of \
-                 deploy/kubernetes/scripts.yaml to its service account, or correct `script.kubernetes.namespace`: {message}"
+                 deploy/kubernetes/scripts.yaml, or claims.yaml with a warm pool, to its service account, or correct \
+                 `script.kubernetes.namespace`: {message}"
             )),
-            // Of the namespace, where there is no name yet.
-            404 if verb == "create" => {
-                ApiFailure::Refused(format!("there is no namespace `{namespace}` for pods of scripts: {message}"))
+            // Of the namespace or of the kind: there is no name yet.
+            404 if verb == "create" && message.contains("namespaces") => {
+                ApiFailure::Refused(format!("there is no namespace `{namespace}` for scripts: {message}"))
             }
+            404 if matches!(verb, "create" | "list") => ApiFailure::Refused(format!(
+                "the cluster has no {resource}; install agent-sandbox 0.5 or later with its extensions: {message}"
+            )),
             404 => ApiFailure::Missing,
             409 if status.reason == "AlreadyExists" => ApiFailure::Exists,
             410 => ApiFailure::Expired,
@@ -124,9 +128,9 @@ mod tests {
         ];
         insta::assert_snapshot!(all.join("\n"), @r#"
         Refused("the API server does not accept the daemon's token: Unauthorized")
-        Refused("the daemon may not create pods in namespace `scripts`; bind the Role of deploy/kubernetes/scripts.yaml to its service account, or correct `script.kubernetes.namespace`: pods is forbidden")
+        Refused("the daemon may not create pods in namespace `scripts`; bind the Role of deploy/kubernetes/scripts.yaml, or claims.yaml with a warm pool, to its service account, or correct `script.kubernetes.namespace`: pods is forbidden")
         Retryable { message: "the quota of namespace `scripts` is used up: pods \"x\" is forbidden: exceeded quota: q", wait: None }
-        Refused("there is no namespace `scripts` for pods of scripts: namespaces \"scripts\" not found")
+        Refused("there is no namespace `scripts` for scripts: namespaces \"scripts\" not found")
         Exists
         Retryable { message: "the API server cannot serve now (409): the object has been modified", wait: None }
         Expired

@@ -1,4 +1,5 @@
-//! The log of a pod, to which the supervisor writes what comes of a script, a line for each part.
+//! The log of a pod, or the output of a program in it, to which the supervisor writes what comes of a script, a line for
+//! each part.
 //!
 //! A script can write to it, too: every part is checked and limited.
 
@@ -103,6 +104,16 @@ impl LogReader {
             }
         }
         self.end.is_none()
+    }
+
+    /// Takes what the supervisor writes to its standard error. Returns whether more is wanted.
+    pub(crate) fn take_other(&mut self, bytes: &[u8]) -> bool {
+        let length = bytes.len() as u64;
+        self.is_too_much |= length > self.left;
+        self.left = self.left.saturating_sub(length);
+        let room = LONGEST_OTHER.saturating_sub(self.other.len());
+        self.other.extend(bytes.iter().take(room));
+        !self.is_too_much
     }
 
     /// Whether the supervisor has begun.

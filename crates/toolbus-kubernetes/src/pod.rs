@@ -30,7 +30,7 @@ pub(crate) const EXPIRES: &str = "toolbus.dev/expires";
 /// The only container.
 pub(crate) const CONTAINER: &str = "script";
 /// Where the container can write.
-const WORK: &str = "/work";
+pub(crate) const WORK: &str = "/work";
 /// Longest name of a pod, which is that of its host, too.
 const MAX_NAME: usize = 63;
 /// Longest value of a label.
@@ -80,15 +80,8 @@ impl PodTemplate {
     ///
     /// If the script with its input and files is larger than [`MAX_JOB`].
     pub(crate) fn pod(&self, script: &Script, random: Random) -> Result<Pod, ScriptTooLarge> {
-        let lifetime = script.deadline.saturating_duration_since(Clock::SYSTEM.now()) + GRACE;
-        let expires = Clock::SYSTEM.since_epoch() + lifetime;
-        let labels = [(APP.0, APP.1.to_owned()), (MANAGED.0, MANAGED.1.to_owned()), (CALL_ID, label(&script.call_id))];
-        let metadata = ObjectMeta {
-            name: Some(name(&script.call_id, random)),
-            labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
-            annotations: Some(BTreeMap::from([(EXPIRES.to_owned(), expires.as_secs().to_string())])),
-            ..ObjectMeta::default()
-        };
+        let lifetime = lifetime(script);
+        let metadata = metadata(script, lifetime, random);
         let user = FIRST_USER + i64::try_from(random.bits() % u128::from(USERS)).unwrap_or_default();
         let work = Volume {
             name: "work".to_owned(),
@@ -117,7 +110,8 @@ impl PodTemplate {
     }
 
     fn container(&self, script: &Script) -> Result<Container, ScriptTooLarge> {
-        let parts = parts(&self.job(script))?;
+        // In JSON it stands in strings alone. Kubernetes would replace `$(NAME)` and `$$` in a variable.
+        let parts = parts(&self.job(script, Some(self.limits.processes)).replace('$', "\\u0024"))?;
         let variable = |name: String, value: String| EnvVar { name, value: Some(value), ..EnvVar::default() };
         let count = variable("TOOLBUS_JOB_PARTS".to_owned(), parts.len().to_string());
         let parts = parts.into_iter().enumerate().map(|(at, part)| variable(format!("TOOLBUS_JOB_{at}"), part));
@@ -153,9 +147,9 @@ impl PodTemplate {
         })
     }
 
-    /// What the supervisor has to do, as JSON.
-    fn job(&self, script: &Script) -> String {
-        let Limits { output, artifacts, processes, open_files, file_size, .. } = self.limits;
+    /// What the supervisor has to do, as JSON; with at most so many processes, where its user has no others.
+    pub(crate) fn job(&self, script: &Script, processes: Option<u64>) -> String {
+        let Limits { output, artifacts, open_files, file_size, .. } = self.limits;
         let files: BTreeMap<&str, String> =
             script.files.iter().map(|(name, bytes)| (name.as_str(), STANDARD.encode(bytes))).collect();
         let variables: BTreeMap<&str, &str> =
@@ -175,8 +169,7 @@ impl PodTemplate {
                 "file_size": file_size,
             },
         });
-        // In JSON it stands in strings alone. Kubernetes would replace `$(NAME)` and `$$` in a variable.
-        job.to_string().replace('$', "\\u0024")
+        job.to_string()
     }
 
     /// The most bytes of log that a script can need: both streams and the files, in Base64, with what is around them.
@@ -186,7 +179,7 @@ impl PodTemplate {
 }
 
 /// What the container runs.
-const SUPERVISOR: &str = include_str!("supervisor.py");
+pub(crate) const SUPERVISOR: &str = include_str!("supervisor.py");
 
 /// The job in parts that fit into variables.
 fn parts(job: &str) -> Result<Vec<String>, ScriptTooLarge> {
@@ -200,6 +193,23 @@ fn parts(job: &str) -> Result<Vec<String>, ScriptTooLarge> {
         rest = after;
     }
     Ok(parts)
+}
+
+/// Time for which what is made for a script may exist.
+pub(crate) fn lifetime(script: &Script) -> Duration {
+    script.deadline.saturating_duration_since(Clock::SYSTEM.now()) + GRACE
+}
+
+/// The metadata of what is made for a script: its name, what it is swept by, and the call.
+pub(crate) fn metadata(script: &Script, lifetime: Duration, random: Random) -> ObjectMeta {
+    let expires = Clock::SYSTEM.since_epoch() + lifetime;
+    let labels = [(APP.0, APP.1.to_owned()), (MANAGED.0, MANAGED.1.to_owned()), (CALL_ID, label(&script.call_id))];
+    ObjectMeta {
+        name: Some(name(&script.call_id, random)),
+        labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+        annotations: Some(BTreeMap::from([(EXPIRES.to_owned(), expires.as_secs().to_string())])),
+        ..ObjectMeta::default()
+    }
 }
 
 /// A name that no other pod has: the beginning of the call's id, as far as a name may have it, and a random part.

@@ -1,23 +1,28 @@
-//! The runner of scripts in pods.
+//! The runner of scripts in pods: those that it makes, or those of a warm pool.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DynamicObject;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::ApiResource;
 use kube::{Api, Client, Config};
 use toolbus_sandbox::Watcher;
 use toolbus_scripts::config::KubernetesConfig;
 use toolbus_scripts::packages::PackageError;
 use toolbus_scripts::runner::{Finished, RunFailure, Runner, RunnerStatus, Script};
 
-use crate::cleanup::PodCleaner;
+use crate::claim::WarmPool;
+use crate::cleanup::ObjectCleaner;
 use crate::failure::ApiFailure;
 use crate::pod::PodTemplate;
 use crate::run::PodRuns;
+use crate::watch::Objects;
 
-/// Runs each script in a pod of its own.
+/// Runs each script in a pod of its own, which it makes, or gets from a warm pool.
 pub struct KubernetesRunner {
     runs: PodRuns,
 }
@@ -45,24 +50,40 @@ pub enum ClusterError {
 }
 
 impl KubernetesRunner {
-    /// Connects to the cluster, and deletes the pods that earlier daemons have left. An API server that is away is tried
+    /// Connects to the cluster, and deletes what earlier daemons have left. An API server that is away is tried
     /// again by each script.
     ///
     /// # Errors
     ///
-    /// If the configuration leads to no cluster, or the API server refuses to list pods.
+    /// If the configuration leads to no cluster, or the API server refuses to list pods or claims.
     pub async fn start(config: &KubernetesConfig, template: PodTemplate) -> Result<Self, ClusterError> {
         let namespace: Arc<str> = config.namespace.as_str().into();
-        let pods = Api::namespaced(client(config.kubeconfig.as_deref()).await?, &namespace);
-        let cleaner = PodCleaner::new(pods.clone(), Arc::clone(&namespace));
+        let client = client(config.kubeconfig.as_deref()).await?;
+        let pods = Objects {
+            api: Api::namespaced(client.clone(), &namespace),
+            resource: "pods",
+            namespace: Arc::clone(&namespace),
+        };
+        let warm_pool = config.warm_pool.as_deref().map(|name| WarmPool::new(&client, &namespace, name));
+        let cleaner = ObjectCleaner::new(match &warm_pool {
+            Some(pool) => pool.claims.clone(),
+            None => {
+                let kind = ApiResource::erase::<Pod>(&());
+                let api: Api<DynamicObject> = Api::namespaced_with(client, &namespace, &kind);
+                Objects { api, resource: pods.resource, namespace: Arc::clone(&namespace) }
+            }
+        });
         match cleaner.sweep().await {
             Ok(()) => {}
             Err(failure @ ApiFailure::Refused(_)) => return Err(ClusterError::Refused(failure)),
-            Err(failure) => tracing::warn!(error = %failure, "pods of scripts cannot be swept"),
+            Err(failure) => tracing::warn!(error = %failure, "what scripts have left cannot be swept"),
         }
         cleaner.start();
-        tracing::info!(%namespace, image = template.image, "scripts run in pods");
-        Ok(Self { runs: PodRuns { pods, namespace, template, cleaner } })
+        match &warm_pool {
+            Some(pool) => tracing::info!(%namespace, warm_pool = pool.name, "scripts run in sandboxes of a warm pool"),
+            None => tracing::info!(%namespace, image = template.image, "scripts run in pods"),
+        }
+        Ok(Self { runs: PodRuns { pods, warm_pool, template, cleaner } })
     }
 
     async fn run_script(&self, script: Script, watcher: Option<&Watcher>) -> Result<Finished, RunFailure> {
@@ -106,7 +127,11 @@ impl Runner for KubernetesRunner {
         RunnerStatus {
             runner: "kubernetes",
             level: None,
-            layers: vec!["namespaces", "seccomp", "cgroups"],
+            layers: match &self.runs.warm_pool {
+                // Of the rest the pool's template decides.
+                Some(_) => vec!["namespaces", "cgroups"],
+                None => vec!["namespaces", "seccomp", "cgroups"],
+            },
             python: None,
             warm: 0,
             mode: None,

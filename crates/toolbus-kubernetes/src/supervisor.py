@@ -1,5 +1,5 @@
-# The first process of a pod: runs one script, and writes what comes of it to the log of the container, a line for each
-# part, which `log.rs` reads. It keeps the limits that a pod does not have. A script that interferes with it changes its
+# The first process of a pod, or one that is started in a sandbox: runs one script, and writes what comes of it to its
+# standard output, a line for each part, which `log.rs` reads. It keeps the limits that a pod does not have. A script that interferes with it changes its
 # own result, and nothing else.
 import base64
 import json
@@ -27,8 +27,11 @@ def say(kind, *parts):
 
 
 def job():
-    count = int(os.environ.pop("TOOLBUS_JOB_PARTS"))
-    return json.loads("".join(os.environ.pop(f"TOOLBUS_JOB_{at}") for at in range(count)))
+    count = os.environ.pop("TOOLBUS_JOB_PARTS", None)
+    if count is None:
+        # Its end is known by its length: not every connection can tell the end of the input.
+        return json.loads(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
+    return json.loads("".join(os.environ.pop(f"TOOLBUS_JOB_{at}") for at in range(int(count))))
 
 
 def prepare(work, job):
@@ -64,13 +67,14 @@ def environment(work, job, progress):
 
 def limit(limits):
     def apply():
-        # The kernel counts the processes of a user; each pod has a user of its own.
         sizes = {
-            resource.RLIMIT_NPROC: limits["processes"] + 2,
             resource.RLIMIT_NOFILE: limits["open_files"],
             resource.RLIMIT_FSIZE: limits["file_size"],
             resource.RLIMIT_CORE: 0,
         }
+        # The kernel counts the processes of a user; each pod has a user of its own, and sandboxes of a pool have not.
+        if limits["processes"] is not None:
+            sizes[resource.RLIMIT_NPROC] = limits["processes"] + 2
         for kind, size in sizes.items():
             _, hard = resource.getrlimit(kind)
             size = size if hard == resource.RLIM_INFINITY else min(size, hard)

@@ -1,13 +1,15 @@
-//! Follows one pod by a watch, which is opened again when it ends.
+//! Follows one object by a watch, which is opened again when it ends.
 
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{WatchEvent, WatchParams};
-use kube::{Api, Error};
+use kube::{Api, Error, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
 use crate::failure::{ApiFailure, ApiRequest};
@@ -19,14 +21,22 @@ const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
 /// Time that the API server has for one request.
 pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(10);
 
-/// The states of one pod, as they change.
-pub(crate) struct PodWatch<'a> {
-    pods: &'a Api<Pod>,
-    namespace: &'a str,
+/// The objects of one kind in one namespace.
+#[derive(Clone)]
+pub(crate) struct Objects<K> {
+    pub(crate) api: Api<K>,
+    /// Their kind, as the rules of a Role name it.
+    pub(crate) resource: &'static str,
+    pub(crate) namespace: Arc<str>,
+}
+
+/// The states of one object, as they change.
+pub(crate) struct ObjectWatch<'a, K> {
+    objects: &'a Objects<K>,
     name: &'a str,
     /// What has been seen last; empty: nothing that the API server still knows.
     version: String,
-    events: Option<BoxStream<'static, Result<WatchEvent<Pod>, Error>>>,
+    events: Option<BoxStream<'static, Result<WatchEvent<K>, Error>>>,
     waits: ExponentialBackoff,
 }
 
@@ -54,24 +64,35 @@ pub(crate) async fn request<T>(
     }
 }
 
-impl<'a> PodWatch<'a> {
-    /// Follows a pod from the state that was seen.
-    pub(crate) fn new(pods: &'a Api<Pod>, namespace: &'a str, name: &'a str, seen: &Pod) -> Self {
-        let version = seen.metadata.resource_version.clone().unwrap_or_default();
-        Self { pods, namespace, name, version, events: None, waits: waits() }
+impl<K> Objects<K> {
+    /// A request for them.
+    pub(crate) fn about(&self, verb: &'static str) -> ApiRequest<'_> {
+        self.about_part(verb, self.resource)
     }
 
-    /// The next state; `None`: the pod does not exist any more. Waits for as long as the API server is away.
+    /// A request for a part of one.
+    pub(crate) fn about_part(&self, verb: &'static str, resource: &'static str) -> ApiRequest<'_> {
+        ApiRequest { verb, resource, namespace: &self.namespace }
+    }
+}
+
+impl<'a, K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> ObjectWatch<'a, K> {
+    /// Follows an object from the version that was seen. Without one the first state is the present one.
+    pub(crate) fn new(objects: &'a Objects<K>, name: &'a str, seen: Option<String>) -> Self {
+        Self { objects, name, version: seen.unwrap_or_default(), events: None, waits: waits() }
+    }
+
+    /// The next state; `None`: the object does not exist any more. Waits for as long as the API server is away.
     ///
     /// # Errors
     ///
     /// If the API server refuses the watch.
-    pub(crate) async fn next(&mut self) -> Result<Option<Pod>, ApiFailure> {
+    pub(crate) async fn next(&mut self) -> Result<Option<K>, ApiFailure> {
         loop {
             match self.attempt().await {
-                Ok(Some(pod)) => {
+                Ok(Some(object)) => {
                     self.waits = waits();
-                    return Ok(pod);
+                    return Ok(object);
                 }
                 Ok(None) => {}
                 Err(ApiFailure::Missing) => return Ok(None),
@@ -81,7 +102,12 @@ impl<'a> PodWatch<'a> {
                 }
                 Err(failure @ (ApiFailure::Refused(_) | ApiFailure::Exists)) => return Err(failure),
                 Err(ApiFailure::Retryable { message, wait }) => {
-                    tracing::debug!(pod = self.name, message, "a pod is not watched for a moment");
+                    tracing::debug!(
+                        resource = self.objects.resource,
+                        name = self.name,
+                        message,
+                        "not watched for a moment"
+                    );
                     self.events = None;
                     sleep(wait.or_else(|| self.waits.next()).unwrap_or(REQUEST_TIME)).await;
                 }
@@ -89,20 +115,20 @@ impl<'a> PodWatch<'a> {
         }
     }
 
-    /// One event, or what takes its place: the pod, that there is none any more, or nothing.
-    async fn attempt(&mut self) -> Result<Option<Option<Pod>>, ApiFailure> {
-        let about = |verb| ApiRequest { verb, resource: "pods", namespace: self.namespace };
+    /// One event, or what takes its place: the object, that there is none any more, or nothing.
+    async fn attempt(&mut self) -> Result<Option<Option<K>>, ApiFailure> {
+        let about = |verb| self.objects.about(verb);
         if self.events.is_none() && self.version.is_empty() {
-            let pod = request(about("get"), self.pods.get(self.name)).await?;
-            self.version = pod.metadata.resource_version.clone().unwrap_or_default();
-            return Ok(Some(Some(pod)));
+            let object = request(about("get"), self.objects.api.get(self.name)).await?;
+            self.version = object.resource_version().unwrap_or_default();
+            return Ok(Some(Some(object)));
         }
         let events = match &mut self.events {
             Some(events) => events,
             none => {
                 let params =
                     WatchParams::default().fields(&format!("metadata.name={}", self.name)).timeout(WATCH_SECONDS);
-                let events = request(about("watch"), self.pods.watch(&params, &self.version)).await?;
+                let events = request(about("watch"), self.objects.api.watch(&params, &self.version)).await?;
                 none.insert(events.boxed())
             }
         };
@@ -111,9 +137,9 @@ impl<'a> PodWatch<'a> {
             return Ok(None);
         };
         match event {
-            Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => {
-                self.version = pod.metadata.resource_version.clone().unwrap_or_default();
-                Ok(Some(Some(pod)))
+            Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
+                self.version = object.resource_version().unwrap_or_default();
+                Ok(Some(Some(object)))
             }
             Some(Ok(WatchEvent::Deleted(_))) => Ok(Some(None)),
             Some(Ok(WatchEvent::Bookmark(bookmark))) => {

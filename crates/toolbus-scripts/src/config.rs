@@ -358,9 +358,13 @@ pub struct KubernetesConfig {
     /// Namespace of the pods, which has nothing else in it.
     #[schemars(length(min = 1, max = 63))]
     pub namespace: String,
-    /// Image of the pods, with Python and all packages that scripts import.
+    /// Image of the pods that are made, with Python and all packages that scripts import.
     #[schemars(length(min = 1, max = 1024))]
     pub image: String,
+    /// Warm pool of agent-sandbox (`SandboxWarmPool`) that has the pods; absent: one is made for each script.
+    #[schemars(length(min = 1, max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm_pool: Option<String>,
     /// File that says how to reach the cluster; absent: the service account of the daemon's pod.
     #[schemars(length(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -369,6 +373,11 @@ pub struct KubernetesConfig {
 
 impl Default for KubernetesConfig {
     fn default() -> Self {
-        Self { namespace: "rockbot-scripts".to_owned(), image: "python:3.12-slim".to_owned(), kubeconfig: None }
+        Self {
+            namespace: "rockbot-scripts".to_owned(),
+            image: "python:3.12-slim".to_owned(),
+            warm_pool: None,
+            kubeconfig: None,
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! What tests share: real servers (a private RabbitMQ node, a cluster of three, a Redis server, a TCP proxy that breaks on
-//! demand, an OTLP receiver), patience, and inputs for parsers.
+//! demand, an OTLP receiver), an API server of Kubernetes that runs pods as processes, patience, and inputs for parsers.
 
 pub mod cluster;
 mod guard;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod log;
 pub mod mutation;
 pub mod other_user;

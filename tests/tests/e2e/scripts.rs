@@ -7,6 +7,7 @@ mod elsewhere;
 mod levels;
 mod life;
 mod memory;
+mod pods;
 mod requests;
 mod seen;
 mod setup;

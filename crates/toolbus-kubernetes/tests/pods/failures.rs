@@ -8,14 +8,14 @@ use toolbus_kubernetes::ClusterError;
 use toolbus_sandbox::{Ending, Stop};
 use toolbus_scripts::requirement::Requirement;
 use toolbus_scripts::runner::{RunFailure, Runner as _, Script};
+use toolbus_testing::kubernetes::{ApiServer, Node, Refusal, ended, refusal, running, waiting};
 use toolbus_testing::patience::eventually;
 
-use crate::api_server::{ApiServer, Node, Refusal, ended, refusal, running, waiting};
 use crate::{Fixture, script, short, start, text};
 
 /// The log of a script that has printed `ok`, without its end.
 const LOG: &[u8] = b"b\no b2sK\n";
-const BUSY: Refusal = refusal(429, "TooManyRequests", "too many requests, please try again later");
+pub(crate) const BUSY: Refusal = refusal(429, "TooManyRequests", "too many requests, please try again later");
 
 /// A node that gives pods these states.
 fn states<const N: usize>(states: [serde_json::Value; N], log: &[u8]) -> Node {
@@ -23,12 +23,12 @@ fn states<const N: usize>(states: [serde_json::Value; N], log: &[u8]) -> Node {
 }
 
 /// What an operator is told of a set-up that lets no script run.
-fn misconfigured(failure: RunFailure) -> String {
+pub(crate) fn misconfigured(failure: RunFailure) -> String {
     let RunFailure::Misconfigured(text) = failure else { panic!("{failure:?}") };
     text
 }
 
-fn not_started(failure: RunFailure) -> String {
+pub(crate) fn not_started(failure: RunFailure) -> String {
     let RunFailure::NotStarted(text) = failure else { panic!("{failure:?}") };
     text
 }
@@ -37,7 +37,7 @@ fn not_started(failure: RunFailure) -> String {
 async fn a_missing_right_names_verb_resource_and_namespace() {
     let fixture = Fixture::new(Node::Runs).await;
     fixture.server.refuse("create", [refusal(403, "Forbidden", "pods is forbidden: User \"x\" cannot create")]);
-    insta::assert_snapshot!(misconfigured(fixture.failure().await), @r#"the daemon may not create pods in namespace `rockbot-scripts`; bind the Role of deploy/kubernetes/scripts.yaml to its service account, or correct `script.kubernetes.namespace`: pods is forbidden: User "x" cannot create"#);
+    insta::assert_snapshot!(misconfigured(fixture.failure().await), @r#"the daemon may not create pods in namespace `rockbot-scripts`; bind the Role of deploy/kubernetes/scripts.yaml, or claims.yaml with a warm pool, to its service account, or correct `script.kubernetes.namespace`: pods is forbidden: User "x" cannot create"#);
     assert_eq!(fixture.server.requests("create"), 1);
     fixture.server.refuse("log", [refusal(403, "Forbidden", "pods \"x\" is forbidden")]);
     let RunFailure::Unavailable(told) = fixture.run(script("import time\ntime.sleep(600)")).await.unwrap_err() else {
@@ -99,7 +99,7 @@ async fn a_pod_whose_creation_was_not_answered_is_used_and_not_made_twice() {
 #[tokio::test]
 async fn a_name_that_is_taken_is_replaced_and_its_pod_is_left_alone() {
     let fixture = Fixture::new(Node::Runs).await;
-    fixture.server.add(json!({"metadata": {"name": "other"}}));
+    fixture.server.add("pods", json!({"metadata": {"name": "other"}}));
     fixture.server.refuse("create", [refusal(409, "AlreadyExists", "pods \"x\" already exists")]);
     assert_eq!(fixture.run(script("print(1)")).await.unwrap().ending, Ending::Exited(0));
     eventually("only the other pod", async || (fixture.server.pods() == ["other"]).then_some(())).await;
@@ -197,9 +197,9 @@ async fn pods_for_which_no_daemon_waits_are_swept_at_the_start() {
             "annotations": {"toolbus.dev/expires": expires.to_string()}}})
     };
     let now = Clock::SYSTEM.since_epoch().as_secs();
-    server.add(pod("left", "toolbus", now - 3600));
-    server.add(pod("of-another-daemon", "toolbus", now + 3600));
-    server.add(pod("of-rockbot", "rockbot", now - 3600));
+    server.add("pods", pod("left", "toolbus", now - 3600));
+    server.add("pods", pod("of-another-daemon", "toolbus", now + 3600));
+    server.add("pods", pod("of-rockbot", "rockbot", now - 3600));
     let _runner = start(&server).await.unwrap();
     assert_eq!(server.pods(), ["of-another-daemon", "of-rockbot"]);
 }

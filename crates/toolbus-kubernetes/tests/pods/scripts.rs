@@ -1,4 +1,4 @@
-//! Scripts that run, in a process that the node of the API server starts for their pod.
+//! Scripts that run, in a process that the node of the API server starts in their pod; most of them in pods of both kinds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,34 +7,36 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use toolbus_sandbox::{Ending, Stop, Watcher, Written};
-use toolbus_scripts::runner::{Runner as _, Script, StartKind};
+use toolbus_scripts::runner::{Runner as _, Script};
+use toolbus_testing::kubernetes::Node;
 use toolbus_testing::patience::eventually;
 
-use crate::api_server::Node;
 use crate::{Fixture, script, text};
 
 #[tokio::test]
 async fn a_script_runs_in_a_pod_and_what_it_wrote_and_left_comes_back() {
-    let fixture = Fixture::new(Node::Runs).await;
-    let source = "import os, sys\nprint(os.environ['ROCKBOT_INPUT'], open('a.csv').read(), '$(HOME) $$')\n\
+    for fixture in Fixture::of_each_kind().await {
+        let source = "import os, sys\nprint(os.environ['ROCKBOT_INPUT'], open('a.csv').read(), '$(HOME) $$')\n\
                   print('err', file=sys.stderr)\nopen('here.txt', 'w').close()\n\
                   open(os.environ['TOOLBUS_OUTPUT'] + '/b.bin', 'wb').write(bytes(range(256)))\nsys.exit(3)";
-    let files = vec![("a.csv".to_owned(), Bytes::from_static(b"1,2"))];
-    let outcome = fixture.run(Script { input: Some("ä$".to_owned()), files, ..script(source) }).await.unwrap();
-    assert_eq!(outcome.ending, Ending::Exited(3), "{outcome:?}");
-    assert_eq!((text(&outcome.stdout.bytes), text(&outcome.stderr.bytes)), ("ä$ 1,2 $(HOME) $$\n", "err\n"));
-    let [file] = &*outcome.artifacts else { panic!("one file: {outcome:?}") };
-    assert_eq!((&*file.name, &*file.bytes), ("b.bin", &*(0..=255).collect::<Vec<u8>>()));
-    assert_eq!((outcome.usage, outcome.left_out, &*outcome.not_returned), (None, 0, &["here.txt".to_owned()][..]));
-    fixture.server.is_empty().await;
+        let files = vec![("a.csv".to_owned(), Bytes::from_static(b"1,2"))];
+        let outcome = fixture.run(Script { input: Some("ä$".to_owned()), files, ..script(source) }).await.unwrap();
+        assert_eq!(outcome.ending, Ending::Exited(3), "{outcome:?}");
+        assert_eq!((text(&outcome.stdout.bytes), text(&outcome.stderr.bytes)), ("ä$ 1,2 $(HOME) $$\n", "err\n"));
+        let [file] = &*outcome.artifacts else { panic!("one file: {outcome:?}") };
+        assert_eq!((&*file.name, &*file.bytes), ("b.bin", &*(0..=255).collect::<Vec<u8>>()));
+        assert_eq!((outcome.usage, outcome.left_out, &*outcome.not_returned), (None, 0, &["here.txt".to_owned()][..]));
+        fixture.server.is_empty().await;
+    }
 }
 
 #[tokio::test]
 async fn the_value_of_the_last_expression_comes_back() {
-    let fixture = Fixture::new(Node::Runs).await;
-    let finished = fixture.runner.run(script("x = 20\nx + 1")).await.unwrap();
-    assert_eq!((finished.value.as_deref(), finished.start), (Some("21"), StartKind::Cold));
-    assert_eq!(finished.outcome.artifacts, []);
+    for fixture in Fixture::of_each_kind().await {
+        let finished = fixture.runner.run(script("x = 20\nx + 1")).await.unwrap();
+        assert_eq!(finished.value.as_deref(), Some("21"));
+        assert_eq!(finished.outcome.artifacts, []);
+    }
 }
 
 #[tokio::test]
@@ -49,71 +51,76 @@ async fn a_large_script_and_its_input_travel_without_other_rights() {
 
 #[tokio::test]
 async fn lines_and_reports_of_progress_come_while_a_script_runs() {
-    let fixture = Fixture::new(Node::Runs).await;
-    let source = "import os, time\nprint('begun')\n\
+    for fixture in Fixture::of_each_kind().await {
+        let source = "import os, time\nprint('begun')\n\
                   os.write(int(os.environ['TOOLBUS_PROGRESS_FD']), b'{\"progress\": 1}\\n')\ntime.sleep(600)";
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let watcher: Watcher = {
-        let seen = Arc::clone(&seen);
-        Arc::new(move |written| {
-            seen.lock().push(match written {
-                Written::Stdout(bytes) => text(bytes).to_owned(),
-                Written::Progress(line) => line.to_owned(),
-            });
-        })
-    };
-    let mut run = fixture.runner.run_watched(script(source), Some(&watcher));
-    let both = eventually("both parts", async || (seen.lock().len() == 2).then_some(()));
-    tokio::select! {
-        result = &mut run => panic!("it has ended: {result:?}"),
-        () = both => {}
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let watcher: Watcher = {
+            let seen = Arc::clone(&seen);
+            Arc::new(move |written| {
+                seen.lock().push(match written {
+                    Written::Stdout(bytes) => text(bytes).to_owned(),
+                    Written::Progress(line) => line.to_owned(),
+                });
+            })
+        };
+        let mut run = fixture.runner.run_watched(script(source), Some(&watcher));
+        let both = eventually("both parts", async || (seen.lock().len() == 2).then_some(()));
+        tokio::select! {
+            result = &mut run => panic!("it has ended: {result:?}"),
+            () = both => {}
+        }
+        let mut parts = seen.lock().clone();
+        parts.sort();
+        assert_eq!(parts, ["begun\n", "{\"progress\": 1}"]);
+        // The runner deletes the pod of a run that is dropped.
+        drop(run);
+        fixture.server.is_empty().await;
     }
-    let mut parts = seen.lock().clone();
-    parts.sort();
-    assert_eq!(parts, ["begun\n", "{\"progress\": 1}"]);
-    // The runner deletes the pod of a run that is dropped.
-    drop(run);
-    fixture.server.is_empty().await;
 }
 
 #[tokio::test]
 async fn a_script_that_takes_too_long_is_stopped_with_what_it_wrote_until_then() {
-    let fixture = Fixture::new(Node::Runs).await;
-    let slow = Script { time: Duration::from_secs(2), ..script("import time\nprint('begun')\ntime.sleep(600)") };
-    let outcome = fixture.run(slow).await.unwrap();
-    assert_eq!((outcome.ending, text(&outcome.stdout.bytes)), (Ending::Stopped(Stop::Time), "begun\n"));
-    fixture.server.is_empty().await;
+    for fixture in Fixture::of_each_kind().await {
+        let slow = Script { time: Duration::from_secs(2), ..script("import time\nprint('begun')\ntime.sleep(600)") };
+        let outcome = fixture.run(slow).await.unwrap();
+        assert_eq!((outcome.ending, text(&outcome.stdout.bytes)), (Ending::Stopped(Stop::Time), "begun\n"));
+        fixture.server.is_empty().await;
+    }
 }
 
 #[tokio::test]
 async fn a_script_that_prints_too_much_is_stopped() {
-    let fixture = Fixture::new(Node::Runs).await;
-    let outcome = fixture.run(script("while True: print('x' * 1000)")).await.unwrap();
-    assert_eq!(outcome.ending, Ending::Stopped(Stop::Output));
-    assert_eq!(outcome.stdout.bytes.len() as u64, crate::OUTPUT);
+    for fixture in Fixture::of_each_kind().await {
+        let outcome = fixture.run(script("while True: print('x' * 1000)")).await.unwrap();
+        assert_eq!(outcome.ending, Ending::Stopped(Stop::Output));
+        assert_eq!(outcome.stdout.bytes.len() as u64, crate::OUTPUT);
+    }
 }
 
 #[tokio::test]
 async fn a_signal_ends_a_script_as_it_does_elsewhere() {
-    let fixture = Fixture::new(Node::Runs).await;
-    let outcome = fixture.run(script("import os\nos.kill(os.getpid(), 11)")).await.unwrap();
-    assert_eq!(outcome.ending, Ending::Signalled(11));
+    for fixture in Fixture::of_each_kind().await {
+        let outcome = fixture.run(script("import os\nos.kill(os.getpid(), 11)")).await.unwrap();
+        assert_eq!(outcome.ending, Ending::Signalled(11));
+    }
 }
 
 #[tokio::test]
 async fn a_run_that_is_dropped_leaves_no_pod() {
-    let fixture = Fixture::new(Node::Runs).await;
-    let mut run = fixture.runner.run(script("import time\ntime.sleep(600)"));
-    tokio::select! {
-        result = &mut run => panic!("it has ended: {result:?}"),
-        () = eventually("a pod", async || (!fixture.server.pods().is_empty()).then_some(())) => {}
+    for fixture in Fixture::of_each_kind().await {
+        let mut run = fixture.runner.run(script("import time\ntime.sleep(600)"));
+        tokio::select! {
+            result = &mut run => panic!("it has ended: {result:?}"),
+            () = eventually("a pod", async || (!fixture.server.pods().is_empty()).then_some(())) => {}
+        }
+        drop(run);
+        fixture.server.is_empty().await;
+        // One that has not begun makes none.
+        let _ = fixture.runner.run(script("pass")).now_or_never();
+        fixture.runner.shutdown().await;
+        assert_eq!(fixture.server.pods(), [""; 0]);
     }
-    drop(run);
-    fixture.server.is_empty().await;
-    // One that has not begun makes none.
-    let _ = fixture.runner.run(script("pass")).now_or_never();
-    fixture.runner.shutdown().await;
-    assert_eq!(fixture.server.pods(), [""; 0]);
 }
 
 #[tokio::test]
@@ -137,16 +144,18 @@ async fn a_watch_that_is_cut_off_is_opened_again() {
 
 #[tokio::test]
 async fn what_a_script_writes_to_the_log_itself_changes_only_its_own_result() {
-    let fixture = Fixture::new(Node::Runs).await;
-    // To the log of the container, past the supervisor: too long, no part, a file elsewhere, and much too much.
-    let log = "import os\nstatus = dict(line.split(':', 1) for line in open('/proc/self/status'))\n\
+    for fixture in Fixture::of_each_kind().await {
+        // To the log of the container, past the supervisor: too long, no part, a file elsewhere, and much too much.
+        let log = "import os\nstatus = dict(line.split(':', 1) for line in open('/proc/self/status'))\n\
                log = os.open(f'/proc/{status[\"PPid\"].strip()}/fd/1', os.O_WRONLY)\n";
-    let source =
-        format!("{log}os.write(log, b'x' * 100000 + b'\\nf Li4vZXRjL3Bhc3N3ZA==\\nd eHg=\\no !!\\n')\nprint('still')");
-    let outcome = fixture.run(script(&source)).await.unwrap();
-    assert_eq!((outcome.ending, text(&outcome.stdout.bytes)), (Ending::Exited(0), "still\n"));
-    assert_eq!(outcome.artifacts, []);
-    let flood = format!("{log}while True: os.write(log, b'x' * 10000 + b'\\n')");
-    assert_eq!(fixture.run(script(&flood)).await.unwrap().ending, Ending::Stopped(Stop::Output));
-    fixture.server.is_empty().await;
+        let source = format!(
+            "{log}os.write(log, b'x' * 100000 + b'\\nf Li4vZXRjL3Bhc3N3ZA==\\nd eHg=\\no !!\\n')\nprint('still')"
+        );
+        let outcome = fixture.run(script(&source)).await.unwrap();
+        assert_eq!((outcome.ending, text(&outcome.stdout.bytes)), (Ending::Exited(0), "still\n"));
+        assert_eq!(outcome.artifacts, []);
+        let flood = format!("{log}while True: os.write(log, b'x' * 10000 + b'\\n')");
+        assert_eq!(fixture.run(script(&flood)).await.unwrap().ending, Ending::Stopped(Stop::Output));
+        fixture.server.is_empty().await;
+    }
 }

@@ -175,8 +175,11 @@ fn scripts(config: &Config) -> String {
         RunnerKind::Sandbox => format!("in the sandbox, \"{}\" at least", script.sandbox.require),
         RunnerKind::Local => "kept in by nothing".to_owned(),
         RunnerKind::Kubernetes => {
-            let KubernetesConfig { namespace, image, .. } = &script.kubernetes;
-            format!("in pods of {image} in namespace `{namespace}`")
+            let KubernetesConfig { namespace, image, warm_pool, .. } = &script.kubernetes;
+            match warm_pool {
+                Some(pool) => format!("in sandboxes of the warm pool `{pool}` in namespace `{namespace}`"),
+                None => format!("in pods of {image} in namespace `{namespace}`"),
+            }
         }
     };
     let longest = script.longest(config.invoke.max_timeout).as_secs_f64();
@@ -247,6 +250,8 @@ mod tests {
         assert_eq!(told(&script), "kept in by nothing; 30s by default, 120s at most");
         script.runner = RunnerKind::Kubernetes;
         insta::assert_snapshot!(told(&script), @"in pods of python:3.12-slim in namespace `rockbot-scripts`; 30s by default, 120s at most");
+        script.kubernetes.warm_pool = Some("python".to_owned());
+        insta::assert_snapshot!(told(&script), @"in sandboxes of the warm pool `python` in namespace `rockbot-scripts`; 30s by default, 120s at most");
     }
 
     #[test]

@@ -143,6 +143,18 @@ impl RuleChecker<'_> {
             let what = "no name of an image; expected one such as \"python:3.12-slim\", or \"registry/name@sha256:…\"";
             self.tell(&["script.kubernetes.image"], what);
         }
+        let is_fit = |character: char| is_fit(character) || character == '.';
+        let is_end = |character: char| !character.is_ascii_alphanumeric();
+        let pool = script.kubernetes.warm_pool.as_deref();
+        if pool.is_some_and(|pool| !pool.chars().all(is_fit) || pool.starts_with(is_end) || pool.ends_with(is_end)) {
+            let what =
+                "no name of a SandboxWarmPool; expected lower-case letters, digits, `-` and `.`, such as \"python\"";
+            self.tell(&["script.kubernetes.warm_pool"], what);
+        }
+        if pool.is_some() && self.tree.get(&path("script.kubernetes.image")).is_some() {
+            let what = "has no effect with `warm_pool`, whose SandboxTemplate names the image; leave it out";
+            self.tell(&["script.kubernetes.image", "script.kubernetes.warm_pool"], what);
+        }
         if !script.packages.allow.is_empty() {
             self.tell(
                 &["script.packages.allow"],

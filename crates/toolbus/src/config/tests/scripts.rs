@@ -61,6 +61,13 @@ fn pods_have_a_namespace_and_an_image_and_install_nothing() {
     a.toml:5:13: `script.kubernetes.namespace`: no name of a namespace; expected lower-case letters, digits and `-` within, such as "rockbot-scripts"
     a.toml:6:9: `script.kubernetes.image`: no name of an image; expected one such as "python:3.12-slim", or "registry/name@sha256:…"
     "#);
+    let pool = "[script]\nrunner = 'kubernetes'\n[script.kubernetes]\nimage = 'python'\nwarm_pool = 'Python_'";
+    let told = problems(pool);
+    let told: Vec<&str> = told.lines().filter(|line| !line.contains("built without")).collect();
+    insta::assert_snapshot!(told.join("\n"), @r#"
+    a.toml:4:9: `script.kubernetes.image`: has no effect with `warm_pool`, whose SandboxTemplate names the image; leave it out
+    a.toml:5:13: `script.kubernetes.warm_pool`: no name of a SandboxWarmPool; expected lower-case letters, digits, `-` and `.`, such as "python"
+    "#);
     let right = "[script]\nrunner = 'kubernetes'\n[script.kubernetes]\nnamespace = 'scripts'";
     match load(&[right], &[], &[]) {
         Ok(loaded) => assert_eq!(loaded.config.script.unwrap().kubernetes.image, "python:3.12-slim"),
