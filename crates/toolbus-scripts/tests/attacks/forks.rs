@@ -259,7 +259,7 @@ async fn a_template_that_enters_the_cgroup_of_a_fork_is_ended_before_the_next() 
     let sandbox = Sandbox::with_helper(helper(), Level::Full).unwrap();
     // Where no fork is given the files, there is nothing to enter by.
     let moves = forks_move_themselves(&sandbox);
-    let before = "        child = posix.fork()\n";
+    let before = "        child = fork()\n";
     assert!(FORK.contains(before));
     let enter = "        for mover in given[6:8] if message[1] else []:\n            posix.write(mover, b\"0\")\n";
     let plan = template(&FORK.replace(before, &format!("{enter}{before}"))).await;
@@ -286,14 +286,14 @@ async fn a_fork_that_is_not_confined_gets_no_script() {
     let omitted = [
         ("    posix.setresuid(USER, USER, USER)\n", "Uid"),
         ("    posix.setresgid(USER, USER, USER)\n", "Gid"),
-        ("    checked(ctypes, libc.capset(header, (ctypes.c_uint32 * 6)()))\n", "Cap"),
+        ("    checked(ctypes, libc.capset(Header(CAPABILITY_VERSION_3, 0), Capabilities()))\n", "Cap"),
         (
             "    checked(ctypes, libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))\n",
             "Seccomp_filters",
         ),
         ("    for mover in movers:\n        posix.write(mover, b\"0\")\n", "its cgroup"),
         ("        checked(ctypes, libc.setns(namespace, 0))\n", ""),
-        ("    for _ in range(2):\n        if posix.fork():\n            posix._exit(0)\n", ""),
+        ("    if fork() or posix.fork():\n        posix._exit(0)\n", ""),
     ];
     // Where the daemon may not change users, forks have the one of their template.
     let (has_users, moves) = (is_root(), forks_move_themselves(&sandbox));
