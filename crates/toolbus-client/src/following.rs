@@ -272,7 +272,7 @@ impl RefreshReasons {
 async fn refresh(daemons: &RemoteDaemons, server: &Arc<str>) {
     let client = daemons.client();
     let connection = client.state().borrow().reconnects;
-    if daemons.is_announced(server, connection) {
+    if daemons.was_asked_for(server, connection) {
         return;
     }
     let body = McpMetadataRefreshRequest { server_name: Some(server.as_ref().to_owned()) };
@@ -286,7 +286,7 @@ async fn refresh(daemons: &RemoteDaemons, server: &Arc<str>) {
         }
         Ok(()) => {}
     }
-    daemons.note_announced(server, connection);
+    daemons.note_asked_for(server, connection);
 }
 
 async fn answer(

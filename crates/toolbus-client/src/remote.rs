@@ -33,7 +33,7 @@ struct RemoteParts {
     /// Counts calls that other daemons refused although the definitions here allowed them.
     refused: watch::Sender<u64>,
     /// MCP servers that bridges were asked to announce, each with the number of the connection to the broker.
-    announced: Mutex<HashMap<Arc<str>, u64>>,
+    asked: Mutex<HashMap<Arc<str>, u64>>,
 }
 
 /// Runs one tool of another daemon.
@@ -60,8 +60,8 @@ impl RemoteDaemons {
     /// is read, in bytes.
     #[must_use]
     pub fn new(bus: Arc<dyn Bus>, name: String, login: Option<String>, max_answer: usize) -> Self {
-        let (client, refused, announced) = (OnceLock::new(), watch::Sender::new(0), Mutex::default());
-        Self { parts: Arc::new(RemoteParts { bus, name, login, max_answer, client, refused, announced }) }
+        let (client, refused, asked) = (OnceLock::new(), watch::Sender::new(0), Mutex::default());
+        Self { parts: Arc::new(RemoteParts { bus, name, login, max_answer, client, refused, asked }) }
     }
 
     /// What runs a tool of the daemon that takes calls from `topic`. `name` is the one by which it is called here, `effect`
@@ -90,12 +90,12 @@ impl RemoteDaemons {
     }
 
     /// Whether bridges were asked to announce an MCP server over this connection to the broker.
-    pub(crate) fn is_announced(&self, server: &Arc<str>, connection: u64) -> bool {
-        self.parts.announced.lock().get(server) == Some(&connection)
+    pub(crate) fn was_asked_for(&self, server: &Arc<str>, connection: u64) -> bool {
+        self.parts.asked.lock().get(server) == Some(&connection)
     }
 
-    pub(crate) fn note_announced(&self, server: &Arc<str>, connection: u64) {
-        self.parts.announced.lock().insert(Arc::clone(server), connection);
+    pub(crate) fn note_asked_for(&self, server: &Arc<str>, connection: u64) {
+        self.parts.asked.lock().insert(Arc::clone(server), connection);
     }
 
     /// The daemon itself, as it asks others: an agent of its name, if that is the name of one.

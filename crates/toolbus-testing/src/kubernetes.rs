@@ -31,8 +31,8 @@ use tokio::sync::watch;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 pub use agent_sandbox::{bound, ready};
+pub use cluster::{ApiRefusal, Node, refusal};
 use cluster::{Cluster, Key, Shared};
-pub use cluster::{Node, Refusal, refusal};
 pub use node::{ended, running, waiting};
 
 use crate::patience::eventually;
@@ -87,7 +87,7 @@ impl ApiServer {
     }
 
     /// Refuses the next requests of this verb.
-    pub fn refuse(&self, verb: &'static str, refusals: impl IntoIterator<Item = Refusal>) {
+    pub fn refuse(&self, verb: &'static str, refusals: impl IntoIterator<Item = ApiRefusal>) {
         self.shared.cluster.lock().refusals.entry(verb).or_default().extend(refusals);
     }
 
@@ -326,7 +326,7 @@ async fn log(
     Body::from_stream(parts).into_response()
 }
 
-fn failure(refusal: &Refusal) -> Response {
+fn failure(refusal: &ApiRefusal) -> Response {
     let details = refusal.retry_after.map(|seconds| json!({"retryAfterSeconds": seconds}));
     let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": refusal.code,
         "reason": refusal.reason, "message": refusal.message, "details": details.unwrap_or_else(|| json!({}))});

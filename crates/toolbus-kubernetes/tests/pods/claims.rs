@@ -7,13 +7,13 @@ use toolbus_core::Clock;
 use toolbus_kubernetes::ClusterError;
 use toolbus_sandbox::{Ending, Stop};
 use toolbus_scripts::runner::{RunFailure, Runner as _, Script, StartKind};
-use toolbus_testing::kubernetes::{ApiServer, Node, Refusal, bound, ready, refusal};
+use toolbus_testing::kubernetes::{ApiRefusal, ApiServer, Node, bound, ready, refusal};
 use toolbus_testing::patience::{at_most, eventually};
 
 use crate::failures::{BUSY, misconfigured, not_started};
 use crate::{Fixture, PATIENCE, script, short, start_with, text};
 
-const NO_KIND: Refusal = refusal(404, "NotFound", "404 page not found");
+const NO_KIND: ApiRefusal = refusal(404, "NotFound", "404 page not found");
 
 async fn with_states<const N: usize>(states: [Value; N]) -> Fixture {
     Fixture::with_pool(Node::States(states.into(), Vec::new())).await

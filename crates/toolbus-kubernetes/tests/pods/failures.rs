@@ -8,14 +8,14 @@ use toolbus_kubernetes::ClusterError;
 use toolbus_sandbox::{Ending, Stop};
 use toolbus_scripts::requirement::Requirement;
 use toolbus_scripts::runner::{RunFailure, Runner as _, Script};
-use toolbus_testing::kubernetes::{ApiServer, Node, Refusal, ended, refusal, running, waiting};
+use toolbus_testing::kubernetes::{ApiRefusal, ApiServer, Node, ended, refusal, running, waiting};
 use toolbus_testing::patience::eventually;
 
 use crate::{Fixture, script, short, start, text};
 
 /// The log of a script that has printed `ok`, without its end.
 const LOG: &[u8] = b"b\no b2sK\n";
-pub(crate) const BUSY: Refusal = refusal(429, "TooManyRequests", "too many requests, please try again later");
+pub(crate) const BUSY: ApiRefusal = refusal(429, "TooManyRequests", "too many requests, please try again later");
 
 /// A node that gives pods these states.
 fn states<const N: usize>(states: [serde_json::Value; N], log: &[u8]) -> Node {
@@ -70,7 +70,7 @@ async fn a_pod_that_is_refused_is_the_operators_mistake() {
 #[tokio::test]
 async fn a_busy_api_server_is_asked_again() {
     let fixture = Fixture::new(Node::Runs).await;
-    let busy = Refusal { retry_after: Some(1), ..BUSY };
+    let busy = ApiRefusal { retry_after: Some(1), ..BUSY };
     fixture.server.refuse("create", [busy, refusal(500, "InternalError", "etcd"), refusal(409, "Conflict", "quota")]);
     let begun = Clock::SYSTEM.now();
     assert_eq!(fixture.run(script("print(1)")).await.unwrap().ending, Ending::Exited(0));
@@ -89,7 +89,7 @@ async fn an_api_server_that_stays_busy_ends_no_later_than_the_call() {
 #[tokio::test]
 async fn a_pod_whose_creation_was_not_answered_is_used_and_not_made_twice() {
     let fixture = Fixture::new(Node::Runs).await;
-    fixture.server.refuse("create", [Refusal { is_obeyed: true, ..refusal(504, "Timeout", "no answer in time") }]);
+    fixture.server.refuse("create", [ApiRefusal { is_obeyed: true, ..refusal(504, "Timeout", "no answer in time") }]);
     let outcome = fixture.run(script("print('once')")).await.unwrap();
     assert_eq!((outcome.ending, text(&outcome.stdout.bytes)), (Ending::Exited(0), "once\n"));
     assert_eq!((fixture.server.created().len(), fixture.server.requests("create")), (1, 2));

@@ -30,7 +30,7 @@ type Socket = WebSocketStream<TokioIo<Upgraded>>;
 /// A claim, as agent-sandbox takes it.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Claim {
+struct ClaimObject {
     api_version: String,
     kind: String,
     metadata: ObjectMeta,
@@ -40,13 +40,13 @@ struct Claim {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct ClaimSpec {
-    warm_pool_ref: Reference,
+    warm_pool_ref: WarmPoolRef,
     lifecycle: Lifecycle,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Reference {
+struct WarmPoolRef {
     name: String,
 }
 
@@ -66,7 +66,7 @@ enum ShutdownPolicy {
 
 /// Checks that a claim has no other fields than those that it may have.
 pub(super) fn check(posted: &Value) {
-    let known: Claim = serde_json::from_value(posted.clone()).unwrap();
+    let known: ClaimObject = serde_json::from_value(posted.clone()).unwrap();
     assert_eq!(&serde_json::to_value(&known).unwrap(), posted, "the claim is not of the schema");
     assert_eq!((&*known.api_version, &*known.kind), ("extensions.agents.x-k8s.io/v1beta1", "SandboxClaim"));
 }

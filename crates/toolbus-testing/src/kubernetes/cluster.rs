@@ -23,7 +23,7 @@ pub(super) type Key = (&'static str, String);
 
 /// A response that takes the place of the right one.
 #[derive(Debug, Clone)]
-pub struct Refusal {
+pub struct ApiRefusal {
     /// Its HTTP code.
     pub code: u16,
     /// The reason, in one word.
@@ -38,8 +38,8 @@ pub struct Refusal {
 
 /// A response with this code, reason and message.
 #[must_use]
-pub const fn refusal(code: u16, reason: &'static str, message: &'static str) -> Refusal {
-    Refusal { code, reason, message, retry_after: None, is_obeyed: false }
+pub const fn refusal(code: u16, reason: &'static str, message: &'static str) -> ApiRefusal {
+    ApiRefusal { code, reason, message, retry_after: None, is_obeyed: false }
 }
 
 #[derive(Default)]
@@ -50,7 +50,7 @@ pub(super) struct Cluster {
     pub(super) events: Vec<(u64, &'static str, &'static str, Value)>,
     /// Verbs of all requests.
     pub(super) requests: Vec<String>,
-    pub(super) refusals: BTreeMap<&'static str, VecDeque<Refusal>>,
+    pub(super) refusals: BTreeMap<&'static str, VecDeque<ApiRefusal>>,
     pub(super) node: Option<Node>,
     pub(super) created: Vec<Value>,
     pub(super) deleted: Vec<String>,
@@ -82,7 +82,7 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Counts a request, and responds to it in place of what it asks for, if it has to.
-    pub(super) async fn begin(&self, verb: &str) -> Option<Refusal> {
+    pub(super) async fn begin(&self, verb: &str) -> Option<ApiRefusal> {
         let (refusal, is_silent) = {
             let mut cluster = self.cluster.lock();
             cluster.requests.push(verb.to_owned());
