@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::json;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
@@ -23,6 +24,8 @@ use crate::turn;
 const WORKING: usize = 40;
 /// Callers, each with one call at a time.
 const CALLERS: usize = 8;
+/// Time in which nodes that reach each other again are one cluster again.
+const REJOIN_TIME: Duration = Duration::from_secs(60);
 
 /// A cluster with a daemon that is told all of its nodes, and a caller that goes to the nodes from this one on.
 struct Fixture {
@@ -159,7 +162,15 @@ impl Fault {
     async fn heal(self, cluster: &RabbitCluster, leader: usize) {
         match self {
             Self::LeaderKilled => cluster.restart(leader).await,
-            _ => cluster.heal(),
+            _ => {
+                cluster.heal();
+                // Nodes that have seen each other run apart stay so until an operator restarts one.
+                if timeout(REJOIN_TIME, cluster.wait_until_whole()).await.is_err() {
+                    println!("{self:?}: the nodes stayed apart, and the leader is restarted");
+                    cluster.kill(leader);
+                    cluster.restart(leader).await;
+                }
+            }
         }
         cluster.wait_until_whole().await.unwrap();
     }
