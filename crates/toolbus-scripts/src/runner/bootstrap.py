@@ -1,9 +1,9 @@
-# Runs before run.py as `python -I -S -c …`: prepares what a script expects, and waits for one.
+# Runs before run.py as `python -I -S -c …`: prepares what a script expects, and waits for one, or forks for each.
 # Arguments: modules to import before that, the folder of packages, if any, and whether to fork for each script.
 import builtins, gc, posix, sys
 
 
-def wait_for_script():
+def prepare():
     builtins.exit = builtins.quit = sys.exit
     imports, packages, forks = sys.argv[1:4]
     job = posix.environ.pop(b"TOOLBUS_JOB").decode()
@@ -27,7 +27,13 @@ def wait_for_script():
     if not forks:
         # What is there by now stays until the end: no collection needs to look at it.
         gc.freeze()
-    posix.write(4, fork_for_scripts(posix.getcwd()) if forks else b".")
+    if forks:
+        fork_for_scripts(posix.getcwd(), lambda own: end(run, *await_script(job, own)))
+    return await_script(job, b".")
+
+
+def await_script(job, ready):
+    posix.write(4, ready)
     posix.close(4)
     gone = not posix.read(3, 1)
     posix.close(3)

@@ -24,7 +24,7 @@ posix.dup2(nothing, 0)
 posix.close(nothing)
 exec(code)
 del length, code, nothing
-end(run, *wait_for_script())
+end(run, *prepare())
 ";
 /// Variables that keep libraries from starting threads when they are imported, and have them linked at once and not in each
 /// fork. No script sees them.

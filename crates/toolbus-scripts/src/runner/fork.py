@@ -5,6 +5,9 @@ LANDLOCK_RESTRICT_SELF = 446
 CAPABILITY_VERSION_3 = 0x20080522
 FIRST_FREE, ABOVE_GIVEN, USER, INIT = 6, 20, 1000, 1
 LONGEST, MOST_DESCRIPTORS = 65536, 16
+CLONE_VM, CLONE_VFORK, SIGCHLD = 0x100, 0x4000, 17
+# Part of its stack that each process has which shares its memory.
+PART = 0x40000
 
 
 def settle():
@@ -15,19 +18,56 @@ def settle():
     gc.freeze()
 
 
-def fork_for_scripts(home):
-    """Returns in each fork what it reports when it is confined."""
+def fork_for_scripts(home, become_script):
+    """Calls a function in each fork, with what it reports when it is confined."""
     # Those that forks need, too, so that each finds them.
     import _socket, atexit, ctypes, fcntl
 
     class Program(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    # Without what Python does around a fork: the processes between this one and that of the script run little of it.
-    fork = ctypes.PyDLL(None).fork
+    libc = ctypes.PyDLL(None, use_errno=True)
     # Each type is made once: a fork that makes one writes to many pages, and copies them.
     types = Program, ctypes.c_uint32 * 2, ctypes.c_uint32 * 6
+    # The two processes between this one and that of the script run in its memory while it waits: only what becomes the script
+    # has a copy. They return, so that all is as before, and use what lies below this one's part of the stack.
+    entry = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    stack = ctypes.c_void_p.in_dll(libc, "__libc_stack_end").value & ~0xFFF
+    libc.clone.argtypes = entry, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
+    message = given = None
+
+    def report(error):
+        at = error.__traceback__
+        posix.write(given[3], f"{type(error).__name__}, line {at and at.tb_lineno}: {error}".encode()[:500])
+
+    @entry
+    def enter(_):
+        try:
+            for namespace in given[8:] if message[1] else given[6:]:
+                checked(ctypes, libc.setns(namespace, 0))
+            checked(ctypes, min(0, libc.clone(leave, stack - 2 * PART, CLONE_VM | CLONE_VFORK | SIGCHLD, None)))
+        except BaseException as error:
+            report(error)
+        return 0
+
+    # The first process in the namespace leaves its child to the init process.
+    @entry
+    def leave(_):
+        try:
+            if posix.fork():
+                return 0
+            # Another descriptor gets its number.
+            requests.detach()
+            own = confine(libc, ctypes, fcntl, types, message, given, home)
+        except BaseException as error:
+            report(error)
+            return 1
+        try:
+            become_script(own)
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+        posix._exit(1)
+
     settle()
     requests = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fileno=3)
     posix.write(4, b".")
@@ -37,17 +77,7 @@ def fork_for_scripts(home):
         if not message:
             posix._exit(0)
         given = [fd for _, _, data in ancillary for fd in memoryview(data).cast("i")]
-        child = fork()
-        if not child:
-            # Another descriptor gets its number.
-            requests.detach()
-            ready = given[3]
-            try:
-                return fork_into(libc, fork, ctypes, fcntl, types, message, given, home)
-            except BaseException as error:
-                at = error.__traceback__.tb_next
-                posix.write(ready, f"{type(error).__name__}, line {at and at.tb_lineno}: {error}".encode()[:500])
-                posix._exit(1)
+        child = libc.clone(enter, stack - PART, CLONE_VM | CLONE_VFORK | SIGCHLD, None)
         for fd in given:
             posix.close(fd)
         if child < 0:
@@ -61,19 +91,13 @@ def checked(ctypes, result):
         raise OSError(error, posix.strerror(error))
 
 
-def fork_into(libc, fork, ctypes, fcntl, types, message, given, home):
+def confine(libc, ctypes, fcntl, types, message, given, home):
     Program, Header, Capabilities = types
-    (out, err, go, ready, progress, rules), rest = given[:6], given[6:]
-    movers, namespaces = (rest[:2], rest[2:]) if message[1] else ([], rest)
-    for namespace in namespaces:
-        checked(ctypes, libc.setns(namespace, 0))
-    # The first process in the namespace leaves its child to the init process.
-    if fork() or posix.fork():
-        posix._exit(0)
+    out, err, go, ready, progress, rules = given[:6]
     while posix.getppid() != INIT:
         posix.sched_yield()
     posix.setsid()
-    for mover in movers:
+    for mover in given[6:8] if message[1] else []:
         posix.write(mover, b"0")
     # Above the numbers that they get, so that none replaces another.
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, ABOVE_GIVEN) for fd in (out, err, go, ready, progress)]
