@@ -281,9 +281,9 @@ pub struct PoolConfig {
 #[schemars(inline)]
 pub enum PoolMode {
     /// Of an agent whose scripts an interpreter was forked for, at level "full": it is forked again. Others: as "spawn".
+    #[default]
     Fork,
     /// It is started for the script, or waits for one.
-    #[default]
     Spawn,
 }
 
