@@ -275,6 +275,19 @@ async fn a_template_that_enters_the_cgroup_of_a_fork_is_ended_before_the_next() 
 }
 
 #[tokio::test]
+async fn a_template_that_could_not_fork_once_forks_for_the_next_script() {
+    let sandbox = Sandbox::with_helper(helper(), Level::Full).unwrap();
+    let enter = "            for namespace in given[8:]";
+    let fail = "            if not hasattr(sys, 'failed'): sys.failed = True; raise OSError('once')\n";
+    assert!(FORK.contains(enter));
+    let plan = template(&FORK.replace(enter, &format!("{fail}{enter}"))).await;
+    let template = Arc::new(sandbox.template(&plan).await.unwrap());
+    let error = run_in_fork(&template).await.unwrap_err();
+    assert!(!error.has_begun() && error.to_string().contains("OSError, line "), "{error}");
+    assert_eq!(&*run_in_fork(&template).await.unwrap().stdout.bytes, b"ran\n");
+}
+
+#[tokio::test]
 async fn a_fork_that_is_not_confined_gets_no_script() {
     let fork = FORK;
     let sandbox = Sandbox::with_helper(helper(), Level::Full).unwrap();
