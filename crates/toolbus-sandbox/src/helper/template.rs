@@ -141,8 +141,13 @@ pub(super) fn serve(
         }
         if has_ended {
             ended.clear();
-            while let Ok(Some((pid, _))) = wait(WaitOptions::NOHANG) {
-                is_gone |= init.is_program(pid);
+            loop {
+                match wait(WaitOptions::NOHANG) {
+                    Ok(Some((pid, _))) => is_gone |= init.is_program(pid),
+                    Ok(None) => break,
+                    // The template has ended, and the last of its forks.
+                    Err(_) => return Ok(()),
+                }
             }
         }
         if asked {

@@ -45,7 +45,10 @@ def fork_for_scripts(home, become_script):
         try:
             for namespace in given[8:] if message[1] else given[6:]:
                 checked(ctypes, libc.setns(namespace, 0))
-            checked(ctypes, min(0, libc.clone(leave, stack - 2 * PART, CLONE_VM | CLONE_VFORK | SIGCHLD, None)))
+            child = libc.clone(leave, stack - 2 * PART, CLONE_VM | CLONE_VFORK | SIGCHLD, None)
+            checked(ctypes, min(0, child))
+            # What is killed leaves the memory as it is at that moment.
+            return posix.WIFSIGNALED(posix.waitpid(child, 0)[1])
         except BaseException as error:
             report(error)
         return 0
@@ -80,9 +83,8 @@ def fork_for_scripts(home, become_script):
         child = libc.clone(enter, stack - PART, CLONE_VM | CLONE_VFORK | SIGCHLD, None)
         for fd in given:
             posix.close(fd)
-        if child < 0:
+        if child < 0 or posix.waitpid(child, 0)[1]:
             posix._exit(1)
-        posix.waitpid(child, 0)
 
 
 def checked(ctypes, result):

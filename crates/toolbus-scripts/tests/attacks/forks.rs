@@ -288,6 +288,30 @@ async fn a_template_that_could_not_fork_once_forks_for_the_next_script() {
 }
 
 #[tokio::test]
+async fn a_template_ends_when_a_process_that_shares_its_memory_is_killed() {
+    let sandbox = Sandbox::with_helper(helper(), Level::Full).unwrap();
+    for step in ["            for namespace in given[8:]", "            if posix.fork():\n"] {
+        assert!(FORK.contains(step));
+        let kill = "            posix.kill(posix.getpid(), 9)\n";
+        let plan = template(&FORK.replace(step, &format!("{kill}{step}"))).await;
+        let template = Arc::new(sandbox.template(&plan).await.unwrap());
+        assert!(!run_in_fork(&template).await.unwrap_err().has_begun());
+        eventually("the template to end", async || template.is_gone().then_some(())).await;
+    }
+}
+
+#[tokio::test]
+async fn a_fork_goes_on_when_its_template_ends() {
+    let sandbox = Sandbox::with_helper(helper(), Level::Full).unwrap();
+    let step = "if child < 0 or posix.waitpid(child, 0)[1]:";
+    assert!(FORK.contains(step));
+    let plan = template(&FORK.replace(step, "if posix.waitpid(child, 0):")).await;
+    let template = Arc::new(sandbox.template(&plan).await.unwrap());
+    assert_eq!(&*run_in_fork(&template).await.unwrap().stdout.bytes, b"ran\n");
+    eventually("the template to end", async || template.is_gone().then_some(())).await;
+}
+
+#[tokio::test]
 async fn a_fork_that_is_not_confined_gets_no_script() {
     let fork = FORK;
     let sandbox = Sandbox::with_helper(helper(), Level::Full).unwrap();
@@ -307,7 +331,7 @@ async fn a_fork_that_is_not_confined_gets_no_script() {
         ("    for mover in given[6:8] if message[1] else []:\n        posix.write(mover, b\"0\")\n", "its cgroup"),
         ("                checked(ctypes, libc.setns(namespace, 0))\n", ""),
         (
-            "            checked(ctypes, min(0, libc.clone(leave, stack - 2 * PART, CLONE_VM | CLONE_VFORK | SIGCHLD, None)))\n",
+            "            child = libc.clone(leave, stack - 2 * PART, CLONE_VM | CLONE_VFORK | SIGCHLD, None)\n",
             "did not fork",
         ),
     ];
