@@ -96,8 +96,9 @@ pub(super) fn serve(
     let tree = ProcessTree::of_namespace(proc)?;
     let mut init = SandboxInit::new(task, tree, PathBuf::from(mounts::WORK));
     let (requests, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    let ended = ChildSignals::block()?;
     let pipes = init.start(program, &stdin, Some(theirs))?;
+    // Not before, because programs inherit what is blocked. The end of one that ends until then is seen by its pipes.
+    let ended = ChildSignals::block()?;
     drop(stdin);
     let begun = crate::now();
     loop {
