@@ -64,9 +64,7 @@ pub(crate) fn is_root() -> bool {
 
 /// How scripts get their interpreters: the tests are run once more, as another program, with forked ones.
 pub(crate) fn mode() -> PoolMode {
-    let tests = std::env::current_exe().unwrap();
-    let is_forked = tests.file_name().is_some_and(|name| name.to_string_lossy().starts_with("attacks_forked"));
-    if is_forked { PoolMode::Fork } else { PoolMode::Spawn }
+    if env!("CARGO_CRATE_NAME").ends_with("_forked") { PoolMode::Fork } else { PoolMode::Spawn }
 }
 
 /// A runner with these settings. Where it forks interpreters, they wait.

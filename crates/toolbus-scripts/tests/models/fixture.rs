@@ -29,6 +29,7 @@ use toolbus_scripts::requirement::AllowedPackages;
 use toolbus_scripts::runner::language::LanguageRunner;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::tool::{ScriptTool, Settings};
+use toolbus_testing::patience::eventually;
 
 const MIB: u64 = 1024 * 1024;
 
@@ -75,8 +76,13 @@ pub(crate) struct Setup {
 
 impl Setup {
     pub(crate) fn at(level: Level) -> Self {
-        Self { level, sessions: SESSIONS, mode: PoolMode::Spawn, packages: None, starts: Arc::default() }
+        Self { level, sessions: SESSIONS, mode: mode(), packages: None, starts: Arc::default() }
     }
+}
+
+/// How scripts get their interpreters: the tests are run once more, as another program, with forked ones.
+fn mode() -> PoolMode {
+    if env!("CARGO_CRATE_NAME").ends_with("_forked") { PoolMode::Fork } else { PoolMode::Spawn }
 }
 
 /// The Python that every user can read.
@@ -221,10 +227,10 @@ fn call(tool: &Tool, caller: Caller, arguments: Map<String, Value>, progress: Op
 
 /// What was reported while a script ran, and the answer.
 pub(crate) async fn watched(level: Level, script: &str) -> (Vec<Progress>, String) {
-    let (tool, _) = tool(Setup::at(level)).await;
+    let (tool, caller) = ready(level).await;
     let (sink, mut reports) = ProgressSink::new();
     let arguments = json!({"script": script}).as_object().unwrap().clone();
-    let call = call(&tool, Caller::unknown(), arguments, Some(sink));
+    let call = call(&tool, caller, arguments, Some(sink));
     let running = Arc::clone(&tool.executor).execute_boxed(call);
     let mut seen = Vec::new();
     let reading = async {
@@ -246,9 +252,26 @@ fn answered(result: Result<ToolOutput, ToolFailure>) -> String {
 
 /// The answer to a call with these arguments.
 pub(crate) async fn answer_at(level: Level, arguments: &Value) -> String {
-    let (tool, _) = tool(Setup::at(level)).await;
-    let call = call(&tool, Caller::unknown(), arguments.as_object().unwrap().clone(), None);
+    let (tool, caller) = ready(level).await;
+    let call = call(&tool, caller, arguments.as_object().unwrap().clone(), None);
     answered(Arc::clone(&tool.executor).execute_boxed(call).await)
+}
+
+/// The tool, and who calls it. Where interpreters are forked, one waits.
+async fn ready(level: Level) -> (Tool, Caller) {
+    let starts = Arc::<Starts>::default();
+    let (tool, _) = tool(Setup { starts: Arc::clone(&starts), ..Setup::at(level) }).await;
+    let caller = Caller { has_section: true, ..Caller::agent(AgentName::parse("a").unwrap()) };
+    if mode() == PoolMode::Fork && level == Level::Full {
+        let nothing = json!({"script": ""}).as_object().unwrap().clone();
+        let is_forked = async || {
+            let call = call(&tool, caller.clone(), nothing.clone(), None);
+            answered(Arc::clone(&tool.executor).execute_boxed(call).await);
+            (starts.last() == Some("forked")).then_some(())
+        };
+        eventually("a script in a forked interpreter", is_forked).await;
+    }
+    (tool, caller)
 }
 
 /// The text with a mark for an error, and a line for each file.

@@ -170,7 +170,15 @@ async fn a_loop_without_an_end_is_ended_and_shows_what_it_printed() {
 #[tokio::test]
 async fn a_recursion_without_an_end_raises_and_one_that_is_allowed_runs() {
     let script = "def depth(n):\n    return depth(n + 1)\n\ndepth(0)\n";
-    assert_snapshot!(answer_at_both(script).await, @r#"
+    // A forked interpreter has some calls of its own above the script.
+    let counts = ["992", "985"];
+    let told = async |level| {
+        let answer = answer_at(level, &json!({"script": script})).await;
+        counts.iter().fold(answer, |answer, count| answer.replace(count, "many"))
+    };
+    let full = told(Level::Full).await;
+    assert_eq!(full, told(Level::NoNamespaces).await);
+    assert_snapshot!(full, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       File "script.py", line 4, in <module>
@@ -181,7 +189,7 @@ async fn a_recursion_without_an_end_raises_and_one_that_is_allowed_runs() {
         return depth(n + 1)
       File "script.py", line 2, in depth
         return depth(n + 1)
-      [Previous line repeated 992 more times]
+      [Previous line repeated many more times]
     RecursionError: maximum recursion depth exceeded
     "#);
     let script = r#"
