@@ -59,3 +59,8 @@ fn a_file_gives_the_trace_that_memory_gives() {
 fn a_redelivery_of_what_another_daemon_ran_does_not_end_with_the_refusal_of_its_copy() {
     hold(82_682..82_683, None).unwrap();
 }
+
+#[test]
+fn a_redelivery_that_cannot_be_recorded_is_not_said_to_be_not_started_while_another_daemon_begins_it() {
+    hold(694_030..694_031, None).unwrap();
+}

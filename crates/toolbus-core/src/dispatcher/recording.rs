@@ -213,6 +213,8 @@ impl Dispatcher {
                 let text = "Too many calls have begun and were not answered. Try again later.";
                 return Err(ToolFailure::new(Cause::Overloaded, text).with_retry_after(FULL_RETRY).into());
             }
+            // Another daemon may have had it before, and begin it yet.
+            Err(error) if call.is_redelivered => return Err(self.unreadable(&error).into()),
             Err(error) => {
                 self.telemetry().ledger(LedgerEvent::Failed);
                 let text = "That the call begins cannot be recorded now, so it was not run. Try again later.";

@@ -404,9 +404,11 @@ async fn after_the_ledger_is_lost_a_request_that_comes_again_runs_again() {
     assert_eq!((content(&other.answer(pay().redelivered()).await), other.runs()), (&json!("paid"), 1));
 }
 
-/// A ledger on a disk that failed.
+/// A ledger on a disk that failed, or that cannot be written any more.
 #[derive(Debug)]
-struct Broken;
+struct Broken {
+    is_readable: bool,
+}
 
 impl Broken {
     fn fails<T: Send + 'static>() -> BoxFuture<'static, Result<T, StoreError>> {
@@ -416,7 +418,7 @@ impl Broken {
 
 impl Ledger for Broken {
     fn look_up(&self, _: RequestKey) -> BoxFuture<'_, Result<Option<LedgerEntry>, StoreError>> {
-        Self::fails()
+        if self.is_readable { ready(Ok(None)).boxed() } else { Self::fails() }
     }
 
     fn begin(&self, _: Begin) -> BoxFuture<'_, Result<Begun, StoreError>> {
@@ -442,13 +444,16 @@ impl Ledger for Broken {
 
 #[tokio::test]
 async fn without_a_ledger_that_works_only_what_may_run_again_runs() {
-    let broken: Arc<dyn Ledger> = Arc::new(Broken);
-    let world = daemon(&broken);
-    let refused = world.answer(pay()).await;
-    assert_eq!(code(&refused), ("execution_failed", "not_started", true));
-    assert!(!refused.body.to_string().contains("disk"), "{}", refused.body);
-    assert_eq!(code(&world.answer(pay().id("again").redelivered()).await), UNKNOWN);
-    assert_eq!(world.runs(), 0);
-    assert_eq!(content(&world.answer(call("echo", json!({"text": "served"}))).await), "served");
-    assert_eq!(world.told.ledger(), [LedgerEvent::Failed; 2]);
+    for is_readable in [false, true] {
+        let broken: Arc<dyn Ledger> = Arc::new(Broken { is_readable });
+        let world = daemon(&broken);
+        let refused = world.answer(pay()).await;
+        assert_eq!(code(&refused), ("execution_failed", "not_started", true));
+        assert!(!refused.body.to_string().contains("disk"), "{}", refused.body);
+        // Another daemon may have begun it, or begin it yet.
+        assert_eq!(code(&world.answer(pay().id("again").redelivered()).await), UNKNOWN);
+        assert_eq!(world.runs(), 0);
+        assert_eq!(content(&world.answer(call("echo", json!({"text": "served"}))).await), "served");
+        assert_eq!(world.told.ledger(), [LedgerEvent::Failed; 2]);
+    }
 }
