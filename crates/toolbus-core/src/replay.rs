@@ -291,6 +291,20 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_were_dropped_are_forgotten_and_those_that_run_are_not() {
+        let replay = replay(4, 10_000);
+        let running: Vec<_> = (0..4).map(|_| slot()).collect();
+        for (number, slot) in (0..).zip(&running) {
+            assert!(matches!(replay.message(number, slot, false), Seen::Never));
+        }
+        for number in 4..100 {
+            assert!(matches!(replay.message(number, &slot(), false), Seen::Never));
+        }
+        assert!(replay.lock().running.len() <= 5);
+        assert!((0..4).all(|number| matches!(replay.message(number, &slot(), false), Seen::Running(_))));
+    }
+
+    #[test]
     fn a_duplicate_attaches_until_the_run_has_ended() {
         let replay = replay(4, 10_000);
         let slot = slot();
