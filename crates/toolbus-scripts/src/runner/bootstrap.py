@@ -24,11 +24,11 @@ def prepare():
         posix.unsetenv(name.encode())
         if "os" in sys.modules:
             sys.modules["os"].environ._data.pop(name.encode(), None)
-    if not forks:
-        # What is there by now stays until the end: no collection needs to look at it.
-        gc.freeze()
     if forks:
+        # It does not return.
         fork_for_scripts(posix.getcwd(), lambda own: end(run, *await_script(job, own)))
+    # What is there by now stays until the end: no collection needs to look at it.
+    gc.freeze()
     return await_script(job, b".")
 
 

@@ -81,7 +81,7 @@ impl Setup {
 }
 
 /// How scripts get their interpreters: the tests are run once more, as another program, with forked ones.
-fn mode() -> PoolMode {
+pub(crate) fn mode() -> PoolMode {
     if env!("CARGO_CRATE_NAME").ends_with("_forked") { PoolMode::Fork } else { PoolMode::Spawn }
 }
 
