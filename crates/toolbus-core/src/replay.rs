@@ -28,9 +28,12 @@ struct Entries<A> {
     /// was dropped leaves a slot that is gone.
     running: HashMap<LocalKey, Run<A>>,
     /// The calls that were answered; without the answer when it was too much to keep.
-    answers: LruCache<LocalKey, Option<Arc<Reply>>>,
+    answers: LruCache<AnswerKey, Option<Arc<Reply>>>,
     bytes: usize,
 }
+
+/// A key stands for one thing that is asked for; who asks for another with it is refused, and that is an answer, too.
+type AnswerKey = (LocalKey, Fingerprint);
 
 struct Run<A> {
     slot: Weak<Slot<A>>,
@@ -152,14 +155,14 @@ impl<A> Replay<A> {
         // Requests that merely look alike are two.
         let may_be_another = kind == IdentityKind::Content && !is_redelivered;
         if may_be_another {
-            entries.remove_answer(key);
+            entries.remove_answer((key, fingerprint));
         } else if let Some(run) = entries.running.get(&key)
             && let Some(running) = run.slot.upgrade()
         {
             return if run.fingerprint == fingerprint { Seen::Running(running) } else { Seen::Conflict };
         }
         entries.note_running(key, fingerprint, slot);
-        match entries.answers.get(&key).filter(|_| is_redelivered) {
+        match entries.answers.get(&(key, fingerprint)).filter(|_| is_redelivered) {
             None => Seen::Never,
             Some(Some(answer)) => Seen::Answered(Arc::clone(answer)),
             Some(None) => Seen::Forgotten,
@@ -167,10 +170,10 @@ impl<A> Replay<A> {
     }
 
     /// Notes how a call was answered. It is no longer under way.
-    pub(crate) fn answered(&self, key: LocalKey, slot: &Arc<Slot<A>>, answer: Arc<Reply>) {
+    pub(crate) fn answered(&self, identity: LocalIdentity, slot: &Arc<Slot<A>>, answer: Arc<Reply>) {
         let mut entries = self.lock();
-        entries.end(key, slot);
-        entries.put_answer(key, answer, self.max_bytes);
+        entries.end(identity.key, slot);
+        entries.put_answer((identity.key, identity.fingerprint), answer, self.max_bytes);
     }
 
     /// Notes that a call is no longer under way.
@@ -198,7 +201,7 @@ impl<A> Entries<A> {
         }
     }
 
-    fn put_answer(&mut self, key: LocalKey, answer: Arc<Reply>, max_bytes: usize) {
+    fn put_answer(&mut self, key: AnswerKey, answer: Arc<Reply>, max_bytes: usize) {
         self.bytes += answer.size();
         if let Some((_, replaced)) = self.answers.push(key, Some(answer)) {
             self.bytes -= size(replaced.as_ref());
@@ -208,7 +211,7 @@ impl<A> Entries<A> {
         }
     }
 
-    fn remove_answer(&mut self, key: LocalKey) {
+    fn remove_answer(&mut self, key: AnswerKey) {
         if let Some(answer) = self.answers.pop(&key) {
             self.bytes -= size(answer.as_ref());
         }
@@ -284,7 +287,7 @@ mod tests {
     fn an_answer_is_given_again_to_a_redelivered_request_alone() {
         let replay = replay(4, 10_000);
         let given = answer(10);
-        replay.answered(key(1), &slot(), Arc::clone(&given));
+        replay.answered(identity(1, IdentityKind::MessageId), &slot(), Arc::clone(&given));
         let Seen::Answered(again) = replay.message(1, &slot(), true) else { panic!("not kept") };
         assert!(Arc::ptr_eq(&given, &again));
         assert!(matches!(replay.message(1, &slot(), false), Seen::Never));
@@ -333,6 +336,23 @@ mod tests {
     }
 
     #[test]
+    fn each_request_with_one_key_gets_its_own_answer_again() {
+        let replay = replay(4, 10_000);
+        let paid = identity(1, IdentityKind::Given);
+        let refused = LocalIdentity { fingerprint: Fingerprint([9; 32]), ..paid };
+        let given = [paid, refused].map(|identity| (identity, answer(10)));
+        for (identity, answer) in &given {
+            replay.answered(*identity, &slot(), Arc::clone(answer));
+        }
+        for (identity, answer) in given {
+            let slot = slot();
+            let Seen::Answered(again) = replay.enter(&identity, &slot, true) else { panic!("not kept") };
+            assert!(Arc::ptr_eq(&answer, &again));
+            replay.forget(identity.key, &slot);
+        }
+    }
+
+    #[test]
     fn requests_that_merely_look_alike_are_two_unless_the_broker_says_otherwise() {
         let (replay, first, second) = (replay(4, 10_000), slot(), slot());
         let alike = identity(1, IdentityKind::Content);
@@ -345,7 +365,7 @@ mod tests {
     fn the_oldest_answers_go_first_and_are_known_to_have_been_given() {
         let replay = replay(4, 10_000);
         for number in 0..3 {
-            replay.answered(key(number), &slot(), answer(4_000));
+            replay.answered(identity(number, IdentityKind::MessageId), &slot(), answer(4_000));
         }
         assert!(matches!(replay.message(0, &slot(), true), Seen::Forgotten));
         assert!(matches!(replay.message(2, &slot(), true), Seen::Answered(..)));
@@ -355,7 +375,7 @@ mod tests {
     fn the_number_of_entries_is_bounded() {
         let replay = replay(2, 1_000_000);
         for number in 0..100 {
-            replay.answered(key(number), &slot(), answer(10));
+            replay.answered(identity(number, IdentityKind::MessageId), &slot(), answer(10));
         }
         assert_eq!(replay.lock().answers.len(), 2);
         assert_eq!(replay.lock().bytes, 2 * answer(10).size());
@@ -367,7 +387,7 @@ mod tests {
         let running = slot();
         replay.message(200, &running, false);
         for number in 0..100 {
-            replay.answered(key(number), &slot(), answer(10));
+            replay.answered(identity(number, IdentityKind::MessageId), &slot(), answer(10));
         }
         assert!(matches!(replay.message(200, &slot(), true), Seen::Running(_)));
     }
@@ -403,14 +423,14 @@ mod tests {
         for slot in [&first, &second] {
             replay.enter(&identity(1, IdentityKind::Content), slot, false);
         }
-        replay.answered(key(1), &first, answer(10));
+        replay.answered(identity(1, IdentityKind::MessageId), &first, answer(10));
         assert!(matches!(replay.message(1, &slot(), true), Seen::Running(_)));
     }
 
     #[test]
     fn a_new_call_like_an_answered_one_is_not_taken_for_it() {
         let (replay, slot) = (replay(2, 1_000_000), slot());
-        replay.answered(key(1), &slot, answer(10));
+        replay.answered(identity(1, IdentityKind::MessageId), &slot, answer(10));
         replay.enter(&identity(1, IdentityKind::Content), &slot, false);
         replay.forget(key(1), &slot);
         assert!(matches!(replay.message(1, &self::slot(), true), Seen::Never));

@@ -117,11 +117,11 @@ impl Dispatcher {
             call.span.published(delivered.is_ok(), confirmed);
         }
         let mut settled = self.is_over(&call, answer, delivered).await;
-        if let Some(LocalIdentity { key, .. }) = call.identity {
+        if let Some(identity) = call.identity {
             if settled && (is_direct || call.slot.is_sure()) {
-                self.parts.replay.forget(key, &call.slot);
+                self.parts.replay.forget(identity.key, &call.slot);
             } else {
-                self.parts.replay.answered(key, &call.slot, Arc::clone(answer));
+                self.parts.replay.answered(identity, &call.slot, Arc::clone(answer));
             }
         }
         let attached = call.slot.close();

@@ -27,9 +27,12 @@ use crate::stored_answer;
 use crate::telemetry::LedgerEvent;
 use crate::text::shown;
 use crate::throttle::Throttle;
+use crate::tool::ToolDescriptor;
 
 /// Longest wait for one operation of the ledger.
 const LEDGER_TIME: Duration = Duration::from_secs(10);
+/// Longest wait until what may have been recorded in vain is forgotten. The ledger gets to it later, too.
+const UNDO_TIME: Duration = Duration::from_secs(1);
 /// How long a daemon is taken to be alive after it last said so.
 const LEASE: Duration = Duration::from_secs(5);
 /// Time between two such words while calls run that others may ask for.
@@ -92,10 +95,15 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the machinery may run the tool of a call again, as far as that is known before it is resolved.
-    fn is_repeatable(&self, call: &Call) -> bool {
+    /// The tool of a call, as far as that is known before it is resolved.
+    fn wanted(&self, call: &Call) -> Option<Arc<ToolDescriptor>> {
         let effective = self.access().effective(&call.request.caller);
-        find(&effective, call.request.wanted()).is_some_and(|allowed| allowed.tool.descriptor.effect.is_repeatable())
+        find(&effective, call.request.wanted()).map(|allowed| Arc::clone(&allowed.tool.descriptor))
+    }
+
+    /// Whether the machinery may run the tool of a call again.
+    fn is_repeatable(&self, call: &Call) -> bool {
+        self.wanted(call).is_some_and(|tool| tool.effect.is_repeatable())
     }
 
     /// What an entry means for a call. Waits for a run of another daemon until it ends, at most until the call's deadline.
@@ -107,6 +115,9 @@ impl Dispatcher {
     ) -> Known {
         let Some(LedgerSettings { ledger, max_answer, .. }) = &self.parts.settings.ledger else { return Known::Free };
         let [mut pause, longest] = POLLS;
+        // The run that is waited for has the time of its tool, which may be longer than that of others.
+        let limit = self.wanted(call).and_then(|tool| tool.timeout);
+        call.deadline = call.request.budget.deadline(call.arrived, limit, self.parts.settings.budgets);
         loop {
             if entry.fingerprint != identity.fingerprint {
                 return Known::Failed(self.conflict());
@@ -130,7 +141,7 @@ impl Dispatcher {
                     () = given_up => return Known::Failed(given_up_while_it_ran()),
                     () = tokio::time::sleep(pause) => pause = (pause * 2).min(longest),
                 }
-            } else if self.is_repeatable(call) {
+            } else if !is_running && self.is_repeatable(call) {
                 if let Err(error) = within(ledger.release(identity.key, run)).await {
                     return Known::Failed(self.unreadable(&error));
                 }
@@ -213,9 +224,13 @@ impl Dispatcher {
                 let text = "Too many calls have begun and were not answered. Try again later.";
                 return Err(ToolFailure::new(Cause::Overloaded, text).with_retry_after(FULL_RETRY).into());
             }
-            // Another daemon may have had it before, and begin it yet.
-            Err(error) if call.is_redelivered => return Err(self.unreadable(&error).into()),
             Err(error) => {
+                // It may be recorded all the same, and a retry would be told that this run had begun.
+                let _ = tokio::time::timeout(UNDO_TIME, ledger.release(key, run)).await;
+                // Another daemon may have had it before, and begin it yet.
+                if call.is_redelivered {
+                    return Err(self.unreadable(&error).into());
+                }
                 self.telemetry().ledger(LedgerEvent::Failed);
                 let text = "That the call begins cannot be recorded now, so it was not run. Try again later.";
                 return Err(ToolFailure::new(Cause::LedgerUnavailable, text).with_detail(error).into());

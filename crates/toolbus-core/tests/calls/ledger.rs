@@ -1,6 +1,7 @@
 //! Calls that must not run twice, whatever happens to messages and daemons.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -126,6 +127,41 @@ async fn a_call_that_another_daemon_still_runs_is_waited_for() {
     let (first, second) = (slow.bus.sent().pop().unwrap(), other.bus.sent().pop().unwrap());
     assert_eq!((other.runs(), content(&second)), (0, &json!("waited")));
     assert_eq!((first.body, first.properties), (second.body, second.properties));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_another_daemon_still_runs_is_waited_for_as_long_as_its_tool_may_take() {
+    let ledger = ledger(ROOMY);
+    let (slow, other) = (daemon(&ledger), daemon(&ledger));
+    for world in [&slow, &other] {
+        let (effect, timeout) = (Effect::Effectful, Some(Duration::from_secs(100)));
+        world.register_as(ToolDescriptor { effect, timeout, ..ToolDescriptor::new("wait_long", "test", "local") });
+    }
+    let long = || call("wait_long", json!({}));
+    let (running, _) = slow.begin(long());
+    slow.until_running(1).await;
+    let (waiting, _) = other.begin(long().redelivered());
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    assert_eq!(other.bus.sent().len(), 0, "calls have 60 s where their tool says nothing");
+    slow.go_on.notify_one();
+    running.await.unwrap();
+    waiting.await.unwrap();
+    let (first, second) = (slow.bus.sent().pop().unwrap(), other.bus.sent().pop().unwrap());
+    assert_eq!((content(&second), first.body), (&json!("waited"), second.body.clone()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn beside_a_run_of_another_daemon_a_key_starts_no_second_one_though_its_tool_may_run_again() {
+    let ledger = ledger(ROOMY);
+    let (slow, other) = (daemon(&ledger), daemon(&ledger));
+    let keyed = || call("wait", json!({})).header(KEY, "k");
+    let (running, _) = slow.begin(keyed());
+    slow.until_running(1).await;
+    let given_up = other.answer(keyed().id("hasty").header("rb-timeout-ms", "20000")).await;
+    assert_eq!((code(&given_up), other.runs()), (UNKNOWN, 0));
+    slow.go_on.notify_one();
+    running.await.unwrap();
+    assert_eq!(code(&slow.bus.sent().pop().unwrap()), UNKNOWN, "both say the same");
 }
 
 #[tokio::test(start_paused = true)]
@@ -456,4 +492,47 @@ async fn without_a_ledger_that_works_only_what_may_run_again_runs() {
         assert_eq!(content(&world.answer(call("echo", json!({"text": "served"}))).await), "served");
         assert_eq!(world.told.ledger(), [LedgerEvent::Failed; 2]);
     }
+}
+
+/// A ledger whose first beginning is recorded, though it says that it failed.
+#[derive(Debug)]
+struct Late {
+    stored: Arc<dyn Ledger>,
+    has_failed: AtomicBool,
+}
+
+impl Ledger for Late {
+    fn look_up(&self, key: RequestKey) -> BoxFuture<'_, Result<Option<LedgerEntry>, StoreError>> {
+        self.stored.look_up(key)
+    }
+
+    fn begin(&self, begin: Begin) -> BoxFuture<'_, Result<Begun, StoreError>> {
+        let is_first = !self.has_failed.swap(true, Ordering::Relaxed);
+        let fails = move |begun| if is_first { Err(StoreError::Failed("no answer".to_owned())) } else { begun };
+        self.stored.begin(begin).map(fails).boxed()
+    }
+
+    fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
+        self.stored.finish(key, run, answer)
+    }
+
+    fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.stored.release(key, run)
+    }
+
+    fn renew(&self, instance: Arc<str>, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.stored.renew(instance, lease)
+    }
+
+    fn usage(&self) -> LedgerUsage {
+        self.stored.usage()
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_was_refused_runs_when_it_is_retried_though_its_beginning_had_been_recorded() {
+    let late: Arc<dyn Ledger> = Arc::new(Late { stored: ledger(ROOMY), has_failed: AtomicBool::new(false) });
+    let world = daemon(&late);
+    assert_eq!(code(&world.answer(pay()).await), ("execution_failed", "not_started", true));
+    assert_eq!((content(&world.answer(pay()).await), world.runs()), (&json!("paid"), 1));
 }
