@@ -74,7 +74,7 @@ pub async fn sandbox(require: Level) -> Result<Sandbox, StartError> {
 }
 
 /// A program that does nothing.
-fn probe() -> Plan {
+pub(crate) fn probe() -> Plan {
     Plan {
         program: PROBE.into(),
         args: ["-c", ":"].map(str::to_owned).into(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use toolbus_core::Clock;
 use toolbus_sandbox::{Plan, Sandbox, SandboxError, Template, Waiting};
 
@@ -59,6 +59,8 @@ struct Entry {
     state: TemplateState,
     /// The one that follows, from shortly before it is needed.
     next: Option<TemplateState>,
+    /// Ends what starts and keeps this entry, with it.
+    _keeping: DropGuard,
 }
 
 enum TemplateState {
@@ -100,7 +102,7 @@ impl Templates {
                         if in_use.ends_soon() && entry.next.is_none() {
                             entry.next = Some(TemplateState::Starting);
                             let (shared, key, plan) = (Arc::clone(&self.shared), key.clone(), plan());
-                            self.spawn(async move { shared.follow(key, plan).await });
+                            spawn(self.end.clone(), async move { shared.follow(key, plan).await });
                         }
                         return Some(waiting);
                     }
@@ -111,17 +113,14 @@ impl Templates {
             }
         }
         state.make_room(key);
-        state.entries.insert(key.clone(), Entry { last_used: now, state: TemplateState::Starting, next: None });
+        let end = self.end.child_token();
+        let keeping = end.clone().drop_guard();
+        let entry = Entry { last_used: now, state: TemplateState::Starting, next: None, _keeping: keeping };
+        state.entries.insert(key.clone(), entry);
         drop(state);
         let (shared, key, plan) = (Arc::clone(&self.shared), key.clone(), plan());
-        self.spawn(async move { shared.keep(key, plan).await });
+        spawn(end, async move { shared.keep(key, plan).await });
         None
-    }
-
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let end = self.end.clone();
-        #[expect(clippy::disallowed_methods, reason = "`Templates::shutdown` and its drop cancel it")]
-        tokio::spawn(async move { end.run_until_cancelled(task).await });
     }
 
     /// Forks that wait.
@@ -147,6 +146,11 @@ impl Drop for Templates {
     fn drop(&mut self) {
         self.end.cancel();
     }
+}
+
+fn spawn(end: CancellationToken, task: impl Future<Output = ()> + Send + 'static) {
+    #[expect(clippy::disallowed_methods, reason = "`Templates::shutdown` and its drop cancel it")]
+    tokio::spawn(async move { end.run_until_cancelled(task).await });
 }
 
 impl TemplatesState {
@@ -210,8 +214,8 @@ impl InUse {
 }
 
 impl TemplatesShared {
-    async fn start(&self, key: &TemplateKey, plan: &Plan) -> TemplateState {
-        let started = match timeout(IMPORTS, self.sandbox.template(plan)).await {
+    async fn start(&self, key: &TemplateKey, plan: Plan) -> TemplateState {
+        let started = match timeout(IMPORTS, self.sandbox.template(&plan)).await {
             Ok(started) => started,
             Err(_) => Err(SandboxError::Confinement("it did not finish its imports in time".to_owned())),
         };
@@ -227,7 +231,7 @@ impl TemplatesShared {
 
     /// Starts the template that follows one.
     async fn follow(&self, key: TemplateKey, plan: Plan) {
-        let next = self.start(&key, &plan).await;
+        let next = self.start(&key, plan).await;
         if let Some(entry) = self.state.lock().entries.get_mut(&key)
             && matches!(entry.next, Some(TemplateState::Starting))
         {
@@ -237,7 +241,7 @@ impl TemplatesShared {
 
     /// Starts a template, and ends it when it is idle.
     async fn keep(&self, key: TemplateKey, plan: Plan) {
-        let state = self.start(&key, &plan).await;
+        let state = self.start(&key, plan).await;
         match self.state.lock().entries.get_mut(&key) {
             Some(entry) if matches!(entry.state, TemplateState::Starting) => entry.state = state,
             _ => return,
@@ -260,5 +264,29 @@ impl TemplatesShared {
             };
             sleep(idle).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Handle;
+    use toolbus_sandbox::Level;
+
+    use super::*;
+    use crate::commands::probe;
+
+    #[tokio::test(start_paused = true)]
+    async fn however_often_one_is_tried_again_one_task_keeps_it() {
+        let templates = Templates::new(Sandbox::with_helper("/nonexistent", Level::NoNamespaces).unwrap());
+        let key = TemplateKey { owner: "agent".into(), packages: None };
+        let alive = || Handle::current().metrics().num_alive_tasks();
+        let before = alive();
+        for _ in 0..10 {
+            assert!(templates.take(&key, probe).is_none());
+            sleep(BACKOFF / 2).await;
+        }
+        assert_eq!(alive() - before, 1);
+        sleep(BACKOFF).await;
+        assert_eq!((alive() - before, templates.shared.state.lock().entries.len()), (0, 0));
     }
 }
