@@ -6,6 +6,7 @@ ONLY_AST = 0x400
 LARGEST_TREE = 100_000
 LONGEST_VALUE = 64_000
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".gif")
+EXCEPTHOOK = sys.excepthook
 
 
 class QuietFigures:
@@ -153,6 +154,11 @@ def end(script, *args):
         script(*args)
     except SystemExit as end:
         code = end.code
+    except BaseException as error:
+        # The hook of the script has failed at an error.
+        without_own_frames(error)
+        EXCEPTHOOK(type(error), error, error.__traceback__)
+        code = 1
     if code is None:
         code = 0
     elif not isinstance(code, int):
@@ -175,7 +181,7 @@ def end(script, *args):
         gc.collect()
         written = flush() and written
     except BaseException as error:
-        sys.excepthook(type(error), error, error.__traceback__)
+        EXCEPTHOOK(type(error), error, error.__traceback__)
         written = flush()
     posix._exit(code & 255 if written else 120)
 

@@ -119,6 +119,36 @@ load("{'a': 1}")
 }
 
 #[tokio::test]
+async fn a_hook_for_errors_that_fails_is_shown_and_what_was_printed_is_kept() {
+    let script = r#"
+import sys
+
+def hook(kind, error, traceback):
+    print(f"{kind.__name__} is told", end="")
+    raise OSError("nowhere to tell it")
+
+sys.excepthook = hook
+raise ValueError("wrong")
+"#;
+    assert_snapshot!(answer_at_both(script).await, @r#"
+    isError: Script failed (exit 1):
+    ValueError is told
+    stderr:
+    Traceback (most recent call last):
+      File "script.py", line 9, in <module>
+        raise ValueError("wrong")
+    ValueError: wrong
+
+    During handling of the above exception, another exception occurred:
+
+    Traceback (most recent call last):
+      File "script.py", line 6, in hook
+        raise OSError("nowhere to tell it")
+    OSError: nowhere to tell it
+    "#);
+}
+
+#[tokio::test]
 async fn a_script_ends_itself_with_a_text_a_number_or_nothing() {
     assert_snapshot!(answer_at_both("import sys\nprint('checked')\nsys.exit('nothing to do')\n").await, @"
     isError: Script failed (exit 1):
