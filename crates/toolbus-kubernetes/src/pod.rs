@@ -49,6 +49,8 @@ const FIRST_USER: i64 = 100_000;
 const USERS: u32 = 1 << 30;
 /// What the supervisor writes to the log beside files, in bytes.
 const LOG_ROOM: u64 = 1 << 20;
+/// Bytes of log for reports of progress: the supervisor sends no more.
+const REPORT_ROOM: u64 = 4 << 20;
 
 /// What every pod of a runner is made of.
 #[derive(Debug, Clone)]
@@ -172,9 +174,11 @@ impl PodTemplate {
         job.to_string()
     }
 
-    /// The most bytes of log that a script can need: both streams and the files, in Base64, with what is around them.
+    /// The most bytes of log that a script can need: both streams, the files and reports, in Base64, with what is around
+    /// them.
     pub(crate) fn most_log(&self) -> u64 {
-        (self.limits.output.saturating_mul(2).saturating_add(self.limits.artifacts)).saturating_mul(2) + LOG_ROOM
+        let results = self.limits.output.saturating_mul(2).saturating_add(self.limits.artifacts).saturating_mul(2);
+        results + REPORT_ROOM + LOG_ROOM
     }
 }
 

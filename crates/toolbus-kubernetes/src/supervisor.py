@@ -18,6 +18,11 @@ MOST_FILES = 64
 LONGEST_NAME = 200
 MOST_NAMED = 21
 MOST_VARIABLE = 128 * 1024
+LONGEST_REPORT = 4096
+# Of reports, in bytes: `pod.rs` has room for them in the log.
+MOST_REPORTS = 3 * 1024 * 1024
+# Seconds between two reports: the daemon passes no more on.
+REPORT_PAUSE = 0.05
 
 
 def say(kind, *parts):
@@ -98,19 +103,31 @@ class Stream:
         return is_over
 
 
-class Lines:
-    """Reports of progress, each on a line."""
+class Reports:
+    """Reports of progress, each on a line. Of those that come quickly the last is sent."""
 
     def __init__(self):
-        self.rest = b""
+        self.rest, self.latest = b"", None
+        self.left, self.due = MOST_REPORTS, 0
 
     def take(self, data):
         *lines, self.rest = (self.rest + data).split(b"\n")
-        self.rest = self.rest[:4096]
-        for line in lines[-16:]:
-            if len(line) <= 4096:
-                say("p", line)
+        self.rest = self.rest[:LONGEST_REPORT]
+        for line in lines:
+            if len(line) <= LONGEST_REPORT and line.lstrip().startswith(b"{"):
+                self.latest = line
         return False
+
+    def wait(self):
+        """Seconds until one is to be sent."""
+        return float("inf") if self.latest is None else self.due - time.monotonic()
+
+    def send(self):
+        line, self.latest = self.latest, None
+        if line is not None and len(line) < self.left:
+            self.left -= len(line) + 8
+            self.due = time.monotonic() + REPORT_PAUSE
+            say("p", line)
 
 
 def execute(work, job):
@@ -138,16 +155,17 @@ def execute(work, job):
     os.close(for_script)
     pipes = selectors.DefaultSelector()
     pipes.register(awake, selectors.EVENT_READ)
+    reports = Reports()
     readers = {
         child.stdout.fileno(): Stream("o", limits["output"]),
         child.stderr.fileno(): Stream("e", limits["output"]),
-        progress: Lines(),
+        progress: reports,
     }
     for pipe in readers:
         pipes.register(pipe, selectors.EVENT_READ)
     stop, until, has_ended = None, begun + job["seconds"], False
     while readers:
-        ready = pipes.select(max(0, until - time.monotonic()))
+        ready = pipes.select(max(0, min(until - time.monotonic(), reports.wait())))
         if not ready and time.monotonic() >= until:
             if not has_ended and not stop:
                 stop = "time"
@@ -163,11 +181,14 @@ def execute(work, job):
                 del readers[key.fd]
             elif reader.take(data) and not stop:
                 stop = "output"
+        if reports.wait() <= 0:
+            reports.send()
         if not has_ended and (stop or child.poll() is not None):
             # The rest of the pipes is read, which processes elsewhere may hold open.
             has_ended, until = True, time.monotonic() + LAST_WORDS
             end_all(child)
     end_all(child)
+    reports.send()
     elapsed = time.monotonic() - begun
     code = child.wait()
     if not stop and code == -signal.SIGKILL and was_out_of_memory():

@@ -50,6 +50,29 @@ async fn a_large_script_and_its_input_travel_without_other_rights() {
 }
 
 #[tokio::test]
+async fn of_many_reports_some_come_and_the_last_and_they_are_no_output() {
+    for fixture in Fixture::of_each_kind().await {
+        let source = "import os, time\nreports = int(os.environ['TOOLBUS_PROGRESS_FD'])\n\
+                  for number in range(20_000):\n    \
+                  os.write(reports, b'{\"progress\": %d, \"message\": \"%s\"}\\n' % (number, b'x' * 1_000))";
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let watcher: Watcher = {
+            let seen = Arc::clone(&seen);
+            Arc::new(move |written| match written {
+                Written::Progress(line) => seen.lock().push(line.to_owned()),
+                Written::Stdout(bytes) => panic!("{}", text(bytes)),
+            })
+        };
+        let outcome = fixture.runner.run_watched(script(source), Some(&watcher)).await.unwrap().outcome;
+        assert_eq!(outcome.ending, Ending::Exited(0), "{outcome:?}");
+        let seen = std::mem::take(&mut *seen.lock());
+        assert!(seen.last().unwrap().starts_with("{\"progress\": 19999,"), "{}", seen.len());
+        // Of 20 MB in some seconds at most 20 lines a second.
+        assert!(seen.len() < 2_000, "{}", seen.len());
+    }
+}
+
+#[tokio::test]
 async fn lines_and_reports_of_progress_come_while_a_script_runs() {
     for fixture in Fixture::of_each_kind().await {
         let source = "import os, time\nprint('begun')\n\
