@@ -9,8 +9,8 @@ use toolbus_protocol::{McpGetServiceDetailsResponse, McpToolDefinition, header, 
 
 use crate::{ClientError, Expected, Received};
 
-/// Bridges whose answers to one request are taken.
-pub(crate) const MAX_BRIDGES: usize = 8;
+/// Bridges whose answers to one request are taken: also those count that do not have the server.
+pub(crate) const MAX_BRIDGES: usize = 64;
 /// Time after the answer of a bridge that has the server in which others are waited for.
 const OTHERS_TIME: Duration = Duration::from_secs(1);
 
