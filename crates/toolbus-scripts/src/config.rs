@@ -267,7 +267,7 @@ pub struct PoolConfig {
     /// So many are always ready.
     #[schemars(range(max = 256))]
     pub min: usize,
-    /// So many at most are ready after scripts were run; 0: none, every script starts its own.
+    /// So many at most are ready after scripts were run, beside those that are forked; 0: none.
     #[schemars(range(max = 256))]
     pub max: usize,
     /// Modules that they have imported already.
