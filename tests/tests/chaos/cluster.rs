@@ -116,10 +116,20 @@ enum Fault {
     AllCut,
     /// What the leader sends to the others is dropped; what they send arrives.
     LeaderMute,
+    /// The leader and one follower do not reach each other; the third node reaches both. A node that notices pauses, so
+    /// that none may be left that sees a majority.
+    LeaderCutFromOne,
 }
 
 impl Fault {
-    const ALL: [Self; 5] = [Self::LeaderKilled, Self::FollowerCut, Self::LeaderCut, Self::AllCut, Self::LeaderMute];
+    const ALL: [Self; 6] = [
+        Self::LeaderKilled,
+        Self::FollowerCut,
+        Self::LeaderCut,
+        Self::AllCut,
+        Self::LeaderMute,
+        Self::LeaderCutFromOne,
+    ];
 
     /// Breaks the cluster, and returns once the nodes have noticed.
     async fn strike(self, cluster: &RabbitCluster, leader: usize, queue: &str) {
@@ -134,6 +144,10 @@ impl Fault {
                 cluster.cut(last, next);
             }
             Self::LeaderMute => [next, last].into_iter().for_each(|follower| cluster.cut(leader, follower)),
+            Self::LeaderCutFromOne => {
+                cluster.cut(leader, next);
+                cluster.cut(next, leader);
+            }
         }
         match self {
             Self::LeaderKilled | Self::LeaderCut | Self::LeaderMute => {
@@ -145,6 +159,12 @@ impl Fault {
             Self::FollowerCut => {
                 eventually("a node less", async || (!cluster.takes_connections(next).await).then_some(())).await;
             }
+            Self::LeaderCutFromOne => {
+                eventually("a node that stops", async || {
+                    (!cluster.takes_connections(leader).await || !cluster.takes_connections(next).await).then_some(())
+                })
+                .await;
+            }
             Self::AllCut => {
                 for node in 0..NODES {
                     eventually("a node that stops", async || (!cluster.takes_connections(node).await).then_some(()))
@@ -154,9 +174,9 @@ impl Fault {
         }
     }
 
-    /// Whether a majority of the nodes still reach each other.
+    /// Whether a majority of the nodes surely go on.
     fn leaves_majority(self) -> bool {
-        !matches!(self, Self::AllCut)
+        !matches!(self, Self::AllCut | Self::LeaderCutFromOne)
     }
 
     async fn heal(self, cluster: &RabbitCluster, leader: usize) {
