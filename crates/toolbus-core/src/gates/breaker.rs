@@ -482,6 +482,7 @@ mod tests {
         assert_eq!((breakers.reset("other"), breakers.reset("pay")), (None, Some(Duration::from_secs(2))));
         assert!(breakers.check(&pay).is_ok());
         trip(&breakers, &pay);
+        assert_eq!(breakers.trips(), 2);
         breakers.configure(BreakerRules { failures: 0, ..RULES });
         for _ in 0..10 {
             assert_eq!(end(&breakers, &pay, BackendState::Fails), None);
