@@ -128,12 +128,12 @@ async fn what_waits_for_a_restart_is_named() {
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
     let client = Client::connect(&site).await;
     let changed = "[tools]\necho = false\nrequired = [\"current_time\"]\n[invoke]\nmax_in_flight = 7\n[daemon]\n\
-                   socket = \"other.sock\"\n[store]\nurl = \"sqlite:x.db\"\n[audit]\nfile = \"audit.jsonl\"\n\
+                   socket = \"other.sock\"\n[store]\nurl = \"sqlite:x.db\"\n[ledger]\nttl = \"1h\"\n[audit]\nfile = \"audit.jsonl\"\n\
                    [telemetry]\nlog = \"debug\"\n[bus]\nname = \"other\"\n";
     daemon.reload(changed).await;
     let waiting = daemon.logged("reload: this section has changed, and waits for a restart");
     let sections: Vec<_> = waiting.iter().map(|line| line["section"].as_str().unwrap()).collect();
-    let expected = ["bus", "invoke", "daemon", "telemetry", "store", "audit", "tools.required"];
+    let expected = ["bus", "invoke", "daemon", "telemetry", "store", "ledger", "audit", "tools.required"];
     assert_eq!(sections, expected);
     // What can change has changed, and nothing else.
     let answer = client.exchange(&client.request("echo", &json!({"text": "x"}))).await;

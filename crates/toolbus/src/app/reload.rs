@@ -205,6 +205,7 @@ impl App {
         let (placed, mut sets) = servers.plan(&next, self.kept(&next));
         let of_endpoints = next.toolsets.iter().filter(|(_, set)| set.kind == Kind::Rest);
         sets.extend(of_endpoints.filter_map(|(name, _)| self.sessions.get(name)));
+        sets.extend(self.scripts.sessions());
         let count = placed.len();
         self.sessions.replace(sets);
         // Before what is new is there, and for what stays at once.
@@ -334,6 +335,7 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
         ("http", running.http.with_live_parts_of(&next.http) != next.http),
         ("telemetry", running.telemetry != next.telemetry),
         ("store", running.store != next.store),
+        ("ledger", running.ledger != next.ledger),
         ("memory", running.memory != next.memory),
         ("schedule", running.schedule != next.schedule),
         ("pipelines", running.pipelines != next.pipelines),
