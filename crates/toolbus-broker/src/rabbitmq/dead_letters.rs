@@ -83,6 +83,8 @@ pub struct DeadLetter {
     pub properties: Properties,
     /// Why it is dead: one of the daemon's reasons, or the broker's (`expired`, `delivery_limit`, …); empty: not known.
     pub reason: String,
+    /// Where it was to go, if it is a reply.
+    pub reply_to: Option<String>,
     /// Since when, in seconds since 1970.
     pub since: Option<u64>,
     /// The topic that it came on, if it is a request.
@@ -269,7 +271,10 @@ impl DeadLetterQueue<'_> {
     /// # Errors
     ///
     /// If the broker is lost: then some letters that were removed may still be there.
-    pub async fn end(self) -> Result<(), DeadLetterError> {
+    pub async fn end(mut self) -> Result<(), DeadLetterError> {
+        if self.publishing.is_some() {
+            self.publishing().await?;
+        }
         if let Some(ReplayChannel { channel, exchange: Some(exchange), topics }) = self.publishing {
             // The exchange goes with its last binding.
             for topic in topics {
@@ -319,10 +324,12 @@ impl DeadLetterQueue<'_> {
     async fn publishing(&mut self) -> Result<&mut ReplayChannel, DeadLetterError> {
         let open = match self.publishing.take() {
             Some(open) if open.channel.status().connected() => open,
-            _ => {
+            // What it has declared is still there.
+            lost_channel => {
                 let channel = within(self.connection.create_channel()).await?.map_err(lost)?;
                 within(channel.confirm_select(ConfirmSelectOptions::default())).await?.map_err(lost)?;
-                ReplayChannel { channel, exchange: None, topics: Vec::new() }
+                let (exchange, topics) = lost_channel.map(|lost| (lost.exchange, lost.topics)).unwrap_or_default();
+                ReplayChannel { channel, exchange, topics }
             }
         };
         Ok(self.publishing.insert(open))
@@ -357,19 +364,20 @@ impl DeadLetter {
     fn new(amqp: Delivery) -> Self {
         let properties = properties::read(&amqp.properties);
         let death = amqp.properties.headers().as_ref().and_then(first_death);
-        let ours = properties.header(header::DEAD_REASON).map(str::to_owned);
-        let reason = ours.or_else(|| text_of(death.as_ref()?, "reason")).unwrap_or_default();
-        let since = properties.header(header::DEAD_SINCE).and_then(|seconds| seconds.parse().ok());
+        // What the broker puts aside has the headers of its sender, who may have written any.
+        let ours = |name| if death.is_none() { properties.header(name).map(str::to_owned) } else { None };
+        let reason = ours(header::DEAD_REASON).or_else(|| text_of(death.as_ref()?, "reason")).unwrap_or_default();
+        let reply_to = ours(header::DEAD_REPLY_TO);
+        let since = ours(header::DEAD_SINCE).and_then(|seconds| seconds.parse().ok());
         let since = since.or_else(|| match death.as_ref()?.inner().get("time")? {
             AMQPValue::Timestamp(seconds) => Some(*seconds),
             _ => None,
         });
-        let topic = properties.header(header::DEAD_TOPIC).map(str::to_owned);
-        let topic = topic.or_else(|| match death.as_ref()?.inner().get("routing-keys")? {
+        let topic = ours(header::DEAD_TOPIC).or_else(|| match death.as_ref()?.inner().get("routing-keys")? {
             AMQPValue::FieldArray(keys) => keys.as_slice().first().and_then(string),
             _ => None,
         });
-        Self { properties, reason, since, topic, amqp }
+        Self { properties, reason, reply_to, since, topic, amqp }
     }
 
     /// Its number among those that were read, for [`DeadLetterQueue::remove`].

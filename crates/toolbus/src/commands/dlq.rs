@@ -229,7 +229,7 @@ impl DlqWork<'_> {
         dead: &DeadLetter,
     ) -> Result<ReplayOutcome, DlqError> {
         if dead.reason == DeadReason::Undeliverable.as_str() {
-            let targets = self.addresses(dead.properties.header(header::DEAD_REPLY_TO).unwrap_or_default());
+            let targets = self.addresses(dead.reply_to.as_deref().unwrap_or_default());
             return Ok(queue.answer_again(dead, &self.config.bus.exchange, &targets).await?);
         }
         let login = self.config.bus.url.login();

@@ -72,7 +72,6 @@ impl Letter {
         let is_answer = dead.reason == DeadReason::Undeliverable.as_str();
         let agent = if is_answer { envelope.destination } else { envelope.source };
         let names: BodyNames = serde_json::from_slice(dead.body()).unwrap_or_default();
-        let intended = dead.properties.header(header::DEAD_REPLY_TO).map(str::to_owned);
         Self {
             queue: queue.to_owned(),
             id: message_id.clone(),
@@ -83,7 +82,11 @@ impl Letter {
             kind: message_type.clone(),
             agent,
             tool: names.tool_name,
-            reply_to: intended.or_else(|| dead.properties.reply_to.clone()).filter(|address| !address.is_empty()),
+            reply_to: dead
+                .reply_to
+                .clone()
+                .or_else(|| dead.properties.reply_to.clone())
+                .filter(|address| !address.is_empty()),
             bytes: dead.body().len(),
         }
     }
