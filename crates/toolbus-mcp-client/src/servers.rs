@@ -240,7 +240,7 @@ impl ServersState {
         let name = placed.spec.name.clone();
         let entry = ServerEntry::new(placed, self.timeouts, &self.launcher, &self.observer);
         self.entries.write().insert(name, Arc::clone(&entry));
-        entry.keep(self, before.as_ref(), |is_main| Arc::new(RegisterTools { entry: Arc::clone(&entry), is_main }));
+        entry.keep(self, before.as_ref(), |place| Arc::new(RegisterTools { entry: Arc::clone(&entry), place }));
         entry
     }
 

@@ -29,7 +29,7 @@ pub(super) struct ServerEntry {
     pub(super) placed: PlacedServer,
     /// `None` if the server is disabled.
     pub(super) main: Option<Arc<SupervisedServer>>,
-    /// Instances of agents with their own credentials. The first lists the tools, or else any that is ready.
+    /// Instances of agents with their own credentials. The first lists the tools, or else any that can.
     agents: BTreeMap<AgentName, Arc<SupervisedServer>>,
     known: Mutex<ListedTools>,
     /// What it is for, in the operator's words: it changes without a restart.
@@ -46,6 +46,8 @@ pub(super) struct ListedTools {
     pub(super) hidden: Vec<HiddenTool>,
     pub(super) about: ServerDescription,
     pub(super) implementation: Option<String>,
+    /// The place of the instance that has listed them.
+    lister: Option<usize>,
     pub(super) vetted: Findings,
     /// Fingerprint of the listing that this was made from.
     pub(super) said: Option<u64>,
@@ -109,17 +111,16 @@ impl ServerEntry {
     }
 
     /// Starts supervision, after the instances of `before` have ended: both may need the same exclusive resource. Each
-    /// instance reports to its own listener, which is made with whether its list counts before those of others.
+    /// instance reports to its own listener, which is made with its place.
     pub(super) fn keep<L: Listener + 'static>(
         &self,
         shared: &Arc<ServersState>,
         before: Option<&Arc<Self>>,
-        listener: impl Fn(bool) -> Arc<L>,
+        listener: impl Fn(usize) -> Arc<L>,
     ) {
         let _ = self.shared.set(Arc::downgrade(shared));
-        for server in self.servers() {
-            let is_main = self.main.as_ref().is_some_and(|main| Arc::ptr_eq(main, server));
-            let listener = listener(is_main);
+        for (place, server) in self.servers().enumerate() {
+            let listener = listener(place);
             let leaving: Vec<_> =
                 before.iter().flat_map(|before| before.servers()).map(|server| server.states()).collect();
             let server = Arc::clone(server);
@@ -146,7 +147,23 @@ impl ServerEntry {
     }
 
     pub(super) fn relist(&self) {
-        self.main.iter().for_each(|server| server.relist());
+        let ready = self.servers().find(|server| matches!(server.state(), ServerState::Ready(_)));
+        ready.or(self.main.as_ref()).into_iter().for_each(|server| server.relist());
+    }
+
+    /// Whether the list of this instance counts: none has listed before it that can list again.
+    pub(super) fn takes_list_of(&self, place: usize) -> bool {
+        let mut known = self.known();
+        let can_list = |server: &Arc<SupervisedServer>| {
+            let state = server.state();
+            !matches!(state, ServerState::Parked { .. } | ServerState::AuthRequired | ServerState::Stopped)
+        };
+        let earlier = known.lister.filter(|lister| *lister < place);
+        if earlier.and_then(|lister| self.servers().nth(lister)).is_some_and(can_list) {
+            return false;
+        }
+        known.lister = Some(place);
+        true
     }
 
     /// The server that runs this caller's calls.

@@ -36,7 +36,13 @@ async fn answer(State(asked): State<Asked>, headers: HeaderMap, Json(request): J
             "capabilities": {"tools": {}},
             "serverInfo": {"name": "remote", "version": "1"},
         }),
-        "tools/list" => json!({"tools": [{"name": "who", "inputSchema": {"type": "object"}}]}),
+        "tools/list" => {
+            // What an instance is told when it asks again.
+            let listed = asked.lock().iter().filter(|asked| **asked == format!("{token} tools/list")).count();
+            let names = ["who", "more"].into_iter().take(listed);
+            let tools = names.map(|name| json!({"name": name, "inputSchema": {"type": "object"}}));
+            json!({"tools": tools.collect::<Vec<_>>()})
+        }
         "tools/call" => json!({"content": [{"type": "text", "text": token}]}),
         "ping" => json!({}),
         _ if request.get("id").is_none() => return StatusCode::ACCEPTED.into_response(),
@@ -110,5 +116,7 @@ async fn a_credential_that_is_refused_keeps_no_other_agent_from_the_tools() {
     assert_eq!(failure.cause, Cause::AuthRequired);
     insta::assert_snapshot!(failure.message, @"MCP server 'remote' is registered but not reachable right now (it needs credentials). An operator has to give them.");
     assert!(world.status("remote").last_error.is_some(), "an operator sees that something is wrong");
+    world.refresh("remote");
+    eventually("another list of what bob can use", async || world.registry.snapshot().get("more").map(drop)).await;
     world.end().await;
 }
