@@ -319,10 +319,10 @@ pub(crate) fn backend_state(failure: Cause, tool: &ToolDescriptor, had_its_time:
 }
 
 /// The name of a tool's breaker: that of its server, or else its own. Tools of the daemon itself have none, nor have
-/// scripts, whose time is their caller's doing.
+/// scripts, whose time is their caller's doing, and tools that run in a process of their caller's session.
 fn name_of(tool: &ToolDescriptor) -> Option<&Arc<str>> {
     match (&tool.server, tool.provider) {
-        _ if tool.delegates => None,
+        _ if tool.delegates || tool.toolset.as_ref().is_some_and(|member| member.needs_session) => None,
         (Some(_), _) => Some(&tool.source),
         (None, "rest" | "command") => Some(&tool.name),
         (None, _) => None,
@@ -341,6 +341,7 @@ fn refused(tool: &ToolDescriptor, wait: Duration) -> ToolFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tool::Membership;
 
     const RULES: BreakerRules =
         BreakerRules { failures: 3, pause: Duration::from_secs(5), max_pause: Duration::from_secs(12) };
@@ -470,6 +471,9 @@ mod tests {
         assert!(refused.message.starts_with("MCP server 'files' has failed"), "{}", refused.message);
         let wrapper = ToolDescriptor { delegates: true, ..of_server("mcp_invoke_tool") };
         assert!(breakers.check(&wrapper).is_ok());
+        let member = Membership { set: "repl".into(), name: "run".into(), needs_session: true };
+        let of_session = ToolDescriptor { toolset: Some(member), ..of_server("run") };
+        assert!(breakers.check(&of_session).is_ok(), "its process is its caller's alone");
         assert_eq!(breakers.open().iter().map(|open| &*open.name).collect::<Vec<_>>(), ["mcp:files"]);
     }
 
