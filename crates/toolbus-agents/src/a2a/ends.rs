@@ -217,8 +217,11 @@ impl AgentService {
         let task = self.tasks().get(id).await.ok().flatten().filter(has_result)?;
         // The call has it now.
         let taken = self.tasks().update(id, |task| task.waiter.take().is_some());
-        if taken.await.is_err() {
-            tracing::debug!("a result may be handed on although its call has it");
+        match taken.await {
+            Ok(Some(_)) => {}
+            // It is handed on as a message.
+            Ok(None) => return None,
+            Err(_) => tracing::debug!("a result may be handed on although its call has it"),
         }
         let AgentTask { id: task_id, context: context_id, state, result, .. } = task;
         let message = result.map(|text| AgentMessage::text("agent", text));

@@ -35,6 +35,10 @@ const CARD_TIME: Duration = Duration::from_secs(10 * 60);
 const MAX_BODY: usize = 1024 * 1024;
 /// Longest wait for one response.
 const REQUEST_TIME: Duration = Duration::from_secs(60);
+/// Longest time between two looks at a task.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// Looks in a row that may fail before a task that goes on is given up.
+const MOST_FAILED_LOOKS: u32 = 10;
 
 /// An agent that is reached over HTTP.
 pub(crate) struct HttpAgent {
@@ -240,14 +244,29 @@ impl HttpAgent {
     }
 
     /// Asks it how far a task is, by its own id of that.
-    pub(crate) async fn look(
+    async fn look(&self, exchange: &HttpExchange<'_>, id: &str, remote: &str) -> Result<HttpProgress, HttpAgentError> {
+        let params = json!({ "id": remote, "historyLength": 0 });
+        self.call::<HttpTaskState>(exchange, "GetTask", params).await?.progress(id)
+    }
+
+    /// Looks at a task after `wait`, which is doubled for the next look. One that fails is followed by another, because the
+    /// agent works on meanwhile.
+    pub(crate) async fn look_later(
         &self,
         exchange: &HttpExchange<'_>,
         id: &str,
         remote: &str,
+        wait: &mut Duration,
     ) -> Result<HttpProgress, HttpAgentError> {
-        let params = json!({ "id": remote, "historyLength": 0 });
-        self.call::<HttpTaskState>(exchange, "GetTask", params).await?.progress(id)
+        let mut failed = 0;
+        loop {
+            tokio::time::sleep(*wait).await;
+            *wait = (*wait * 2).min(LONGEST_WAIT);
+            match self.look(exchange, id, remote).await {
+                Err(error) if error.is_retryable() && failed < MOST_FAILED_LOOKS => failed += 1,
+                looked => return looked,
+            }
+        }
     }
 
     /// Asks it to give up a task, by its own id of that; returns the state that the task has then.

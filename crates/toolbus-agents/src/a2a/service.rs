@@ -50,9 +50,8 @@ const MAX_HANDOVER: usize = 2 * MAX_ANSWER;
 const MAX_NOTE: usize = 1000;
 /// Longest id of a conversation, and of a task at an agent that is reached over HTTP, in characters.
 pub(super) const MAX_ID: usize = 100;
-/// Times between two looks at a task over HTTP: the first, doubled up to the last.
+/// Time before the first look at a task over HTTP.
 const FIRST_POLL: Duration = Duration::from_secs(2);
-const LAST_POLL: Duration = Duration::from_secs(30);
 
 /// What a task is about, for whom.
 pub(crate) struct TaskOrder {
@@ -313,9 +312,7 @@ impl AgentService {
             if let Err(error) = noted.await {
                 tracing::debug!(%error, "the state of a task could not be kept");
             }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(LAST_POLL);
-            progress = http.look(exchange, &task.id, &remote).await?;
+            progress = http.look_later(exchange, &task.id, &remote, &mut wait).await?;
         }
     }
 

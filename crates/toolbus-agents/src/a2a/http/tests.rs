@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use axum::Json;
 use axum::Router;
 use axum::extract::State;
-use axum::http::HeaderMap as RequestHeaders;
+use axum::http::{HeaderMap as RequestHeaders, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
@@ -34,6 +34,9 @@ async fn fake_rpc(State(fake): State<Arc<Fake>>, headers: RequestHeaders, Json(r
     let mut answer = next
         .map(|left| left.remove(0))
         .unwrap_or_else(|| json!({"error": {"code": -32601, "message": "Method not found"}}));
+    if answer.is_null() {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
     answer["jsonrpc"] = "2.0".into();
     answer["id"] = request["id"].clone();
     Json(answer).into_response()
@@ -94,9 +97,14 @@ async fn a_task_is_given_looked_at_and_cancelled_as_version_1_has_it() {
         ("SendMessage".to_owned(), vec![json!({"result": {"task": task("TASK_STATE_WORKING", json!([]))}})]),
         (
             "GetTask".to_owned(),
-            vec![json!({"result": task("TASK_STATE_COMPLETED", json!([
-                {"artifactId": "a", "name": "list", "parts": [{"text": "Here"}, {"data": {"n": 1}}, {"url": "https://x.example/f"}]},
-            ]))})],
+            // It is away for a moment.
+            vec![
+                Value::Null,
+                Value::Null,
+                json!({"result": task("TASK_STATE_COMPLETED", json!([
+                    {"artifactId": "a", "name": "list", "parts": [{"text": "Here"}, {"data": {"n": 1}}, {"url": "https://x.example/f"}]},
+                ]))}),
+            ],
         ),
         ("CancelTask".to_owned(), vec![json!({"result": task("TASK_STATE_CANCELED", json!([]))})]),
     ]);
@@ -108,7 +116,9 @@ async fn a_task_is_given_looked_at_and_cancelled_as_version_1_has_it() {
     let begun = agent.start(&exchange, TASK).await.unwrap();
     assert_eq!((begun.remote.as_deref(), begun.note.as_deref()), (Some("remote-1"), Some("Looking")));
     assert_eq!(begun.result.state, AgentTaskState::Working);
-    let done = agent.look(&exchange, "t1", "remote-1").await.unwrap().result;
+    let mut wait = Duration::from_millis(1);
+    let done = agent.look_later(&exchange, "t1", "remote-1", &mut wait).await.unwrap().result;
+    assert_eq!(wait, Duration::from_millis(8));
     assert_eq!((done.state, &*done.task_id), (AgentTaskState::Completed, "t1"));
     assert_eq!(done.text(), "Looking\n\nHere\n\n{\"n\":1}\n\nhttps://x.example/f");
     assert_eq!(agent.cancel(&exchange, "remote-1").await.unwrap(), AgentTaskState::Canceled);
@@ -117,7 +127,7 @@ async fn a_task_is_given_looked_at_and_cancelled_as_version_1_has_it() {
     insta::assert_snapshot!(serde_json::to_string(&fake.asked.lock()[0]).unwrap(), @r#"{"id":1,"jsonrpc":"2.0","method":"SendMessage","params":{"configuration":{"acceptedOutputModes":["text/plain","application/json"],"returnImmediately":true},"message":{"contextId":"c1","messageId":"t1","metadata":{"onBehalfOf":"ana","skill":"find"},"parts":[{"text":"Find it"}],"role":"ROLE_USER"}}}"#);
     let params = |call: usize| fake.asked.lock()[call]["params"].clone();
     assert_eq!(params(1), json!({"id": "remote-1", "historyLength": 0}));
-    assert_eq!(params(2), json!({"id": "remote-1"}));
+    assert_eq!(params(4), json!({"id": "remote-1"}));
     let headers = fake.headers.lock().pop().unwrap();
     assert_eq!((&headers["a2a-version"], &headers["x-api-key"]), (&"1.0".parse().unwrap(), &"s3cret".parse().unwrap()));
 }
