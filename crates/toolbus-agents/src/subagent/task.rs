@@ -99,17 +99,17 @@ impl SubagentTask {
     }
 }
 
-/// Forgets what has ended but for the latest, and of those what no list shows.
+/// Forgets what has ended but for the latest, and of those what no list shows. What the agent was not told stays longest.
 pub(super) fn forget_ended(tasks: &mut Vec<SubagentTask>) {
     for task in tasks.iter_mut().filter(|task| task.end.is_some()) {
         task.description = shortened(&task.description, MAX_SHOWN).into_owned();
     }
-    let mut over = tasks.iter().filter(|task| task.end.is_some()).count();
-    tasks.retain(|task| {
-        let goes = over > MAX_ENDED && task.end.is_some();
-        over -= usize::from(goes);
-        !goes
-    });
+    let end = |(place, task): (usize, &SubagentTask)| task.end.as_ref().map(|end| (!end.is_told, end.at, place));
+    let mut ended: Vec<_> = tasks.iter().enumerate().filter_map(end).collect();
+    ended.sort_unstable();
+    ended.truncate(ended.len().saturating_sub(MAX_ENDED));
+    let mut places = 0..;
+    tasks.retain(|_| places.next().is_some_and(|place| ended.iter().all(|(.., gone)| *gone != place)));
 }
 
 #[cfg(test)]
@@ -154,10 +154,11 @@ mod tests {
             let end = SubagentEnd { at: number, output: String::new(), is_success: true, error: None, is_told: true };
             SubagentTask { end: Some(end), ..task(&number.to_string()) }
         };
-        let mut tasks = vec![task("running")];
+        let mut tasks = vec![task("running"), ended(20)];
         tasks.extend((0..10).map(ended));
+        tasks[2].end.as_mut().unwrap().is_told = false;
         forget_ended(&mut tasks);
         let ids: Vec<&str> = tasks.iter().map(|task| &*task.id).collect();
-        assert_eq!(ids, ["running", "2", "3", "4", "5", "6", "7", "8", "9"]);
+        assert_eq!(ids, ["running", "20", "0", "4", "5", "6", "7", "8", "9"], "20 ran longest, 0 was not told");
     }
 }
