@@ -56,7 +56,8 @@ impl ScheduleConfig {
     pub fn zone(&self) -> Option<TimeZone> {
         match &self.timezone {
             Some(name) => TimeZone::get(name).ok(),
-            None => Some(TimeZone::system()),
+            // A zone without a name cannot be kept.
+            None => Some(TimeZone::system()).filter(|zone| zone.iana_name().is_some()).or(Some(TimeZone::UTC)),
         }
     }
 }

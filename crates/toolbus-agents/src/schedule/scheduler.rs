@@ -326,7 +326,7 @@ impl Scheduler {
             let tries = self.failing.get(id).map_or(0, |retry| retry.tries);
             match call.retry_after().filter(|_| tries + 1 < TRIES) {
                 Some(wait) => {
-                    let wait = wait.max(MIN_RETRY.saturating_mul(1 << tries.min(10)));
+                    let wait = wait.max(MIN_RETRY.saturating_mul(1 << tries.min(10))).min(MAX_RETRY);
                     let at = self.now().saturating_add(millis(wait));
                     self.failing.insert(id.clone(), Retry { tries: tries + 1, at });
                 }
