@@ -114,7 +114,7 @@ impl Fetcher {
             let target = self.egress.rules().check_url(&url, lists).map_err(|refusal| refused(refusal, is_first))?;
             if let Some(robots) = &self.robots {
                 let allowed = robots.allows(&self.egress, &url, lists);
-                if !within(until, allowed).await? {
+                if !within(until, allowed).await?.map_err(|error| FetchError::of(error, is_first))? {
                     return Err(FetchError::Robots(target.host));
                 }
             }

@@ -14,6 +14,8 @@ use crate::page::RawPage;
 const LARGEST_SHARE: usize = 4;
 /// What a page takes besides its body, in bytes.
 const OVERHEAD: usize = 1024;
+/// Longest value that a site recognises a page by, in bytes: a page with a longer one is not kept.
+const LONGEST_HEADER: usize = 1024;
 
 /// Pages with an `ETag` or a date; the least recently used leave first. A page is shown again only after its site has
 /// said, to a request of that caller, that it is unchanged: so no caller sees a page that the rules keep from it.
@@ -37,6 +39,8 @@ pub(super) struct CachedPage {
     last_modified: Option<HeaderValue>,
     content_type: String,
     body: Vec<u8>,
+    /// What it counts for.
+    size: usize,
 }
 
 impl PageCache {
@@ -51,29 +55,33 @@ impl PageCache {
     /// Keeps a page, if its site allows that, and can be asked about it.
     pub(super) fn put(&self, page: &RawPage, headers: &HeaderMap) {
         let key = key(&page.url);
-        let (etag, last_modified) = (headers.get(ETAG).cloned(), headers.get(LAST_MODIFIED).cloned());
+        // Copies: a value of a response holds the whole buffer that it was read into.
+        let own = |name| {
+            let value = headers.get(name).map(HeaderValue::as_bytes).filter(|value| value.len() <= LONGEST_HEADER)?;
+            HeaderValue::from_bytes(value).ok()
+        };
+        let (etag, last_modified) = (own(ETAG), own(LAST_MODIFIED));
         let control = headers.get(CACHE_CONTROL).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let may_be_kept =
             !control.to_ascii_lowercase().contains("no-store") && (etag.is_some() || last_modified.is_some());
-        let size = page.body.len() + OVERHEAD;
-        let fresh = CachedPage {
-            etag,
-            last_modified,
-            content_type: page.content_type.clone(),
-            body: if may_be_kept && size <= self.limit / LARGEST_SHARE { page.body.clone() } else { Vec::new() },
-        };
+        let mut fresh =
+            CachedPage { etag, last_modified, content_type: page.content_type.clone(), body: Vec::new(), size: 0 };
+        fresh.size = page.body.len() + page.content_type.len() + key.as_str().len() + OVERHEAD;
+        if may_be_kept && fresh.size <= self.limit / LARGEST_SHARE {
+            fresh.body.clone_from(&page.body);
+        }
         let mut pages = self.pages.lock();
         if let Some(old) = pages.by_url.pop(&key) {
-            pages.bytes -= old.body.len() + OVERHEAD;
+            pages.bytes -= old.size;
         }
         if fresh.body.is_empty() {
             return;
         }
-        pages.bytes += size;
+        pages.bytes += fresh.size;
         pages.by_url.put(key, Arc::new(fresh));
         while pages.bytes > self.limit {
             match pages.by_url.pop_lru() {
-                Some((_, old)) => pages.bytes -= old.body.len() + OVERHEAD,
+                Some((_, old)) => pages.bytes -= old.size,
                 None => pages.bytes = 0,
             }
         }
@@ -125,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_pages_leave_when_the_cache_is_full() {
-        let cache = PageCache::new(4 * (1000 + OVERHEAD));
+        let cache = PageCache::new(4 * (1000 + "text/plain".len() + "http://a.example/0".len() + OVERHEAD));
         let url = |n: usize| format!("http://a.example/{n}");
         let has = |n: usize| cache.get(&Url::parse(&url(n)).unwrap()).is_some();
         for n in 0..4 {
@@ -141,6 +149,16 @@ mod tests {
         assert!(has(0) && has(2) && has(3) && has(4), "the same page counts once");
         cache.put(&page(&url(5), 2000), &headers(&[(ETAG, "e")]));
         assert!(!has(5), "one page does not take the whole cache");
+    }
+
+    #[test]
+    fn a_page_with_a_long_tag_is_not_kept() {
+        let cache = PageCache::new(1 << 20);
+        let of = |length: usize| HeaderMap::from_iter([(ETAG, HeaderValue::from_str(&"e".repeat(length)).unwrap())]);
+        for (length, is_kept) in [(LONGEST_HEADER, true), (LONGEST_HEADER + 1, false)] {
+            cache.put(&page("http://a.example/", 10), &of(length));
+            assert_eq!(cache.get(&Url::parse("http://a.example/").unwrap()).is_some(), is_kept);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use reqwest::header::HeaderMap;
 use toolbus_core::Clock;
-use toolbus_outbound::egress::{Egress, HostLists, next_hop};
+use toolbus_outbound::egress::{Egress, EgressError, HostLists, next_hop};
 use toolbus_outbound::read_up_to;
 use url::Url;
 
@@ -71,42 +71,46 @@ fn size(site: &str, robots: &Robots) -> usize {
 
 impl RobotsCache {
     /// Whether the site of a URL allows it. Asks the site, if its rules are not known.
-    pub(super) async fn allows(&self, egress: &Egress, url: &Url, lists: &HostLists) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// If this caller does not reach the site.
+    pub(super) async fn allows(&self, egress: &Egress, url: &Url, lists: &HostLists) -> Result<bool, EgressError> {
         let site = url.origin().ascii_serialization();
         let now = Clock::SYSTEM.now();
         let known = self.0.lock().get(&site);
         let robots = match known {
             Some(robots) => robots,
             None => {
-                let robots = Arc::new(fetch(egress, url, lists).await);
+                let robots = Arc::new(fetch(egress, url, lists).await?);
                 let lifetime = if *robots == Robots::nothing() { FAILURE_LIFETIME } else { LIFETIME };
                 self.0.lock().put(site, now + lifetime, Arc::clone(&robots));
                 robots
             }
         };
-        robots.allows(url)
+        Ok(robots.allows(url))
     }
 }
 
 /// The rules of a site. One that has none allows all, one that fails allows nothing.
-async fn fetch(egress: &Egress, url: &Url, lists: &HostLists) -> Robots {
-    let Ok(mut at) = url.join("/robots.txt") else { return Robots::default() };
+async fn fetch(egress: &Egress, url: &Url, lists: &HostLists) -> Result<Robots, EgressError> {
+    let Ok(mut at) = url.join("/robots.txt") else { return Ok(Robots::default()) };
     for _ in 0..=MAX_REDIRECTS {
-        let Ok(mut response) = egress.get(&at, HeaderMap::new(), lists).await else { return Robots::nothing() };
+        let mut response = egress.get(&at, HeaderMap::new(), lists).await?;
         match next_hop(&response) {
             Some(Ok(next)) => at = next,
-            Some(Err(_)) => return Robots::default(),
+            Some(Err(_)) => return Ok(Robots::default()),
             None if response.status().is_success() => {
-                return match read_up_to(&mut response, MAX_SIZE).await {
+                return Ok(match read_up_to(&mut response, MAX_SIZE).await {
                     Ok((bytes, _)) => Robots::parse(&String::from_utf8_lossy(&bytes)),
                     Err(_) => Robots::nothing(),
-                };
+                });
             }
-            None if response.status().is_server_error() => return Robots::nothing(),
-            None => return Robots::default(),
+            None if response.status().is_server_error() => return Ok(Robots::nothing()),
+            None => return Ok(Robots::default()),
         }
     }
-    Robots::default()
+    Ok(Robots::default())
 }
 
 /// The rules for this daemon: patterns of paths, and whether they are allowed.

@@ -214,6 +214,8 @@ async fn robots_decide_where_they_are_asked() {
     assert!(refusal(&tool, &server.url("/private")).await.contains("robots.txt of `127.0.0.1` does not allow"));
     assert_eq!(text(&tool, json!({"url": server.url("/open")})).await, "open");
     assert_eq!((server.count("/robots.txt"), server.count("/private")), (1, 1));
+    let absent = error(&tool, json!({"url": "http://absent.example/"})).await;
+    assert_eq!(absent, "Failed to fetch page: the host name is not known.", "it is not said to forbid anything");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use toolbus_outbound::HttpClient;
 use toolbus_outbound::egress::{EgressConfig, EgressRules, HostLists};
 
 use super::server::{Answer, Server, response};
-use super::{discard, error, names, text};
+use super::{call_for, discard, error, names, text};
 use crate::config::WebConfig;
 use crate::search::{SearchEngine, SearchError, SearchProvider};
 
@@ -220,6 +220,15 @@ async fn the_next_engine_is_asked_when_one_fails_and_all_errors_are_told_when_no
         failed,
         "Search failed: Brave has no key: the operator has to set one; SearXNG answered HTTP 404 Not Found."
     );
+}
+
+#[tokio::test]
+async fn an_engine_that_says_nothing_leaves_the_next_its_share_of_the_time() {
+    let server = Server::start(|_| vec![("/tavily", found("tavily-results"))]).await;
+    let silent = Server::start(|_| vec![("/brave?q=q&count=5", Answer::Stalled(Vec::new()))]).await;
+    let tool = tool(vec![brave(&silent), tavily(&server)]);
+    let output = call_for(&tool, json!({"query": "q"}), Duration::from_secs(8)).await.unwrap();
+    assert!(output.content.unwrap().starts_with("1. [The \"Quorum\" Queue"));
 }
 
 #[tokio::test]
