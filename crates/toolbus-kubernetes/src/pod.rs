@@ -318,7 +318,7 @@ mod tests {
                 "resources": {
                   "limits": {
                     "cpu": "500m",
-                    "ephemeral-storage": "81788928",
+                    "ephemeral-storage": "85983232",
                     "memory": "268435456"
                   }
                 },
