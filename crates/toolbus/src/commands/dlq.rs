@@ -12,7 +12,7 @@ use toolbus_core::Clock;
 use toolbus_core::bus::Target;
 use toolbus_core::caller::IdentitySource;
 use toolbus_core::telemetry::DeadReason;
-use toolbus_protocol::{header, topic};
+use toolbus_protocol::topic;
 
 use self::letter::Letter;
 use self::report::{DlqOutcome, LeftLetter, LetterList, ProgressLine, letters, table};

@@ -7,7 +7,7 @@ use serde_json::Value;
 use toolbus_broker::rabbitmq::DeadLetter;
 use toolbus_core::telemetry::DeadReason;
 use toolbus_core::text::shortened;
-use toolbus_protocol::{Envelope, Properties, header};
+use toolbus_protocol::{Envelope, Properties};
 
 use super::super::one_line;
 
