@@ -101,5 +101,7 @@ mod tests {
         assert_eq!(pace.shortest(start + WINDOW), Some(Duration::from_secs(1)));
         assert_eq!(pace.shortest(start + WINDOW * 2), Some(Duration::from_secs(4)));
         assert_eq!(pace.shortest(start + WINDOW * 4), None);
+        noted(&mut pace, &[1; MIN_COUNT], start + WINDOW * 5);
+        assert_eq!(pace.shortest(start + WINDOW * 7), None, "a window without any is between");
     }
 }
