@@ -112,6 +112,15 @@ pub(crate) enum HttpAgentError {
 }
 
 impl HttpAgentError {
+    /// Whether a task that was given with this result may be under way there.
+    pub(crate) fn may_have_begun(&self) -> bool {
+        match self {
+            Self::Late | Self::Lost => true,
+            Self::Status(status) => status.is_server_error() && *status != StatusCode::SERVICE_UNAVAILABLE,
+            _ => false,
+        }
+    }
+
     /// Whether the same may succeed later.
     pub(crate) const fn is_retryable(&self) -> bool {
         match self {

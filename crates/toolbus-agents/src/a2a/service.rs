@@ -159,6 +159,18 @@ impl TaskPublishError {
     }
 }
 
+/// Why a task that was given over HTTP has no result.
+struct LostTask {
+    error: HttpAgentError,
+    may_go_on: bool,
+}
+
+impl LostTask {
+    fn at_start(error: HttpAgentError) -> Self {
+        Self { may_go_on: error.may_have_begun(), error }
+    }
+}
+
 impl AgentService {
     /// A service that answers come to on `agent.response.{queue_prefix}`; results that other replicas hand over come to
     /// that with an id of this process.
@@ -268,11 +280,14 @@ impl AgentService {
             let Ok(ended) = tokio::time::timeout(limit, running).await else { return };
             let end = match ended {
                 Ok(result) => TaskEnd::Result(result),
-                Err(error) => TaskEnd::Error(AgentTaskError {
+                Err(LostTask { error, may_go_on }) => TaskEnd::Error(AgentTaskError {
                     task_id: task.id.clone(),
                     code: AgentTaskError::EXECUTION_FAILED.to_owned(),
-                    message: format!("Agent '{}': {error}.", task.agent),
-                    is_retryable: error.is_retryable(),
+                    message: match may_go_on {
+                        true => format!("Agent '{}': {error}. It may go on with the task.", task.agent),
+                        false => format!("Agent '{}': {error}.", task.agent),
+                    },
+                    is_retryable: error.is_retryable() && !may_go_on,
                     ..AgentTaskError::default()
                 }),
             };
@@ -287,7 +302,8 @@ impl AgentService {
         message: &str,
         http: &HttpAgent,
         exchange: &HttpExchange<'_>,
-    ) -> Result<AgentTaskResult, HttpAgentError> {
+    ) -> Result<AgentTaskResult, LostTask> {
+        let begun = |error| LostTask { error, may_go_on: true };
         let order = HttpTask {
             id: &task.id,
             context: task.context.as_deref(),
@@ -295,14 +311,14 @@ impl AgentService {
             message,
             on_behalf_of: task.caller.as_str(),
         };
-        let mut progress = http.start(exchange, order).await?;
+        let mut progress = http.start(exchange, order).await.map_err(LostTask::at_start)?;
         let mut wait = FIRST_POLL;
         loop {
             let state = progress.result.state;
             let Some(remote) = progress.remote.filter(|_| !is_end(state)) else { return Ok(progress.result) };
             if remote.chars().nth(MAX_ID).is_some() {
                 let text = format!("the id of its task has more than {MAX_ID} characters");
-                return Err(HttpAgentError::Malformed(text));
+                return Err(begun(HttpAgentError::Malformed(text)));
             }
             let note = progress.note.take().map(|note| self.parts.redactor.text(&note).into_owned());
             let noted = self.parts.tasks.update(&task.id, |task| {
@@ -312,7 +328,7 @@ impl AgentService {
             if let Err(error) = noted.await {
                 tracing::debug!(%error, "the state of a task could not be kept");
             }
-            progress = http.look_later(exchange, &task.id, &remote, &mut wait).await?;
+            progress = http.look_later(exchange, &task.id, &remote, &mut wait).await.map_err(begun)?;
         }
     }
 

@@ -173,6 +173,17 @@ async fn an_agent_of_another_version_or_binding_or_host_is_refused_with_what_to_
     );
 }
 
+#[test]
+fn a_task_that_was_not_surely_refused_may_have_begun() {
+    let of = |status: u16| HttpAgentError::Status(StatusCode::from_u16(status).unwrap());
+    assert!(
+        [HttpAgentError::Late, HttpAgentError::Lost, of(500), of(502), of(504)].iter().all(|it| it.may_have_begun())
+    );
+    assert!(
+        ![of(429), of(503), of(400), HttpAgentError::Rpc(-32602, String::new())].iter().any(|it| it.may_have_begun())
+    );
+}
+
 #[tokio::test]
 async fn an_answer_that_is_an_error_or_none_is_an_error_that_says_so() {
     let ours = || card(json!([interface("1.0")]));
