@@ -59,8 +59,8 @@ impl AccountTool {
                  entries."
             }
             Self::Keys => {
-                "Lists the API keys of the OpenRouter account with name, hash, limit and usage; never the keys \
-                 themselves. Needs a management key."
+                "Lists API keys of the OpenRouter account with name, hash, limit and usage: the first page of those of \
+                 its default workspace; never the keys themselves. Needs a management key."
             }
             Self::Key => "Returns name, limit and usage of one OpenRouter API key by its hash. Needs a management key.",
             Self::Generation => {
