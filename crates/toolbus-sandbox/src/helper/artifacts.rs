@@ -102,9 +102,9 @@ impl SeenFiles {
         !self.before.contains(&state)
     }
 
-    /// Those that were found now have been before.
+    /// Those that were found now have been before. What was not is gone, or has changed.
     fn keep(&mut self) {
-        self.before.extend(self.now.drain());
+        self.before = std::mem::take(&mut self.now);
     }
 }
 
@@ -229,6 +229,11 @@ mod tests {
         // A link changes the file, too.
         fs::hard_link(work.path().join("out/a"), work.path().join("out/again")).unwrap();
         assert_eq!(look(), ("a again".to_owned(), 0, String::new()));
+        for length in 1..10 {
+            write("out/a", &"x".repeat(length));
+            look();
+        }
+        assert_eq!(seen.before.len(), 5, "of a file that changes, its last state is kept");
     }
 
     #[test]
