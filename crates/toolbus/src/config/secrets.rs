@@ -282,6 +282,8 @@ fn header(value: &str) -> Vec<String> {
 /// password.
 fn argument(before: Option<&str>, argument: &str) -> Vec<String> {
     let mut values = in_url(argument);
+    // `--dsn=URL`, `DATABASE_URL=URL`.
+    values.extend(argument.split_once('=').into_iter().flat_map(|(_, value)| in_url(value)));
     values.extend(in_query(argument));
     let is_option = |text: &&str| text.starts_with('-') && !text.contains(['=', ' ']);
     if before.filter(is_option).is_some_and(names_secret) {
@@ -368,6 +370,9 @@ mod tests {
         assert_eq!(header("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==")[2], "open sesame");
         assert_eq!(argument(Some("--token"), "abc-def"), ["abc-def"]);
         assert_eq!(argument(None, "--api-key=abc-def"), ["abc-def"]);
+        for named in ["DATABASE_URL=postgres://svc:hunter2@db/x", "--dsn=postgres://svc:hunter2@db/x?a=b"] {
+            assert_eq!(argument(Some("-e"), named), ["hunter2"; 2], "as written, and decoded");
+        }
         assert_eq!(argument(Some("--header"), "Authorization: Bearer abc-def"), ["Bearer abc-def", "abc-def"]);
         for (before, none) in
             [(Some("--root"), "/home"), (None, "--level=debug"), (Some("--sort-key"), "customer_name")]
