@@ -56,7 +56,7 @@ impl SwitchStore {
     ///
     /// # Errors
     ///
-    /// If the store cannot be used, or has an unreadable entry. Nothing is switched on then.
+    /// If the store cannot be used, or has an unreadable entry: then the others are off, and nothing is switched on.
     pub async fn follow(&self, access: &PolicyHandle) -> Result<(), LoadError> {
         let mut unstored = self.changing.lock().await;
         let Some(store) = &self.store else { return Ok(()) };
@@ -64,19 +64,26 @@ impl SwitchStore {
             store.put(NAMESPACE, &key(&switch), Vec::new()).await?;
             unstored.remove(&switch);
         }
-        let mut off = BTreeSet::new();
+        let (mut off, mut refused) = (BTreeSet::new(), Ok(()));
         for key in store.list(NAMESPACE).await? {
             let (kind, name) = key.split_once('/').unwrap_or((&key, ""));
-            let set = Switch::new(kind, name).and_then(|switch| {
-                off.insert(switch.clone());
-                access.disable(switch)
-            });
-            set.map_err(|error| LoadError::Unreadable { key: key.clone(), error })?;
+            match Switch::new(kind, name) {
+                Ok(switch) => drop(off.insert(switch)),
+                Err(error) => refused = Err(LoadError::Unreadable { key, error }),
+            }
         }
-        for switch in access.disabled().iter().filter(|switch| !off.contains(switch)) {
-            access.enable(switch);
+        if refused.is_ok() {
+            for switch in access.disabled().iter().filter(|switch| !off.contains(switch)) {
+                access.enable(switch);
+            }
         }
-        Ok(())
+        for switch in off {
+            let key = key(&switch);
+            if let Err(error) = access.disable(switch) {
+                refused = Err(LoadError::Unreadable { key, error });
+            }
+        }
+        refused
     }
 
     /// Whether something is off that could not be stored yet.
@@ -226,11 +233,16 @@ mod tests {
     #[tokio::test]
     async fn a_store_that_holds_something_else_stops_the_start() {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
-        store.put(NAMESPACE, "everything", Vec::new()).await.unwrap();
-        let error = SwitchStore::new(store, false).follow(&access()).await.err().unwrap();
+        for key in ["everything", "tool/echo"] {
+            store.put(NAMESPACE, key, Vec::new()).await.unwrap();
+        }
+        let access = access();
+        access.disable(tool("pay")).unwrap();
+        let error = SwitchStore::new(store, false).follow(&access).await.err().unwrap();
         assert!(matches!(error, LoadError::Unreadable { .. }), "{error}");
+        assert_eq!(access.disabled(), [tool("echo"), tool("pay")], "in doubt, tools are off");
         assert!(matches!(
-            SwitchStore::new(Arc::new(Flaky::default()), false).follow(&access()).await,
+            SwitchStore::new(Arc::new(Flaky::default()), false).follow(&access).await,
             Err(LoadError::Store(_))
         ));
     }
