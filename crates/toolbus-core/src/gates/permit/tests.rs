@@ -92,6 +92,27 @@ async fn waiting_ends_with_the_deadline() {
     assert_eq!(permits.load.waiting(), 0);
 }
 
+#[test]
+fn a_call_that_waited_for_something_else_gives_its_place_back() {
+    let (permits, agent) = (permits(1, 1), anyone());
+    for _ in 0..3 {
+        let place = permits.wait(&agent, me(), 10).unwrap();
+        assert_eq!(waiting_of(&agent), 1);
+        drop(place);
+    }
+    assert_eq!(waiting_of(&agent), 0);
+}
+
+#[tokio::test]
+async fn a_place_that_a_call_was_given_and_did_not_take_is_given_back() {
+    let (permits, agent, slow) = (permits(1, 8), anyone(), tool(None));
+    let held = at_once(&permits, &slow, &agent, "me").unwrap();
+    let mut waiting = Box::pin(permits.acquire(Some(&slow), &agent, me(), 10, later()));
+    assert!((&mut waiting).now_or_never().is_none());
+    drop((held, waiting));
+    assert!(at_once(&permits, &slow, &agent, "me").is_some());
+}
+
 #[tokio::test]
 async fn a_waiting_call_gets_the_place_that_comes_free() {
     let permits = Arc::new(permits(1, 8));
