@@ -382,12 +382,12 @@ mod tests {
         let tree = ProcessTree::of_descendants(proc).unwrap();
         let mut child = std::process::Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().unwrap();
         let pid = Pid::from_child(&child);
-        // The kernel counts what a young process has only roughly.
+        // The kernel counts what a young process has only roughly. What a shell starts while it is killed descends from it
+        // no more.
         let patience = crate::now() + std::time::Duration::from_secs(30);
-        while tree.used(Some(pid)).memory == 0 {
-            assert!(crate::now() < patience, "a process has memory");
+        while tree.used(Some(pid)).memory == 0 || tree.used(None).tasks < 2 {
+            assert!(crate::now() < patience, "a process has memory, and a child");
         }
-        assert!(tree.used(None).tasks >= 1);
         tree.kill();
         assert!(!child.wait().unwrap().success());
     }
