@@ -193,8 +193,13 @@ impl Call {
 
     /// Notes the tool, whose limit may shorten or lengthen the deadline.
     pub(super) fn resolved(&mut self, tool: &Tool, budgets: Budgets) {
-        self.deadline = self.request.budget.deadline(self.arrived, tool.descriptor.timeout, budgets);
+        self.grant(tool.descriptor.timeout, budgets);
         self.tool = Some(Arc::clone(&tool.descriptor));
+    }
+
+    /// Sets the deadline by the limit of its tool.
+    pub(super) fn grant(&mut self, limit: Option<Duration>, budgets: Budgets) {
+        self.deadline = self.request.budget.deadline(self.arrived, limit, budgets);
     }
 
     /// Notes the arguments.

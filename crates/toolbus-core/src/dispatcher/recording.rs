@@ -116,8 +116,8 @@ impl Dispatcher {
         let Some(LedgerSettings { ledger, max_answer, .. }) = &self.parts.settings.ledger else { return Known::Free };
         let [mut pause, longest] = POLLS;
         // The run that is waited for has the time of its tool, which may be longer than that of others.
-        let limit = self.wanted(call).and_then(|tool| tool.timeout);
-        call.deadline = call.request.budget.deadline(call.arrived, limit, self.parts.settings.budgets);
+        let tool = self.wanted(call);
+        call.grant(tool.as_ref().and_then(|tool| tool.timeout), self.parts.settings.budgets);
         loop {
             if entry.fingerprint != identity.fingerprint {
                 return Known::Failed(self.conflict());
@@ -141,7 +141,7 @@ impl Dispatcher {
                     () = given_up => return Known::Failed(given_up_while_it_ran()),
                     () = tokio::time::sleep(pause) => pause = (pause * 2).min(longest),
                 }
-            } else if !is_running && self.is_repeatable(call) {
+            } else if !is_running && tool.as_ref().is_some_and(|tool| tool.effect.is_repeatable()) {
                 if let Err(error) = within(ledger.release(identity.key, run)).await {
                     return Known::Failed(self.unreadable(&error));
                 }
