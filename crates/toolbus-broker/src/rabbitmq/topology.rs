@@ -4,6 +4,7 @@
 
 use std::fmt::Display;
 use std::future::Future;
+use std::time::Duration;
 
 use lapin::options::{
     ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
@@ -22,6 +23,9 @@ const DELIVERY_LIMIT: i64 = 20;
 const DEAD_LETTER_TTL_MS: i64 = 72 * 60 * 60 * 1_000;
 const DEAD_LETTER_MAX_MESSAGES: i64 = 10_000;
 const DEAD_LETTER_MAX_BYTES: i64 = 256 * 1024 * 1024;
+/// How often a queue that is to be deleted is asked for its consumers, and the time between.
+const UNUSED_LOOKS: usize = 30;
+const UNUSED_PERIOD: Duration = Duration::from_millis(100);
 /// What RabbitMQ says of a classic queue, which is on one node of a cluster, while that node is down.
 const NODE_DOWN: &str = "home node";
 /// The key of the configuration that decides the type of our queues.
@@ -311,8 +315,7 @@ pub(super) async fn remove(connection: &Connection, settings: &Checked, queues: 
         }
     };
     for name in queues.iter().flat_map(|queue| [queue.clone(), dead_letters_of(queue)]) {
-        // Quorum queues refuse `if_unused`.
-        if consumer_count(connection, &name).await != Some(0) {
+        if !is_unused(connection, &name).await {
             continue;
         }
         let Ok(name) = short(&name) else { continue };
@@ -325,6 +328,20 @@ pub(super) async fn remove(connection: &Connection, settings: &Checked, queues: 
         let delete = async |channel: Channel| channel.exchange_delete(name.clone(), options).await;
         told("exchange", name, on_own_channel(connection, delete).await);
     }
+}
+
+/// Whether a queue is there and nobody consumes it. A quorum queue refuses `if_unused`, and counts a consumer that was
+/// cancelled until its last delivery is settled, so one that has consumers is asked again for a while.
+async fn is_unused(connection: &Connection, queue: &str) -> bool {
+    for _ in 0..UNUSED_LOOKS {
+        match consumer_count(connection, queue).await {
+            Some(0) => return true,
+            Some(_) => tokio::time::sleep(UNUSED_PERIOD).await,
+            None => return false,
+        }
+    }
+    debug!(queue, "not deleted, because others consume it");
+    false
 }
 
 async fn on_own_channel(

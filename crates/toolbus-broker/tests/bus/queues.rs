@@ -67,6 +67,28 @@ async fn classic_queues_are_durable_and_have_no_delivery_limit() {
     bus.close().await;
 }
 
+/// A broker counts a cancelled consumer for as long as a delivery of it is unsettled.
+#[tokio::test]
+async fn a_queue_is_removed_once_its_last_delivery_is_settled() {
+    let bus = rabbitmq().await;
+    let queue = unique("removed");
+    let mut deliveries = consume(&bus, &queue, &[&queue]).await;
+    deliver(&bus, &to_topic(&queue, "last")).await;
+    let last = receive(&mut deliveries).await;
+    bus.stop_consuming().await;
+    let queues = [queue.clone(), format!("{queue}.dlq")];
+    let settled = async {
+        // It takes its answer's way first, as a request does.
+        deliver(&bus, &to_queue(&queue, "meanwhile")).await;
+        last.settle.acknowledge().await;
+    };
+    tokio::join!(bus.remove(&queues[..1]), settled);
+    for name in &queues {
+        assert_eq!(bus.has_queue(name).await, Some(false), "{name} is still there");
+    }
+    bus.close().await;
+}
+
 #[tokio::test]
 async fn a_queue_for_short_lived_messages_is_classic_and_is_used_as_it_is_where_it_is_not() {
     let settings = settings(&node().await.url());
