@@ -10,16 +10,20 @@ const MAX_SHOWN: usize = 4000;
 const HIDDEN: &str = "***";
 /// Shortest part of a credential that is looked for by itself: shorter ones are words of any text.
 const SHORTEST: usize = 4;
+/// Shortest part of a path that may be a token.
+const SHORTEST_TOKEN: usize = 16;
 
 /// Knows what must not be shown.
 pub(super) struct CredentialMask(Vec<String>);
 
 impl CredentialMask {
-    /// Hides users and passwords of the URLs in these texts.
+    /// Hides users and passwords of the URLs in these texts, and parts of their paths that may be tokens.
     pub(super) fn new(texts: &[String]) -> Self {
-        let urls = texts.iter().flat_map(|text| text.split_whitespace()).filter_map(userinfo);
-        let mut parts: Vec<String> = urls
+        let urls = || texts.iter().flat_map(|text| text.split_whitespace());
+        let credentials = urls().filter_map(userinfo);
+        let mut parts: Vec<String> = credentials
             .flat_map(|userinfo| [userinfo].into_iter().chain(userinfo.split(':')))
+            .chain(urls().flat_map(tokens))
             .flat_map(|part| [part.to_owned(), decoded(part)])
             .filter(|part| part.len() >= SHORTEST)
             .collect();
@@ -50,6 +54,12 @@ fn userinfo(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
     authority.rsplit_once('@').map(|(userinfo, _)| userinfo)
+}
+
+/// Parts of a URL's path that are as long as tokens.
+fn tokens(url: &str) -> impl Iterator<Item = &str> {
+    let path = url.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
+    path.into_iter().flat_map(|(_, path)| path.split('/')).filter(|part| part.len() >= SHORTEST_TOKEN)
 }
 
 /// A word, in which a URL has lost what stands before its `@`.
@@ -90,14 +100,17 @@ mod tests {
             "https://reader:hunter%2F2@index.example/simple".to_owned(),
             "https://extra.example/ https://token-12345@extra.example/".to_owned(),
             "http://u:pw@proxy.example".to_owned(),
+            "https://index.example/0123456789abcdef/team/simple".to_owned(),
             "/etc/ssl/cert.pem".to_owned(),
         ]);
         let text = "Looking in https://reader:hunter%2F2@index.example/simple, https://other:secret@h/x\n\
-                    user reader, password hunter/2 or hunter%2F2, token-12345; u, pw";
+                    user reader, password hunter/2 or hunter%2F2, token-12345; u, pw\n\
+                    https://index.example/0123456789abcdef/team/simple/numpy/";
         assert_eq!(
             mask.hide(text, &[]),
             "Looking in https://***@index.example/simple, https://***@h/x\n\
-             user ***, password *** or ***, ***; u, pw"
+             user ***, password *** or ***, ***; u, pw\n\
+             https://index.example/***/team/simple/numpy/"
         );
     }
 
