@@ -91,23 +91,31 @@ impl std::fmt::Debug for CacheInner {
 }
 
 impl PackageCache {
-    /// Opens the folder, and removes what was left half done. pip runs in the sandbox; without one it runs as the daemon
+    /// Opens the folder, and removes what was left half done. Packages stay for `lifetime`, the longest life of a process that
+    /// has them, and for at least an hour after their last use. pip runs in the sandbox; without one it runs as the daemon
     /// does, which is for development alone.
     ///
     /// # Errors
     ///
     /// If the folder cannot be created or written to.
-    pub fn open(config: &PackagesConfig, interpreter: &Interpreter, sandbox: Option<&Sandbox>) -> io::Result<Self> {
-        Self::open_with(config, interpreter, sandbox, std::env::vars_os())
+    pub fn open(
+        config: &PackagesConfig,
+        lifetime: Duration,
+        interpreter: &Interpreter,
+        sandbox: Option<&Sandbox>,
+    ) -> io::Result<Self> {
+        Self::open_with(config, lifetime, interpreter, sandbox, std::env::vars_os())
     }
 
     fn open_with(
         config: &PackagesConfig,
+        lifetime: Duration,
         interpreter: &Interpreter,
         sandbox: Option<&Sandbox>,
         daemon: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> io::Result<Self> {
-        let store = PackageStore::open(&config.cache, config.max_cache.bytes(), Clock::SYSTEM, Random::SYSTEM)?;
+        let most = config.max_cache.bytes();
+        let store = PackageStore::open(&config.cache, most, lifetime, Clock::SYSTEM, Random::SYSTEM)?;
         let pip = Pip::new(interpreter, sandbox, config.index_url.as_ref(), config.max_size.bytes(), daemon);
         let (abi, running) = (format!("{} {}", interpreter.version, interpreter.abi), Mutex::default());
         let (allow, timeout, ttl) = (config.allowed(), config.timeout.get(), config.ttl.get());

@@ -22,8 +22,11 @@ use toolbus_protocol::Random;
 
 use super::tree;
 
-/// Time after which a set that was handed out is no longer in use.
+/// Shortest time for which a set that was handed out counts as used.
 const IN_USE: Duration = Duration::from_secs(60 * 60);
+
+/// Most requests whose set is known. Many may lead to one set: `a>=1`, `a>=1.1` and so on.
+pub(super) const MAX_RESOLUTIONS: usize = 10_000;
 
 /// Entered by others, and not listed.
 const HIDDEN: u32 = 0o711;
@@ -37,6 +40,8 @@ pub(super) struct PackageStore {
     root: PathBuf,
     /// Bytes of all sets together.
     most: u64,
+    /// Time after which a set that was handed out is no longer in use.
+    in_use: Duration,
     clock: Clock,
     random: Random,
 }
@@ -69,10 +74,10 @@ fn make_parts(root: &Path) -> io::Result<()> {
 }
 
 impl PackageStore {
-    /// Opens a store, and removes what was left half done.
-    pub(super) fn open(root: &Path, most: u64, clock: Clock, random: Random) -> io::Result<Self> {
+    /// Opens a store, and removes what was left half done. `lifetime` is the longest time that a script has its packages.
+    pub(super) fn open(root: &Path, most: u64, lifetime: Duration, clock: Clock, random: Random) -> io::Result<Self> {
         make_parts(root)?;
-        let store = Self { root: fs::canonicalize(root)?, most, clock, random };
+        let store = Self { root: fs::canonicalize(root)?, most, in_use: IN_USE.max(lifetime), clock, random };
         store.clear();
         Ok(store)
     }
@@ -137,7 +142,7 @@ impl PackageStore {
         sets.sort();
         let mut size: u64 = sets.iter().map(|(_, _, size)| size).sum();
         let now = self.clock.wall();
-        let is_idle = |used: &SystemTime| now.duration_since(*used).is_ok_and(|idle| idle > IN_USE);
+        let is_idle = |used: &SystemTime| now.duration_since(*used).is_ok_and(|idle| idle > self.in_use);
         for (_, set, bytes) in sets.iter().filter(|(used, ..)| is_idle(used)) {
             if size <= self.most {
                 break;
@@ -146,11 +151,18 @@ impl PackageStore {
             size = size.saturating_sub(*bytes);
             self.discard(set);
         }
-        let resolutions = entries(&self.root.join("asked"));
-        let stale = resolutions
-            .filter(|file| self.resolution(file).is_none_or(|resolution| !self.set(&resolution.set).is_dir()));
-        stale.for_each(|file| drop(fs::remove_file(file)));
+        self.trim_resolutions();
         self.clear();
+    }
+
+    /// Removes what led to sets that are gone, and of the rest all but the newest.
+    fn trim_resolutions(&self) {
+        let (mut kept, stale): (Vec<_>, Vec<_>) = entries(&self.root.join("asked"))
+            .map(|file| (self.resolution(&file).filter(|it| self.set(&it.set).is_dir()).map(|it| it.at), file))
+            .partition(|(at, _)| at.is_some());
+        kept.sort_unstable_by(|one, other| other.cmp(one));
+        let oldest = kept.into_iter().skip(MAX_RESOLUTIONS);
+        stale.into_iter().chain(oldest).for_each(|(_, file)| drop(fs::remove_file(file)));
     }
 
     /// Removes a set atomically.

@@ -2,12 +2,16 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use serde_json::Value;
 use tokio_util::task::TaskTracker;
 use toolbus_config::{HumanDuration, LargeSize, Secret};
 use toolbus_testing::patience::eventually;
 
 use super::*;
 use crate::testing::{LEVELS, sandbox};
+
+/// Longest life of a session.
+const LIFETIME: Duration = Duration::from_secs(2 * 3600);
 
 /// A folder with something that behaves as an interpreter with pip would: it notes each run, and does what `behaviour`
 /// says, in which `$target` is the folder and `$packages` are the packages.
@@ -66,7 +70,7 @@ target=$2; shift 3; packages="$*"
             abi: "cpython-311".to_owned(),
         };
         let daemon = [("PATH".into(), "/usr/bin:/bin".into())];
-        PackageCache::open_with(config, &interpreter, None, daemon).unwrap()
+        PackageCache::open_with(config, LIFETIME, &interpreter, None, daemon).unwrap()
     }
 
     fn cache(&self) -> PackageCache {
@@ -218,8 +222,11 @@ fn holders(cache: &PackageCache) -> usize {
 
 /// Makes it look as if a folder had not been used for a day.
 fn leave_alone(folder: &Path) {
-    let day = Duration::from_secs(24 * 3600);
-    fs::File::open(folder).unwrap().set_modified(Clock::SYSTEM.wall() - day).unwrap();
+    leave_alone_for(folder, Duration::from_secs(24 * 3600));
+}
+
+fn leave_alone_for(folder: &Path, time: Duration) {
+    fs::File::open(folder).unwrap().set_modified(Clock::SYSTEM.wall() - time).unwrap();
 }
 
 #[tokio::test]
@@ -299,6 +306,39 @@ async fn what_was_not_used_for_longest_goes_when_there_is_too_much() {
     // It is installed again when it is wanted.
     install(&cache, &["b"]).await.unwrap();
     assert_eq!(fixture.runs().len(), 5);
+}
+
+/// Packages of a session that lived longer than an hour were removed under it.
+#[tokio::test]
+async fn packages_stay_as_long_as_a_session_may_live() {
+    let fixture = PipFixture::new(INSTALL);
+    let mut config = fixture.config();
+    config.max_cache = "1B".parse().unwrap();
+    let cache = fixture.open(&config);
+    let set = install(&cache, &["a"]).await.unwrap();
+    for (age, stays) in [(LIFETIME - Duration::from_secs(60), true), (LIFETIME + Duration::from_secs(60), false)] {
+        leave_alone_for(&set, age);
+        install(&cache, &[if stays { "b" } else { "c" }]).await.unwrap();
+        assert_eq!(set.is_dir(), stays, "{age:?}");
+    }
+}
+
+/// Each request that led to a set that was there already left a file.
+#[tokio::test]
+async fn of_many_requests_for_the_same_packages_the_newest_are_known() {
+    let fixture = PipFixture::new(INSTALL);
+    let cache = fixture.cache();
+    install(&cache, &["a"]).await.unwrap();
+    let asked = fixture.path("cache/asked");
+    let newest = names(&asked).remove(0);
+    let mut older: Value = serde_json::from_slice(&fs::read(asked.join(&newest)).unwrap()).unwrap();
+    older["at"] = 1.into();
+    for number in 0..store::MAX_RESOLUTIONS {
+        fs::write(asked.join(format!("{number}.json")), older.to_string()).unwrap();
+    }
+    install(&cache, &["b"]).await.unwrap();
+    let kept = names(&asked);
+    assert!(kept.len() == store::MAX_RESOLUTIONS && kept.contains(&newest), "{}", kept.len());
 }
 
 #[tokio::test]
@@ -396,7 +436,7 @@ impl WheelFolder {
         let daemon =
             [("PATH", "/usr/bin:/bin"), ("PIP_NO_INDEX", "0"), ("PIP_FIND_LINKS", "/no"), ("PIP_REQUIRE_HASHES", "1")];
         let daemon = daemon.map(|(name, value)| (name.into(), value.into()));
-        PackageCache::open_with(&config, &self.interpreter, sandbox, daemon).unwrap()
+        PackageCache::open_with(&config, LIFETIME, &self.interpreter, sandbox, daemon).unwrap()
     }
 
     /// What a script prints that has these packages.

@@ -232,7 +232,7 @@ fn installer(
         return Ok(None);
     }
     let folder = section.packages.cache.display().to_string();
-    let cache = PackageCache::open(&section.packages, interpreter, sandbox)
+    let cache = PackageCache::open(&section.packages, section.sessions.max_lifetime.get(), interpreter, sandbox)
         .map_err(|error| ScriptsError::Cache { folder, error })?;
     Ok(Some(Arc::new(cache)))
 }
