@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::bus::{Bus, Outgoing, Target};
-use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::failure::{Cause, Effect, ToolFailure, verdict};
 use toolbus_core::pattern::{Pattern, PatternError};
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::text::shown;
@@ -188,14 +188,14 @@ impl SkillHandler {
             idempotency_key: header::is_idempotency_key(&task.task_id).then(|| task.task_id.as_str().into()),
         };
         self.invoker.invoke(call).await.map_err(|failure| {
-            let ToolFailure { cause, message, verdict, .. } = failure;
+            let ToolFailure { cause, message, verdict: made, .. } = failure;
             let code = match cause {
                 Cause::UnknownTool => AgentTaskError::SKILL_NOT_SUPPORTED,
                 Cause::InvalidArguments => AgentTaskError::INVALID_REQUEST,
                 _ => AgentTaskError::EXECUTION_FAILED,
             };
-            let is_retryable = verdict.is_some_and(|verdict| verdict.is_retryable);
-            AgentTaskError { is_retryable, ..refused(code, message) }
+            let verdict = made.unwrap_or_else(|| verdict(cause, Effect::Undeclared, false));
+            AgentTaskError { is_retryable: verdict.is_retryable, ..refused(code, message) }
         })
     }
 }
