@@ -184,7 +184,10 @@ fn checked(variable: &str, endpoint: String) -> Result<String, EnvironmentError>
 fn with_path(base: String, protocol: Protocol, signal: Signal) -> String {
     match protocol {
         Protocol::Grpc => base,
-        Protocol::HttpProtobuf => format!("{}/{}", base.trim_end_matches('/'), signal.path()),
+        Protocol::HttpProtobuf => {
+            let (address, query) = base.split_at(base.find('?').unwrap_or(base.len()));
+            format!("{}/{}{query}", address.trim_end_matches('/'), signal.path())
+        }
     }
 }
 
@@ -278,6 +281,11 @@ mod tests {
         let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c/custom");
         assert_eq!(endpoint(Signal::Metrics, Some("http://a/"), &[http]).as_deref(), Some("http://a/v1/metrics"));
         assert_eq!(endpoint(Signal::Logs, Some("http://a"), &[http]).as_deref(), Some("http://a/v1/logs"));
+        let with_query = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a/otlp?tenant=b");
+        assert_eq!(
+            endpoint(Signal::Logs, None, &[http, with_query]).as_deref(),
+            Some("http://a/otlp/v1/logs?tenant=b")
+        );
         assert_eq!(endpoint(Signal::Traces, Some("http://a"), &[http, own]).as_deref(), Some("http://c/custom"));
     }
 
