@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kube::ResourceExt as _;
 use kube::api::{DeleteParams, DynamicObject, ListParams};
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
@@ -21,8 +22,8 @@ const UNSURE_ATTEMPTS: u32 = 4;
 const SWEEP_PERIOD: Duration = Duration::from_secs(300);
 /// Time of one sweep.
 const SWEEP_TIME: Duration = Duration::from_secs(60);
-/// Most objects of one sweep.
-const SWEEP_OBJECTS: u32 = 500;
+/// Objects that are listed at a time.
+const SWEEP_PAGE: u32 = 500;
 /// Time by which the clocks of daemons may differ.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(60);
 
@@ -75,22 +76,30 @@ impl ObjectCleaner {
     /// If they cannot be listed or deleted.
     pub(crate) async fn sweep(&self) -> Result<(), ApiFailure> {
         let selector = format!("{}={}", MANAGED.0, MANAGED.1);
-        let params = ListParams::default().labels(&selector).limit(SWEEP_OBJECTS);
-        let objects = request(self.objects.about("list"), self.objects.api.list(&params)).await?;
-        let expired: Vec<String> =
-            objects.items.into_iter().filter(is_expired).filter_map(|object| object.metadata.name).collect();
-        let deletions = async {
-            for name in &expired {
-                match self.delete(name).await {
-                    Ok(()) | Err(ApiFailure::Missing) => {
-                        tracing::info!(resource = self.objects.resource, name, "deleted what a script has left");
-                    }
-                    Err(failure) => return Err(failure),
+        let mut page = ListParams::default().labels(&selector).limit(SWEEP_PAGE);
+        let sweeping = async {
+            loop {
+                let objects = request(self.objects.about("list"), self.objects.api.list(&page)).await?;
+                for object in objects.items.iter().filter(|object| is_expired(object)) {
+                    self.delete_left(&object.name_any()).await?;
+                }
+                match objects.metadata.continue_.filter(|next| !next.is_empty()) {
+                    Some(next) => page = page.continue_token(&next),
+                    None => return Ok(()),
                 }
             }
-            Ok(())
         };
-        timeout(SWEEP_TIME, deletions).await.unwrap_or(Ok(()))
+        timeout(SWEEP_TIME, sweeping).await.unwrap_or(Ok(()))
+    }
+
+    async fn delete_left(&self, name: &str) -> Result<(), ApiFailure> {
+        match self.delete(name).await {
+            Ok(()) | Err(ApiFailure::Missing) => {
+                tracing::info!(resource = self.objects.resource, name, "deleted what a script has left");
+                Ok(())
+            }
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Waits until what was deleted is gone, for a while.

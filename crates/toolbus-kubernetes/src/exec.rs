@@ -24,7 +24,7 @@ const LOADER: &str = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffe
 /// Bytes that are sent or read at a time.
 const PART: usize = 16 * 1024;
 /// Time in which the end of a program is known after the end of its output.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// What a container runtime says of a program that is not there.
 const NO_PROGRAM: [&str; 2] = ["executable file not found", "no such file or directory"];
 

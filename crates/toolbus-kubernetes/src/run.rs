@@ -53,6 +53,8 @@ struct PodRun<'a> {
     script: &'a Script,
     watcher: Option<&'a Watcher>,
     log: LogReader,
+    /// Whether that is all: only then a script of which it says nothing did not begin.
+    is_log_whole: bool,
     /// What the pod waits for, for an operator.
     waits_for: String,
     /// Whether the pod was waiting in a pool.
@@ -79,6 +81,7 @@ impl PodRuns {
             script,
             watcher,
             log: LogReader::new(self.template.limits, self.template.most_log()),
+            is_log_whole: false,
             waits_for: "the API server has not created it".to_owned(),
             start: StartKind::Cold,
             started: None,
@@ -154,9 +157,13 @@ impl PodRun<'_> {
             Ended::Log(()) => match timeout(LAST_WORDS, end_of(&mut watch)).await {
                 Ok(Ok(Some(end))) => Some(end),
                 Ok(Ok(None)) => return Err(lost()),
-                _ => Some(process.end().await.ok_or_else(|| {
-                    RunFailure::Unavailable("the connection to the sandbox of the script was lost".to_owned())
-                })?),
+                _ => {
+                    let end = process.end().await.ok_or_else(|| {
+                        RunFailure::Unavailable("the connection to the sandbox of the script was lost".to_owned())
+                    })?;
+                    self.is_log_whole = !end.is_of_node;
+                    Some(end)
+                }
             },
             Ended::Pod(Ok(Some(end))) => Some(end),
             Ended::Pod(Ok(None)) => return Err(lost()),
@@ -273,7 +280,10 @@ impl PodRun<'_> {
                 self.log = log;
             }
             match read {
-                Ok(Ok(())) => return Ok(()),
+                Ok(Ok(())) => {
+                    self.is_log_whole = true;
+                    return Ok(());
+                }
                 Ok(Err(failure @ ApiFailure::Refused(_))) => return Err(unavailable(&failure)),
                 Ok(Err(failure)) => last = Some(failure.to_string()),
                 Err(_) => last = Some("it did not come in time".to_owned()),
@@ -298,7 +308,7 @@ impl PodRun<'_> {
         let said = if other.is_empty() { String::new() } else { format!("; its log: {other}") };
         let text = format!("the pod of the script ended without a result ({reason}){said}");
         Err(match end {
-            _ if has_begun => RunFailure::Unavailable(text),
+            _ if has_begun || !self.is_log_whole => RunFailure::Unavailable(text),
             // Python, or what the image has for it, has ended by itself.
             Some(end) if !end.is_of_node => {
                 let image =

@@ -220,11 +220,13 @@ async fn list(
     let cluster = shared.cluster.lock();
     let is_managed = |object: &&Value| object["metadata"]["labels"][MANAGED.0].as_str() == Some(MANAGED.1);
     let of_resource = cluster.objects.iter().filter(|((of, _), _)| *of == resource);
-    let items: Vec<&Value> = of_resource.map(|(_, known)| &known.object).filter(is_managed).collect();
-    let version = cluster.version.to_string();
-    json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "items": items})
-        .to_string()
-        .into_response()
+    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
+    let is_next = |object: &&Value| query.get("continue").is_none_or(|last| name(object) > *last);
+    let mut items = of_resource.map(|(_, known)| &known.object).filter(is_managed).filter(is_next);
+    let page: Vec<&Value> = items.by_ref().take(query["limit"].parse().unwrap()).collect();
+    let more = items.next().and(page.last()).map(|last| name(last)).unwrap_or_default();
+    let metadata = json!({"resourceVersion": cluster.version.to_string(), "continue": more});
+    json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": page}).to_string().into_response()
 }
 
 async fn watch_objects(resource: &'static str, shared: Shared, query: &BTreeMap<String, String>) -> Response {

@@ -155,6 +155,19 @@ async fn a_pod_that_ends_without_a_result_is_a_failure() {
     assert!(told.contains("NodeLost"), "{told}");
 }
 
+/// It was told that the script had not begun, so that its retry ran it a second time.
+#[tokio::test]
+async fn a_script_whose_log_cannot_be_read_may_have_run() {
+    let unreadable = || vec![refusal(500, "InternalError", "dial tcp 10.0.0.1:10250: connection refused"); 100];
+    let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
+    for end in [ended(0, "Completed"), evicted] {
+        let fixture = Fixture::new(states([running(), end], LOG)).await;
+        fixture.server.refuse("log", unreadable());
+        let failure = fixture.failure().await;
+        assert!(matches!(failure, RunFailure::Unavailable(_)), "{failure:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_pod_that_another_deletes_is_not_waited_for() {
     for (state, log) in [(waiting("ContainerCreating", ""), &b""[..]), (running(), LOG)] {
@@ -198,10 +211,15 @@ async fn pods_for_which_no_daemon_waits_are_swept_at_the_start() {
     };
     let now = Clock::SYSTEM.since_epoch().as_secs();
     server.add("pods", pod("left", "toolbus", now - 3600));
+    // The list comes in pages.
+    for number in 0..600 {
+        server.add("pods", pod(&format!("busy-{number:03}"), "toolbus", now + 3600));
+    }
     server.add("pods", pod("of-another-daemon", "toolbus", now + 3600));
     server.add("pods", pod("of-rockbot", "rockbot", now - 3600));
     let _runner = start(&server).await.unwrap();
-    assert_eq!(server.pods(), ["of-another-daemon", "of-rockbot"]);
+    let others: Vec<String> = server.pods().into_iter().filter(|name| !name.starts_with("busy-")).collect();
+    assert_eq!(others, ["of-another-daemon", "of-rockbot"]);
 }
 
 #[tokio::test]
