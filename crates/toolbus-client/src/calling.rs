@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::bus::{BusState, PublishError};
@@ -28,6 +29,8 @@ const LOSS_TIME: Duration = Duration::from_secs(30);
 const CANCEL_PERIOD: Duration = Duration::from_millis(500);
 /// Requests to cancel.
 const CANCELS: u32 = 4;
+/// Requests to cancel a call whose end no one waits for any more.
+const UNHEARD_CANCELS: u32 = 2;
 
 /// What is known of a call that has no answer.
 const OUTCOME_UNKNOWN: &str = "Whether it had its effect is not known: find out before calling again.";
@@ -40,7 +43,8 @@ pub(crate) struct RemoteCall<'a> {
     pub(crate) sender: &'a Sender,
     /// The id of the call in the request.
     pub(crate) id: &'a str,
-    /// The only program whose answer counts, by its `rb-source`; absent: any that takes the call.
+    /// The only program whose answer counts, by its `rb-source`, empty if it has none; absent: any that takes the
+    /// call.
     pub(crate) from: Option<Arc<str>>,
     /// What repeating it would do, as far as is known.
     pub(crate) effect: Effect,
@@ -50,6 +54,32 @@ pub(crate) struct RemoteCall<'a> {
     pub(crate) cancelled: &'a CancellationToken,
     /// When an answer is not waited for any longer.
     pub(crate) until: Instant,
+}
+
+/// Has the other daemon cancel a call that is dropped before its end: a caller that cancels waits for nothing.
+struct CancelOnDrop<'a> {
+    client: &'a Client,
+    sender: &'a Sender,
+    id: &'a str,
+    is_over: bool,
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if self.is_over {
+            return;
+        }
+        let (bus, message) = self.client.outgoing(&self.client.cancellation(self.sender, self.id));
+        runtime.spawn(async move {
+            for _ in 0..UNHEARD_CANCELS {
+                if !matches!(tokio::time::timeout(TELL_TIME, bus.publish(&message)).await, Ok(Ok(_))) {
+                    debug!("the cancellation of a call was not told");
+                }
+                tokio::time::sleep(CANCEL_PERIOD).await;
+            }
+        });
+    }
 }
 
 impl Client {
@@ -67,12 +97,20 @@ impl Client {
         }
     }
 
-    /// Makes a call, and waits for what becomes of it; `None` if there is no answer in time.
+    /// Makes a call, and waits for what becomes of it; `None` if there is no answer in time. Dropped before, it has the
+    /// other daemon cancel the call.
     ///
     /// # Errors
     ///
     /// If the call failed or was cancelled, or the connection was lost and no answer has come since.
     pub(crate) async fn run(&self, call: RemoteCall<'_>) -> Result<Option<ToolOutput>, ToolFailure> {
+        let mut given_up = CancelOnDrop { client: self, sender: call.sender, id: call.id, is_over: false };
+        let ended = self.run_to_end(call).await;
+        given_up.is_over = true;
+        ended
+    }
+
+    async fn run_to_end(&self, call: RemoteCall<'_>) -> Result<Option<ToolOutput>, ToolFailure> {
         let RemoteCall { request, sender, id, from, effect, progress, cancelled, mut until } = call;
         let mut losses = self.state();
         let before = losses.borrow().reconnects;
@@ -113,8 +151,12 @@ impl Client {
         message_type: &str,
         body: &impl serde::Serialize,
     ) {
-        let message = sender.sign(self.tell(topic, message_type, body));
-        match tokio::time::timeout(TELL_TIME, self.publish(&message)).await {
+        self.tell_soon(&sender.sign(self.tell(topic, message_type, body))).await;
+    }
+
+    async fn tell_soon(&self, message: &SignedRequest) {
+        let topic = &message.topic;
+        match tokio::time::timeout(TELL_TIME, self.publish(message)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => debug!(topic, %error, "not told"),
             Err(_) => debug!(topic, "not told: the broker does not answer"),
@@ -150,8 +192,13 @@ impl Client {
     }
 
     async fn tell_cancelled(&self, sender: &Sender, id: &str) {
+        self.tell_soon(&self.cancellation(sender, id)).await;
+    }
+
+    /// The request to cancel a call.
+    fn cancellation(&self, sender: &Sender, id: &str) -> SignedRequest {
         let body = ToolCancelRequest { tool_call_id: id.to_owned() };
-        self.tell_at_once(sender, topic::TOOL_CANCEL, message_type::TOOL_CANCEL_REQUEST, &body).await;
+        sender.sign(self.tell(topic::TOOL_CANCEL, message_type::TOOL_CANCEL_REQUEST, &body))
     }
 }
 

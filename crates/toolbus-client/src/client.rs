@@ -251,16 +251,10 @@ impl Client {
     ///
     /// If the broker does not confirm the message, or no queue takes it.
     pub async fn publish(&self, request: &SignedRequest) -> Result<(), ClientError> {
-        let proven = self.proven.lock().get(&request.topic).is_some();
+        let (bus, message) = self.outgoing(request);
+        let proven = message.proven;
         let unproven = UnprovenTopic { proven: &self.proven, topic: &request.topic };
-        let message = Outgoing {
-            target: Target::Topic(request.topic.clone()),
-            mandatory: true,
-            proven,
-            properties: Arc::clone(&request.properties),
-            body: request.body.clone(),
-        };
-        let published = self.bus.publish(&message).await;
+        let published = bus.publish(&message).await;
         // What is rejected closes no channel, so the topic stays proven.
         if matches!(published, Ok(Routing::Routed)) || proven && matches!(published, Err(PublishError::Rejected(_))) {
             std::mem::forget(unproven);
@@ -272,6 +266,18 @@ impl Client {
             Routing::Routed => Ok(()),
             Routing::Unroutable => Err(ClientError::NoConsumer(request.topic.clone())),
         }
+    }
+
+    /// A request as the bus takes it, and the bus.
+    pub(crate) fn outgoing(&self, request: &SignedRequest) -> (Arc<dyn Bus>, Outgoing) {
+        let message = Outgoing {
+            target: Target::Topic(request.topic.clone()),
+            mandatory: true,
+            proven: self.proven.lock().get(&request.topic).is_some(),
+            properties: Arc::clone(&request.properties),
+            body: request.body.clone(),
+        };
+        (Arc::clone(&self.bus), message)
     }
 }
 

@@ -167,7 +167,7 @@ struct PendingCall {
 pub(crate) struct Expectation {
     /// Where progress is reported.
     pub(crate) progress: Option<ProgressSink>,
-    /// The sender whose answers count, by its `rb-source`; absent: any.
+    /// The sender whose answers count, by its `rb-source`, empty if it has none; absent: any.
     pub(crate) from: Option<Arc<str>>,
     /// Answers that are taken, at least 1.
     pub(crate) answers: usize,
@@ -178,6 +178,8 @@ pub struct Expected {
     correlation: String,
     pending: Arc<Pending>,
     answers: mpsc::Receiver<Delivery>,
+    /// The answer that is being acknowledged: who waits for it may give up meanwhile, and ask again.
+    taken: Option<Received>,
 }
 
 impl Default for Expectation {
@@ -191,7 +193,7 @@ impl Pending {
         let Expectation { progress, from, answers: left } = expectation;
         let (sender, answers) = mpsc::channel(left.max(1));
         self.lock().insert(correlation.clone(), PendingCall { answers: sender, left, from, progress });
-        Expected { correlation, pending: Arc::clone(self), answers }
+        Expected { correlation, pending: Arc::clone(self), answers, taken: None }
     }
 
     /// Hands a reply to the call that waits for it; returns the delivery if none does.
@@ -200,7 +202,7 @@ impl Pending {
         let correlation = correlation(&properties, &delivery.body);
         let mut calls = self.lock();
         let Some(call) = calls.get_mut(&*correlation) else { return Some(delivery) };
-        if call.from.is_some() && call.from.as_deref() != properties.header(header::SOURCE) {
+        if call.from.as_deref().is_some_and(|from| from != properties.header(header::SOURCE).unwrap_or_default()) {
             return Some(delivery);
         }
         call.left = call.left.saturating_sub(1);
@@ -250,13 +252,19 @@ impl Expected {
     ///
     /// If the bus has been closed, or the answer is too large.
     pub async fn received(&mut self) -> Result<Received, ClientError> {
+        if let Some(received) = self.taken.take() {
+            return Ok(received);
+        }
         let delivery = self.answers.recv().await.ok_or(ClientError::Closed)?;
         let Delivery { properties, body, size, settle, .. } = delivery;
-        settle.acknowledge().await;
         if size > body.len() {
+            settle.acknowledge().await;
             return Err(ClientError::TooLarge(size));
         }
-        Ok(Received { properties, body })
+        let received = self.taken.insert(Received { properties, body }).clone();
+        settle.acknowledge().await;
+        self.taken = None;
+        Ok(received)
     }
 }
 

@@ -51,7 +51,8 @@ pub struct RemoteTool {
 pub struct BridgedServer {
     /// The server.
     pub server: Arc<str>,
-    /// The bridge whose answers count, by its `rb-source`; absent: any. Each bridge of the bus answers each call.
+    /// The bridge whose answers count, by its `rb-source`; absent: the one without. Each bridge of the bus answers
+    /// each call.
     pub bridge: Option<Arc<str>>,
 }
 
@@ -200,7 +201,7 @@ impl Executor for RemoteTool {
             request: self.request(client, &sender, &call, &id, hops),
             sender: &sender,
             id: &id,
-            from: self.bridged.as_ref().and_then(|bridged| bridged.bridge.clone()),
+            from: self.bridged.as_ref().map(|bridged| bridged.bridge.clone().unwrap_or_default()),
             effect: self.effect,
             progress: call.progress.clone(),
             cancelled: &call.cancelled,

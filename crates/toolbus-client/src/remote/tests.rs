@@ -18,7 +18,7 @@ use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::{Effect, Executor as _, ToolCall, ToolOutput};
 use toolbus_protocol::{Envelope, message_type, topic};
 
-use super::{RemoteDaemons, RemoteTool};
+use super::{BridgedServer, RemoteDaemons, RemoteTool};
 
 const TOPIC: &str = "tool.invoke.lab";
 const LIMIT: Duration = Duration::from_secs(10);
@@ -70,6 +70,10 @@ impl Lab {
     async fn say(&self, asked: &Asked, correlation: &str, kind: &str, body: &Value) {
         let envelope =
             Envelope { message_type: kind.to_owned(), correlation_id: correlation.to_owned(), ..Envelope::default() };
+        self.publish(asked, envelope, body).await;
+    }
+
+    async fn publish(&self, asked: &Asked, envelope: Envelope, body: &Value) {
         let message = Outgoing {
             target: Target::Queue(asked.reply_to.clone()),
             mandatory: false,
@@ -258,4 +262,43 @@ async fn no_daemon_is_told_without_its_topic_and_a_circle_is_not_gone_round() {
     insta::assert_snapshot!(failure.message, @"Tool 'lab.pay' was not called: no daemon takes its calls now.");
     let far = tool.execute(call(Caller { hops: 4, ..ana() })).await;
     insta::assert_snapshot!(told(far), @"NotAllowed None: Tool 'lab.pay' was not called: 4 daemons have passed the call on already, perhaps in a circle.");
+}
+
+/// A caller that cancels waits for nothing: the dispatcher drops the call at once.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_is_cancelled_there() {
+    let mut lab = Lab::new();
+    let running = lab.start(call(ana()));
+    let asked = lab.next().await;
+    running.abort();
+    let cancel = lab.next().await;
+    assert_eq!((&*cancel.topic, &cancel.headers[0]), (topic::TOOL_CANCEL, &"ana".to_owned()));
+    assert_eq!(cancel.body, json!({"toolCallId": asked.body["toolCallId"]}));
+    assert_eq!(lab.next().await.topic, topic::TOOL_CANCEL, "the first may have overtaken its call");
+
+    // One that has ended is not.
+    let running = lab.start(call(ana()));
+    let asked = lab.next().await;
+    lab.answer(&asked, "paid").await;
+    running.await.unwrap().unwrap();
+    assert!(tokio::time::timeout(LIMIT, lab.requests.recv()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_bridge_without_a_name_no_other_answers_for_it() {
+    let mut lab = Lab::new();
+    lab.tool = lab.tool.clone().of_server(BridgedServer { server: "pay".into(), bridge: None });
+    let running = lab.start(call(ana()));
+    let asked = lab.next().await;
+    let error = json!({"toolCallId": asked.body["toolCallId"], "toolName": "pay", "code": "tool_not_found",
+        "message": "There is no such server.", "isRetryable": false});
+    let envelope = Envelope {
+        message_type: message_type::TOOL_ERROR.to_owned(),
+        correlation_id: asked.correlation.clone(),
+        source: Some("other-bridge".to_owned()),
+        ..Envelope::default()
+    };
+    lab.publish(&asked, envelope, &error).await;
+    lab.answer(&asked, "paid").await;
+    assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("paid")));
 }
