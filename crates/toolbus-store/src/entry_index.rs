@@ -25,7 +25,7 @@ const MAX_INDEXES: usize = 96 * 1024 * 1024;
 /// Bytes of an owner's texts that are indexed. Those of an owner with more are read by each search.
 const MAX_TEXTS: usize = 32 * 1024 * 1024;
 
-/// A state of a memory. Its numbers only grow, until another memory is in its place.
+/// A state of a memory. Its numbers only grow, until another memory is in its place, or an older copy of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryMark {
     /// Tells one memory from another one.
@@ -139,16 +139,15 @@ impl OwnerIndex {
 impl IndexedEntries {
     fn take_over(&mut self, changes: EntryChanges) -> Option<()> {
         let EntryChanges { mark, is_complete, saved, keys } = changes;
-        let is_newer = match self.mark {
-            None if !is_complete => return None,
-            Some(known) if known.epoch != mark.epoch && !is_complete => return None,
-            None => true,
-            Some(known) => {
-                known.epoch != mark.epoch || mark.revision > known.revision || mark.deletions > known.deletions
-            }
-        };
-        if !is_newer {
+        if self.mark == Some(mark) {
             return Some(());
+        }
+        // An owner's searches come one after the other, so lower numbers are those of a store that has lost its last writes.
+        let continues = self.mark.is_some_and(|known| {
+            known.epoch == mark.epoch && known.revision <= mark.revision && known.deletions <= mark.deletions
+        });
+        if !continues && !is_complete {
+            return None;
         }
         if is_complete {
             *self = Self::default();
@@ -254,8 +253,9 @@ mod tests {
         let keys = Some(HashSet::from([EntryKey::parse("a/three").unwrap()]));
         let deleted = EntryChanges { keys, ..changes(mark(1, 3), false, Vec::new()) };
         assert_eq!(found(&index, deleted, 5).unwrap(), ["a/three"]);
-        let late = changes(mark(0, 3), false, vec![entry("a/one", "plan", 9)]);
-        assert_eq!(found(&index, late, 5).unwrap(), ["a/three"], "what is older than what is known changes nothing");
+        assert_eq!(found(&index, changes(mark(1, 2), false, Vec::new()), 5), None, "the last writes were lost");
+        let before = changes(mark(1, 2), true, vec![entry("a/one", "plan", 9)]);
+        assert_eq!(found(&index, before, 5).unwrap(), ["a/one"]);
         let other = MemoryMark { epoch: 2, deletions: 0, revision: 1 };
         assert_eq!(found(&index, changes(other, false, Vec::new()), 5), None, "another memory");
         assert_eq!(found(&index, changes(other, true, Vec::new()), 5).unwrap(), [""; 0]);
