@@ -186,7 +186,13 @@ impl RateRules {
     /// Number of the rule that holds for a tool of this name, for [`Self::rule`]; below 1,024.
     #[must_use]
     pub fn rule_of(&self, tool: &str) -> Option<u16> {
-        let number = self.rules.iter().position(|rule| rule.pattern.matches(tool))?;
+        self.rule_of_either(tool, tool)
+    }
+
+    /// Number of the rule that holds for a tool of these two names: the most specific one that matches either.
+    #[must_use]
+    pub fn rule_of_either(&self, name: &str, bare: &str) -> Option<u16> {
+        let number = self.rules.iter().position(|rule| rule.pattern.matches(name) || rule.pattern.matches(bare))?;
         u16::try_from(number).ok()
     }
 

@@ -11,6 +11,7 @@ use toolbus_protocol::topic;
 use super::agent_rules::{AgentRules, BindingRules, ToolList};
 
 use super::catalogue::{Catalogue, CatalogueTool, Forced, SetData};
+use super::profile::Profile;
 use crate::caller::Caller;
 use crate::gates::permit::AgentGate;
 use crate::gates::rate::RateRule;
@@ -210,6 +211,17 @@ impl EffectiveTools {
         number.and_then(|number| rules.profiles.get(number)).map_or("main", |profile| profile.name())
     }
 
+    /// The caller, with the profile of its section: what a daemon to which the call is passed on must know. Of a section's
+    /// profile and the request's, the section's counts there.
+    #[must_use]
+    pub(crate) fn with_own_profile(&self, caller: &Arc<Caller>) -> Arc<Caller> {
+        let own = self.rules().profile.and_then(|number| self.catalogue.rules.profiles.get(number));
+        match own.map(Profile::name).filter(|name| *name != "main" && caller.profile.as_deref() != Some(*name)) {
+            Some(name) => Arc::new(Caller { profile: Some(name.into()), ..Caller::clone(caller) }),
+            None => Arc::clone(caller),
+        }
+    }
+
     /// Arguments that are set for the caller whenever it calls this tool.
     #[must_use]
     pub fn forced(&self, allowed: AllowedTool<'_>) -> Option<Arc<Forced>> {
@@ -246,8 +258,8 @@ impl EffectiveTools {
         let number = match place.load(Ordering::Relaxed) {
             UNASKED => {
                 let tool = &allowed.tool.descriptor;
-                let rule = rates.rule_of(&tool.name).or_else(|| rates.rule_of(tool.bare_name()));
-                let found = rule.map_or(NO_RATE, |rule| rule + FIRST_RATE);
+                let found =
+                    rates.rule_of_either(&tool.name, tool.bare_name()).map_or(NO_RATE, |rule| rule + FIRST_RATE);
                 place.store(found, Ordering::Relaxed);
                 found
             }

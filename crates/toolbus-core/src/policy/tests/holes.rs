@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::clock::Clock;
+use crate::gates::rate::{Rate, RateRule, RateRules};
 
 #[test]
 fn a_narrowing_that_leaves_an_empty_list_leaves_no_tool() {
@@ -15,6 +16,20 @@ fn a_narrowing_that_leaves_an_empty_list_leaves_no_tool() {
     let access = access(some_tools(), policy([("ana", section)]));
     assert_eq!(of(&access, &caller("ana")), [""; 0]);
     assert_eq!(of(&access, &with_binding(caller("ana"), "whatsapp:sales")), [""; 0]);
+}
+
+#[test]
+fn a_prefix_does_not_evade_the_rate_of_a_name() {
+    // The pattern that matches the whole name is weaker than the one that names the tool.
+    let rule = |pattern, burst| RateRule::new(Pattern::parse(pattern).unwrap(), Rate::new(1.0, burst).unwrap());
+    for weaker in ["*", "fs.*"] {
+        let rates = RateRules::new(vec![rule(weaker, 100), rule("write_file", 1)]).unwrap().into();
+        let section = AgentPolicy { rates, toolsets: vec!["fs".into()], ..AgentPolicy::default() };
+        let access = access(some_tools(), policy([("ana", section)]));
+        let effective = access.effective(&caller("ana"));
+        let rate_of = |name| effective.rate(effective.get(name).unwrap()).unwrap().pattern().to_string();
+        assert_eq!((rate_of("fs.write_file").as_str(), rate_of("fs.read_file").as_str()), ("write_file", weaker));
+    }
 }
 
 #[test]

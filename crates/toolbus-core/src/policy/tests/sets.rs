@@ -112,7 +112,12 @@ fn a_fixed_profile_cannot_be_left_and_can_be_narrowed() {
         let tools = of(&access, &with_profile(caller("ana"), profile));
         assert!(!tools.contains(&"spawn_subagent".to_owned()), "{profile}");
     }
-    assert_eq!(access.effective(&caller("ana")).profile(), "subagent");
+    let effective = access.effective(&caller("ana"));
+    assert_eq!(effective.profile(), "subagent");
+    let passed_on = |caller: Caller| access.effective(&caller).with_own_profile(&Arc::new(caller)).profile.clone();
+    assert_eq!(passed_on(caller("ana")).as_deref(), Some("subagent"), "another daemon knows no sections of this one");
+    assert_eq!(passed_on(with_profile(caller("ana"), "a2a-synthesis")).as_deref(), Some("subagent"));
+    assert_eq!(passed_on(with_profile(caller("ben"), "scheduled")).as_deref(), Some("scheduled"));
 }
 
 #[test]
