@@ -365,10 +365,10 @@ impl Dispatcher {
         let arguments = call.checked(arguments);
         // 6. recipients
         gates.recipients(&effective, allowed, &arguments)?;
-        // 7. rate limit
+        // 7. rate limit: what the breaker of the tool refuses uses up nothing
+        gates.breakers().check(&allowed.tool.descriptor)?;
         gates.rate(&effective, allowed, self.clock().now())?;
         // 8. permit
-        gates.breakers().check(&allowed.tool.descriptor)?;
         let permit = self.permit(call, allowed.tool, effective.gate(), &cancel).await?;
         gates.still_on(&call.request.caller, allowed, call.request.wanted())?;
         let passage = gates.breakers().enter(&allowed.tool.descriptor)?;
@@ -378,7 +378,8 @@ impl Dispatcher {
             return Err(cancelled_before_start().into());
         }
         // 10. execute
-        let result = self.execute(call, allowed.tool, arguments, &cancel).await;
+        let caller = effective.with_own_profile(&call.request.caller);
+        let result = self.execute(call, allowed.tool, caller, arguments, &cancel).await;
         self.note_breaker(call, passage, &result);
         if let Ok(output) = &result {
             call.note_length(output, &effective);
@@ -430,6 +431,7 @@ impl Dispatcher {
         &self,
         call: &mut Call,
         tool: &Tool,
+        caller: Arc<Caller>,
         arguments: Arc<Map<String, Value>>,
         cancel: &CancellationToken,
     ) -> Result<ToolOutput, Abort> {
@@ -448,7 +450,7 @@ impl Dispatcher {
         let request = &call.request;
         let tool_call = ToolCall {
             tool: Arc::clone(descriptor.bare_name()),
-            caller: Arc::clone(&request.caller),
+            caller,
             call_id: Arc::clone(&request.call_id),
             arguments,
             deadline: deadline::inner(call.deadline, started),

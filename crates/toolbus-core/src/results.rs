@@ -15,6 +15,8 @@ use crate::pattern::Pattern;
 
 /// The tool that reads what a result is split into. A caller that cannot use it gets the beginning of the result.
 pub const READER: &str = "get_from_working_memory";
+/// How the names of working memory's tools end.
+pub const MEMORY_TOOLS: &str = "_working_memory";
 /// The source of [`READER`], whose own results are never split.
 pub const READER_SOURCE: &str = "memory";
 /// Parts of a result that have a link of their own, for MCP clients. The outline names all.

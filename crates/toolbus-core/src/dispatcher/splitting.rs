@@ -9,9 +9,9 @@ use super::{Dispatcher, beside, is_large};
 use crate::gates::find;
 use crate::policy::EffectiveTools;
 use crate::request::ToolRef;
-use crate::results::{LongResult, READER, READER_SOURCE, SplitResult};
+use crate::results::{LongResult, MEMORY_TOOLS, READER, READER_SOURCE, SplitResult};
 use crate::text::{shown, truncated};
-use crate::tool::ToolOutput;
+use crate::tool::{ToolDescriptor, ToolOutput};
 
 impl Call {
     /// Notes whether the caller could read the parts of a result that may be too long.
@@ -44,7 +44,7 @@ impl Dispatcher {
     /// read parts.
     pub(super) async fn split(&self, call: &Call, output: &mut ToolOutput) {
         let Some(above) = call.splits_above(output) else { return };
-        let Some(tool) = call.tool.as_ref().filter(|tool| &*tool.source != READER_SOURCE) else { return };
+        let Some(tool) = call.tool.as_ref().filter(|tool| !is_of_memory(tool)) else { return };
         if !may_be_long(output, above) || call.gets_structured(output) {
             return;
         }
@@ -84,6 +84,11 @@ impl Dispatcher {
         });
         replace_text(output, split, call.gets(header::RESOURCE_LINKS));
     }
+}
+
+/// Whether a tool is one of working memory, here or at another daemon: it gives long texts page by page itself.
+fn is_of_memory(tool: &ToolDescriptor) -> bool {
+    &*tool.source == READER_SOURCE || tool.source.starts_with("remote:") && tool.bare_name().ends_with(MEMORY_TOOLS)
 }
 
 /// Whether the texts of a result have more bytes than it may have characters.

@@ -32,6 +32,8 @@ pub enum StepName {
     Arguments,
     /// Whom the call addresses.
     Recipients,
+    /// Whether the tool failed again and again; a step only where it refuses.
+    Breaker,
     /// How often the tool is called.
     RateLimit,
     /// How much the agent has under way.
@@ -47,6 +49,7 @@ impl StepName {
             Self::Resolve => "resolve",
             Self::Arguments => "arguments",
             Self::Recipients => "recipients",
+            Self::Breaker => "breaker",
             Self::RateLimit => "rate limit",
             Self::Permit => "permit",
         }
@@ -123,6 +126,13 @@ impl Gates {
             _ => "every recipient is allowed".to_owned(),
         };
         steps.push(pass(StepName::Recipients, addressed));
+
+        if let Err(failure) = self.breakers.check(&allowed.tool.descriptor) {
+            let wait = failure.retry_after.unwrap_or_default().as_millis();
+            let text = format!("the breaker is open; the next trial is in {wait} ms");
+            steps.push(refuse(StepName::Breaker, text, failure));
+            return;
+        }
 
         let Some(rule) = effective.rate(allowed) else {
             steps.push(pass(StepName::RateLimit, "not limited".to_owned()));

@@ -3,7 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use toolbus_core::StepName;
+use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::Cause;
+use toolbus_core::pattern::Pattern;
+use toolbus_core::policy::{AgentPolicy, Policy};
+use toolbus_core::rate::{Rate, RateRule, RateRules};
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_core::{InnerCall, InnerOrigin, Invoker as _};
 
@@ -86,6 +91,28 @@ async fn a_refused_call_takes_no_place_and_waits_for_none() {
     assert_eq!(world.answer(call("pay", json!({}))).await.body["code"], "overloaded");
     world.go_on.notify_one();
     occupying.await.unwrap();
+}
+
+/// An agent that tried again when it was told to was refused for its rate, though nothing had run.
+#[tokio::test(start_paused = true)]
+async fn a_refused_call_uses_up_no_rate_and_explain_says_that_it_would_be_refused() {
+    let world = with(World::new(), "fail_five", "rest");
+    trip(&world, "fail_five").await;
+    let pattern = Pattern::parse("fail_five").unwrap();
+    let rates = RateRules::new(vec![RateRule::new(pattern, Rate::new(0.01, 1).unwrap())]).unwrap().into();
+    let agents = [(AgentName::parse("ana").unwrap(), AgentPolicy { rates, ..AgentPolicy::default() })].into();
+    let policy = Policy { agents, ..Policy::default() };
+    let access = world.dispatcher.access();
+    access.replace(Identity::default(), policy, |_| Ok::<_, std::convert::Infallible>(())).unwrap();
+
+    assert_eq!(told(&world.answer(message("fail_five", 5)).await), ("not_started", true, Some(5_000)));
+    let caller = Caller::agent(AgentName::parse("ana").unwrap());
+    let last = world.gates.explain(&caller, "fail_five", None).pop().unwrap();
+    assert_eq!((last.name, last.passes), (StepName::Breaker, false));
+    assert_eq!(last.text, "the breaker is open; the next trial is in 5000 ms");
+    tokio::time::sleep(PAUSE).await;
+    assert_eq!(world.answer(message("fail_five", 6)).await.body["content"], "paid");
+    assert_eq!(world.answer(message("fail_five", 7)).await.body["code"], "rate_limited");
 }
 
 #[tokio::test(start_paused = true)]

@@ -208,6 +208,7 @@ impl CallSpan for RecordingSpan {
 
 pub(crate) struct World {
     pub(crate) dispatcher: Dispatcher,
+    pub(crate) gates: Arc<Gates>,
     pub(crate) bus: Arc<RecordingBus>,
     pub(crate) load: Arc<Load>,
     pub(crate) told: Arc<Recorder>,
@@ -256,9 +257,10 @@ impl World {
         let telemetry = Arc::new(RecordingTelemetry(Arc::clone(&told)));
         let gates = Arc::new(gates(registry, &settings));
         let bus_of_calls = Arc::clone(&bus) as Arc<dyn Bus>;
+        let (of_calls, discard) = (Arc::clone(&gates), Arc::new(Discard));
         let dispatcher =
-            Dispatcher::new(settings, gates, bus_of_calls, telemetry, Arc::new(Discard), Arc::clone(&load), arrivals);
-        Self { dispatcher, bus, load, told, runs, go_on }
+            Dispatcher::new(settings, of_calls, bus_of_calls, telemetry, discard, Arc::clone(&load), arrivals);
+        Self { dispatcher, gates, bus, load, told, runs, go_on }
     }
 
     /// Delivers a message and waits until it has been handled.

@@ -177,6 +177,21 @@ async fn results_of_memory_itself_and_on_topics_without_are_whole() {
     assert!(shelf.kept.lock().is_empty());
 }
 
+/// Its pages were cut again, with the line that says how to go on.
+#[tokio::test]
+async fn results_of_memory_at_another_daemon_are_whole() {
+    let shelf: Arc<Shelf> = Arc::default();
+    let world = reading(&shelf);
+    for (name, is_whole) in [(READER, true), ("search_working_memory", true), ("read_page", false)] {
+        let published = format!("lab.{name}");
+        let own_name = Some(name.into());
+        let descriptor = ToolDescriptor { own_name, ..ToolDescriptor::new(published.as_str(), "remote:lab", "remote") };
+        add(&world, descriptor, ToolOutput::text("a page [characters 0 to 6 of 9]"));
+        let content = content(&world, call(&published, json!({})).id(name)).await;
+        assert_eq!(content == "a page [characters 0 to 6 of 9]", is_whole, "{name}: {content}");
+    }
+}
+
 #[tokio::test]
 async fn a_result_is_whole_for_a_caller_that_gets_its_structured_part() {
     let shelf: Arc<Shelf> = Arc::default();
