@@ -12,6 +12,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::listing::{ListedTool, version};
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::progress::ProgressSink;
+use toolbus_core::results::{READER, READER_SOURCE};
 use toolbus_core::tool::ToolOutput;
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{InnerCall, InnerOrigin, Invoker};
@@ -83,6 +84,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The name of the tool that this caller means by `name`, if it has one.
     fn tool(&self, caller: &Caller, name: &str) -> Option<Arc<str>>;
+
+    /// Whether [`READER`] reads entries of working memory, as far as that is known; a call of it may still be refused.
+    fn has_entries(&self, _caller: &Caller) -> bool {
+        true
+    }
 
     /// Runs a call with all its steps, while it is polled.
     fn call(&self, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>>;
@@ -179,6 +185,12 @@ impl Backend for Local {
     fn tool(&self, caller: &Caller, name: &str) -> Option<Arc<str>> {
         let effective = self.access.effective(caller);
         effective.get(name).map(|allowed| Arc::clone(&allowed.tool.descriptor.name))
+    }
+
+    /// A tool of that name from elsewhere reads no entries.
+    fn has_entries(&self, caller: &Caller) -> bool {
+        let effective = self.access.effective(caller);
+        effective.get(READER).is_some_and(|allowed| &*allowed.tool.descriptor.source == READER_SOURCE)
     }
 
     fn call(&self, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {

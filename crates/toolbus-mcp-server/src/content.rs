@@ -41,13 +41,25 @@ struct ResultMeta {
 /// Code and retry hint of a failure, as on the bus.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ErrorMeta {
+pub(crate) struct ErrorMeta {
     code: Code,
     is_retryable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<Outcome>,
+}
+
+impl ErrorMeta {
+    pub(crate) fn of(failure: &ToolFailure) -> Self {
+        let told = failure.verdict.unwrap_or_else(|| verdict(failure.cause, Effect::Undeclared, true));
+        Self {
+            code: told.code,
+            is_retryable: told.is_retryable,
+            retry_after_ms: failure.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            outcome: told.outcome,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -121,13 +133,8 @@ pub(crate) fn response_to(id: &Id, result: &Result<ToolOutput, ToolFailure>, ver
         let error = RpcError::invalid_params(failure.message.clone());
         return Response { body: rpc::failure(Some(id), &error), error_type: Some("-32602") };
     }
-    let told = failure.verdict.unwrap_or_else(|| verdict(failure.cause, Effect::Undeclared, true));
-    let error = ErrorMeta {
-        code: told.code,
-        is_retryable: told.is_retryable,
-        retry_after_ms: failure.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-        outcome: told.outcome,
-    };
+    let error = ErrorMeta::of(failure);
+    let error_type = Some(error.code.as_str());
     let result = CallResult {
         result_type: result_type(version),
         content: vec![Block::Text { text: &failure.message }],
@@ -135,7 +142,7 @@ pub(crate) fn response_to(id: &Id, result: &Result<ToolOutput, ToolFailure>, ver
         is_error: true,
         meta: ResultMeta { trust: header::TRUST_TOOL_OUTPUT, error: Some(error) },
     };
-    Response { body: rpc::success(id, result), error_type: Some(told.code.as_str()) }
+    Response { body: rpc::success(id, result), error_type }
 }
 
 /// Clients of version 2026-07-28 expect a result type.

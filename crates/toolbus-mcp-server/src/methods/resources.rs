@@ -7,13 +7,14 @@ use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
+use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::results::READER;
 use toolbus_protocol::ContentBlock;
 
 use super::ServerParts;
 use super::{Cursor, FRESH_MS, ListParams, optional, required};
 use crate::backend::{BackendCall, Document};
+use crate::content::ErrorMeta;
 use crate::rpc::{self, RpcError, RpcRequest};
 use crate::session::{ListFingerprints, Peer};
 
@@ -50,7 +51,7 @@ pub(super) async fn read(parts: &ServerParts, peer: &Peer, call: &RpcRequest<'_>
     let params = call.params.ok_or_else(|| RpcError::invalid_params("The parameter `uri` is missing."))?;
     let Read { uri } = required(params)?;
     if let Some(key) = uri.strip_prefix(ContentBlock::MEMORY_URI) {
-        let text = entry_text(parts, peer, key).await.ok_or_else(|| not_found(peer, &uri))?;
+        let text = entry_text(parts, peer, call, &uri, key).await?;
         return Ok(answered(
             peer,
             call,
@@ -67,18 +68,48 @@ pub(super) async fn read(parts: &ServerParts, peer: &Peer, call: &RpcRequest<'_>
 }
 
 /// An entry of the caller's working memory, as its tool reads it: with all steps of a call.
-async fn entry_text(parts: &ServerParts, peer: &Peer, key: &str) -> Option<String> {
-    let key = percent_decode_str(key).decode_utf8().ok()?;
+async fn entry_text(
+    parts: &ServerParts,
+    peer: &Peer,
+    call: &RpcRequest<'_>,
+    uri: &str,
+    key: &str,
+) -> Result<String, RpcError> {
+    let not_found = || not_found(peer, uri);
+    let key = percent_decode_str(key).decode_utf8().map_err(|_| not_found())?;
+    if !parts.backend.has_entries(&peer.caller) {
+        return Err(not_found());
+    }
+    let in_flight = ServerParts::enter(peer, &call.id)?;
+    // In a session, only `notifications/cancelled` cancels a request.
+    let _given_up = peer.session.is_none().then(|| in_flight.cancelled.clone().drop_guard());
     let running = parts.backend.call(BackendCall {
         caller: Arc::clone(&peer.caller),
         tool: READER.to_owned(),
         arguments: Some(json!({"key": key, "limit": MAX_READ}).to_string()),
-        cancelled: CancellationToken::new(),
+        cancelled: in_flight.cancelled.clone(),
         trace: None,
         progress: None,
         idempotency_key: None,
     });
-    running.await.ok().filter(|output| !output.is_error)?.content
+    #[expect(clippy::disallowed_methods, reason = "the call ends in order, and is recorded, when its client is gone")]
+    let running = tokio::spawn(async move {
+        let result = running.await;
+        drop(in_flight);
+        result
+    });
+    let gone = |_| Err(ToolFailure::new(Cause::Cancelled, "The daemon shut down."));
+    match running.await.unwrap_or_else(gone) {
+        Ok(output) if !output.is_error => output.content.ok_or_else(not_found),
+        Ok(_) => Err(not_found()),
+        Err(ToolFailure { cause: Cause::UnknownTool | Cause::NotAllowed | Cause::InvalidArguments, .. }) => {
+            Err(not_found())
+        }
+        Err(failure) => {
+            let data = serde_json::to_value(ErrorMeta::of(&failure)).ok();
+            Err(RpcError { data, ..RpcError::new(RpcError::INTERNAL_ERROR, failure.message) })
+        }
+    }
 }
 
 fn not_found(peer: &Peer, uri: &str) -> RpcError {

@@ -21,6 +21,7 @@ use toolbus_core::events::Discard;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::listing::{ListedTool, definition};
 use toolbus_core::progress::Progress;
+use toolbus_core::results::READER;
 use toolbus_core::tool::{ToolDescriptor, ToolOutput};
 
 use crate::auth::{Principal, TokenId};
@@ -145,6 +146,11 @@ impl Backend for Shared {
                     progress.as_ref().unwrap().report(done);
                     Ok(ToolOutput::text("done"))
                 }
+                READER if key_of(arguments.as_deref()) == "wait" => {
+                    fake.release.notified().await;
+                    Ok(ToolOutput::text("released"))
+                }
+                READER if key_of(arguments.as_deref()) == "scripted" => fake.scripted.lock().take().unwrap(),
                 "scripted" => fake.scripted.lock().take().unwrap(),
                 _ => Ok(ToolOutput::text(arguments.unwrap_or_default())),
             };
@@ -161,6 +167,12 @@ impl Backend for Shared {
     fn end_session(&self, caller: &Caller) {
         self.0.note(format!("end of a session of {}", caller.owner));
     }
+}
+
+/// The key of the entry that is read.
+fn key_of(arguments: Option<&str>) -> String {
+    let arguments: Value = serde_json::from_str(arguments.unwrap_or("{}")).unwrap();
+    arguments["key"].as_str().unwrap_or_default().to_owned()
 }
 
 /// A server, and two clients: `ana` and `bea`.
@@ -220,7 +232,8 @@ impl Fixture {
     /// Sends a request of version 2026-07-28, as it should be.
     pub(super) async fn alone(&self, principal: &Principal, id: i64, method: &str, params: Value) -> Reply {
         let message = standing_alone(id, method, params);
-        let name = message["params"]["name"].as_str().unwrap_or_default().to_owned();
+        let addressed = |member| message["params"][member].as_str();
+        let name = addressed("name").or(addressed("uri")).unwrap_or_default().to_owned();
         let headers = [("mcp-protocol-version", "2026-07-28"), ("mcp-method", method), ("mcp-name", &name)];
         self.post(principal, &headers, &message).await
     }

@@ -109,3 +109,26 @@ async fn a_client_that_never_reads_its_answer_holds_no_call_up() {
     eventually("the end of the call", async || (world.backend.log().len() == 2).then_some(())).await;
     assert_eq!(world.backend.log(), ["began storm", "ended storm"]);
 }
+
+/// It was dropped half-way, without the record of its call.
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_is_read_is_read_to_its_end_and_counts_as_under_way() {
+    let world = Fixture::new();
+    world.backend.has("ana", &["get_from_working_memory", "echo"]);
+    let session = world.begin(&world.ana).await;
+    let read = message(1, "resources/read", json!({"uri": "toolbus://memory/wait"}));
+    drop(tokio::time::timeout(Duration::from_secs(1), world.ask(&world.ana, &session, &read)).await);
+    let refusal = world.ask(&world.ana, &session, &call(1, "echo")).await.refusal().await;
+    assert!(refusal.starts_with("200 1 -32600 A request of the id 1 is under way"), "{refusal}");
+    world.backend.release.notify_one();
+    eventually("its end", async || (world.backend.log().len() == 2).then_some(())).await;
+
+    let alone = world.alone(&world.ana, 1, "resources/read", json!({"uri": "toolbus://memory/wait"}));
+    drop(tokio::time::timeout(Duration::from_secs(1), alone).await);
+    world.backend.release.notify_one();
+    eventually("its end", async || (world.backend.log().len() == 4).then_some(())).await;
+    let tool = "get_from_working_memory";
+    let expected =
+        [format!("began {tool}"), format!("ended {tool}"), format!("began {tool}"), format!("ended {tool} cancelled")];
+    assert_eq!(world.backend.log(), expected);
+}

@@ -1,6 +1,9 @@
 //! Results of every kind.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::ContentBlock;
 
@@ -148,4 +151,21 @@ async fn a_link_to_a_part_of_a_result_is_read_as_its_caller_and_only_where_that_
     assert_eq!((&content["uri"], &content["mimeType"]), (&json!(link.uri), &json!("text/plain")));
     // What the tool was asked for, which the backend of this test repeats.
     assert_eq!(content["text"], r#"{"key":"session/s/tool-x-1-chunk0","limit":1000000}"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_cannot_be_read_now_is_not_said_to_be_missing() {
+    let world = Fixture::new();
+    world.backend.has("ana", &["get_from_working_memory"]);
+    let session = world.begin(&world.ana).await;
+    let read = message(1, "resources/read", json!({"uri": "toolbus://memory/scripted"}));
+    let busy = ToolFailure::new(Cause::Overloaded, "Too many calls are under way.");
+    world.backend.script(Err(busy.with_retry_after(Duration::from_secs(1))));
+    let answer = world.ask(&world.ana, &session, &read).await.json().await;
+    insta::assert_snapshot!(answer["error"], @r#"{"code":-32603,"data":{"code":"overloaded","isRetryable":true,"outcome":"not_started","retryAfterMs":1000},"message":"Too many calls are under way."}"#);
+    for missing in [Ok(ToolOutput::error("There is no entry.")), Err(ToolFailure::new(Cause::NotAllowed, "No."))] {
+        world.backend.script(missing);
+        let refusal = world.ask(&world.ana, &session, &read).await.refusal().await;
+        assert_eq!(refusal, "200 1 -32002 There is no resource `toolbus://memory/scripted`.");
+    }
 }
