@@ -74,8 +74,9 @@ pub(super) fn short(what: &str, text: &str) -> Result<ShortString, PublishError>
     ShortString::try_new(text).map_err(|_| PublishError::Refused(format!("the {what} is longer than 255 bytes")))
 }
 
-/// Stands for a value that is no text, so that a header which narrows what its sender may do is not lost with it.
-const UNREADABLE: &str = "\u{fffd}";
+/// Stands for a value that is no text, so that a header which narrows what its sender may do is not lost with it. No profile,
+/// binding or key is this.
+const UNREADABLE: &str = "\u{0}";
 
 fn read_headers(table: &FieldTable) -> Vec<(String, String)> {
     let readable = |(name, value): (&ShortString, &AMQPValue)| {
@@ -85,15 +86,17 @@ fn read_headers(table: &FieldTable) -> Vec<(String, String)> {
     table.into_iter().filter_map(readable).collect()
 }
 
-/// Whether a header says what its sender leaves itself.
+/// Whether a header says what its sender leaves itself, such as one run of a call that it may send again.
 fn narrows(name: &str) -> bool {
-    [header::TOOL_PROFILE, header::BINDING].iter().any(|narrow| name == *narrow || name == header::on_the_wire(narrow))
+    let all = [header::TOOL_PROFILE, header::BINDING, header::IDEMPOTENCY_KEY];
+    all.iter().any(|narrow| name == *narrow || name == header::on_the_wire(narrow))
 }
 
 fn header_text(value: &AMQPValue) -> Option<String> {
     match value {
         AMQPValue::LongString(text) => Some(lossy(text)),
         AMQPValue::ShortString(text) => Some(text.as_str().to_owned()),
+        AMQPValue::ByteArray(bytes) => Some(String::from_utf8_lossy(bytes.as_slice()).into_owned()),
         AMQPValue::Boolean(value) => Some(value.to_string()),
         value => integer(value).map(|value| value.to_string()),
     }
@@ -136,7 +139,12 @@ mod tests {
 
     #[test]
     fn a_narrowing_header_that_is_no_text_is_not_lost() {
-        let headers = [("rb-rb-tool-profile", true), ("rb-binding", true), ("rb-rb-timeout-ms", false)];
+        let headers = [
+            ("rb-rb-tool-profile", true),
+            ("rb-binding", true),
+            ("rb-rb-idempotency-key", true),
+            ("rb-rb-timeout-ms", false),
+        ];
         let mut table = FieldTable::default();
         for (name, _) in headers {
             table.insert(name.into(), AMQPValue::Void);
