@@ -337,3 +337,68 @@ impl<'a> Iterator for EachElement<'a> {
         Some(MeteredValue { value, meter: self.meter })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const NONE: PatternBytes = PatternBytes { of_texts: 0, of_names: 0 };
+
+    /// A meter with this many steps and comparisons, whose time is over.
+    fn late(steps: u64, comparisons: u64) -> Rc<Meter> {
+        let clock = Clock::manual();
+        let limits = CheckLimits { steps, comparisons, until: clock.now(), clock, at_once: false };
+        Meter::new(limits, 1, NONE)
+    }
+
+    fn ended(charge: impl FnOnce()) -> Option<Spent> {
+        panic::catch_unwind(AssertUnwindSafe(charge)).err().map(spent)
+    }
+
+    #[test]
+    fn a_text_costs_a_step_and_one_for_each_sixteen_bytes() {
+        for (length, cost) in [(0, 1), (15, 1), (16, 2), (31, 2), (160, 11)] {
+            let meter = late(100, 0);
+            assert_eq!(ended(|| meter.charge_text(length, 0)), None);
+            assert_eq!(meter.steps.get(), 100 - cost, "{length} bytes");
+        }
+        assert_eq!(ended(|| late(2, 0).charge_text(16, 0)), Some(Spent::Work), "no step is left");
+    }
+
+    #[test]
+    fn the_clock_is_looked_at_once_in_4096_steps() {
+        for (before, steps, looks) in [(5_000, 100, false), (4_100, 4, false), (4_100, 5, true), (9_000, 4_500, true)] {
+            let meter = late(before, 0);
+            assert_eq!(ended(|| meter.charge(steps)), looks.then_some(Spent::Work), "{before} - {steps}");
+        }
+        let meter = late(4_100, 0);
+        let limits = CheckLimits {
+            steps: 4_100,
+            comparisons: 0,
+            until: meter.until + Duration::from_secs(1),
+            clock: meter.clock,
+            at_once: false,
+        };
+        assert_eq!(ended(|| Meter::new(limits, 1, NONE).charge(100)), None, "there is time");
+    }
+
+    #[test]
+    fn comparisons_are_counted_in_all_bounded_each_and_timed_from_sixteen_megabytes_on() {
+        let mebi = 1024 * 1024;
+        assert_eq!(ended(|| late(100, 20).charge_text(4, 5)), None);
+        assert_eq!(ended(|| late(100, 20).charge_text(3, 7)), Some(Spent::Work), "more than is left");
+
+        let much = u64::MAX;
+        assert_eq!(ended(|| late(much, much).charge_text(1, 8 * 1024 * mebi + 1)), Some(Spent::Text));
+        let clock = Clock::manual();
+        let until = clock.now() + Duration::from_secs(1);
+        let in_time = CheckLimits { steps: much, comparisons: much, until, clock, at_once: false };
+        assert_eq!(ended(|| Meter::new(in_time, 1, NONE).charge_text(1, 8 * 1024 * mebi)), None);
+
+        let meter = late(100, much);
+        assert_eq!(ended(|| meter.charge_text(1, 16 * mebi)), None, "the clock is not looked at yet");
+        assert_eq!(ended(|| meter.charge_text(1, 1)), Some(Spent::Work));
+    }
+}
