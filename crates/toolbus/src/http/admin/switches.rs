@@ -110,14 +110,16 @@ impl SwitchStore {
         let mut unstored = self.changing.lock().await;
         if off {
             let changed = access.disable(switch.clone()).map_err(ApiError::conflict)?;
+            // Before it is stored: whoever asked may be gone meanwhile, and this future with it.
+            unstored.insert(switch.clone());
             if let Err(error) = self.keep(switch).await {
-                unstored.insert(switch.clone());
                 let but = match self.is_shared {
                     true => "in this daemon, and will be in the others when the store is there again",
                     false => "now, but will be on after a restart",
                 };
                 return Err(ApiError::internal(format!("{switch} is off {but}: {error}")));
             }
+            unstored.remove(switch);
             Ok(changed)
         } else {
             self.forget(switch).await.map_err(|error| ApiError::internal(format!("{switch} is still off: {error}")))?;
@@ -171,12 +173,18 @@ mod tests {
     #[derive(Default)]
     struct Flaky {
         is_there: AtomicBool,
+        /// Whether it does not answer.
+        is_silent: AtomicBool,
         kept: Memory,
     }
 
     impl Flaky {
-        fn try_it<'a, T>(&self, work: BoxFuture<'a, Result<T, StoreError>>) -> BoxFuture<'a, Result<T, StoreError>> {
+        fn try_it<'a, T: Send + 'a>(
+            &self,
+            work: BoxFuture<'a, Result<T, StoreError>>,
+        ) -> BoxFuture<'a, Result<T, StoreError>> {
             match self.is_there.load(Ordering::Relaxed) {
+                _ if self.is_silent.load(Ordering::Relaxed) => std::future::pending().boxed(),
                 true => work,
                 false => async { Err(StoreError::Failed("the disk is full".to_owned())) }.boxed(),
             }
@@ -276,6 +284,24 @@ mod tests {
         assert!(!switches.has_unstored().await);
         assert_eq!(store.kept.list(NAMESPACE).await.unwrap(), ["tool/echo"]);
         assert_eq!(access.disabled(), [tool("echo")]);
+    }
+
+    /// It was switched on again when the store was there, although its operator saw it off.
+    #[tokio::test]
+    async fn what_is_switched_off_stays_off_when_its_operator_leaves_before_it_is_stored() {
+        let (store, access) = (Arc::new(Flaky::default()), access());
+        let switches = SwitchStore::new(store.clone(), true);
+        store.is_silent.store(true, Ordering::Relaxed);
+        let switch = tool("pay");
+        assert!(switches.set(&access, &switch, true).now_or_never().is_none());
+        for now in [&store.is_silent, &store.is_there] {
+            now.fetch_xor(true, Ordering::Relaxed);
+        }
+        switches.follow(&access).await.unwrap();
+        assert_eq!(
+            (access.disabled(), store.kept.list(NAMESPACE).await.unwrap()),
+            (vec![switch], vec!["tool/pay".to_owned()])
+        );
     }
 
     #[tokio::test]
