@@ -19,6 +19,7 @@ pub use health::{
     McpServerHealth, NoServers, OpenBreaker, Readiness, ScriptStatus,
 };
 pub use listeners::{AdminSocket, HttpServer, HttpState, ListenError, Listeners, ListenersError, SocketError};
+pub(crate) use refusal::HttpRefusal;
 pub use reloads::{LastReload, ReloadCounts, ReloadReport};
 pub use remote::{RemotePhase, RemoteSetHealth};
 pub use shared::{Replica, ReplicaCounts, ReplicaSummary, SharedState};

@@ -107,7 +107,7 @@ impl Refusal {
 }
 
 /// Which hosts callers may make the daemon reach, for all agents and for each.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EgressRules {
     config: EgressConfig,
     agents: BTreeMap<AgentName, HostLists>,

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use tokio::sync::watch;
 use toolbus_core::bus::{Ownership, Subscription};
 use toolbus_core::caller::IdentitySource;
@@ -28,7 +27,7 @@ use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::mcp::UnknownServer;
 use crate::http::admin::{self, Admin};
-use crate::http::{HttpState, SharedState};
+use crate::http::{HttpRefusal, HttpState, SharedState};
 
 /// Prefetch of queues of control requests.
 const CONTROL_PREFETCH: u16 = 64;
@@ -136,15 +135,23 @@ impl App {
         server
     }
 
-    /// Registers the tools that manage MCP servers, and has `control` answer requests about servers.
-    fn with_servers(&mut self, control: ControlService, servers: &AppServers) -> ControlService {
+    /// Registers the tools that manage MCP servers, with the limits of the configuration.
+    pub(super) fn publish_model_tools(&self) {
+        let Some(servers) = &self.servers else { return };
         let servers: Arc<dyn ServerControl> = Arc::new(servers.bridge().clone());
         let invoker: Arc<dyn Invoker> = Arc::new(self.dispatcher.clone());
-        let registrar = self.registrar.clone();
-        let tools = model_tools::tools(&self.policy, Arc::clone(&servers), Arc::clone(&invoker), registrar);
+        let mut tools = model_tools::tools(&self.policy, servers, invoker, self.registrar.clone());
+        tools.iter_mut().for_each(|tool| self.config.limit(tool));
         if let Err(error) = self.policy.registry().publish(Rank::Own, &model_tools::SOURCE.into(), tools) {
             tracing::error!(%error, "the tools that manage MCP servers were not registered");
         }
+    }
+
+    /// Registers the tools that manage MCP servers, and has `control` answer requests about servers.
+    fn with_servers(&mut self, control: ControlService, servers: &AppServers) -> ControlService {
+        self.publish_model_tools();
+        let servers: Arc<dyn ServerControl> = Arc::new(servers.bridge().clone());
+        let invoker: Arc<dyn Invoker> = Arc::new(self.dispatcher.clone());
         let (notifier, notify) = self.dispatcher.notifier_of(Index::new(Arc::clone(&servers)), self.bus());
         let asked = RememberedAgents::new(Arc::clone(&self.store), Clock::SYSTEM);
         let refresh = Arc::new(RefreshHandler::new(self.policy.clone(), notify, Arc::clone(&servers), asked));
@@ -165,7 +172,7 @@ async fn refuse_until_read(
 ) -> Response {
     let is_unread = shared.borrow().is_unread;
     if is_unread {
-        return (StatusCode::SERVICE_UNAVAILABLE, "The daemon waits for its store; try again later.\n").into_response();
+        return HttpRefusal::not_ready().answer(request.into_body()).await;
     }
     next.run(request).await
 }

@@ -110,14 +110,15 @@ pub fn policy(config: &Config, registry: Registry) -> Result<PolicyHandle, AppEr
 #[must_use]
 pub fn redactor(config: &Config) -> Redactor {
     let redactor = Redactor::default();
-    hide(config, &redactor);
+    hide(&[config], &redactor);
     redactor
 }
 
-/// Replaces the secrets that `redactor` knows by those of `config`.
-pub(crate) fn hide(config: &Config, redactor: &Redactor) {
+/// Replaces the secrets that `redactor` knows by those of `configs`.
+pub(crate) fn hide(configs: &[&Config], redactor: &Redactor) {
     let of_exporter = secrets::of_exporter(|name| std::env::var(name).ok());
-    redactor.configure(config.secrets().into_iter().map(|given| given.secret).chain(of_exporter));
+    let given = configs.iter().flat_map(|config| config.secrets()).map(|given| given.secret);
+    redactor.configure(given.chain(of_exporter));
 }
 
 /// The MCP servers of a process, which may have none.

@@ -115,8 +115,8 @@ impl App {
         if let Some(widening) = next.widening(self.policy.unknown_callers(), &agents) {
             return Err(ReloadError::Widening(widening));
         }
-        // First: what is refused below may have got as far as the log.
-        hide(&next, &self.redactor);
+        // First: what is refused below may have got as far as the log. What waits for a restart is in use until then.
+        hide(&[&self.config, &next], &self.redactor);
         let of_scripts = self.scripts.tools(&next).await?;
         let waiting = waiting(&self.config, &next, self.servers.is_some());
         let merged = merged(&self.config, &next, self.servers.is_some());
@@ -152,7 +152,11 @@ impl App {
             servers.apply(&next, placed);
         }
         self.remote.apply(&next);
+        hide(&[&merged, &next], &self.redactor);
         self.config = merged;
+        if self.is_consuming {
+            self.publish_model_tools();
+        }
         self.digest.send_replace(self.config.digest());
         let now = names(&self.policy);
         let beyond = |these: &BTreeSet<String>, those: &BTreeSet<String>| these.difference(those).cloned().collect();
@@ -200,7 +204,7 @@ impl App {
         if next.mcp.file == self.config.mcp.file {
             return;
         }
-        hide(&next, &self.redactor);
+        hide(&[&next], &self.redactor);
         log_differences(&self.config, &next);
         let (placed, mut sets) = servers.plan(&next, self.kept(&next));
         let of_endpoints = next.toolsets.iter().filter(|(_, set)| set.kind == Kind::Rest);
@@ -258,7 +262,8 @@ fn identity(config: &Config) -> (IdentitySource, Option<&AgentName>) {
     (config.identity.source, config.identity.agent.as_ref())
 }
 
-/// Whether a tool set has the same parts in both configurations: its endpoints, or its server with its place.
+/// Whether a tool set has the same parts in both configurations: its endpoints, with the hosts that they may reach, or its
+/// server with its place.
 fn is_unchanged(name: &str, running: &Config, next: &Config) -> bool {
     let parts = |config: &Config| {
         let set = config.toolsets.get(name)?.clone();
@@ -266,7 +271,8 @@ fn is_unchanged(name: &str, running: &Config, next: &Config) -> bool {
         let endpoints: Vec<_> = endpoints.cloned().collect();
         let server = set.server.as_deref().and_then(|server| ServerName::parse(server).ok());
         let server = server.and_then(|name| config.mcp_servers().specs.into_iter().find(|spec| spec.name == name));
-        Some((set, endpoints, server))
+        let hosts = (set.kind == Kind::Rest).then(|| config.egress_rules());
+        Some((set, endpoints, hosts, server))
     };
     parts(running) == parts(next)
 }

@@ -24,7 +24,7 @@ const CODE: i32 = -32000;
 
 /// Why a request is refused, and what to do about it. MCP clients read it as a JSON-RPC error.
 #[derive(Debug)]
-pub(super) struct HttpRefusal {
+pub(crate) struct HttpRefusal {
     status: StatusCode,
     text: String,
     /// Value of `WWW-Authenticate`.
@@ -101,6 +101,11 @@ impl HttpRefusal {
         Self { retry_after: Some(PENALTY), closes: true, ..refusal }
     }
 
+    pub(crate) fn not_ready() -> Self {
+        let refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon waits for its store; try again later");
+        Self { retry_after: Some(PENALTY), ..refusal }
+    }
+
     pub(super) fn no_room() -> Self {
         let refusal =
             Self::new(StatusCode::SERVICE_UNAVAILABLE, "too many large requests are on their way; try again later");
@@ -131,7 +136,7 @@ impl HttpRefusal {
     }
 
     /// The response, after the body of the request was read.
-    pub(super) async fn answer(self, body: Body) -> Response {
+    pub(crate) async fn answer(self, body: Body) -> Response {
         discard(body).await;
         let Self { status, text, challenge, retry_after, closes } = self;
         let error = json!({"jsonrpc": "2.0", "error": {"code": CODE, "message": text}});

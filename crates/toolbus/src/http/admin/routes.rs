@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -100,7 +100,14 @@ async fn status(State(daemon): State<DaemonAdmin>) -> Json<DaemonStatus> {
     Json(daemon.status())
 }
 
-async fn reload(State(daemon): State<DaemonAdmin>) -> ApiResult<ReloadReport> {
+async fn reload(
+    State(daemon): State<DaemonAdmin>,
+    connection: Option<Extension<Arc<ConnectionState>>>,
+) -> ApiResult<ReloadReport> {
+    // Reading specifications takes longer than other requests may.
+    if let Some(Extension(connection)) = connection {
+        connection.take_any_time();
+    }
     Ok(Json(daemon.reload().await?))
 }
 
