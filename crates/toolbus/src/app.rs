@@ -470,6 +470,9 @@ impl App {
     /// bus.
     pub async fn drain(&mut self, patience: Duration) -> Drained {
         self.health.start_draining();
+        // Who asks for a reload is told so at once.
+        self.reloads.close();
+        while self.reloads.try_recv().is_ok() {}
         self.stop_scheduling.cancel();
         if let Some(announcer) = self.announcer.as_ref().filter(|_| self.is_consuming) {
             announcer.leave().await;

@@ -46,7 +46,13 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let recording = Recording::start(&context.config)?;
     log_warnings(&context.warnings);
     let mode = Mode::Daemon { sources: &context.sources, recording };
-    let mut app = App::build(&context.config, mode).await?;
+    let mut app = tokio::select! {
+        app = App::build(&context.config, mode) => app?,
+        signal = signals.stop() => {
+            tracing::info!(signal, "stopped while starting");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     log_start(&context.config, &app);
     app.start_servers().await;
     app.listen();
