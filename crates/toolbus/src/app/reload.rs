@@ -423,6 +423,50 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_tools_that_manage_servers_have_their_limits_and_new_ones_after_a_reload() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.toml");
+        let server = "[mcp.servers.x]\nurl = 'http://127.0.0.1:1/'\n[tools.limits.mcp_list_services]\ntimeout = ";
+        std::fs::write(&file, format!("{server}'7s'\n")).unwrap();
+        let config = Config::load(&sources(&[&file])).unwrap().config;
+        let mut app = app(&config, &[&file]).await;
+        app.consume();
+        let policy = app.policy.clone();
+        let timeout = || policy.registry().snapshot().get("mcp_list_services").unwrap().descriptor.timeout;
+        assert_eq!(timeout(), Some(Duration::from_secs(7)));
+        std::fs::write(&file, format!("{server}'8s'\n")).unwrap();
+        app.reload().await.unwrap();
+        assert_eq!(timeout(), Some(Duration::from_secs(8)));
+    }
+
+    #[test]
+    fn sessions_of_endpoints_end_with_the_rules_of_hosts_that_they_began_with() {
+        let with = |section: &str| -> Config {
+            let text = format!(
+                r#"{{"rest": {{"endpoints": [{{"name": "read", "description": "Reads", "url": "http://127.0.0.1:1/"}}]}},
+                    "toolsets": {{"files": {{"kind": "rest", "scope": "session", "endpoints": ["read"]}}}}{section}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let running = with("");
+        assert!(is_unchanged("files", &running, &with(r#", "agents": {"ana": {"denied_tools": ["echo"]}}"#)));
+        assert!(!is_unchanged("files", &running, &with(r#", "agents": {"ana": {"denied_hosts": ["api.example"]}}"#)));
+        assert!(!is_unchanged("files", &running, &with(r#", "egress": {"deny_hosts": ["api.example"]}"#)));
+    }
+
+    #[tokio::test]
+    async fn a_reload_that_waits_while_the_daemon_ends_is_told_so_at_once() {
+        let mut app = app(&Config::default(), &[]).await;
+        let (request, report) = tokio::sync::oneshot::channel();
+        let (sender, reloads) = tokio::sync::mpsc::channel(1);
+        app.reloads = reloads;
+        sender.try_send(request).unwrap();
+        app.drain(Duration::ZERO).await;
+        report.await.unwrap_err();
+        assert!(sender.is_closed());
+    }
+
+    #[tokio::test]
     async fn a_section_of_which_a_part_waits_has_changed_in_the_rest() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.toml");

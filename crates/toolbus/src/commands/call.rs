@@ -117,11 +117,19 @@ impl CallCommandError {
 /// If the command is mistaken, the bus cannot be reached, or no answer comes.
 pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallCommandError> {
     let is_json = args.json || context.output == OutputFormat::Json;
+    if let Some(folder) = &args.save {
+        // Before the call, which must not be made again because its files cannot be written.
+        take(folder)?;
+    }
     match answered(&args, context).await {
         Ok(answer) => {
             ignore_broken_pipe(print(&args, is_json, &answer))?;
-            if let ReplyContent::Result(result) = &answer.content {
-                keep_blocks(result, &args.name, args.save.as_deref())?;
+            if let ReplyContent::Result(result) = &answer.content
+                && let Err(error) = keep_blocks(result, &args.name, args.save.as_deref())
+            {
+                let told = format!("error: the tool ran, and its files cannot be saved: {error}");
+                ignore_broken_pipe(writeln!(anstream::stderr(), "{told}"))?;
+                return Ok(ExitCode::FAILURE);
             }
             Ok(ExitCode::from(exit_code(&answer.content)))
         }
@@ -347,6 +355,14 @@ fn keep_blocks(result: &ToolInvokeResponse, tool: &str, folder: Option<&Path>) -
         ignore_broken_pipe(writeln!(anstream::stderr(), "{told}"))?;
     }
     Ok(())
+}
+
+/// Makes a folder, if there is none, and tries whether files can be made in it.
+fn take(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let file = folder.join(format!(".toolbus-{}", new_message_id()));
+    fs::File::create_new(&file)?;
+    fs::remove_file(file)
 }
 
 /// Writes a new file, with the first number that no other has.
