@@ -342,6 +342,9 @@ impl<'a> Iterator for EachElement<'a> {
 mod tests {
     use std::time::Duration;
 
+    use serde_json::json;
+
+    use super::super::compiled::Compiled;
     use super::*;
 
     const NONE: PatternBytes = PatternBytes { of_texts: 0, of_names: 0 };
@@ -400,5 +403,35 @@ mod tests {
         let meter = late(100, much);
         assert_eq!(ended(|| meter.charge_text(1, 16 * mebi)), None, "the clock is not looked at yet");
         assert_eq!(ended(|| meter.charge_text(1, 1)), Some(Spent::Work));
+    }
+
+    #[test]
+    fn with_a_meter_the_same_values_fit_the_same_schemas() {
+        let schemas = json!([
+            {"const": {"a": [1]}}, {"const": null}, {"const": true}, {"enum": [1, "two", null, false, [1], {}]},
+            {"type": "null"}, {"type": "boolean"}, {"type": ["integer", "null"]}, {"type": "object"}, {"minLength": 2},
+            {"maxLength": 1}, {"pattern": "^a"}, {"format": "date"}, {"minimum": 1}, {"multipleOf": 2}, {"maxItems": 1},
+            {"uniqueItems": true}, {"contains": {"const": 1}}, {"items": {"type": "null"}}, {"prefixItems": [{"const": 1}]},
+            {"required": ["a"]}, {"properties": {"a": {"type": "null"}}}, {"maxProperties": 1},
+            {"properties": {"a": true}, "additionalProperties": false}, {"propertyNames": {"maxLength": 1}},
+            {"patternProperties": {"^a": {"type": "number"}}}, {"not": {"type": "string"}},
+            {"if": {"type": "array"}, "then": {"minItems": 1}, "else": {"type": "object"}},
+        ]);
+        let values = json!([
+            null, true, false, 0, 1, 2, 1.5, "", "a", "ab", "two", "2026-01-31", [], [1], [1, 1], [null], [1, null], {},
+            {"a": null}, {"a": 1}, {"ab": 1}, {"a": [1]}, {"a": 1, "b": 2},
+        ]);
+        for schema in schemas.as_array().unwrap() {
+            let compiled = Compiled::new(schema).unwrap();
+            let plain = jsonschema::options().offline().should_validate_formats(true).build(schema).unwrap();
+            for value in values.as_array().unwrap() {
+                let clock = Clock::manual();
+                let until = clock.now() + Duration::from_secs(1);
+                let limits = CheckLimits { steps: 10_000, comparisons: u64::MAX, until, clock, at_once: false };
+                let meter = Meter::new(limits, 10, compiled.patterns);
+                let fits = meter.run(value, |node| compiled.validator.is_valid(node));
+                assert_eq!(fits, Ok(plain.is_valid(value)), "{schema} {value}");
+            }
+        }
     }
 }
