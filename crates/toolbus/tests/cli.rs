@@ -333,7 +333,11 @@ fn a_client_is_connected_and_its_other_entries_stay() {
     assert_eq!((code, &entry["command"]), (Some(0), &serde_json::json!(env!("CARGO_BIN_EXE_toolbus"))));
     let file = folder.path().join("toolbus.toml").display().to_string();
     assert_eq!(entry["args"], serde_json::json!(["mcp", "serve", "--stdio", "--config", file, "--agent", "ana"]));
-    assert!(!out.contains("s3cret"), "{out}");
+    assert!(!out.contains("s3cret") && entry["env"].is_null(), "{out}");
+    // A broker that is not in the file is not known to the client's program.
+    let (_, out, told) = run(&["connect", "cursor", "--bus-url", "amqp://ana:s3cret@other/tools"]);
+    assert_eq!(json(&out)["mcpServers"]["toolbus"]["env"]["TOOLBUS__BUS__URL"], "${env:TOOLBUS__BUS__URL}");
+    assert!(told.contains("TOOLBUS__BUS__URL") && !out.contains("s3cret"), "{told}");
     let (_, out, _) = run(&["connect", "vscode", "--http", "--token-env", "ANA_TOKEN"]);
     let entry = &json(&out)["servers"]["toolbus"];
     assert_eq!(entry["url"], "http://127.0.0.1:8471/mcp");

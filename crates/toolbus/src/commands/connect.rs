@@ -14,7 +14,7 @@ use toolbus_core::caller::AgentName;
 use super::edit::{self, NewFile};
 use super::target::{Operator, TargetError};
 use super::{note, warn};
-use crate::config::{BusUrl, Config};
+use crate::config::{BusUrl, Config, ENVIRONMENT_PREFIX, Sources};
 use crate::terminal::ignore_broken_pipe;
 
 /// Prints the entry for an MCP client, or writes it into the client's file.
@@ -104,7 +104,7 @@ impl ClientProgram {
 /// If the configuration cannot be used, the client cannot be connected in this way, or its file cannot be changed.
 pub fn run(args: &ConnectArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let loaded = Config::load(&operator.sources).map_err(TargetError::Mistakes)?;
-    let entry = entry(args, &loaded.config, &operator.sources.files)?;
+    let entry = entry(args, &loaded.config, &operator.sources)?;
     let (section, name) = (args.client.section(), args.name.as_str());
     if !args.write {
         ignore_broken_pipe(writeln!(io::stdout(), "{:#}", json!({section: {name: entry}})))?;
@@ -122,7 +122,7 @@ pub fn run(args: &ConnectArgs, operator: &Operator) -> Result<ExitCode, TargetEr
 }
 
 /// The entry of a client that gets the tools of this configuration's daemon.
-fn entry(args: &ConnectArgs, config: &Config, files: &[PathBuf]) -> Result<Value, TargetError> {
+fn entry(args: &ConnectArgs, config: &Config, sources: &Sources) -> Result<Value, TargetError> {
     let is_typed = args.client != ClientProgram::ClaudeDesktop;
     let mut entry = Map::new();
     if args.http || config.bus.url == BusUrl::Embedded {
@@ -143,7 +143,7 @@ fn entry(args: &ConnectArgs, config: &Config, files: &[PathBuf]) -> Result<Value
     }
     let program = std::env::current_exe()?;
     let mut words = vec!["mcp".to_owned(), "serve".to_owned(), "--stdio".to_owned()];
-    for file in files {
+    for file in &sources.files {
         let absolute = std::path::absolute(file)?;
         words.extend(["--config".to_owned(), absolute.display().to_string()]);
     }
@@ -152,7 +152,7 @@ fn entry(args: &ConnectArgs, config: &Config, files: &[PathBuf]) -> Result<Value
     } else if config.identity.agent.is_none() {
         note("--agent NAME says which agent the client is; without it, the login on the broker must");
     }
-    if files.is_empty() {
+    if bus_of_files(sources).as_ref() != Some(&config.bus.url) {
         note("the client needs the address of the broker in the variable TOOLBUS__BUS__URL");
         entry.insert("env".to_owned(), json!({"TOOLBUS__BUS__URL": args.client.variable("TOOLBUS__BUS__URL")}));
     }
@@ -162,6 +162,14 @@ fn entry(args: &ConnectArgs, config: &Config, files: &[PathBuf]) -> Result<Value
     entry.insert("command".to_owned(), json!(program.display().to_string()));
     entry.insert("args".to_owned(), json!(words));
     Ok(Value::Object(entry))
+}
+
+/// The broker that the files name, without variables and options: the client's program has the files alone.
+fn bus_of_files(sources: &Sources) -> Option<BusUrl> {
+    let mut environment = sources.environment.clone();
+    environment.retain(|name, _| !name.starts_with(ENVIRONMENT_PREFIX));
+    let of_files = Sources { files: sources.files.clone(), environment, overrides: Vec::new() };
+    Some(Config::load(&of_files).ok()?.config.bus.url)
 }
 
 /// The address by which a program of this machine reaches one that is listened on.
