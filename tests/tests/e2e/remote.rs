@@ -92,6 +92,35 @@ async fn a_daemon_that_is_away_is_told_without_its_topic() {
     front.stop(&site).await;
 }
 
+/// A call is dropped as soon as it is cancelled, before anything can be published.
+#[tokio::test]
+async fn a_cancelled_call_is_cancelled_at_the_other_daemon_each_time() {
+    let site = BrokerNamespace::shared().await;
+    let front = Daemon::start(&site, FRONT).await;
+    // The other daemon, which the test is.
+    let (lab, client) = (Client::connect(&site).await, Client::connect(&site).await);
+    lab.bind("tool.invoke.lab").await;
+    lab.bind("tool.cancel").await;
+    for number in 0..3 {
+        let id = format!("call-{number}");
+        let body = json!({"toolName": "lab.echo", "arguments": {"text": "hi"}, "toolCallId": id});
+        let call = client.raw(body.to_string()).by("ana");
+        client.send(&call).await;
+        let passed_on = eventually("the call", async || {
+            lab.received().into_iter().filter(|message| message.body()["toolName"] == "echo").nth(number)
+        });
+        let passed_on = passed_on.await.body()["toolCallId"].clone();
+        client.send(&client.raw(json!({"toolCallId": id}).to_string()).on("tool.cancel").by("ana")).await;
+        assert_eq!(client.answer(&call).await.code(), "cancelled");
+        let cancelled = json!({"toolCallId": passed_on});
+        eventually("its cancellation", async || {
+            lab.received().iter().any(|message| message.body() == cancelled).then_some(())
+        })
+        .await;
+    }
+    front.stop(&site).await;
+}
+
 /// What a call that waits for another daemon may take, with its message and all that is known of it, in KiB.
 const MAX_PER_CALL: u64 = 64;
 
