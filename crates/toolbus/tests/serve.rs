@@ -85,6 +85,19 @@ fn a_second_signal_ends_the_daemon_at_once_even_while_telemetry_leaves() {
 }
 
 #[test]
+fn a_signal_ends_a_daemon_that_waits_for_a_specification() {
+    let host = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("rest.openapi.slow.url=http://{}/openapi.json", host.local_addr().unwrap());
+    let mut served = Served::start(&["--set", &url]);
+    // It is asked, and never answers.
+    let asked = host.accept().unwrap();
+    served.signal("TERM");
+    served.read_until("stopped while starting");
+    assert_eq!(served.code(), Some(0));
+    drop(asked);
+}
+
+#[test]
 fn a_daemon_with_mcp_clients_is_not_said_to_be_out_of_reach() {
     let mut served = Served::start(&["--set", "http.open=true", "--color", "always"]);
     let told = served.read_until("the bus is embedded");
