@@ -96,7 +96,6 @@ fn header_text(value: &AMQPValue) -> Option<String> {
     match value {
         AMQPValue::LongString(text) => Some(lossy(text)),
         AMQPValue::ShortString(text) => Some(text.as_str().to_owned()),
-        AMQPValue::ByteArray(bytes) => Some(String::from_utf8_lossy(bytes.as_slice()).into_owned()),
         AMQPValue::Boolean(value) => Some(value.to_string()),
         value => integer(value).map(|value| value.to_string()),
     }
@@ -147,7 +146,7 @@ mod tests {
         ];
         let mut table = FieldTable::default();
         for (name, _) in headers {
-            table.insert(name.into(), AMQPValue::Void);
+            table.insert(name.into(), AMQPValue::ByteArray(b"text".to_vec().into()));
         }
         let read = read(&BasicProperties::default().with_headers(table));
         for (name, is_kept) in headers {
