@@ -1,6 +1,6 @@
 //! One operation as an endpoint: its parameters and its body become arguments, each with its route.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use toolbus_core::text::{shortened, shown};
@@ -123,7 +123,8 @@ impl<'a> FoundOperation<'a> {
             _ => arguments.body(self.operation)?,
         };
         let path = arguments.path(self.path)?;
-        let query = authorisation.query.map_or_else(String::new, |(_, pair)| format!("?{pair}"));
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let query = authorisation.query.map_or_else(String::new, |(_, pair)| format!("{separator}{pair}"));
         let mut headers: BTreeMap<String, Secret> = authorisation.headers;
         if let Some(media) = media.filter(|media| media != JSON) {
             headers.insert("Content-Type".to_owned(), Secret::new(media));
@@ -207,6 +208,12 @@ impl<'a> OperationArguments<'a> {
             return Ok(());
         }
         let route = match place {
+            "path" | "header" if self.is_exploded(parameter) => {
+                return match is_required {
+                    true => Err(format!("parameter `{}` is an object with `explode`", shown(name))),
+                    false => Ok(()),
+                };
+            }
             "path" if !matches!(text("style"), "" | "simple") => {
                 return Err(format!("parameter `{}` has the style `{}`", shown(name), shown(text("style"))));
             }
@@ -243,6 +250,13 @@ impl<'a> OperationArguments<'a> {
         Ok(())
     }
 
+    /// Whether a parameter is an object whose members are written with their names.
+    fn is_exploded(&self, parameter: &Value) -> bool {
+        let schema = parameter.get("schema").and_then(|schema| resolved(self.document, schema).ok());
+        parameter.get("explode") == Some(&Value::Bool(true))
+            && schema.is_some_and(|schema| schema.get("type").is_some_and(|kind| kind == "object"))
+    }
+
     /// Adds the body, if the operation has one; gives its media type.
     fn body(&mut self, operation: &'a Value) -> Result<Option<String>, String> {
         let Some(body) = operation.get("requestBody") else { return Ok(None) };
@@ -261,12 +275,13 @@ impl<'a> OperationArguments<'a> {
         let written = resolved(self.document, schema)?;
         match self.members(written) {
             Some(members) => {
+                let sent: BTreeSet<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
                 for (name, schema) in members {
                     let schema = self.schemas.schema(schema)?;
                     self.properties.insert(name.clone(), schema);
                 }
                 let required = written.get("required").and_then(Value::as_array).into_iter().flatten();
-                let names = required.filter_map(Value::as_str).filter(|name| self.properties.contains_key(*name));
+                let names = required.filter_map(Value::as_str).filter(|name| sent.contains(name));
                 if is_required {
                     self.required.extend(names.map(str::to_owned));
                 }
@@ -303,8 +318,9 @@ impl<'a> OperationArguments<'a> {
             return None;
         }
         let properties = members.get("properties")?.as_object()?;
-        let sent: Vec<_> = properties.iter().filter(|(_, schema)| !is_read_only(schema)).collect();
-        let is_free = |name: &str| !self.properties.contains_key(name);
+        let sent: Vec<_> = properties.iter().filter(|(_, schema)| !is_read_only(self.document, schema)).collect();
+        // Providers of models have no arguments of unusual names, but objects with such members.
+        let is_free = |name: &str| !self.properties.contains_key(name) && argument_name(name) == name;
         (!sent.is_empty() && sent.iter().all(|(name, _)| is_free(name))).then_some(sent)
     }
 

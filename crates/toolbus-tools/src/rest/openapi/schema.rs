@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use toolbus_core::check_schema;
 use toolbus_core::text::shortened;
 
-use super::target;
+use super::{resolved, target};
 
 /// Most bytes of names and values in the schema of one operation, with a little for each value.
 const MAX_BYTES: usize = 128 * 1024;
@@ -111,7 +111,7 @@ impl<'a> OperationSchemas<'a> {
         for (keyword, value) in members {
             let value = match (keyword.as_str(), value) {
                 ("properties", Value::Object(properties)) => {
-                    let sent = properties.iter().filter(|(_, schema)| !is_read_only(schema));
+                    let sent = properties.iter().filter(|(_, schema)| !is_read_only(self.document, schema));
                     Value::Object(self.by_name(sent)?)
                 }
                 (name, Value::Object(by_name)) if BY_NAME.contains(&name) => Value::Object(self.by_name(by_name)?),
@@ -124,7 +124,7 @@ impl<'a> OperationSchemas<'a> {
                     let properties = members.get("properties");
                     let is_sent = |name: &&Value| {
                         let of = name.as_str().and_then(|name| properties?.get(name));
-                        !of.is_some_and(is_read_only)
+                        !of.is_some_and(|schema| is_read_only(self.document, schema))
                     };
                     names.iter().filter(is_sent).cloned().collect()
                 }
@@ -212,9 +212,10 @@ impl<'a> OperationSchemas<'a> {
     }
 }
 
-/// Whether a property is for responses alone.
-pub(super) fn is_read_only(schema: &Value) -> bool {
-    schema.get("readOnly") == Some(&Value::Bool(true))
+/// Whether a property is for responses alone, by itself or by what it refers to.
+pub(super) fn is_read_only(document: &Value, schema: &Value) -> bool {
+    let says = |schema: &Value| schema.get("readOnly") == Some(&Value::Bool(true));
+    says(schema) || resolved(document, schema).is_ok_and(says)
 }
 
 /// Adds what `nullable` of OpenAPI 3.0 says.

@@ -26,12 +26,16 @@ pub(super) struct Schemes<'a> {
     carriers: BTreeMap<&'a str, Carrier>,
     /// What each operation needs that says nothing else.
     default: Option<&'a Value>,
+    /// Headers that the section gives all requests.
+    headers: &'a BTreeMap<String, Secret>,
 }
 
 /// What authorises the requests of one operation.
 #[derive(Debug, Default)]
 pub(super) struct Authorisation {
     pub(super) auth: Option<Auth>,
+    /// Names of headers that the section sets.
+    given: Vec<String>,
     /// Headers of further schemes.
     pub(super) headers: BTreeMap<String, Secret>,
     /// The pair of the query, encoded, and its name.
@@ -39,7 +43,7 @@ pub(super) struct Authorisation {
 }
 
 impl Authorisation {
-    /// Whether an argument would stand where a credential does.
+    /// Whether an argument would stand where a credential or a header of the section does.
     pub(super) fn takes(&self, place: &str, name: &str) -> bool {
         let of_auth = match &self.auth {
             Some(Auth::ApiKey { header, .. }) => Some(header.as_str()),
@@ -49,7 +53,8 @@ impl Authorisation {
         match place {
             "query" => self.query.as_ref().is_some_and(|(taken, _)| taken == name),
             "header" => {
-                self.headers.keys().map(String::as_str).chain(of_auth).any(|own| own.eq_ignore_ascii_case(name))
+                let own = self.headers.keys().chain(&self.given).map(String::as_str).chain(of_auth);
+                own.into_iter().any(|own| own.eq_ignore_ascii_case(name))
             }
             _ => false,
         }
@@ -75,7 +80,7 @@ impl<'a> Schemes<'a> {
             let carrier = resolved(document, scheme).and_then(|scheme| carrier(scheme, credential));
             carriers.insert(name.as_str(), carrier.map_err(|what| refused(format!("`{}`: {what}", shown(name))))?);
         }
-        Ok(Self { carriers, default: document.get("security") })
+        Ok(Self { carriers, default: document.get("security"), headers: &config.headers })
     }
 
     /// What authorises an operation: the first of the combinations that it takes for which there are credentials.
@@ -90,8 +95,15 @@ impl<'a> Schemes<'a> {
             .collect();
         // One that needs nothing is for callers without credentials.
         let chosen = combinations.iter().filter(|schemes| !schemes.is_empty()).find(has_all);
-        let mut authorisation = Authorisation::default();
-        for scheme in chosen.into_iter().flatten() {
+        // An endpoint has one `auth`: what else can only be there comes before keys, which other headers carry as well.
+        let is_shared_key = |scheme: &&str| {
+            matches!(self.carriers.get(scheme), Some(Carrier::Auth(Auth::ApiKey { per_agent: None, .. })))
+        };
+        let mut chosen: Vec<&str> = chosen.into_iter().flatten().copied().collect();
+        chosen.sort_by_key(is_shared_key);
+        let given = self.headers.keys().cloned().collect();
+        let mut authorisation = Authorisation { given, ..Authorisation::default() };
+        for scheme in &chosen {
             match self.carriers.get(scheme) {
                 Some(Carrier::Query(name, key)) if authorisation.query.is_none() => {
                     let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();

@@ -562,6 +562,10 @@ fn credentials_go_where_security_schemes_say() {
     assert!(matches!(both.auth, Some(Auth::ApiKey { ref header, .. }) if header == "X-App"));
     assert_eq!(both.headers["X-Key"].expose(), "key-of-tests");
     assert_eq!(schema(&both)["properties"], json!({"api_key": {}}));
+    let mixed = json!({"app": {"key": "app-of-tests"}, "bearer": {"token": "t"}});
+    let mixed = only(with(json!([{"app": [], "bearer": []}]), mixed).unwrap());
+    assert!(matches!(mixed.auth, Some(Auth::Bearer { .. })), "whatever the names of the schemes");
+    assert_eq!(mixed.headers["X-App"].expose(), "app-of-tests");
     let query = only(with(json!([{"oauth": []}, {"query": []}]), json!({"query": {"key": "a&b"}})).unwrap());
     assert_eq!((&*query.url, query.auth), ("https://h/a?api%5Fkey=a%26b", None));
     let bearer = only(with(json!([{}, {"oauth": ["read"]}]), json!({"oauth": {"token": "t"}})).unwrap());
@@ -599,4 +603,68 @@ fn credentials_go_where_security_schemes_say() {
     ");
     let elsewhere = read(&text(security), json!({"auth": {"key": {"key": "k"}}})).unwrap_err();
     insta::assert_snapshot!(elsewhere, @"the specification says that requests go to `api.example.com`. Credentials go to no host that a specification chooses; write `server` if it is meant");
+}
+
+/// Such an operation was left out, because a name was required twice.
+#[test]
+fn of_a_body_what_is_sent_is_required_whatever_parameters_are_called() {
+    let operation = |place: &str, required: bool, id: Value| {
+        let body = json!({"type": "object", "required": ["id", "name"], "properties": {"id": id, "name": {}}});
+        let path = if place == "path" { "/pets/{id}" } else { "/pets" };
+        let parameters = json!([{"name": "id", "in": place, "required": required}]);
+        let put = json!({"operationId": "put", "parameters": parameters,
+            "requestBody": {"required": true, "content": {"application/json": {"schema": body}}}});
+        let components = json!({"schemas": {"Id": {"type": "string", "readOnly": true}}});
+        only(read(&document(json!({path: {"put": put}}), components), json!({"server": "https://h/"})).unwrap())
+    };
+    for id in [json!({"readOnly": true}), json!({"$ref": "#/components/schemas/Id"})] {
+        assert_eq!(schema(&operation("path", true, id.clone()))["required"], json!(["id", "name"]));
+        assert_eq!(schema(&operation("query", false, id))["required"], json!(["name"]));
+    }
+}
+
+#[test]
+fn members_whose_names_models_cannot_give_stay_in_the_body() {
+    let body = json!({"type": "object", "required": ["@type"], "properties": {"@type": {"type": "string"}}});
+    let post = json!({"operationId": "post",
+        "requestBody": {"required": true, "content": {"application/json": {"schema": body}}}});
+    let post =
+        only(read(&document(json!({"/a": {"post": post}}), json!({})), json!({"server": "https://h/"})).unwrap());
+    assert_eq!(schema(&post)["required"], json!(["body"]));
+    assert_eq!(schema(&post)["properties"]["body"]["required"], json!(["@type"]));
+}
+
+#[test]
+fn headers_of_the_section_are_no_arguments() {
+    let parameters = json!([{"name": "X-Tenant", "in": "header", "required": true}, {"name": "q", "in": "query"}]);
+    let get = json!({"operationId": "get", "parameters": parameters});
+    let text = document(json!({"/a": {"get": get}}), json!({}));
+    let get = only(read(&text, json!({"server": "https://h/", "headers": {"x-tenant": "t"}})).unwrap());
+    assert_eq!(schema(&get)["properties"], json!({"q": {}}));
+    assert_eq!(schema(&get).get("required"), None);
+}
+
+#[test]
+fn objects_whose_members_are_written_with_their_names_go_to_no_path_and_no_header() {
+    let operation = |place: &str, required: bool| {
+        let parameters = json!([{"name": "c", "in": place, "required": required, "explode": true,
+            "schema": {"type": "object"}}]);
+        let path = if place == "path" { "/a/{c}" } else { "/a" };
+        let get = json!({"operationId": "get", "parameters": parameters});
+        read(&document(json!({path: {"get": get}}), json!({})), json!({"server": "https://h/"}))
+    };
+    for place in ["path", "header"] {
+        let error = operation(place, true).unwrap_err().to_string();
+        assert!(error.contains("parameter `c` is an object with `explode`"), "{error}");
+    }
+    assert_eq!(schema(&only(operation("header", false).unwrap()))["properties"], json!({}));
+}
+
+#[test]
+fn a_key_of_the_query_comes_after_what_the_path_has_of_it() {
+    let schemes = json!({"securitySchemes": {"query": {"type": "apiKey", "in": "query", "name": "key"}}});
+    let get = json!({"operationId": "get", "security": [{"query": []}]});
+    let auth = json!({"server": "https://h/", "auth": {"query": {"key": "k"}}});
+    let get = only(read(&document(json!({"/a?type=users": {"get": get}}), schemes), auth).unwrap());
+    assert_eq!(get.url, "https://h/a?type=users&key=k");
 }
