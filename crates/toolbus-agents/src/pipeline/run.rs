@@ -242,7 +242,16 @@ impl<'a> PipelineRun<'a> {
         });
         let mut ends = stream::iter(calls).buffered(self.pipelines.config.max_parallel);
         let (mut all, mut most_attempts, mut first, mut failures) = (Vec::with_capacity(items.len()), 1, None, 0);
+        let (mut has_effects, mut is_unknown) = (false, false);
         while let Some(end) = ends.next().await {
+            match &end {
+                StepEnd::Ok { .. } => has_effects = true,
+                StepEnd::Failed(failure) => {
+                    has_effects |= failure.effects != Some(Outcome::NotStarted);
+                    is_unknown |= failure.effects == Some(Outcome::Unknown);
+                }
+                StepEnd::Skipped(_) | StepEnd::NotRun(_) => {}
+            }
             match end {
                 StepEnd::Ok { value, attempts, .. } => {
                     most_attempts = most_attempts.max(attempts);
@@ -258,7 +267,15 @@ impl<'a> PipelineRun<'a> {
         match first {
             Some(StepEnd::Failed(failure)) if !step.continues || failures == items.len() => {
                 let text = format!("{failures} of {} calls failed or did not begin. {}", items.len(), failure.text);
-                StepEnd::Failed(StepFailure { text, ..failure })
+                // What is told of one call would be wrong of all.
+                let effects = match failure.effects {
+                    _ if is_unknown => Some(Outcome::Unknown),
+                    Some(Outcome::NotStarted) if has_effects => {
+                        (!self.effect_of(step).is_repeatable()).then_some(Outcome::Unknown)
+                    }
+                    known => known,
+                };
+                StepEnd::Failed(StepFailure { text, effects, ..failure })
             }
             Some(other) if !step.continues || failures == items.len() => other,
             _ => StepEnd::Ok { value: Value::Array(all), attempts: most_attempts, failed_items: failures },

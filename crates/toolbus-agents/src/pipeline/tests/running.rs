@@ -154,6 +154,27 @@ async fn a_failure_of_an_element_begins_no_further_calls() {
     "#);
 }
 
+/// It was told as not started, and a model that began it again paid twice.
+#[tokio::test(start_paused = true)]
+async fn a_list_of_which_a_part_was_done_is_not_said_to_have_done_nothing() {
+    let fixture = Fixture::with(&PipelinesConfig { max_parallel: 1, ..PipelinesConfig::default() });
+    let until_it_works = json!({"id": "once", "tool": "unreachable", "on_failure": "retry 5"});
+    let list = give("list", json!([{"name": "ana"}, {}]));
+    let each = json!({"id": "each", "tool": "unreachable", "params": {"to": "{{item/name}}"}, "for_each": "list"});
+    let report = fixture.report(json!([until_it_works, list, each])).await;
+    insta::assert_snapshot!(outcomes(&report), @r#"
+    once ok attempts=3
+    list ok
+    each failed code="invalid_arguments" effects="unknown" text="1 of 2 calls failed or did not begin. `item/name` finds nothing in the value."
+    "#);
+    let none = json!({"id": "none", "tool": "unreachable", "params": {"to": "{{item/age}}"}, "for_each": "list"});
+    let report = fixture.report(json!([give("list", json!([{}, {}])), none])).await;
+    insta::assert_snapshot!(outcomes(&report), @r#"
+    list ok
+    none failed code="invalid_arguments" effects="not_started" text="2 of 2 calls failed or did not begin. `item/age` finds nothing in the value."
+    "#);
+}
+
 #[tokio::test]
 async fn a_list_with_too_many_elements_is_refused_before_a_call_begins() {
     let fixture = Fixture::with(&PipelinesConfig { max_items: 2, ..PipelinesConfig::default() });
