@@ -22,8 +22,10 @@ struct LineState {
     lines: u64,
     /// The beginning of a line that has not ended.
     rest: Vec<u8>,
-    /// The greatest of the program's own reports.
-    own: Option<f64>,
+    /// Whether the program has reported its progress itself.
+    has_own: bool,
+    /// The greatest progress that was reported.
+    told: f64,
 }
 
 /// A line that a program writes on its progress.
@@ -49,7 +51,7 @@ impl ProgressLines {
     fn take(&self, written: Written<'_>) {
         let mut state = self.state.lock();
         let progress = match written {
-            Written::Stdout(bytes) if state.own.is_none() => state.line(bytes),
+            Written::Stdout(bytes) if !state.has_own => state.line(bytes),
             Written::Stdout(_) => None,
             Written::Progress(line) => state.own(line),
         };
@@ -74,15 +76,17 @@ impl LineState {
         let message = String::from_utf8_lossy(&last?).trim_end().to_owned();
         #[expect(clippy::cast_precision_loss, reason = "no script writes as many lines")]
         let progress = self.lines as f64;
+        self.told = progress;
         (!message.is_empty()).then_some(Progress { progress, total: None, message: Some(message) })
     }
 
-    /// What the program reports itself. Progress never falls.
+    /// What the program reports itself. Progress never falls, below the lines before it neither; a total that is passed
+    /// says nothing.
     fn own(&mut self, line: &str) -> Option<Progress> {
         let OwnReport { progress, total, message } = serde_json::from_str(line).ok()?;
-        let progress = progress.max(self.own.unwrap_or(progress));
-        self.own = Some(progress);
-        Some(Progress { progress, total, message })
+        (self.has_own, self.told) = (true, progress.max(self.told));
+        let total = total.filter(|total| *total >= self.told);
+        Some(Progress { progress: self.told, total, message })
     }
 }
 
@@ -121,6 +125,8 @@ mod tests {
         let own = |line| Written::Progress(line);
         let reports = reported(&[
             Written::Stdout(b"begun\n"),
+            Written::Stdout(b"going on\n"),
+            own(r#"{"progress": 1, "total": 1}"#),
             own(r#"{"progress": 1, "total": 10, "message": "reading", "more": true}"#),
             own("no JSON"),
             own(r#"{"message": "without a number"}"#),
@@ -128,6 +134,9 @@ mod tests {
             own(r#"{"progress": 0.5}"#),
             own(r#"{"progress": 2.5}"#),
         ]);
-        assert_eq!(reports, ["1 None begun", "1 Some(10.0) reading", "1 None ", "2.5 None "]);
+        assert_eq!(
+            reports,
+            ["1 None begun", "2 None going on", "2 None ", "2 Some(10.0) reading", "2 None ", "2.5 None "]
+        );
     }
 }

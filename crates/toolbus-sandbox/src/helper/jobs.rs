@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::event::PollFlags;
-use rustix::fs::{AtFlags, Mode, OFlags, open};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchown, open};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
@@ -138,6 +138,11 @@ impl SandboxInit<'_> {
                 }
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
                 let file = rustix::fs::openat(&folder, name.as_str(), flags, Mode::from_raw_mode(0o644))?;
+                if part == HOME && !self.order.layers.namespaces {
+                    // Without namespaces this process is not the program's user, which may write to what it is given.
+                    let (user, group) = (self.order.user.map(Uid::from_raw), self.order.user.map(Gid::from_raw));
+                    fchown(&file, user, group)?;
+                }
                 copy(daemon, &mut File::from(file), *length)?;
             }
         }

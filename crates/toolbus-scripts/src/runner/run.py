@@ -88,6 +88,9 @@ def save(value, folder, has_pictures=None):
     pyplot = sys.modules.get("matplotlib.pyplot")
     numbers = pyplot.get_fignums() if pyplot else ()
     try:
+        if value is not None:
+            with open(folder + "/.toolbus-value", "wb") as file:
+                file.write(value[:LONGEST_VALUE].encode("utf-8", "backslashreplace"))
         if numbers:
             import os
 
@@ -96,9 +99,6 @@ def save(value, folder, has_pictures=None):
             if not has_pictures:
                 for number in numbers:
                     pyplot.figure(number).savefig(f"{folder}/figure-{number}.png")
-        if value is not None:
-            with open(folder + "/.toolbus-value", "wb") as file:
-                file.write(value[:LONGEST_VALUE].encode("utf-8", "backslashreplace"))
     except OSError:
         # There is no room for it, or no folder any more.
         pass

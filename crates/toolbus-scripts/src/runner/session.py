@@ -61,7 +61,11 @@ class Session:
             self.save(None if value is None else repr(value), before)
             return 0
         except SystemExit as end:
-            return self.exit_code(end.code, before)
+            try:
+                return self.exit_code(end.code, before)
+            except BaseException as error:
+                show(error)
+                return 1
         except BaseException as error:
             show(error)
             return 1
@@ -96,10 +100,13 @@ class Session:
 
     def save(self, value, before):
         """Saves value and figures of this script, unless it has saved pictures itself."""
-        save(value, self.output, bool(self.pictures() - before))
-        pyplot = sys.modules.get("matplotlib.pyplot")
-        if pyplot:
-            pyplot.close("all")
+        try:
+            save(value, self.output, bool(self.pictures() - before))
+        finally:
+            # Also one that cannot be drawn, which would fail at the end of each script.
+            pyplot = sys.modules.get("matplotlib.pyplot")
+            if pyplot:
+                pyplot.close("all")
 
 
 def show(error):

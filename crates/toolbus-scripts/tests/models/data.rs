@@ -102,6 +102,16 @@ for person in people:
     assert_snapshot!(told, @"Ada");
 }
 
+/// Without namespaces they belonged to root.
+#[tokio::test]
+async fn files_that_are_given_can_be_changed() {
+    let script = "with open('notes.txt', 'a') as file:\n    file.write('more')\nprint(open('notes.txt').read())";
+    let arguments = json!({"script": script, "input_files": {"notes.txt": "some, "}});
+    for level in [Level::Full, Level::NoNamespaces] {
+        assert_eq!(answer_at(level, &arguments).await.trim_end(), "some, more", "{level:?}");
+    }
+}
+
 #[tokio::test]
 async fn regular_expressions_find_and_replace_unicode() {
     let script = r#"

@@ -111,6 +111,28 @@ async fn a_script_that_raises_or_exits_leaves_the_session_usable() {
     "#);
 }
 
+/// It was drawn again at the end of each script, and ended the session where the script had ended by `sys.exit`.
+#[tokio::test]
+async fn a_figure_that_cannot_be_drawn_fails_its_own_script_alone() {
+    let library = r#"
+import sys, types
+class Figure:
+    def savefig(self, path):
+        raise ValueError("no figure")
+plt = types.ModuleType("matplotlib.pyplot")
+plt.figures = [1]
+plt.get_fignums = lambda: list(plt.figures)
+plt.figure = lambda number: Figure()
+plt.close = lambda what: plt.figures.clear()
+sys.modules["matplotlib.pyplot"] = plt
+"#;
+    let scripts = [library, "1 + 1", "plt.figures.append(1)\nsys.exit(0)", "plt.figures"];
+    let told = answers(&scripts).await;
+    assert_eq!(told.matches("ValueError: no figure").count(), 2, "{told}");
+    let ends: Vec<&str> = told.split("\n--\n").collect();
+    assert_eq!((ends[1], ends[3]), ("2", "[]"), "{told}");
+}
+
 #[tokio::test]
 async fn an_exit_that_nothing_can_catch_ends_the_session_and_the_answer_says_so() {
     let scripts = ["x = 1", "import os\nprint('bye')\nos._exit(2)", "x"];
