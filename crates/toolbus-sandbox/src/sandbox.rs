@@ -22,7 +22,7 @@ use self::cgroup::CgroupBase;
 pub use self::run::{Watcher, Written};
 use self::spawner::{Helper, Spawner};
 pub use self::template::Template;
-use self::users::UserPool;
+use self::users::{UserInTurn, UserPool};
 use crate::helper::name_of;
 use crate::outcome::{Ending, Outcome};
 use crate::plan::{Job, Layer, Layers, Level, Limits, Plan};
@@ -119,6 +119,8 @@ struct Made {
     number: u64,
     /// Whether its watchdog has reported that it has begun.
     has_watchdog: bool,
+    /// The user of its program, which no other program has while this is held.
+    user: Option<UserInTurn>,
 }
 
 /// What a system allows.
@@ -295,27 +297,33 @@ impl SandboxInner {
                 .map_err(|error| SandboxError::WorkFolders { folder: self.base.path().display().to_string(), error })?;
         }
         let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let is_in_turn = !plan.forks && plan.owner.is_none();
+        let in_turn = self.users.as_ref().filter(|_| is_in_turn).map(UserPool::in_turn);
         let order = SandboxSpec {
             number,
             // The program itself follows.
             plan: Plan { args: Vec::new(), env: BTreeMap::new(), ..plan.clone() },
             layers,
-            user: self.users.as_ref().map(|users| match plan.forks {
-                true => users.of_template(),
-                false => users.of(plan.owner.as_deref()),
+            user: self.users.as_ref().map(|users| match (&in_turn, plan.owner.as_deref()) {
+                (Some(user), _) => user.id,
+                (None, Some(owner)) if !plan.forks => users::of_owner(owner),
+                _ => users.of_template(),
             }),
             base: self.base.path().to_owned(),
             cgroup: self.cgroups.as_ref().ok().map(|base| base.spec().clone()),
         };
         let filter = FilterOptions::of(plan, layers, order.user.is_some(), order.cgroup.is_some());
-        let make =
-            || Ok::<_, SandboxError>(Made { helper: self.spawner.watchdog(filter)?, number, has_watchdog: false });
+        let make = || {
+            let helper = self.spawner.watchdog(filter)?;
+            Ok::<_, SandboxError>(Made { helper, number, has_watchdog: false, user: None })
+        };
         let mut made = make()?;
         if made.say(&order).await.is_err() {
             // The spawner was killed after it was asked.
             made = make()?;
             made.say(&order).await?;
         }
+        made.user = in_turn;
         Ok(made)
     }
 }

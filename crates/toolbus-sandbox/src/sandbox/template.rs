@@ -53,7 +53,7 @@ impl Template {
         let Self { made, plan, sandbox } = &**self;
         let options = FilterOptions::of(plan, sandbox.layers(), false, true);
         wire::send_streams(made.helper.socket.as_fd(), streams, options)?;
-        let made = Made { helper, number: made.number, has_watchdog: false };
+        let made = Made { helper, number: made.number, has_watchdog: false, user: None };
         Ok(Waiting {
             made,
             plan: plan.clone(),

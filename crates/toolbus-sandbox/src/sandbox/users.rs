@@ -1,8 +1,11 @@
 //! User ids for programs, where the daemon may change the user.
 
+use std::collections::HashSet;
 use std::fs;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use parking_lot::Mutex;
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -20,11 +23,26 @@ const OF_TEMPLATE: u32 = 1 + USERS_OF_FORKS;
 /// Ids that programs have in turn.
 const IN_TURN: u32 = LAST - FIRST + 1 - OF_OWNERS - OF_TEMPLATES;
 
-/// Hands out user ids in turn: an id is reused only after thousands of others. Owners have ids of their own.
+/// Hands out user ids in turn: an id is reused after a thousand others, and never while a program has it. Owners have ids of
+/// their own.
 #[derive(Debug)]
 pub(super) struct UserPool {
     next: AtomicU32,
     next_template: AtomicU32,
+    in_use: Arc<Mutex<HashSet<u32>>>,
+}
+
+/// The id of a program's user, which no other program has meanwhile.
+#[derive(Debug)]
+pub(super) struct UserInTurn {
+    pub(super) id: u32,
+    in_use: Arc<Mutex<HashSet<u32>>>,
+}
+
+impl Drop for UserInTurn {
+    fn drop(&mut self) {
+        self.in_use.lock().remove(&self.id);
+    }
 }
 
 impl UserPool {
@@ -37,8 +55,8 @@ impl UserPool {
         (geteuid().is_root() && may && has_all()).then(|| Self::beginning_with(hash(name)))
     }
 
-    const fn beginning_with(first: u32) -> Self {
-        Self { next: AtomicU32::new(first), next_template: AtomicU32::new(first) }
+    fn beginning_with(first: u32) -> Self {
+        Self { next: AtomicU32::new(first), next_template: AtomicU32::new(first), in_use: Arc::default() }
     }
 
     /// The first of the next [`OF_TEMPLATE`] ids.
@@ -47,13 +65,19 @@ impl UserPool {
         FIRST + IN_TURN + next * OF_TEMPLATE
     }
 
-    /// The id of an owner, always the same; without one, the next id in turn.
-    pub(super) fn of(&self, owner: Option<&str>) -> u32 {
-        match owner {
-            Some(owner) => LAST - hash(owner) % OF_OWNERS,
-            None => FIRST + self.next.fetch_add(1, Ordering::Relaxed) % IN_TURN,
-        }
+    /// The next id in turn that is free. If none is, which takes more programs than a machine runs, it is shared.
+    pub(super) fn in_turn(&self) -> UserInTurn {
+        let mut in_use = self.in_use.lock();
+        let mut ids = (0..=IN_TURN).map(|_| FIRST + self.next.fetch_add(1, Ordering::Relaxed) % IN_TURN);
+        let id = ids.find(|id| !in_use.contains(id)).unwrap_or(FIRST);
+        in_use.insert(id);
+        UserInTurn { id, in_use: Arc::clone(&self.in_use) }
     }
+}
+
+/// The id of an owner, always the same.
+pub(super) fn of_owner(owner: &str) -> u32 {
+    LAST - hash(owner) % OF_OWNERS
 }
 
 /// FNV-1a, the same in every version of this program: files keep their owners.
@@ -92,17 +116,16 @@ mod tests {
     #[test]
     fn an_owner_has_the_same_user_always_and_shares_it_with_no_one_in_turn() {
         let users = UserPool::beginning_with(0);
-        let owned = users.of(Some("backup"));
+        let owned = of_owner("backup");
         assert_eq!(owned, 63_760, "also in the next version");
-        assert_ne!(owned, users.of(Some("report")));
-        assert!((0..10_000).all(|_| users.of(None) <= LAST - OF_OWNERS - OF_TEMPLATES));
+        assert_ne!(owned, of_owner("report"));
+        assert!((0..10_000).all(|_| users.in_turn().id <= LAST - OF_OWNERS - OF_TEMPLATES));
         assert!(owned > LAST - OF_OWNERS && owned <= LAST);
     }
 
     #[test]
     fn two_sandboxes_of_a_daemon_hand_out_different_users() {
-        let users =
-            |name| UserPool::of_this_process(name).map(|users| [users.of(None), users.of(None), users.of(None)]);
+        let users = |name| UserPool::of_this_process(name).map(|users| [(); 3].map(|()| users.in_turn().id));
         let [one, other] = ["/tmp/toolbus-sandbox-1-0", "/tmp/toolbus-sandbox-1-1"].map(users);
         // Without the right to change its user this process hands out none.
         assert!(
@@ -125,10 +148,23 @@ mod tests {
         );
     }
 
+    /// A program of another caller could change the files of one that ran for long.
+    #[test]
+    fn a_user_is_not_handed_out_again_while_a_program_has_it() {
+        let users = UserPool::beginning_with(0);
+        let kept = users.in_turn();
+        assert!((0..3 * IN_TURN).all(|_| users.in_turn().id != kept.id));
+        let id = kept.id;
+        drop(kept);
+        assert!((0..IN_TURN).any(|_| users.in_turn().id == id));
+        let all: Vec<UserInTurn> = (0..IN_TURN).map(|_| users.in_turn()).collect();
+        assert_eq!(all.iter().map(|user| user.id).collect::<HashSet<u32>>().len(), IN_TURN as usize);
+    }
+
     #[test]
     fn no_user_is_handed_out_twice_in_a_row_and_none_is_a_persons() {
         let users = UserPool::beginning_with(u32::MAX - 2);
-        let handed: Vec<u32> = (0..6).map(|_| users.of(None)).collect();
+        let handed: Vec<u32> = (0..6).map(|_| users.in_turn().id).collect();
         assert!(handed.iter().all(|user| (FIRST..=LAST).contains(user)), "{handed:?}");
         assert!(handed.windows(2).all(|pair| pair[0] != pair[1]), "{handed:?}");
     }
