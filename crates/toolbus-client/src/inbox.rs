@@ -178,7 +178,8 @@ pub struct Expected {
     correlation: String,
     pending: Arc<Pending>,
     answers: mpsc::Receiver<Delivery>,
-    /// The answer that is being acknowledged: who waits for it may give up meanwhile, and ask again.
+    /// The answer that is being acknowledged. If the caller drops [`Self::received`] during the acknowledgement, the next
+    /// call of it returns this answer.
     taken: Option<Received>,
 }
 

@@ -53,7 +53,8 @@ struct PodRun<'a> {
     script: &'a Script,
     watcher: Option<&'a Watcher>,
     log: LogReader,
-    /// Whether that is all: only then a script of which it says nothing did not begin.
+    /// Whether the log was read to its end. Only then a log without the mark of the beginning means that the script did
+    /// not begin.
     is_log_whole: bool,
     /// What the pod waits for, for an operator.
     waits_for: String,

@@ -470,7 +470,7 @@ impl App {
     /// bus.
     pub async fn drain(&mut self, patience: Duration) -> Drained {
         self.health.start_draining();
-        // Who asks for a reload is told so at once.
+        // A reload that is requested from now on, or waits already, fails at once.
         self.reloads.close();
         while self.reloads.try_recv().is_ok() {}
         self.stop_scheduling.cancel();

@@ -267,7 +267,7 @@ impl<'a> PipelineRun<'a> {
         match first {
             Some(StepEnd::Failed(failure)) if !step.continues || failures == items.len() => {
                 let text = format!("{failures} of {} calls failed or did not begin. {}", items.len(), failure.text);
-                // What is told of one call would be wrong of all.
+                // The outcome of the first failed call does not hold for the whole list.
                 let effects = match failure.effects {
                     _ if is_unknown => Some(Outcome::Unknown),
                     Some(Outcome::NotStarted) if has_effects => {

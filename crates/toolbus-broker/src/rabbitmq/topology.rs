@@ -330,8 +330,9 @@ pub(super) async fn remove(connection: &Connection, settings: &Checked, queues: 
     }
 }
 
-/// Whether a queue is there and nobody consumes it. A quorum queue refuses `if_unused`, and counts a consumer that was
-/// cancelled until its last delivery is settled, so one that has consumers is asked again for a while.
+/// Whether the queue exists and has no consumers. RabbitMQ refuses `if_unused` for a quorum queue, and its consumer count
+/// includes a cancelled consumer until the last delivery of that consumer is settled. While the count is not zero, this
+/// function asks again, for at most 3 s.
 async fn is_unused(connection: &Connection, queue: &str) -> bool {
     for _ in 0..UNUSED_LOOKS {
         match consumer_count(connection, queue).await {

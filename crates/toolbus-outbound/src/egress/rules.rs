@@ -131,7 +131,8 @@ impl EgressRules {
     /// The rules of a configuration: `agents` has an entry for each section, `default` is for other callers.
     #[must_use]
     pub fn new(config: EgressConfig, mut agents: BTreeMap<AgentName, HostLists>, default: HostLists) -> Self {
-        // What is equal for all callers is equal as a value.
+        // `lists` returns the default for an agent without an entry, so an entry equal to the default is left out: rules
+        // that decide the same then compare as equal.
         agents.retain(|_, lists| *lists != default);
         Self { config, agents, default }
     }

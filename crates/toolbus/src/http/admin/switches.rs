@@ -110,7 +110,8 @@ impl SwitchStore {
         let mut unstored = self.changing.lock().await;
         if off {
             let changed = access.disable(switch.clone()).map_err(ApiError::conflict)?;
-            // Before it is stored: whoever asked may be gone meanwhile, and this future with it.
+            // The switch counts as unstored before the store is asked: if the client closes its connection during the
+            // write, the server drops this future, and `follow` must not enable the tool again.
             unstored.insert(switch.clone());
             if let Err(error) = self.keep(switch).await {
                 let but = match self.is_shared {
