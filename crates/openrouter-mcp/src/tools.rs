@@ -131,13 +131,12 @@ impl AccountTool {
         #[serde(transparent)]
         struct Arguments(serde_json::Map<String, Value>);
 
-        let refused = |text: String| ToolFailure::new(Cause::InvalidArguments, text);
         let Arguments(given) = serde_json::from_str(arguments.unwrap_or("{}"))
-            .map_err(|_| refused("The arguments are no JSON object.".to_owned()))?;
+            .map_err(|_| ToolFailure::invalid("The arguments are no JSON object."))?;
         let expected = self.argument().map(|(name, _)| name);
         if given.keys().any(|name| Some(name.as_str()) != expected) {
             let takes = expected.map_or("no argument".to_owned(), |name| format!("the argument `{name}` alone"));
-            return Err(refused(format!("`{}` takes {takes}.", self.name())));
+            return Err(ToolFailure::invalid(format!("`{}` takes {takes}.", self.name())));
         }
         let Some(name) = expected else { return Ok(String::new()) };
         let fits = |text: &&str| {
@@ -146,7 +145,7 @@ impl AccountTool {
         };
         let value = given.get(name).and_then(Value::as_str).filter(fits);
         value.map(str::to_owned).ok_or_else(|| {
-            refused(format!(
+            ToolFailure::invalid(format!(
                 "`{name}` must be a string of 1 to {MAX_IDENTIFIER} ASCII letters, digits, underscores and hyphens."
             ))
         })

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::{Pattern, PatternError};
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::text::{first_paragraph, shortened, shown};
@@ -190,8 +190,7 @@ fn get_descriptor() -> ToolDescriptor {
 }
 
 fn descriptor(name: &str, description: &str, parameters: Value) -> ToolDescriptor {
-    let (description, parameters) = (description.to_owned(), Some(Arc::new(parameters)));
-    ToolDescriptor { description, parameters, effect: Effect::ReadOnly, ..ToolDescriptor::new(name, SOURCE, "local") }
+    ToolDescriptor::local(name, SOURCE, description, Effect::ReadOnly, parameters)
 }
 
 struct ListGuides((Guides, PolicyHandle));
@@ -212,7 +211,7 @@ impl Executor for ListGuides {
 impl Executor for GetGuide {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let Some(name) = call.arguments.get("name").and_then(Value::as_str) else {
-            return Err(ToolFailure::new(Cause::InvalidArguments, "Argument `name` is missing."));
+            return Err(ToolFailure::invalid("Argument `name` is missing."));
         };
         let (guides, policy) = &self.0;
         let guides = guides.visible(&policy.effective(&call.caller));

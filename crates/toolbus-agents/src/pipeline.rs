@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::policy::PolicyHandle;
-use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{Clock, Invoker};
 
 pub use self::config::PipelinesConfig;
@@ -172,13 +172,7 @@ fn descriptor(config: &PipelinesConfig) -> ToolDescriptor {
         "additionalProperties": false,
     });
     ToolDescriptor {
-        description: description.to_owned(),
-        parameters: Some(Arc::new(parameters)),
         delegates: true,
-        ..ToolDescriptor::new(NAME, SOURCE, "local")
+        ..ToolDescriptor::local(NAME, SOURCE, description, Effect::Undeclared, parameters)
     }
-}
-
-fn invalid(text: impl Into<String>) -> ToolFailure {
-    ToolFailure::new(Cause::InvalidArguments, text)
 }

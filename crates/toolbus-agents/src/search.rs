@@ -104,12 +104,7 @@ fn descriptor(name: &str, description: &str, query: &str) -> ToolDescriptor {
         "required": ["query"],
         "additionalProperties": false,
     });
-    ToolDescriptor {
-        description: description.to_owned(),
-        parameters: Some(Arc::new(parameters)),
-        effect: Effect::ReadOnly,
-        ..ToolDescriptor::new(name, SOURCE, "local")
-    }
+    ToolDescriptor::local(name, SOURCE, description, Effect::ReadOnly, parameters)
 }
 
 struct ServiceSearch(CallerSearch);
@@ -204,7 +199,7 @@ impl CallerSearch {
 
 fn query(call: &ToolCall) -> Result<&str, ToolFailure> {
     let query = call.arguments.get("query").and_then(Value::as_str);
-    query.ok_or_else(|| ToolFailure::new(Cause::InvalidArguments, "Missing required parameter: query."))
+    query.ok_or_else(|| ToolFailure::invalid("Missing required parameter: query."))
 }
 
 fn written(found: &impl Serialize) -> Result<ToolOutput, ToolFailure> {

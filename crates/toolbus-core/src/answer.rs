@@ -12,7 +12,7 @@ use toolbus_protocol::{
 };
 
 use crate::caller::{AgentName, Caller};
-use crate::clock::Clock;
+use crate::clock::{Clock, milliseconds};
 use crate::failure::{Cause, Status, ToolFailure, Verdict};
 use crate::request::{Dialect, Request};
 use crate::telemetry::CallEnd;
@@ -114,8 +114,7 @@ impl Recipient<'_> {
         let is_missing = || !blocks.iter().any(ContentBlock::is_structured);
         if let Some(structured) = structured.filter(|_| is_wanted() && is_missing()) {
             if let Some(text) = text.filter(|_| blocks.is_empty()) {
-                let text = Some(text.to_owned());
-                blocks.push(ContentBlock { kind: "text".to_owned(), text, ..ContentBlock::default() });
+                blocks.push(ContentBlock::text(text));
             }
             blocks.push(ContentBlock::structured(structured.to_string()));
         }
@@ -322,10 +321,6 @@ fn script_error(
 /// Bytes of text in what became of a script.
 fn script_size(response: &ScriptInvokeResponse) -> usize {
     [&response.output, &response.stderr].into_iter().flatten().map(String::len).sum()
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

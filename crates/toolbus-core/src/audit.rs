@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use toolbus_protocol::{Code, Outcome};
 
 use crate::caller::Caller;
-use crate::clock::Clock;
+use crate::clock::{Clock, milliseconds};
 use crate::events::Discard;
 use crate::failure::{Cause, Status, error_type};
 use crate::telemetry::CallEnd;
@@ -198,8 +198,7 @@ impl AuditRecord {
 }
 
 fn now() -> u64 {
-    let since = Clock::SYSTEM.since_epoch();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    milliseconds(Clock::SYSTEM.since_epoch())
 }
 
 fn status<S: Serializer>(status: &Status, serializer: S) -> Result<S::Ok, S::Error> {

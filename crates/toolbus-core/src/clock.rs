@@ -11,6 +11,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock(Option<&'static Manual>);
 
+/// Whole milliseconds of a time, as messages and logs have them.
+#[must_use]
+pub fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// A time that is set by hand.
 #[derive(Debug)]
 struct Manual {

@@ -138,6 +138,12 @@ impl ToolFailure {
         Self { cause, message: message.into(), detail: None, retry_after: None, verdict: None }
     }
 
+    /// The failure of a call whose arguments the caller has to mend.
+    #[must_use]
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Cause::InvalidArguments, message)
+    }
+
     /// Adds what only the log may say.
     #[must_use]
     pub fn with_detail(mut self, detail: impl ToString) -> Self {
@@ -150,6 +156,12 @@ impl ToolFailure {
     pub const fn with_retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
         self
+    }
+
+    /// What a reply says of it: the verdict that is made already, or else that of a tool of this effect.
+    #[must_use]
+    pub fn verdict(&self, effect: Effect, started: bool) -> Verdict {
+        self.verdict.unwrap_or_else(|| verdict(self.cause, effect, started))
     }
 
     /// Removes secrets from both texts.

@@ -47,7 +47,7 @@ pub mod toolsets;
 mod turns;
 pub mod working_memory;
 
-pub use clock::Clock;
+pub use clock::{Clock, milliseconds};
 pub use control::{
     About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService, HintSource, MAX_CONTROL_BODY,
 };

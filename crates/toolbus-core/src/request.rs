@@ -271,14 +271,14 @@ impl Decoder<'_> {
 fn idempotency_key(given: Option<&str>, call_id: Option<&str>) -> Result<Option<Arc<str>>, ToolFailure> {
     let Some(key) = given else { return Ok(None) };
     let name = header::IDEMPOTENCY_KEY;
-    let invalid = |text: String| ToolFailure::new(Cause::InvalidArguments, text);
     if key == header::TOOL_CALL_ID {
-        let missing = || invalid(format!("'{name}' is '{key}', and the request has no toolCallId. Give it one."));
+        let missing =
+            || ToolFailure::invalid(format!("'{name}' is '{key}', and the request has no toolCallId. Give it one."));
         return call_id.map(|id| Some(Arc::from(id))).ok_or_else(missing);
     }
     if !header::is_idempotency_key(key) {
         let most = header::MAX_IDEMPOTENCY_KEY;
-        return Err(invalid(format!("'{name}' must have 1 to {most} bytes, without control characters.")));
+        return Err(ToolFailure::invalid(format!("'{name}' must have 1 to {most} bytes, without control characters.")));
     }
     Ok(Some(key.into()))
 }

@@ -128,6 +128,19 @@ impl ToolDescriptor {
         }
     }
 
+    /// A tool of this daemon, with what a model reads of it.
+    #[must_use]
+    pub fn local(
+        name: impl Into<Arc<str>>,
+        source: &'static str,
+        description: impl Into<String>,
+        effect: Effect,
+        parameters: Value,
+    ) -> Self {
+        let (description, parameters) = (description.into(), Some(Arc::new(parameters)));
+        Self { description, parameters, effect, ..Self::new(name, source, "local") }
+    }
+
     /// The name that its source knows it by: without the prefix of a tool set or server, and not renamed.
     #[must_use]
     pub fn bare_name(&self) -> &Arc<str> {
@@ -170,6 +183,16 @@ impl ToolCall {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Clock::SYSTEM.now())
+    }
+
+    /// The arguments, as the type that the tool's schema describes.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::InvalidArguments`], for a call that was not checked against the schema.
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ToolFailure> {
+        T::deserialize(&*self.arguments)
+            .map_err(|error| ToolFailure::invalid(format!("The arguments cannot be read: {error}.")))
     }
 
     /// The failure of a call whose tool did not answer in time. `own_limit` is what the tool allows each call, if anything.

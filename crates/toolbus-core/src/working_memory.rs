@@ -128,7 +128,7 @@ impl Namespace {
     pub fn required(caller: &Caller) -> Result<Self, ToolFailure> {
         Self::of(caller.session.as_deref()).map_err(|error| {
             let message = format!("The session id cannot be used for working memory: {error}.");
-            ToolFailure::new(Cause::InvalidArguments, message)
+            ToolFailure::invalid(message)
         })
     }
 
@@ -250,7 +250,7 @@ impl KeyError {
     #[must_use]
     pub fn failure(self, argument: &str, text: &str) -> ToolFailure {
         let message = format!("Argument `{argument}`: `{}` cannot be used: {self}.", shown(text));
-        ToolFailure::new(Cause::InvalidArguments, message)
+        ToolFailure::invalid(message)
     }
 }
 

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
-use toolbus_core::failure::{Cause, ToolFailure, verdict};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::milliseconds;
 use toolbus_core::tool::{Effect, ToolOutput};
 use toolbus_protocol::{Code, ContentBlock, Outcome, header};
 
@@ -52,11 +53,11 @@ pub(crate) struct ErrorMeta {
 
 impl ErrorMeta {
     pub(crate) fn of(failure: &ToolFailure) -> Self {
-        let told = failure.verdict.unwrap_or_else(|| verdict(failure.cause, Effect::Undeclared, true));
+        let told = failure.verdict(Effect::Undeclared, true);
         Self {
             code: told.code,
             is_retryable: told.is_retryable,
-            retry_after_ms: failure.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            retry_after_ms: failure.retry_after.map(milliseconds),
             outcome: told.outcome,
         }
     }

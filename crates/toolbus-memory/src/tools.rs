@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toolbus_core::Clock;
-use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::working_memory::{
     EntryKey, KeyError, KeyPrefix, MAX_ENTRY_KEY, MAX_TTL, MemoryError, MemoryOwner, Namespace, NewEntry, SearchQuery,
@@ -70,8 +70,9 @@ impl MemoryTools {
 fn save_descriptor(tools: &MemoryTools) -> ToolDescriptor {
     let ttl = duration(tools.default_ttl);
     let forgets = if tools.is_volatile { FORGETS } else { "" };
-    descriptor(
+    ToolDescriptor::local(
         SAVE,
+        SOURCE,
         format!(
             "Saves a text under a key for {ttl}, or for `ttl_minutes`. Use it for what you need again and do not want in \
              your context: intermediate results, plans, long texts. An entry with the same key is replaced. Choose short \
@@ -100,8 +101,9 @@ fn save_descriptor(tools: &MemoryTools) -> ToolDescriptor {
 }
 
 fn get_descriptor() -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         GET,
+        SOURCE,
         format!(
             "Reads an entry of working memory: one that you saved, or a part of a long result, under the key that its \
              table gives. Of a long entry, the first {PAGE} characters are read; `offset` and `limit` read others."
@@ -124,8 +126,9 @@ fn get_descriptor() -> ToolDescriptor {
 }
 
 fn list_descriptor() -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         LIST,
+        SOURCE,
         "Lists the keys of working memory with length, category, tags and time left, not the texts. Without `prefix`, \
          those of this session."
             .to_owned(),
@@ -139,8 +142,9 @@ fn list_descriptor() -> ToolDescriptor {
 }
 
 fn search_descriptor() -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         SEARCH,
+        SOURCE,
         format!(
             "Finds entries of working memory by words of their key, category, tags and text, the {MAX_HITS} best first, \
              each with its key and its start. Read them with `{GET}`. Without `prefix`, those of this session."
@@ -167,8 +171,9 @@ fn search_descriptor() -> ToolDescriptor {
 }
 
 fn delete_descriptor() -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         DELETE,
+        SOURCE,
         "Deletes an entry of working memory. What is not deleted expires by itself.".to_owned(),
         Effect::Idempotent,
         json!({
@@ -178,11 +183,6 @@ fn delete_descriptor() -> ToolDescriptor {
             "additionalProperties": false,
         }),
     )
-}
-
-fn descriptor(name: &str, description: String, effect: Effect, parameters: Value) -> ToolDescriptor {
-    let parameters = Some(Arc::new(parameters));
-    ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
 }
 
 fn key(purpose: &str) -> Value {
@@ -248,7 +248,7 @@ struct DeleteArguments<'a> {
 
 impl Executor for Save {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let SaveArguments { key, value, ttl_minutes, category, tags } = arguments(&call)?;
+        let SaveArguments { key, value, ttl_minutes, category, tags } = call.read()?;
         let key = key_of(&call, key)?;
         let ttl = ttl_minutes.map_or(self.0.default_ttl, |minutes| Duration::from_secs(u64::from(minutes) * 60));
         let entry = NewEntry {
@@ -267,7 +267,7 @@ impl Executor for Save {
 
 impl Executor for Get {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let GetArguments { key, offset, limit } = arguments(&call)?;
+        let GetArguments { key, offset, limit } = call.read()?;
         let key = key_of(&call, key)?;
         let found = self.0.memory.get(owner(&call)?, key.clone()).await.map_err(|error| error.away())?;
         let Some(entry) = found else {
@@ -288,7 +288,7 @@ impl Executor for Get {
 
 impl Executor for List {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let ListArguments { prefix } = arguments(&call)?;
+        let ListArguments { prefix } = call.read()?;
         let prefix = prefix_of(&call, prefix)?;
         let entries = self.0.memory.list(owner(&call)?, prefix.clone()).await.map_err(|error| error.away())?;
         Ok(ToolOutput::text(listed(&prefix, &entries, self.0.clock.since_epoch())))
@@ -297,7 +297,7 @@ impl Executor for List {
 
 impl Executor for Search {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let SearchArguments { query, category, tags, prefix } = arguments(&call)?;
+        let SearchArguments { query, category, tags, prefix } = call.read()?;
         let query = SearchQuery {
             text: query.to_owned(),
             prefix: prefix_of(&call, prefix)?,
@@ -312,16 +312,11 @@ impl Executor for Search {
 
 impl Executor for Delete {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let DeleteArguments { key } = arguments(&call)?;
+        let DeleteArguments { key } = call.read()?;
         let key = key_of(&call, key)?;
         let deleted = self.0.memory.delete(owner(&call)?, key.clone()).await.map_err(|error| error.away())?;
         Ok(ToolOutput::text(if deleted { format!("Deleted `{key}`.") } else { format!("There is no entry `{key}`.") }))
     }
-}
-
-fn arguments<'a, T: Deserialize<'a>>(call: &'a ToolCall) -> Result<T, ToolFailure> {
-    T::deserialize(&*call.arguments)
-        .map_err(|error| ToolFailure::new(Cause::InvalidArguments, format!("The arguments cannot be read: {error}.")))
 }
 
 fn owner(call: &ToolCall) -> Result<MemoryOwner, ToolFailure> {

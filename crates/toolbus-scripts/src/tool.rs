@@ -225,8 +225,10 @@ impl Executor for ScriptTool {
         let arguments = ScriptArguments::read(&call.arguments, &self.inner.settings)?;
         if arguments.session {
             return match &self.sessions {
-                None => Err(invalid("Argument `session` cannot be used here: each script runs by itself.")),
-                Some(_) if call.caller.session.is_none() => Err(invalid(
+                None => {
+                    Err(ToolFailure::invalid("Argument `session` cannot be used here: each script runs by itself."))
+                }
+                Some(_) if call.caller.session.is_none() => Err(ToolFailure::invalid(
                     "Argument `session` keeps variables and files for the caller's session, and this call is in none. \
                      Give it a `sessionId`, or leave `session` out.",
                 )),
@@ -241,17 +243,13 @@ impl Executor for ScriptTool {
     }
 }
 
-fn invalid(message: impl Into<String>) -> ToolFailure {
-    ToolFailure::new(Cause::InvalidArguments, message)
-}
-
 /// The result of a script that did not run.
 fn not_run(failure: RunFailure, elapsed: Duration) -> Result<ToolOutput, ToolFailure> {
     let unavailable = |cause, message, detail| Err(ToolFailure::new(cause, message).with_detail(detail));
     let scripts = "Scripts cannot be run at the moment. Tell the operator if it stays so.";
     let packages = "Packages cannot be installed at the moment. Tell the operator if it stays so.";
     let error = match failure {
-        RunFailure::Refused(message) => return Err(invalid(message)),
+        RunFailure::Refused(message) => return Err(ToolFailure::invalid(message)),
         RunFailure::Misconfigured(detail) => return Err(misconfigured(detail)),
         RunFailure::NotStarted(detail) => return unavailable(Cause::ConnectFailed, scripts, detail),
         RunFailure::Unavailable(detail) => return unavailable(Cause::Unavailable, scripts, detail),

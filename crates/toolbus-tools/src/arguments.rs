@@ -3,12 +3,12 @@
 //! The checks here are for callers that run a tool without its schema; they answer instead of guessing.
 
 use serde_json::{Map, Value};
-use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::failure::ToolFailure;
 
 /// The text of argument `name`.
 pub(crate) fn text<'a>(arguments: &'a Map<String, Value>, name: &str) -> Result<&'a str, ToolFailure> {
     optional_text(arguments, name)?
-        .ok_or_else(|| invalid(format!("Argument `{name}` is missing. It must be a string.")))
+        .ok_or_else(|| ToolFailure::invalid(format!("Argument `{name}` is missing. It must be a string.")))
 }
 
 /// The text of argument `name`; absent and null are the same.
@@ -16,13 +16,8 @@ pub(crate) fn optional_text<'a>(arguments: &'a Map<String, Value>, name: &str) -
     match arguments.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(invalid(format!("Argument `{name}` must be a string."))),
+        Some(_) => Err(ToolFailure::invalid(format!("Argument `{name}` must be a string."))),
     }
-}
-
-/// A failure that is the caller's to mend.
-pub(crate) fn invalid(message: impl Into<String>) -> ToolFailure {
-    ToolFailure::new(Cause::InvalidArguments, message)
 }
 
 /// What the caller sent, as it may be repeated in a message: short, and without control characters.

@@ -1,7 +1,5 @@
 //! `echo`: answers with its argument. For trying out a bus.
 
-use std::sync::Arc;
-
 use serde_json::json;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -17,13 +15,8 @@ pub fn tool(effect: Effect) -> Tool {
         "required": ["text"],
         "additionalProperties": false,
     });
-    let descriptor = ToolDescriptor {
-        description: "Answers with the given text, unchanged.".to_owned(),
-        parameters: Some(Arc::new(parameters)),
-        effect,
-        ..ToolDescriptor::new("echo", "echo", "local")
-    };
-    Tool::new(descriptor, Echo)
+    let description = "Answers with the given text, unchanged.";
+    Tool::new(ToolDescriptor::local("echo", "echo", description, effect, parameters), Echo)
 }
 
 struct Echo;

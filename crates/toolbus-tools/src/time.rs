@@ -12,7 +12,7 @@ use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
-use crate::arguments::{self, invalid, shown};
+use crate::arguments::{self, shown};
 use crate::nearest::nearest;
 
 /// How its tools are used, for models.
@@ -65,12 +65,7 @@ fn zone(purpose: &str) -> Value {
 }
 
 fn descriptor(name: &str, description: &str, parameters: Value) -> ToolDescriptor {
-    ToolDescriptor {
-        description: description.to_owned(),
-        parameters: Some(Arc::new(parameters)),
-        effect: Effect::ReadOnly,
-        ..ToolDescriptor::new(name, "time", "local")
-    }
+    ToolDescriptor::local(name, "time", description, Effect::ReadOnly, parameters)
 }
 
 struct CurrentTime {
@@ -149,7 +144,8 @@ impl Zones {
             } else {
                 format!("Did you mean `{}`?", near.join("`, `"))
             };
-            invalid(format!("Argument `{argument}`: there is no time zone {}. {hint}", shown(name))).with_detail(error)
+            ToolFailure::invalid(format!("Argument `{argument}`: there is no time zone {}. {hint}", shown(name)))
+                .with_detail(error)
         })
     }
 }
@@ -177,7 +173,7 @@ impl Executor for ConvertTime {
         let ambiguous = from.to_ambiguous_zoned(local);
         let note = note(local, ambiguous.offset(), &from);
         let source = ambiguous.compatible().map_err(|error| {
-            invalid(format!("Argument `datetime`: {local} is out of the range of what can be converted."))
+            ToolFailure::invalid(format!("Argument `datetime`: {local} is out of the range of what can be converted."))
                 .with_detail(error)
         })?;
         let target = source.with_time_zone(to);
@@ -192,14 +188,14 @@ impl ConvertTime {
             return Ok(present(self.clock).to_zoned(zone.clone()).date().to_datetime(time));
         }
         let pieces = Pieces::parse(text).map_err(|error| {
-            invalid(format!(
+            ToolFailure::invalid(format!(
                 "Argument `datetime`: {} is not a time. Write it as `2026-03-29T14:30:00` or `14:30`.",
                 shown(text)
             ))
             .with_detail(error)
         })?;
         if pieces.offset().is_some() || pieces.time_zone_annotation().is_some() {
-            return Err(invalid(format!(
+            return Err(ToolFailure::invalid(format!(
                 "Argument `datetime`: {} has an offset or time zone of its own. Leave it out, and name the zone in \
                  `from_timezone` (for a time ending in `Z`, that is `UTC`).",
                 shown(text)
@@ -207,7 +203,7 @@ impl ConvertTime {
         }
         let time = pieces
             .time()
-            .ok_or_else(|| invalid(format!("Argument `datetime`: {} has no time of day.", shown(text))))?;
+            .ok_or_else(|| ToolFailure::invalid(format!("Argument `datetime`: {} has no time of day.", shown(text))))?;
         Ok(pieces.date().to_datetime(time))
     }
 }

@@ -247,13 +247,13 @@ fn cleaned(page: PageText, scanner: &Scanner) -> PageText {
 }
 
 fn url_of(argument: Option<&Value>) -> Result<Url, ToolFailure> {
-    let invalid = |message: String| ToolFailure::new(Cause::InvalidArguments, message);
-    let text = argument.and_then(Value::as_str).ok_or_else(|| invalid("Missing required argument: url".to_owned()))?;
+    let text =
+        argument.and_then(Value::as_str).ok_or_else(|| ToolFailure::invalid("Missing required argument: url"))?;
     if text.len() > MAX_URL {
-        return Err(invalid(format!("Argument `url` is longer than {MAX_URL} bytes.")));
+        return Err(ToolFailure::invalid(format!("Argument `url` is longer than {MAX_URL} bytes.")));
     }
     Url::parse(text.trim()).map_err(|error| {
-        invalid(format!(
+        ToolFailure::invalid(format!(
             "Argument `url` is no URL ({error}): `{}`. Write it whole, such as `https://example.com/page`.",
             shown(text)
         ))
@@ -265,9 +265,7 @@ fn mode_of(argument: Option<&Value>) -> Result<BrowseMode, ToolFailure> {
         None | Some("article") => Ok(BrowseMode::Article),
         Some("full") => Ok(BrowseMode::Full),
         Some("raw") => Ok(BrowseMode::Raw),
-        Some(_) => {
-            Err(ToolFailure::new(Cause::InvalidArguments, "Argument `mode` must be `article`, `full` or `raw`."))
-        }
+        Some(_) => Err(ToolFailure::invalid("Argument `mode` must be `article`, `full` or `raw`.")),
     }
 }
 

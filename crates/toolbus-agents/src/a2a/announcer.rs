@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::bus::{Bus, Outgoing, Target};
-use toolbus_core::failure::{Cause, Effect, ToolFailure, verdict};
+use toolbus_core::failure::{Cause, Effect};
 use toolbus_core::pattern::{Pattern, PatternError};
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::text::shown;
@@ -188,14 +188,13 @@ impl SkillHandler {
             idempotency_key: header::is_idempotency_key(&task.task_id).then(|| task.task_id.as_str().into()),
         };
         self.invoker.invoke(call).await.map_err(|failure| {
-            let ToolFailure { cause, message, verdict: made, .. } = failure;
-            let code = match cause {
+            let is_retryable = failure.verdict(Effect::Undeclared, false).is_retryable;
+            let code = match failure.cause {
                 Cause::UnknownTool => AgentTaskError::SKILL_NOT_SUPPORTED,
                 Cause::InvalidArguments => AgentTaskError::INVALID_REQUEST,
                 _ => AgentTaskError::EXECUTION_FAILED,
             };
-            let verdict = made.unwrap_or_else(|| verdict(cause, Effect::Undeclared, false));
-            AgentTaskError { is_retryable: verdict.is_retryable, ..refused(code, message) }
+            AgentTaskError { is_retryable, ..refused(code, failure.message) }
         })
     }
 }

@@ -108,8 +108,9 @@ fn text(most: usize, purpose: &str) -> Value {
 }
 
 fn invoke_descriptor(max_minutes: u64) -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         INVOKE,
+        SOURCE,
         "Gives another agent a task, by one of its skills. With `wait`, returns the result if it comes in time; otherwise the \
          result arrives later as a message. The other agent knows nothing of this conversation: write a message that \
          says everything.",
@@ -134,8 +135,9 @@ fn invoke_descriptor(max_minutes: u64) -> ToolDescriptor {
 }
 
 fn list_descriptor() -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         LIST,
+        SOURCE,
         "Lists the agents that you can give tasks to, with their skills.",
         Effect::ReadOnly,
         json!({
@@ -147,8 +149,9 @@ fn list_descriptor() -> ToolDescriptor {
 }
 
 fn details_descriptor() -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         DETAILS,
+        SOURCE,
         "Shows all that is known of an agent: its description, and its skills with examples.",
         Effect::ReadOnly,
         one("agent_name", &format!("Name of the agent, as `{LIST}` shows it")),
@@ -156,8 +159,9 @@ fn details_descriptor() -> ToolDescriptor {
 }
 
 fn task_descriptor() -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         TASK,
+        SOURCE,
         "Shows how far a task is that you have given to another agent, and its result once there is one.",
         Effect::ReadOnly,
         one("task_id", &format!("Id of the task, as `{INVOKE}` returned it")),
@@ -165,8 +169,9 @@ fn task_descriptor() -> ToolDescriptor {
 }
 
 fn cancel_descriptor() -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         CANCEL,
+        SOURCE,
         "Asks another agent to give up a task that you have given to it. Not every agent can.",
         Effect::Idempotent,
         one("task_id", &format!("Id of the task, as `{INVOKE}` returned it")),
@@ -178,11 +183,6 @@ fn one(name: &str, purpose: &str) -> Value {
         "type": "object", "properties": { name: text(MAX_NAME, purpose) }, "required": [name],
         "additionalProperties": false,
     })
-}
-
-fn descriptor(name: &str, description: &str, effect: Effect, parameters: Value) -> ToolDescriptor {
-    let (description, parameters) = (description.to_owned(), Some(Arc::new(parameters)));
-    ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
 }
 
 struct InvokeAgent(A2aTools);
@@ -219,7 +219,7 @@ struct AgentTaskArguments {
 
 impl Executor for InvokeAgent {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let InvokeAgentArguments { agent_name, skill, message, timeout_minutes, wait, context_id } = arguments(&call)?;
+        let InvokeAgentArguments { agent_name, skill, message, timeout_minutes, wait, context_id } = call.read()?;
         let (tools, service) = (&self.0, &self.0.service);
         let caller = agent(&call)?;
         let known = match tools.agent(&call.caller, &agent_name) {
@@ -395,7 +395,7 @@ struct ListedSkill {
 
 impl Executor for ListAgents {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let ListAgentsArguments { skill } = arguments(&call)?;
+        let ListAgentsArguments { skill } = call.read()?;
         let known = self.0.known(&call.caller);
         if known.is_empty() {
             return Ok(ToolOutput::text("No agents have announced themselves yet."));
@@ -443,7 +443,7 @@ struct AgentDetails {
 
 impl Executor for GetAgentDetails {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let AgentDetailsArguments { agent_name } = arguments(&call)?;
+        let AgentDetailsArguments { agent_name } = call.read()?;
         let known = match self.0.agent(&call.caller, &agent_name) {
             Ok(known) => known,
             Err(unknown) => return Ok(unknown),
@@ -478,7 +478,7 @@ struct ShownTask {
 
 impl Executor for GetAgentTask {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let AgentTaskArguments { task_id } = arguments(&call)?;
+        let AgentTaskArguments { task_id } = call.read()?;
         let task = self.0.service.tasks().of_caller(&task_id, &call.caller).await.map_err(|error| away(&error))?;
         let Some(task) = task else { return Ok(no_task(&task_id)) };
         written(&ShownTask {
@@ -498,7 +498,7 @@ impl Executor for GetAgentTask {
 
 impl Executor for CancelAgentTask {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let AgentTaskArguments { task_id } = arguments(&call)?;
+        let AgentTaskArguments { task_id } = call.read()?;
         let (tools, service) = (&self.0, &self.0.service);
         let task = service.tasks().of_caller(&task_id, &call.caller).await.map_err(|error| away(&error))?;
         let Some(task) = task else { return Ok(no_task(&task_id)) };
@@ -540,11 +540,6 @@ fn no_task(id: &str) -> ToolOutput {
 fn time(seconds: u64) -> String {
     let time = jiff::Timestamp::from_second(i64::try_from(seconds).unwrap_or(i64::MAX));
     time.map(|time| time.to_string()).unwrap_or_default()
-}
-
-fn arguments<T: for<'a> Deserialize<'a>>(call: &ToolCall) -> Result<T, ToolFailure> {
-    T::deserialize(&*call.arguments)
-        .map_err(|error| ToolFailure::new(Cause::InvalidArguments, format!("The arguments cannot be read: {error}.")))
 }
 
 fn agent(call: &ToolCall) -> Result<AgentName, ToolFailure> {

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::failure::ToolFailure;
 use toolbus_core::text::{excerpt, shown};
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 
+use super::NAME;
 use super::condition::StepCondition;
 use super::config::PipelinesConfig;
 use super::template::{ValueOrigin, ValueRef, ValueTemplate};
-use super::{NAME, invalid};
 
 /// Problems that an answer names.
 const MAX_PROBLEMS: usize = 20;
@@ -97,11 +97,11 @@ struct StepArguments {
 /// [`Cause::InvalidArguments`], with what is wrong and where, if anything is.
 pub(super) fn read(arguments: &Map<String, Value>, config: &PipelinesConfig) -> Result<Vec<PipelinePlan>, ToolFailure> {
     let Some(Value::Array(definitions)) = arguments.get("definitions") else {
-        return Err(invalid("Argument `definitions` is missing: a list of pipelines."));
+        return Err(ToolFailure::invalid("Argument `definitions` is missing: a list of pipelines."));
     };
     if definitions.is_empty() || definitions.len() > config.max_pipelines {
         let (is, most) = (definitions.len(), config.max_pipelines);
-        return Err(invalid(format!("There are {is} pipelines in `definitions`; give 1 to {most}.")));
+        return Err(ToolFailure::invalid(format!("There are {is} pipelines in `definitions`; give 1 to {most}.")));
     }
     let (mut plans, mut problems) = (Vec::new(), Vec::new());
     for (number, definition) in definitions.iter().enumerate() {
@@ -119,7 +119,7 @@ pub(super) fn read(arguments: &Map<String, Value>, config: &PipelinesConfig) -> 
     if more > 0 {
         problems.push(format!("and {more} more"));
     }
-    Err(ToolFailure::new(Cause::InvalidArguments, format!("Nothing was run. {}.", problems.join("; "))))
+    Err(ToolFailure::invalid(format!("Nothing was run. {}.", problems.join("; "))))
 }
 
 /// Reads a pipeline. What is wrong with steps is added to `problems`; the error is what is wrong with all of it.

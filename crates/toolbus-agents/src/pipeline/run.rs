@@ -10,7 +10,7 @@ use futures_util::stream;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
-use toolbus_core::failure::{Cause, Effect, ToolFailure, verdict};
+use toolbus_core::failure::{Cause, Effect, ToolFailure};
 use toolbus_core::progress::Progress;
 use toolbus_core::text::shortened;
 use toolbus_core::tool::{ToolCall, ToolOutput};
@@ -296,7 +296,7 @@ impl<'a> PipelineRun<'a> {
                     (StepFailure { code: None, text, effects: None, attempts }, effect.is_repeatable(), None)
                 }
                 Err(failure) => {
-                    let verdict = failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, true));
+                    let verdict = failure.verdict(effect, true);
                     let has_not_begun = verdict.outcome == Some(Outcome::NotStarted);
                     let is_safe = verdict.is_retryable && (has_not_begun || effect.is_repeatable());
                     let text = shortened(&failure.message, MAX_ERROR).into_owned();

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
-use toolbus_core::failure::{Cause, Effect, ToolFailure, verdict};
+use toolbus_core::failure::{Cause, Effect, ToolFailure};
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::{InnerCall, InnerOrigin, Invoker};
 use toolbus_protocol::Outcome;
@@ -74,7 +74,7 @@ impl EndedCall {
     /// After which time the call may be tried again, if it did not begin; `None` if what became of it is final.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let failure = self.result.as_ref().err()?;
-        let verdict = failure.verdict.unwrap_or_else(|| verdict(failure.cause, Effect::Undeclared, false));
+        let verdict = failure.verdict(Effect::Undeclared, false);
         let is_safe = verdict.is_retryable && verdict.outcome == Some(Outcome::NotStarted);
         is_safe.then(|| failure.retry_after.unwrap_or_default())
     }

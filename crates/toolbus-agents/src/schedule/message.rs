@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use toolbus_core::Clock;
 use toolbus_core::bus::{Outgoing, Target};
-use toolbus_core::failure::{Effect, ToolFailure, verdict};
+use toolbus_core::failure::{Effect, ToolFailure};
 use toolbus_core::tool::ToolOutput;
+use toolbus_core::{Clock, milliseconds};
 use toolbus_protocol::{
     ContentBlock, Envelope, ScheduledTaskMessage, ToolError, ToolInvokeResponse, header, message_type, topic,
 };
@@ -70,15 +70,15 @@ fn response(task: &Task, time: u64, output: ToolOutput) -> ToolInvokeResponse {
 }
 
 fn error(task: &Task, time: u64, failure: ToolFailure) -> ToolError {
-    let ToolFailure { cause, message, retry_after, verdict: made, .. } = failure;
-    let verdict = made.unwrap_or_else(|| verdict(cause, Effect::Undeclared, false));
+    let verdict = failure.verdict(Effect::Undeclared, false);
+    let ToolFailure { message, retry_after, .. } = failure;
     ToolError {
         tool_call_id: task.fire_key(time),
         tool_name: tool_name(task),
         code: verdict.code,
         message,
         is_retryable: verdict.is_retryable,
-        retry_after_ms: retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+        retry_after_ms: retry_after.map(milliseconds),
         outcome: verdict.outcome,
     }
 }

@@ -18,7 +18,7 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::bus::{Bus, PublishError, Routing};
 use toolbus_core::policy::PolicyHandle;
-use toolbus_core::{Clock, Invoker};
+use toolbus_core::{Clock, Invoker, milliseconds};
 use toolbus_protocol::Random;
 
 use super::calls::{DueCall, ScheduledCalls, TRIES};
@@ -327,7 +327,7 @@ impl Scheduler {
             match call.retry_after().filter(|_| tries + 1 < TRIES) {
                 Some(wait) => {
                     let wait = wait.max(MIN_RETRY.saturating_mul(1 << tries.min(10))).min(MAX_RETRY);
-                    let at = self.now().saturating_add(millis(wait));
+                    let at = self.now().saturating_add(milliseconds(wait));
                     self.failing.insert(id.clone(), Retry { tries: tries + 1, at });
                 }
                 None => {
@@ -498,17 +498,13 @@ impl Scheduler {
         if retry.tries == 0 {
             tracing::warn!(reason = %failure, "a scheduled task could not be published; it is tried again");
         }
-        *retry = Retry { tries: retry.tries.saturating_add(1), at: now.saturating_add(millis(wait)) };
+        *retry = Retry { tries: retry.tries.saturating_add(1), at: now.saturating_add(milliseconds(wait)) };
     }
 
     /// The present time, in milliseconds since 1970.
     fn now(&self) -> u64 {
-        millis(self.clock.since_epoch())
+        milliseconds(self.clock.since_epoch())
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -85,8 +85,9 @@ impl ScheduleTools {
 fn schedule_descriptor(zone: &TimeZone) -> ToolDescriptor {
     let zone = zone_name(zone);
     let text = |most: usize, purpose: &str| json!({ "type": "string", "minLength": 1, "maxLength": most, "description": purpose });
-    descriptor(
+    ToolDescriptor::local(
         SCHEDULE,
+        SOURCE,
         "Schedules a task for yourself: at each of the times, you receive its name and description as a message, and do then \
          what the description says. Use it for reminders and for what recurs. You will know nothing else of this \
          conversation, so write a description that says everything. With `tool`, you schedule a call, and receive its \
@@ -122,8 +123,9 @@ fn schedule_descriptor(zone: &TimeZone) -> ToolDescriptor {
 }
 
 fn list_descriptor() -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         LIST,
+        SOURCE,
         "Lists the tasks that you have scheduled, with their next and last times, and the present time.",
         Effect::ReadOnly,
         json!({ "type": "object", "properties": {}, "additionalProperties": false }),
@@ -131,8 +133,9 @@ fn list_descriptor() -> ToolDescriptor {
 }
 
 fn cancel_descriptor() -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         CANCEL,
+        SOURCE,
         "Cancels a task that you have scheduled.",
         Effect::Idempotent,
         json!({
@@ -145,11 +148,6 @@ fn cancel_descriptor() -> ToolDescriptor {
             "additionalProperties": false,
         }),
     )
-}
-
-fn descriptor(name: &str, description: &str, effect: Effect, parameters: Value) -> ToolDescriptor {
-    let (description, parameters) = (description.to_owned(), Some(Arc::new(parameters)));
-    ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
 }
 
 struct Schedule(ScheduleTools);
@@ -191,7 +189,7 @@ impl Executor for Schedule {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let tools = &self.0;
         let agent = agent(&call)?;
-        let mut arguments: ScheduleArguments = arguments(&call)?;
+        let mut arguments: ScheduleArguments = call.read()?;
         let scheduled = match arguments.tool.take() {
             Some(tool) => Some(tools.checked(&call, &agent, tool).await?),
             None => None,
@@ -255,10 +253,7 @@ impl ScheduleTools {
         }
         let run_once = match (run_once, run_once_alias) {
             (Some(one), Some(other)) if one != other => {
-                return Err(ToolFailure::new(
-                    Cause::InvalidArguments,
-                    "`run_once` and `runOnce` differ; give one of them.",
-                ));
+                return Err(ToolFailure::invalid("`run_once` and `runOnce` differ; give one of them."));
             }
             (one, other) => one.or(other).unwrap_or_default(),
         };
@@ -309,7 +304,7 @@ impl ScheduleTools {
         let text = Value::Object(arguments.clone()).to_string();
         if text.len() > MAX_ARGUMENTS {
             let text = format!("Argument `tool`: the arguments have {} bytes; at most {MAX_ARGUMENTS}.", text.len());
-            return Err(ToolFailure::new(Cause::InvalidArguments, text));
+            return Err(ToolFailure::invalid(text));
         }
         let binding = call.caller.binding.clone();
         let access = self.gates.access();
@@ -333,7 +328,7 @@ impl ScheduleTools {
 fn of_tool(failure: ToolFailure) -> ToolFailure {
     match failure.cause {
         Cause::UnknownTool | Cause::UnknownServer | Cause::InvalidArguments => {
-            ToolFailure::new(Cause::InvalidArguments, format!("Argument `tool`: {}", failure.message))
+            ToolFailure::invalid(format!("Argument `tool`: {}", failure.message))
         }
         _ => failure,
     }
@@ -351,7 +346,7 @@ impl Executor for ListTasks {
 
 impl Executor for CancelTask {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let CancelTaskArguments { name } = arguments(&call)?;
+        let CancelTaskArguments { name } = call.read()?;
         let agent = agent(&call)?;
         let share = call.caller.share();
         let cancelled = self.0.tasks.update(&share, |tasks| {
@@ -404,13 +399,8 @@ fn cell(text: &str) -> String {
     text.replace('|', r"\|").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn arguments<T: for<'a> Deserialize<'a>>(call: &ToolCall) -> Result<T, ToolFailure> {
-    T::deserialize(&*call.arguments)
-        .map_err(|error| ToolFailure::new(Cause::InvalidArguments, format!("The arguments cannot be read: {error}.")))
-}
-
 fn invalid(argument: &str, text: &str, what: &str) -> ToolFailure {
-    ToolFailure::new(Cause::InvalidArguments, format!("Argument `{argument}`: `{}` {what}.", shown(text)))
+    ToolFailure::invalid(format!("Argument `{argument}`: `{}` {what}.", shown(text)))
 }
 
 fn agent(call: &ToolCall) -> Result<AgentName, ToolFailure> {

@@ -1,10 +1,9 @@
 //! The tools: `spawn_subagent`, `cancel_subagent` and `list_subagents`.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use toolbus_core::caller::AgentName;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::{shortened, shown};
@@ -53,8 +52,9 @@ impl Subagents {
 fn spawn_descriptor(subagents: &Subagents) -> ToolDescriptor {
     let pools: Vec<&String> = subagents.config.pools.keys().collect();
     let most = subagents.minutes(Some(u64::MAX));
-    descriptor(
+    ToolDescriptor::local(
         SPAWN,
+        SOURCE,
         "Gives a task to another agent, which works on it while you go on. It knows nothing of this conversation, so say \
          everything that it needs. Its result arrives as a message; `list_subagents` shows what has become of it.",
         Effect::Effectful,
@@ -74,8 +74,9 @@ fn spawn_descriptor(subagents: &Subagents) -> ToolDescriptor {
 }
 
 fn cancel_descriptor() -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         CANCEL,
+        SOURCE,
         "Cancels a task that you have given to another agent. What it has done stays done.",
         Effect::Idempotent,
         json!({
@@ -89,17 +90,13 @@ fn cancel_descriptor() -> ToolDescriptor {
 }
 
 fn list_descriptor() -> ToolDescriptor {
-    descriptor(
+    ToolDescriptor::local(
         LIST,
+        SOURCE,
         "Lists the tasks that you have given to other agents: those under way, and the results of those that ended last.",
         Effect::ReadOnly,
         json!({ "type": "object", "properties": {}, "additionalProperties": false }),
     )
-}
-
-fn descriptor(name: &str, description: &str, effect: Effect, parameters: Value) -> ToolDescriptor {
-    let (description, parameters) = (description.to_owned(), Some(Arc::new(parameters)));
-    ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
 }
 
 struct SpawnSubagent(Subagents);
@@ -121,13 +118,13 @@ struct CancelSubagentArguments {
 
 impl Executor for SpawnSubagent {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let SpawnSubagentArguments { description, context, timeout_minutes, pool } = arguments(&call)?;
+        let SpawnSubagentArguments { description, context, timeout_minutes, pool } = call.read()?;
         let (subagents, agent, share) = (&self.0, agent(&call)?, call.caller.share());
         let Some(pool) = pool.or_else(|| subagents.config.pools.keys().next().cloned()) else {
             return Ok(ToolOutput::error("Error: there is no pool of agents that work on tasks."));
         };
         if !subagents.config.pools.contains_key(&pool) {
-            return Err(ToolFailure::new(Cause::InvalidArguments, format!("There is no pool `{}`.", shown(&pool))));
+            return Err(ToolFailure::invalid(format!("There is no pool `{}`.", shown(&pool))));
         }
         let (id, created) = (subagents.task_id(&share), subagents.now());
         let task = SubagentTask {
@@ -202,7 +199,7 @@ pub(super) fn stored_size(text: &str) -> usize {
 
 impl Executor for CancelSubagent {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let CancelSubagentArguments { task_id } = arguments(&call)?;
+        let CancelSubagentArguments { task_id } = call.read()?;
         let (subagents, agent, share) = (&self.0, agent(&call)?, call.caller.share());
         let now = subagents.now();
         let cancelled = subagents.tasks.update(&share, |tasks: &mut Vec<SubagentTask>| {
@@ -261,11 +258,6 @@ fn listed(tasks: &[SubagentTask], now: u64) -> String {
         let _ = write!(text, "\n\nEnded: {id}: {description}\n{became}");
     }
     text
-}
-
-pub(super) fn arguments<T: for<'a> Deserialize<'a>>(call: &ToolCall) -> Result<T, ToolFailure> {
-    T::deserialize(&*call.arguments)
-        .map_err(|error| ToolFailure::new(Cause::InvalidArguments, format!("The arguments cannot be read: {error}.")))
 }
 
 pub(super) fn agent(call: &ToolCall) -> Result<AgentName, ToolFailure> {

@@ -10,7 +10,7 @@ use toolbus_core::text::{excerpt, shown};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 use super::coordinator::Subagents;
-use super::tools::{agent, arguments, away, stored_size};
+use super::tools::{agent, away, stored_size};
 
 /// Names of the tools.
 pub const NAMES: [&str; 3] = [WRITE, READ, LIST];
@@ -98,8 +98,7 @@ fn descriptor(name: &str, about: &str, effect: Effect, mut properties: Value, re
     }
     let parameters =
         json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
-    let (description, parameters) = (about.to_owned(), Some(Arc::new(parameters)));
-    ToolDescriptor { description, parameters, effect, ..ToolDescriptor::new(name, SOURCE, "local") }
+    ToolDescriptor::local(name, SOURCE, about, effect, parameters)
 }
 
 struct WriteWhiteboard(Subagents);
@@ -117,7 +116,7 @@ struct BoardArguments {
 
 impl Executor for WriteWhiteboard {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let BoardArguments { key, value, task_id } = arguments(&call)?;
+        let BoardArguments { key, value, task_id } = call.read()?;
         let (subagents, by) = (&self.0, agent(&call)?.to_string());
         let share = subagents.board_of(&call, task_id.as_deref()).await?;
         let most = subagents.config.max_entries;
@@ -143,7 +142,7 @@ impl Executor for WriteWhiteboard {
 
 impl Executor for ReadWhiteboard {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let BoardArguments { key, task_id, .. } = arguments(&call)?;
+        let BoardArguments { key, task_id, .. } = call.read()?;
         let share = self.0.board_of(&call, task_id.as_deref()).await?;
         let mut board: Board = self.0.boards.read(&share).await.map_err(|error| away(&error))?;
         Ok(match board.remove(&key) {
@@ -155,7 +154,7 @@ impl Executor for ReadWhiteboard {
 
 impl Executor for ListWhiteboard {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let BoardArguments { task_id, .. } = arguments(&call)?;
+        let BoardArguments { task_id, .. } = call.read()?;
         let share = self.0.board_of(&call, task_id.as_deref()).await?;
         let board: Board = self.0.boards.read(&share).await.map_err(|error| away(&error))?;
         if board.is_empty() {

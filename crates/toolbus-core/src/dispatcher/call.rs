@@ -14,7 +14,7 @@ use crate::answer::{Reply, Run};
 use crate::bus::Delivery;
 use crate::clock::Clock;
 use crate::deadline::{Budgets, TimeBudget};
-use crate::failure::{ToolFailure, Verdict, verdict};
+use crate::failure::{ToolFailure, Verdict};
 use crate::gates::permit::Permit;
 use crate::ledger::RunToken;
 use crate::progress::ProgressSink;
@@ -240,7 +240,7 @@ impl Call {
     /// What the caller receives for a failure: what was decided already, or else by the effect of the tool.
     pub(super) fn verdict(&self, failure: &ToolFailure, started: bool) -> Verdict {
         let effect = self.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
-        let mut verdict = failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, started));
+        let mut verdict = failure.verdict(effect, started);
         // An earlier delivery may have begun: of a tool that may run again, nothing is recorded.
         if self.is_redelivered && effect == Effect::Idempotent && verdict.outcome == Some(Outcome::NotStarted) {
             verdict.outcome = Some(Outcome::Unknown);

@@ -122,6 +122,6 @@ fn replace_text(output: &mut ToolOutput, split: SplitResult, is_linked: bool) {
     }
     let at = output.blocks.iter().position(is_text).unwrap_or(0);
     output.blocks.retain(|block| !is_text(block));
-    let text = ContentBlock { kind: "text".to_owned(), text: Some(split.text), ..ContentBlock::default() };
+    let text = ContentBlock::text(split.text);
     output.blocks.splice(at..at, std::iter::once(text).chain(links));
 }

@@ -36,7 +36,7 @@ impl Resolver {
         let member = allowed.tool.descriptor.toolset.as_ref();
         if member.is_some_and(|member| member.needs_session) && caller.session.is_none() {
             let text = format!("Tool '{}' works within a session. Give the call a sessionId.", shown(wanted.name));
-            return Err(ToolFailure::new(Cause::InvalidArguments, text));
+            return Err(ToolFailure::invalid(text));
         }
         Ok(allowed)
     }

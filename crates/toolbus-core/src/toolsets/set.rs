@@ -144,7 +144,7 @@ impl SessionSet {
     async fn visit(self: &Arc<Self>, caller: &Caller) -> Result<Visit, ToolFailure> {
         let Some(session) = &caller.session else {
             let text = format!("Tool set '{}' works within a session. Give the call a sessionId.", self.state.name);
-            return Err(ToolFailure::new(Cause::InvalidArguments, text));
+            return Err(ToolFailure::invalid(text));
         };
         let id = (Arc::clone(&caller.owner), Arc::clone(session));
         loop {

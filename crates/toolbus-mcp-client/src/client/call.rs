@@ -109,7 +109,7 @@ pub(crate) fn from_value_result(mut result: Value) -> Option<ToolOutput> {
     let blocks = match members.get("content") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(blocks)) => blocks.iter().map(from_value).collect(),
-        Some(Value::String(text)) => vec![text_block(text)],
+        Some(Value::String(text)) => vec![ContentBlock::text(text)],
         Some(single) => vec![from_value(single)],
     };
     let is_error = members.get("isError").and_then(Value::as_bool).unwrap_or_default();
@@ -121,7 +121,7 @@ fn assembled(mut blocks: Vec<ContentBlock>, structured: Option<Value>, is_error:
     if let Some(structured) = structured.as_ref().filter(|value| !is_content(&blocks, value)) {
         let texts = texts(&blocks);
         if texts.is_empty() {
-            blocks.push(text_block(structured.to_string()));
+            blocks.push(ContentBlock::text(structured.to_string()));
         } else if !is_said(&texts, structured) {
             blocks.push(ContentBlock::structured(structured.to_string()));
         }
@@ -144,15 +144,10 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// A piece of text.
-fn text_block(text: impl Into<String>) -> ContentBlock {
-    ContentBlock { kind: "text".to_owned(), text: Some(text.into()), ..ContentBlock::default() }
-}
-
 /// A piece of a kind that this daemon knows.
 fn from_mcp(block: McpBlock) -> ContentBlock {
     match block {
-        McpBlock::Text(content) => text_block(content.text),
+        McpBlock::Text(content) => ContentBlock::text(content.text),
         McpBlock::Image(image) => binary_block("image", image.data, Some(image.mime_type)),
         McpBlock::Audio(audio) => binary_block("audio", audio.data, Some(audio.mime_type)),
         McpBlock::Resource(embedded) => resource_block(embedded.resource),
@@ -176,12 +171,12 @@ fn from_value(block: &Value) -> ContentBlock {
 }
 
 fn unsupported(kind: &str) -> ContentBlock {
-    text_block(format!("[unsupported content of type {}]", shown(kind)))
+    ContentBlock::text(format!("[unsupported content of type {}]", shown(kind)))
 }
 
 fn binary_block(kind: &str, data: String, mime_type: Option<String>) -> ContentBlock {
     if !is_base64(&data) {
-        return text_block(format!("[content of type {kind} that is not valid Base64]"));
+        return ContentBlock::text(format!("[content of type {kind} that is not valid Base64]"));
     }
     ContentBlock { kind: kind.to_owned(), data: Some(data), mime_type, ..ContentBlock::default() }
 }

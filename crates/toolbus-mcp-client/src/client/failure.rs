@@ -149,9 +149,7 @@ pub(super) fn call(tool: &str, error: ServiceError, ended: Option<&str>) -> Call
 fn refused(tool: &str, error: &ErrorData) -> ToolFailure {
     let text = shown(&error.message, MAX_TEXT);
     match error.code {
-        ErrorCode::INVALID_PARAMS => {
-            ToolFailure::new(Cause::InvalidArguments, format!("Tool '{tool}' refused the call: {text}"))
-        }
+        ErrorCode::INVALID_PARAMS => ToolFailure::invalid(format!("Tool '{tool}' refused the call: {text}")),
         code => ToolFailure::new(Cause::Failed, format!("Tool '{tool}' failed: {text}"))
             .with_detail(format_args!("JSON-RPC error {}", code.0)),
     }

@@ -1,7 +1,7 @@
 //! Reading the arguments of management tools, which models give under several names.
 
 use serde_json::{Map, Value};
-use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::failure::ToolFailure;
 use toolbus_core::text::shown;
 
 /// The names of a parameter: the one that the schema has, then what else is understood.
@@ -25,9 +25,9 @@ impl<'a> Args<'a> {
         let Some((first, value)) = args.next() else { return Ok(None) };
         match args.find(|(_, other)| *other != value) {
             None => Ok(Some(value)),
-            Some((other, _)) => {
-                Err(invalid(format!("Parameters '{first}' and '{other}' mean the same here. Give one of them.")))
-            }
+            Some((other, _)) => Err(ToolFailure::invalid(format!(
+                "Parameters '{first}' and '{other}' mean the same here. Give one of them."
+            ))),
         }
     }
 
@@ -36,13 +36,13 @@ impl<'a> Args<'a> {
         match self.value(names)? {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
-            Some(_) => Err(invalid(format!("Parameter '{}' must be a string.", first(names)))),
+            Some(_) => Err(ToolFailure::invalid(format!("Parameter '{}' must be a string.", first(names)))),
         }
     }
 
     /// The text of a parameter that must be args.
     pub(super) fn required(self, names: Names) -> Result<&'a str, ToolFailure> {
-        self.text(names)?.ok_or_else(|| invalid(format!("Missing required parameter: {}", first(names))))
+        self.text(names)?.ok_or_else(|| ToolFailure::invalid(format!("Missing required parameter: {}", first(names))))
     }
 
     /// Refuses parameters that are none of these: they would be lost without a word. The text ends with what to do.
@@ -55,13 +55,11 @@ impl<'a> Args<'a> {
         };
         match self.0.iter().find(|(name, value)| !is_known(name) && !is_empty(value)) {
             None => Ok(()),
-            Some((name, _)) => Err(invalid(format!("Parameter '{}' is none of this tool's. {advice}", shown(name)))),
+            Some((name, _)) => {
+                Err(ToolFailure::invalid(format!("Parameter '{}' is none of this tool's. {advice}", shown(name))))
+            }
         }
     }
-}
-
-pub(super) fn invalid(message: impl Into<String>) -> ToolFailure {
-    ToolFailure::new(Cause::InvalidArguments, message)
 }
 
 fn first(names: Names) -> &'static str {
@@ -71,6 +69,7 @@ fn first(names: Names) -> &'static str {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use toolbus_core::failure::Cause;
 
     use super::*;
 

@@ -9,7 +9,7 @@ use toolbus_core::text::shown;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{InnerCall, InnerOrigin, Invoker};
 
-use super::args::{ARGUMENTS, Args, SERVER, TOOL, invalid};
+use super::args::{ARGUMENTS, Args, SERVER, TOOL};
 use super::descriptor;
 
 /// Most fields that an answer names.
@@ -74,7 +74,9 @@ fn inner_arguments(args: Args<'_>) -> Result<Option<String>, ToolFailure> {
         Some(Value::Object(members)) => Ok(Some(Value::from(members.clone()).to_string())),
         Some(Value::String(text)) if text.trim().is_empty() => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(_) => Err(invalid("Parameter 'arguments' must be an object, or a string that holds one as JSON.")),
+        Some(_) => {
+            Err(ToolFailure::invalid("Parameter 'arguments' must be an object, or a string that holds one as JSON."))
+        }
     }
 }
 
@@ -96,7 +98,7 @@ fn needs_nothing(effective: &EffectiveTools, server: &str, tool: &str) -> Result
     let arguments: Map<String, Value> = fields.iter().take(MAX_FIELDS).map(shape).collect();
     let retry = json!({"server_name": server, "tool_name": tool, "arguments": arguments});
     let names: Vec<String> = fields.iter().take(MAX_FIELDS).map(|field| shown(field)).collect();
-    Err(invalid(format!(
+    Err(ToolFailure::invalid(format!(
         "Call to '{}/{}' carried no inner arguments. This tool requires: {}. Pass the inner-tool parameters nested inside \
          the 'arguments' field of mcp_invoke_tool. Retry with shape: {retry}",
         shown(server),

@@ -8,7 +8,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
-use super::args::{ARGUMENTS, Args, Names, SERVER, invalid};
+use super::args::{ARGUMENTS, Args, Names, SERVER};
 use super::descriptor;
 use super::registrar::Registrar;
 use super::rules::{RegisteredHttpKind, RegisteredTransport};
@@ -110,21 +110,25 @@ fn target(args: Args<'_>) -> Result<RegisteredTransport, ToolFailure> {
     let arguments = arguments(args)?;
     let kind = args.text(TYPE)?;
     match (args.text(COMMAND)?, args.text(URL)?) {
-        (None, None) => Err(invalid("Missing required parameter: command or url")),
-        (Some(_), Some(_)) => Err(invalid("Give either 'command' or 'url', and not both.")),
+        (None, None) => Err(ToolFailure::invalid("Missing required parameter: command or url")),
+        (Some(_), Some(_)) => Err(ToolFailure::invalid("Give either 'command' or 'url', and not both.")),
         (Some(command), None) => match kind {
             None | Some("stdio") => Ok(RegisteredTransport::Command { command: command.to_owned(), args: arguments }),
-            Some(_) => Err(invalid("A server with a 'command' is of type 'stdio'. Leave 'type' out.")),
+            Some(_) => Err(ToolFailure::invalid("A server with a 'command' is of type 'stdio'. Leave 'type' out.")),
         },
         (None, Some(_)) if !arguments.is_empty() => {
-            Err(invalid("A server with a 'url' takes no 'arguments'. Leave them out."))
+            Err(ToolFailure::invalid("A server with a 'url' takes no 'arguments'. Leave them out."))
         }
         (None, Some(url)) => {
             let kind = match kind {
                 None => RegisteredHttpKind::Detect,
                 Some("http" | "streamable-http" | "streamableHttp") => RegisteredHttpKind::Http,
                 Some("sse") => RegisteredHttpKind::Sse,
-                Some(_) => return Err(invalid("A server with a 'url' is of type 'http' or 'sse'. Leave 'type' out.")),
+                Some(_) => {
+                    return Err(ToolFailure::invalid(
+                        "A server with a 'url' is of type 'http' or 'sse'. Leave 'type' out.",
+                    ));
+                }
             };
             Ok(RegisteredTransport::Url { url: url.to_owned(), kind })
         }
@@ -132,7 +136,9 @@ fn target(args: Args<'_>) -> Result<RegisteredTransport, ToolFailure> {
 }
 
 fn arguments(args: Args<'_>) -> Result<Vec<String>, ToolFailure> {
-    let wrong = || invalid("Parameter 'arguments' must be a list of strings, one for each argument of the program.");
+    let wrong = || {
+        ToolFailure::invalid("Parameter 'arguments' must be a list of strings, one for each argument of the program.")
+    };
     match args.value(ARGUMENTS)? {
         None => Ok(Vec::new()),
         Some(Value::Array(args)) => args.iter().map(|arg| arg.as_str().map(str::to_owned).ok_or_else(wrong)).collect(),

@@ -128,6 +128,12 @@ impl ContentBlock {
     /// Where the block with the structured part of a result says that it comes from.
     pub const STRUCTURED_URI: &str = "toolbus:structured-content";
 
+    /// A piece of text.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { kind: "text".to_owned(), text: Some(text.into()), ..Self::default() }
+    }
+
     /// The structured part of a result, as JSON text, in a block of its own.
     #[must_use]
     pub fn structured(json: String) -> Self {

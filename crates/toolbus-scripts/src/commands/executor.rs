@@ -83,7 +83,7 @@ impl Executor for CommandExecutor {
 impl CommandExecutor {
     fn fill(&self, call: &ToolCall) -> Result<CommandLine, ToolFailure> {
         let args = self.template.fill(&call.arguments, &self.allow_dash);
-        let args = args.map_err(|error| ToolFailure::new(Cause::InvalidArguments, error.to_string()))?;
+        let args = args.map_err(|error| ToolFailure::invalid(error.to_string()))?;
         let stdin = match self.stdin {
             Stdin::None => Bytes::new(),
             Stdin::Arguments => serde_json::to_vec(&*call.arguments).unwrap_or_default().into(),

@@ -10,7 +10,7 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::shown;
 use toolbus_sandbox::Limits;
 
-use super::{Settings, invalid};
+use super::Settings;
 use crate::requirement::Requirement;
 use crate::text::size;
 
@@ -58,17 +58,24 @@ impl ScriptArguments {
         let of_python: &[&str] = if settings.language.is_none() { &OF_PYTHON } else { &[] };
         let names = [&NAMES[..], of_python, of_memory].concat();
         if let Some(name) = arguments.keys().find(|name| !names.contains(&name.as_str())) {
-            return Err(invalid(format!("There is no argument `{}`. There are: {}.", shown(name), names.join(", "))));
+            return Err(ToolFailure::invalid(format!(
+                "There is no argument `{}`. There are: {}.",
+                shown(name),
+                names.join(", ")
+            )));
         }
         let given = |name| arguments.get(name).filter(|value| !value.is_null());
         let script = match given(SCRIPT) {
             Some(Value::String(script)) => script.clone(),
-            Some(_) => return Err(invalid("Argument `script` must be a string: the text of the program.")),
+            Some(_) => {
+                return Err(ToolFailure::invalid("Argument `script` must be a string: the text of the program."));
+            }
             // Peers know these words.
-            None => return Err(invalid("Missing 'script' argument")),
+            None => return Err(ToolFailure::invalid("Missing 'script' argument")),
         };
         let asked = packages(given(PIP_PACKAGES))?;
-        let asked = Requirement::parse_all(&asked).map_err(|error| invalid(sentence(&error.to_string())))?;
+        let asked =
+            Requirement::parse_all(&asked).map_err(|error| ToolFailure::invalid(sentence(&error.to_string())))?;
         let packages = settings.packages.admit(&asked);
         let packages = packages.map_err(|error| ToolFailure::new(Cause::NotAllowed, sentence(&error.to_string())))?;
         Ok(Self {
@@ -92,7 +99,7 @@ fn flag(value: Option<&Value>) -> Result<bool, ToolFailure> {
         Some(Value::String(text)) if text.trim().is_empty() => Ok(false),
         Some(Value::String(text)) if text.trim().eq_ignore_ascii_case("true") => Ok(true),
         Some(Value::String(text)) if text.trim().eq_ignore_ascii_case("false") => Ok(false),
-        Some(_) => Err(invalid("Argument `session` must be true or false.")),
+        Some(_) => Err(ToolFailure::invalid("Argument `session` must be true or false.")),
     }
 }
 
@@ -111,21 +118,24 @@ fn files(value: Option<&Value>, settings: &Settings) -> Result<Vec<(String, Byte
     };
     let Some(Value::Object(given)) = parsed else {
         let example = r#"{"data.csv": "a,b\n1,2\n", "logo.png": {"base64": "iVBORw0K…"}}"#;
-        return Err(invalid(format!("Argument `input_files` must be an object of files by name, such as {example}.")));
+        return Err(ToolFailure::invalid(format!(
+            "Argument `input_files` must be an object of files by name, such as {example}."
+        )));
     };
     if given.len() > MAX_FILES {
-        return Err(invalid(format!("Argument `input_files` has more than {MAX_FILES} files.")));
+        return Err(ToolFailure::invalid(format!("Argument `input_files` has more than {MAX_FILES} files.")));
     }
     let files = given.into_iter().map(|(name, content)| match content {
-        _ if !is_name(&name) => Err(invalid(format!(
+        _ if !is_name(&name) => Err(ToolFailure::invalid(format!(
             "`{}` in `input_files` is no name of a file: give one without folders, of at most {MAX_NAME} bytes.",
             shown(&name)
         ))),
         Value::String(text) => Ok((name, text.into())),
         Value::Object(encoded) if encoded.len() == 1 && encoded.contains_key(BASE64) => {
             let bytes = encoded.get(BASE64).and_then(Value::as_str).and_then(|text| STANDARD.decode(text.trim()).ok());
-            let bytes =
-                bytes.ok_or_else(|| invalid(format!("`{}` in `input_files` is not in Base64.", shown(&name))))?;
+            let bytes = bytes.ok_or_else(|| {
+                ToolFailure::invalid(format!("`{}` in `input_files` is not in Base64.", shown(&name)))
+            })?;
             Ok((name, bytes.into()))
         }
         content => Ok((name, content.to_string().into())),
@@ -133,7 +143,7 @@ fn files(value: Option<&Value>, settings: &Settings) -> Result<Vec<(String, Byte
     let files: Vec<(String, Bytes)> = files.collect::<Result<_, _>>()?;
     let most = max_input(&settings.limits);
     if total(&files) > most {
-        return Err(invalid(format!("Files in `input_files` may have {} together.", size(most))));
+        return Err(ToolFailure::invalid(format!("Files in `input_files` may have {} together.", size(most))));
     }
     Ok(files)
 }
@@ -164,14 +174,15 @@ fn time(value: Option<&Value>, settings: &Settings) -> Result<Duration, ToolFail
         _ => None,
     };
     let whole = seconds.filter(|seconds| seconds.is_finite() && seconds.fract() == 0.0);
-    let whole = whole.ok_or_else(|| invalid("Argument `timeout_seconds` must be a whole number of seconds."))?;
+    let whole =
+        whole.ok_or_else(|| ToolFailure::invalid("Argument `timeout_seconds` must be a whole number of seconds."))?;
     let most = settings.max_timeout;
     Ok(Duration::try_from_secs_f64(whole.max(1.0)).unwrap_or(most).min(most))
 }
 
 fn packages(value: Option<&Value>) -> Result<Vec<String>, ToolFailure> {
     let refused = || {
-        invalid(
+        ToolFailure::invalid(
             "Argument `pip_packages` must be an array of strings, such as [\"requests\", \"numpy==2.1.0\"], or a string \
              that holds such an array as JSON.",
         )
@@ -182,14 +193,14 @@ fn packages(value: Option<&Value>) -> Result<Vec<String>, ToolFailure> {
 /// Keys of working memory.
 fn keys(value: Option<&Value>, argument: &str) -> Result<Vec<String>, ToolFailure> {
     let refused = || {
-        invalid(format!(
+        ToolFailure::invalid(format!(
             "Argument `{argument}` must be an array of keys of working memory, such as [\"plan\", \"report.csv\"], or a \
              string that holds such an array as JSON."
         ))
     };
     let keys = strings(value, refused)?;
     if keys.len() > MAX_FILES {
-        return Err(invalid(format!("Argument `{argument}` has more than {MAX_FILES} keys.")));
+        return Err(ToolFailure::invalid(format!("Argument `{argument}` has more than {MAX_FILES} keys.")));
     }
     Ok(keys)
 }

@@ -50,11 +50,6 @@ const TYPES: [(&str, &str); 33] = [
     ("zip", "application/zip"),
 ];
 
-/// A piece of text.
-pub(super) fn text(text: impl Into<String>) -> ContentBlock {
-    ContentBlock { kind: "text".to_owned(), text: Some(text.into()), ..ContentBlock::default() }
-}
-
 /// A file: its text, if it is text, and its bytes otherwise.
 pub(super) fn block(artifact: &Artifact) -> ContentBlock {
     let known = known_type(&artifact.name);

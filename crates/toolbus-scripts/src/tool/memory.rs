@@ -9,8 +9,8 @@ use toolbus_core::tool::ToolCall;
 use toolbus_core::working_memory::{EntryKey, MemoryError, MemoryOwner, Namespace, NewEntry, WorkingMemory};
 use toolbus_sandbox::Artifact;
 
+use super::Settings;
 use super::arguments::{INPUT_FILES, INPUT_KEYS, MAX_FILES, MAX_NAME, OUTPUT_KEYS, ScriptArguments, max_input};
-use super::{Settings, invalid};
 use crate::text::{seconds, size};
 
 /// The category of entries that scripts leave.
@@ -68,12 +68,12 @@ impl<'a> MemoryFiles<'a> {
         let inputs = named(&namespace, INPUT_KEYS, input_keys)?;
         if inputs.len() + files.len() > MAX_FILES {
             let both = format!("Arguments `{INPUT_FILES}` and `{INPUT_KEYS}` have more than {MAX_FILES} files.");
-            return Err(invalid(both));
+            return Err(ToolFailure::invalid(both));
         }
         if let Some(MemoryFile { name, key }) =
             inputs.iter().find(|input| files.iter().any(|(name, _)| *name == input.name))
         {
-            return Err(invalid(format!(
+            return Err(ToolFailure::invalid(format!(
                 "The entry `{key}` in `{INPUT_KEYS}` would be the file `{name}`, and so would one in `{INPUT_FILES}`. \
                  Give that one another name."
             )));
@@ -90,7 +90,7 @@ impl<'a> MemoryFiles<'a> {
             // Nothing has run yet, whatever the tool may do.
             let found = found.map_err(|error| ToolFailure { cause: Cause::ConnectFailed, ..error.away() })?;
             let entry = found.ok_or_else(|| {
-                invalid(format!(
+                ToolFailure::invalid(format!(
                     "There is no entry `{key}`, which `{INPUT_KEYS}` names, or it has expired. The script was not run."
                 ))
             })?;
@@ -100,7 +100,7 @@ impl<'a> MemoryFiles<'a> {
                 let message = format!(
                     "Files in `{INPUT_FILES}` and entries in `{INPUT_KEYS}` may have {most} together. The script was not run."
                 );
-                return Err(ToolFailure::new(Cause::InvalidArguments, message));
+                return Err(ToolFailure::invalid(message));
             }
             files.push((name.clone(), Bytes::from_owner(Arc::<[u8]>::from(entry.value))));
         }
@@ -170,7 +170,7 @@ fn named(namespace: &Namespace, argument: &str, keys: &[String]) -> Result<Vec<M
             None => files.push(MemoryFile { name, key }),
             Some(other) if other.key == key => {}
             Some(other) => {
-                return Err(invalid(format!(
+                return Err(ToolFailure::invalid(format!(
                     "The entries `{}` and `{key}` in `{argument}` would both be the file `{name}`. Name one of them in \
                      another call, or save it under another key.",
                     other.key

@@ -13,7 +13,7 @@ use toolbus_sandbox::Watcher;
 
 use super::arguments::ScriptArguments;
 use super::text::InSession;
-use super::{RETRY_AFTER, ScriptToolInner, invalid};
+use super::{RETRY_AFTER, ScriptToolInner};
 use crate::requirement::Requirement;
 use crate::runner::{RunFailure, Script, SessionInterpreter};
 
@@ -115,7 +115,7 @@ fn is_same(these: &[Requirement], those: &[Requirement]) -> bool {
 fn other_packages(packages: &[Requirement]) -> ToolFailure {
     let listed: Vec<String> = packages.iter().map(ToString::to_string).collect();
     let listed = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
-    invalid(format!(
+    ToolFailure::invalid(format!(
         "Packages of a session are those that its first script asked for: {listed}. Leave `pip_packages` out, or leave \
          `session` out to run this script by itself."
     ))

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use toolbus_core::tool::{Program, ToolOutput};
+use toolbus_protocol::ContentBlock;
 use toolbus_sandbox::{Artifact, Ending, Limits, Outcome, Stop, Stream};
 
 use super::memory::SavedFiles;
@@ -82,7 +83,7 @@ pub(super) fn output(finished: &Finished, given: ScriptBudget<'_>, saved: SavedF
     });
     let blocks = match &*outcome.artifacts {
         [] => Vec::new(),
-        files => std::iter::once(artifacts::text(&*content)).chain(files.iter().map(artifacts::block)).collect(),
+        files => std::iter::once(ContentBlock::text(&*content)).chain(files.iter().map(artifacts::block)).collect(),
     };
     let elapsed = outcome.elapsed + *installing;
     ToolOutput { content: Some(content), blocks, is_error, ..ToolOutput::default() }

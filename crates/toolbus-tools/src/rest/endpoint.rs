@@ -14,7 +14,6 @@ use super::response::ResponseLimit;
 use super::routes::{ArgumentRoutes, RoutedArguments};
 use super::template::UrlTemplate;
 use super::{Body, Method, RestClient, response};
-use crate::arguments::invalid;
 
 /// An endpoint whose settings have been checked.
 pub(super) struct EndpointExecutor {
@@ -82,7 +81,7 @@ impl EndpointExecutor {
                 (self.template.fill(&call.arguments, query), Vec::new(), body)
             }
         };
-        let url = url.map_err(|error| invalid(error.to_string()))?;
+        let url = url.map_err(|error| ToolFailure::invalid(error.to_string()))?;
 
         let mut request = Request::new(self.method.into(), url);
         request.headers_mut().extend(of_arguments);

@@ -8,7 +8,6 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_outbound::headers::parse_value;
 
 use super::template::text;
-use crate::arguments::invalid;
 
 /// Where the arguments of an operation go, by their names. Those without a route are members of the body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -80,7 +79,8 @@ impl ArgumentRoutes {
                 Some(Route::Path) => drop(parts.path.insert(argument.clone(), Value::String(joined(value, ',')))),
                 Some(Route::Query(name, style)) => style.add(name, value, &mut parts.query),
                 Some(Route::Header(name)) => {
-                    let refused = |_| invalid(format!("Argument `{argument}` cannot be sent in a header."));
+                    let refused =
+                        |_| ToolFailure::invalid(format!("Argument `{argument}` cannot be sent in a header."));
                     let value = parse_value(name, &joined(value, ',')).map_err(refused)?;
                     parts.headers.push((name.clone(), value));
                 }

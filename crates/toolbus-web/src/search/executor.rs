@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use toolbus_core::Clock;
 use toolbus_core::events::{WebEvents, WebSearch};
-use toolbus_core::failure::{Cause, Effect, ToolFailure};
+use toolbus_core::failure::{Effect, ToolFailure};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_outbound::HttpClient;
 use toolbus_trust::text;
@@ -99,8 +99,7 @@ impl Executor for SearchExecutor {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let query =
             call.arguments.get("query").and_then(Value::as_str).map(str::trim).filter(|query| !query.is_empty());
-        let query =
-            query.ok_or_else(|| ToolFailure::new(Cause::InvalidArguments, "Missing required argument: query"))?;
+        let query = query.ok_or_else(|| ToolFailure::invalid("Missing required argument: query"))?;
         let count = call.arguments.get("count").and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
         let count = count.unwrap_or(DEFAULT_COUNT).clamp(1, MAX_COUNT);
         let key = (query.to_owned(), count);

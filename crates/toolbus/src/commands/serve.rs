@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use toolbus_core::caller::IdentitySource;
-use toolbus_core::{Drained, lifecycle};
+use toolbus_core::{Drained, lifecycle, milliseconds};
 use tracing::Instrument as _;
 use tracing::field::Empty;
 
@@ -76,7 +76,7 @@ async fn end(mut app: App, ending: Shutdown, drain_timeout: Duration) -> Result<
     );
     let patience = match &ending {
         Shutdown::Signal(signal) => {
-            let timeout_ms = u64::try_from(drain_timeout.as_millis()).unwrap_or(u64::MAX);
+            let timeout_ms = milliseconds(drain_timeout);
             span.in_scope(|| tracing::info!(signal, timeout_ms, "draining"));
             drain_timeout
         }

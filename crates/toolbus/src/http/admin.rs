@@ -13,7 +13,7 @@ use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{Because, EffectiveTools, EmptyReason, Explanation, PolicySummary, Switch};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, ToolDescriptor};
-use toolbus_core::{ExplainedStep, Gates};
+use toolbus_core::{ExplainedStep, Gates, milliseconds};
 use toolbus_trust::pins::Pins;
 
 pub mod client;
@@ -258,7 +258,7 @@ impl Admin {
             source: tool.source.to_string(),
             provider: tool.provider.to_owned(),
             effect: effect(tool.effect).to_owned(),
-            timeout_ms: tool.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+            timeout_ms: tool.timeout.map(milliseconds),
             max_in_flight: tool.max_in_flight,
             unavailable: self.unavailable(tool),
             parameters: parameters.map(Arc::unwrap_or_clone),
