@@ -223,8 +223,8 @@ fn apart(one: &Pattern, other: &Pattern) -> Result<(), RateRulesError> {
     if one == other {
         return Err(RateRulesError::Twice(one.clone()));
     }
-    // Names are apart when they differ, and so are patterns whose beginnings, of one length, differ.
-    if one.is_exact() || one.literal_prefix() != other.literal_prefix() || !can_both_match(one, other) {
+    // Of one length, beginnings that differ keep names and patterns apart, at less cost.
+    if one.literal_prefix() != other.literal_prefix() || !can_both_match(one, other) {
         return Ok(());
     }
     Err(RateRulesError::Tie(one.clone(), other.clone()))
@@ -324,6 +324,24 @@ mod tests {
         for (patterns, tool, expected) in table {
             assert_eq!(winner(patterns, tool).as_deref(), expected, "{patterns:?} {tool}");
         }
+    }
+
+    #[test]
+    fn a_rule_holds_for_either_name_of_a_tool() {
+        let rules = rules(&["mcp_web_*", "search"]).unwrap();
+        let numbers = [("mcp_web_search", "search"), ("mcp_web_fetch", "fetch"), ("mcp_x_search", "search")];
+        let found = numbers.map(|(name, bare)| rules.rule_of_either(name, bare));
+        assert_eq!(found, [Some(0), Some(1), Some(0)]);
+        assert_eq!(rules.rule_of_either("mcp_x_fetch", "fetch"), None);
+    }
+
+    #[test]
+    fn what_is_asked_too_often_is_named() {
+        let texts = [topic::TOOL_LIST, topic::TOOL_HINTS].map(|topic| exceeded_on(topic, Duration::ZERO).message);
+        insta::assert_snapshot!(texts.join("\n"), @r"
+        The tools were listed too often. Try again later.
+        Hints were asked for too often. Try again later.
+        ");
     }
 
     #[test]

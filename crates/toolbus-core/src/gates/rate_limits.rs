@@ -223,6 +223,15 @@ mod tests {
     }
 
     #[test]
+    fn every_bucket_that_is_full_gives_way_at_once() {
+        let (limits, rate, now) = (RateLimits::bounded(epoch(), 3), rate(1.0, 1), epoch());
+        for (tool, at) in [(1, Duration::ZERO), (2, Duration::ZERO), (3, 900 * MS), (4, 1_000 * MS)] {
+            limits.take(1, tool, &rate, now + at).unwrap();
+        }
+        assert_eq!(limits.lock().len(), 2);
+    }
+
+    #[test]
     fn without_a_full_bucket_the_one_that_is_full_first_gives_way() {
         let (limits, rate, now) = (RateLimits::bounded(epoch(), 3), rate(1.0, 1), epoch());
         for (tool, at) in [(1, 20 * MS), (2, 10 * MS), (3, 30 * MS), (4, 40 * MS)] {

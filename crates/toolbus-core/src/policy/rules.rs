@@ -89,7 +89,7 @@ impl AgentPolicy {
     fn is_restricting(&self) -> bool {
         let Self { tools, denied, profile, rates, recipients, arguments, .. } = self;
         let is_open = *tools == Allowed::All && denied.is_empty() && profile.is_none();
-        !(is_open && rates.rules().is_empty() && recipients.is_empty() && arguments.is_empty())
+        !(is_open && rates.is_empty() && recipients.is_empty() && arguments.is_empty())
     }
 }
 
