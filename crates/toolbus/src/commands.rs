@@ -64,21 +64,33 @@ pub struct Context {
 
 /// Runs a command to its end.
 pub async fn run(cli: Cli) -> ExitCode {
-    let sources = cli.global.sources(environment());
-    let output = cli.global.output;
-    let operator = || Operator { sources: sources.clone(), output };
+    dispatch(cli).await.unwrap_or_else(ExitCode::from)
+}
+
+/// Runs a command. An error has been printed; only its exit code is left.
+async fn dispatch(cli: Cli) -> Result<ExitCode, u8> {
+    let global = cli.global;
+    let operator = || Operator { sources: global.sources(environment()), output: global.output };
     let told_by_kind = |error: TargetError| error.tell();
-    let outcome = match cli.command {
+    match cli.command {
+        Command::Serve(args) => run_daemon(args, &global).await,
+        Command::Call(args) => call::run(args, &context(&global)?).await.map_err(|error| {
+            told(&error);
+            error.exit_code()
+        }),
+        Command::Demo(args) => demo::run(args, &context(&global)?).await.map_err(told),
+        Command::Dlq(args) => dlq::run(args, &context(&global)?).await.map_err(|error| error.tell()),
+        Command::Health(args) => health::run(args, &context(&global)?).await.map_err(told),
         Command::Schema => schema::run().map_err(told),
         Command::Check(args) => check::run(args, &operator()).await.map_err(told_by_kind),
         Command::Agents(args) => agents::run(args, &operator()).await.map_err(told_by_kind),
         Command::Explain(args) => explain::run(args, &operator()).await.map_err(told_by_kind),
         Command::Mcp(args) => mcp::run(args, &operator()).await.map_err(told_by_kind),
-        Command::Init(args) => init::run(args, &operator(), cli.global.named_file()).map_err(told_by_kind),
+        Command::Init(args) => init::run(args, &operator(), global.named_file()).map_err(told_by_kind),
         Command::Connect(args) => connect::run(&args, &operator()).map_err(told_by_kind),
         Command::Completions(args) => completions::completions(&args, Cli::definition(true)).map_err(told),
         Command::Man(args) => completions::man(&args, Cli::definition(true)).map_err(told),
-        Command::Bench(args) => Err(told(bench::run(&args, cli.global.words()))),
+        Command::Bench(args) => Err(told(bench::run(&args, global.words()))),
         Command::Tools(args) => tools::run(args, &operator()).await.map_err(told_by_kind),
         Command::Status(args) => daemon::status(args, &operator()).await.map_err(told_by_kind),
         Command::Reload(args) => daemon::reload(args, &operator()).await.map_err(told_by_kind),
@@ -86,19 +98,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Pins(args) => pins::run(args, &operator()).await.map_err(told_by_kind),
         Command::Disable(args) => switch::run(args, true, &operator()).await.map_err(told_by_kind),
         Command::Enable(args) => switch::run(args, false, &operator()).await.map_err(told_by_kind),
-        command => match Config::load(&sources) {
-            Err(problems) if matches!(command, Command::Serve(_)) && logs_json(&sources) => Err(log(&problems)),
-            Err(problems) => Err(complain(&problems)),
-            Ok(Loaded { config, warnings }) => {
-                // Those of the daemon go to its log.
-                if !matches!(command, Command::Serve(_)) {
-                    warnings.iter().for_each(|warning| warn(warning));
-                }
-                run_configured(command, &Context { config, sources, output, warnings }).await
-            }
-        },
-    };
-    outcome.unwrap_or_else(ExitCode::from)
+    }
 }
 
 /// What a program that needs a configuration has to work with. What is wrong is printed; the exit code is left of it.
@@ -107,8 +107,12 @@ pub async fn run(cli: Cli) -> ExitCode {
 ///
 /// If the configuration has a mistake.
 pub fn configured(global: &GlobalArgs) -> Result<Context, ExitCode> {
+    context(global).map_err(ExitCode::from)
+}
+
+fn context(global: &GlobalArgs) -> Result<Context, u8> {
     let sources = global.sources(environment());
-    let Loaded { config, warnings } = Config::load(&sources).map_err(|problems| ExitCode::from(complain(&problems)))?;
+    let Loaded { config, warnings } = Config::load(&sources).map_err(|problems| complain(&problems))?;
     warnings.iter().for_each(|warning| warn(warning));
     Ok(Context { config, sources, output: global.output, warnings })
 }
@@ -118,49 +122,24 @@ pub fn failed(error: impl Display) -> ExitCode {
     told(error).into()
 }
 
-/// Runs a command that needs a configuration. An error has been printed; only its exit code is left.
-async fn run_configured(command: Command, context: &Context) -> Result<ExitCode, u8> {
-    match command {
-        Command::Serve(args) => serve::run(args, context).await.map_err(|error| {
-            // What ended the daemon may quote whom it spoke to.
-            let error = app::redactor(&context.config).text(&error.to_string()).into_owned();
-            if context.config.telemetry.log_format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
-                tracing::error!(error, "stopped by an error");
-                return 1;
-            }
-            told(error)
-        }),
-        Command::Call(args) => call::run(args, context).await.map_err(|error| {
-            told(&error);
-            error.exit_code()
-        }),
-        Command::Demo(args) => demo::run(args, context).await.map_err(told),
-        Command::Dlq(args) => dlq::run(args, context).await.map_err(|error| error.tell()),
-        Command::Health(args) => health::run(args, context).await.map_err(told),
-        // Run before any configuration is read.
-        Command::Schema
-        | Command::Check(_)
-        | Command::Agents(_)
-        | Command::Explain(_)
-        | Command::Mcp(_)
-        | Command::Breaker(_)
-        | Command::Pins(_)
-        | Command::Init(_)
-        | Command::Connect(_)
-        | Command::Bench(_)
-        | Command::Completions(_)
-        | Command::Man(_)
-        | Command::Tools(_)
-        | Command::Status(_)
-        | Command::Reload(_)
-        | Command::Disable(_)
-        | Command::Enable(_) => Ok(ExitCode::SUCCESS),
-    }
-}
-
-/// Whether a daemon with these sources logs JSON.
-fn logs_json(sources: &Sources) -> bool {
-    Config::log_format(sources) == LogFormat::Json
+/// Runs the daemon, which logs what other commands print.
+async fn run_daemon(args: serve::ServeArgs, global: &GlobalArgs) -> Result<ExitCode, u8> {
+    let sources = global.sources(environment());
+    let Loaded { config, warnings } =
+        Config::load(&sources).map_err(|problems| match Config::log_format(&sources) {
+            LogFormat::Json => log(&problems),
+            LogFormat::Text => complain(&problems),
+        })?;
+    let context = Context { config, sources, output: global.output, warnings };
+    serve::run(args, &context).await.map_err(|error| {
+        // What ended the daemon may quote whom it spoke to.
+        let error = app::redactor(&context.config).text(&error.to_string()).into_owned();
+        if context.config.telemetry.log_format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
+            tracing::error!(error, "stopped by an error");
+            return 1;
+        }
+        told(error)
+    })
 }
 
 /// Logs every problem of a configuration as JSON.
