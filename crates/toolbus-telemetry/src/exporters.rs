@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use opentelemetry::metrics::MeterProvider;
+use opentelemetry::metrics::{Meter, MeterProvider};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
@@ -23,10 +23,11 @@ use crate::agents::AgentRecorder;
 use crate::call::Recorder;
 use crate::environment::{Environment, EnvironmentError, ExportRoute, Signal, sampler};
 use crate::health::ExportHealth;
-use crate::instruments::{CallInstruments, observe, observe_breakers};
+use crate::instruments::{self, CallInstruments};
 use crate::logs::{self, CleanLogs, WatchedLogs};
 use crate::mcp_client::{self, McpClientRecorder, McpServerCounts};
 use crate::mcp_server::{self, McpServerRecorder};
+use crate::quarantine::{self, QuarantinedTools};
 use crate::remote::{self, RemoteSetCounts};
 use crate::resource::resource;
 use crate::scripts::{self, ScriptLoad, ScriptRecorder};
@@ -34,7 +35,6 @@ use crate::settings::{BusIdentity, TelemetrySettings};
 use crate::subagents::SubagentRecorder;
 use crate::tools::MAX_SERIES;
 use crate::transport::{self, TransportError};
-use crate::trust::{self, HeldTools};
 use crate::watched::{Bounded, ExportQueue, WatchedMetrics, WatchedSpans};
 use crate::web::WebRecorder;
 
@@ -143,88 +143,91 @@ impl Exporters {
         identity: BusIdentity,
     ) -> Arc<dyn Telemetry> {
         let tracer = self.tracing.as_ref().map(|provider| provider.tracer(SCOPE));
-        let instruments = self.metering.as_ref().map(|provider| {
-            let meter = provider.meter(SCOPE);
-            observe(&meter, load, bus, &self.health);
+        let instruments = self.meter().map(|meter| {
+            instruments::observe(&meter, load, bus, &self.health);
             CallInstruments::new(&meter)
         });
         Arc::new(Recorder::new(identity, tracer, instruments, self.health.clock()))
     }
 
+    fn meter(&self) -> Option<Meter> {
+        self.metering.as_ref().map(|provider| provider.meter(SCOPE))
+    }
+
     /// The recorder of requests to MCP servers.
     #[must_use]
     pub fn mcp_client(&self) -> McpClientRecorder {
-        McpClientRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
+        McpClientRecorder::new(self.meter().as_ref())
     }
 
     /// Calls `look` at each export for the MCP servers that there are. To be called once; `look` is kept until the
     /// exporter ends.
     pub fn watch_mcp_client(&self, look: impl Fn() -> McpServerCounts + Send + Sync + 'static) {
-        if let Some(provider) = &self.metering {
-            mcp_client::observe(&provider.meter(SCOPE), look);
+        if let Some(meter) = self.meter() {
+            mcp_client::observe(&meter, look);
         }
     }
 
     /// The recorder of scripts.
     #[must_use]
     pub fn scripts(&self) -> ScriptRecorder {
-        ScriptRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
+        ScriptRecorder::new(self.meter().as_ref())
     }
 
     /// Calls `look` at each export for the number of scripts. To be called once; `look` is kept until the exporter ends.
     pub fn watch_scripts(&self, look: impl Fn() -> ScriptLoad + Send + Sync + 'static) {
-        if let Some(provider) = &self.metering {
-            scripts::observe(&provider.meter(SCOPE), look);
+        if let Some(meter) = self.meter() {
+            scripts::observe(&meter, look);
         }
     }
 
     /// The recorder of other agents.
     #[must_use]
     pub fn agents(&self) -> AgentRecorder {
-        AgentRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
+        AgentRecorder::new(self.meter().as_ref())
     }
 
     /// The recorder of the web tools.
     #[must_use]
     pub fn web(&self) -> WebRecorder {
-        WebRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
+        WebRecorder::new(self.meter().as_ref())
     }
 
     /// The recorder of sub-agents.
     #[must_use]
     pub fn subagents(&self) -> SubagentRecorder {
-        SubagentRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
+        SubagentRecorder::new(self.meter().as_ref())
     }
 
     /// The recorder of requests from MCP clients.
     #[must_use]
     pub fn mcp_server(&self) -> McpServerRecorder {
         let tracer = self.tracing.as_ref().map(|provider| provider.tracer(SCOPE));
-        let meter = self.metering.as_ref().map(|provider| provider.meter(SCOPE));
+        let meter = self.meter();
         McpServerRecorder::new(tracer, meter.as_ref(), self.health.clock())
     }
 
-    /// Has `sessions` asked at each export how many sessions of MCP clients there are. To be called once; `sessions` is kept
-    /// until the end of the exporter.
+    /// Calls `sessions` at each export for the number of sessions of MCP clients. To be called once; `sessions` is kept
+    /// until the exporter ends.
     pub fn watch_mcp_server(&self, sessions: impl Fn() -> u64 + Send + Sync + 'static) {
-        if let Some(provider) = &self.metering {
-            mcp_server::observe(&provider.meter(SCOPE), sessions);
+        if let Some(meter) = self.meter() {
+            mcp_server::observe(&meter, sessions);
         }
     }
 
-    /// Has `look` asked at each export which sources have tools that are held back. To be called once; `look` is kept until
-    /// the end of the exporter.
-    pub fn watch_pins(&self, look: impl Fn() -> Vec<HeldTools> + Send + Sync + 'static) {
-        if let Some(provider) = &self.metering {
-            trust::observe(&provider.meter(SCOPE), look);
+    /// Calls `look` at each export for the sources with quarantined tools. To be called once; `look` is kept until the
+    /// exporter ends.
+    pub fn watch_pins(&self, look: impl Fn() -> Vec<QuarantinedTools> + Send + Sync + 'static) {
+        if let Some(meter) = self.meter() {
+            quarantine::observe(&meter, look);
         }
     }
 
-    /// Has `look` asked at each export for the tool sets whose tools other daemons list. To be called once; `look` is kept
-    /// until the end of the exporter.
+    /// Calls `look` at each export for the tool sets whose tools other daemons list. To be called once; `look` is kept
+    /// until the exporter ends.
     pub fn watch_remote(&self, look: impl Fn() -> RemoteSetCounts + Send + Sync + 'static) {
-        if let Some(provider) = &self.metering {
-            remote::observe(&provider.meter(SCOPE), look);
+        if let Some(meter) = self.meter() {
+            remote::observe(&meter, look);
         }
     }
 
@@ -236,38 +239,38 @@ impl Exporters {
         }
     }
 
-    /// Has `look` asked at each export how many reloads of the configuration there were, by outcome. To be called once;
-    /// `look` is kept until the end of the exporter.
+    /// Calls `look` at each export for the reloads of the configuration, by outcome. To be called once; `look` is kept
+    /// until the exporter ends.
     pub fn watch_reloads(&self, look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static) {
-        if let Some(provider) = &self.metering {
-            trust::observe_reloads(&provider.meter(SCOPE), look);
+        if let Some(meter) = self.meter() {
+            instruments::observe_reloads(&meter, look);
         }
     }
 
-    /// Registers how much the ledger keeps, looked up at each export.
+    /// Calls `look` at each export for what the ledger keeps. To be called once; `look` is kept until the exporter ends.
     pub fn watch_ledger(&self, look: impl Fn() -> LedgerUsage + Send + Sync + 'static) {
-        if let Some(provider) = &self.metering {
-            trust::observe_ledger(&provider.meter(SCOPE), look);
+        if let Some(meter) = self.meter() {
+            instruments::observe_ledger(&meter, look);
         }
     }
 
-    /// Has `look` asked at each export how many replicas share a store, by configuration. To be called once; `look` is
-    /// kept until the end of the exporter.
+    /// Calls `look` at each export for the replicas that share a store, by configuration. To be called once; `look` is
+    /// kept until the exporter ends.
     pub fn watch_replicas(&self, look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static) {
-        if let Some(provider) = &self.metering {
-            trust::observe_replicas(&provider.meter(SCOPE), look);
+        if let Some(meter) = self.meter() {
+            instruments::observe_replicas(&meter, look);
         }
     }
 
-    /// Has `open` asked at each export how many tools and servers get no calls because they fail, and `trips` how often
-    /// that began since the start. To be called once; both are kept until the end of the exporter.
+    /// Calls `open` at each export for the tools and servers that get no calls because they fail, and `trips` for how often
+    /// that began since the start. To be called once; both are kept until the exporter ends.
     pub fn watch_breakers(
         &self,
         open: impl Fn() -> u64 + Send + Sync + 'static,
         trips: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
-        if let Some(provider) = &self.metering {
-            observe_breakers(&provider.meter(SCOPE), open, trips);
+        if let Some(meter) = self.meter() {
+            instruments::observe_breakers(&meter, open, trips);
         }
     }
 

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use opentelemetry::metrics::{Counter, Histogram, Meter};
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{AsyncInstrument, Counter, Histogram, Meter};
 use tokio::sync::watch;
 use toolbus_core::bus::BusState;
+use toolbus_core::ledger::LedgerUsage;
 use toolbus_core::telemetry::Load;
 
 use crate::health::ExportHealth;
@@ -159,4 +161,40 @@ pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<Bus
     let value = of_health(ExportHealth::failed_exports);
     let failed = counter("toolbus.telemetry.failed_exports", "{export}", "Exports that failed.");
     failed.with_callback(move |counter| counter.observe(value(), &[])).build();
+}
+
+/// Calls `look` at each export for the reloads of the configuration, by outcome.
+pub(crate) fn observe_reloads(meter: &Meter, look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static) {
+    let reloads = meter.u64_observable_counter("toolbus.config.reloads").with_unit("{reload}");
+    let reloads = reloads.with_description("Reloads of the configuration.");
+    reloads.with_callback(move |counter| observe_by("outcome", look(), counter)).build();
+}
+
+/// Calls `look` at each export for the replicas that share a store, by whether they have the configuration of this one.
+pub(crate) fn observe_replicas(meter: &Meter, look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static) {
+    let replicas = meter.u64_observable_gauge("toolbus.replicas").with_unit("{replica}");
+    let replicas = replicas.with_description("Replicas that share a store.");
+    replicas.with_callback(move |gauge| observe_by("configuration", look(), gauge)).build();
+}
+
+fn observe_by(label: &'static str, counts: [(&'static str, u64); 2], observer: &dyn AsyncInstrument<u64>) {
+    for (value, count) in counts {
+        observer.observe(count, &[KeyValue::new(label, value)]);
+    }
+}
+
+/// Calls `look` at each export for what the ledger keeps.
+pub(crate) fn observe_ledger(meter: &Meter, look: impl Fn() -> LedgerUsage + Send + Sync + 'static) {
+    let look = Arc::new(look);
+    let (of_bytes, of_shed) = (Arc::clone(&look), Arc::clone(&look));
+    let gauge = |name: &'static str, unit: &'static str, description: &'static str| {
+        meter.u64_observable_gauge(name).with_unit(unit).with_description(description)
+    };
+    let entries = gauge("toolbus.ledger.entries", "{entry}", "Calls that the ledger knows.");
+    entries.with_callback(move |gauge| gauge.observe(look().entries, &[])).build();
+    let bytes = gauge("toolbus.ledger.size", "By", "What the ledger keeps of them.");
+    bytes.with_callback(move |gauge| gauge.observe(of_bytes().bytes, &[])).build();
+    let shed = meter.u64_observable_counter("toolbus.ledger.shed").with_unit("{entry}");
+    let shed = shed.with_description("Answered calls that the ledger forgot before their time, to make room.");
+    shed.with_callback(move |counter| counter.observe(of_shed().shed, &[])).build();
 }

@@ -1,6 +1,6 @@
 //! What is recorded of tools that are held back.
 
-use toolbus_telemetry::{Exporters, HeldTools, Protocol, RemoteSetCounts};
+use toolbus_telemetry::{Exporters, Protocol, QuarantinedTools, RemoteSetCounts};
 use toolbus_testing::otlp::Receiver;
 
 use crate::observed::metrics;
@@ -9,7 +9,7 @@ use crate::support::{Daemon, rabbit};
 /// What the contract says that can be asked.
 pub(crate) fn look(exporters: &Exporters) {
     exporters.watch_pins(|| {
-        let source = |name: &str, held, changes| HeldTools { source: name.to_owned(), held, changes };
+        let source = |name: &str, count, changes| QuarantinedTools { source: name.to_owned(), count, changes };
         vec![source("mcp:files", 2, 3), source("rest", 0, 0)]
     });
     exporters.watch_reloads(|| [("applied", 2), ("refused", 0)]);

@@ -13,7 +13,7 @@ use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_protocol::new_message_id;
-use toolbus_telemetry::{BusIdentity, Exporters, HeldTools, McpServerCounts, ScriptLoad, logging};
+use toolbus_telemetry::{BusIdentity, Exporters, McpServerCounts, QuarantinedTools, ScriptLoad, logging};
 use toolbus_trust::pins::{Count, Pins};
 
 use super::parts::redactor;
@@ -172,7 +172,7 @@ pub(super) fn watch(
     }
     exporters.watch_pins(move || {
         let of_source =
-            |count: Count| HeldTools { source: count.source, held: number(count.held), changes: count.changes };
+            |count: Count| QuarantinedTools { source: count.source, count: number(count.held), changes: count.changes };
         pins.counts().into_iter().map(of_source).collect()
     });
     exporters.watch_mcp_client(move || counted(servers.status()));
