@@ -278,12 +278,6 @@ impl ToolFilter {
         let is_in = |entries: &[NamePattern]| entries.iter().any(|entry| entry.matches(&folded));
         !is_in(&self.denied) && (self.allowed.is_empty() || is_in(&self.allowed))
     }
-
-    /// Whether both lists are given, of which one is most likely a leftover.
-    #[must_use]
-    pub fn is_contradictory(&self) -> bool {
-        !self.allowed.is_empty() && !self.denied.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -320,12 +314,6 @@ mod tests {
         for (allowed, denied, name, expected) in table {
             assert_eq!(filter(allowed, denied).admits(name), expected, "{allowed:?} {denied:?} {name}");
         }
-    }
-
-    #[test]
-    fn two_lists_contradict_each_other() {
-        assert!(filter(&["a"], &["b"]).is_contradictory());
-        assert!(!filter(&["a"], &[]).is_contradictory() && !filter(&[], &["b"]).is_contradictory());
     }
 
     #[test]
