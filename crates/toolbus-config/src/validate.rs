@@ -135,7 +135,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Tells of a value that fits none of several forms, as if only the form existed that it is nearest to.
+    /// Reports a value that fits none of several forms, as if only the form existed that it is nearest to.
     fn explain_choice(&mut self, branches: &[Vec<ValidationError<'static>>], value: &Value, path: &KeyPath) {
         let here = |error: &ValidationError<'_>| from_pointer(error.instance_path().as_str()) == *path;
         let is_other_form = |error: &&ValidationError<'_>| match error.kind() {
@@ -180,7 +180,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Tells of a value that is none of those that are listed.
+    /// Reports a value that is not one of `constants`, without showing a secret.
     fn constant(&mut self, path: KeyPath, value: &Value, constants: &[&str], secret: bool) {
         let what = match value.as_str().filter(|_| !secret) {
             Some(text) => {

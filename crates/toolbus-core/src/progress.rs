@@ -1,4 +1,4 @@
-//! What a tool tells of itself while it runs.
+//! Progress that a running tool reports.
 
 use std::borrow::Cow;
 

@@ -333,7 +333,7 @@ impl Registry {
         Arc::clone(&self.shared.current.read())
     }
 
-    /// Has `vetting` asked about tools, from now on. The first counts; whether this is it.
+    /// Sets the check of definitions, and returns whether it was the first. Later calls have no effect.
     pub(crate) fn vet(&self, vetting: Arc<dyn DefinitionCheck>) -> bool {
         self.shared.vetting.set(vetting).is_ok()
     }

@@ -1,4 +1,5 @@
-//! What the dispatcher tells of a call. The contract of names is `docs/telemetry.md`; who keeps it is an edge.
+//! Events of a call, as the dispatcher reports them. Names are fixed in `docs/telemetry.md`; `toolbus-telemetry`
+//! implements the trait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

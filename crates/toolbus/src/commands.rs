@@ -58,7 +58,7 @@ pub struct Context {
     pub sources: Sources,
     /// How results are printed.
     pub output: OutputFormat,
-    /// What is allowed in the configuration and yet hardly meant.
+    /// Warnings about valid but suspicious settings.
     pub warnings: Vec<String>,
 }
 
@@ -154,7 +154,7 @@ fn log(problems: &Problems) -> u8 {
     MISTAKE
 }
 
-/// Tells of every problem of a configuration.
+/// Prints every problem of a configuration on standard error, and returns the exit code.
 pub(crate) fn complain(problems: &Problems) -> u8 {
     let count = problems.0.len();
     let summary = format!("{count} problem{} in the configuration", if count == 1 { "" } else { "s" });

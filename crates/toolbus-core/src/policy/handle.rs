@@ -68,7 +68,7 @@ impl PolicyHandle {
         }
     }
 
-    /// Has `vetting` asked about every tool, from now on. The first counts.
+    /// Sets the check of definitions. Later calls have no effect.
     pub fn vet(&self, vetting: Arc<dyn DefinitionCheck>) {
         if self.shared.registry.vet(vetting) {
             self.refresh();

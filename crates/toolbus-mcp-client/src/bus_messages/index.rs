@@ -21,7 +21,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Tells of these servers.
+    /// The index of these servers.
     #[must_use]
     pub fn new(servers: Arc<dyn ServerControl>) -> Self {
         Self { servers }

@@ -38,11 +38,11 @@ const MIN_SECRET: usize = 16;
 /// Largest result that may be read: its texts are copied more than once.
 const MAX_RESULT: ByteSize = ByteSize::from_mib(512);
 
-/// Every contradiction between values that are, each for itself, in order.
+/// Every contradiction between values that are valid by themselves.
 ///
-/// Looks at the tree rather than at the finished configuration, because the rest of it may be wrong; what compares
-/// itself with a wrong value (one in `wrong`) is left out. `servers` is what the file of MCP servers says, `described` what
-/// those of REST tools do.
+/// Reads the tree rather than the finished configuration, because the rest of it may be wrong. A rule that compares a
+/// wrong value (one in `wrong`) with another is left out. `servers` is the file of MCP servers, `described` the files and
+/// specifications of REST tools.
 pub(crate) fn contradictions(
     tree: &Tree,
     wrong: Vec<KeyPath>,
@@ -144,7 +144,7 @@ impl RuleChecker<'_> {
         self.wrong.iter().any(|path| path.first().is_some_and(|first| first == section))
     }
 
-    /// Tells of a contradiction between keys, at the first of them that was given; unless one of them is wrong anyway.
+    /// Reports a contradiction between keys, at the first of them that was given; none if one of them is wrong anyway.
     fn tell(&mut self, keys: &[&str], what: impl Into<String>) {
         self.tell_at(keys.iter().map(|key| path(key)).collect(), Part::Value, what);
     }
@@ -184,7 +184,7 @@ impl RuleChecker<'_> {
         self.certificates("bus", &bus.tls);
     }
 
-    /// Tells of certificates of a section that cannot be used.
+    /// Reports certificates and keys of a section that are incomplete or cannot be read.
     fn certificates(&mut self, section: &str, Tls { ca, cert, key }: &Tls) {
         let [of_ca, of_cert, of_key] = ["ca", "cert", "key"].map(|name| format!("{section}.tls.{name}"));
         match (cert, key) {
@@ -199,7 +199,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells of a secret of the daemon's own that is too short.
+    /// Reports a secret of the daemon's own that is shorter than [`MIN_SECRET`].
     fn secret(&mut self, key: &str, secret: Option<Secret>) {
         let bytes = secret.map(|secret| secret.expose().len());
         if let Some(bytes) = bytes.filter(|bytes| *bytes < MIN_SECRET) {

@@ -1,4 +1,4 @@
-//! What a configuration may say, and yet hardly means.
+//! Warnings about valid but suspicious settings.
 
 mod mcp;
 mod policy;
@@ -164,7 +164,7 @@ fn forgetful(config: &Config) -> Option<String> {
 /// Shortest token without a warning, in bytes.
 const MIN_TOKEN: usize = 16;
 
-/// An HTTP server that is open wider than it is hardly meant to be.
+/// Warnings about an HTTP server that admits more callers than is likely meant.
 fn http(config: &Config) -> Vec<String> {
     let http = &config.http;
     let mut warnings = Vec::new();
@@ -208,7 +208,7 @@ fn http(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// Scripts and commands that are hardly meant as they are.
+/// Warnings about valid but suspicious settings of scripts and commands.
 fn scripts(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(script) = &config.script {

@@ -23,7 +23,7 @@ pub(crate) fn misplaced(key: &str) -> String {
     )
 }
 
-/// What is hardly meant about a path that agents share whose sessions have one name, if there is such a path.
+/// A warning about a path with `{session}` and no `{agent}`, which agents share whose sessions have one name.
 pub(super) fn shared_path(spec: &ServerSpec) -> Option<String> {
     let is_shared = |text: &str| text.contains(SESSION) && !text.contains(AGENT);
     let is_path = |key, text: &str| matches!(key, "cwd" | "roots") || text.contains('/');

@@ -45,7 +45,8 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells of what the sections of agents name and what is not there.
+    /// Reports contradictions in the sections of agents: missing tool sets and channels, recipients and rates that cannot
+    /// be used, and bindings that are given twice.
     pub(super) fn agents(&mut self, sections: &Sections) {
         for (agent, config) in &sections.agents {
             let here = ["agents", agent.as_str()].map(str::to_owned);
@@ -108,7 +109,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells of rates that are none, and of two for one tool.
+    /// Reports invalid rates, and two rates for one tool.
     fn rates(&mut self, here: &[String], rates: &Rates) {
         let here = below(here, &["tool_rate_limits"]);
         let mut rules = Vec::new();
@@ -125,7 +126,7 @@ impl RuleChecker<'_> {
 }
 
 impl RuleChecker<'_> {
-    /// Tells of rules for single agents on a bus where any client can claim to be any agent.
+    /// Reports rules for single agents on a bus where any client can claim to be any agent.
     pub(super) fn identity(&mut self, identity: &IdentityConfig, sections: &Sections) {
         if identity.source == IdentitySource::Broker || identity.trust_headers || identity.agent.is_some() {
             return;

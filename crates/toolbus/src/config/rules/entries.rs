@@ -37,7 +37,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells of files and specifications of endpoints that cannot be used.
+    /// Reports files and specifications of endpoints that cannot be used.
     pub(super) fn described(&mut self) {
         for (at, what) in &self.described.problems {
             self.tell_at(at.clone(), Part::Value, what.clone());
@@ -72,7 +72,7 @@ impl RuleChecker<'_> {
         found
     }
 
-    /// Tells of every mistake in an entry. Each is taken out, so that the next one is seen: at most one for every key.
+    /// Reports every mistake in an entry, at most one for each key. Removes each, so that the next one is found.
     fn entry(
         &mut self,
         here: &[String],
@@ -103,7 +103,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells of credentials that are not complete, or of another form than their `type` needs.
+    /// Reports credentials that are incomplete, or not of the form that their `type` needs.
     fn auth(&mut self, here: &[String], endpoint: &Value) {
         let Some(auth) = endpoint.get("auth").and_then(|auth| Auth::deserialize(auth).ok()) else { return };
         let here = below(here, &["auth"]);

@@ -22,8 +22,8 @@ impl RuleChecker<'_> {
             || self.tree.get(&path("mcp.register.enabled")) == Some(&Value::Bool(true))
     }
 
-    /// Tells of servers that cannot be what is said of them, of names that are given twice, and of tool sets without a
-    /// server of their own.
+    /// Reports MCP servers whose settings contradict each other, names that are given twice or that no server has, and
+    /// tool sets without a server of their own.
     pub(super) fn servers(&mut self, sections: &Sections) {
         let mut backed: BTreeMap<ServerName, (&str, &ToolsetConfig)> = BTreeMap::new();
         for (set, config) in &sections.toolsets {
@@ -73,7 +73,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// The server of a tool set, if it has one; tells of sets with too much or too little.
+    /// The server of a tool set, if it has one. Reports keys that the set's kind does not use, and missing ones.
     fn backing(&mut self, set: &str, config: &ToolsetConfig) -> Option<ServerName> {
         let here = ["toolsets", set].map(str::to_owned);
         let missing = |key: &str, what: &str| format!("`{key}` is missing; expected {what}");
@@ -148,7 +148,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells what is wrong with a remote tool set that runs scripts.
+    /// Reports mistakes in a remote tool set that runs scripts.
     fn scripts_elsewhere(&mut self, set: &str, config: &ToolsetConfig) {
         let here = ["toolsets", set].map(str::to_owned);
         for (key, is_given) in [("server", config.server.is_some()), ("tools", !config.tools.is_empty())] {
@@ -164,7 +164,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells what is wrong with a remote tool set that is an MCP server of a bridge.
+    /// Reports mistakes in a remote tool set that is an MCP server of a bridge.
     fn bridged(&mut self, set: &str, config: &ToolsetConfig) {
         let here = ["toolsets", set].map(str::to_owned);
         if config.topic.as_deref().is_some_and(|topic| topic != TOOL_INVOKE_MCP) {
@@ -182,7 +182,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Whether there is a server of this name, which is written `at` this place; tells if not.
+    /// Whether there is a server of this name, which is written `at` this place. Reports a missing one.
     fn is_there(&mut self, at: Vec<String>, name: &ServerName) -> bool {
         let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object);
         let mut names: Vec<&str> = servers.into_iter().flatten().map(|(name, _)| name.as_str()).collect();

@@ -31,7 +31,7 @@ impl RuleChecker<'_> {
         python.into_iter().chain(languages).map(tool::name_of).collect()
     }
 
-    /// Tells of what contradicts itself in the section of scripts, and of the role without the section.
+    /// Reports contradictions in the section of scripts, and the role `scripts` without that section.
     pub(super) fn script(&mut self) {
         if !self.has_scripts() {
             return self.role_without_section();
@@ -95,7 +95,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells of languages whose scripts could not be run.
+    /// Reports languages whose scripts could not be run.
     fn languages(&mut self, script: &ScriptConfig) {
         if !script.languages.is_empty() && script.runner != RunnerKind::Sandbox {
             let what = "other languages than Python run in the sandbox alone; expected `script.runner = \"sandbox\"`";
@@ -126,7 +126,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells of what is no pod that a cluster could have.
+    /// Reports pod settings that no cluster accepts.
     fn pods(&mut self, script: &ScriptConfig) {
         if !cfg!(feature = "kubernetes") {
             self.tell(&["script.runner"], NO_KUBERNETES);

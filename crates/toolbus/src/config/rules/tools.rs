@@ -14,7 +14,7 @@ use crate::config::tools::{ToolsConfig, builtin};
 use crate::config::toolsets::{ToolsetConfig, ToolsetMembers};
 
 impl RuleChecker<'_> {
-    /// Tells of names that are given twice, and of names in lists that no tool has.
+    /// Reports names that are given twice, and names in lists that no tool has.
     pub(super) fn tools(&mut self, tools: &ToolsConfig, sections: &Sections) {
         self.names(tools, sections);
         let known = known(Declared {
@@ -143,7 +143,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells of arguments that two patterns set in two ways, where nothing decides between them.
+    /// Reports arguments that two equally specific patterns set to different values for one tool.
     fn ties(&mut self, known: &KnownTools, sections: &Sections) {
         for (agent, config) in &sections.agents {
             for (one, arguments) in &config.arguments {
@@ -167,7 +167,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Tells of arguments that are set for tools which do not take them.
+    /// Reports arguments that are set for tools which do not take them.
     fn forced(&mut self, known: &KnownTools, sections: &Sections) {
         for (agent, config) in &sections.agents {
             for (pattern, arguments) in &config.arguments {
@@ -188,7 +188,7 @@ impl RuleChecker<'_> {
 }
 
 impl RuleChecker<'_> {
-    /// Tells of prefixes that are given twice, and of endpoints that are not there or in two sets.
+    /// Reports prefixes that are given twice, and endpoints that are missing or in two sets.
     pub(super) fn toolsets(&mut self, sections: &Sections) {
         let endpoints: BTreeSet<String> = self.endpoint_tools().map(|(name, _)| name.to_owned()).collect();
         let names: Vec<&str> = endpoints.iter().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! Who may enter at the MCP server: what cannot be, what is hardly meant, and that no token is shown.
+//! Who may enter at the MCP server: what is refused, what is suspicious, and that no token is shown.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Rules for agents that are allowed and hardly meant.
+//! Rules for agents that are valid but suspicious.
 
 use super::*;
 

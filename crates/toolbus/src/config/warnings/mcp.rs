@@ -1,4 +1,4 @@
-//! MCP servers that are hardly meant as they are.
+//! Warnings about valid but suspicious settings of MCP servers.
 
 use toolbus_mcp_client::process::hindrance;
 use toolbus_mcp_client::spec::{ServerSpec, TransportSpec};

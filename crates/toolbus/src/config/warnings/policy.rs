@@ -1,4 +1,4 @@
-//! Rules for agents that are hardly meant as they are.
+//! Warnings about valid but suspicious rules for agents.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -145,7 +145,7 @@ impl PolicyRules<'_> {
         }
     }
 
-    /// Tells of allowed tools of sets that the agent does not have.
+    /// Warns of allowed tools of sets that the agent does not have.
     fn unbound(&self, warnings: &mut Vec<String>) {
         let allowed = self.binding.map_or(&self.agent.allowed_tools, |binding| &binding.allowed_tools);
         for (set, config) in self.config.toolsets.iter().filter(|(set, _)| !self.agent.toolsets.contains(set)) {
@@ -160,7 +160,7 @@ impl PolicyRules<'_> {
         }
     }
 
-    /// Tells of channels on which any recipient may be addressed. A binding opens none that the agent has a list for.
+    /// Warns of channels on which any recipient may be addressed. A binding opens none that the agent has a list for.
     fn recipients(&self, warnings: &mut Vec<String>) {
         if self.binding.is_some() {
             return;
