@@ -270,7 +270,8 @@ impl Dispatcher {
         self.parts.gates.access()
     }
 
-    /// Handles one delivery to its end: every delivery is answered, dead-lettered or put back, and then settled.
+    /// Handles one delivery to its end: it is answered, dead-lettered, ignored or requeued, then acked or
+    /// nacked.
     pub async fn handle(&self, mut delivery: Delivery) {
         let parts = &*self.parts;
         let envelope = Envelope::read(&delivery.properties);

@@ -92,7 +92,7 @@ async fn end(mut app: App, ending: Shutdown, drain_timeout: Duration) -> Result<
         Shutdown::Signal(_) => {
             span.in_scope(|| match drained {
                 Drained::Finished => tracing::info!("drained: every call came to its end"),
-                Drained::Cut(calls) => tracing::warn!(calls, "drained: calls were put back or cancelled"),
+                Drained::Cut(calls) => tracing::warn!(calls, "drained: calls were requeued or cancelled"),
             });
             Ok(ExitCode::SUCCESS)
         }
