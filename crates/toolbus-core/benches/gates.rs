@@ -123,7 +123,7 @@ fn senders(access: &PolicyHandle) -> Vec<(Envelope, Vec<String>)> {
 #[divan::bench(sample_count = 200, sample_size = 500)]
 fn gates_of_a_call(bencher: Bencher<'_, '_>) {
     let gates = Gates::new(access());
-    let senders = senders(gates.access());
+    let senders = senders(gates.policy());
     let arguments = Some(r#"{"to": "+57 300 111 2233", "text": "hello"}"#);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let sharer: Arc<str> = "ana".into();
@@ -131,7 +131,7 @@ fn gates_of_a_call(bencher: Bencher<'_, '_>) {
     let call = || {
         let number = next.fetch_add(1, Ordering::Relaxed);
         let (envelope, tools) = &senders[number % senders.len()];
-        let caller = gates.access().identify(None, envelope, "tool.invoke").unwrap();
+        let caller = gates.policy().identify(None, envelope, "tool.invoke").unwrap();
         let effective = gates.enter(&caller);
         let allowed =
             gates.resolve(&effective, &caller, ToolRef::named(&tools[number / senders.len() % tools.len()])).unwrap();
@@ -149,14 +149,14 @@ fn gates_of_a_call(bencher: Bencher<'_, '_>) {
 #[divan::bench(sample_count = 200, sample_size = 500)]
 fn gates_of_a_call_but_arguments(bencher: Bencher<'_, '_>) {
     let gates = Gates::new(access());
-    let senders = senders(gates.access());
+    let senders = senders(gates.policy());
     let arguments = json!({"to": "+57 300 111 2233"});
     let arguments = arguments.as_object().unwrap();
     let next = AtomicUsize::new(0);
     let call = || {
         let number = next.fetch_add(1, Ordering::Relaxed);
         let (envelope, tools) = &senders[number % senders.len()];
-        let caller = gates.access().identify(None, envelope, "tool.invoke").unwrap();
+        let caller = gates.policy().identify(None, envelope, "tool.invoke").unwrap();
         let effective = gates.enter(&caller);
         let allowed =
             gates.resolve(&effective, &caller, ToolRef::named(&tools[number / senders.len() % tools.len()])).unwrap();

@@ -121,7 +121,7 @@ fn cpu() -> Duration {
 
 /// CPU time of a call, in nanoseconds.
 async fn measure(dispatcher: &Dispatcher) -> f64 {
-    let caller = Arc::new(dispatcher.access().vouched(AgentName::parse("ana").ok(), "s".into()));
+    let caller = Arc::new(dispatcher.policy().vouched(AgentName::parse("ana").ok(), "s".into()));
     let began = cpu();
     for _ in 0..CALLS {
         let call = InnerCall {

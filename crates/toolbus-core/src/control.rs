@@ -192,7 +192,7 @@ impl ControlService {
             roles: about.roles.clone(),
             uptime_seconds: self.parts.dispatcher.clock().since(about.started).as_secs(),
             in_flight: self.parts.dispatcher.load().in_flight() as u64,
-            tools: self.parts.dispatcher.access().effective(&asked.caller).names().count() as u64,
+            tools: self.parts.dispatcher.policy().effective(&asked.caller).names().count() as u64,
         };
         ControlReply { persistent: false, ..ControlReply::new(message_type::PONG, &pong) }
     }
@@ -200,7 +200,7 @@ impl ControlService {
     /// Ends a session of the sender's; there is nothing to answer.
     fn end_session(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, ControlRefusal> {
         let session: Arc<str> = SessionEnd::parse(body(delivery)?)?.session_id.into();
-        self.parts.dispatcher.access().end_session(&asked.caller, &session);
+        self.parts.dispatcher.policy().end_session(&asked.caller, &session);
         self.parts.sessions.end_session(&asked.caller.owner, &session);
         Ok(None)
     }
@@ -215,14 +215,14 @@ impl ControlService {
             (None, topic::TOOL_PING) => Some(message_type::PING),
             (None, _) => Some(message_type::SESSION_END),
         };
-        let access = self.parts.dispatcher.access();
+        let policy = self.parts.dispatcher.policy();
         let user_id = delivery.properties.user_id.as_deref();
         if self.is_listening(delivery) {
-            let caller = Arc::new(access.sender(user_id, &envelope));
+            let caller = Arc::new(policy.sender(user_id, &envelope));
             let clock = self.parts.dispatcher.clock();
             return Ok(ControlRequest { envelope, caller, body: delivery.body.clone(), address: None, clock });
         }
-        let caller = access.identify(user_id, &envelope, &delivery.routing_key).ok_or(ControlRefusal::NotOurs)?;
+        let caller = policy.identify(user_id, &envelope, &delivery.routing_key).ok_or(ControlRefusal::NotOurs)?;
         match message_type::kind(&envelope.message_type, expected.unwrap_or_default()) {
             Kind::Request | Kind::Plain => {}
             Kind::Answer => return Err(ControlRefusal::NotOurs),

@@ -221,8 +221,8 @@ impl Dispatcher {
         bus: Arc<dyn Bus>,
     ) -> (ChangeNotifier<N>, NotifyHandle) {
         let parts = &self.parts;
-        let (name, access, callers) = (parts.settings.name.clone(), self.access().clone(), parts.callers.clone());
-        ChangeNotifier::new(source, name, access, bus, parts.settings.random, callers)
+        let (name, policy, callers) = (parts.settings.name.clone(), self.policy().clone(), parts.callers.clone());
+        ChangeNotifier::new(source, name, policy, bus, parts.settings.random, callers)
     }
 
     /// Tells the time.
@@ -266,8 +266,8 @@ impl Dispatcher {
 
     /// Who may use what.
     #[must_use]
-    pub fn access(&self) -> &PolicyHandle {
-        self.parts.gates.access()
+    pub fn policy(&self) -> &PolicyHandle {
+        self.parts.gates.policy()
     }
 
     /// Handles one delivery to its end: it is answered, dead-lettered, ignored or requeued, then acked or
@@ -278,7 +278,7 @@ impl Dispatcher {
         let span = parts.telemetry.arrived(&delivery, envelope.trace.as_ref());
         // 2. caller: before the body is read, because a sidecar leaves alone what is not its agent's
         let user_id = delivery.properties.user_id.as_deref();
-        let Some(caller) = self.access().identify(user_id, &envelope, &delivery.routing_key) else {
+        let Some(caller) = self.policy().identify(user_id, &envelope, &delivery.routing_key) else {
             delivery.settle.acknowledge().await;
             span.finished(&CallSummary::unanswered(self.clock().since(delivery.arrived)));
             return;

@@ -34,7 +34,7 @@ use crate::request::ToolRef;
 
 /// The gates that a call passes before it may run.
 pub struct Gates {
-    access: PolicyHandle,
+    policy: PolicyHandle,
     arguments: Arguments,
     rates: RateLimits,
     breakers: Breakers,
@@ -43,23 +43,23 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// Gates that keep what `access` says.
+    /// Gates that keep what `policy` says.
     #[must_use]
-    pub fn new(access: PolicyHandle) -> Self {
-        Self::with_clock(access, Clock::SYSTEM)
+    pub fn new(policy: PolicyHandle) -> Self {
+        Self::with_clock(policy, Clock::SYSTEM)
     }
 
     /// As [`Self::new`], by another clock.
     #[must_use]
-    pub fn with_clock(access: PolicyHandle, clock: Clock) -> Self {
+    pub fn with_clock(policy: PolicyHandle, clock: Clock) -> Self {
         let (arguments, rates) = (Arguments::new(clock), RateLimits::new(clock.now()));
-        Self { access, arguments, rates, breakers: Breakers::new(clock), resolver: Resolver::new(clock), clock }
+        Self { policy, arguments, rates, breakers: Breakers::new(clock), resolver: Resolver::new(clock), clock }
     }
 
     /// Who may use what.
     #[must_use]
-    pub const fn access(&self) -> &PolicyHandle {
-        &self.access
+    pub const fn policy(&self) -> &PolicyHandle {
+        &self.policy
     }
 
     /// Which tools and servers get no calls for now, because they fail again and again.
@@ -71,8 +71,8 @@ impl Gates {
     /// What the caller may use from here on until its call ends.
     #[must_use]
     pub fn enter(&self, caller: &Caller) -> EffectiveTools {
-        let mut effective = self.access.effective(caller);
-        self.access.begin_session(caller, &mut effective);
+        let mut effective = self.policy.effective(caller);
+        self.policy.begin_session(caller, &mut effective);
         effective
     }
 
@@ -103,8 +103,8 @@ impl Gates {
         allowed: AllowedTool<'_>,
         asked: ToolRef<'_>,
     ) -> Result<(), ToolFailure> {
-        if self.access.is_off(caller, &allowed.tool.descriptor) {
-            return Err(self.resolver.not_found(&self.access.effective(caller), asked));
+        if self.policy.is_off(caller, &allowed.tool.descriptor) {
+            return Err(self.resolver.not_found(&self.policy.effective(caller), asked));
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ pub trait NotificationSource: Send + Sync + 'static {
 pub struct ChangeNotifier<N> {
     source: Arc<N>,
     name: String,
-    access: PolicyHandle,
+    policy: PolicyHandle,
     bus: Arc<dyn Bus>,
     random: Random,
     callers: RecentCallers,
@@ -69,7 +69,7 @@ pub struct ChangeNotifier<N> {
 /// Has a [`ChangeNotifier`] send an agent everything. Cheap to clone.
 #[derive(Clone)]
 pub struct NotifyHandle {
-    access: PolicyHandle,
+    policy: PolicyHandle,
     requests: mpsc::Sender<NotifyRequest>,
 }
 
@@ -93,7 +93,7 @@ impl NotifyHandle {
     /// Sends an agent everything, and returns when that was tried. From now on the agent is notified of changes.
     pub async fn notify(&self, caller: &Caller) {
         let Some(agent) = &caller.agent else { return };
-        let effective = self.access.effective(caller);
+        let effective = self.policy.effective(caller);
         let catalogue = effective.is_everybody().then(|| Arc::clone(effective.catalogue()));
         let (tried, wait) = oneshot::channel();
         if self.requests.send(NotifyRequest { agent: agent.clone(), catalogue, tried }).await.is_ok() {
@@ -107,23 +107,23 @@ impl<N: NotificationSource> ChangeNotifier<N> {
     pub(crate) fn new(
         source: N,
         name: String,
-        access: PolicyHandle,
+        policy: PolicyHandle,
         bus: Arc<dyn Bus>,
         random: Random,
         callers: RecentCallers,
     ) -> (Self, NotifyHandle) {
         let known = match source.notifies_at_start() {
             true => HashMap::new(),
-            false => access.configured_agents().into_iter().map(|agent| (agent.clone(), of(&access, agent))).collect(),
+            false => policy.configured_agents().into_iter().map(|agent| (agent.clone(), of(&policy, agent))).collect(),
         };
         let (sender, requests) = mpsc::channel(MAX_ASKING);
-        let handle = NotifyHandle { access: access.clone(), requests: sender };
-        (Self { source: Arc::new(source), name, access, bus, random, callers, known, requests }, handle)
+        let handle = NotifyHandle { policy: policy.clone(), requests: sender };
+        (Self { source: Arc::new(source), name, policy, bus, random, callers, known, requests }, handle)
     }
 
     /// Notifies every agent for which something changes, until dropped.
     pub async fn run(mut self) {
-        let mut changes = self.access.changes();
+        let mut changes = self.policy.changes();
         // Every agent is compared once: for what it gets at the start, and for changes since this was made.
         let clock = self.callers.clock;
         let mut due = Some(clock.now());
@@ -154,7 +154,7 @@ impl<N: NotificationSource> ChangeNotifier<N> {
 
     /// Notifies every agent for which something has changed; returns when to try again, if that would help.
     async fn notify_changed(&mut self) -> Option<Instant> {
-        let mut agents = self.access.configured_agents();
+        let mut agents = self.policy.configured_agents();
         agents.extend(self.callers.lately());
         if !self.source.notifies_at_start() {
             for (agent, first) in self.callers.take_firsts() {
@@ -221,7 +221,7 @@ impl<N: NotificationSource> ChangeNotifier<N> {
     async fn notify_one(&self, agent: AgentName, before: Option<EffectiveTools>) -> Sent {
         // Comparing the sets of many agents takes a while; other tasks run meanwhile.
         tokio::task::yield_now().await;
-        let now = of(&self.access, agent.clone());
+        let now = of(&self.policy, agent.clone());
         let mut failure = None;
         if let Some(topic) = self.source.topic(&agent) {
             // Thousands of definitions are compared and hashed, beside the threads that calls run on.
@@ -257,8 +257,8 @@ impl<N: NotificationSource> ChangeNotifier<N> {
 }
 
 /// What an agent has without a binding, and with its own profile.
-fn of(access: &PolicyHandle, agent: AgentName) -> EffectiveTools {
-    access.effective(&Caller::agent(agent))
+fn of(policy: &PolicyHandle, agent: AgentName) -> EffectiveTools {
+    policy.effective(&Caller::agent(agent))
 }
 
 /// `tool.meta.tools.{agent}`: the names of the tools that an agent may use. An agent lists them by `tool.list`; it is

@@ -32,15 +32,15 @@ pub const GUIDE: &str = include_str!("model_tools/guide.md");
 /// use.
 #[must_use]
 pub fn tools(
-    access: &PolicyHandle,
+    policy: &PolicyHandle,
     servers: Arc<dyn ServerControl>,
     invoker: Arc<dyn Invoker>,
     registrar: Option<Arc<Registrar>>,
 ) -> Vec<Tool> {
     let mut tools = vec![
-        list::list(access.clone(), Arc::clone(&servers)),
-        list::details(access.clone(), servers),
-        invoke::tool(access.clone(), invoker),
+        list::list(policy.clone(), Arc::clone(&servers)),
+        list::details(policy.clone(), servers),
+        invoke::tool(policy.clone(), invoker),
     ];
     if let Some(registrar) = registrar {
         tools.extend([register::register(Arc::clone(&registrar)), register::unregister(registrar)]);

@@ -108,7 +108,7 @@ pub trait Resources: Send + Sync + 'static {
 
 /// The tools of this daemon, by its policy.
 pub struct Local {
-    access: PolicyHandle,
+    policy: PolicyHandle,
     invoker: Arc<dyn Invoker>,
     sessions: SessionSets,
     resources: Option<Arc<dyn Resources>>,
@@ -119,12 +119,12 @@ impl Local {
     /// Puts the parts together. `sessions` are ended with those of clients.
     #[must_use]
     pub fn new(
-        access: PolicyHandle,
+        policy: PolicyHandle,
         invoker: Arc<dyn Invoker>,
         sessions: SessionSets,
         resources: Option<Arc<dyn Resources>>,
     ) -> Self {
-        Self { access, invoker, sessions, resources, short_lists: None }
+        Self { policy, invoker, sessions, resources, short_lists: None }
     }
 
     /// The same, with short lists for clients that have many tools.
@@ -149,23 +149,23 @@ impl Local {
 
 impl Backend for Local {
     fn caller(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller {
-        let caller = self.access.vouched(agent, Arc::clone(&session));
+        let caller = self.policy.vouched(agent, Arc::clone(&session));
         // Requests that stand alone share a session that never ends: each of them has the tool sets that are bound now.
-        self.access.end_session(&caller, &session);
+        self.policy.end_session(&caller, &session);
         caller
     }
 
     fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<CallerListing, Unavailable>> {
-        let effective = self.access.effective(caller);
+        let effective = self.policy.effective(caller);
         ready(Ok(CallerListing { tools: self.listed(caller, &effective) })).boxed()
     }
 
     fn documents<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {
-        ready(Ok(self.documents_for(&self.access.effective(caller)))).boxed()
+        ready(Ok(self.documents_for(&self.policy.effective(caller)))).boxed()
     }
 
     fn fingerprints<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, (u64, u64)> {
-        let effective = self.access.effective(caller);
+        let effective = self.policy.effective(caller);
         let mut texts = DefaultHasher::new();
         for document in self.documents_for(&effective) {
             (document.uri, document.text).hash(&mut texts);
@@ -183,13 +183,13 @@ impl Backend for Local {
     }
 
     fn tool(&self, caller: &Caller, name: &str) -> Option<Arc<str>> {
-        let effective = self.access.effective(caller);
+        let effective = self.policy.effective(caller);
         effective.get(name).map(|allowed| Arc::clone(&allowed.tool.descriptor.name))
     }
 
     /// A tool of that name from elsewhere reads no entries.
     fn has_entries(&self, caller: &Caller) -> bool {
-        let effective = self.access.effective(caller);
+        let effective = self.policy.effective(caller);
         effective.get(READER).is_some_and(|allowed| &*allowed.tool.descriptor.source == READER_SOURCE)
     }
 
@@ -218,12 +218,12 @@ impl Backend for Local {
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
-        self.access.changes()
+        self.policy.changes()
     }
 
     fn end_session(&self, caller: &Caller) {
         if let Some(session) = &caller.session {
-            self.access.end_session(caller, session);
+            self.policy.end_session(caller, session);
             self.sessions.end_session(&caller.owner, session);
         }
     }

@@ -197,7 +197,7 @@ impl Executor for Schedule {
         let task = Task { tool: scheduled, ..tools.task(&agent, arguments).await? };
         let now = tools.now();
         // Replacing a task ends it.
-        let may_replace = tools.gates.access().effective(&call.caller).get(CANCEL).is_some();
+        let may_replace = tools.gates.policy().effective(&call.caller).get(CANCEL).is_some();
         let (next, max_tasks) = (task.next, tools.config.max_tasks);
         let share = call.caller.share();
         let changed = tools.tasks.update(&share, |tasks| {
@@ -307,11 +307,11 @@ impl ScheduleTools {
             return Err(ToolFailure::invalid(text));
         }
         let binding = call.caller.binding.clone();
-        let access = self.gates.access();
-        let now = access.effective(&call.caller);
+        let policy = self.gates.policy();
+        let now = policy.effective(&call.caller);
         self.gates.resolve(&now, &call.caller, ToolRef::named(&name)).map_err(of_tool)?;
-        let later = Caller { profile: Some(PROFILE.into()), binding, ..access.agent(agent.clone()) };
-        let effective = access.effective(&later);
+        let later = Caller { profile: Some(PROFILE.into()), binding, ..policy.agent(agent.clone()) };
+        let effective = policy.effective(&later);
         let allowed = self.gates.resolve(&effective, &later, ToolRef::named(&name)).map_err(of_tool)?;
         if *allowed.tool.descriptor.source == *SOURCE {
             return Err(invalid("tool", &name, "cannot be scheduled: a schedule makes no schedules"));

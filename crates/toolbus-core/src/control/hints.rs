@@ -39,12 +39,12 @@ impl ControlService {
         }
         let mut caller = Caller::clone(&asked.caller);
         caller.session = request.session_id.filter(|session| !session.is_empty()).map(Into::into);
-        let access = self.parts.dispatcher.access();
-        let effective = access.effective(&caller);
+        let policy = self.parts.dispatcher.policy();
+        let effective = policy.effective(&caller);
         self.parts.dispatcher.topic_rate(&effective, topic::TOOL_HINTS)?;
         let work = move || ToolHintsResponse { hints: hints.hints(&caller, &effective, &text) };
         let (response, _turn) =
-            access.turns().run(asked.sharer(), delivery.body.len(), asked.deadline(HINT_TIME), work).await?;
+            policy.turns().run(asked.sharer(), delivery.body.len(), asked.deadline(HINT_TIME), work).await?;
         let reply = ControlReply::new(message_type::TOOL_HINTS_RESPONSE, &response);
         Ok(Some(ControlReply { persistent: false, ..reply }))
     }

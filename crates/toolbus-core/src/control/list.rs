@@ -56,13 +56,13 @@ impl ControlService {
         caller.profile = agreed("profile", caller.profile, request.profile.clone(), is_same_name)?;
         caller.binding = agreed("binding", caller.binding, request.binding.clone(), str::eq)?;
         caller.session = request.session_id.clone().filter(|session| !session.is_empty()).map(Arc::from);
-        let access = self.parts.dispatcher.access();
-        let effective = access.effective(&caller);
+        let policy = self.parts.dispatcher.policy();
+        let effective = policy.effective(&caller);
         self.parts.dispatcher.topic_rate(&effective, topic::TOOL_LIST)?;
         let control = self.clone();
         let work = move || control.listed(&caller, &effective, &request);
         let (said, turn) =
-            access.turns().run(asked.sharer(), delivery.body.len(), asked.deadline(LIST_TIME), work).await?;
+            policy.turns().run(asked.sharer(), delivery.body.len(), asked.deadline(LIST_TIME), work).await?;
         Ok(Some(said?.in_turn(turn)))
     }
 

@@ -154,16 +154,16 @@ impl Dispatcher {
             Lookup::Name | Lookup::AnyServer => now + call.deadline.saturating_duration_since(now) / 2,
         };
         let arrival = self.parts.arrivals.expect(wanted, &effective, latest);
-        let access = self.access();
+        let policy = self.policy();
         // The registry has tools before the catalogue does, and `expect` leaves out servers whose tools are registered.
-        let is_latest = access.has_latest(&effective);
+        let is_latest = policy.has_latest(&effective);
         if arrival.is_none() && is_latest {
             drop(arrival);
             return Ok(effective);
         }
         let _waiting = self.parts.permits.wait(effective.gate(), call.request.sharer(), call.body_size)?;
         if !is_latest {
-            access.catch_up().await;
+            policy.catch_up().await;
             let refreshed = gates.enter(&request.caller);
             if arrival.is_none() || find(&refreshed, wanted).is_some() {
                 return Ok(refreshed);
@@ -177,7 +177,7 @@ impl Dispatcher {
                 () = arrival => {}
             }
         }
-        access.catch_up().await;
+        policy.catch_up().await;
         Ok(gates.enter(&request.caller))
     }
 

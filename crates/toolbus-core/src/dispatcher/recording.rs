@@ -97,7 +97,7 @@ impl Dispatcher {
 
     /// The tool of a call, as far as that is known before it is resolved.
     fn wanted(&self, call: &Call) -> Option<Arc<ToolDescriptor>> {
-        let effective = self.access().effective(&call.request.caller);
+        let effective = self.policy().effective(&call.request.caller);
         find(&effective, call.request.wanted()).map(|allowed| Arc::clone(&allowed.tool.descriptor))
     }
 

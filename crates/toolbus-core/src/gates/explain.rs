@@ -74,7 +74,7 @@ impl Gates {
     }
 
     fn walk(&self, caller: &Caller, name: &str, arguments: Option<&str>, steps: &mut Vec<ExplainedStep>) {
-        let effective = self.access.effective(caller);
+        let effective = self.policy.effective(caller);
         let profile = effective.profile();
         let count = effective.names().count();
         steps.push(pass(

@@ -223,11 +223,11 @@ impl PolicyHandle {
         if self.is_made_from_latest(&self.current()) {
             return;
         }
-        let access = self.clone();
+        let handle = self.clone();
         let refreshed = tokio::task::spawn_blocking(move || {
-            access.try_change(|current, registry| {
+            handle.try_change(|current, registry| {
                 // Another change may have brought the tools while this one waited.
-                if access.is_made_from_latest(current) {
+                if handle.is_made_from_latest(current) {
                     return Err(UpToDate);
                 }
                 Ok(current.refreshed(registry))
@@ -245,8 +245,8 @@ impl PolicyHandle {
         let mut changes = self.shared.registry.changes();
         loop {
             // Not on a thread that calls run on.
-            let access = self.clone();
-            if tokio::task::spawn_blocking(move || access.refresh()).await.is_err() || changes.changed().await.is_err()
+            let handle = self.clone();
+            if tokio::task::spawn_blocking(move || handle.refresh()).await.is_err() || changes.changed().await.is_err()
             {
                 return;
             }

@@ -48,7 +48,7 @@ async fn calls_of_a_tool_that_failed_five_times_are_refused_until_a_trial_succee
     trip(&world, "fail_five").await;
     let refused = world.answer(message("fail_five", 5)).await;
     assert_eq!((told(&refused), world.runs()), (("not_started", true, Some(5_000)), FAILURES));
-    let caller = world.dispatcher.access().vouched(None, "s".into());
+    let caller = world.dispatcher.policy().vouched(None, "s".into());
     let of_client = InnerCall {
         origin: InnerOrigin::McpClient,
         caller: caller.into(),
@@ -102,7 +102,7 @@ async fn a_refused_call_uses_up_no_rate_and_explain_says_that_it_would_be_refuse
     let rates = RateRules::new(vec![RateRule::new(pattern, Rate::new(0.01, 1).unwrap())]).unwrap().into();
     let agents = [(AgentName::parse("ana").unwrap(), AgentPolicy { rates, ..AgentPolicy::default() })].into();
     let policy = Policy { agents, ..Policy::default() };
-    let access = world.dispatcher.access();
+    let access = world.dispatcher.policy();
     access.replace(Identity::default(), policy, |_| Ok::<_, std::convert::Infallible>(())).unwrap();
 
     assert_eq!(told(&world.answer(message("fail_five", 5)).await), ("not_started", true, Some(5_000)));

@@ -17,7 +17,7 @@ use toolbus_core::Clock;
 
 /// A call of an MCP client.
 fn call(world: &World, tool: &str, session: &str) -> InnerCall {
-    let caller = world.dispatcher.access().vouched(AgentName::parse("ana").ok(), session.into());
+    let caller = world.dispatcher.policy().vouched(AgentName::parse("ana").ok(), session.into());
     InnerCall {
         idempotency_key: None,
         origin: InnerOrigin::McpClient,
@@ -58,7 +58,7 @@ async fn a_caller_whom_somebody_else_has_found_out_is_verified() {
     let caller = call(&world, "echo", "s").caller;
     assert!(caller.verified);
     assert_eq!((&*caller.owner, caller.session.as_deref()), ("ana", Some("s")));
-    let nobody = world.dispatcher.access().vouched(None, "s".into());
+    let nobody = world.dispatcher.policy().vouched(None, "s".into());
     assert!(!nobody.verified && nobody.agent.is_none());
 }
 

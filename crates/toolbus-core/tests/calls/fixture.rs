@@ -295,8 +295,8 @@ impl World {
     /// Registers one more tool, which does what its name begins with.
     pub(crate) fn register_as(&self, descriptor: ToolDescriptor) {
         let scripted = Scripted { runs: Arc::clone(&self.runs), go_on: Arc::clone(&self.go_on) };
-        self.dispatcher.access().registry().register(Tool::new(descriptor, scripted)).unwrap();
-        self.dispatcher.access().refresh();
+        self.dispatcher.policy().registry().register(Tool::new(descriptor, scripted)).unwrap();
+        self.dispatcher.policy().refresh();
     }
 
     pub(crate) fn runs(&self) -> usize {

@@ -19,7 +19,7 @@ type Ended = Result<ToolOutput, ToolFailure>;
 
 /// A call of ana's client with a key.
 fn keyed(world: &World, tool: &str, arguments: &Value) -> InnerCall {
-    let caller = world.dispatcher.access().vouched(toolbus_core::caller::AgentName::parse("ana").ok(), "s".into());
+    let caller = world.dispatcher.policy().vouched(toolbus_core::caller::AgentName::parse("ana").ok(), "s".into());
     InnerCall {
         origin: InnerOrigin::McpClient,
         caller: caller.into(),

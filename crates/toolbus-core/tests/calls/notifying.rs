@@ -60,7 +60,7 @@ fn world() -> (World, NotifyHandle) {
 }
 
 fn add_tool(world: &World, name: &str) {
-    let access = world.dispatcher.access();
+    let access = world.dispatcher.policy();
     access.registry().register(Tool::new(ToolDescriptor::new(name, "test", "local"), Says)).unwrap();
     access.refresh();
 }
@@ -165,8 +165,8 @@ async fn names_of_tools_are_told_when_they_change_and_not_before() {
     a_minute().await;
     assert_eq!(told(&world, "tool.meta.tools.ana"), [] as [Value; 0]);
     add_tool(&world, "one");
-    world.dispatcher.access().registry().unregister("pay");
-    world.dispatcher.access().refresh();
+    world.dispatcher.policy().registry().unregister("pay");
+    world.dispatcher.policy().refresh();
     a_minute().await;
     let all = told(&world, "tool.meta.tools.ana");
     let [changed] = &*all else { panic!("{all:?}") };
@@ -196,7 +196,7 @@ async fn changes_are_told_relative_to_what_the_agent_listed_last() {
 #[tokio::test(start_paused = true)]
 async fn a_list_names_the_tools_whose_descriptions_its_format_cuts() {
     let world = World::new();
-    let access = world.dispatcher.access();
+    let access = world.dispatcher.policy();
     let long = ToolDescriptor { description: "x".repeat(1025), ..ToolDescriptor::new("long", "test", "local") };
     access.registry().register(Tool::new(long, Says)).unwrap();
     access.refresh();
@@ -211,7 +211,7 @@ async fn a_list_is_the_same_text_after_servers_have_come_back_in_another_order()
     let world = World::new();
     let publish = |source: &str, names: &[&str]| {
         let tool = |name: &&str| Tool::new(ToolDescriptor::new(*name, source, "mcp"), Says);
-        let access = world.dispatcher.access();
+        let access = world.dispatcher.policy();
         access.registry().publish(Rank::Configured, &source.into(), names.iter().map(tool).collect()).unwrap();
         access.refresh();
     };

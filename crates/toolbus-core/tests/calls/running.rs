@@ -295,7 +295,7 @@ impl Executor for Arrived {
 
 fn arrive(world: &World) {
     let tool = Tool::new(ToolDescriptor::new("arrived", "mcp:a", "mcp"), Arrived);
-    world.dispatcher.access().registry().publish(Rank::Configured, &"mcp:a".into(), vec![tool]).unwrap();
+    world.dispatcher.policy().registry().publish(Rank::Configured, &"mcp:a".into(), vec![tool]).unwrap();
 }
 
 #[tokio::test]
@@ -320,7 +320,7 @@ async fn calls_that_waited_for_one_server_have_one_catalogue_made() {
     while world.load.waiting() < waiting.len() {
         tokio::task::yield_now().await;
     }
-    let catalogues = world.dispatcher.access().changes();
+    let catalogues = world.dispatcher.policy().changes();
     let before = *catalogues.borrow();
     arrive(&world);
     hanging.0.notify_waiters();

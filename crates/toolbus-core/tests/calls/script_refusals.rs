@@ -42,7 +42,7 @@ async fn dead_reason(world: &World, message: Message) -> String {
 fn world_for(ana: AgentPolicy) -> World {
     let world = world();
     let policy = Policy { agents: [(AgentName::parse("ana").unwrap(), ana)].into(), ..Policy::default() };
-    let replaced = world.dispatcher.access().replace(Identity::default(), policy, |_| Ok::<_, ()>(()));
+    let replaced = world.dispatcher.policy().replace(Identity::default(), policy, |_| Ok::<_, ()>(()));
     assert_eq!(replaced, Ok(()));
     world
 }

@@ -78,7 +78,7 @@ pub(crate) fn add_python(world: &World) {
         ..ToolDescriptor::new(TOOL, "script", "script")
     };
     let python = Python { runs: Arc::clone(&world.runs), go_on: Arc::clone(&world.go_on) };
-    let access = world.dispatcher.access();
+    let access = world.dispatcher.policy();
     access.registry().register(Tool::new(descriptor, python)).unwrap();
     access.refresh();
 }

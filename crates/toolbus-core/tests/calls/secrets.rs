@@ -41,8 +41,8 @@ fn world() -> World {
     redactor.configure([Secret::new(SECRET)]);
     let world = World::with(|settings| settings.redactor = redactor);
     let descriptor = ToolDescriptor { effect: Effect::ReadOnly, ..ToolDescriptor::new("leak", "test", "local") };
-    world.dispatcher.access().registry().register(Tool::new(descriptor, Leak)).unwrap();
-    world.dispatcher.access().refresh();
+    world.dispatcher.policy().registry().register(Tool::new(descriptor, Leak)).unwrap();
+    world.dispatcher.policy().refresh();
     world
 }
 

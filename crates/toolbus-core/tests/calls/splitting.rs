@@ -67,8 +67,8 @@ fn reading(shelf: &Arc<Shelf>) -> World {
 }
 
 fn add(world: &World, descriptor: ToolDescriptor, output: ToolOutput) {
-    world.dispatcher.access().registry().register(Tool::new(descriptor, Fixed(output))).unwrap();
-    world.dispatcher.access().refresh();
+    world.dispatcher.policy().registry().register(Tool::new(descriptor, Fixed(output))).unwrap();
+    world.dispatcher.policy().refresh();
 }
 
 fn echo(text: &str) -> Message {
@@ -84,7 +84,7 @@ fn inner(world: &World, origin: InnerOrigin, key: Option<&str>) -> InnerCall {
     InnerCall {
         idempotency_key: key.map(Into::into),
         origin,
-        caller: Arc::new(world.dispatcher.access().vouched(AgentName::parse("ana").ok(), "s".into())),
+        caller: Arc::new(world.dispatcher.policy().vouched(AgentName::parse("ana").ok(), "s".into())),
         call_id: "call_1".into(),
         server: None,
         tool: "echo".to_owned(),
@@ -312,8 +312,8 @@ async fn only_a_result_that_would_be_split_has_room_above_the_limits_of_executor
     let shelf: Arc<Shelf> = Arc::default();
     let world = reading(&shelf);
     let descriptor = ToolDescriptor::new("has_room", "test", "local");
-    world.dispatcher.access().registry().register(Tool::new(descriptor, HasRoom)).unwrap();
-    world.dispatcher.access().refresh();
+    world.dispatcher.policy().registry().register(Tool::new(descriptor, HasRoom)).unwrap();
+    world.dispatcher.policy().refresh();
     assert_eq!(content(&world, call("has_room", json!({}))).await, "room");
     let of = async |origin| {
         let inner = InnerCall { tool: "has_room".to_owned(), arguments: None, ..inner(&world, origin, None) };

@@ -33,7 +33,7 @@ const PROVIDER: &str = "mcp";
 
 /// Answers what agents ask about servers: with what the asking agent may use, and with an error rather than not at all.
 pub struct ManageHandler {
-    access: PolicyHandle,
+    policy: PolicyHandle,
     servers: Arc<dyn ServerControl>,
     invoker: Arc<dyn Invoker>,
     waiting: WaitLimits,
@@ -42,16 +42,16 @@ pub struct ManageHandler {
 }
 
 impl ManageHandler {
-    /// Answers from `access` and `servers`; what changes something is a call through `invoker`. With `ignores_unknown`,
+    /// Answers from `policy` and `servers`; what changes something is a call through `invoker`. With `ignores_unknown`,
     /// requests for servers that the caller does not have are not answered.
     #[must_use]
     pub fn new(
-        access: PolicyHandle,
+        policy: PolicyHandle,
         servers: Arc<dyn ServerControl>,
         invoker: Arc<dyn Invoker>,
         ignores_unknown: bool,
     ) -> Self {
-        Self { access, servers, invoker, waiting: WaitLimits::default(), ignores_unknown }
+        Self { policy, servers, invoker, waiting: WaitLimits::default(), ignores_unknown }
     }
 
     /// Whether the request may be meant for another bridge.
@@ -61,7 +61,7 @@ impl ManageHandler {
         }
         // A caller that may register servers here has its request handled here.
         if request.envelope.message_type.eq_ignore_ascii_case(types::MCP_REGISTER_SERVER_REQUEST) {
-            return self.access.effective(&request.caller).get(REGISTER).is_none();
+            return self.policy.effective(&request.caller).get(REGISTER).is_none();
         }
         let server = McpEchoed::parse(&request.body).unwrap_or_default().server_name;
         let effective = self.awaited(request, &server).await;
@@ -71,9 +71,9 @@ impl ManageHandler {
     /// What the sender may use, when the tools of this server are known; of a sender that has others of its requests
     /// wait for servers, what it may use now.
     async fn awaited(&self, request: &ControlRequest, server: &str) -> EffectiveTools {
-        let effective = self.access.effective(&request.caller);
+        let effective = self.policy.effective(&request.caller);
         let Some(_turn) = self.waiting.take(effective.section_name()) else { return effective };
-        awaited(&self.access, &*self.servers, &request.caller, server, request.deadline(MANAGE_TIME)).await
+        awaited(&self.policy, &*self.servers, &request.caller, server, request.deadline(MANAGE_TIME)).await
     }
 
     async fn details(&self, request: &ControlRequest) -> ControlReply {
@@ -91,7 +91,7 @@ impl ManageHandler {
                 details_said(&failed(server, error.to_owned()))
             })
         };
-        let turns = self.access.turns();
+        let turns = self.policy.turns();
         match turns.run(request.sharer(), request.body.len(), request.deadline(MANAGE_TIME), work).await {
             Ok((said, turn)) => said.in_turn(turn),
             Err(failure) => details_said(&failed(name, failure.message)),
@@ -101,12 +101,12 @@ impl ManageHandler {
     /// Calls a management tool for the sender of a request, as if the sender had called it.
     async fn call(&self, request: &ControlRequest, call: ManagedCall) -> ControlReply {
         // A request may hold secrets, which are nothing for a tool that merely has the name.
-        let known = self.access.registry().snapshot();
+        let known = self.policy.registry().snapshot();
         if known.get(call.tool).is_none_or(|tool| *tool.descriptor.source != *SOURCE) {
             let text = format!("Tool '{}' is not registered: registration is off.", call.tool);
             return call.said(Err(ToolFailure::new(Cause::UnknownTool, text)));
         }
-        let Some(_turn) = self.waiting.take(self.access.effective(&request.caller).section_name()) else {
+        let Some(_turn) = self.waiting.take(self.policy.effective(&request.caller).section_name()) else {
             let text = "Others of your requests about servers are still under way. Try again when they have ended.";
             return call.said(Err(ToolFailure::new(Cause::Overloaded, text)));
         };

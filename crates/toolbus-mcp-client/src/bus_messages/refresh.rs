@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Publishes the agent's index again, and has its servers list their tools. Changes follow as further messages.
 pub struct RefreshHandler {
-    access: PolicyHandle,
+    policy: PolicyHandle,
     notify: NotifyHandle,
     servers: Arc<dyn ServerControl>,
     asked: Mutex<Pauses>,
@@ -33,21 +33,21 @@ pub struct RefreshHandler {
 struct Pauses(BTreeMap<ServerName, Instant>);
 
 impl RefreshHandler {
-    /// Informs agents through `notify`, and those of `servers` asked whose tools they could use by `access`. Who asked
+    /// Informs agents through `notify`, and those of `servers` asked whose tools they could use by `policy`. Who asked
     /// is remembered in `remembered`.
     #[must_use]
     pub fn new(
-        access: PolicyHandle,
+        policy: PolicyHandle,
         notify: NotifyHandle,
         servers: Arc<dyn ServerControl>,
         remembered: RememberedAgents,
     ) -> Self {
-        Self { access, notify, servers, asked: Mutex::default(), remembered }
+        Self { policy, notify, servers, asked: Mutex::default(), remembered }
     }
 
     /// Notifies every remembered agent that has no section in the configuration.
     pub async fn tell_again(&self) {
-        let configured = self.access.configured_agents();
+        let configured = self.policy.configured_agents();
         let agents = self.remembered.agents().await.into_iter().filter(|agent| !configured.contains(agent));
         let tell = async |agent| self.notify.notify(&Caller { has_section: false, ..Caller::agent(agent) }).await;
         join_all(agents.map(tell)).await;
@@ -57,7 +57,7 @@ impl RefreshHandler {
     async fn remember(&self, caller: &Caller) {
         if let Some(agent) = &caller.agent
             && !caller.has_section
-            && !self.servers.within_reach(&self.access.effective(caller)).is_empty()
+            && !self.servers.within_reach(&self.policy.effective(caller)).is_empty()
         {
             self.remembered.note(agent).await;
         }
@@ -65,7 +65,7 @@ impl RefreshHandler {
 
     /// Asks one server, or all, as far as the caller could use their tools and they were not asked just now.
     fn ask(&self, caller: &Caller, server: Option<&str>) {
-        let mut servers = self.servers.within_reach(&self.access.effective(caller));
+        let mut servers = self.servers.within_reach(&self.policy.effective(caller));
         if let Some(server) = server {
             let Ok(server) = ServerName::parse(server) else { return };
             servers.retain(|known| *known == server);

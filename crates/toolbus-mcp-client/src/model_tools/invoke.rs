@@ -16,7 +16,7 @@ use super::descriptor;
 const MAX_FIELDS: usize = 20;
 
 /// The tool `mcp_invoke_tool {server_name, tool_name, arguments}`.
-pub(super) fn tool(access: PolicyHandle, invoker: Arc<dyn Invoker>) -> Tool {
+pub(super) fn tool(policy: PolicyHandle, invoker: Arc<dyn Invoker>) -> Tool {
     let description = "Calls a tool of an MCP server. Call mcp_get_service_details first for what the tool takes.";
     let parameters = json!({
         "type": "object",
@@ -32,11 +32,11 @@ pub(super) fn tool(access: PolicyHandle, invoker: Arc<dyn Invoker>) -> Tool {
         "required": ["server_name", "tool_name"],
     });
     let descriptor = ToolDescriptor { delegates: true, ..descriptor(super::INVOKE, description, parameters) };
-    Tool::new(descriptor, Invoke { access, invoker })
+    Tool::new(descriptor, Invoke { policy, invoker })
 }
 
 struct Invoke {
-    access: PolicyHandle,
+    policy: PolicyHandle,
     invoker: Arc<dyn Invoker>,
 }
 
@@ -47,7 +47,7 @@ impl Executor for Invoke {
         args.only(&[SERVER, TOOL, ARGUMENTS], "Pass what the inner tool takes nested inside 'arguments'.")?;
         let arguments = inner_arguments(args)?;
         if arguments.is_none() {
-            needs_nothing(&self.access.effective(&call.caller), server, tool)?;
+            needs_nothing(&self.policy.effective(&call.caller), server, tool)?;
         }
         let inner = InnerCall {
             origin: InnerOrigin::Tool,

@@ -26,17 +26,17 @@ const STARTS_ON_FIRST_USE: &str =
 const MAX_DETAILS: usize = 1024 * 1024;
 
 /// The tool `mcp_list_services {}`.
-pub(super) fn list(access: PolicyHandle, servers: Arc<dyn ServerControl>) -> Tool {
+pub(super) fn list(policy: PolicyHandle, servers: Arc<dyn ServerControl>) -> Tool {
     let description = "Lists the MCP servers that you can use, each with the names of its tools. Call \
                        mcp_get_service_details for what a server's tools take.";
     let parameters = json!({"type": "object", "properties": {}});
     let descriptor =
         ToolDescriptor { effect: Effect::ReadOnly, ..descriptor("mcp_list_services", description, parameters) };
-    Tool::new(descriptor, ListServers { access, servers })
+    Tool::new(descriptor, ListServers { policy, servers })
 }
 
 /// The tool `mcp_get_service_details {server_name, tool_name?}`.
-pub(super) fn details(access: PolicyHandle, servers: Arc<dyn ServerControl>) -> Tool {
+pub(super) fn details(policy: PolicyHandle, servers: Arc<dyn ServerControl>) -> Tool {
     let description = "Describes the tools of an MCP server: what each does and the JSON Schema of its arguments. Call \
                        it before mcp_invoke_tool.";
     let parameters = json!({
@@ -49,28 +49,28 @@ pub(super) fn details(access: PolicyHandle, servers: Arc<dyn ServerControl>) -> 
     });
     let descriptor =
         ToolDescriptor { effect: Effect::ReadOnly, ..descriptor("mcp_get_service_details", description, parameters) };
-    Tool::new(descriptor, Details { access, servers })
+    Tool::new(descriptor, Details { policy, servers })
 }
 
 struct ListServers {
-    access: PolicyHandle,
+    policy: PolicyHandle,
     servers: Arc<dyn ServerControl>,
 }
 
 struct Details {
-    access: PolicyHandle,
+    policy: PolicyHandle,
     servers: Arc<dyn ServerControl>,
 }
 
 impl Executor for ListServers {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let effective = self.access.effective(&call.caller);
+        let effective = self.policy.effective(&call.caller);
         let servers = Arc::clone(&self.servers);
         let list = move || {
             let all = summaries(&effective, &*servers);
             as_json(&all.values().collect::<Vec<_>>())
         };
-        in_turn(&self.access, &call, list).await
+        in_turn(&self.policy, &call, list).await
     }
 }
 
@@ -78,18 +78,18 @@ impl Executor for Details {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let args = Args(&call.arguments);
         let (name, tool) = (args.required(SERVER)?.to_owned(), args.text(TOOL)?.map(str::to_owned));
-        let effective = awaited(&self.access, &*self.servers, &call.caller, &name, call.deadline).await;
-        in_turn(&self.access, &call, move || described(&effective, &name, tool.as_deref())).await
+        let effective = awaited(&self.policy, &*self.servers, &call.caller, &name, call.deadline).await;
+        in_turn(&self.policy, &call, move || described(&effective, &name, tool.as_deref())).await
     }
 }
 
 /// Does what takes long for thousands of tools, beside the threads that calls run on.
 async fn in_turn(
-    access: &PolicyHandle,
+    policy: &PolicyHandle,
     call: &ToolCall,
     work: impl FnOnce() -> Result<ToolOutput, ToolFailure> + Send + 'static,
 ) -> Result<ToolOutput, ToolFailure> {
-    let (output, _turn) = access.turns().run(call.caller.sharer(""), 0, call.deadline, work).await?;
+    let (output, _turn) = policy.turns().run(call.caller.sharer(""), 0, call.deadline, work).await?;
     output
 }
 
@@ -222,31 +222,31 @@ pub(crate) fn servers(effective: &EffectiveTools) -> BTreeMap<String, VisibleSer
 
 /// What the caller may use, when the tools of this server are known, if they become known until `latest`.
 pub(crate) async fn awaited(
-    access: &PolicyHandle,
+    policy: &PolicyHandle,
     known: &dyn ServerControl,
     caller: &Caller,
     server: &str,
     latest: Instant,
 ) -> EffectiveTools {
-    let effective = access.effective(caller);
+    let effective = policy.effective(caller);
     let Ok(server) = ServerName::parse(server) else { return effective };
     // No caller starts a server none of whose tools it could use, or learns from the wait that there is such a server.
-    if is_registered(access, &server) || !known.within_reach(&effective).contains(&server) {
+    if is_registered(policy, &server) || !known.within_reach(&effective).contains(&server) {
         return effective;
     }
     known.wake(&server, latest).await;
-    if !is_registered(access, &server) {
+    if !is_registered(policy, &server) {
         return effective;
     }
     // The policy takes up new tools in its own time, which may be after this.
-    let policy = access.clone();
+    let policy = policy.clone();
     let _ = tokio::task::spawn_blocking(move || policy.refresh()).await;
-    access.effective(caller)
+    policy.effective(caller)
 }
 
-fn is_registered(access: &PolicyHandle, server: &ServerName) -> bool {
+fn is_registered(policy: &PolicyHandle, server: &ServerName) -> bool {
     let is_its = |name: &Arc<str>| *name.to_lowercase() == **server.folded();
-    let known = access.registry().snapshot();
+    let known = policy.registry().snapshot();
     known.tools().chain(known.shadowed()).any(|tool| tool.descriptor.server.as_ref().is_some_and(is_its))
 }
 

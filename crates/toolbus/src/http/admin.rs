@@ -62,11 +62,11 @@ impl Admin {
     /// Every agent that has a section, and all other callers.
     #[must_use]
     pub fn agents(&self) -> Agents {
-        let access = self.gates.access();
-        let total = access.current().len();
-        let callers = access.agents().into_iter().map(Caller::agent).chain([Caller::unknown()]);
+        let policy = self.gates.policy();
+        let total = policy.current().len();
+        let callers = policy.agents().into_iter().map(Caller::agent).chain([Caller::unknown()]);
         let summary = |caller: Caller| {
-            let effective = access.effective(&caller);
+            let effective = policy.effective(&caller);
             let PolicySummary { profile, max_in_flight, max_queued, rates, bindings, .. } =
                 PolicySummary::of(&effective);
             AgentSummary {
@@ -81,7 +81,7 @@ impl Admin {
                 disabled: effective.empty_reason() == Some(EmptyReason::Disabled),
             }
         };
-        Agents { agents: callers.map(summary).collect(), unknown: access.unknown_callers(), disabled: self.disabled() }
+        Agents { agents: callers.map(summary).collect(), unknown: policy.unknown_callers(), disabled: self.disabled() }
     }
 
     /// What one agent may use.
@@ -90,7 +90,7 @@ impl Admin {
     ///
     /// If `name` cannot be the name of an agent.
     pub fn effective(&self, name: &str, role: &CallerQuery) -> Result<EffectiveTools, ApiError> {
-        Ok(self.gates.access().effective(&caller(name, role)?))
+        Ok(self.gates.policy().effective(&caller(name, role)?))
     }
 
     /// What one agent may use, and why.
@@ -100,7 +100,7 @@ impl Admin {
     /// If `name` cannot be the name of an agent.
     pub fn agent(&self, name: &str, role: &CallerQuery) -> Result<AgentTools, ApiError> {
         let effective = self.effective(name, role)?;
-        let tools = self.gates.access().current().tools();
+        let tools = self.gates.policy().current().tools();
         let known: HashMap<&str, &ToolDescriptor> = tools.iter().map(|tool| (&*tool.name, &**tool)).collect();
         let verdict = |explanation: Explanation| {
             let tool = known.get(&*explanation.tool);
@@ -155,7 +155,7 @@ impl Admin {
     #[must_use]
     pub fn disabled(&self) -> Vec<Switched> {
         let switched = |switch: Switch| Switched { kind: switch.kind().to_owned(), name: switch.name().to_string() };
-        self.gates.access().disabled().into_iter().map(switched).collect()
+        self.gates.policy().disabled().into_iter().map(switched).collect()
     }
 
     /// What gets no calls because it failed again and again.
@@ -181,7 +181,7 @@ impl Admin {
     /// stored is off all the same.
     pub async fn switch(&self, kind: &str, name: &str, off: bool) -> Result<Switching, ApiError> {
         let switch = Switch::new(kind, name).map_err(ApiError::bad_request)?;
-        let changed = self.switches.set(self.gates.access(), &switch, off).await?;
+        let changed = self.switches.set(self.gates.policy(), &switch, off).await?;
         tracing::info!(kind, name, off, changed, "admin: a switch was set");
         Ok(Switching {
             kind: kind.to_owned(),
@@ -193,14 +193,14 @@ impl Admin {
     }
 
     fn is_known(&self, switch: &Switch) -> bool {
-        let access = self.gates.access();
+        let policy = self.gates.policy();
         match switch {
             Switch::Tool(name) => {
-                access.current().tools().iter().any(|tool| tool.name == *name || tool.bare_name() == name)
+                policy.current().tools().iter().any(|tool| tool.name == *name || tool.bare_name() == name)
             }
-            Switch::Source(name) => access.current().tools().iter().any(|tool| tool.source == *name),
+            Switch::Source(name) => policy.current().tools().iter().any(|tool| tool.source == *name),
             Switch::Agent(name) => {
-                **name == *EVERYBODY || access.agents().iter().any(|agent| agent.as_str() == &**name)
+                **name == *EVERYBODY || policy.agents().iter().any(|agent| agent.as_str() == &**name)
             }
         }
     }
@@ -214,7 +214,7 @@ impl Admin {
         let wanted = |tool: &ToolDescriptor| query.name.as_deref().is_none_or(|name| *tool.name == *name);
         let (tools, names, nothing) = match &query.agent {
             None => {
-                let all = self.gates.access().current().tools();
+                let all = self.gates.policy().current().tools();
                 let tools: Vec<_> = all
                     .iter()
                     .filter(|tool| wanted(tool))
@@ -267,11 +267,11 @@ impl Admin {
 
     /// Why `tool` cannot be called now; `None` if it can.
     fn unavailable(&self, tool: &ToolDescriptor) -> Option<String> {
-        let access = self.gates.access();
-        if let Some(switch) = access.switch_of(tool) {
+        let policy = self.gates.policy();
+        if let Some(switch) = policy.switch_of(tool) {
             return Some(format!("{} {} is switched off", switch.kind(), switch.name()));
         }
-        access.current().held_back(&tool.name).map(|reason| format!("quarantined: {reason}"))
+        policy.current().held_back(&tool.name).map(|reason| format!("quarantined: {reason}"))
     }
 }
 

@@ -93,7 +93,7 @@ fn limits_of_a_binding_alone_are_limits() {
     let gates = crate::Gates::new(access(some_tools(), policy([("ana", section)])));
     let now = Clock::SYSTEM.now();
     let taken = |caller: &Caller| {
-        let effective = gates.access().effective(caller);
+        let effective = gates.policy().effective(caller);
         let allowed = effective.get("web_search").unwrap();
         (0..5).filter(|_| gates.rate(&effective, allowed, now).is_ok()).count()
     };

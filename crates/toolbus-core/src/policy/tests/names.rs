@@ -70,7 +70,7 @@ fn a_name_that_others_have_too_is_explained_with_them() {
     let steps = gates.explain(&caller("ana"), "read_file", None);
     let step = steps.iter().find(|step| step.name == StepName::Resolve).unwrap();
     insta::assert_snapshot!(step.text, @"no list restricts it; `mcp:aaa` also has a tool of this name, which is called by its server");
-    assert_eq!(gates.access().current().clashes().len(), 1);
+    assert_eq!(gates.policy().current().clashes().len(), 1);
 }
 
 #[test]

@@ -89,12 +89,12 @@ fn callers_are_told_of_a_held_tool_what_they_are_told_of_none_and_operators_why(
     for route in [Lookup::Name, Lookup::AnyServer, Lookup::Server("fs")] {
         assert_eq!(told("get_weather", route), told("no_such_thing", route), "{route:?}");
     }
-    let effective = gates.access().effective(&caller("ana"));
+    let effective = gates.policy().effective(&caller("ana"));
     let explanation = effective.explain("get_weather");
     assert_eq!(explanation.because, Because::Quarantined("its definition changed".into()));
     assert_eq!(explanation.because.to_string(), "quarantined: its definition changed");
     assert!(effective.explain_all().contains(&explanation));
-    let current = gates.access().current();
+    let current = gates.policy().current();
     assert_eq!(current.held_back("get_weather").map(|reason| &**reason), Some("its definition changed"));
     assert_eq!(current.held_back("web_search"), None);
     assert_eq!(current.held_back("no_such_thing"), None);

@@ -222,7 +222,7 @@ fn a_binding_that_says_nothing_of_a_channel_opens_nothing_there() {
     let gates =
         crate::Gates::new(access(some_tools(), Policy { outbound: outbound.into(), ..policy([("ana", section)]) }));
     let may = |caller: &Caller, tool: &str, to: &str| {
-        let effective = gates.access().effective(caller);
+        let effective = gates.policy().effective(caller);
         let arguments = [("to".to_owned(), to.into())].into_iter().collect();
         gates.recipients(&effective, effective.get(tool).unwrap(), &arguments).is_ok()
     };
@@ -261,7 +261,7 @@ fn what_no_schema_declares_is_refused_beside_a_list_of_recipients() {
         schemas.iter().map(tool).collect(),
         Policy { outbound, ..policy([("ana", section)]) },
     ));
-    let effective = gates.access().effective(&caller("ana"));
+    let effective = gates.policy().effective(&caller("ana"));
     let may = |tool: &str, arguments: serde_json::Value| {
         gates.recipients(&effective, effective.get(tool).unwrap(), arguments.as_object().unwrap()).is_ok()
     };

@@ -26,7 +26,7 @@ impl Admin {
     pub fn pins(&self, source: Option<&str>) -> Result<PinnedTools, ApiError> {
         let pins = self.pinned()?;
         let source = self.source(source)?;
-        let clashes = self.gates.access().current().clashes();
+        let clashes = self.gates.policy().current().clashes();
         let owners: HashMap<(&str, &str), &str> =
             clashes.iter().map(|clash| ((&*clash.shadowed, &*clash.name), &*clash.kept)).collect();
         let with_owner = |entry: PinEntry| {
@@ -68,13 +68,13 @@ impl Admin {
     ///
     /// If the tool is not as the approval says, or the pin cannot be stored; then nothing changes.
     pub async fn approve_pin(&self, name: &str, approval: Approval) -> Result<Approved, ApiError> {
-        let (pins, access) = (self.pinned()?.clone(), self.gates.access().clone());
+        let (pins, policy) = (self.pinned()?.clone(), self.gates.policy().clone());
         let (named, source) = (name.to_owned(), self.source(approval.source.as_deref())?);
         let nothing = |error: &str| ApiError::internal(format!("nothing was approved: {error}"));
         let approving = tokio::task::spawn_blocking(move || {
             let approved = pins.approve(&named, source.as_deref(), approval.digest);
             // Also where it failed: others may have written meanwhile.
-            access.refresh();
+            policy.refresh();
             approved
         });
         let approved = approving.await.map_err(|_| nothing("the daemon is ending"))?;

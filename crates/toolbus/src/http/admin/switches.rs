@@ -57,7 +57,7 @@ impl SwitchStore {
     /// # Errors
     ///
     /// If the store cannot be used, or has an unreadable entry: then the others are off, and nothing is switched on.
-    pub async fn follow(&self, access: &PolicyHandle) -> Result<(), LoadError> {
+    pub async fn follow(&self, policy: &PolicyHandle) -> Result<(), LoadError> {
         let mut unstored = self.changing.lock().await;
         let Some(store) = &self.store else { return Ok(()) };
         while let Some(switch) = unstored.first().cloned() {
@@ -73,13 +73,13 @@ impl SwitchStore {
             }
         }
         if refused.is_ok() {
-            for switch in access.disabled().iter().filter(|switch| !off.contains(switch)) {
-                access.enable(switch);
+            for switch in policy.disabled().iter().filter(|switch| !off.contains(switch)) {
+                policy.enable(switch);
             }
         }
         for switch in off {
             let key = key(&switch);
-            if let Err(error) = access.disable(switch) {
+            if let Err(error) = policy.disable(switch) {
                 refused = Err(LoadError::Unreadable { key, error });
             }
         }
@@ -96,20 +96,20 @@ impl SwitchStore {
     /// # Errors
     ///
     /// If the store cannot be written.
-    pub async fn write_again(&self, access: &PolicyHandle) -> Result<(), StoreError> {
+    pub async fn write_again(&self, policy: &PolicyHandle) -> Result<(), StoreError> {
         let _one_at_a_time = self.changing.lock().await;
         let Some(store) = &self.store else { return Ok(()) };
-        for switch in access.disabled() {
+        for switch in policy.disabled() {
             store.put(NAMESPACE, &key(&switch), Vec::new()).await?;
         }
         Ok(())
     }
 
     /// SwitchStore something off or on again; whether that changed anything. Where one half fails, it is off.
-    pub(super) async fn set(&self, access: &PolicyHandle, switch: &Switch, off: bool) -> Result<bool, ApiError> {
+    pub(super) async fn set(&self, policy: &PolicyHandle, switch: &Switch, off: bool) -> Result<bool, ApiError> {
         let mut unstored = self.changing.lock().await;
         if off {
-            let changed = access.disable(switch.clone()).map_err(ApiError::conflict)?;
+            let changed = policy.disable(switch.clone()).map_err(ApiError::conflict)?;
             // The switch counts as unstored before the store is asked: if the client closes its connection during the
             // write, the server drops this future, and `follow` must not enable the tool again.
             unstored.insert(switch.clone());
@@ -125,7 +125,7 @@ impl SwitchStore {
         } else {
             self.forget(switch).await.map_err(|error| ApiError::internal(format!("{switch} is still off: {error}")))?;
             unstored.remove(switch);
-            Ok(access.enable(switch))
+            Ok(policy.enable(switch))
         }
     }
 
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    fn access() -> PolicyHandle {
+    fn policy() -> PolicyHandle {
         let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
         PolicyHandle::new(Registry::new(), Identity::default(), Policy::default(), capacity)
     }
@@ -228,13 +228,13 @@ mod tests {
     #[tokio::test]
     async fn what_was_off_is_off_again_and_what_was_on_again_is_on() {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
-        let first = access();
+        let first = policy();
         let switches = SwitchStore::new(Arc::clone(&store), false);
         for name in ["a/b c", "echo"] {
             assert!(switches.set(&first, &tool(name), true).await.unwrap());
         }
         assert!(switches.set(&first, &tool("echo"), false).await.unwrap());
-        let second = access();
+        let second = policy();
         SwitchStore::new(store, false).follow(&second).await.unwrap();
         assert_eq!(second.disabled(), [tool("a/b c")]);
     }
@@ -245,62 +245,62 @@ mod tests {
         for key in ["everything", "tool/echo"] {
             store.put(NAMESPACE, key, Vec::new()).await.unwrap();
         }
-        let access = access();
-        access.disable(tool("pay")).unwrap();
-        let error = SwitchStore::new(store, false).follow(&access).await.err().unwrap();
+        let policy = policy();
+        policy.disable(tool("pay")).unwrap();
+        let error = SwitchStore::new(store, false).follow(&policy).await.err().unwrap();
         assert!(matches!(error, LoadError::Unreadable { .. }), "{error}");
-        assert_eq!(access.disabled(), [tool("echo"), tool("pay")], "in doubt, tools are off");
+        assert_eq!(policy.disabled(), [tool("echo"), tool("pay")], "in doubt, tools are off");
         assert!(matches!(
-            SwitchStore::new(Arc::new(Flaky::default()), false).follow(&access).await,
+            SwitchStore::new(Arc::new(Flaky::default()), false).follow(&policy).await,
             Err(LoadError::Store(_))
         ));
     }
 
     #[tokio::test]
     async fn what_cannot_be_kept_is_off_all_the_same() {
-        let of_replicas = SwitchStore::new(Arc::new(Flaky::default()), true).set(&access(), &tool("echo"), true).await;
+        let of_replicas = SwitchStore::new(Arc::new(Flaky::default()), true).set(&policy(), &tool("echo"), true).await;
         insta::assert_snapshot!(of_replicas.unwrap_err(), @"tool echo is off in this daemon, and will be in the others when the store is there again: the store failed: the disk is full");
-        let access = access();
+        let policy = policy();
         let switches = SwitchStore::new(Arc::new(Flaky::default()), false);
-        let error = switches.set(&access, &tool("echo"), true).await.unwrap_err();
-        assert_eq!((access.disabled(), switches.has_unstored().await), (vec![tool("echo")], true));
+        let error = switches.set(&policy, &tool("echo"), true).await.unwrap_err();
+        assert_eq!((policy.disabled(), switches.has_unstored().await), (vec![tool("echo")], true));
         insta::assert_snapshot!(error, @"tool echo is off now, but will be on after a restart: the store failed: the disk is full");
-        assert!(switches.set(&access, &tool("echo"), false).await.is_err());
-        assert_eq!(access.disabled(), [tool("echo")]);
+        assert!(switches.set(&policy, &tool("echo"), false).await.is_err());
+        assert_eq!(policy.disabled(), [tool("echo")]);
     }
 
     #[tokio::test]
     async fn what_could_not_be_stored_is_stored_when_the_store_is_there_again() {
-        let (store, access) = (Arc::new(Flaky::default()), access());
+        let (store, policy) = (Arc::new(Flaky::default()), policy());
         let switches = SwitchStore::new(store.clone(), true);
         for name in ["echo", "time"] {
-            assert!(switches.set(&access, &tool(name), true).await.is_err());
+            assert!(switches.set(&policy, &tool(name), true).await.is_err());
         }
-        assert!(switches.follow(&access).await.is_err());
+        assert!(switches.follow(&policy).await.is_err());
         assert!(switches.has_unstored().await);
-        assert_eq!(access.disabled(), [tool("echo"), tool("time")]);
+        assert_eq!(policy.disabled(), [tool("echo"), tool("time")]);
         store.is_there.store(true, Ordering::Relaxed);
-        assert!(switches.set(&access, &tool("time"), false).await.unwrap());
-        switches.follow(&access).await.unwrap();
+        assert!(switches.set(&policy, &tool("time"), false).await.unwrap());
+        switches.follow(&policy).await.unwrap();
         assert!(!switches.has_unstored().await);
         assert_eq!(store.kept.list(NAMESPACE).await.unwrap(), ["tool/echo"]);
-        assert_eq!(access.disabled(), [tool("echo")]);
+        assert_eq!(policy.disabled(), [tool("echo")]);
     }
 
     /// It was switched on again when the store was there, although its operator saw it off.
     #[tokio::test]
     async fn what_is_switched_off_stays_off_when_its_operator_leaves_before_it_is_stored() {
-        let (store, access) = (Arc::new(Flaky::default()), access());
+        let (store, policy) = (Arc::new(Flaky::default()), policy());
         let switches = SwitchStore::new(store.clone(), true);
         store.is_silent.store(true, Ordering::Relaxed);
         let switch = tool("pay");
-        assert!(switches.set(&access, &switch, true).now_or_never().is_none());
+        assert!(switches.set(&policy, &switch, true).now_or_never().is_none());
         for now in [&store.is_silent, &store.is_there] {
             now.fetch_xor(true, Ordering::Relaxed);
         }
-        switches.follow(&access).await.unwrap();
+        switches.follow(&policy).await.unwrap();
         assert_eq!(
-            (access.disabled(), store.kept.list(NAMESPACE).await.unwrap()),
+            (policy.disabled(), store.kept.list(NAMESPACE).await.unwrap()),
             (vec![switch], vec!["tool/pay".to_owned()])
         );
     }
@@ -308,7 +308,7 @@ mod tests {
     #[tokio::test]
     async fn what_another_daemon_switched_is_taken_over() {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
-        let [(one, first), (other, second)] = [(); 2].map(|()| (SwitchStore::new(Arc::clone(&store), true), access()));
+        let [(one, first), (other, second)] = [(); 2].map(|()| (SwitchStore::new(Arc::clone(&store), true), policy()));
         assert!(one.set(&first, &tool("echo"), true).await.unwrap());
         assert!(other.set(&second, &tool("time"), true).await.unwrap());
         other.follow(&second).await.unwrap();
@@ -320,15 +320,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_store_that_cannot_be_read_switches_nothing_on_and_one_that_forgot_is_told() {
-        let access = access();
-        access.disable(tool("echo")).unwrap();
-        assert!(SwitchStore::new(Arc::new(Flaky::default()), false).follow(&access).await.is_err());
-        assert_eq!(access.disabled(), [tool("echo")]);
+        let policy = policy();
+        policy.disable(tool("echo")).unwrap();
+        assert!(SwitchStore::new(Arc::new(Flaky::default()), false).follow(&policy).await.is_err());
+        assert_eq!(policy.disabled(), [tool("echo")]);
         let empty: Arc<dyn Store> = Arc::new(Memory::default());
         let switches = SwitchStore::new(Arc::clone(&empty), true);
-        switches.write_again(&access).await.unwrap();
-        switches.follow(&access).await.unwrap();
-        assert_eq!(access.disabled(), [tool("echo")]);
+        switches.write_again(&policy).await.unwrap();
+        switches.follow(&policy).await.unwrap();
+        assert_eq!(policy.disabled(), [tool("echo")]);
         assert_eq!(empty.list(NAMESPACE).await.unwrap(), ["tool/echo"]);
     }
 }

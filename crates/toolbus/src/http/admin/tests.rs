@@ -47,7 +47,7 @@ fn tool(name: &str, source: &str) -> Tool {
 }
 
 /// Ana may use the web, less of it for sales, and never as a subagent; everybody else may use everything.
-fn access() -> PolicyHandle {
+fn policy() -> PolicyHandle {
     let registry = Registry::new();
     for (name, source) in [("web_search", "web"), ("web_browse", "web"), ("echo", "test"), ("spawn", "subagent")] {
         registry.register(tool(name, source)).unwrap();
@@ -73,7 +73,7 @@ fn access() -> PolicyHandle {
 
 /// An admin API on a socket and one on a port, which end with the test.
 struct Fixture {
-    access: PolicyHandle,
+    policy: PolicyHandle,
     folder: TempDir,
     address: SocketAddr,
     stop: CancellationToken,
@@ -92,9 +92,9 @@ impl Fixture {
     }
 
     async fn with(servers: Arc<dyn McpAdmin>) -> Self {
-        let (access, folder, stop) = (access(), tempfile::tempdir().unwrap(), CancellationToken::new());
+        let (policy, folder, stop) = (policy(), tempfile::tempdir().unwrap(), CancellationToken::new());
         let admin = Arc::new(Admin {
-            gates: Arc::new(Gates::new(access.clone())),
+            gates: Arc::new(Gates::new(policy.clone())),
             switches: Arc::new(SwitchStore::unkept()),
             pins: None,
             servers,
@@ -107,7 +107,7 @@ impl Fixture {
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = server.address();
         tokio::spawn(server.run(HttpState { admin: Some(guarded(admin, TOKEN)), ..http_state(health) }, stop.clone()));
-        Self { access, folder, address, stop, _bus: bus }
+        Self { policy, folder, address, stop, _bus: bus }
     }
 
     fn path(&self) -> PathBuf {
@@ -153,7 +153,7 @@ fn last(request: &str) -> String {
 #[tokio::test]
 async fn every_agent_is_listed_with_what_it_has() {
     let fixture = Fixture::new().await;
-    fixture.access.disable(Switch::Tool("echo".into())).unwrap();
+    fixture.policy.disable(Switch::Tool("echo".into())).unwrap();
     insta::assert_json_snapshot!(fixture.get("/v1/agents").await, @r#"
     {
       "agents": [
@@ -350,16 +350,16 @@ async fn a_switch_acts_at_once_and_is_told() {
       "name": "web_search"
     }
     "#);
-    assert_eq!(fixture.access.disabled(), [Switch::Tool("web_search".into())]);
+    assert_eq!(fixture.policy.disabled(), [Switch::Tool("web_search".into())]);
     assert_eq!(set(Method::PUT, path).await["changed"], false);
     assert_eq!(fixture.get("/v1/disabled").await, json!({"disabled": [{"kind": "tool", "name": "web_search"}]}));
     let tool = fixture.get("/v1/agents/ana").await["tools"][3].clone();
     assert_eq!((&tool["tool"], &tool["allowed"]), (&json!("web_search"), &json!(false)));
     assert_eq!(set(Method::DELETE, path).await["changed"], true);
     assert_eq!(set(Method::DELETE, path).await["changed"], false);
-    assert!(fixture.access.disabled().is_empty());
+    assert!(fixture.policy.disabled().is_empty());
     assert_eq!(set(Method::PUT, "/v1/disabled/source/no%2Fsuch").await["known"], false);
-    assert_eq!(fixture.access.disabled(), [Switch::Source("no/such".into())]);
+    assert_eq!(fixture.policy.disabled(), [Switch::Source("no/such".into())]);
 }
 
 #[tokio::test]
