@@ -33,7 +33,7 @@ pub struct Registry {
 struct RegistryState {
     current: RwLock<Arc<Snapshot>>,
     parts: Mutex<SnapshotParts>,
-    vetting: OnceLock<Arc<dyn DefinitionCheck>>,
+    definition_check: OnceLock<Arc<dyn DefinitionCheck>>,
     version: watch::Sender<u64>,
 }
 
@@ -183,7 +183,7 @@ impl Snapshot {
         self.tools.is_empty()
     }
 
-    fn new(parts: &SnapshotParts, vetting: Option<&dyn DefinitionCheck>) -> Self {
+    fn new(parts: &SnapshotParts, check: Option<&dyn DefinitionCheck>) -> Self {
         let mut snapshot = Self { tools: parts.fixed.clone(), ..Self::default() };
         let mut first: HashMap<&Arc<str>, (Rank, &Tool)> = HashMap::new();
         for ((rank, _), tools) in &parts.published {
@@ -195,7 +195,7 @@ impl Snapshot {
                     }
                     Entry::Occupied(mut place) => {
                         let (next, other) = ((*rank, tool), *place.get());
-                        if parts.seniority(next, vetting) < parts.seniority(other, vetting) {
+                        if parts.seniority(next, check) < parts.seniority(other, check) {
                             place.insert(next).1
                         } else {
                             tool
@@ -205,7 +205,7 @@ impl Snapshot {
                 snapshot.shadow(last);
             }
         }
-        let reserved = vetting.map(DefinitionCheck::reserved).unwrap_or_default();
+        let reserved = check.map(DefinitionCheck::reserved).unwrap_or_default();
         // A tool is called by the name that models use for it as well, so that this is its own, too.
         let fixed = parts.fixed.iter().map(|(name, tool)| (name, &tool.descriptor.source));
         let published = first.iter().map(|(name, (_, tool))| (*name, &tool.descriptor.source));
@@ -267,10 +267,10 @@ impl SnapshotParts {
     fn seniority<'a>(
         &'a self,
         (rank, tool): (Rank, &'a Tool),
-        vetting: Option<&dyn DefinitionCheck>,
+        check: Option<&dyn DefinitionCheck>,
     ) -> impl Ord + use<'a> {
         let ToolDescriptor { name, source, .. } = &*tool.descriptor;
-        let Claim { is_pinned, since } = vetting.map(|vetting| vetting.claim(&tool.descriptor)).unwrap_or_default();
+        let Claim { is_pinned, since } = check.map(|check| check.claim(&tool.descriptor)).unwrap_or_default();
         let is_owner = !is_pinned && self.owners.get(name).is_some_and(|(_, owner)| owner == source);
         (rank, !is_pinned, !is_owner, since.is_none(), since, source)
     }
@@ -321,7 +321,7 @@ impl Registry {
             shared: Arc::new(RegistryState {
                 current: RwLock::default(),
                 parts: Mutex::default(),
-                vetting: OnceLock::new(),
+                definition_check: OnceLock::new(),
                 version: watch::Sender::new(0),
             }),
         }
@@ -334,23 +334,23 @@ impl Registry {
     }
 
     /// Sets the check of definitions, and returns whether it was the first. Later calls have no effect.
-    pub(crate) fn vet(&self, vetting: Arc<dyn DefinitionCheck>) -> bool {
-        self.shared.vetting.set(vetting).is_ok()
+    pub(crate) fn set_definition_check(&self, check: Arc<dyn DefinitionCheck>) -> bool {
+        self.shared.definition_check.set(check).is_ok()
     }
 
-    pub(crate) fn vetting(&self) -> Option<&dyn DefinitionCheck> {
-        self.shared.vetting.get().map(|vetting| &**vetting)
+    pub(crate) fn definition_check(&self) -> Option<&dyn DefinitionCheck> {
+        self.shared.definition_check.get().map(|check| &**check)
     }
 
     /// Whether a call that was let in may be run by `executor`, whose tool had this source and name then: it has them still,
     /// or what has them now is not in quarantine. For executors that wait for a source whose tools may have changed
     /// meanwhile.
     pub fn still_admits<E: Executor>(&self, source: &Arc<str>, name: &Arc<str>, executor: &E) -> bool {
-        let Some(vetting) = self.vetting() else { return true };
+        let Some(check) = self.definition_check() else { return true };
         let snapshot = self.snapshot();
         let Some((tool, _)) = snapshot.find(source, name) else { return true };
         let is_same = std::ptr::addr_eq(Arc::as_ptr(&tool.executor), std::ptr::from_ref(executor));
-        is_same || vetting.admits(&tool.descriptor)
+        is_same || check.admits(&tool.descriptor)
     }
 
     /// Adds one tool.
@@ -410,12 +410,12 @@ impl Registry {
     /// Has each name stay with the source that has it from now on, until that lists its tools without it, or is
     /// [forgotten](Self::forget). Before that, as while servers start, what decides does not depend on which comes first.
     pub fn keep_names(&self) {
-        if let Some(vetting) = self.vetting() {
+        if let Some(check) = self.definition_check() {
             // The last tools of the start may not have been reviewed yet, and would be taken for younger.
             let snapshot = self.snapshot();
             let tools = snapshot.tools.values().chain(snapshot.shadowed.values());
-            vetting.review(&tools.map(|tool| Arc::clone(&tool.descriptor)).collect::<Vec<_>>());
-            vetting.end_start();
+            check.review(&tools.map(|tool| Arc::clone(&tool.descriptor)).collect::<Vec<_>>());
+            check.end_start();
         }
         let Ok(()) = self.change(|next| {
             next.is_keeping = true;
@@ -443,9 +443,9 @@ impl Registry {
 
     /// The tools of this moment, with names given as pins have it now.
     pub(crate) fn vetted(&self) -> Arc<Snapshot> {
-        if self.vetting().is_some() {
+        if self.definition_check().is_some() {
             let parts = self.shared.parts.lock();
-            let next = Snapshot::new(&parts, self.vetting());
+            let next = Snapshot::new(&parts, self.definition_check());
             let is_same = next.gives_names_like(&self.snapshot());
             drop(parts);
             if !is_same {
@@ -478,7 +478,7 @@ impl Registry {
         let mut next = SnapshotParts::clone(&parts);
         edit(&mut next)?;
         let version = self.snapshot().version + 1;
-        let snapshot = Arc::new(Snapshot { version, ..Snapshot::new(&next, self.vetting()) });
+        let snapshot = Arc::new(Snapshot { version, ..Snapshot::new(&next, self.definition_check()) });
         next.note_owners(&snapshot);
         *parts = next;
         *self.shared.current.write() = snapshot;

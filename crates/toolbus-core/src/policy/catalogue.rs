@@ -412,10 +412,10 @@ impl Catalogue {
         }
     }
 
-    /// Has `vetting` look at every tool.
-    pub(super) fn hold_back(&mut self, vetting: &dyn DefinitionCheck) {
+    /// Has `check` look at every tool, and withholds those that it names.
+    pub(super) fn quarantine(&mut self, check: &dyn DefinitionCheck) {
         let tools: Vec<_> = self.entries().map(|(_, entry)| Arc::clone(&entry.tool.descriptor)).collect();
-        self.quarantine = vetting.review(&tools);
+        self.quarantine = check.review(&tools);
         let is_held = |tool: &ToolDescriptor| self.quarantine.reason(tool).is_some();
         let withheld = self.entries().filter(|(_, entry)| is_held(&entry.tool.descriptor)).map(|(number, _)| number);
         self.withheld = withheld.collect();

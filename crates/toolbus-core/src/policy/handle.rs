@@ -69,8 +69,8 @@ impl PolicyHandle {
     }
 
     /// Sets the check of definitions. Later calls have no effect.
-    pub fn vet(&self, vetting: Arc<dyn DefinitionCheck>) {
-        if self.shared.registry.vet(vetting) {
+    pub fn set_definition_check(&self, check: Arc<dyn DefinitionCheck>) {
+        if self.shared.registry.set_definition_check(check) {
             self.refresh();
         }
     }
@@ -312,8 +312,8 @@ impl PolicyHandle {
     fn try_change<E>(&self, next: impl FnOnce(&Catalogue, &Registry) -> Result<Catalogue, E>) -> Result<(), E> {
         let _one_at_a_time = self.shared.changing.lock();
         let mut next = next(&self.current(), &self.shared.registry)?;
-        if let Some(vetting) = self.shared.registry.vetting() {
-            next.hold_back(vetting);
+        if let Some(check) = self.shared.registry.definition_check() {
+            next.quarantine(check);
         }
         let next = Arc::new(next);
         let mut current = self.shared.current.write();

@@ -288,7 +288,7 @@ impl DefinitionCheck for Claims {
 fn claiming(pinned: &[&'static str], since: &[(&'static str, &'static str)]) -> (Registry, Arc<Claims>) {
     let registry = Registry::new();
     let claims = Arc::new(Claims { pinned: Mutex::new(pinned.to_vec()), since: since.to_vec() });
-    assert!(registry.vet(Arc::clone(&claims) as Arc<dyn DefinitionCheck>));
+    assert!(registry.set_definition_check(Arc::clone(&claims) as Arc<dyn DefinitionCheck>));
     (registry, claims)
 }
 
@@ -474,7 +474,7 @@ impl DefinitionCheck for Ages {
 #[test]
 fn a_source_of_the_start_that_nobody_has_reviewed_yet_is_as_old_as_the_others() {
     let (registry, ages) = (Registry::new(), Arc::new(Ages::default()));
-    assert!(registry.vet(Arc::clone(&ages) as Arc<dyn DefinitionCheck>));
+    assert!(registry.set_definition_check(Arc::clone(&ages) as Arc<dyn DefinitionCheck>));
     publish(&registry, "beta", &["read"]);
     ages.review(&[tool("read", "beta").descriptor]);
     publish(&registry, "alpha", &["read"]);

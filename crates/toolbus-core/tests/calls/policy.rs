@@ -117,7 +117,7 @@ impl World {
             access.disable(Switch::new("tool", name).unwrap()).unwrap();
         }
         if let Some(name) = held {
-            access.vet(Arc::new(Holds(name.to_owned())));
+            access.set_definition_check(Arc::new(Holds(name.to_owned())));
         }
         let (bus, gates) = (Arc::<RecordingBus>::default(), Arc::new(Gates::new(access)));
         let of_calls = (Arc::clone(&gates), Arc::clone(&bus) as Arc<dyn Bus>);

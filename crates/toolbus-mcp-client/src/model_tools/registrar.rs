@@ -26,7 +26,7 @@ const NAMESPACE: &str = Registrar::NAMESPACE;
 const MAX_SERVERS: usize = 50;
 /// Most servers that one agent has registered, or all callers together that the policy has no section for.
 const MAX_PER_AGENT: usize = 10;
-/// Longest text of the fleet's that is repeated, in characters.
+/// Longest text of a server that is repeated, in characters.
 const MAX_REASON: usize = 300;
 
 /// Registers servers for callers.
@@ -35,7 +35,7 @@ pub struct Registrar {
     store: Arc<dyn Store>,
     /// Whether what is stored outlives the process.
     is_lasting: bool,
-    fleet: Arc<dyn ServerControl>,
+    servers: Arc<dyn ServerControl>,
     pub(super) clock: Clock,
     /// Held while it is decided whether a change may begin.
     deciding: tokio::sync::Mutex<()>,
@@ -86,11 +86,11 @@ impl Registrar {
         rules: RegistrationRules,
         store: Arc<dyn Store>,
         is_lasting: bool,
-        fleet: Arc<dyn ServerControl>,
+        servers: Arc<dyn ServerControl>,
         clock: Clock,
     ) -> Self {
         let (deciding, changing, known) = Default::default();
-        Self { rules, store, is_lasting, fleet, clock, deciding, changing, known }
+        Self { rules, store, is_lasting, servers, clock, deciding, changing, known }
     }
 
     /// How long a registration lasts, for the response to the caller.
@@ -150,7 +150,7 @@ impl Registrar {
             }
             match self.restored(key, record) {
                 // It connects in its own time.
-                Ok(spec) => drop(self.fleet.add(spec, self.clock.now()).await),
+                Ok(spec) => drop(self.servers.add(spec, self.clock.now()).await),
                 Err(reason) => {
                     tracing::warn!(server = shown(key), reason, "left out an MCP server that was registered elsewhere");
                     self.remove_named(key).await;
@@ -186,7 +186,7 @@ impl Registrar {
         if **spec.name.folded() != *key {
             return Err("its record is of another name".to_owned());
         }
-        match self.fleet.origin(key) {
+        match self.servers.origin(key) {
             Some(ServerOrigin::Configuration) => Err("a server of its name is configured".to_owned()),
             Some(ServerOrigin::Registration) | None => Ok(spec),
         }
@@ -229,7 +229,7 @@ impl Registrar {
         let added = tokio::select! {
             biased;
             () = given_up.cancelled() => Err(RegistrationRefusal::GivenUp),
-            added = self.fleet.add(spec, latest) => added.map_err(|reason| RegistrationRefusal::Server(excerpt(&reason, MAX_REASON))),
+            added = self.servers.add(spec, latest) => added.map_err(|reason| RegistrationRefusal::Server(excerpt(&reason, MAX_REASON))),
         };
         let kept = match added {
             Ok(tools) => self.keep(&name, &record, previous.as_deref()).await.map(|()| tools.len()),
@@ -271,7 +271,7 @@ impl Registrar {
         let _one_at_a_time = self.deciding.lock().await;
         // The reply does not depend on who has the name, or on whether the caller may see it.
         let mut owners = self.owners().await?;
-        let is_taken = match (owners.get(name.folded()), self.fleet.origin(name.as_str())) {
+        let is_taken = match (owners.get(name.folded()), self.servers.origin(name.as_str())) {
             (_, Some(ServerOrigin::Configuration)) => true,
             (Some(known), _) => known.name != owner.name,
             (None, origin) => origin.is_some(),
@@ -343,15 +343,15 @@ impl Registrar {
         let previous = previous.and_then(|stored| RegistrationRecord::parse(&stored)?.spec(&self.rules).ok());
         match previous {
             // It connects in its own time.
-            Some(spec) => drop(self.fleet.add(spec, self.clock.now()).await),
+            Some(spec) => drop(self.servers.add(spec, self.clock.now()).await),
             None => self.remove(name).await,
         }
     }
 
     /// Removes a server, unless an operator has configured one of its name meanwhile.
     async fn remove(&self, name: &ServerName) {
-        if self.fleet.origin(name.as_str()) == Some(ServerOrigin::Registration) {
-            self.fleet.remove(name).await;
+        if self.servers.origin(name.as_str()) == Some(ServerOrigin::Registration) {
+            self.servers.remove(name).await;
         }
     }
 

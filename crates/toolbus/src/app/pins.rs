@@ -41,7 +41,7 @@ pub(super) async fn open(
     let is_checked = is_daemon || file.is_some();
     let pins = Pins::open(file, config.pin_levels(), Clock::SYSTEM)?;
     if is_checked {
-        policy.vet(Arc::new(pins.clone()));
+        policy.set_definition_check(Arc::new(pins.clone()));
     }
     if !is_daemon {
         return Ok(pins);

@@ -538,7 +538,7 @@ mod tests {
         let config = Config::load(&sources(&[&file])).unwrap().config;
         let mut app = app(&config, &[&file]).await;
         let (policy, pins) = (app.policy.clone(), app.pins.clone());
-        policy.vet(Arc::new(pins.clone()));
+        policy.set_definition_check(Arc::new(pins.clone()));
         let say = |text: &str| {
             let descriptor =
                 ToolDescriptor { description: text.to_owned(), ..ToolDescriptor::new("read", "mcp:x", "mcp") };

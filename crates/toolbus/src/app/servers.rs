@@ -104,10 +104,10 @@ impl AppServers {
     /// Adds servers for callers, if the configuration allows that.
     #[must_use]
     pub fn registrar(&self, config: &Config, store: Arc<dyn Store>) -> Option<Arc<Registrar>> {
-        let fleet = Arc::new(self.bridge.clone());
+        let servers = Arc::new(self.bridge.clone());
         let is_lasting = config.store.url != StoreUrl::Memory;
         let rules = config.mcp.register.rules()?;
-        Some(Arc::new(Registrar::new(rules, store, is_lasting, fleet, Clock::SYSTEM)))
+        Some(Arc::new(Registrar::new(rules, store, is_lasting, servers, Clock::SYSTEM)))
     }
 }
 

@@ -43,7 +43,7 @@ impl Writer {
     pub(super) fn start(file: LogFile, redactor: Redactor) -> io::Result<Self> {
         let (orders, waiting) = mpsc::channel(MAX_WAITING);
         let reopen = Arc::new(AtomicBool::new(false));
-        let clerk = Clerk {
+        let writer = WriterThread {
             file,
             redactor,
             orders: waiting,
@@ -52,7 +52,7 @@ impl Writer {
             written: 0,
             failures: Throttle::default(),
         };
-        let thread = thread::Builder::new().name("toolbus-audit".to_owned()).spawn(|| clerk.run())?;
+        let thread = thread::Builder::new().name("toolbus-audit".to_owned()).spawn(|| writer.run())?;
         let thread = thread.thread().clone();
         Ok(Self { orders, reopen, thread, dropped: AtomicU64::new(0), drops: Throttle::default() })
     }
@@ -87,7 +87,7 @@ impl Writer {
 }
 
 /// The thread's own part.
-struct Clerk {
+struct WriterThread {
     file: LogFile,
     redactor: Redactor,
     orders: mpsc::Receiver<WriterOrder>,
@@ -98,7 +98,7 @@ struct Clerk {
     failures: Throttle,
 }
 
-impl Clerk {
+impl WriterThread {
     fn run(mut self) {
         while let Some(order) = self.orders.blocking_recv() {
             let closing = self.gather(order);

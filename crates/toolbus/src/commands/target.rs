@@ -288,7 +288,7 @@ fn is_same(absolute: &Path, path: &Path) -> bool {
 pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppError> {
     let policy = app::policy(config, app::registry(config)?)?;
     let pins = Pins::open(config.pin_file(sources), config.pin_levels(), Clock::SYSTEM).map_err(AppError::from)?;
-    policy.vet(Arc::new(pins.clone()));
+    policy.set_definition_check(Arc::new(pins.clone()));
     Ok(Admin {
         gates: Arc::new(Gates::new(policy)),
         switches: Arc::new(SwitchStore::unkept()),

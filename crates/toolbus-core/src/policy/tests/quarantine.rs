@@ -37,7 +37,7 @@ impl DefinitionCheck for Holds {
 fn vetted(tools: Vec<Tool>) -> (PolicyHandle, Arc<Holds>) {
     let access = access(tools, policy([("ana", AgentPolicy::default())]));
     let holds = Arc::new(Holds::default());
-    access.vet(Arc::clone(&holds) as Arc<dyn DefinitionCheck>);
+    access.set_definition_check(Arc::clone(&holds) as Arc<dyn DefinitionCheck>);
     (access, holds)
 }
 
@@ -148,7 +148,7 @@ fn a_hidden_tool_is_held_back_by_its_source_and_not_by_its_name() {
         }
     }
     let of_a = PolicyHandle::new(access.registry().clone(), Identity::default(), policy([]), CAPACITY);
-    of_a.vet(Arc::new(OfA));
+    of_a.set_definition_check(Arc::new(OfA));
     let effective = of_a.effective(&caller("ana"));
     assert!(effective.get("read").is_some());
     assert!(effective.of_server("a", "read").is_none());

@@ -163,7 +163,7 @@ async fn a_call_that_waits_for_its_server_is_not_run_by_one_whose_tools_are_held
     let world = Fixture::run(&[("a", "well")]).await;
     let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
     let access = PolicyHandle::new(world.registry.clone(), Identity::default(), Policy::default(), capacity);
-    access.vet(Arc::new(Strict));
+    access.set_definition_check(Arc::new(Strict));
     world.call("a_echo").await.unwrap();
     let calls = world.noted("a", "calls").len();
     world.touch("broken");

@@ -33,7 +33,7 @@ fn pinned(world: &Fixture, file: &std::path::Path) -> (PolicyHandle, Pins) {
     let pins = Pins::open(Some(file.to_owned()), levels.naming([named]), Clock::SYSTEM).unwrap();
     let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
     let access = PolicyHandle::new(world.registry.clone(), Identity::default(), Policy::default(), capacity);
-    access.vet(Arc::new(pins.clone()));
+    access.set_definition_check(Arc::new(pins.clone()));
     (access, pins)
 }
 

@@ -28,7 +28,7 @@ async fn a_required_tool_that_is_held_back_is_not_missing_and_blocks_all_the_sam
     let (_bus, state) = watch::channel(good());
     let required_tools = ["get_weather", "echo"].map(str::to_owned).to_vec();
     let sources = HealthSources { required_tools, servers: Arc::new(Servers), ..sources(state, registry) };
-    sources.policy.vet(Arc::new(Holds(&["get_weather", "other"])));
+    sources.policy.set_definition_check(Arc::new(Holds(&["get_weather", "other"])));
     let health = Health::new(sources);
     let readiness = serde_json::to_value(health.readiness()).unwrap();
     let blocked_by = json!([{"reason": "tool_held_back", "tool": "get_weather"}]);

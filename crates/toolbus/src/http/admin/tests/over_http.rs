@@ -29,7 +29,7 @@ async fn over_http_nothing_is_told_or_done_without_the_token() {
     }
     let evil = format!("GET /v1/agents HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
     assert!(fixture.over_tcp(&evil).await.starts_with("HTTP/1.1 421 "));
-    assert!(fixture.access.disabled().is_empty());
+    assert!(fixture.policy.disabled().is_empty());
 }
 
 #[tokio::test]

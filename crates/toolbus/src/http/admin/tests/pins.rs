@@ -9,7 +9,7 @@ use super::*;
 
 /// A daemon with a tool that is pinned, and that can be changed.
 struct Pinned {
-    access: PolicyHandle,
+    policy: PolicyHandle,
     folder: TempDir,
     stop: CancellationToken,
 }
@@ -22,11 +22,11 @@ impl Drop for Pinned {
 
 impl Pinned {
     async fn new() -> Self {
-        let (access, folder, stop) = (access(), tempfile::tempdir().unwrap(), CancellationToken::new());
+        let (policy, folder, stop) = (policy(), tempfile::tempdir().unwrap(), CancellationToken::new());
         let levels = Levels::new([("mcp:files".to_owned(), Level::Hold)], []);
         let pins = Pins::open(Some(folder.path().join("pins.json")), levels, Clock::SYSTEM).unwrap();
         let admin = Admin {
-            gates: Arc::new(Gates::new(access.clone())),
+            gates: Arc::new(Gates::new(policy.clone())),
             switches: Arc::new(SwitchStore::unkept()),
             pins: Some(pins.clone()),
             servers: Arc::new(NoServers),
@@ -34,9 +34,9 @@ impl Pinned {
         };
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
         tokio::spawn(socket.run(open(Arc::new(admin)), stop.clone()));
-        let this = Self { access, folder, stop };
+        let this = Self { policy, folder, stop };
         this.say("Reads.");
-        this.access.vet(Arc::new(pins));
+        this.policy.set_definition_check(Arc::new(pins));
         this
     }
 
@@ -44,14 +44,14 @@ impl Pinned {
     fn say(&self, description: &str) {
         let descriptor =
             ToolDescriptor { description: description.to_owned(), ..ToolDescriptor::new("read", "mcp:files", "local") };
-        let registry = self.access.registry();
+        let registry = self.policy.registry();
         registry.unregister("read");
         registry.register(Tool::new(descriptor, Nothing)).unwrap();
-        self.access.refresh();
+        self.policy.refresh();
     }
 
     fn is_listed(&self) -> bool {
-        self.access.effective(&Caller::unknown()).get("read").is_some()
+        self.policy.effective(&Caller::unknown()).get("read").is_some()
     }
 
     fn client(&self) -> AdminClient {
@@ -80,11 +80,11 @@ async fn what_is_held_back_is_listed_shown_and_let_through_at_once() {
     let [change] = &changes.changes[..] else { panic!("{changes:?}") };
     assert!(change.before.as_ref().unwrap().get().contains("\"Reads.\""));
     assert!(change.after.as_ref().unwrap().get().contains("\"Reads all.\""));
-    let version = *fixture.access.changes().borrow();
+    let version = *fixture.policy.changes().borrow();
     let approved = fixture.approve("read", &Approval { source: None, digest: changes.digest }).await.unwrap();
     assert_eq!(approved.approved.len(), 1);
     assert!(fixture.is_listed());
-    assert!(*fixture.access.changes().borrow() > version, "agents are told");
+    assert!(*fixture.policy.changes().borrow() > version, "agents are told");
 }
 
 #[tokio::test]
