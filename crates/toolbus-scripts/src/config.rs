@@ -30,7 +30,7 @@ pub struct ScriptConfig {
     pub max_timeout: Option<HumanDuration>,
     /// Memory of a script, with all processes that it starts.
     pub memory: LargeSize,
-    /// Share of a core, on average: a script may use its time multiplied by this as processor time.
+    /// Share of a core, on average: a script may use its time multiplied by this as CPU time.
     pub cpu: Cpu,
     /// Most of its standard output, and of its standard error, that is read.
     pub max_output: ByteSize,

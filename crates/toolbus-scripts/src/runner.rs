@@ -79,7 +79,7 @@ pub struct Script {
     pub packages: Vec<Requirement>,
     /// Time that it may take, installing packages not included.
     pub time: Duration,
-    /// Processor time that it may take.
+    /// CPU time that it may take.
     pub cpu: Duration,
     /// When it has to have ended, also before its own time has passed: the caller waits no longer.
     pub deadline: Instant,

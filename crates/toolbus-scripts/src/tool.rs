@@ -51,7 +51,7 @@ pub struct Settings {
     pub timeout: Duration,
     /// The most that one may ask for.
     pub max_timeout: Duration,
-    /// Processor time that a script gets, in thousandths of its time.
+    /// CPU time that a script gets, in thousandths of its time.
     pub cpu_millis: u32,
     /// The limits that the runner applies; the description names them.
     pub limits: Limits,
@@ -214,7 +214,7 @@ impl ScriptToolInner {
         })
     }
 
-    /// Processor time that a script gets with this time.
+    /// CPU time that a script gets with this time.
     fn cpu(&self, time: Duration) -> Duration {
         time.saturating_mul(self.settings.cpu_millis) / 1000
     }

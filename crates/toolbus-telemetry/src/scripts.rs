@@ -93,7 +93,7 @@ impl ScriptInstruments {
             runs,
             duration: seconds("toolbus.script.duration", "From a script's turn to its end."),
             queue_duration: seconds("toolbus.script.queue.duration", "How long a script waited for its turn."),
-            cpu_time: seconds("toolbus.script.cpu.time", "Processor time of a script."),
+            cpu_time: seconds("toolbus.script.cpu.time", "CPU time of a script."),
             memory_peak: memory.with_boundaries(MEMORY_BOUNDS.to_vec()).build(),
         }
     }

@@ -25,9 +25,9 @@ const REMEMBERED: usize = 20_000;
 const MEMORY: usize = 24 * 1024;
 /// Most memory that the agents beyond those remembered may cost together, in KiB: some 200 bytes each.
 const MEMORY_BEYOND: usize = 16 * 1024;
-/// Processor time that all of them may cost the daemon, in seconds: a development build on a slow machine.
+/// CPU time that all of them may cost the daemon, in seconds: a development build on a slow machine.
 const CPU_SECONDS: u64 = 120;
-/// In which Linux tells processor time.
+/// In which Linux tells CPU time.
 const TICKS_PER_SECOND: u64 = 100;
 /// Longest wait for the answers to a part of them.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -103,7 +103,7 @@ fn resident(pid: u32) -> usize {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Processor time that a process has used, in seconds.
+/// CPU time that a process has used, in seconds.
 fn cpu(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     // The name of the program, in parentheses, may have spaces.

@@ -29,7 +29,7 @@ const MEMORY: u64 = 100 * 1024;
 const SHUTDOWN: Duration = Duration::from_secs(10);
 /// What nobody but the daemon may have.
 pub(crate) const SECRET: &str = "hunter2-of-the-daemon";
-/// In which Linux tells processor time.
+/// In which Linux tells CPU time.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A daemon that is measured.
@@ -158,7 +158,7 @@ impl Fixture {
         run.json()
     }
 
-    /// Processor time of the daemon until now, in seconds.
+    /// CPU time of the daemon until now, in seconds.
     pub(crate) fn processor_seconds(&self) -> f64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.daemon.pid())).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().collect();

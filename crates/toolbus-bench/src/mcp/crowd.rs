@@ -41,9 +41,9 @@ pub(super) async fn measure(config: &Config) -> Result<Crowd, MeasureError> {
     let supervisors: Vec<u32> = session.servers().status().iter().filter_map(|server| server.pid).collect();
     let servers = supervisors.iter().map(|supervisor| server_of(*supervisor)).collect::<Result<Vec<_>, _>>()?;
 
-    let before = processor_time(&supervisors, &servers)?;
+    let before = cpu_time(&supervisors, &servers)?;
     tokio::time::sleep(IDLE).await;
-    let idle_cpu = processor_time(&supervisors, &servers)?.saturating_sub(before);
+    let idle_cpu = cpu_time(&supervisors, &servers)?.saturating_sub(before);
     let figures = Crowd {
         servers: servers.len(),
         idle_seconds: IDLE.as_secs(),
@@ -56,7 +56,7 @@ pub(super) async fn measure(config: &Config) -> Result<Crowd, MeasureError> {
     Ok(figures)
 }
 
-fn processor_time(supervisors: &[u32], servers: &[u32]) -> Result<Duration, MeasureError> {
+fn cpu_time(supervisors: &[u32], servers: &[u32]) -> Result<Duration, MeasureError> {
     let all = supervisors.iter().chain(servers).copied().chain([std::process::id()]);
     all.map(|process| Ok(Usage::read(process)?.cpu)).sum()
 }
@@ -72,7 +72,7 @@ impl fmt::Display for Crowd {
         let Self { servers, idle_seconds, ready_ms, idle_cpu_ms, supervisor_mib, server_mib } = self;
         write!(
             f,
-            "{servers} servers: all serve after {ready_ms:.0} ms; {idle_cpu_ms:.0} ms of processor time in {idle_seconds} s \
+            "{servers} servers: all serve after {ready_ms:.0} ms; {idle_cpu_ms:.0} ms of CPU time in {idle_seconds} s \
              without calls; {supervisor_mib:.2} MiB for each supervisor, {server_mib:.2} MiB for each server"
         )
     }

@@ -15,7 +15,7 @@ use super::{CommandConfig, SOURCE, Stdin};
 use crate::environment::{self, ProgramError};
 use crate::system;
 
-/// Processor time of a confined command, in thousandths of its time: a core, on average.
+/// CPU time of a confined command, in thousandths of its time: a core, on average.
 const CPU_MILLIS: u32 = 1000;
 /// Variables that the sandbox sets itself.
 const OF_THE_SANDBOX: [&str; 2] = ["HOME", "TMPDIR"];

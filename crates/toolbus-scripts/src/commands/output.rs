@@ -81,7 +81,7 @@ fn said(stream: &Stream) -> Option<String> {
 fn used_up(stop: Stop, limits: &Limits) -> String {
     match stop {
         Stop::Time => "it took too long".to_owned(),
-        Stop::Cpu => "it used up its processor time".to_owned(),
+        Stop::Cpu => "it used up its CPU time".to_owned(),
         Stop::Memory => format!("it needed more than {} of memory", size(limits.memory)),
         Stop::Processes => format!("it started more than {} processes", limits.processes),
         Stop::Disk => format!("it wrote more than {} or {} files", size(limits.disk), limits.files),

@@ -131,8 +131,8 @@ fn stopped(stop: Stop, stdout: &str, stderr: &str, ScriptBudget { limits, cpu, .
     let (reason, advice) = match stop {
         Stop::Time => ("took too long".to_owned(), "Increase timeout_seconds, or do less work."),
         Stop::Cpu => (
-            format!("used up its processor time of {}", seconds(cpu)),
-            "Do less work, or increase timeout_seconds: the processor time grows with it.",
+            format!("used up its CPU time of {}", seconds(cpu)),
+            "Do less work, or increase timeout_seconds: the CPU time grows with it.",
         ),
         Stop::Memory => (
             format!("used more than {} of memory", size(limits.memory)),
@@ -396,7 +396,7 @@ pub(super) mod tests {
     fn everything_else_that_is_used_up_has_words_of_its_own() {
         let told = Stop::ALL[1..].iter().map(|stop| of(Ending::Stopped(*stop), "", "")).collect::<Vec<_>>().join("\n");
         assert_snapshot!(told, @"
-    isError: The script used up its processor time of 15s, and was stopped. Do less work, or increase timeout_seconds: the processor time grows with it.
+    isError: The script used up its CPU time of 15s, and was stopped. Do less work, or increase timeout_seconds: the CPU time grows with it.
     isError: The script used more than 256 MiB of memory, and was stopped. Work on less at a time, for example by reading files in pieces.
     isError: The script had more than 64 processes and threads, and was stopped. Start fewer.
     isError: The script wrote more than 64 MiB, or more than 4096 files, into its work folder, and was stopped. Write less, or delete what is not needed any more.

@@ -18,7 +18,7 @@ async fn local() -> LocalRunner {
     LocalRunner::new(interpreter().await, LIMITS, None)
 }
 
-/// How scripts end that take too much memory, processor time, output and time.
+/// How scripts end that take too much memory, CPU time, output and time.
 async fn endings(runner: &impl Runner) -> Vec<Ending> {
     let mut endings = Vec::new();
     for (source, cpu, time) in [

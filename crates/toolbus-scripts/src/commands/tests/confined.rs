@@ -161,12 +161,12 @@ async fn it_is_ended_when_it_uses_too_much() {
         let failure = run_in(&sandbox, settings.clone(), json!({})).await.unwrap_err();
         assert_eq!(failure.message, "The command was ended: it took longer than 500 ms.", "{level}");
 
-        // Little processor time, and much time to get it on a machine that is busy.
+        // Little CPU time, and much time to get it on a machine that is busy.
         settings.timeout = HumanDuration::from_secs(140);
         let (descriptor, mut command) = check::command(&settings, Some(&sandbox), std::env::vars_os()).unwrap();
         command.cpu_millis = 5;
         let output = run_tool(&Tool::new(descriptor, command), json!({}), PATIENCE).await.unwrap();
-        assert_eq!(output.content.unwrap(), "Command was ended: it used up its processor time", "{level}");
+        assert_eq!(output.content.unwrap(), "Command was ended: it used up its CPU time", "{level}");
 
         let mut settings = sh("while :; do echo 0123456; done");
         settings.max_output = "2KiB".parse().unwrap();
