@@ -1,9 +1,9 @@
 //! Small requests beside calls.
 
-use serde::de::{IgnoredAny, MapAccess};
+use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
 
-use super::members::{MessageFields, read_members};
+use super::members::{MessageFields, read_members, required, text};
 use crate::json::ParseError;
 
 /// Asks a daemon whether it is there, and what it is.
@@ -27,8 +27,8 @@ impl Ping {
 impl MessageFields for Ping {
     const NAMES: &'static [&'static str] = &[];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, _: &str, members: &mut A) -> Result<(), A::Error> {
-        members.next_value::<IgnoredAny>().map(drop)
+    fn read<'de, A: MapAccess<'de>>(&mut self, _: &str, _: &mut A) -> Result<(), A::Error> {
+        Ok(())
     }
 }
 
@@ -67,11 +67,7 @@ impl ToolCancelRequest {
     ///
     /// If the body is not a JSON object with a `toolCallId`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        let request: Self = read_members(body)?;
-        if request.tool_call_id.is_empty() {
-            return Err(ParseError::Missing("toolCallId"));
-        }
-        Ok(request)
+        required(read_members(body)?, |request: &Self| &request.tool_call_id, "toolCallId")
     }
 }
 
@@ -79,11 +75,8 @@ impl MessageFields for ToolCancelRequest {
     const NAMES: &'static [&'static str] = &["toolCallId"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
-        match name {
-            "toolCallId" => self.tool_call_id = members.next_value::<Option<String>>()?.unwrap_or_default(),
-            _ => {
-                members.next_value::<IgnoredAny>()?;
-            }
+        if name == "toolCallId" {
+            self.tool_call_id = text(members)?;
         }
         Ok(())
     }
@@ -114,11 +107,7 @@ impl SessionEnd {
     ///
     /// If the body is not a JSON object with a `sessionId`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        let end: Self = read_members(body)?;
-        if end.session_id.is_empty() {
-            return Err(ParseError::Missing("sessionId"));
-        }
-        Ok(end)
+        required(read_members(body)?, |end: &Self| &end.session_id, "sessionId")
     }
 }
 
@@ -126,11 +115,8 @@ impl MessageFields for SessionEnd {
     const NAMES: &'static [&'static str] = &["sessionId"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
-        match name {
-            "sessionId" => self.session_id = members.next_value::<Option<String>>()?.unwrap_or_default(),
-            _ => {
-                members.next_value::<IgnoredAny>()?;
-            }
+        if name == "sessionId" {
+            self.session_id = text(members)?;
         }
         Ok(())
     }

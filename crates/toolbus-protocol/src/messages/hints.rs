@@ -1,7 +1,7 @@
 use serde::Serialize;
-use serde::de::{IgnoredAny, MapAccess};
+use serde::de::MapAccess;
 
-use super::members::{MessageFields, read_members};
+use super::members::{MessageFields, read_members, text};
 use crate::json::ParseError;
 
 /// Longest text of a [`ToolHintsRequest`], in bytes.
@@ -41,11 +41,9 @@ impl MessageFields for ToolHintsRequest {
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
         match name {
-            "text" => self.text = members.next_value::<Option<String>>()?.unwrap_or_default(),
+            "text" => self.text = text(members)?,
             "sessionId" => self.session_id = members.next_value()?,
-            _ => {
-                members.next_value::<IgnoredAny>()?;
-            }
+            _ => {}
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-use serde::de::{IgnoredAny, MapAccess};
+use serde::de::MapAccess;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::members::{MessageFields, read_members};
+use super::members::{MessageFields, optional_text, read_members, text};
 use crate::json::ParseError;
 use crate::{Code, Outcome};
 
@@ -64,14 +64,12 @@ impl MessageFields for ToolInvokeRequest {
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
         match name {
-            "toolCallId" => self.tool_call_id = members.next_value::<Option<String>>()?.filter(|id| !id.is_empty()),
-            "toolName" => self.tool_name = members.next_value::<Option<String>>()?.unwrap_or_default(),
+            "toolCallId" => self.tool_call_id = optional_text(members)?,
+            "toolName" => self.tool_name = text(members)?,
             "arguments" => self.arguments = members.next_value::<Option<Box<RawValue>>>()?.and_then(arguments_text),
             "sessionId" => self.session_id = members.next_value()?,
             "batchId" => self.batch_id = members.next_value()?,
-            _ => {
-                members.next_value::<IgnoredAny>()?;
-            }
+            _ => {}
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::members::{MessageFields, read_members};
+use super::members::{MessageFields, optional_text, read_members};
 use crate::json::ParseError;
 
 /// Most names in a [`ToolListRequest`].
@@ -119,28 +119,21 @@ impl MessageFields for ToolListRequest {
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
         match name {
-            "sessionId" => self.session_id = text(members)?,
-            "profile" => self.profile = text(members)?,
-            "binding" => self.binding = text(members)?,
+            "sessionId" => self.session_id = optional_text(members)?,
+            "profile" => self.profile = optional_text(members)?,
+            "binding" => self.binding = optional_text(members)?,
             "format" => {
-                self.format = text(members)?.map(|name| name.parse()).transpose().map_err(A::Error::custom)?;
+                self.format = optional_text(members)?.map(|name| name.parse()).transpose().map_err(A::Error::custom)?;
             }
             "names" => {
                 let names = members.next_value::<Option<BoundedNames>>()?.map(|BoundedNames(names)| names);
                 self.names = names.filter(|names| !names.is_empty());
             }
-            "ifVersion" => self.if_version = text(members)?,
-            _ => {
-                members.next_value::<IgnoredAny>()?;
-            }
+            "ifVersion" => self.if_version = optional_text(members)?,
+            _ => {}
         }
         Ok(())
     }
-}
-
-/// The text of a member; an empty one is as good as none.
-fn text<'de, A: MapAccess<'de>>(members: &mut A) -> Result<Option<String>, A::Error> {
-    Ok(members.next_value::<Option<String>>()?.filter(|text| !text.is_empty()))
 }
 
 /// A list of names that stops being read where it gets too long.

@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::json::{ParseError, checked_text, quoted};
@@ -13,7 +13,7 @@ pub(crate) trait MessageFields: Default {
     /// The members' names, as written.
     const NAMES: &'static [&'static str];
 
-    /// Takes the value of member `name`, one of [`Self::NAMES`] or the empty string for any other.
+    /// Takes the value of member `name`, which is one of [`Self::NAMES`].
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error>;
 }
 
@@ -28,6 +28,25 @@ pub(crate) fn read_members<M: MessageFields>(body: &[u8]) -> Result<M, ParseErro
         Ok(Liberal(message)) => Ok(message),
         Err(error) => Err(no_object(text).unwrap_or_else(|| error.into())),
     }
+}
+
+/// The text of a member; null is as good as an empty one.
+pub(super) fn text<'de, A: MapAccess<'de>>(members: &mut A) -> Result<String, A::Error> {
+    Ok(members.next_value::<Option<String>>()?.unwrap_or_default())
+}
+
+/// The text of a member; an empty one is as good as none.
+pub(super) fn optional_text<'de, A: MapAccess<'de>>(members: &mut A) -> Result<Option<String>, A::Error> {
+    Ok(members.next_value::<Option<String>>()?.filter(|text| !text.is_empty()))
+}
+
+/// A message whose member `name`, here as `text`, has to be there.
+///
+/// # Errors
+///
+/// If it is empty.
+pub(super) fn required<M>(message: M, text: impl FnOnce(&M) -> &str, name: &'static str) -> Result<M, ParseError> {
+    if text(&message).is_empty() { Err(ParseError::Missing(name)) } else { Ok(message) }
 }
 
 /// Whether the text is a value that is no object: the parser's own message would repeat that value.
@@ -71,8 +90,10 @@ impl<'de, M: MessageFields> Visitor<'de> for LiberalVisitor<M> {
                 return Err(A::Error::custom(format_args!("duplicate member {}", quoted(&name))));
             }
             seen |= bit;
-            let canonical = known.and_then(|index| M::NAMES.get(index)).copied().unwrap_or_default();
-            message.read(canonical, &mut members)?;
+            match known.and_then(|index| M::NAMES.get(index)) {
+                Some(name) => message.read(name, &mut members)?,
+                None => drop(members.next_value::<IgnoredAny>()?),
+            }
         }
         Ok(message)
     }

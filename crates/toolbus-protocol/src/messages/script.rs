@@ -1,7 +1,7 @@
-use serde::de::{IgnoredAny, MapAccess};
+use serde::de::MapAccess;
 use serde::{Serialize, Serializer};
 
-use super::members::{MessageFields, read_members};
+use super::members::{MessageFields, optional_text, read_members};
 use crate::json::ParseError;
 
 /// The tool that a [`ScriptInvokeRequest`] calls.
@@ -61,14 +61,12 @@ impl MessageFields for ScriptInvokeRequest {
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
         match name {
-            "toolCallId" => self.tool_call_id = members.next_value::<Option<String>>()?.filter(|id| !id.is_empty()),
+            "toolCallId" => self.tool_call_id = optional_text(members)?,
             "script" => self.script = members.next_value()?,
             "inputData" => self.input_data = members.next_value()?,
             "timeoutSeconds" => self.timeout_seconds = members.next_value()?,
             "pipPackages" => self.pip_packages = members.next_value()?,
-            _ => {
-                members.next_value::<IgnoredAny>()?;
-            }
+            _ => {}
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Tasks of sub-agents.
 
-use serde::de::{IgnoredAny, MapAccess};
+use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
 
-use super::members::{MessageFields, read_members};
+use super::members::{MessageFields, read_members, required, text};
 use crate::json::ParseError;
 
 /// A task, for the agents that volunteer for its pool: one of them works on it.
@@ -81,8 +81,7 @@ impl SubagentProgressMessage {
     ///
     /// If the body is not a JSON object with a `taskId`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        let message: Self = read_members(body)?;
-        if message.task_id.is_empty() { Err(ParseError::Missing("taskId")) } else { Ok(message) }
+        required(read_members(body)?, |message: &Self| &message.task_id, "taskId")
     }
 }
 
@@ -93,14 +92,8 @@ impl SubagentResultMessage {
     ///
     /// If the body is not a JSON object with a `taskId`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        let message: Self = read_members(body)?;
-        if message.task_id.is_empty() { Err(ParseError::Missing("taskId")) } else { Ok(message) }
+        required(read_members(body)?, |message: &Self| &message.task_id, "taskId")
     }
-}
-
-/// Reads a string; `null` is an empty one.
-fn text<'de, A: MapAccess<'de>>(members: &mut A) -> Result<String, A::Error> {
-    Ok(members.next_value::<Option<String>>()?.unwrap_or_default())
 }
 
 impl MessageFields for SubagentProgressMessage {
@@ -113,9 +106,7 @@ impl MessageFields for SubagentProgressMessage {
             "primarySessionId" => self.primary_session_id = text(members)?,
             "message" => self.message = text(members)?,
             "timestamp" => self.timestamp = text(members)?,
-            _ => {
-                members.next_value::<IgnoredAny>()?;
-            }
+            _ => {}
         }
         Ok(())
     }
@@ -134,9 +125,7 @@ impl MessageFields for SubagentResultMessage {
             "isSuccess" => self.is_success = members.next_value::<Option<bool>>()?.unwrap_or_default(),
             "error" => self.error = members.next_value()?,
             "timestamp" => self.timestamp = text(members)?,
-            _ => {
-                members.next_value::<IgnoredAny>()?;
-            }
+            _ => {}
         }
         Ok(())
     }

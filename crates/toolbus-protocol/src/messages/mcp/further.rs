@@ -1,12 +1,11 @@
 //! Prompts, resources and questions: a bridge that offers none of them says so, and agents read these answers.
 
-use serde::de::{IgnoredAny, MapAccess};
+use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::text;
 use crate::json::ParseError;
-use crate::messages::members::{MessageFields, read_members};
+use crate::messages::members::{MessageFields, read_members, text};
 
 /// The members of a request that its answer repeats; those that it does not have are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -113,9 +112,7 @@ impl MessageFields for McpEchoed {
             "promptName" => self.prompt_name = text(members)?,
             "uri" => self.uri = text(members)?,
             "questionId" => self.question_id = text(members)?,
-            _ => {
-                members.next_value::<IgnoredAny>()?;
-            }
+            _ => {}
         }
         Ok(())
     }

@@ -1,9 +1,8 @@
-use serde::de::{IgnoredAny, MapAccess};
+use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
 
-use super::optional_text;
 use crate::json::ParseError;
-use crate::messages::members::{MessageFields, read_members};
+use crate::messages::members::{MessageFields, optional_text, read_members};
 
 /// Tells an agent which servers there are for it: those that are new or changed, and those that are gone. What the agent
 /// knows of others stays.
@@ -60,11 +59,8 @@ impl MessageFields for McpMetadataRefreshRequest {
     const NAMES: &'static [&'static str] = &["serverName"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
-        match name {
-            "serverName" => self.server_name = optional_text(members)?,
-            _ => {
-                members.next_value::<IgnoredAny>()?;
-            }
+        if name == "serverName" {
+            self.server_name = optional_text(members)?;
         }
         Ok(())
     }

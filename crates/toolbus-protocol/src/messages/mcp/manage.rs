@@ -1,11 +1,10 @@
 use std::collections::BTreeMap;
 
-use serde::de::{IgnoredAny, MapAccess};
+use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
 
-use super::{optional_text, text};
 use crate::json::ParseError;
-use crate::messages::members::{MessageFields, read_members};
+use crate::messages::members::{MessageFields, optional_text, read_members, required, text};
 
 /// Asks what the tools of a server are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -111,9 +110,7 @@ impl McpGetServiceDetailsRequest {
     ///
     /// If the body is not a JSON object with a `serverName`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        let request: Self = read_members(body)?;
-        named(&request.server_name)?;
-        Ok(request)
+        required(read_members(body)?, |request: &Self| &request.server_name, "serverName")
     }
 }
 
@@ -124,9 +121,7 @@ impl McpRegisterServerRequest {
     ///
     /// If the body is not a JSON object with a `serverName`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        let request: Self = read_members(body)?;
-        named(&request.server_name)?;
-        Ok(request)
+        required(read_members(body)?, |request: &Self| &request.server_name, "serverName")
     }
 }
 
@@ -137,21 +132,18 @@ impl McpUnregisterServerRequest {
     ///
     /// If the body is not a JSON object with a `serverName`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        let request: Self = read_members(body)?;
-        named(&request.server_name)?;
-        Ok(request)
+        required(read_members(body)?, |request: &Self| &request.server_name, "serverName")
     }
-}
-
-fn named(server: &str) -> Result<(), ParseError> {
-    if server.is_empty() { Err(ParseError::Missing("serverName")) } else { Ok(()) }
 }
 
 impl MessageFields for McpGetServiceDetailsRequest {
     const NAMES: &'static [&'static str] = &["serverName"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
-        read_name(&mut self.server_name, name, members)
+        if name == "serverName" {
+            self.server_name = text(members)?;
+        }
+        Ok(())
     }
 }
 
@@ -159,7 +151,10 @@ impl MessageFields for McpUnregisterServerRequest {
     const NAMES: &'static [&'static str] = &["serverName"];
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
-        read_name(&mut self.server_name, name, members)
+        if name == "serverName" {
+            self.server_name = text(members)?;
+        }
+        Ok(())
     }
 }
 
@@ -168,23 +163,14 @@ impl MessageFields for McpRegisterServerRequest {
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
         match name {
+            "serverName" => self.server_name = text(members)?,
             "type" => self.kind = text(members)?,
             "url" => self.url = optional_text(members)?,
             "command" => self.command = optional_text(members)?,
             "args" => self.args = members.next_value::<Option<Vec<String>>>()?.unwrap_or_default(),
             "env" => self.env = members.next_value::<Option<BTreeMap<String, String>>>()?.unwrap_or_default(),
-            _ => read_name(&mut self.server_name, name, members)?,
+            _ => {}
         }
         Ok(())
     }
-}
-
-/// Reads the one member that all requests have, or passes over an unknown one.
-fn read_name<'de, A: MapAccess<'de>>(server: &mut String, name: &str, members: &mut A) -> Result<(), A::Error> {
-    if name == "serverName" {
-        *server = text(members)?;
-    } else {
-        members.next_value::<IgnoredAny>()?;
-    }
-    Ok(())
 }
