@@ -19,6 +19,7 @@ mod share_values;
 pub mod subagent;
 #[cfg(test)]
 mod testing;
+mod texts;
 
 pub use self::a2a::{A2aConfig, A2aTools, AgentService};
 pub use self::guides::{Guides, GuidesConfig};

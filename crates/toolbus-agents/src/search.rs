@@ -10,12 +10,13 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 use toolbus_core::caller::Caller;
-use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_protocol::AgentCard;
 
 use self::index::{Indexes, ServiceIndex, ServiceMatch};
+use crate::texts::as_json;
 
 /// Names of the tools.
 pub const NAMES: [&str; 2] = [SERVICES, TOOLS];
@@ -165,7 +166,7 @@ impl CallerSearch {
             let (id, r#type, summary) = (&*service.id, service.kind.as_str(), &*service.summary);
             FoundService { id, r#type, summary, relevance_score, top_tools, top_skills }
         });
-        written(&SearchResults { results: results.collect() })
+        as_json(&SearchResults { results: results.collect() })
     }
 
     /// The result of `search_tools`.
@@ -183,7 +184,7 @@ impl CallerSearch {
             let (name, description, parameters) = (tool.name, tool.description, tool.parameters);
             Some(FoundTool { name, description, relevance_score, parameters })
         });
-        written(&SearchResults { results: results.collect() })
+        as_json(&SearchResults { results: results.collect() })
     }
 
     /// Does what takes long for thousands of tools, beside the threads that calls run on.
@@ -200,12 +201,6 @@ impl CallerSearch {
 fn query(call: &ToolCall) -> Result<&str, ToolFailure> {
     let query = call.arguments.get("query").and_then(Value::as_str);
     query.ok_or_else(|| ToolFailure::invalid("Missing required parameter: query."))
-}
-
-fn written(found: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
-    serde_json::to_string_pretty(found)
-        .map(ToolOutput::text)
-        .map_err(|error| ToolFailure::new(Cause::Failed, "The result could not be written.").with_detail(error))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::caller::Caller;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::{excerpt, list, shown};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -18,6 +18,7 @@ use super::http::HttpExchange;
 use super::report::TaskEnd;
 use super::service::{AgentService, TaskOrder, TaskPublishError};
 use super::tasks::{AgentTask, BeginError};
+use crate::texts::{agent, as_json, rfc3339};
 
 /// Names of the tools.
 pub const NAMES: [&str; 5] = [INVOKE, LIST, DETAILS, TASK, CANCEL];
@@ -416,7 +417,7 @@ impl Executor for ListAgents {
             Some(ListedAgent {
                 agent_name: card.agent_name,
                 description: card.description.filter(|_| has_room.is_some()),
-                last_seen: agent.last_seen.map(time),
+                last_seen: agent.last_seen.map(rfc3339),
                 skills: if has_room.is_some() { skills } else { Vec::new() },
                 more: has_room.is_none().then_some("`get_agent_details` shows description and skills"),
             })
@@ -424,7 +425,7 @@ impl Executor for ListAgents {
         let agents: Vec<ListedAgent> = agents.collect();
         match (agents.is_empty(), skill) {
             (true, Some(skill)) => Ok(ToolOutput::text(format!("No agents found with skill '{}'.", shown(&skill)))),
-            _ => written(&agents),
+            _ => as_json(&agents),
         }
     }
 }
@@ -453,7 +454,7 @@ impl Executor for GetAgentDetails {
             None => None,
         };
         let card = AgentCard { url: None, ..known.card() };
-        written(&AgentDetails { card, last_seen: known.last_seen.map(time), problem })
+        as_json(&AgentDetails { card, last_seen: known.last_seen.map(rfc3339), problem })
     }
 }
 
@@ -481,15 +482,15 @@ impl Executor for GetAgentTask {
         let AgentTaskArguments { task_id } = call.read()?;
         let task = self.0.service.tasks().of_caller(&task_id, &call.caller).await.map_err(|error| away(&error))?;
         let Some(task) = task else { return Ok(no_task(&task_id)) };
-        written(&ShownTask {
+        as_json(&ShownTask {
             task_id: task.id,
             agent_name: task.agent.to_string(),
             skill: task.skill,
             state: task.state.as_str(),
             context_id: task.context,
-            begun: time(task.begun),
-            deadline: time(task.deadline),
-            ended: task.ended.map(time),
+            begun: rfc3339(task.begun),
+            deadline: rfc3339(task.deadline),
+            ended: task.ended.map(rfc3339),
             note: task.note,
             result: task.result,
         })
@@ -536,28 +537,8 @@ fn no_task(id: &str) -> ToolOutput {
     ToolOutput::error(format!("No task of yours has the id '{}'. It may have ended some time ago.", shown(id)))
 }
 
-/// A time as RFC 3339 in UTC.
-fn time(seconds: u64) -> String {
-    let time = jiff::Timestamp::from_second(i64::try_from(seconds).unwrap_or(i64::MAX));
-    time.map(|time| time.to_string()).unwrap_or_default()
-}
-
-fn agent(call: &ToolCall) -> Result<AgentName, ToolFailure> {
-    call.caller.agent.clone().ok_or_else(|| {
-        let text = "Tasks belong to an agent, and this request names none: send the agent's name in `rb-source`, or log in \
-                    to the broker as the agent.";
-        ToolFailure::new(Cause::NotAllowed, text)
-    })
-}
-
 fn away(error: &impl ToString) -> ToolFailure {
     ToolFailure::new(Cause::Unavailable, "Tasks cannot be reached now. Try again later.").with_detail(error.to_string())
-}
-
-fn written(found: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
-    serde_json::to_string_pretty(found)
-        .map(ToolOutput::text)
-        .map_err(|error| ToolFailure::new(Cause::Failed, "The result could not be written.").with_detail(error))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The message that an agent receives of a task.
 
 use bytes::Bytes;
-use jiff::Timestamp;
 use toolbus_core::bus::{Outgoing, Target};
 use toolbus_core::failure::{Effect, ToolFailure};
 use toolbus_core::tool::ToolOutput;
@@ -11,6 +10,7 @@ use toolbus_protocol::{
 };
 
 use super::task::Task;
+use crate::texts::rfc3339;
 
 /// The profile under which agents do what was scheduled, and under which scheduled calls run.
 pub(super) const PROFILE: &str = "scheduled";
@@ -20,7 +20,6 @@ pub(super) type CallResult = Result<ToolOutput, ToolFailure>;
 
 /// The body for a time, with what became of the call of that time if the task makes calls.
 pub(super) fn body(task: &Task, time: u64, result: Option<CallResult>) -> Bytes {
-    let due_at = i64::try_from(time).ok().and_then(|time| Timestamp::from_second(time).ok());
     let (tool_response, tool_error) = match result {
         None => (None, None),
         Some(Ok(output)) => (Some(response(task, time, output)), None),
@@ -29,7 +28,7 @@ pub(super) fn body(task: &Task, time: u64, result: Option<CallResult>) -> Bytes 
     let message = ScheduledTaskMessage {
         task_name: task.name.clone(),
         description: task.description.clone(),
-        due_at: due_at.map(|time| time.to_string()),
+        due_at: Some(rfc3339(time)),
         tool_response,
         tool_error,
     };

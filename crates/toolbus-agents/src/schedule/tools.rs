@@ -23,6 +23,7 @@ use super::message::PROFILE;
 use super::task::{ScheduledCall, Task};
 use super::task_store::TaskStore;
 use crate::share_values::ShareValueError;
+use crate::texts::agent;
 
 /// Names of the tools.
 pub const NAMES: [&str; 3] = [SCHEDULE, LIST, CANCEL];
@@ -401,14 +402,6 @@ fn cell(text: &str) -> String {
 
 fn invalid(argument: &str, text: &str, what: &str) -> ToolFailure {
     ToolFailure::invalid(format!("Argument `{argument}`: `{}` {what}.", shown(text)))
-}
-
-fn agent(call: &ToolCall) -> Result<AgentName, ToolFailure> {
-    call.caller.agent.clone().ok_or_else(|| {
-        let text = "Tasks belong to an agent, and this request names none: send the agent's name in `rb-source`, or log in \
-                    to the broker as the agent.";
-        ToolFailure::new(Cause::NotAllowed, text)
-    })
 }
 
 fn away(error: &ShareValueError) -> ToolFailure {

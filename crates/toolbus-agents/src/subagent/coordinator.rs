@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, TryFutureExt as _};
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +26,7 @@ use super::config::SubagentsConfig;
 use super::task::{Ignored, SubagentEnd, SubagentTask, forget_ended};
 use crate::share_plan::SharePlan;
 use crate::share_values::{ShareValueError, ShareValues};
+use crate::texts::rfc3339;
 
 /// The profile that an agent works on a task with.
 const PROFILE: &str = "subagent";
@@ -199,7 +199,7 @@ impl Subagents {
             agent: task.agent.to_string(),
             description: task.description.clone(),
             context,
-            deadline: time(task.deadline),
+            deadline: rfc3339(task.deadline),
         };
         let mut envelope = self.envelope(message_type::SUBAGENT_TASK_MESSAGE, task, "task");
         envelope = envelope.with_header(header::TOOL_PROFILE, PROFILE);
@@ -224,7 +224,7 @@ impl Subagents {
             output: end.output.clone(),
             is_success: end.is_success,
             error: end.error.clone(),
-            timestamp: time(end.at),
+            timestamp: rfc3339(end.at),
         };
         let envelope = self.to_agent(message_type::SUBAGENT_RESULT_MESSAGE, task, "result");
         let has_arrived =
@@ -283,7 +283,7 @@ impl Subagents {
             subagent_session_id: task.session.clone(),
             primary_session_id: task.primary_session.clone(),
             message: shortened(&report.message, MAX_PROGRESS).into_owned(),
-            timestamp: time(self.now()),
+            timestamp: rfc3339(self.now()),
         };
         let mut envelope = self.to_agent(message_type::SUBAGENT_PROGRESS_MESSAGE, &task, "progress");
         envelope.message_id = Some(self.random.id());
@@ -392,10 +392,4 @@ fn digits(share: &str) -> String {
     let mut digest = derived_message_id(share, "", "");
     digest.truncate(SHARE_DIGITS);
     digest
-}
-
-/// Seconds since 1970 as RFC 3339.
-fn time(seconds: u64) -> String {
-    let time = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
-    time.unwrap_or(Timestamp::MAX).to_string()
 }

@@ -239,8 +239,8 @@ pub(crate) async fn awaited(
         return effective;
     }
     // The policy takes up new tools in its own time, which may be after this.
-    let policy = policy.clone();
-    let _ = tokio::task::spawn_blocking(move || policy.refresh()).await;
+    let refreshed = policy.clone();
+    let _ = tokio::task::spawn_blocking(move || refreshed.refresh()).await;
     policy.effective(caller)
 }
 

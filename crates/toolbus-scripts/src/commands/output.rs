@@ -8,7 +8,7 @@ use toolbus_core::tool::{Program, ToolOutput, time_text};
 use toolbus_sandbox::{Ending, Limits, Outcome, Stop, Stream};
 
 use super::Output;
-use crate::text::without_middle;
+use crate::text::{size, without_middle};
 
 /// Most characters of a program's output in an error: of its end, where the cause is.
 const MAX_SHOWN: usize = 4000;
@@ -86,15 +86,5 @@ fn used_up(stop: Stop, limits: &Limits) -> String {
         Stop::Processes => format!("it started more than {} processes", limits.processes),
         Stop::Disk => format!("it wrote more than {} or {} files", size(limits.disk), limits.files),
         Stop::Output => format!("it printed more than {}", size(limits.output)),
-    }
-}
-
-fn size(bytes: u64) -> String {
-    const KIB: u64 = 1024;
-    const MIB: u64 = 1024 * KIB;
-    match bytes {
-        bytes if bytes >= MIB && bytes.is_multiple_of(MIB) => format!("{} MiB", bytes / MIB),
-        bytes if bytes >= KIB && bytes.is_multiple_of(KIB) => format!("{} KiB", bytes / KIB),
-        bytes => format!("{bytes} bytes"),
     }
 }
