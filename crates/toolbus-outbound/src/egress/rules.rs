@@ -175,13 +175,16 @@ impl EgressRules {
         if config.deny_hosts.iter().chain(&lists.denied).any(|rule| rule.names(&host) && rule.is_for(port)) {
             return Err(Refusal::Denied(host));
         }
+        // A proxy resolves the name itself: no address is checked later, so that no network can be what allows it.
+        let is_resolved = config.proxy == ProxyMode::None;
         let is_listed =
             lists.allowed.is_empty() || lists.allowed.iter().any(|rule| rule.names(&host) && rule.is_for(port));
-        if !is_listed && !lists.allowed.iter().any(HostRule::is_network) {
+        if !is_listed && !(is_resolved && lists.allowed.iter().any(HostRule::is_network)) {
             return Err(Refusal::NotListed(host));
         }
         let is_excepted = config.allow_hosts.iter().any(|rule| rule.names(&host) && self.excepts(rule, port));
-        let may_be_by_address = config.allow_hosts.iter().any(|rule| rule.is_network() && self.excepts(rule, port));
+        let may_be_by_address =
+            is_resolved && config.allow_hosts.iter().any(|rule| rule.is_network() && self.excepts(rule, port));
         if !is_excepted && !may_be_by_address {
             if !config.ports.contains(&port) {
                 return Err(Refusal::Port(port));

@@ -250,6 +250,28 @@ fn an_exception_is_for_its_port_and_for_nothing_else() {
 }
 
 #[test]
+fn behind_a_proxy_a_network_allows_written_addresses_and_no_names() {
+    let config = EgressConfig {
+        allow_hosts: hosts(&["127.0.0.1:9000", "10.0.0.0/8", "wiki.corp.internal"]),
+        proxy: ProxyMode::Environment,
+        ..EgressConfig::default()
+    };
+    let rules = EgressRules::new(config, BTreeMap::new(), HostLists::default());
+    let all = HostLists::default();
+    let local = "metadata.google.internal";
+    assert_eq!(check(&rules, &all, &format!("http://{local}/")), Err(Refusal::LocalName(local.into())));
+    assert_eq!(check(&rules, &all, "http://any.example:9000/"), Err(Refusal::Port(9000)));
+    for url in ["http://127.0.0.1:9000/", "http://10.1.2.3/", "http://wiki.corp.internal/", "https://any.example/"] {
+        assert!(check(&rules, &all, url).is_ok(), "{url}");
+    }
+    let some = HostLists { allowed: hosts(&["8.8.8.0/24", "docs.rs"]), denied: Vec::new() };
+    assert_eq!(check(&rules, &some, "https://any.example/"), Err(Refusal::NotListed("any.example".into())));
+    for url in ["https://8.8.8.8/", "https://docs.rs/"] {
+        assert!(check(&rules, &some, url).is_ok(), "{url}");
+    }
+}
+
+#[test]
 fn the_lists_of_an_agent_narrow_and_never_widen() {
     let (ana, bob) = (AgentName::parse("ana").unwrap(), AgentName::parse("bob").unwrap());
     let of_ana = HostLists {
