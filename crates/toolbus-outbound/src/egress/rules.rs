@@ -212,7 +212,9 @@ impl EgressRules {
     pub fn check_address(&self, target: &EgressTarget, address: IpAddr, lists: &HostLists) -> Result<(), Refusal> {
         let EgressTarget { host, port, is_excepted, is_listed } = target;
         let has = |rule: &HostRule| rule.holds(address) && rule.is_for(*port);
-        if self.config.deny_hosts.iter().chain(&lists.denied).any(has) {
+        // A mapped address leads where the one of IPv4 in it does. Of the host of an exception, no other check looks at it.
+        let denies = |rule: &HostRule| has(rule) || rule.holds(address.to_canonical()) && rule.is_for(*port);
+        if self.config.deny_hosts.iter().chain(&lists.denied).any(denies) {
             return Err(Refusal::Denied(host.clone()));
         }
         if !is_listed && !lists.allowed.iter().any(has) {

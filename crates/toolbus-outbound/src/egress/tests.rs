@@ -242,6 +242,11 @@ fn an_exception_is_for_its_port_and_for_nothing_else() {
     };
     assert_eq!(at("http://wiki.corp.internal/", "192.168.1.1"), Ok(()));
     assert_eq!(at("http://wiki.corp.internal/", "10.6.1.1"), Err(Refusal::Denied("wiki.corp.internal".into())));
+    let mapped = at("http://wiki.corp.internal/", "::ffff:10.6.1.1");
+    assert_eq!(mapped, Err(Refusal::Denied("wiki.corp.internal".into())), "the same address");
+    let agent = HostLists { allowed: Vec::new(), denied: hosts(&["169.254.0.0/16"]) };
+    let target = check(&rules, &agent, "http://wiki.corp.internal/").unwrap();
+    assert!(rules.check_address(&target, "::ffff:169.254.169.254".parse().unwrap(), &agent).is_err());
     assert_eq!(at("http://wiki.corp.internal:9000/", "127.0.0.1"), Ok(()));
     assert!(at("http://wiki.corp.internal:9000/", "192.168.1.1").is_err());
     assert_eq!(at("http://other.corp.internal/", "10.1.1.1"), Ok(()));
