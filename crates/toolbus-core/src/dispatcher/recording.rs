@@ -54,6 +54,23 @@ pub(super) struct Instance {
     shed: AtomicU64,
 }
 
+/// A renewal of the lease. While it is under way, other calls take it for done; unless it is in the end, the next one
+/// renews.
+struct Renewal<'a> {
+    renewed: &'a Mutex<Option<Instant>>,
+    began: Instant,
+    is_done: bool,
+}
+
+impl Drop for Renewal<'_> {
+    fn drop(&mut self) {
+        let mut renewed = self.renewed.lock();
+        if !self.is_done && *renewed == Some(self.began) {
+            *renewed = None;
+        }
+    }
+}
+
 /// What becomes of a call whose request the ledger knows.
 pub(super) enum Known {
     /// It gets the answer that was given.
@@ -280,10 +297,14 @@ impl Dispatcher {
             }
             *renewed = Some(now);
         }
-        if let Err(error) = within(ledger.renew(Arc::clone(name), LEASE)).await
-            && let Some(left_out) = failures.due()
-        {
-            tracing::warn!(%error, left_out, "the lease of this daemon was not renewed");
+        let mut renewal = Renewal { renewed, began: now, is_done: false };
+        match within(ledger.renew(Arc::clone(name), LEASE)).await {
+            Ok(()) => renewal.is_done = true,
+            Err(error) => {
+                if let Some(left_out) = failures.due() {
+                    tracing::warn!(%error, left_out, "the lease of this daemon was not renewed");
+                }
+            }
         }
     }
 

@@ -1,12 +1,13 @@
 //! Calls that must not run twice, whatever happens to messages and daemons.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use toolbus_core::Clock;
 use toolbus_core::bus::Target;
@@ -494,22 +495,45 @@ async fn without_a_ledger_that_works_only_what_may_run_again_runs() {
     }
 }
 
-/// A ledger whose first beginning is recorded, though it says that it failed.
+/// A ledger of which the first operation of each of these kinds fails. A beginning is recorded all the same.
 #[derive(Debug)]
-struct Late {
+struct Flaky {
     stored: Arc<dyn Ledger>,
-    has_failed: AtomicBool,
+    failing: Mutex<Vec<Operation>>,
+    renewals: AtomicUsize,
 }
 
-impl Ledger for Late {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Begin,
+    Renew,
+}
+
+impl Flaky {
+    fn new(failing: &[Operation]) -> Arc<Self> {
+        let (stored, failing) = (ledger(ROOMY), Mutex::new(failing.to_vec()));
+        Arc::new(Self { stored, failing, renewals: AtomicUsize::new(0) })
+    }
+
+    fn fails(&self, operation: Operation) -> bool {
+        let mut failing = self.failing.lock();
+        let first = failing.iter().position(|failing| *failing == operation);
+        first.map(|first| failing.remove(first)).is_some()
+    }
+
+    fn no_answer<T: Send + 'static>() -> BoxFuture<'static, Result<T, StoreError>> {
+        ready(Err(StoreError::Failed("no answer".to_owned()))).boxed()
+    }
+}
+
+impl Ledger for Flaky {
     fn look_up(&self, key: RequestKey) -> BoxFuture<'_, Result<Option<LedgerEntry>, StoreError>> {
         self.stored.look_up(key)
     }
 
     fn begin(&self, begin: Begin) -> BoxFuture<'_, Result<Begun, StoreError>> {
-        let is_first = !self.has_failed.swap(true, Ordering::Relaxed);
-        let fails = move |begun| if is_first { Err(StoreError::Failed("no answer".to_owned())) } else { begun };
-        self.stored.begin(begin).map(fails).boxed()
+        let begun = self.stored.begin(begin);
+        if self.fails(Operation::Begin) { begun.then(|_| Self::no_answer()).boxed() } else { begun }
     }
 
     fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
@@ -521,7 +545,8 @@ impl Ledger for Late {
     }
 
     fn renew(&self, instance: Arc<str>, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.stored.renew(instance, lease)
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+        if self.fails(Operation::Renew) { Self::no_answer() } else { self.stored.renew(instance, lease) }
     }
 
     fn usage(&self) -> LedgerUsage {
@@ -531,8 +556,17 @@ impl Ledger for Late {
 
 #[tokio::test]
 async fn a_call_that_was_refused_runs_when_it_is_retried_though_its_beginning_had_been_recorded() {
-    let late: Arc<dyn Ledger> = Arc::new(Late { stored: ledger(ROOMY), has_failed: AtomicBool::new(false) });
-    let world = daemon(&late);
+    let world = daemon(&(Flaky::new(&[Operation::Begin]) as _));
     assert_eq!(code(&world.answer(pay()).await), ("execution_failed", "not_started", true));
     assert_eq!((content(&world.answer(pay()).await), world.runs()), (&json!("paid"), 1));
+}
+
+#[tokio::test]
+async fn a_lease_that_was_not_renewed_is_renewed_by_the_next_call() {
+    let flaky = Flaky::new(&[Operation::Renew]);
+    let world = daemon(&(Arc::clone(&flaky) as _));
+    for (id, renewals) in [("one", 1), ("two", 2)] {
+        world.answer(pay().id(id)).await;
+        assert_eq!(flaky.renewals.load(Ordering::Relaxed), renewals);
+    }
 }
