@@ -1,6 +1,7 @@
 //! What the ledger has to do with a call: whether its request is known (step 3), that its tool begins (step 9), and how it
 //! was answered, before it is published.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
@@ -45,9 +46,14 @@ const ALIKE_TTL: Duration = Duration::from_mins(15);
 /// How long a caller should wait while the ledger is full.
 const FULL_RETRY: Duration = Duration::from_secs(5);
 
+/// Runs that are remembered because the ledger may have them although they had no effect.
+const MAX_VOID: usize = 1024;
+
 /// The name of this daemon in the ledger, and when it last said that it is alive.
 pub(super) struct Instance {
     name: Arc<str>,
+    /// The latest runs that had no effect and that the ledger may have as begun, because an operation failed.
+    void: Mutex<VecDeque<(RequestKey, RunToken)>>,
     renewed: Mutex<Option<Instant>>,
     failures: Throttle,
     /// Answers that the ledger has forgotten before their time, as far as the log says.
@@ -87,7 +93,25 @@ pub(super) enum Known {
 
 impl Instance {
     pub(super) fn new(name: String) -> Self {
-        Self { name: name.into(), renewed: Mutex::default(), failures: Throttle::default(), shed: AtomicU64::new(0) }
+        Self {
+            name: name.into(),
+            void: Mutex::default(),
+            renewed: Mutex::default(),
+            failures: Throttle::default(),
+            shed: AtomicU64::new(0),
+        }
+    }
+
+    fn note_void(&self, key: RequestKey, run: RunToken) {
+        let mut void = self.void.lock();
+        if void.len() >= MAX_VOID {
+            void.pop_front();
+        }
+        void.push_back((key, run));
+    }
+
+    fn is_void(&self, key: RequestKey, run: RunToken) -> bool {
+        self.void.lock().contains(&(key, run))
     }
 }
 
@@ -136,6 +160,15 @@ impl Dispatcher {
         let tool = self.wanted(call);
         call.grant(tool.as_ref().and_then(|tool| tool.timeout), self.parts.settings.budgets);
         loop {
+            // Its caller was told that it did not start, and may ask for something else by the same key.
+            if let EntryState::Started { run, .. } = entry.state
+                && self.parts.instance.is_void(identity.key, run)
+            {
+                return match within(ledger.release(identity.key, run)).await {
+                    Ok(()) => Known::Free,
+                    Err(error) => Known::Failed(self.unrecorded(&error)),
+                };
+            }
             if entry.fingerprint != identity.fingerprint {
                 return Known::Failed(self.conflict());
             }
@@ -211,6 +244,13 @@ impl Dispatcher {
         as_begun(ToolFailure::new(Cause::OutcomeUnknown, text).with_detail(error))
     }
 
+    /// The failure of a request that is not run because its beginning cannot be recorded.
+    fn unrecorded(&self, error: &StoreError) -> ToolFailure {
+        self.telemetry().ledger(LedgerEvent::Failed);
+        let text = "That the call begins cannot be recorded now, so it was not run. Try again later.";
+        ToolFailure::new(Cause::LedgerUnavailable, text).with_detail(error)
+    }
+
     /// Step 9. Records that the tool begins, where it must not run twice or its caller wants one answer.
     pub(super) async fn start(&self, call: &mut Call, is_repeatable: bool) -> Result<(), Abort> {
         let Some(LedgerSettings { ledger, ttl, .. }) = &self.parts.settings.ledger else { return Ok(()) };
@@ -242,15 +282,15 @@ impl Dispatcher {
                 return Err(ToolFailure::new(Cause::Overloaded, text).with_retry_after(FULL_RETRY).into());
             }
             Err(error) => {
-                // It may be recorded all the same, and a retry would be told that this run had begun.
+                // It may be recorded all the same, also after the release if that overtakes it on another connection. A retry
+                // would be told that this run had begun.
+                self.parts.instance.note_void(key, run);
                 let _ = tokio::time::timeout(UNDO_TIME, ledger.release(key, run)).await;
                 // Another daemon may have had it before, and begin it yet.
                 if call.is_redelivered {
                     return Err(self.unreadable(&error).into());
                 }
-                self.telemetry().ledger(LedgerEvent::Failed);
-                let text = "That the call begins cannot be recorded now, so it was not run. Try again later.";
-                return Err(ToolFailure::new(Cause::LedgerUnavailable, text).with_detail(error).into());
+                return Err(self.unrecorded(&error).into());
             }
         }
         if call.deadline <= self.clock().now() { Err(deadline::passed().into()) } else { Ok(()) }
@@ -346,6 +386,7 @@ impl Dispatcher {
         let Some((LedgerSettings { ledger, .. }, key, run)) = self.recorded(call) else { return };
         call.run = None;
         if let Err(error) = within(ledger.release(key, run)).await {
+            self.parts.instance.note_void(key, run);
             self.telemetry().ledger(LedgerEvent::Failed);
             tracing::warn!(
                 call_id = %shown(&call.request.call_id),

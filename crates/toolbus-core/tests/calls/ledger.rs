@@ -506,6 +506,7 @@ struct Flaky {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Begin,
+    Release,
     Renew,
 }
 
@@ -541,7 +542,7 @@ impl Ledger for Flaky {
     }
 
     fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.stored.release(key, run)
+        if self.fails(Operation::Release) { Self::no_answer() } else { self.stored.release(key, run) }
     }
 
     fn renew(&self, instance: Arc<str>, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -559,6 +560,28 @@ async fn a_call_that_was_refused_runs_when_it_is_retried_though_its_beginning_ha
     let world = daemon(&(Flaky::new(&[Operation::Begin]) as _));
     assert_eq!(code(&world.answer(pay()).await), ("execution_failed", "not_started", true));
     assert_eq!((content(&world.answer(pay()).await), world.runs()), (&json!("paid"), 1));
+}
+
+#[tokio::test]
+async fn a_call_that_was_refused_runs_when_it_is_retried_though_its_beginning_could_not_be_undone() {
+    const REFUSED: (&str, &str, bool) = ("execution_failed", "not_started", true);
+    let world = daemon(&(Flaky::new(&[Operation::Begin, Operation::Release, Operation::Release]) as _));
+    let keyed = |id: &str| pay().id(id).header(KEY, "order-7");
+    assert_eq!(code(&world.answer(keyed("one")).await), REFUSED);
+    assert_eq!((code(&world.answer(keyed("two")).await), world.runs()), (REFUSED, 0), "it still cannot be undone");
+    assert_eq!((content(&world.answer(keyed("three")).await), world.runs()), (&json!("paid"), 1));
+    assert_eq!((content(&world.answer(keyed("four")).await), world.runs()), (&json!("paid"), 1));
+}
+
+#[tokio::test]
+async fn a_call_that_had_no_effect_runs_when_it_is_retried_though_its_beginning_could_not_be_undone() {
+    let world = daemon(&(Flaky::new(&[Operation::Release]) as _));
+    let effect = Effect::Effectful;
+    world.register_as(ToolDescriptor { effect, ..ToolDescriptor::new("fail_to_pay", "test", "local") });
+    for runs in [1, 2] {
+        let failed = world.answer(call("fail_to_pay", json!({})).id(&runs.to_string()).header(KEY, "k")).await;
+        assert_eq!((code(&failed), world.runs()), (("execution_failed", "not_started", true), runs));
+    }
 }
 
 #[tokio::test]
