@@ -160,10 +160,10 @@ impl Ledger for SqliteLedger {
         LedgerUsage { entries, bytes, shed }
     }
 
-    /// Looks at the file, and writes once after a write that failed.
+    /// Looks at the file, waits for what is being written, and writes once after a write that failed.
     fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         async {
-            if self.threads.has_failed() {
+            if self.threads.has_failed().await? {
                 self.threads.write(|_, connection| connection.execute_batch(CHECK)).await?;
             }
             self.threads.check_name().await
@@ -394,6 +394,28 @@ mod tests {
         assert_eq!(ledger.check().await, Ok(()));
         assert_eq!(ledger.look_up(RequestKey([0; 32])).await, Ok(None));
         answer(&ledger, 1 << 20).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_check_waits_for_a_write_that_its_caller_has_given_up_and_tells_that_it_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = SqliteLedger::open(&folder.path().join("store.db"), LIMITS, Clock::SYSTEM).unwrap();
+        let (begin, begun) = tokio::sync::oneshot::channel();
+        let (go_on, gone_on) = std::sync::mpsc::channel::<()>();
+        // As on a file system that does not answer, and then says that it is full.
+        let write = ledger.threads.write(move |_, connection| {
+            let _ = begin.send(());
+            let _ = gone_on.recv();
+            connection.pragma_update(None, "max_page_count", 1)?;
+            connection.execute_batch("CREATE TABLE more (x)")
+        });
+        tokio::select! {
+            biased;
+            _ = write => unreachable!("it waits"),
+            begun = begun => begun.unwrap(),
+        }
+        let (checked, ()) = tokio::join!(biased; ledger.check(), async { go_on.send(()).unwrap() });
+        assert_eq!(checked, Err(StoreError::Failed("database or disk is full".to_owned())));
     }
 
     #[tokio::test]

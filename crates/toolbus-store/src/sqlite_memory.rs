@@ -117,7 +117,7 @@ impl SqliteMemory {
     ///
     /// If the file was removed or replaced, or cannot be written, for example because its file system is full or read-only.
     pub async fn check(&self) -> Result<(), StoreError> {
-        let room = if self.threads.has_failed() { ROOM } else { 1 };
+        let room = if self.threads.has_failed().await? { ROOM } else { 1 };
         self.threads
             .write(move |writer, connection| {
                 // Also removes what the last check has written, which had expired then.
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(memory.check().await, Err(full));
         memory.set("max_page_count", 1 << 20).await;
         assert_eq!(memory.check().await, Ok(()));
-        assert!(!memory.threads.has_failed());
+        assert!(!memory.threads.has_failed().await.unwrap());
         memory.put(&"x".repeat(1 << 20)).await.unwrap();
     }
 

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -44,6 +45,14 @@ pub(crate) struct SqliteThreads<W> {
     file: PathBuf,
     /// Tells the file from another one of its name.
     identity: Option<FileIdentity>,
+    state: Arc<WriteState>,
+}
+
+/// What the writing thread tells, also of writes that their callers have given up.
+#[derive(Debug, Default)]
+struct WriteState {
+    /// Whether a transaction is under way.
+    is_busy: AtomicBool,
     /// Whether the last write has failed.
     has_failed: AtomicBool,
 }
@@ -72,7 +81,9 @@ impl<W: Writer> SqliteThreads<W> {
         reading.pragma_update(None, "query_only", true)?;
         writer.finish(&writing, 0)?;
         let (writes, waiting) = mpsc::channel(MAX_WAITING);
-        spawn(name, move || run(&writer, &writing, waiting))?;
+        let state = Arc::<WriteState>::default();
+        let told = Arc::clone(&state);
+        spawn(name, move || run(&writer, &writing, &told, waiting))?;
         let (reads, mut waiting) = mpsc::channel::<Read>(MAX_WAITING);
         spawn(&format!("{name}-r"), move || {
             while let Some(operation) = waiting.blocking_recv() {
@@ -80,12 +91,24 @@ impl<W: Writer> SqliteThreads<W> {
             }
         })?;
         let (file, identity) = (path.to_owned(), FileIdentity::of(path));
-        Ok(Self { writes, reads, file, identity, has_failed: AtomicBool::new(false) })
+        Ok(Self { writes, reads, file, identity, state })
     }
 
-    /// Whether the last write has failed.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::Relaxed)
+    /// Whether the last write has failed. Waits for the transaction that is under way, which does not end while the file
+    /// system does not answer.
+    ///
+    /// # Errors
+    ///
+    /// If the next transaction fails as well.
+    pub(crate) async fn has_failed(&self) -> Result<bool, StoreError> {
+        if self.state.is_busy.load(Ordering::Relaxed) {
+            let (end, ended) = oneshot::channel();
+            // Not by `write`: that it succeeds says nothing of what was written before.
+            let operation: Write<W> = Box::new(|_| Box::new(move |committed| drop(end.send(committed))));
+            self.writes.send(operation).await.map_err(|_| gone())?;
+            ended.await.map_err(|_| gone())??;
+        }
+        Ok(self.state.has_failed.load(Ordering::Relaxed))
     }
 
     /// Checks that the file is the one that was opened. The thread that reads does so: a file system may not answer.
@@ -107,15 +130,18 @@ impl<W: Writer> SqliteThreads<W> {
         operation: impl FnOnce(&W, &Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
+        let state = Arc::clone(&self.state);
         let operation: Write<W> = Box::new(move |begun| {
             let result = begun.and_then(|(writer, connection)| operation(writer, connection).map_err(failed));
-            // The receiver may have given up.
-            Box::new(move |committed| drop(answer.send(result.and_then(|value| committed.map(|()| value)))))
+            Box::new(move |committed| {
+                let written = result.and_then(|value| committed.map(|()| value));
+                state.has_failed.store(written.is_err(), Ordering::Relaxed);
+                // The receiver may have given up.
+                drop(answer.send(written));
+            })
         });
         self.writes.send(operation).await.map_err(|_| gone())?;
-        let written = answered.await.map_err(|_| gone())?;
-        self.has_failed.store(written.is_err(), Ordering::Relaxed);
-        written
+        answered.await.map_err(|_| gone())?
     }
 
     /// Runs an operation that only reads.
@@ -130,9 +156,10 @@ impl<W: Writer> SqliteThreads<W> {
     }
 }
 
-fn run<W: Writer>(writer: &W, connection: &Connection, mut waiting: mpsc::Receiver<Write<W>>) {
+fn run<W: Writer>(writer: &W, connection: &Connection, state: &WriteState, mut waiting: mpsc::Receiver<Write<W>>) {
     let mut batch = Vec::with_capacity(MAX_BATCH);
     while waiting.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
+        state.is_busy.store(true, Ordering::Relaxed);
         let mut reports = Vec::with_capacity(batch.len());
         let committed = commit(writer, connection, &mut batch, &mut reports);
         if let Err(error) = &committed {
@@ -140,6 +167,7 @@ fn run<W: Writer>(writer: &W, connection: &Connection, mut waiting: mpsc::Receiv
             reports.extend(batch.drain(..).map(|operation| operation(Err(error.clone()))));
         }
         reports.into_iter().for_each(|report| report(committed.clone()));
+        state.is_busy.store(false, Ordering::Relaxed);
     }
 }
 
@@ -183,8 +211,6 @@ fn gone() -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use parking_lot::Mutex;
 
     use super::*;
