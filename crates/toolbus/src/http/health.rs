@@ -115,6 +115,19 @@ pub struct Readiness {
     pub blocked_by: Vec<Blocker>,
 }
 
+impl Readiness {
+    /// The public parts: of the files of the store their names, without their folders.
+    #[must_use]
+    pub fn public(mut self) -> Self {
+        for blocker in &mut self.blocked_by {
+            if let Blocker::StoreAway { detail } = blocker {
+                *detail = without_folders(detail);
+            }
+        }
+        self
+    }
+}
+
 /// One reason for not being ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case", rename_all_fields = "camelCase")]
@@ -509,6 +522,14 @@ fn shown(text: &str) -> String {
         });
     }
     words.join(" ").chars().take(MAX_TEXT).collect()
+}
+
+/// A text in which paths between backticks are only names.
+fn without_folders(text: &str) -> String {
+    let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let parts = text.split('`').enumerate();
+    let shown: Vec<_> = parts.map(|(index, part)| if index % 2 == 1 { name(part) } else { part.to_owned() }).collect();
+    shown.join("`")
 }
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ async fn alive() -> impl IntoResponse {
 }
 
 async fn ready(State(health): State<Arc<Health>>) -> impl IntoResponse {
-    let readiness = health.readiness();
+    let readiness = health.readiness().public();
     let code = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, no_store(Json(readiness)))
 }

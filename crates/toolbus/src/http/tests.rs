@@ -22,13 +22,16 @@ use toolbus_core::bus::BusState;
 use toolbus_core::caller::Identity;
 use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
+use toolbus_core::ledger::{Ledger as _, LedgerLimits};
 use toolbus_core::policy::{Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_mcp_client::status::{HiddenTool, PhaseName, ServerStatus};
 use toolbus_sandbox::Level;
 use toolbus_scripts::runner::RunnerStatus;
+use toolbus_store::SqliteLedger;
 
+use super::admin::DaemonAdmin;
 use super::admin::client::{ProbeError, probe};
 use super::slots::{HEAD_TIME, MAX_ANONYMOUS};
 use super::{
@@ -124,6 +127,7 @@ pub(super) fn http_state(health: Arc<Health>) -> HttpState {
 struct Fixture {
     address: SocketAddr,
     bus: watch::Sender<BusState>,
+    files: watch::Sender<Vec<String>>,
     registry: Registry,
     health: Arc<Health>,
     stop: CancellationToken,
@@ -133,14 +137,16 @@ struct Fixture {
 impl Fixture {
     async fn new(required: &[&str]) -> Self {
         let (bus, state) = watch::channel(good());
+        let (files, store_files) = watch::channel(Vec::new());
         let registry = Registry::new();
         let required_tools = required.iter().map(|name| (*name).to_owned()).collect();
-        let sources = HealthSources { required_tools, servers: Arc::new(Servers), ..sources(state, registry.clone()) };
+        let sources = sources(state, registry.clone());
+        let sources = HealthSources { required_tools, store_files, servers: Arc::new(Servers), ..sources };
         let health = Arc::new(Health::new(sources));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let (address, stop) = (server.address(), CancellationToken::new());
         let server = tokio::spawn(server.run(http_state(Arc::clone(&health)), stop.clone()));
-        Self { address, bus, registry, health, stop, server }
+        Self { address, bus, files, registry, health, stop, server }
     }
 
     fn register(&self, name: &str) {
@@ -226,15 +232,30 @@ async fn each_cause_alone_takes_readiness_away_and_its_end_brings_it_back() {
 
 #[tokio::test]
 async fn a_file_of_the_store_that_cannot_be_written_takes_readiness_away() {
-    let (files, receiver) = watch::channel(Vec::new());
-    let (_bus, state) = watch::channel(good());
-    let health = Health::new(HealthSources { store_files: receiver, ..sources(state, Registry::new()) });
-    assert!(health.readiness().ready);
-    files.send_replace(vec!["working memory: the disk is full".to_owned()]);
+    let fixture = Fixture::new(&[]).await;
+    assert!(fixture.health.readiness().ready);
+    fixture.files.send_replace(vec!["working memory: the disk is full".to_owned()]);
     let blocker = Blocker::StoreAway { detail: "working memory: the disk is full".to_owned() };
-    assert_eq!(health.readiness().blocked_by, [blocker]);
-    files.send_replace(Vec::new());
-    assert!(health.readiness().ready);
+    assert_eq!(fixture.health.readiness().blocked_by, [blocker]);
+    fixture.files.send_replace(Vec::new());
+    assert!(fixture.health.readiness().ready);
+}
+
+#[tokio::test]
+async fn the_folder_of_a_file_of_the_store_is_told_to_operators_alone() {
+    let fixture = Fixture::new(&[]).await;
+    let folder = tempfile::Builder::new().prefix("own folder").tempdir().unwrap();
+    let path = folder.path().join("toolbus.db");
+    let limits = LedgerLimits { max_entries: 10, max_bytes: 10_000 };
+    let ledger = SqliteLedger::open(&path, limits, Clock::SYSTEM).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    fixture.files.send_replace(vec![format!("ledger: {}", ledger.check().await.unwrap_err())]);
+    let detail = "ledger: the store failed: the file `toolbus.db` was removed or replaced";
+    let blocked_by = json!([{"reason": "store_away", "detail": detail}]);
+    assert_eq!(fixture.get("/readyz").await, (503, json!({"ready": false, "blockedBy": blocked_by})));
+    let (admin, _reloads) = DaemonAdmin::new(Arc::clone(&fixture.health), &[]);
+    let whole = detail.replace("toolbus.db", path.to_str().unwrap());
+    assert_eq!(admin.status().blocked_by, [Blocker::StoreAway { detail: whole }]);
 }
 
 #[tokio::test]
