@@ -1,6 +1,6 @@
 //! A ledger that lives as long as its process.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,8 @@ struct Entries {
     started: BTreeMap<u64, RequestKey>,
     /// Entries with an answer, in the same order.
     answered: BTreeMap<u64, RequestKey>,
+    /// When each entry expires, and its number: the first to expire first.
+    ends: BTreeSet<(Instant, u64)>,
     next: u64,
     usage: LedgerUsage,
     /// Until when each daemon is alive.
@@ -70,7 +72,7 @@ impl MemoryLedger {
         }
         entries.remove(key);
         entries.sweep(now);
-        entries.shed(self.limits, ENTRY_BYTES, 1);
+        entries.make_room(self.limits, ENTRY_BYTES, 1, now);
         let LedgerUsage { entries: number, bytes, .. } = entries.usage;
         if number >= self.limits.max_entries || bytes + ENTRY_BYTES > self.limits.max_bytes {
             return Begun::Full;
@@ -90,7 +92,7 @@ impl MemoryLedger {
             Some(_) => {}
         }
         // Room is made before the answer is there, so that it is not what is removed.
-        entries.shed(self.limits, size, 0);
+        entries.make_room(self.limits, size, 0, now);
         entries.answer(key, answer);
         Finished::Stored
     }
@@ -133,6 +135,7 @@ impl Entries {
         let number = self.next;
         self.next += 1;
         self.started.insert(number, key);
+        self.ends.insert((kept.expires, number));
         self.usage.entries += 1;
         self.usage.bytes += ENTRY_BYTES;
         self.by_key.insert(key, Kept { number, ..kept });
@@ -150,21 +153,32 @@ impl Entries {
         let Some(kept) = self.by_key.remove(&key) else { return };
         let by_age = if kept.answer.is_some() { &mut self.answered } else { &mut self.started };
         by_age.remove(&kept.number);
+        self.ends.remove(&(kept.expires, kept.number));
         self.usage.entries -= 1;
         self.usage.bytes -= ENTRY_BYTES + kept.answer.as_ref().map_or(0, size);
     }
 
-    /// Removes the oldest entries that have expired.
-    fn sweep(&mut self, now: Instant) {
-        let is_expired = |key: &RequestKey| self.by_key.get(key).is_none_or(|kept| kept.expires <= now);
-        let oldest = self.started.values().take(SWEEP).chain(self.answered.values().take(SWEEP));
-        let expired: Vec<_> = oldest.copied().filter(is_expired).collect();
-        expired.into_iter().for_each(|key| self.remove(key));
+    /// The entry that expired first.
+    fn expired(&self, now: Instant) -> Option<RequestKey> {
+        let (_, number) = self.ends.first().filter(|(expires, _)| *expires <= now)?;
+        self.started.get(number).or_else(|| self.answered.get(number)).copied()
     }
 
-    /// Removes the oldest answered entries until there is room for as much more.
-    fn shed(&mut self, limits: LedgerLimits, bytes: u64, entries: u64) {
+    /// Removes a few of the entries that have expired.
+    fn sweep(&mut self, now: Instant) {
+        for _ in 0..SWEEP {
+            let Some(key) = self.expired(now) else { return };
+            self.remove(key);
+        }
+    }
+
+    /// Removes expired entries, then the oldest answered ones, until there is room for as much more.
+    fn make_room(&mut self, limits: LedgerLimits, bytes: u64, entries: u64, now: Instant) {
         while self.usage.entries + entries > limits.max_entries || self.usage.bytes + bytes > limits.max_bytes {
+            if let Some(key) = self.expired(now) {
+                self.remove(key);
+                continue;
+            }
             let Some((_, key)) = self.answered.first_key_value() else { return };
             self.remove(*key);
             self.usage.shed += 1;

@@ -49,6 +49,7 @@ pub(crate) const STORE: Schema = Schema {
 ) STRICT, WITHOUT ROWID",
         sqlite_ledger::MIGRATION,
         sqlite_ledger::WITHOUT_TRIGGERS,
+        sqlite_ledger::EXPIRY_INDEX,
     ],
     // A switch that an operator turned must not turn back, whatever happens to the machine.
     is_durable: true,
@@ -307,13 +308,13 @@ fn connect(path: &Path, schema: &Schema) -> Result<Connection, OpenError> {
     connection.busy_timeout(PATIENCE)?;
     // Without it, SQLite plans a statement anew whenever a value differs that it is compared with.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    migrate(&mut connection, schema)?;
-    connection.pragma_update(None, "synchronous", if schema.is_durable { "FULL" } else { "NORMAL" })?;
-    connection.query_row("PRAGMA journal_mode = WAL", (), |_| Ok(()))?;
     if schema.is_durable {
         // Each page of a transaction is in the log once, which `sqlite_log` counts on. What a batch writes stays in memory.
         connection.pragma_update(None, "cache_spill", false)?;
     }
+    migrate(&mut connection, schema)?;
+    connection.pragma_update(None, "synchronous", if schema.is_durable { "FULL" } else { "NORMAL" })?;
+    connection.query_row("PRAGMA journal_mode = WAL", (), |_| Ok(()))?;
     Ok(connection)
 }
 

@@ -62,6 +62,9 @@ END";
 pub(crate) const WITHOUT_TRIGGERS: &str =
     "DROP TRIGGER ledger_inserted; DROP TRIGGER ledger_answered; DROP TRIGGER ledger_deleted";
 
+/// What version 4 adds: expired entries are found whatever the order in which they began, because times to live differ.
+pub(crate) const EXPIRY_INDEX: &str = "CREATE INDEX IF NOT EXISTS ledger_expires_at ON ledger (expires_at)";
+
 /// Keeps entries in a file, which several processes on one machine may share.
 #[derive(Debug)]
 pub struct SqliteLedger {
@@ -187,7 +190,8 @@ impl sqlite_threads::Writer for Writer {
         if operations == 0 {
             self.start(connection)?;
         } else {
-            self.sweep(connection, operations)?;
+            // More than the operations add, so that they become fewer.
+            self.remove_expired(connection, signed(operations as u64 * 2 + 8), now(self.clock))?;
             let Sums { entries, bytes } = self.sums.get();
             connection
                 .prepare_cached("UPDATE ledger_usage SET entries = ?1, bytes = ?2")?
@@ -215,7 +219,7 @@ impl Writer {
             }
             self.delete(connection, found.id, found.size)?;
         }
-        self.shed(connection, 1, ENTRY_BYTES, begin.key)?;
+        self.make_room(connection, 1, ENTRY_BYTES, begin.key, now)?;
         Ok(if self.insert(connection, begin, now)? { Begun::Begun } else { Begun::Full })
     }
 
@@ -273,7 +277,7 @@ impl Writer {
         if answered > 0 {
             let Sums { entries, bytes } = self.sums.get();
             self.sums.set(Sums { entries, bytes: bytes + answer.len() as u64 });
-            self.shed(connection, 0, 0, key)?;
+            self.make_room(connection, 0, 0, key, now)?;
             return Ok(Finished::Stored);
         }
         let found = find(connection, key, now)?.filter(|found| found.run == run && !found.is_expired);
@@ -284,9 +288,19 @@ impl Writer {
         })
     }
 
-    /// Removes the oldest answered entries but that of `kept` until there is room for as much more.
-    fn shed(&self, connection: &Connection, entries: u64, bytes: u64, kept: RequestKey) -> rusqlite::Result<()> {
+    /// Removes expired entries, then the oldest answered ones but that of `kept`, until there is room for as much more.
+    fn make_room(
+        &self,
+        connection: &Connection,
+        entries: u64,
+        bytes: u64,
+        kept: RequestKey,
+        now: i64,
+    ) -> rusqlite::Result<()> {
         while !self.has_room(entries, bytes) {
+            if self.remove_expired(connection, 1, now)? > 0 {
+                continue;
+            }
             let oldest = connection
                 .prepare_cached(
                     "SELECT id, size FROM ledger WHERE answer IS NOT NULL AND key <> ?1 ORDER BY id LIMIT 1",
@@ -300,21 +314,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes expired ones of the oldest entries: more than these operations add.
-    fn sweep(&self, connection: &Connection, operations: usize) -> rusqlite::Result<()> {
-        let oldest = signed(operations as u64 * 2 + 8);
-        let now = now(self.clock);
+    /// Removes the entries that expired first, at most so many; returns how many.
+    fn remove_expired(&self, connection: &Connection, most: i64, now: i64) -> rusqlite::Result<usize> {
         // One statement that selects and deletes would make a table of its own for what it selects, each time.
-        let mut statement =
-            connection.prepare_cached("SELECT id, size, expires_at FROM ledger ORDER BY id LIMIT ?1")?;
-        let mut rows = statement.query([oldest])?;
-        let mut expired = Vec::new();
-        while let Some(row) = rows.next()? {
-            if row.get::<_, i64>(2)? <= now {
-                expired.push((row.get(0)?, row.get(1)?));
-            }
-        }
-        expired.into_iter().try_for_each(|(id, size)| self.delete(connection, id, size))
+        let expired = connection
+            .prepare_cached("SELECT id, size FROM ledger WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2")?
+            .query_map([now, most], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<rusqlite::Result<Vec<_>>>()?;
+        let removed = expired.len();
+        expired.into_iter().try_for_each(|(id, size)| self.delete(connection, id, size))?;
+        Ok(removed)
     }
 }
 
@@ -425,11 +434,15 @@ mod tests {
         let open = || SqliteLedger::open(&path, LIMITS, Clock::SYSTEM).unwrap();
         answer(&open(), 4).await.unwrap();
         let triggers = &MIGRATION[MIGRATION.find("CREATE TRIGGER").unwrap()..];
-        Connection::open(&path).unwrap().execute_batch(&format!("{triggers}; PRAGMA user_version = 2")).unwrap();
+        let older = format!("{triggers}; DROP INDEX ledger_expires_at; PRAGMA user_version = 2");
+        Connection::open(&path).unwrap().execute_batch(&older).unwrap();
         let ledger = open();
         assert_eq!(ledger.usage(), LedgerUsage { entries: 1, bytes: 260, shed: 0 });
         answer(&ledger, 5).await.unwrap();
         assert_eq!(ledger.usage(), LedgerUsage { entries: 2, bytes: 521, shed: 0 });
         assert_eq!(open().usage(), ledger.usage());
+        let index = "SELECT count(*) FROM sqlite_schema WHERE name = 'ledger_expires_at'";
+        let indexes: i64 = Connection::open(&path).unwrap().query_row(index, (), |row| row.get(0)).unwrap();
+        assert_eq!(indexes, 1);
     }
 }

@@ -25,8 +25,8 @@ use super::Redis;
 const SWEEP: usize = 4;
 /// Expired entries that a renewed lease removes at most.
 const SWEEP_AT_LEASE: usize = 1000;
-/// Answered entries that one operation removes at most: one answer may take the room of many.
-const MAX_SHED: usize = 10_000;
+/// Entries that one operation removes to make room at most: one answer may take the room of many.
+const MAX_REMOVED: usize = 10_000;
 
 /// What the scripts share. Keys: see `counts` and so on. Arguments: milliseconds that the time is ahead of the server's,
 /// start of the keys of entries, id of the entry, then those of the script.
@@ -58,11 +58,16 @@ local function fits(more_entries, more_bytes, max_entries, max_bytes)
   return entries + more_entries <= max_entries and bytes + more_bytes <= max_bytes
 end
 local function make_room(...)
-  while shed < MAX_SHED and not fits(...) do
-    local oldest = redis.call('ZRANGE', answered, 0, 0)[1]
-    if not oldest then return end
+  local removed = 0
+  while removed < MAX_REMOVED and not fits(...) do
+    local oldest = redis.call('ZRANGEBYSCORE', ends, '-inf', text(now), 'LIMIT', 0, 1)[1]
+    if not oldest then
+      oldest = redis.call('ZRANGE', answered, 0, 0)[1]
+      if not oldest then return end
+      shed = shed + 1
+    end
     drop(oldest)
-    shed = shed + 1
+    removed = removed + 1
   end
 end
 local function known()
@@ -156,7 +161,7 @@ impl RedisLedger {
             let text = format!("{COMMON}{body}")
                 .replace("ENTRY_BYTES", &ENTRY_BYTES.to_string())
                 .replace("SWEEP_AT_LEASE", &SWEEP_AT_LEASE.to_string())
-                .replace("MAX_SHED", &MAX_SHED.to_string())
+                .replace("MAX_REMOVED", &MAX_REMOVED.to_string())
                 .replace("SWEEP", &SWEEP.to_string());
             Script::new(&text)
         };

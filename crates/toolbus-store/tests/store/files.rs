@@ -120,8 +120,8 @@ fn a_file_of_a_later_version_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     drop(Sqlite::open(&path).unwrap());
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 4).unwrap();
-    insta::assert_snapshot!(refusal(&path), @"it has version 4, and this program knows 3: use the program that wrote it, or name another file");
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 5).unwrap();
+    insta::assert_snapshot!(refusal(&path), @"it has version 5, and this program knows 4: use the program that wrote it, or name another file");
 }
 
 #[tokio::test]

@@ -220,6 +220,40 @@ async fn expired_entries_are_removed_as_others_begin() {
 }
 
 #[tokio::test]
+async fn expired_entries_are_removed_though_older_ones_live_longer() {
+    for subject in ledgers(LedgerLimits { max_entries: 150, ..ROOMY }).await {
+        for number in 0..120 {
+            let ttl = if number < 20 { HOUR * 24 } else { HOUR / 4 };
+            subject.begin(Begin { ttl, ..begin(number, 1) }).await;
+            subject.finish(number, 1, "paid").await;
+        }
+        subject.pass(HOUR);
+        for number in 120..220 {
+            assert_eq!(subject.begin(begin(number, 1)).await, Begun::Begun);
+        }
+        assert_eq!((subject.ledger.usage().entries, subject.ledger.usage().shed), (120, 0));
+        assert!(subject.is_answered(0).await && subject.is_answered(19).await);
+    }
+}
+
+#[tokio::test]
+async fn expired_entries_make_room_for_an_answer_before_any_other() {
+    for subject in ledgers(LedgerLimits { max_bytes: 100 * ENTRY_BYTES, ..ROOMY }).await {
+        for number in 0..100 {
+            let ttl = if number == 0 { HOUR * 24 } else { HOUR / 4 };
+            assert_eq!(subject.begin(Begin { ttl, ..begin(number, 1) }).await, Begun::Begun);
+        }
+        subject.finish(0, 1, "").await;
+        subject.pass(HOUR);
+        assert_eq!(subject.begin(begin(100, 1)).await, Begun::Begun);
+        let answer = vec![b'x'; 20 * ENTRY_BYTES as usize].into();
+        assert_eq!(subject.ledger.finish(key(100), token(1), answer).await, Ok(Finished::Stored));
+        assert_eq!(subject.ledger.usage().shed, 0);
+        assert!(subject.is_answered(0).await && subject.is_answered(100).await);
+    }
+}
+
+#[tokio::test]
 async fn the_oldest_answered_entries_make_room_and_started_ones_never_do() {
     for subject in ledgers(LedgerLimits { max_entries: 4, ..ROOMY }).await {
         for number in 0..4 {
