@@ -87,6 +87,8 @@ struct Writer {
     clock: Clock,
     /// The sums as the transaction has them.
     sums: Cell<Sums>,
+    /// Answered entries that the transaction removes to make room.
+    shed: Cell<u64>,
     usage: Arc<Usage>,
 }
 
@@ -105,7 +107,7 @@ impl SqliteLedger {
     /// If the file cannot be opened for reading and writing, or is not a store of this program: see [`OpenError`].
     pub fn open(path: &Path, limits: LedgerLimits, clock: Clock) -> Result<Self, OpenError> {
         let usage = Arc::<Usage>::default();
-        let writer = Writer { limits, clock, sums: Cell::default(), usage: Arc::clone(&usage) };
+        let writer = Writer { limits, clock, sums: Cell::default(), shed: Cell::default(), usage: Arc::clone(&usage) };
         let threads = SqliteThreads::open(path, &STORE, "toolbus-ledger", writer)?;
         Ok(Self { threads, clock, usage })
     }
@@ -183,6 +185,7 @@ impl sqlite_threads::Writer for Writer {
             .prepare_cached("SELECT entries, bytes FROM ledger_usage")?
             .query_row((), |row| Ok(Sums { entries: unsigned(row, 0)?, bytes: unsigned(row, 1)? }))?;
         self.sums.set(sums);
+        self.shed.set(0);
         Ok(())
     }
 
@@ -197,10 +200,14 @@ impl sqlite_threads::Writer for Writer {
                 .prepare_cached("UPDATE ledger_usage SET entries = ?1, bytes = ?2")?
                 .execute([signed(entries), signed(bytes)])?;
         }
+        Ok(())
+    }
+
+    fn committed(&self) {
         let Sums { entries, bytes } = self.sums.get();
         self.usage.entries.store(entries, Ordering::Relaxed);
         self.usage.bytes.store(bytes, Ordering::Relaxed);
-        Ok(())
+        self.usage.shed.fetch_add(self.shed.take(), Ordering::Relaxed);
     }
 }
 
@@ -309,7 +316,7 @@ impl Writer {
                 .optional()?;
             let Some((id, size)) = oldest else { break };
             self.delete(connection, id, size)?;
-            self.usage.shed.fetch_add(1, Ordering::Relaxed);
+            self.shed.set(self.shed.get() + 1);
         }
         Ok(())
     }
@@ -403,6 +410,22 @@ mod tests {
         assert_eq!(ledger.check().await, Ok(()));
         assert_eq!(ledger.look_up(RequestKey([0; 32])).await, Ok(None));
         answer(&ledger, 1 << 20).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_a_transaction_removes_counts_once_that_is_committed() {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = LedgerLimits { max_entries: 1, ..LIMITS };
+        let ledger = SqliteLedger::open(&folder.path().join("store.db"), limits, Clock::SYSTEM).unwrap();
+        answer(&ledger, 4).await.unwrap();
+        let rolled_back = ledger.threads.write(|writer, connection| {
+            writer.make_room(connection, 1, ENTRY_BYTES, RequestKey([9; 32]), 0)?;
+            connection.execute_batch("ROLLBACK")
+        });
+        assert!(rolled_back.await.is_err());
+        assert_eq!(ledger.usage(), LedgerUsage { entries: 1, bytes: 260, shed: 0 });
+        answer(&ledger, 5).await.unwrap();
+        assert_eq!(ledger.usage(), LedgerUsage { entries: 1, bytes: 261, shed: 1 });
     }
 
     #[tokio::test]

@@ -35,6 +35,9 @@ pub(crate) trait Writer: Send + 'static {
 
     /// Runs before the first operation, and at the end of each transaction of so many.
     fn finish(&self, connection: &Connection, operations: usize) -> rusqlite::Result<()>;
+
+    /// Runs once that is committed, before the operations are reported.
+    fn committed(&self) {}
 }
 
 /// The two threads, which end when this is dropped.
@@ -80,6 +83,7 @@ impl<W: Writer> SqliteThreads<W> {
         }
         reading.pragma_update(None, "query_only", true)?;
         writer.finish(&writing, 0)?;
+        writer.committed();
         let (writes, waiting) = mpsc::channel(MAX_WAITING);
         let state = Arc::<WriteState>::default();
         let told = Arc::clone(&state);
@@ -189,7 +193,9 @@ fn commit<W: Writer>(
     if transaction.is_autocommit() {
         return Err(rolled_back());
     }
-    writer.finish(&transaction, number).and_then(|()| transaction.commit()).map_err(failed)
+    writer.finish(&transaction, number).and_then(|()| transaction.commit()).map_err(failed)?;
+    writer.committed();
+    Ok(())
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
