@@ -133,16 +133,20 @@ fn salvaged_page(result: &RawValue) -> Option<Value> {
     Some(json!({ "tools": tools, "nextCursor": next_cursor }))
 }
 
-/// The same for a text that rmcp is going to read: such a page is returned without its metadata, which is not used.
+/// The same for a text that rmcp is going to read: such a page is returned without its metadata, which is not used, and
+/// an unreadable response without a result.
 pub(crate) fn readable(text: String) -> String {
-    let is_suspect = ["\"tools\"", "\"_meta\""].iter().all(|member| text.contains(member));
-    if is_suspect
-        && let Ok(ServerJsonRpcMessage::Response(mut response)) = read(text.as_bytes())
-        && let ServerResult::CustomResult(CustomResult(Value::Object(members))) = &mut response.result
-        && members.remove("_meta").is_some()
-        && let Ok(written) = serde_json::to_string(&ServerJsonRpcMessage::Response(response))
+    if let Ok(ServerJsonRpcMessage::Response(mut response)) = read(text.as_bytes())
+        && let ServerResult::CustomResult(CustomResult(result)) = &mut response.result
     {
-        return written;
+        if let Value::Object(members) = result
+            && members.contains_key("tools")
+        {
+            members.remove("_meta");
+        }
+        if let Ok(written) = serde_json::to_string(&ServerJsonRpcMessage::Response(response)) {
+            return written;
+        }
     }
     text
 }
@@ -259,5 +263,19 @@ mod tests {
 
         let result = message(&json!({ "_meta": {}, "content": [], "structuredContent": { "tools": 1 } }));
         assert_eq!(readable(result.clone()), result);
+        let other = message(&json!({ "_meta": { "a": 1 }, "resultType": "other" }));
+        assert_eq!(serde_json::from_str::<Value>(&readable(other.clone())).unwrap(), other.parse::<Value>().unwrap());
+    }
+
+    #[test]
+    fn what_the_sdk_cannot_read_is_a_response_without_a_result_to_it() {
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        for result in [deep.as_str(), r#"{"content":"\ud83d"}"#] {
+            let text = readable(format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#));
+            let read: ServerJsonRpcMessage = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_value(read).unwrap(), json!({ "jsonrpc": "2.0", "id": 7, "result": null }));
+        }
+        let request = format!(r#"{{"jsonrpc":"2.0","id":7,"method":{deep}}}"#);
+        assert_eq!(readable(request.clone()), request);
     }
 }

@@ -191,10 +191,7 @@ impl McpHttpClient {
         let most = max_message(self.results());
         let answers = events(self.origin(), response, self.results().cloned()).filter_map(move |event| {
             let said = match event {
-                Ok(event) => {
-                    let data = event.data.filter(|data| !message::is_long_notification(data.as_bytes()));
-                    Some(Sse { data: data.map(message::readable), ..event })
-                }
+                Ok(event) => Some(readable(event)),
                 Err(error) => {
                     tracing::debug!(%error, "an answer was cut short");
                     let is_too_large = error.kind == HttpErrorKind::TooLarge;
@@ -232,7 +229,8 @@ impl McpHttpClient {
             let origin = self.origin().to_owned();
             let events = events(&origin, response, None).filter_map(move |event| {
                 let event = event.inspect_err(|error| tracing::debug!(%error, "a stream of notifications ended"));
-                std::future::ready(event.ok().map(Ok))
+                // It brings responses as well, where it continues the stream of a request.
+                std::future::ready(event.ok().map(|event| Ok(readable(event))))
             });
             return Ok(events.take_until(self.closed().clone().cancelled_owned()).boxed());
         }
@@ -250,6 +248,12 @@ impl McpHttpClient {
             _ => Err(HttpError::invalid(format!("the MCP server at {} named an unusable session", self.origin()))),
         }
     }
+}
+
+/// An event with the message that rmcp reads in its place, if it is of use.
+fn readable(event: Sse) -> Sse {
+    let data = event.data.filter(|data| !message::is_long_notification(data.as_bytes()));
+    Sse { data: data.map(message::readable), ..event }
 }
 
 fn correlated(error: ErrorData, id: RequestId, session: Option<String>) -> StreamableHttpPostResponse {

@@ -124,6 +124,55 @@ async fn events_that_are_no_messages_are_left_out() {
     assert_eq!(received(&mut transport).await["result"], said("at last"));
 }
 
+fn deep() -> String {
+    format!("{}{}", "[".repeat(200), "]".repeat(200))
+}
+
+#[tokio::test]
+async fn an_event_that_cannot_be_read_is_an_answer_without_a_result() {
+    for result in [deep(), r#"{"content":"\ud83d"}"#.to_owned()] {
+        for head in ["", "id: 1\n"] {
+            let result = result.clone();
+            let server = answering(move |asked| {
+                events(format!("{head}data: {{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{result}}}\n\n", asked.id()))
+            })
+            .await;
+            let mut transport = begun(&server.url).await;
+            transport.send(call(1)).await.unwrap();
+            assert_eq!(received(&mut transport).await, json!({ "jsonrpc": "2.0", "id": 1, "result": null }));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_comes_by_a_stream_that_was_resumed_as_well() {
+    let server = Server::start(|asked| match asked.header("last-event-id") {
+        Some(_) => events(format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}}\n\n", deep())),
+        None if asked.does("tools/call") => events("id: 1\nretry: 500\n\n"),
+        None => orderly(asked),
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    transport.send(call(1)).await.unwrap();
+    assert_eq!(received(&mut transport).await, json!({ "jsonrpc": "2.0", "id": 1, "result": null }));
+}
+
+#[tokio::test]
+async fn one_definition_in_an_event_that_is_nested_too_deep_does_not_hide_the_others() {
+    let server = Server::start(|asked| match asked.does("tools/list") {
+        true => {
+            let page = format!(r#"{{"tools":[{{"name":"bad","inputSchema":{}}},{{"name":"good"}}]}}"#, deep());
+            events(format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{page}}}\n\n", asked.id()))
+        }
+        false => orderly(asked),
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    transport.send(message(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }))).await.unwrap();
+    let answer = received(&mut transport).await;
+    assert_eq!(answer["result"]["tools"], json!([{ "name": "bad" }, { "name": "good" }]));
+}
+
 #[tokio::test]
 async fn a_stream_that_ends_without_the_answer_fails_the_call() {
     for text in ["", "data: {}\n\n", "data: half"] {
