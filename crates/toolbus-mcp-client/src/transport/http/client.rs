@@ -22,7 +22,7 @@ use url::Url;
 use super::HttpOpenError;
 use super::error::{HttpError, HttpErrorKind};
 use crate::spec::{Credential, HttpSpec};
-use crate::transport::{MAX_MESSAGE, TransportFailure, max_message};
+use crate::transport::{MAX_MESSAGE, MAX_VALUES, TransportFailure, has_few_values, max_message};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -214,11 +214,11 @@ const MAX_REFUSAL: usize = 64 * 1024;
 pub(super) async fn read_refusal(origin: &str, mut response: Response) -> Result<Vec<u8>, HttpError> {
     match read_up_to(&mut response, MAX_REFUSAL).await.map_err(|error| HttpError::unanswered(origin, &error))? {
         (body, true) => Ok(body),
-        (_, false) => Err(too_large(origin, MAX_REFUSAL)),
+        (_, false) => Err(too_large(origin, &format!("{MAX_REFUSAL} bytes"))),
     }
 }
 
-/// Reads an answer. What it returns with a large one keeps room for it.
+/// Reads an answer in JSON. What it returns with a large one keeps room for it.
 pub(super) async fn read_answer(
     client: &McpHttpClient,
     mut response: Response,
@@ -233,13 +233,14 @@ pub(super) async fn read_answer(
     };
     let read = read_growing(&mut response, MAX_MESSAGE, grow).await;
     match read.map_err(|error| HttpError::unanswered(client.origin(), &error))? {
-        (body, true) => Ok((body, reserved)),
-        (_, false) => Err(too_large(client.origin(), most)),
+        (body, true) if has_few_values(&body) => Ok((body, reserved)),
+        (_, true) => Err(too_large(client.origin(), &format!("{MAX_VALUES} values"))),
+        (_, false) => Err(too_large(client.origin(), &format!("{most} bytes"))),
     }
 }
 
-fn too_large(origin: &str, limit: usize) -> HttpError {
-    let text = format!("the MCP server at {origin} answered more than {limit} bytes");
+fn too_large(origin: &str, limit: &str) -> HttpError {
+    let text = format!("the MCP server at {origin} answered more than {limit}");
     HttpError::new(HttpErrorKind::TooLarge, text)
 }
 

@@ -19,7 +19,7 @@ use url::Url;
 use super::events::events;
 use super::{HttpError, HttpErrorKind, McpHttpClient, OutgoingRequest, is_of_type};
 use crate::client::message;
-use crate::transport::TransportFailure;
+use crate::transport::{MAX_VALUES, TransportFailure, has_few_values};
 
 /// Messages in a row that may be unreadable before the connection is given up.
 const MAX_UNREADABLE: u32 = 1000;
@@ -76,6 +76,11 @@ impl SseTransport {
         let Some(data) = event.data.as_ref().filter(|data| !message::is_long_notification(data.as_bytes())) else {
             return Ok(None);
         };
+        if !has_few_values(data.as_bytes()) {
+            let origin = self.client.origin();
+            let text = format!("the MCP server at {origin} sent an event of more than {MAX_VALUES} values");
+            return Err(HttpError::new(HttpErrorKind::TooLarge, text));
+        }
         if let Ok(message) = message::read(data.as_bytes()) {
             self.unreadable = 0;
             return Ok(Some(message));

@@ -17,7 +17,7 @@ use super::client::{self, McpHttpClient, OutgoingRequest};
 use super::error::{HttpError, HttpErrorKind};
 use super::events::events;
 use crate::client::message;
-use crate::transport::max_message;
+use crate::transport::{MAX_VALUES, has_few_values, max_message};
 
 /// The header that names a session.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -191,14 +191,14 @@ impl McpHttpClient {
         let most = max_message(self.results());
         let answers = events(self.origin(), response, self.results().cloned()).filter_map(move |event| {
             let said = match event {
-                Ok(event) => Some(readable(event)),
+                Ok(event) => Some(readable(event).unwrap_or_else(|| too_large(&id, &format!("{MAX_VALUES} values")))),
                 Err(error) => {
                     tracing::debug!(%error, "an answer was cut short");
                     let is_too_large = error.kind == HttpErrorKind::TooLarge;
                     if opens && !is_too_large {
                         failure.set(error.to_string());
                     }
-                    is_too_large.then(|| too_large(&id, most))
+                    is_too_large.then(|| too_large(&id, &format!("{most} bytes")))
                 }
             };
             std::future::ready(said.map(Ok))
@@ -230,7 +230,7 @@ impl McpHttpClient {
             let events = events(&origin, response, None).filter_map(move |event| {
                 let event = event.inspect_err(|error| tracing::debug!(%error, "a stream of notifications ended"));
                 // It brings responses as well, where it continues the stream of a request.
-                std::future::ready(event.ok().map(|event| Ok(readable(event))))
+                std::future::ready(event.ok().and_then(readable).map(Ok))
             });
             return Ok(events.take_until(self.closed().clone().cancelled_owned()).boxed());
         }
@@ -250,10 +250,11 @@ impl McpHttpClient {
     }
 }
 
-/// An event with the message that rmcp reads in its place, if it is of use.
-fn readable(event: Sse) -> Sse {
+/// An event with the message that rmcp reads in its place, if it is of use; none if it has too many values.
+fn readable(event: Sse) -> Option<Sse> {
     let data = event.data.filter(|data| !message::is_long_notification(data.as_bytes()));
-    Sse { data: data.map(message::readable), ..event }
+    let is_small = data.as_ref().is_none_or(|data| has_few_values(data.as_bytes()));
+    is_small.then(|| Sse { data: data.map(message::readable), ..event })
 }
 
 fn correlated(error: ErrorData, id: RequestId, session: Option<String>) -> StreamableHttpPostResponse {
@@ -269,8 +270,8 @@ fn is_forgotten(status: StatusCode, refusal: &StreamableHttpPostResponse) -> boo
 
 /// An event in place of the one that was too large, so that the caller hears why there is no answer, and not from
 /// where.
-fn too_large(id: &RequestId, most: usize) -> Sse {
-    let text = format!("its server sent an event of more than {most} bytes. Ask for less.");
+fn too_large(id: &RequestId, most: &str) -> Sse {
+    let text = format!("its server sent an event of more than {most}. Ask for less.");
     let message = ServerJsonRpcMessage::error(ErrorData::internal_error(text, None), Some(id.clone()));
     Sse::default().data(serde_json::to_string(&message).unwrap_or_default())
 }

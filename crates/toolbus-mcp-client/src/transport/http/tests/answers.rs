@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::{Body, Bytes};
+use axum::http::Method;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::{StreamExt as _, stream};
 use rmcp::transport::Transport as _;
@@ -16,6 +17,7 @@ use toolbus_testing::patience::eventually;
 use super::server::{Asked, Open, Server, endless, events, json_of, orderly, result_of, said, silent_after, status};
 use super::{begin, begun, call, cancel, message, open, opener, received};
 use crate::spec::HttpKind;
+use crate::transport::MAX_VALUES;
 use crate::transport::http::classify;
 
 /// Room that the two ends of a connection and the parser need beside the limit.
@@ -76,6 +78,42 @@ async fn a_json_body_over_the_limit_fails_the_call_and_is_not_kept() {
     assert!(error.to_string().ends_with("answered more than 16777216 bytes"), "{error}");
     let taken = sent.load(Ordering::Relaxed);
     assert!((LIMIT..LIMIT + SLACK).contains(&taken), "{taken}");
+}
+
+/// The result of a call that has too many values.
+fn crowded() -> Value {
+    json!({ "content": [], "structuredContent": { "a": vec![0; MAX_VALUES] } })
+}
+
+#[tokio::test]
+async fn an_answer_of_too_many_values_fails_the_call_with_a_text() {
+    let server = answering(|asked| {
+        let answer = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": crowded() });
+        if asked.id() == 1 { json_of(&answer) } else { events(format!("data: {answer}\n\n")) }
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    let error = transport.send(call(1)).await.unwrap_err();
+    assert_eq!(classify(&error), Some(Cause::ResultTooLarge));
+    assert!(error.to_string().ends_with("answered more than 500000 values"), "{error}");
+    transport.send(call(2)).await.unwrap();
+    let answer = received(&mut transport).await;
+    assert_eq!(answer["id"], 2);
+    assert_eq!(answer["error"]["message"], "its server sent an event of more than 500000 values. Ask for less.");
+}
+
+#[tokio::test]
+async fn an_event_of_too_many_values_is_left_out_of_the_stream_of_notifications() {
+    let note = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
+    let crowd = json!({ "jsonrpc": "2.0", "id": 1, "result": crowded() });
+    let text = format!("data: {crowd}\n\ndata: {note}\n\n");
+    let server = Server::start(move |asked| match asked.method {
+        Method::GET => silent_after(&text, &Arc::default()),
+        _ => orderly(asked),
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    assert_eq!(received(&mut transport).await, note);
 }
 
 #[tokio::test]

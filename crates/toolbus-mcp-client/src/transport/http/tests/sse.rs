@@ -16,6 +16,7 @@ use toolbus_testing::patience::eventually;
 use super::server::{Open, Server, endless, events, orderly, said, silent_after, status};
 use super::{call, cancel, open, received};
 use crate::spec::HttpKind;
+use crate::transport::MAX_VALUES;
 use crate::transport::http::{HttpOpenError, HttpTransport, classify};
 
 const HERE: &str = "event: endpoint\ndata: /messages?session=1\n\n";
@@ -155,10 +156,12 @@ async fn comments_without_end_are_not_waited_for() {
 #[tokio::test]
 async fn the_end_of_the_stream_is_the_end_of_the_connection_and_says_why() {
     let huge = format!("data: {}\n\n", "x".repeat(17 * 1024 * 1024));
+    let crowded = format!("data: [{}0]\n\n", "0,".repeat(MAX_VALUES));
     let garbage = "data: {half\n\n".repeat(1001);
     let table = [
         ("", "the MCP server ended its stream of events"),
         (huge.as_str(), "sent an event of more than 16777216 bytes"),
+        (crowded.as_str(), "sent an event of more than 500000 values"),
         (garbage.as_str(), "sent 1000 events in a row that are no messages"),
     ];
     for (text, expected) in table {
