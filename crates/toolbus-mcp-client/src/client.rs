@@ -266,6 +266,10 @@ impl Connection {
             // rmcp fails what waits only when the transport is closed, which can take seconds.
             _ = self.notifications.ended() => Err(ServiceError::TransportClosed),
         };
+        // This error is rmcp's own: the server has forgotten the request.
+        if matches!(&answer, Err(ServiceError::McpError(error)) if failure::is_of_past_session(error)) {
+            answer = Err(ServiceError::TransportClosed);
+        }
         redacted::answer(&self.redactor, &mut answer);
         answer
     }

@@ -9,6 +9,8 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use super::SessionMode;
 use crate::transport::http::classify;
 
+/// The error with which rmcp ends the requests of a session of Streamable HTTP that it has replaced by another one.
+const PAST_SESSION: &str = "streamable HTTP session was re-initialized before the response arrived";
 /// Longest text of a server within an error, in characters.
 const MAX_TEXT: usize = 2_000;
 
@@ -143,6 +145,11 @@ pub(super) fn call(tool: &str, error: ServiceError, ended: Option<&str>) -> Call
         .into(),
         other => lost(tool, ended.unwrap_or(&shown(&other.to_string(), MAX_TEXT))),
     }
+}
+
+/// Whether a request was not answered because its session of Streamable HTTP was replaced by another one.
+pub(super) fn is_of_past_session(error: &ErrorData) -> bool {
+    error.code == ErrorCode::INTERNAL_ERROR && error.message == PAST_SESSION
 }
 
 /// The error of a server is for the caller, as a result would be.

@@ -4,6 +4,7 @@ mod ending;
 mod fixture;
 mod lazily;
 mod naming;
+mod remote;
 mod replacing;
 mod sessions;
 mod starting;

@@ -1,0 +1,140 @@
+//! Servers over HTTP that forget their sessions.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use toolbus_core::failure::Cause;
+use toolbus_core::tool::ToolOutput;
+use url::Url;
+
+use super::fixture::Fixture;
+use super::*;
+use crate::spec::{Credentials, HttpKind, HttpSpec};
+
+/// A server whose answers to some requests a test chooses.
+pub(super) struct Remote {
+    url: Url,
+    asked: Arc<Mutex<Vec<Value>>>,
+}
+
+type Choose = dyn Fn(&Value, usize) -> Option<Response> + Send + Sync;
+
+impl Remote {
+    /// `choose` gets a request, and how many of its method and tool there have been, this one included.
+    pub(super) async fn start(choose: impl Fn(&Value, usize) -> Option<Response> + Send + Sync + 'static) -> Self {
+        let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let choose: Arc<Choose> = Arc::new(choose);
+        let router = Router::new().fallback(answer).with_state((Arc::clone(&asked), choose));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { url, asked }
+    }
+
+    /// How many requests had this method.
+    pub(super) fn count(&self, method: &str) -> usize {
+        self.asked.lock().iter().filter(|asked| asked["method"] == method).count()
+    }
+
+    pub(super) fn spec(&self, name: &str) -> ServerSpec {
+        let (url, headers, credentials) = (self.url.clone(), BTreeMap::new(), Credentials::None);
+        let endpoint = HttpSpec { url, kind: HttpKind::Streamable, headers, credentials };
+        ServerSpec { transport: TransportSpec::Http(endpoint), ..spec(name, ServerOrigin::Configuration) }
+    }
+
+    /// A bridge that has listed the tools of this server.
+    async fn attached(&self) -> Fixture {
+        let world = Fixture::new();
+        world.apply([self.spec("remote")]);
+        eventually("the tools", async || world.registry.snapshot().get("echo").map(drop)).await;
+        world
+    }
+}
+
+async fn answer(
+    State((asked, choose)): State<(Arc<Mutex<Vec<Value>>>, Arc<Choose>)>,
+    method: Method,
+    body: Bytes,
+) -> Response {
+    let request: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let (number, sessions) = {
+        let mut asked = asked.lock();
+        asked.push(request.clone());
+        let same = |other: &&Value| {
+            (&other["method"], &other["params"]["name"]) == (&request["method"], &request["params"]["name"])
+        };
+        (asked.iter().filter(same).count(), asked.iter().filter(|asked| asked["method"] == "initialize").count())
+    };
+    if let Some(response) = choose(&request, number) {
+        return response;
+    }
+    let result = match request["method"].as_str() {
+        Some("initialize") => {
+            let session = [("mcp-session-id", format!("s{sessions}"))];
+            return (session, initialized(&request)).into_response();
+        }
+        Some("tools/list") => {
+            // Each session has one tool more.
+            let names = ["echo", "expire", "reads", "more"].into_iter().take(2 + sessions);
+            let tool = |name| {
+                let annotations = if name == "reads" { json!({"readOnlyHint": true}) } else { json!({}) };
+                json!({"name": name, "inputSchema": {"type": "object"}, "annotations": annotations})
+            };
+            json!({"tools": names.map(tool).collect::<Vec<_>>()})
+        }
+        Some("tools/call") => json!({"content": [{"type": "text", "text": format!("in s{sessions}")}]}),
+        Some("ping") => json!({}),
+        Some(_) if request.get("id").is_some() => {
+            let error = json!({"code": -32601, "message": "no such method"});
+            return axum::Json(json!({"jsonrpc": "2.0", "id": request["id"], "error": error})).into_response();
+        }
+        _ if method == Method::GET => return StatusCode::METHOD_NOT_ALLOWED.into_response(),
+        _ => return StatusCode::ACCEPTED.into_response(),
+    };
+    axum::Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).into_response()
+}
+
+/// What the server answers to `initialize`, without the name of a session.
+fn initialized(request: &Value) -> Response {
+    let server = json!({"name": "remote", "version": "1"});
+    let result = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": server});
+    axum::Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).into_response()
+}
+
+fn not_found() -> Option<Response> {
+    Some(StatusCode::NOT_FOUND.into_response())
+}
+
+/// Events of which none comes.
+fn silence() -> Option<Response> {
+    let body = Body::from_stream(stream::pending::<std::io::Result<Bytes>>());
+    Some(([("content-type", "text/event-stream")], body).into_response())
+}
+
+#[tokio::test]
+async fn calls_of_a_session_that_was_forgotten_are_lost_and_one_that_only_reads_is_repeated() {
+    let remote = Remote::start(|request, number| match request["params"]["name"].as_str() {
+        Some("expire") if number == 1 => not_found(),
+        Some("echo" | "reads") if number == 1 => silence(),
+        _ => None,
+    })
+    .await;
+    let world = remote.attached().await;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let [changing, reading] = ["echo", "reads"].map(|tool| tokio::spawn(world.begin(tool, deadline)));
+    eventually("both calls", async || (remote.count("tools/call") == 2).then_some(())).await;
+    assert_eq!(world.call("expire").await.unwrap(), "in s2");
+    let failure = changing.await.unwrap().unwrap_err();
+    assert_eq!(failure.cause, Cause::ConnectionLost);
+    insta::assert_snapshot!(failure.message, @"The MCP server of tool 'echo' went away before it answered.");
+    assert_eq!(reading.await.unwrap().unwrap(), ToolOutput::text("in s2"));
+    world.end().await;
+}
