@@ -66,7 +66,8 @@ impl SessionFactory for ServerSessions {
         let spec = expanded(&self.spec, &key.owner, &key.session);
         let connector = Connector::new(&spec, credential, &self.launcher, &self.observer)
             .remembering(self.remembered.clone())
-            .making(directories(&spec));
+            .making(directories(&spec))
+            .ending_with_session();
         let server = SupervisedServer::new(spec.name.clone(), Lifetime::Once, Timeouts::DEFAULT, connector);
         #[expect(
             clippy::disallowed_methods,

@@ -88,11 +88,14 @@ impl SupervisedServer {
         }
         let lost = match first.connected.connection.call(tool, call).await {
             Ok(output) => return Ok(output),
-            Err(error) if error.is_lost && is_repeatable => error,
+            Err(error) if error.is_lost => error,
             Err(error) => return Err(error.failure),
         };
-        // What is lost may be known before its cause.
+        // What is lost may be known before its cause, and the server of a session has to be known as gone.
         let _ = timeout(END_TIME, first.connected.connection.closed()).await;
+        if !is_repeatable {
+            return Err(lost.failure);
+        }
         let Ok(second) = self.ready(call).await else { return Err(lost.failure) };
         if !is_admitted() {
             return Err(lost.failure);

@@ -166,6 +166,15 @@ impl Connector {
         Self { directories, ..self }
     }
 
+    /// The same, for connections over HTTP that end when the server forgets their session.
+    pub(crate) fn ending_with_session(self) -> Self {
+        let way = match self.way {
+            ConnectMode::Http(opener) => ConnectMode::Http(opener.map(Opener::ending_with_session)),
+            way @ ConnectMode::Stdio(..) => way,
+        };
+        Self { way, ..self }
+    }
+
     /// `stdio`, `http`, `sse`, or `http?` while that is not known.
     pub(crate) fn transport_name(&self) -> &'static str {
         match &self.way {

@@ -64,6 +64,7 @@ impl HttpTransport {
     fn streamable(client: McpHttpClient) -> Self {
         let mut config = StreamableHttpClientTransportConfig::with_uri(client.url().as_str());
         config.max_concurrent_requests = MAX_POSTS;
+        config.reinit_on_expired_session = !client.ends_with_session();
         let mut backoff = ExponentialBackoff::default();
         backoff.max_delay = Some(MAX_RECONNECT_DELAY);
         config.retry_config = std::sync::Arc::new(backoff);
@@ -99,7 +100,12 @@ impl Transport<RoleClient> for HttpTransport {
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         match self {
-            Self::Streamable(transport) => transport.worker.receive().await,
+            Self::Streamable(transport) => tokio::select! {
+                biased;
+                message = transport.worker.receive() => message,
+                // The worker goes on when the server has forgotten the only session.
+                () = transport.client.closed().cancelled() => None,
+            },
             Self::Sse(transport) => transport.receive().await,
         }
     }
@@ -126,6 +132,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub(crate) struct Opener {
     requester: Arc<Requester>,
     results: Option<ResultBudget>,
+    /// Whether a connection ends when the server forgets its session.
+    ends_with_session: bool,
     configured: HttpKind,
     /// What was found out, where nothing is configured.
     found: Mutex<HttpKind>,
@@ -162,7 +170,8 @@ impl Opener {
         clock: Clock,
     ) -> Result<Self, HttpOpenError> {
         let requester = Arc::new(Requester::new(endpoint, credential, redactor, clock)?);
-        Ok(Self { requester, results: None, configured: endpoint.kind, found: Mutex::new(endpoint.kind) })
+        let found = Mutex::new(endpoint.kind);
+        Ok(Self { requester, results: None, ends_with_session: false, configured: endpoint.kind, found })
     }
 
     /// The same, with room for large answers.
@@ -170,11 +179,16 @@ impl Opener {
         Self { results, ..self }
     }
 
+    /// The same, for connections that end when the server forgets their session, instead of opening another one.
+    pub(crate) fn ending_with_session(self) -> Self {
+        Self { ends_with_session: true, ..self }
+    }
+
     /// Opens a connection by the transport that is configured or remembered; where that is neither, by Streamable HTTP
     /// if the server takes messages at its URL, else by HTTP+SSE. Streamable HTTP that is known connects when the first
     /// message is sent.
     pub(crate) async fn open(&self) -> Result<HttpTransport, HttpOpenError> {
-        let client = McpHttpClient::new(Arc::clone(&self.requester), self.results.clone());
+        let client = McpHttpClient::new(Arc::clone(&self.requester), self.results.clone(), self.ends_with_session);
         match self.kind() {
             HttpKind::Streamable => Ok(HttpTransport::streamable(client)),
             HttpKind::Sse => {

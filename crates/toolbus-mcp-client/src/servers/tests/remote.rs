@@ -109,7 +109,7 @@ fn initialized(request: &Value) -> Response {
     axum::Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).into_response()
 }
 
-fn not_found() -> Option<Response> {
+pub(super) fn not_found() -> Option<Response> {
     Some(StatusCode::NOT_FOUND.into_response())
 }
 

@@ -7,6 +7,7 @@ use toolbus_core::tool::ToolCall;
 use toolbus_core::toolsets::SessionLimits;
 
 use super::fixture::{Fixture, is_running, kill};
+use super::remote::{Remote, not_found};
 use super::*;
 use crate::servers::sessions::ServerSessions;
 
@@ -23,13 +24,18 @@ impl Desk {
         if let (TransportSpec::Stdio(program), Some(cwd)) = (&mut spec.transport, cwd) {
             program.cwd = Some(world.folder.path().join(cwd));
         }
+        Self::of(world, spec, "desk.pid").await
+    }
+
+    /// A desk of this server, which has `tool`.
+    async fn of(world: Fixture, spec: ServerSpec, tool: &str) -> Self {
         let launcher = Launcher::of_tests(Duration::from_millis(200));
         let sessions = ServerSessions::new(spec.clone(), launcher, Arc::new(Discard));
         let limits = SessionLimits { idle_timeout: Duration::from_secs(3600), max_lifetime: None, max_sessions: 8 };
         let set = SessionSet::new("desk", sessions, limits);
         let place = SetPlace { name: "desk".into(), prefix: "desk".into(), sessions: Some(Arc::clone(&set)) };
         world.bridge.apply(vec![PlacedServer { spec, set: Some(place) }], Arc::new(|_| {}));
-        eventually("the tools of the set", async || world.registry.snapshot().get("desk.pid").map(drop)).await;
+        eventually("the tools of the set", async || world.registry.snapshot().get(tool).map(drop)).await;
         Self { world, set }
     }
 
@@ -90,6 +96,25 @@ async fn a_call_that_kills_the_server_of_its_session_may_have_acted_and_the_next
     insta::assert_snapshot!(failure.message, @"MCP server 'a' of this session has ended, and what it held for the session is lost. It may have acted on the call. The next call starts it anew.");
     desk.call("pid", "s").await.unwrap();
     assert_eq!(desk.call("pid", "other").await.unwrap(), other, "another session goes on");
+    desk.end().await;
+}
+
+#[tokio::test]
+async fn a_session_that_a_server_over_http_forgot_is_lost_and_its_call_is_not_repeated() {
+    let remote = Remote::start(|request, number| match request["method"].as_str() {
+        Some("tools/call") if number == 2 => not_found(),
+        _ => None,
+    })
+    .await;
+    let desk = Desk::of(Fixture::new(), remote.spec("a"), "desk.echo").await;
+    let first = desk.call("echo", "s").await.unwrap();
+    let sessions = remote.count("initialize");
+    let failure = desk.call("echo", "s").await.unwrap_err();
+    assert_eq!(failure.cause, Cause::ConnectionLost);
+    insta::assert_snapshot!(failure.message, @"MCP server 'a' of this session has ended, and what it held for the session is lost. It may have acted on the call. The next call starts it anew.");
+    assert_eq!([remote.count("initialize"), remote.count("tools/call")], [sessions, 2]);
+    assert_ne!(desk.call("echo", "s").await.unwrap(), first);
+    assert_eq!([remote.count("initialize"), remote.count("tools/call")], [sessions + 1, 3]);
     desk.end().await;
 }
 

@@ -128,13 +128,20 @@ pub(crate) struct OutgoingRequest {
 pub(crate) struct McpHttpClient {
     requester: Arc<Requester>,
     results: Option<ResultBudget>,
+    ends_with_session: bool,
     closed: CancellationToken,
     failure: TransportFailure,
 }
 
 impl McpHttpClient {
-    pub(super) fn new(requester: Arc<Requester>, results: Option<ResultBudget>) -> Self {
-        Self { requester, results, closed: CancellationToken::new(), failure: TransportFailure::default() }
+    pub(super) fn new(requester: Arc<Requester>, results: Option<ResultBudget>, ends_with_session: bool) -> Self {
+        let (closed, failure) = (CancellationToken::new(), TransportFailure::default());
+        Self { requester, results, ends_with_session, closed, failure }
+    }
+
+    /// Whether the connection ends when the server forgets its session.
+    pub(crate) const fn ends_with_session(&self) -> bool {
+        self.ends_with_session
     }
 
     /// Room for answers of more than [`MAX_MESSAGE`](crate::transport::MAX_MESSAGE) bytes.

@@ -101,7 +101,7 @@ impl McpHttpClient {
             self.exchange(&OutgoingRequest { method: Method::POST, url: self.url().clone(), headers, body }).await?;
         let status = response.status();
         if status == StatusCode::NOT_FOUND && session.is_some() {
-            return Err(Failure::SessionExpired);
+            return Err(self.expired());
         }
         let request = match message {
             ClientJsonRpcMessage::Request(request) => Some(request),
@@ -118,14 +118,21 @@ impl McpHttpClient {
                     self.answer(response, request.id, opens).await
                 } else {
                     match self.refused(response, request.id, is_discovery).await {
-                        Ok(refusal) if session.is_some() && is_forgotten(status, &refusal) => {
-                            Err(Failure::SessionExpired)
-                        }
+                        Ok(refusal) if session.is_some() && is_forgotten(status, &refusal) => Err(self.expired()),
                         refused => refused,
                     }
                 }
             }
         }
+    }
+
+    /// The server no longer knows the session.
+    fn expired(&self) -> Failure {
+        if self.ends_with_session() {
+            self.failure().set("the server no longer knows the session");
+            self.closed().cancel();
+        }
+        Failure::SessionExpired
     }
 
     async fn answer(
