@@ -17,11 +17,12 @@ use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 use rmcp::RoleClient;
-use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage, ServerNotification};
 use rmcp::transport::Transport;
 use rmcp::transport::common::client_side_sse::ExponentialBackoff;
 use rmcp::transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig};
 use serde_json::Value;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::sync::DropGuard;
 use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
@@ -52,10 +53,15 @@ pub(crate) enum HttpTransport {
     Sse(SseTransport),
 }
 
+/// Least time between two notifications of changes that the server may have told of while nothing was heard.
+const MISSED_PERIOD: Duration = Duration::from_secs(60);
+
 /// A connection by Streamable HTTP.
 pub(crate) struct StreamableTransport {
     worker: StreamableHttpClientTransport<McpHttpClient>,
     client: McpHttpClient,
+    /// Limits how often a server whose streams or sessions soon end is asked for its tools.
+    missed_pace: Interval,
     /// Ends requests that the worker waits for without listening, so that it ends as well.
     _guard: DropGuard,
 }
@@ -70,7 +76,9 @@ impl HttpTransport {
         config.retry_config = std::sync::Arc::new(backoff);
         let worker = StreamableHttpClientTransport::with_client(client.clone(), config);
         let guard = client.closed().clone().drop_guard();
-        Self::Streamable(StreamableTransport { worker, client, _guard: guard })
+        let mut missed_pace = interval(MISSED_PERIOD);
+        missed_pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self::Streamable(StreamableTransport { worker, client, missed_pace, _guard: guard })
     }
 
     /// Holds the reason once the connection has ended.
@@ -78,6 +86,29 @@ impl HttpTransport {
         match self {
             Self::Streamable(transport) => transport.client.failure().clone(),
             Self::Sse(transport) => transport.failure().clone(),
+        }
+    }
+}
+
+impl StreamableTransport {
+    /// The next message. What the server does not tell, because its session is a new one or its stream of notifications
+    /// was interrupted, counts as a change of its list.
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        let Self { worker, client, missed_pace, .. } = self;
+        let missed = async {
+            client.missed().await;
+            missed_pace.tick().await;
+        };
+        tokio::select! {
+            biased;
+            message = worker.receive() => message,
+            // The worker goes on when the server has forgotten the only session.
+            () = client.closed().cancelled() => None,
+            () = missed => {
+                client.set_missed(false);
+                let changed = ServerNotification::ToolListChangedNotification(Default::default());
+                Some(ServerJsonRpcMessage::notification(changed))
+            }
         }
     }
 }
@@ -100,12 +131,7 @@ impl Transport<RoleClient> for HttpTransport {
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         match self {
-            Self::Streamable(transport) => tokio::select! {
-                biased;
-                message = transport.worker.receive() => message,
-                // The worker goes on when the server has forgotten the only session.
-                () = transport.client.closed().cancelled() => None,
-            },
+            Self::Streamable(transport) => transport.receive().await,
             Self::Sse(transport) => transport.receive().await,
         }
     }

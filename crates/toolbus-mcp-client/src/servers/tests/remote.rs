@@ -138,3 +138,18 @@ async fn calls_of_a_session_that_was_forgotten_are_lost_and_one_that_only_reads_
     assert_eq!(reading.await.unwrap().unwrap(), ToolOutput::text("in s2"));
     world.end().await;
 }
+
+#[tokio::test]
+async fn the_tools_of_a_server_that_forgot_its_session_are_listed_again() {
+    let remote = Remote::start(|request, number| match request["params"]["name"].as_str() {
+        Some("expire") if number == 1 => not_found(),
+        _ => None,
+    })
+    .await;
+    let world = remote.attached().await;
+    assert!(world.registry.snapshot().get("more").is_none());
+    assert_eq!(world.call("expire").await.unwrap(), "in s2");
+    eventually("the tools of the new session", async || world.registry.snapshot().get("more").map(drop)).await;
+    assert_eq!([remote.count("initialize"), remote.count("tools/list")], [2, 2]);
+    world.end().await;
+}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use reqwest::header::{
     HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use reqwest::{Method, Response, StatusCode};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
@@ -131,12 +133,46 @@ pub(crate) struct McpHttpClient {
     ends_with_session: bool,
     closed: CancellationToken,
     failure: TransportFailure,
+    history: Arc<History>,
+}
+
+/// What has been opened on a connection.
+#[derive(Debug, Default)]
+struct History {
+    has_session: AtomicBool,
+    has_stream: AtomicBool,
+    /// Whether the server may have told of a change that was not heard.
+    is_missed: watch::Sender<bool>,
 }
 
 impl McpHttpClient {
     pub(super) fn new(requester: Arc<Requester>, results: Option<ResultBudget>, ends_with_session: bool) -> Self {
         let (closed, failure) = (CancellationToken::new(), TransportFailure::default());
-        Self { requester, results, ends_with_session, closed, failure }
+        Self { requester, results, ends_with_session, closed, failure, history: Arc::default() }
+    }
+
+    /// Notes that the server has answered `initialize`. If it is not the first time, changes may have been missed.
+    pub(super) fn session_opened(&self) {
+        if self.history.has_session.swap(true, Ordering::Relaxed) {
+            self.set_missed(true);
+        }
+    }
+
+    /// Notes the begin of a stream of notifications. If it is not the first one, changes may have been missed.
+    pub(super) fn stream_opened(&self) {
+        if self.history.has_stream.swap(true, Ordering::Relaxed) {
+            self.set_missed(true);
+        }
+    }
+
+    pub(super) fn set_missed(&self, is_missed: bool) {
+        self.history.is_missed.send_replace(is_missed);
+    }
+
+    /// Returns when changes may have been missed.
+    pub(super) async fn missed(&self) {
+        // The sender is the connection's, so the wait does not fail.
+        let _ = self.history.is_missed.subscribe().wait_for(|is_missed| *is_missed).await;
     }
 
     /// Whether the connection ends when the server forgets its session.

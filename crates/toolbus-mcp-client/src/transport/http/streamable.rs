@@ -115,6 +115,9 @@ impl McpHttpClient {
                     matches!(request.request, ClientRequest::InitializeRequest(_) | ClientRequest::DiscoverRequest(_));
                 let is_discovery = matches!(request.request, ClientRequest::DiscoverRequest(_));
                 if status.is_success() {
+                    if matches!(request.request, ClientRequest::InitializeRequest(_)) {
+                        self.session_opened();
+                    }
                     self.answer(response, request.id, opens).await
                 } else {
                     match self.refused(response, request.id, is_discovery).await {
@@ -224,6 +227,8 @@ impl McpHttpClient {
         if let Some(session) = session {
             headers.insert(SESSION, header(&session)?);
         }
+        // The server sends what came after that event.
+        let is_resumed = last_event.is_some();
         if let Some(last_event) = last_event {
             headers.insert(LAST_EVENT, header(&last_event)?);
         }
@@ -233,6 +238,9 @@ impl McpHttpClient {
         let refusal = self.refusal(&response);
         let status = response.status();
         if status.is_success() && is_of_type(&response, EVENT_STREAM) {
+            if !is_resumed {
+                self.stream_opened();
+            }
             let origin = self.origin().to_owned();
             let events = events(&origin, response, None).filter_map(move |event| {
                 let event = event.inspect_err(|error| tracing::debug!(%error, "a stream of notifications ended"));

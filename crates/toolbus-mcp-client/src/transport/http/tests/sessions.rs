@@ -108,6 +108,40 @@ async fn notifications_come_by_a_stream_of_their_own() {
 }
 
 #[tokio::test]
+async fn a_stream_of_notifications_that_was_interrupted_counts_as_a_change() {
+    let streams = AtomicUsize::new(0);
+    let server = Server::start(move |asked| match asked.method {
+        Method::GET if streams.fetch_add(1, Ordering::SeqCst) == 0 => events("retry: 500\n\n"),
+        Method::GET => silent_after(": wait\n\n", &Arc::default()),
+        _ => orderly(asked),
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    assert_eq!(received(&mut transport).await["method"], "notifications/tools/list_changed");
+    transport.send(call(1)).await.unwrap();
+    assert_eq!(received(&mut transport).await["result"], said("hello"), "it counts once");
+}
+
+#[tokio::test]
+async fn streams_that_soon_end_count_as_one_change_a_minute() {
+    let server = Server::start(|asked| match asked.method {
+        Method::GET => events("retry: 500\n\n"),
+        _ => orderly(asked),
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    assert_eq!(received(&mut transport).await["method"], "notifications/tools/list_changed");
+    let streams = || server.asked().iter().filter(|asked| asked.method == Method::GET).count();
+    let first = streams();
+    let many = eventually("further streams", async || (streams() >= first + 2).then_some(()));
+    tokio::select! {
+        biased;
+        message = received(&mut transport) => panic!("{message}"),
+        () = many => {}
+    }
+}
+
+#[tokio::test]
 async fn a_server_without_a_stream_of_notifications_is_as_good() {
     for code in [400, 404, 405, 501] {
         let server = Server::start(move |asked| match asked.method {
