@@ -33,6 +33,7 @@ use toolbus_core::tool::{ToolCall, ToolOutput};
 use self::inflight::{ConnectionLabels, InFlight, PendingRequest, RequestTimer};
 use self::notifications::{Notifications, ProgressMark};
 use crate::transport::MAX_MESSAGE;
+use crate::transport::http::is_refused;
 use crate::transport::stdio::FastPath;
 
 pub(crate) use self::failure::{CallError, RequestError};
@@ -182,7 +183,7 @@ impl Connection {
         output
     }
 
-    /// Pings the server. Any response counts, also an error.
+    /// Pings the server. Any response counts, also an error, and over HTTP a status other than 401, 403 and 404.
     ///
     /// # Errors
     ///
@@ -201,11 +202,13 @@ impl Connection {
         let answer = self.ask_timed(method, request).await;
         let latency = clock.since(began);
         match answer {
-            Ok(_) | Err(ServiceError::McpError(_)) => {
+            Err(error) if !matches!(error, ServiceError::McpError(_)) && !is_refused(&error) => {
+                Err(self.failed(method, &error))
+            }
+            _ => {
                 self.note(latency);
                 Ok(latency)
             }
-            Err(error) => Err(self.failed(method, &error)),
         }
     }
 

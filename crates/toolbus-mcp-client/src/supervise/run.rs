@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::{sleep, sleep_until, timeout_at};
 use toolbus_core::lifecycle;
 use toolbus_protocol::Random;
 use tracing::field::Empty;
@@ -304,11 +304,16 @@ async fn silent(server: &SupervisedServer, connection: &Connection) -> ConnectEr
             silences = 0;
             continue;
         }
-        silences = match timeout(server.timeouts.ping_time, connection.ping()).await {
+        let until = server.clock.now() + server.timeouts.ping_time;
+        silences = match timeout_at(until.into(), connection.ping()).await {
             Ok(Ok(_)) => 0,
             _ if connection.is_busy() => silences,
             _ => silences + 1,
         };
+        if silences > 0 {
+            // A ping that fails at once, as it may over HTTP, is given its time as well.
+            sleep_until(until.into()).await;
+        }
     }
     ConnectError::new(format!("the server did not answer {silences} pings"))
 }

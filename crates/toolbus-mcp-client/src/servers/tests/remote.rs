@@ -1,4 +1,4 @@
-//! Servers over HTTP that forget their sessions.
+//! Servers over HTTP that forget their sessions, or answer no pings.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use toolbus_core::failure::Cause;
 use toolbus_core::tool::ToolOutput;
 use url::Url;
 
-use super::fixture::Fixture;
+use super::fixture::{Fixture, HASTE};
 use super::*;
 use crate::spec::{Credentials, HttpKind, HttpSpec};
 
@@ -151,5 +151,50 @@ async fn the_tools_of_a_server_that_forgot_its_session_are_listed_again() {
     assert_eq!(world.call("expire").await.unwrap(), "in s2");
     eventually("the tools of the new session", async || world.registry.snapshot().get("more").map(drop)).await;
     assert_eq!([remote.count("initialize"), remote.count("tools/list")], [2, 2]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_server_that_answers_pings_with_a_status_is_not_lost() {
+    let remote = Remote::start(|request, number| match request["method"].as_str() {
+        Some("ping") if number <= 3 => Some(StatusCode::SERVICE_UNAVAILABLE.into_response()),
+        _ => None,
+    })
+    .await;
+    let world = remote.attached().await;
+    eventually("more pings", async || (remote.count("ping") > 4).then_some(())).await;
+    assert_eq!((world.status("remote").restarts, remote.count("initialize")), (0, 1));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_ping_that_fails_at_once_is_given_its_time() {
+    let first: Mutex<Option<Instant>> = Mutex::default();
+    let remote = Remote::start(move |request, _| match request["method"].as_str() {
+        // Without the name of a session, which would be opened again.
+        Some("initialize") => Some(initialized(request)),
+        Some("ping") if first.lock().get_or_insert_with(Instant::now).elapsed() < HASTE.ping_time / 2 => not_found(),
+        _ => None,
+    })
+    .await;
+    let world = remote.attached().await;
+    eventually("more pings", async || (remote.count("ping") > 2).then_some(())).await;
+    assert_eq!((world.status("remote").restarts, remote.count("initialize")), (0, 1));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_server_whose_endpoint_is_gone_is_lost_after_two_pings() {
+    let remote = Remote::start(|request, number| match request["method"].as_str() {
+        Some("initialize") => Some(initialized(request)),
+        Some("ping") if number <= 2 => not_found(),
+        _ => None,
+    })
+    .await;
+    let world = remote.attached().await;
+    eventually("another connection", async || (remote.count("initialize") == 2).then_some(())).await;
+    assert!(remote.count("ping") >= 2);
+    let status = world.status("remote");
+    assert_eq!((status.restarts, status.last_error.as_deref()), (1, Some("the server did not answer 2 pings")));
     world.end().await;
 }
