@@ -260,6 +260,11 @@ impl Connector {
             Err(error) => {
                 // What was remembered may be outdated.
                 self.session_mode.set(None);
+                if let ConnectMode::Http(Ok(opener)) = &self.way
+                    && error.next.is_none()
+                {
+                    opener.forget();
+                }
                 let Some(process) = process else { return Err(error) };
                 process.stop(LOST_TIME).await;
                 Err(ConnectError { stderr: process.stderr_tail(), ..error })

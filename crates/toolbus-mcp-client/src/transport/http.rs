@@ -30,7 +30,7 @@ use toolbus_core::results::ResultBudget;
 
 use self::client::Requester;
 use self::sse::SseTransport;
-use self::streamable::SESSION;
+use self::streamable::{EVENT_STREAM, JSON, SESSION};
 use super::TransportFailure;
 use crate::spec::{Credential, HttpKind, HttpSpec};
 
@@ -219,12 +219,16 @@ impl Opener {
             HttpKind::Streamable => Ok(HttpTransport::streamable(client)),
             HttpKind::Sse => {
                 let opened = within(SseTransport::open(client)).await;
-                // The server may have been replaced by one that speaks the other.
-                let transport = opened.inspect_err(|_| self.remember(self.configured))?;
+                let transport = opened.inspect_err(|_| self.forget())?;
                 Ok(HttpTransport::Sse(transport))
             }
             HttpKind::Detect => Ok(self.detect(client).await?),
         }
+    }
+
+    /// Forgets what was found out: the server may have been replaced by one that speaks the other.
+    pub(crate) fn forget(&self) {
+        self.remember(self.configured);
     }
 
     /// `http`, `sse`, or `http?` while that is not known.
@@ -301,7 +305,7 @@ enum ProbeResult {
 async fn probe(client: &McpHttpClient) -> Result<ProbeResult, HttpError> {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
     let body = Some(Bytes::from_static(PING.as_bytes()));
     let outgoing = OutgoingRequest { method: Method::POST, url: client.url().clone(), headers, body };
     let response = client.exchange(&outgoing).await?;
@@ -322,7 +326,12 @@ async fn probe(client: &McpHttpClient) -> Result<ProbeResult, HttpError> {
         StatusCode::NOT_ACCEPTABLE | StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::UNPROCESSABLE_ENTITY => {
             Ok(ProbeResult::Streamable)
         }
-        status if status.is_success() => Ok(ProbeResult::Streamable),
+        StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(ProbeResult::Streamable),
+        status if status.is_success() => {
+            let is_answer = is_of_type(&response, JSON) || is_of_type(&response, EVENT_STREAM);
+            // Anything else may be the page of a proxy whose server is away.
+            Ok(if is_answer { ProbeResult::Streamable } else { ProbeResult::Unclear })
+        }
         _ => Err(refusal),
     }
 }

@@ -26,8 +26,8 @@ const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const REFUSED: i32 = -32_000;
 /// Longest name of a session, in bytes.
 const MAX_SESSION: usize = 1024;
-const JSON: &str = "application/json";
-const EVENT_STREAM: &str = "text/event-stream";
+pub(super) const JSON: &str = "application/json";
+pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
 type Failure = StreamableHttpError<HttpError>;
 

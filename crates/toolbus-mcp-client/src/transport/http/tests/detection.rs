@@ -1,15 +1,23 @@
 //! Finding out which transport a server speaks.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use axum::http::Method;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use rmcp::transport::Transport as _;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::events::{Discard, McpClientEvents};
+use toolbus_core::tool::{Naming, Validation};
+use tracing::Span;
 
 use super::server::{Asked, Server, json_of, orderly, result_of, said, silent_after, status};
-use super::{begin, call, opener, received};
-use crate::spec::HttpKind;
+use super::{begin, call, endpoint, opener, received};
+use crate::process::Launcher;
+use crate::spec::{HttpKind, ServerName, ServerOrigin, ServerSpec, ToolFilter, TransportSpec};
+use crate::supervise::connect::Connector;
 use crate::transport::http::{HttpOpenError, HttpTransport};
 
 /// A server of HTTP+SSE that refuses posts to its URL with `code`.
@@ -80,6 +88,54 @@ async fn a_server_that_is_replaced_by_one_that_speaks_the_other_is_found_out() {
     assert!(opener.open().await.is_err());
     assert_eq!(opener.kind_name(), "http?");
     assert!(matches!(opener.open().await.unwrap(), HttpTransport::Streamable(_)));
+}
+
+#[tokio::test]
+async fn a_page_in_place_of_a_server_is_not_taken_for_one() {
+    let is_there = Arc::new(AtomicBool::new(false));
+    let there = Arc::clone(&is_there);
+    let server = Server::start(move |asked| match there.load(Ordering::SeqCst) {
+        true => only_sse(asked, 405),
+        false => ([("content-type", "text/html")], "<h1>Back soon</h1>").into_response(),
+    })
+    .await;
+    let opener = opener(&server.url, HttpKind::Detect, None);
+    assert!(matches!(opener.open().await.unwrap(), HttpTransport::Streamable(_)));
+    assert_eq!(opener.kind_name(), "http?");
+    is_there.store(true, Ordering::SeqCst);
+    assert!(matches!(opener.open().await.unwrap(), HttpTransport::Sse(_)));
+}
+
+#[tokio::test]
+async fn what_was_found_out_is_forgotten_when_no_connection_comes_of_it() {
+    let is_replaced = Arc::new(AtomicBool::new(false));
+    let replaced = Arc::clone(&is_replaced);
+    let server = Server::start(move |asked| match replaced.load(Ordering::SeqCst) {
+        true => only_sse(asked, 405),
+        false => orderly(asked),
+    })
+    .await;
+    let spec = ServerSpec {
+        name: ServerName::parse("remote").unwrap(),
+        transport: TransportSpec::Http(endpoint(&server.url, HttpKind::Detect)),
+        tools: ToolFilter::default(),
+        naming: Naming::default(),
+        validation: Validation::Enforce,
+        tool_timeout: None,
+        is_lazy: false,
+        is_disabled: false,
+        summary: None,
+        origin: ServerOrigin::Configuration,
+    };
+    let observer: Arc<dyn McpClientEvents> = Arc::new(Discard);
+    let connector = Connector::new(&spec, None, &Launcher::of_tests(Duration::ZERO), &observer);
+    let (given_up, span) = (CancellationToken::new(), Span::none());
+    let connect = async || connector.connect(Duration::from_secs(60), &given_up, &span).await;
+    connect().await.unwrap().close(Duration::from_secs(5)).await;
+    assert_eq!(connector.transport_name(), "http");
+    is_replaced.store(true, Ordering::SeqCst);
+    connect().await.err().unwrap();
+    assert_eq!(connector.transport_name(), "http?");
 }
 
 #[tokio::test]
