@@ -34,6 +34,8 @@ impl fmt::Display for ConnectionKind {
 #[derive(Default)]
 pub(super) struct StateTracker {
     shown: watch::Sender<BusState>,
+    /// Locked until the shown state is set that follows from a change: changes of two supervisors must be shown in the
+    /// order in which they were noted.
     hidden: Mutex<Hidden>,
 }
 
@@ -59,7 +61,9 @@ impl StateTracker {
 
     /// Notes that a connection was opened.
     pub(super) fn opened(&self, kind: ConnectionKind) {
-        let connected = self.mark(kind, true);
+        let mut hidden = self.hidden();
+        hidden.mark(kind, true);
+        let connected = hidden.consume && hidden.publish;
         self.shown.send_modify(|state| {
             state.connected = connected;
             state.refused = None;
@@ -71,12 +75,15 @@ impl StateTracker {
 
     /// Notes that an open connection was lost.
     pub(super) fn lost(&self, kind: ConnectionKind, reason: &str) {
-        self.mark(kind, false);
+        let mut hidden = self.hidden();
+        hidden.mark(kind, false);
         if kind == ConnectionKind::Publish {
-            self.block(|hidden| (hidden.alarm, hidden.unconfirmed) = (None, None));
+            (hidden.alarm, hidden.unconfirmed) = (None, None);
         }
+        let blocked = hidden.blocked();
         self.shown.send_modify(|state| {
             state.connected = false;
+            state.blocked = blocked;
             state.reconnects += 1;
             state.last_error = Some(bounded(reason));
         });
@@ -84,7 +91,8 @@ impl StateTracker {
 
     /// Notes that this side closed a connection.
     pub(super) fn closed(&self, kind: ConnectionKind) {
-        self.mark(kind, false);
+        let mut hidden = self.hidden();
+        hidden.mark(kind, false);
         self.shown.send_modify(|state| state.connected = false);
     }
 
@@ -126,7 +134,7 @@ impl StateTracker {
     fn block(&self, change: impl FnOnce(&mut Hidden)) {
         let mut hidden = self.hidden();
         change(&mut hidden);
-        let blocked = hidden.alarm.clone().or_else(|| hidden.unconfirmed.clone());
+        let blocked = hidden.blocked();
         self.shown.send_if_modified(|state| {
             let is_other = state.blocked != blocked;
             state.blocked = blocked;
@@ -170,14 +178,19 @@ impl StateTracker {
     fn hidden(&self) -> MutexGuard<'_, Hidden> {
         self.hidden.lock()
     }
+}
 
-    fn mark(&self, kind: ConnectionKind, now: bool) -> bool {
-        let mut hidden = self.hidden();
+impl Hidden {
+    fn mark(&mut self, kind: ConnectionKind, is_open: bool) {
         match kind {
-            ConnectionKind::Consume => hidden.consume = now,
-            ConnectionKind::Publish => hidden.publish = now,
+            ConnectionKind::Consume => self.consume = is_open,
+            ConnectionKind::Publish => self.publish = is_open,
         }
-        hidden.consume && hidden.publish
+    }
+
+    /// The reason that is shown: the broker's own comes first.
+    fn blocked(&self) -> Option<String> {
+        self.alarm.clone().or_else(|| self.unconfirmed.clone())
     }
 }
 
@@ -199,6 +212,25 @@ mod tests {
         state.lost(ConnectionKind::Consume, "gone");
         let shown = state.watch().borrow().clone();
         assert_eq!((shown.connected, shown.reconnects, shown.last_error.as_deref()), (false, 1, Some("gone")));
+    }
+
+    #[test]
+    fn connections_that_are_opened_at_the_same_time_are_shown_as_connected() {
+        for round in 0..500 {
+            let state = StateTracker::default();
+            let watch = state.watch();
+            // A reader holds up both where they show what they have noted.
+            let reader = watch.borrow();
+            std::thread::scope(|scope| {
+                scope.spawn(|| state.opened(ConnectionKind::Consume));
+                scope.spawn(|| state.opened(ConnectionKind::Publish));
+                while state.hidden.try_lock().is_some_and(|hidden| !(hidden.consume && hidden.publish)) {
+                    std::thread::yield_now();
+                }
+                drop(reader);
+            });
+            assert!(watch.borrow().connected, "round {round}");
+        }
     }
 
     #[test]
