@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use tokio::sync::watch;
+use toolbus_agents::AgentService;
 use toolbus_core::bus::{Ownership, Subscription};
 use toolbus_core::caller::IdentitySource;
 use toolbus_core::ledger::{Ledger, LedgerSettings};
@@ -22,7 +23,7 @@ use toolbus_protocol::{Random, new_message_id, topic};
 use toolbus_telemetry::Exporters;
 
 use super::guides::{self, Documents};
-use super::{App, AppServers, agents, pins};
+use super::{App, AppServers, agents, pins, subagents};
 use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::mcp::UnknownServer;
@@ -80,17 +81,15 @@ impl App {
         let (dispatcher, sessions) = (self.dispatcher.clone(), self.sessions.clone());
         let mut control = ControlService::new(about, self.bus(), reply_rules(&self.config), dispatcher, sessions)
             .with_hints(Arc::new(self.search.clone()));
-        let mut queues = queues(&self.config);
-        let (with_subagents, reports) = self.with_subagents(control);
-        control = with_subagents;
-        queues.extend(reports.map(|subscription| (subscription, Takes::Requests)));
+        let subagents = self.subagents.clone().filter(|_| self.daemon.is_some());
+        let queues = all_queues(&self.config, self.servers.is_some(), self.agents.as_ref(), subagents.is_some());
+        if let Some(subagents) = subagents {
+            control = self.with_subagents(control, subagents);
+        }
         if let Some(servers) = self.servers.clone() {
             control = self.with_servers(control, &servers);
-            queues.extend(queues_of_servers(&self.config));
         }
         control = self.with_agents(control);
-        let of_agents = agents::queues(&self.config, self.agents.as_ref(), CONTROL_PREFETCH).into_iter();
-        queues.extend(of_agents.map(|queue| (queue, Takes::Requests)));
         // A command writes no pins.
         if self.daemon.is_some() {
             self.background.spawn(pins::keep(self.pins.clone(), self.policy.clone()));
@@ -179,12 +178,31 @@ async fn refuse_until_read(
 
 /// What a queue brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Takes {
+pub(super) enum Takes {
     Calls,
     Requests,
 }
 
-/// The queues of a daemon without MCP servers.
+/// Every queue of a process that has MCP servers, hears of other agents and takes reports of sub-agents, or not.
+pub(super) fn all_queues(
+    config: &Config,
+    has_servers: bool,
+    agents: Option<&AgentService>,
+    takes_reports: bool,
+) -> Vec<(Subscription, Takes)> {
+    let mut queues = queues(config);
+    if takes_reports {
+        queues.push((subagents::queue(config), Takes::Requests));
+    }
+    if has_servers {
+        queues.extend(queues_of_servers(config));
+    }
+    let of_agents = agents::queues(config, agents, CONTROL_PREFETCH).into_iter();
+    queues.extend(of_agents.map(|queue| (queue, Takes::Requests)));
+    queues
+}
+
+/// The queues of calls, and of requests that every daemon takes.
 fn queues(config: &Config) -> Vec<(Subscription, Takes)> {
     let prefix = config.queue_prefix();
     let names = |topics: &[&str]| topics.iter().map(|topic| (*topic).to_owned()).collect();

@@ -36,18 +36,21 @@ pub(super) fn tools(config: &Config, subagents: Option<&Subagents>) -> Vec<Tool>
     tools
 }
 
+/// The queue of reports.
+pub(super) fn queue(config: &Config) -> Subscription {
+    Subscription {
+        queue: format!("{}.subagent-report", config.queue_prefix()),
+        topics: vec![topic::SUBAGENT_REPORT.to_owned()],
+        prefetch: PREFETCH,
+        max_body: MAX_CONTROL_BODY,
+        ownership: Ownership::Shared,
+    }
+}
+
 impl App {
-    /// Has `control` take reports, and watches the times of tasks; returns the queue of reports.
-    pub(super) fn with_subagents(&mut self, control: ControlService) -> (ControlService, Option<Subscription>) {
-        let Some(subagents) = self.subagents.clone().filter(|_| self.daemon.is_some()) else { return (control, None) };
+    /// Has `control` take reports, and watches the times of tasks.
+    pub(super) fn with_subagents(&mut self, control: ControlService, subagents: Subagents) -> ControlService {
         self.background.spawn(subagents.clone().run(self.stop_scheduling.clone()));
-        let subscription = Subscription {
-            queue: format!("{}.subagent-report", self.config.queue_prefix()),
-            topics: vec![topic::SUBAGENT_REPORT.to_owned()],
-            prefetch: PREFETCH,
-            max_body: MAX_CONTROL_BODY,
-            ownership: Ownership::Shared,
-        };
-        (control.with(topic::SUBAGENT_REPORT, Arc::new(subagents)), Some(subscription))
+        control.with(topic::SUBAGENT_REPORT, Arc::new(subagents))
     }
 }

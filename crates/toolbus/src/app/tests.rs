@@ -1,15 +1,17 @@
-//! What profiles leave of every tool that the daemon registers.
+//! A daemon with every section: what profiles leave of its tools, and which of its queues have dead letters.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::json;
+use toolbus_core::bus::Ownership;
 use toolbus_core::policy::{Profile, ProfileRole};
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl;
 
 use super::*;
+use crate::commands::dlq;
 use crate::config::mcp::MANAGEMENT_TOOLS;
 use crate::config::{BusConfig, BusUrl, RestConfig, ToolsConfig};
 
@@ -183,4 +185,21 @@ async fn each_profile_has_decided_about_every_tool_that_the_daemon_registers() {
     xxxx whiteboard_read (whiteboard)
     xxxx whiteboard_write (whiteboard)
     ");
+}
+
+#[tokio::test]
+async fn the_command_for_dead_letters_knows_every_queue_that_has_some() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config =
+        Config { bus: BusConfig { url: BusUrl::Embedded, ..BusConfig::default() }, ..everything(folder.path()) };
+    config.a2a.as_mut().unwrap().announce = vec!["echo".to_owned()];
+    let (bus, store) = (bus(&config).unwrap(), OpenStore::in_memory().store);
+    let agents = agents::service(&config, &store, bus, Arc::new(Discard), &Redactor::default()).unwrap();
+    let prefix = format!("{}.", config.queue_prefix());
+    let queues = listen::all_queues(&config, true, agents.as_ref(), true).into_iter().map(|(queue, _)| queue);
+    let with_dead_letters: BTreeSet<String> = queues
+        .filter(|queue| matches!(queue.ownership, Ownership::Shared | Ownership::ShortLived))
+        .map(|queue| queue.queue.strip_prefix(&prefix).unwrap().to_owned())
+        .collect();
+    assert_eq!(with_dead_letters, dlq::QUEUES.map(str::to_owned).into());
 }

@@ -16,6 +16,8 @@ use toolbus_protocol::topic;
 
 use self::letter::Letter;
 use self::report::{DlqOutcome, LeftLetter, LetterList, ProgressLine, letters, table};
+#[cfg(test)]
+pub(crate) use self::selection::QUEUES;
 use self::selection::{LetterFilter, LetterQueue, places};
 use super::{Context, MISTAKE, as_json, one_line, told};
 use crate::app;

@@ -8,15 +8,16 @@ use super::letter::Letter;
 use crate::config::Config;
 
 /// Ends of the names of the queues that have dead letters.
-const QUEUES: [&str; 6] = ["invoke", "control", "mcp", "mcp-manage", "mcp-refresh", "script"];
+pub(crate) const QUEUES: [&str; 9] =
+    ["invoke", "control", "mcp", "mcp-manage", "mcp-refresh", "script", "results", "tasks", "subagent-report"];
 /// End of the name of a queue of dead letters.
 const DEAD: &str = ".dlq";
 
 /// Which dead letters are meant: those to which every option applies.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct LetterFilter {
-    /// Queue that they came from: `invoke`, `control`, `mcp`, `mcp-manage`, `mcp-refresh`, `script`, or its whole name;
-    /// absent: every queue of the daemon.
+    /// Queue that they came from: `invoke`, `control`, `mcp`, `mcp-manage`, `mcp-refresh`, `script`, `results`, `tasks`,
+    /// `subagent-report`, or its whole name; absent: every queue of the daemon.
     pub(super) queue: Option<String>,
     /// Message id, or call id; may be repeated.
     #[arg(long, value_name = "ID")]
@@ -89,6 +90,7 @@ pub(super) fn places(config: &Config, named: Option<&str>) -> Result<Vec<LetterQ
             "mcp-manage" => Some(topic::MCP_MANAGE.to_owned()),
             "mcp-refresh" => Some(topic::MCP_REFRESH.to_owned()),
             "script" => Some(topic::SCRIPT_INVOKE.to_owned()),
+            "subagent-report" => Some(topic::SUBAGENT_REPORT.to_owned()),
             _ => None,
         };
         LetterQueue { queue: format!("{prefix}.{end}"), topic }
@@ -152,9 +154,11 @@ mod tests {
             let place = LetterQueue { queue: "toolbus.mcp".into(), topic: Some("tool.invoke.mcp".into()) };
             assert_eq!(places(&config, Some(name)), Ok(vec![place]), "{name}");
         }
+        let reports = LetterQueue { queue: "toolbus.subagent-report".into(), topic: Some("subagent.report".into()) };
+        assert_eq!(places(&config, Some("subagent-report")), Ok(vec![reports]));
         let others = places(&config, Some("toolbus.ana.invoke.dlq")).unwrap();
         assert_eq!(others, [LetterQueue { queue: "toolbus.ana.invoke".into(), topic: None }]);
         assert_eq!(places(&config, None).map(|places| places.len()), Ok(QUEUES.len()));
-        insta::assert_snapshot!(places(&config, Some("invok")).unwrap_err(), @"there is no queue 'invok'; expected one of invoke, control, mcp, mcp-manage, mcp-refresh, script, or a whole name");
+        insta::assert_snapshot!(places(&config, Some("invok")).unwrap_err(), @"there is no queue 'invok'; expected one of invoke, control, mcp, mcp-manage, mcp-refresh, script, results, tasks, subagent-report, or a whole name");
     }
 }
