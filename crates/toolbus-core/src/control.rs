@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 use toolbus_protocol::message_type::{self, Kind};
 use toolbus_protocol::{
     Envelope, ParseError, Pong, Properties, SessionEnd, ToolCancelRequest, ToolCancelResponse, topic,
@@ -21,7 +20,7 @@ use toolbus_protocol::{
 use crate::bus::{Bus, Delivery};
 use crate::dispatcher::Dispatcher;
 use crate::failure::ToolFailure;
-use crate::reply::{Buried, Replies};
+use crate::reply::{Buried, NotDelivered, Replies};
 use crate::request::{AddressRefused, ReplyRules};
 use crate::telemetry::DeadReason;
 use crate::text::shown;
@@ -293,11 +292,8 @@ impl ControlService {
         let (Some(address), Some(mut said)) = (&asked.address, said) else { return };
         let _turn = said.turn.take();
         let answer = message(&self.parts.about.name, self.parts.dispatcher.random(), asked, said);
-        if let Err(reason) = self
-            .parts
-            .replies
-            .deliver(address, &answer, Instant::from_std(self.parts.dispatcher.clock().now()) + REPLY_TIME)
-            .await
+        let delivering = tokio::time::timeout(REPLY_TIME, self.parts.replies.deliver(address, &answer));
+        if let Err(reason) = delivering.await.unwrap_or(Err(NotDelivered::BrokerAway))
             && let Some(left_out) = self.parts.undelivered.due()
         {
             let (reply_to, kind) = (shown(&address.written), &answer.properties.message_type);
