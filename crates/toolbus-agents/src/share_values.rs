@@ -39,6 +39,13 @@ pub(crate) enum ShareValueError {
     Contended(&'static str, String),
 }
 
+impl ShareValueError {
+    /// Whether the same may succeed later.
+    pub(crate) const fn is_passing(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Failed(_)) | Self::Contended(..))
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Versioned<T> {
     version: u32,

@@ -1,7 +1,7 @@
 //! What tests of several families of tools have in common.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -110,15 +110,22 @@ pub(crate) fn run(
     Arc::clone(&tool.executor).execute_boxed(call)
 }
 
-/// A store at a distance: other tasks go on before it answers. It counts what is read and what is written.
+/// A store at a distance: other tasks go on before it answers. It counts what is read and what is written, and fails while
+/// it is told to.
 #[derive(Default)]
 pub(crate) struct CountedStore {
     memory: Memory,
     reads: AtomicUsize,
     writes: AtomicUsize,
+    is_away: AtomicBool,
 }
 
 impl CountedStore {
+    /// Has every operation fail, or none.
+    pub(crate) fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Ordering::SeqCst);
+    }
+
     pub(crate) fn reads(&self) -> usize {
         self.reads.load(Ordering::SeqCst)
     }
@@ -128,12 +135,16 @@ impl CountedStore {
     }
 
     fn away<'a, T: Send + 'a>(
+        &'a self,
         counter: &'a AtomicUsize,
-        result: impl FnOnce() -> BoxFuture<'a, T> + Send + 'a,
-    ) -> BoxFuture<'a, T> {
+        result: impl FnOnce() -> BoxFuture<'a, Result<T, StoreError>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, StoreError>> {
         async move {
             counter.fetch_add(1, Ordering::SeqCst);
             tokio::task::yield_now().await;
+            if self.is_away.load(Ordering::SeqCst) {
+                return Err(StoreError::Failed("it is away".to_owned()));
+            }
             let result = result().await;
             tokio::task::yield_now().await;
             result
@@ -144,11 +155,11 @@ impl CountedStore {
 
 impl Store for CountedStore {
     fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
-        Self::away(&self.reads, move || self.memory.get(namespace, key))
+        self.away(&self.reads, move || self.memory.get(namespace, key))
     }
 
     fn put<'a>(&'a self, namespace: &'a str, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>> {
-        Self::away(&self.writes, move || Store::put(&self.memory, namespace, key, value))
+        self.away(&self.writes, move || Store::put(&self.memory, namespace, key, value))
     }
 
     fn replace<'a>(
@@ -158,15 +169,15 @@ impl Store for CountedStore {
         expected: Option<&'a [u8]>,
         value: Vec<u8>,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Self::away(&self.writes, move || self.memory.replace(namespace, key, expected, value))
+        self.away(&self.writes, move || self.memory.replace(namespace, key, expected, value))
     }
 
     fn delete<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Self::away(&self.writes, move || Store::delete(&self.memory, namespace, key))
+        self.away(&self.writes, move || Store::delete(&self.memory, namespace, key))
     }
 
     fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
-        Self::away(&self.reads, move || self.memory.list(namespace))
+        self.away(&self.reads, move || self.memory.list(namespace))
     }
 }
 

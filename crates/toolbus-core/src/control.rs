@@ -20,7 +20,7 @@ use toolbus_protocol::{
 use crate::bus::{Bus, Delivery};
 use crate::dispatcher::Dispatcher;
 use crate::failure::ToolFailure;
-use crate::reply::{Buried, NotDelivered, Replies};
+use crate::reply::{NotDelivered, Replies};
 use crate::request::{AddressRefused, ReplyRules};
 use crate::telemetry::DeadReason;
 use crate::text::shown;
@@ -35,7 +35,7 @@ use reply::{message, refusal};
 
 /// Longest body of a small request, in bytes.
 pub const MAX_CONTROL_BODY: usize = 64 * 1024;
-/// Longest wait for the confirm of an answer.
+/// How long the confirm of an answer is waited for before other large ones may be made.
 const REPLY_TIME: Duration = Duration::from_secs(5);
 
 /// What a pong tells of the daemon.
@@ -146,14 +146,18 @@ impl ControlService {
 
     /// Obeys a request, answers it, and settles its delivery.
     pub(crate) async fn handle(self, delivery: Delivery) {
-        match self.asked(&delivery) {
+        let is_over = match self.asked(&delivery) {
             Ok(asked) => match self.obey(&delivery, &asked).await {
-                Ok(said) => self.answer(&asked, said).await,
+                Ok(said) => self.answer(&asked, &delivery, said).await,
                 Err(refused) => self.refuse(Some(asked), &delivery, &refused).await,
             },
             Err(refused) => self.refuse(None, &delivery, &refused).await,
+        };
+        if is_over {
+            delivery.settle.acknowledge().await;
+        } else {
+            delivery.settle.requeue().await;
         }
-        delivery.settle.acknowledge().await;
     }
 
     /// Does what the topic stands for.
@@ -241,19 +245,29 @@ impl ControlService {
         })
     }
 
-    /// Says why a request is not obeyed: to its sender, when that can be answered, and else to the log.
-    async fn refuse(&self, asked: Option<ControlRequest>, delivery: &Delivery, refused: &ControlRefusal) {
+    /// Says why a request is not obeyed: to its sender, when that can be answered, and else to the log. Whether the request
+    /// is over.
+    async fn refuse(&self, asked: Option<ControlRequest>, delivery: &Delivery, refused: &ControlRefusal) -> bool {
         let topic = &delivery.routing_key;
         let caller = asked.as_ref().map(|asked| shown(&asked.caller.name));
         match (&asked, refused) {
             (_, ControlRefusal::TooLarge(..)) if self.is_listening(delivery) => {
                 tracing::debug!(%topic, reason = %refused, "ignored a message that is too large");
+                true
             }
-            (_, ControlRefusal::NotOurs) => tracing::debug!(%topic, "settled a message that is no request of ours"),
+            (_, ControlRefusal::NotOurs) => {
+                tracing::debug!(%topic, "settled a message that is no request of ours");
+                true
+            }
+            (_, ControlRefusal::Unusable(ControlError::StoreAway)) => {
+                tracing::debug!(%topic, caller, reason = %refused, "a request goes back to its queue");
+                self.parts.dispatcher.pause().await;
+                false
+            }
             // What reaches every replica is answered by none, so that its sender does not hear as many refusals.
             (Some(asked), refused) if asked.address.is_some() && is_of_one(delivery) => {
                 tracing::info!(%topic, caller, reason = %refused, "refused a request");
-                self.answer(asked, Some(refusal(asked, delivery, refused))).await;
+                self.answer(asked, delivery, Some(refusal(asked, delivery, refused))).await
             }
             (_, refused) => {
                 tracing::info!(%topic, caller, reason = %refused, "ignored a request that cannot be answered");
@@ -262,25 +276,20 @@ impl ControlService {
                     ControlRefusal::Address(_) => DeadReason::ReplyToRefused,
                     _ => DeadReason::Malformed,
                 };
-                self.bury(delivery, reason).await;
+                self.bury(delivery, reason).await
             }
         }
     }
 
-    /// Puts a request aside. One that reached every replica has no queue for dead letters, and is dropped.
-    async fn bury(&self, delivery: &Delivery, reason: DeadReason) {
+    /// Puts a request aside; whether it is over. One that reached every replica has no queue for dead letters, and is dropped.
+    async fn bury(&self, delivery: &Delivery, reason: DeadReason) -> bool {
         if !is_of_one(delivery) {
-            return;
+            return true;
         }
         let (properties, body) = (Properties::clone(&delivery.properties), delivery.body.clone());
         let reply_to = properties.reply_to.clone().unwrap_or_default();
-        let buried = {
-            let topic = Some(&*delivery.routing_key);
-            self.parts.replies.dead_letter(&delivery.queue, topic, reason, &reply_to, properties, body).await
-        };
-        if buried == Buried::Kept {
-            self.parts.dispatcher.telemetry().dead_lettered(&delivery.queue, reason);
-        }
+        let (dispatcher, topic) = (&self.parts.dispatcher, Some(&*delivery.routing_key));
+        dispatcher.dead_letter(&delivery.queue, topic, reason, &reply_to, properties, body).await.is_over()
     }
 
     /// Whether what came is heard, and never answered.
@@ -288,16 +297,36 @@ impl ControlService {
         self.answerers.get(&*delivery.routing_key).is_some_and(|answerer| answerer.is_listening())
     }
 
-    async fn answer(&self, asked: &ControlRequest, said: Option<ControlReply>) {
-        let (Some(address), Some(mut said)) = (&asked.address, said) else { return };
-        let _turn = said.turn.take();
-        let answer = message(&self.parts.about.name, self.parts.dispatcher.random(), asked, said);
-        let delivering = tokio::time::timeout(REPLY_TIME, self.parts.replies.deliver(address, &answer));
-        if let Err(reason) = delivering.await.unwrap_or(Err(NotDelivered::BrokerAway))
-            && let Some(left_out) = self.parts.undelivered.due()
-        {
-            let (reply_to, kind) = (shown(&address.written), &answer.properties.message_type);
-            tracing::warn!(%reason, reply_to, kind, left_out, "an answer was not delivered");
+    /// Sends an answer; whether the request is over. It is, too, if no queue takes the answer: who asked can ask again. A
+    /// request that reached every replica is over after [`REPLY_TIME`]: it was obeyed, and would find nothing a second time.
+    async fn answer(&self, asked: &ControlRequest, delivery: &Delivery, said: Option<ControlReply>) -> bool {
+        let (Some(address), Some(mut said)) = (&asked.address, said) else { return true };
+        let mut turn = said.turn.take();
+        let dispatcher = &self.parts.dispatcher;
+        let answer = message(&self.parts.about.name, dispatcher.random(), asked, said);
+        let log = |reason: &str| {
+            if let Some(left_out) = self.parts.undelivered.due() {
+                let (reply_to, kind) = (shown(&address.written), &answer.properties.message_type);
+                tracing::warn!(reason, reply_to, kind, left_out, "an answer was not delivered");
+            }
+        };
+        let report = || {
+            // An answer that is not confirmed must not hold up others.
+            turn = None;
+            log("the broker does not confirm it; it is kept");
+        };
+        let delivering = dispatcher.deliver_by(&self.parts.replies, address, &answer, REPLY_TIME, report);
+        let is_of_one = is_of_one(delivery);
+        let delivered = match is_of_one {
+            true => delivering.await,
+            false => tokio::time::timeout(REPLY_TIME, delivering).await.unwrap_or(Err(NotDelivered::BrokerAway)),
+        };
+        match delivered {
+            Ok(()) => true,
+            Err(reason) => {
+                log(&reason.to_string());
+                !is_of_one || matches!(reason, NotDelivered::Undeliverable(_))
+            }
         }
     }
 }

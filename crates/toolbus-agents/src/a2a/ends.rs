@@ -12,7 +12,7 @@ use toolbus_protocol::{
 };
 
 use super::report::{TaskEnd, TaskReport};
-use super::service::{ATTEMPTS, AgentService, MAX_ID, PAUSE, TaskPublishError};
+use super::service::{ATTEMPTS, AgentService, MAX_ID, PAUSE, STORE_AWAY, TaskPublishError};
 use super::tasks::{AgentTask, TaskEntry};
 use crate::share_plan::SharePlan;
 use crate::share_values::ShareValueError;
@@ -207,7 +207,7 @@ impl AgentService {
                 None
             }
             Ok(None) => Some(refused),
-            Err(_) => Some("store_unavailable"),
+            Err(_) => Some(STORE_AWAY),
         }
     }
 

@@ -11,8 +11,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, TryFutureExt as _};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -42,6 +42,8 @@ const PUBLISH_TIME: Duration = Duration::from_secs(4);
 /// How often a result is tried to be handed on, or the store to be asked, and the time between.
 pub(super) const ATTEMPTS: usize = 5;
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
+/// What is counted of a message that has to come again, because the store does not say or keep what it needs.
+pub(super) const STORE_AWAY: &str = "store_unavailable";
 /// Longest message about a task that is read, in bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
 /// Longest message by which a replica hands over a result: what was left out of an answer may be written out there.
@@ -414,9 +416,27 @@ impl AgentService {
     }
 
     /// Hears what an agent says about a task, and counts it.
-    pub(crate) async fn take_answer(&self, envelope: &Envelope, sender: &Caller, body: &[u8]) {
-        let outcome = self.hear(envelope, sender, body).await;
+    ///
+    /// # Errors
+    ///
+    /// If it has to come again because the store is away.
+    pub(crate) async fn take_answer(
+        &self,
+        envelope: &Envelope,
+        sender: &Caller,
+        body: &[u8],
+    ) -> Result<(), ControlError> {
+        self.count_answer(self.hear(envelope, sender, body).await)
+    }
+
+    /// Takes the end of a task that another replica hands over, and counts it if it is not the one that was kept.
+    async fn take_handover(&self, envelope: &Envelope, body: &[u8]) -> Result<(), ControlError> {
+        self.take_over(envelope, body).await.map_or(Ok(()), |outcome| self.count_answer(outcome))
+    }
+
+    fn count_answer(&self, outcome: &'static str) -> Result<(), ControlError> {
         self.parts.events.answered(outcome);
+        if outcome == STORE_AWAY { Err(ControlError::StoreAway) } else { Ok(()) }
     }
 
     /// Handles a message about a task; returns the outcome that is counted.
@@ -426,8 +446,8 @@ impl AgentService {
             Ok(Some(task)) => task,
             Ok(None) => return "unknown_task",
             Err(error) => {
-                self.warn_away(&error, "the store is away: what an agent said about a task is lost");
-                return "store_unavailable";
+                self.warn_away(&error, "the store is away: what an agent said about a task goes back to its queue");
+                return STORE_AWAY;
             }
         };
         if sender.agent.as_ref() != Some(&task.agent) {
@@ -453,7 +473,7 @@ impl AgentService {
                 let note = note.map(|note| self.redactor().text(&note).into_owned());
                 let noted =
                     self.retried(|| self.parts.tasks.update(&task.id, |task| task.note_state(state, note.clone())));
-                if noted.await.is_err() { "store_unavailable" } else { "state" }
+                if noted.await.is_err() { STORE_AWAY } else { "state" }
             }
         }
     }
@@ -513,11 +533,7 @@ impl ControlHandler for TaskAnswerHandler {
     }
 
     fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
-        async move {
-            self.0.take_answer(&asked.envelope, &asked.caller, &asked.body).await;
-            Ok(None)
-        }
-        .boxed()
+        self.0.take_answer(&asked.envelope, &asked.caller, &asked.body).map_ok(|()| None).boxed()
     }
 }
 
@@ -535,12 +551,6 @@ impl ControlHandler for TaskHandoverHandler {
     }
 
     fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
-        async move {
-            if let Some(outcome) = self.0.take_over(&asked.envelope, &asked.body).await {
-                self.0.parts.events.answered(outcome);
-            }
-            Ok(None)
-        }
-        .boxed()
+        self.0.take_handover(&asked.envelope, &asked.body).map_ok(|()| None).boxed()
     }
 }

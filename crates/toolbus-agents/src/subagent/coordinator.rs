@@ -241,6 +241,10 @@ impl Subagents {
     }
 
     /// Takes a report, and counts it.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or has to come again because the store is away.
     pub(super) async fn take_report(&self, kind: &str, sender: &Caller, body: &[u8]) -> Result<(), ControlError> {
         let agent = sender.agent.as_ref();
         let taken = if kind == message_type::SUBAGENT_PROGRESS_MESSAGE {
@@ -258,6 +262,12 @@ impl Subagents {
                     tracing::warn!(sender, reason, left_out, "ignored a report of a sub-agent");
                 }
                 ignored.as_str()
+            }
+            Err(error) if error.is_passing() => {
+                if let Some(left_out) = self.away.due() {
+                    tracing::warn!(%error, left_out, "a report of a sub-agent goes back to its queue");
+                }
+                return Err(ControlError::StoreAway);
             }
             Err(error) => {
                 if let Some(left_out) = self.lost.due() {
@@ -306,11 +316,10 @@ impl Subagents {
         let ended = ended.await?;
         let Ok((share, task)) = ended else { return Ok(ended.map(drop)) };
         // It is kept: what fails now is told later.
-        let told = self.tell(&share, &task).await;
-        if !matches!(told, Ok(true)) {
+        if !matches!(self.tell(&share, &task).await, Ok(true)) {
             self.untold.lock().insert(share);
         }
-        told.map(|_| Ok(()))
+        Ok(Ok(()))
     }
 
     /// Changes a task that its sender works on, or begins to work on by this; returns it with its share.

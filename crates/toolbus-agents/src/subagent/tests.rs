@@ -6,13 +6,13 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use toolbus_broker::embedded::Embedded;
-use toolbus_core::Clock;
 use toolbus_core::bus::{Bus as _, Delivery, Ownership, PublishError, Subscription};
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::SubagentEvents;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::store::Store;
 use toolbus_core::tool::ToolOutput;
+use toolbus_core::{Clock, ControlError};
 use toolbus_protocol::{Random, SubagentProgressMessage, SubagentResultMessage, message_type};
 
 use super::task::Ignored;
@@ -321,6 +321,23 @@ async fn what_does_not_count_is_counted_by_its_reason() {
     );
     let kind = message_type::SUBAGENT_RESULT_MESSAGE;
     assert!(fixture.subagents.take_report(kind, &testing::agent("w2"), b"[").await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_that_arrives_while_the_store_is_away_has_to_come_again_and_counts_then() {
+    let fixture = Fixture::new();
+    let (_offers, mut results) = (fixture.queue("subagent.task.thinkers"), fixture.queue("subagent.result.ana"));
+    let id = fixture.spawn().await;
+    let body = json!({"taskId": id, "output": "42", "isSuccess": true}).to_string();
+    let (kind, sender) = (message_type::SUBAGENT_RESULT_MESSAGE, testing::agent("w1"));
+    let mut taken = Vec::new();
+    for is_away in [true, false] {
+        fixture.store.set_away(is_away);
+        taken.push(fixture.subagents.take_report(kind, &sender, body.as_bytes()).await);
+    }
+    assert_eq!(taken, [Err(ControlError::StoreAway), Ok(())]);
+    assert_eq!(next(&mut results).await["output"], "42");
+    assert_eq!(*fixture.reported.0.lock(), ["taken"]);
 }
 
 #[tokio::test]

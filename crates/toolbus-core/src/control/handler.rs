@@ -37,7 +37,8 @@ pub trait ControlHandler: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the request is refused: its sender gets a reply if possible; otherwise the request becomes a dead letter.
+    /// If the request is refused: its sender gets a reply if possible; otherwise the request becomes a dead letter. After
+    /// [`ControlError::StoreAway`] it goes back to its queue instead.
     fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>>;
 }
 
@@ -113,6 +114,9 @@ pub enum ControlError {
     /// Only an agent can ask for this, and its sender is none.
     #[error("its sender is no agent")]
     NoAgent,
+    /// The store does not say or keep what it needs: it is delivered again later.
+    #[error("the store is away")]
+    StoreAway,
 }
 
 impl ControlRequest {

@@ -1,13 +1,15 @@
 //! Requests on topics that others answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::json;
+use tokio::time::Instant;
 use toolbus_core::bus::Target;
 use toolbus_core::{ControlError, ControlHandler, ControlReply, ControlRequest};
 
-use crate::fixture::{Message, Sent, Settled, World, control, raw, serve};
+use crate::fixture::{Message, Route, Sent, Settled, World, control, raw, serve};
 
 const TOPIC: &str = "my.topic";
 
@@ -30,6 +32,19 @@ impl ControlHandler for Parrot {
             let said = json!({"caller": *asked.caller.name, "said": body});
             Ok(Some(ControlReply::new("Toolbus.ParrotResponse", &said).of("mcp")))
         })
+    }
+}
+
+/// Needs a store that is away.
+struct WithoutStore;
+
+impl ControlHandler for WithoutStore {
+    fn message_type(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn answer<'a>(&'a self, _: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+        Box::pin(async { Err(ControlError::StoreAway) })
     }
 }
 
@@ -91,4 +106,63 @@ async fn an_address_that_no_answer_may_go_to_is_refused_before_anybody_is_asked(
         let all = sent(Parrot { message_type: None }, raw("{}").reply_to(Some(address))).await;
         assert!(matches!(&*all, [dead] if is_dead_letter(dead, "reply_to_refused")), "{address}: {all:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
+    let dead_letters = Target::DeadLetter("bus7.invoke".to_owned());
+    for route in [Route::Unavailable, Route::Rejected, Route::Refused] {
+        let world = World::new();
+        let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(Parrot { message_type: None }));
+        world.bus.route(dead_letters.clone(), route);
+        let begun = Instant::now();
+        let message = raw("{}").reply_to(Some("tool.invoke"));
+        let settlement = serve(&world.dispatcher, &control, TOPIC, message.clone()).await;
+        assert_eq!((settlement.get(), world.told.dead_letters()), (Some(Settled::Requeued), 0), "{route:?}");
+        assert!(begun.elapsed() >= Duration::from_secs(9), "{route:?}: {:?}", begun.elapsed());
+        world.bus.route(dead_letters.clone(), Route::Routed);
+        let settlement = serve(&world.dispatcher, &control, TOPIC, message).await;
+        assert_eq!((settlement.get(), world.told.dead_letters()), (Some(Settled::Acknowledged), 1), "{route:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_not_confirmed_is_kept_and_its_request_goes_back_to_its_queue_at_the_end() {
+    let answers = Target::Topic("tool.result.ana".to_owned());
+    for is_back in [true, false] {
+        let world = World::new();
+        let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(Parrot { message_type: None }));
+        world.bus.route(answers.clone(), Route::Unavailable);
+        let serving = serve(&world.dispatcher, &control, TOPIC, raw("{}"));
+        let later = async {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            world.bus.route(answers.clone(), if is_back { Route::Routed } else { Route::Unavailable });
+        };
+        let (settlement, ()) = tokio::join!(serving, later);
+        let expected = if is_back { Settled::Acknowledged } else { Settled::Requeued };
+        assert_eq!((settlement.get(), world.bus.sent().len()), (Some(expected), usize::from(is_back)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_answer_no_queue_takes_is_over() {
+    let queue = Target::Queue("tool.result.ana".to_owned());
+    for route in [Route::Unroutable, Route::Refused, Route::Rejected] {
+        let world = World::new();
+        let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(Parrot { message_type: None }));
+        world.bus.route(Target::Topic("tool.result.ana".to_owned()), route);
+        world.bus.route(queue.clone(), route);
+        let settlement = serve(&world.dispatcher, &control, TOPIC, raw("{}")).await;
+        assert_eq!((settlement.get(), world.bus.sent().len()), (Some(Settled::Acknowledged), 0), "{route:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_needs_a_store_which_is_away_goes_back_to_its_queue_after_a_pause() {
+    let world = World::new();
+    let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(WithoutStore));
+    let begun = Instant::now();
+    let settlement = serve(&world.dispatcher, &control, TOPIC, raw("{}")).await;
+    assert_eq!((settlement.get(), world.bus.sent().len()), (Some(Settled::Requeued), 0));
+    assert!(begun.elapsed() >= Duration::from_secs(10));
 }

@@ -5,12 +5,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 use toolbus_broker::embedded::Embedded;
-use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, Delivery, Ownership, Subscription};
 use toolbus_core::events::AgentEvents;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::redact::Redactor;
 use toolbus_core::store::Store;
+use toolbus_core::{Clock, ControlError};
 use toolbus_outbound::egress::EgressRules;
 use toolbus_protocol::{AgentMessage, AgentTaskResult, Envelope, Random, message_type, topic};
 

@@ -110,3 +110,21 @@ async fn what_was_not_kept_is_not_taken_over() {
     assert_eq!(taken(json!([])).await, Some("malformed"));
     assert_eq!(site.task(&id).await["state"], "submitted");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_arrives_while_the_store_is_away_has_to_come_again_and_counts_then() {
+    let site = Fixture::new();
+    let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let id = site.dispatch("ana").await;
+    let (message_type, correlation_id) = (message_type::AGENT_TASK_RESULT.to_owned(), id.clone());
+    let envelope = Envelope { message_type, correlation_id, ..Envelope::default() };
+    let (bob, body) = (testing::agent("Bob"), result(&id, "3").to_string());
+    let mut heard = Vec::new();
+    for is_away in [true, false] {
+        site.store.set_away(is_away);
+        heard.push(site.service.take_answer(&envelope, &bob, body.as_bytes()).await);
+    }
+    assert_eq!(heard, [Err(ControlError::StoreAway), Ok(())]);
+    assert_eq!(next(&mut of_ana).await.1["message"]["parts"][0]["text"], "3");
+    assert_eq!(site.counted(), ["answered store_unavailable", "ended completed", "answered result"]);
+}
