@@ -135,6 +135,11 @@ impl SharedChannel {
         Ok(channel)
     }
 
+    /// Has the next message open another channel than this one, on which others may still wait for confirms.
+    pub(super) fn give_up(&self, channel: &Arc<ConfirmChannel>) {
+        self.current.write().take_if(|current| Arc::ptr_eq(current, channel));
+    }
+
     fn usable(&self) -> Option<Arc<ConfirmChannel>> {
         let current = self.current.read();
         current.as_ref().filter(|channel| channel.channel.status().connected()).cloned()

@@ -28,8 +28,10 @@ const MAX_IDLE: usize = 8;
 /// learns which address is refused.
 ///
 /// RabbitMQ 3.10 rejects all that a channel publishes to a quorum queue if the queue's leader went down before the channel
-/// first published there, until that node is back. So what is rejected is tried on a channel of its own, and a channel on
-/// which something was rejected is not used again: a new one knows the new leader.
+/// first published there, until that node is back. So what a channel rejects is tried on one that is opened for it and knows
+/// the new leader. Idle channels may know as little as the one that rejected it, and are given up; so is the shared one if
+/// a newer one took what it rejected. It stays if that one rejected it, too: the queue is full then, and its owner must not
+/// have all others wait for new channels.
 pub(super) struct Publisher {
     exchange: ShortString,
     dead_letter_exchange: ShortString,
@@ -60,13 +62,9 @@ impl Publisher {
     pub(super) async fn publish(&self, message: &Outgoing) -> Result<Routing, PublishError> {
         let prepared = self.prepare(message)?;
         self.wait_while_blocked().await?;
-        let published = if message.proven {
-            match self.publish_shared(prepared).await {
-                Err(PublishError::Rejected(_)) => self.publish_alone(self.prepare(message)?).await,
-                published => published,
-            }
-        } else {
-            self.publish_alone(prepared).await
+        let published = match message.proven {
+            true => self.publish_shared(message, prepared).await,
+            false => self.publish_alone(message, prepared).await,
         };
         if published.is_ok() {
             self.connection.carried();
@@ -83,17 +81,40 @@ impl Publisher {
         self.probe.refusal(exchange, properties::short("address", address).ok()?).await
     }
 
-    async fn publish_shared(&self, prepared: Prepared) -> Result<Routing, PublishError> {
+    async fn publish_shared(&self, message: &Outgoing, prepared: Prepared) -> Result<Routing, PublishError> {
         let channel = self.shared.open(&self.connection).await?;
-        channel.publish(prepared).await.map_err(|failure| self.error(&failure))
+        match channel.publish(prepared).await.map_err(|failure| self.error(&failure)) {
+            Err(PublishError::Rejected(_)) => {
+                let published = self.publish_alone(message, self.prepare(message)?).await;
+                if published.is_ok() {
+                    self.shared.give_up(&channel);
+                }
+                published
+            }
+            published => published,
+        }
     }
 
-    async fn publish_alone(&self, prepared: Prepared) -> Result<Routing, PublishError> {
+    async fn publish_alone(&self, message: &Outgoing, prepared: Prepared) -> Result<Routing, PublishError> {
         let _place = self.places.acquire().await.map_err(|_| PublishError::Closed)?;
-        // A publish given up half-way takes its channel along, and with it the broker's verdict.
-        let channel = self.channel().await?;
-        let sent = prepared.send(&channel).await;
-        if channel.status().connected() && !matches!(sent, Ok(Confirmation::Nack(_))) {
+        let Some(channel) = self.idle_channel() else {
+            return self.publish_on(open(&self.connection).await?, prepared).await;
+        };
+        match self.publish_on(channel, prepared).await {
+            Err(PublishError::Rejected(_)) => {
+                self.publish_on(open(&self.connection).await?, self.prepare(message)?).await
+            }
+            published => published,
+        }
+    }
+
+    /// Publishes on a channel that has no other message. A publish given up half-way takes the channel along, and with it the
+    /// broker's verdict.
+    async fn publish_on(&self, channel: Channel, message: Prepared) -> Result<Routing, PublishError> {
+        let sent = message.send(&channel).await;
+        if matches!(sent, Ok(Confirmation::Nack(_))) {
+            self.idle().clear();
+        } else if channel.status().connected() {
             let mut idle = self.idle();
             if idle.len() < MAX_IDLE {
                 idle.push(channel);
@@ -110,16 +131,15 @@ impl Publisher {
         }
     }
 
-    /// A channel that is open, or a new one as soon as there is a connection.
-    async fn channel(&self) -> Result<Channel, PublishError> {
-        loop {
-            let idle = self.idle().pop();
-            match idle {
-                Some(channel) if channel.status().connected() => return Ok(channel),
-                Some(_) => {}
-                None => return open(&self.connection).await,
+    /// A channel that is open and not in use.
+    fn idle_channel(&self) -> Option<Channel> {
+        let mut idle = self.idle();
+        while let Some(channel) = idle.pop() {
+            if channel.status().connected() {
+                return Some(channel);
             }
         }
+        None
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Channel>> {
@@ -164,5 +184,69 @@ impl Publisher {
             PublishFailure::Nack => PublishError::Rejected("a queue for it is full or down".to_owned()),
             PublishFailure::Gone => PublishError::Unavailable("the channel was lost".to_owned()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use futures_util::future::join_all;
+    use lapin::options::{QueueDeclareOptions, QueuePurgeOptions};
+    use lapin::types::{AMQPValue, FieldTable};
+    use toolbus_core::Clock;
+    use toolbus_core::bus::Bus as _;
+    use toolbus_protocol::Properties;
+    use toolbus_testing::rabbit::RabbitNode;
+
+    use super::*;
+    use crate::rabbitmq::{QueueType, RabbitMq, RabbitMqSettings};
+
+    fn to_queue(queue: &str, proven: bool) -> Outgoing {
+        let (target, body) = (Target::Queue(queue.to_owned()), Bytes::from_static(b"x"));
+        Outgoing { target, mandatory: true, proven, properties: Properties::default().into(), body }
+    }
+
+    #[tokio::test]
+    async fn after_a_rejection_no_idle_channel_is_used_again_and_all_others_keep_the_shared_one() {
+        let name = format!("rejecting-{}", std::process::id());
+        let bus = RabbitMq::start(RabbitMqSettings {
+            urls: vec![RabbitNode::shared().await.url()],
+            name: name.clone(),
+            exchange: name.clone(),
+            dead_letter_exchange: format!("{name}.dlx"),
+            queue_type: QueueType::Classic,
+            tls: None,
+            clock: Clock::SYSTEM,
+        })
+        .unwrap();
+        let publisher = &bus.publisher;
+        let channel = open(&publisher.connection).await.unwrap();
+        let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+        let mut bounds = FieldTable::default();
+        bounds.insert("x-max-length".into(), AMQPValue::LongInt(1));
+        bounds.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+        channel.queue_declare(name.as_str().into(), own, bounds).await.unwrap();
+        assert_eq!(bus.publish(&to_queue(&name, true)).await, Ok(Routing::Routed));
+        let shared = publisher.shared.open(&publisher.connection).await.unwrap();
+
+        let elsewhere = to_queue("no-such-queue", false);
+        join_all((0..4).map(|_| bus.publish(&elsewhere))).await;
+        assert!(publisher.idle().len() > 1);
+        assert!(matches!(bus.publish(&to_queue(&name, false)).await, Err(PublishError::Rejected(_))));
+        assert_eq!(publisher.idle().len(), 0);
+        assert!(matches!(bus.publish(&to_queue(&name, true)).await, Err(PublishError::Rejected(_))));
+        assert!(
+            Arc::ptr_eq(&shared, &publisher.shared.open(&publisher.connection).await.unwrap()),
+            "its queue is full"
+        );
+
+        channel.queue_purge(name.as_str().into(), QueuePurgeOptions::default()).await.unwrap();
+        assert_eq!(bus.publish(&to_queue(&name, false)).await, Ok(Routing::Routed));
+        assert_eq!(publisher.idle().len(), 1, "a new one");
+        publisher.shared.give_up(&shared);
+        assert!(!Arc::ptr_eq(&shared, &publisher.shared.open(&publisher.connection).await.unwrap()));
+        bus.close().await;
     }
 }
