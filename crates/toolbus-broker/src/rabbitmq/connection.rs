@@ -108,14 +108,17 @@ impl ConnectionSupervisor {
         let mut backoff = Backoff::new();
         let mut logged = String::new();
         let mut attempts = Attempts::begin(self.kind, None);
+        // The endpoint that is tried first.
+        let mut first = 0;
         loop {
             let mut opened = None;
             attempts.count += 1;
-            let reason = match closing.run_until_cancelled(self.connect()).await {
+            let reason = match closing.run_until_cancelled(self.connect(first)).await {
                 None => return attempts.end(Some("the bus was closed")),
-                Some(Ok((connection, host))) => {
+                Some(Ok((connection, index))) => {
                     attempts.end(None);
-                    opened = Some(self.settings.clock.now());
+                    opened = Some((self.settings.clock.now(), index));
+                    let host = self.settings.endpoints.get(index).map(host_of);
                     let connection = Arc::new(connection);
                     info!(role = %self.kind, broker = host, "connected to the broker");
                     self.state.opened(self.kind);
@@ -143,8 +146,10 @@ impl ConnectionSupervisor {
                 }
             };
             let carried = self.carried.swap(false, Ordering::Relaxed);
-            let wait =
-                backoff.after(carried || opened.is_some_and(|opened| self.settings.clock.since(opened) >= HEALTHY));
+            // A node that carried nothing may be cut off from the others, though it takes connections.
+            first = opened.filter(|_| !carried).map_or(0, |(_, index)| index + 1);
+            let lasted = |(opened, _)| self.settings.clock.since(opened) >= HEALTHY;
+            let wait = backoff.after(carried || opened.is_some_and(lasted));
             // Logged once per loss, and again when the reason changes.
             if opened.is_some() || logged != reason {
                 warn!(role = %self.kind, reason, next_attempt_ms = wait.as_millis(), "no connection to the broker");
@@ -158,13 +163,15 @@ impl ConnectionSupervisor {
         }
     }
 
-    /// Tries the endpoints in turn. A connection counts once the exchanges exist.
-    async fn connect(&self) -> Result<(Connection, String), TopologyError> {
+    /// Tries the endpoints in turn, beginning with that of this index; returns the index of the one that is connected to. A
+    /// connection counts once the exchanges exist.
+    async fn connect(&self, first: usize) -> Result<(Connection, usize), TopologyError> {
         let mut failure = TopologyError::Lost("no broker is configured".to_owned());
-        for endpoint in &self.settings.endpoints {
+        let endpoints = self.settings.endpoints.iter().enumerate();
+        for (index, endpoint) in endpoints.cycle().skip(first).take(self.settings.endpoints.len()) {
             let host = host_of(endpoint);
             match tokio::time::timeout(CONNECT_TIME, self.open(endpoint)).await {
-                Ok(Ok(connection)) => return Ok((connection, host)),
+                Ok(Ok(connection)) => return Ok((connection, index)),
                 Ok(Err(TopologyError::Lost(reason))) => failure = TopologyError::Lost(format!("{host}: {reason}")),
                 Ok(Err(TopologyError::Refused(reason))) => {
                     failure = TopologyError::Refused(format!("{host}: {reason}"))

@@ -304,6 +304,25 @@ async fn another_node_of_the_cluster_is_tried() {
 }
 
 #[tokio::test]
+async fn after_a_connection_that_carried_nothing_the_next_node_is_tried_first() {
+    let proxy = Proxy::start(node().await.address()).await.unwrap();
+    let own = settings(&node().await.url());
+    let urls = vec![format!("amqp://guest:guest@{}/%2f", proxy.address()), own.urls[0].clone()];
+    let bus = RabbitMq::start(RabbitMqSettings { urls, ..own }).unwrap();
+    let mut deliveries = consume(&bus, &unique("next"), &["t"]).await;
+    proxy.cut();
+    until(&bus, "the loss", |state| state.reconnects == 2).await;
+    proxy.restore();
+    ready(&bus).await;
+    proxy.cut();
+    for _ in 0..5 {
+        still_works(&bus, &mut deliveries).await;
+    }
+    assert_eq!(bus.state().borrow().reconnects, 2);
+    bus.close().await;
+}
+
+#[tokio::test]
 async fn closing_while_the_broker_is_away_ends_at_once() {
     let proxy = Proxy::start(node().await.address()).await.unwrap();
     proxy.cut();
