@@ -109,6 +109,26 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
+fn a_result_that_cannot_be_written_is_not_taken_for_a_call_that_was_not_made() {
+    for output in ["table", "json"] {
+        let folder = tempfile::tempdir().unwrap();
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+        command.args(["call", "current_time", "timezone=UTC", "--output", output]).env_clear();
+        let output = command.current_dir(folder.path()).stdout(full).output().unwrap();
+        let text = "error: the tool ran, and its result cannot be written: No space left on device (os error 28)";
+        assert_eq!(told(&output), (1, "", text));
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_named_before_the_call() {
+    let output = call(&["echo", "text=hello", "--save", "/etc/passwd"]);
+    let text = "error: the folder `/etc/passwd` of --save cannot be used: File exists (os error 17)";
+    assert_eq!(told(&output), (2, "", text));
+}
+
+#[test]
 fn mistakes_are_told_on_standard_error_with_an_exit_code_of_their_own() {
     let outputs = [
         call(&["ecko", "text=x"]),

@@ -20,7 +20,7 @@ use toolbus_protocol::{
 
 use super::arguments::{self, ArgumentsError};
 use super::target::RoleArgs;
-use super::{Context, one_line};
+use super::{Context, one_line, told};
 use crate::config::{BusUrl, HumanDuration};
 use crate::local_daemon::{LocalDaemon, LocalDaemonError};
 use crate::terminal::OutputFormat;
@@ -34,8 +34,8 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 
 /// Calls a tool over the bus, as an agent would, and prints its answer.
 ///
-/// The exit code tells the outcome: 0 a result, 1 the tool did not succeed, 2 a mistake in the command or the
-/// configuration, 3 refused, 4 failed, 5 timed out, 6 overloaded (try again), 7 no broker or no daemon.
+/// The exit code tells the outcome: 0 a result, 1 the tool did not succeed or its result cannot be written, 2 a mistake in
+/// the command or the configuration, 3 refused, 4 failed, 5 timed out, 6 overloaded (try again), 7 no broker or no daemon.
 #[derive(Debug, clap::Args)]
 pub struct CallArgs {
     /// Name of the tool.
@@ -85,6 +85,14 @@ pub enum CallCommandError {
     /// There is no answer.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The folder of --save.
+    #[error("the folder `{}` of --save cannot be used: {error}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
     /// Nothing can be printed.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
@@ -103,7 +111,9 @@ impl CallCommandError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Arguments(_) | Self::LocalDaemon(_) | Self::Output(_) => 2,
+            Self::Arguments(_) | Self::LocalDaemon(_) | Self::Folder { .. } => 2,
+            // The tool may have run.
+            Self::Output(_) => 1,
             Self::Client(ClientError::NoAnswer(_)) => 5,
             Self::Client(_) => 7,
         }
@@ -117,21 +127,24 @@ impl CallCommandError {
 /// If the command is mistaken, the bus cannot be reached, or no answer comes.
 pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallCommandError> {
     let is_json = args.json || context.output == OutputFormat::Json;
-    if let Some(folder) = &args.save {
-        // Before the call, which must not be made again because its files cannot be written.
-        take(folder)?;
-    }
     match answered(&args, context).await {
         Ok(answer) => {
-            ignore_broken_pipe(print(&args, is_json, &answer))?;
-            if let ReplyContent::Result(result) = &answer.content
-                && let Err(error) = keep_blocks(result, &args.name, args.save.as_deref())
-            {
-                let told = format!("error: the tool ran, and its files cannot be saved: {error}");
-                ignore_broken_pipe(writeln!(anstream::stderr(), "{told}"))?;
-                return Ok(ExitCode::FAILURE);
+            let printed = ignore_broken_pipe(print(&args, is_json, &answer));
+            let ReplyContent::Result(result) = &answer.content else {
+                if let Err(error) = printed {
+                    told(format!("the call was refused or failed, and the answer cannot be written: {error}"));
+                }
+                return Ok(ExitCode::from(exit_code(&answer.content)));
+            };
+            let kept = keep_blocks(result, &args.name, args.save.as_deref());
+            let written = printed.map_err(|error| format!("its result cannot be written: {error}"));
+            let saved = kept.map_err(|error| format!("its files cannot be saved: {error}"));
+            let problems: Vec<String> = [written, saved].into_iter().filter_map(Result::err).collect();
+            if problems.is_empty() {
+                return Ok(ExitCode::from(exit_code(&answer.content)));
             }
-            Ok(ExitCode::from(exit_code(&answer.content)))
+            // A script must not take it for a call that was not made, and repeat it.
+            Ok(ExitCode::from(told(format!("the tool ran, and {}", problems.join(", and ")))))
         }
         Err(error) if is_json => {
             let text = json!({"error": error.to_string()});
@@ -144,6 +157,10 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallComm
 
 async fn answered(args: &CallArgs, context: &Context) -> Result<CallReply, CallCommandError> {
     let arguments = arguments::parse(&args.arguments)?;
+    if let Some(folder) = &args.save {
+        // Before the call, which must not be made again because its files cannot be written.
+        take(folder).map_err(|error| CallCommandError::Folder { folder: folder.clone(), error })?;
+    }
     let mut config = context.config.clone();
     if args.name == EXECUTE_PYTHON_SCRIPT && config.bus.url == BusUrl::Embedded && context.sources.files.is_empty() {
         // No other process could run it, and no configuration forbids it.
