@@ -25,6 +25,7 @@ pub mod tools;
 
 use std::fmt::Display;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Effects, Style};
@@ -37,7 +38,7 @@ use toolbus_telemetry::logging::LogFormat;
 
 use crate::app;
 use crate::cli::{Cli, Command, GlobalArgs, environment};
-use crate::config::{Config, Loaded, Problems, Sources};
+use crate::config::{Config, Loaded, Problems, Sources, default_files};
 use crate::terminal::OutputFormat;
 use crate::terminal::printable;
 
@@ -179,6 +180,23 @@ fn told(error: impl Display) -> u8 {
 /// A text of others as one line of a table may show it.
 pub(crate) fn one_line(text: &str) -> String {
     printable(text).replace(['\n', '\t'], " ")
+}
+
+/// A word as a shell takes it.
+pub(crate) fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_.,:/@%+=".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// The options of a suggested command that name these files, each after a space; none if it finds them by itself.
+pub(crate) fn config_options(files: &[PathBuf]) -> String {
+    if files == default_files() {
+        return String::new();
+    }
+    files.iter().map(|file| format!(" --config {}", shell_word(&file.display().to_string()))).collect()
 }
 
 /// An answer as programs read it.

@@ -229,6 +229,37 @@ fn a_first_configuration_is_valid_and_replaces_nothing() {
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{left:?}");
 }
 
+#[test]
+fn the_commands_that_are_suggested_work_as_they_are_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().env("STATE_DIRECTORY", folder.path()).current_dir(folder.path());
+        let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout).to_owned()
+    };
+    let suggested = |arguments: &[&str]| -> Vec<String> {
+        let shown = run(env!("CARGO_BIN_EXE_toolbus"), arguments);
+        shown.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let tried = |command: &str| {
+        let command = command.replace("toolbus ", concat!(env!("CARGO_BIN_EXE_toolbus"), " "));
+        run("/bin/sh", &["-c", &command])
+    };
+    let [call, serve] = &suggested(&["init", "my first.toml", "--agent", "ana"])[..] else { panic!("two commands") };
+    assert!(tried(call).contains("\"timezone\":\"UTC\""), "{call}");
+    assert_eq!(serve, "toolbus serve --config 'my first.toml'");
+    let add = ["mcp", "add", "--config", "my first.toml", "my echo", "--", &python(), ECHO];
+    let [test, reload] = &suggested(&add)[..] else { panic!("two commands") };
+    assert!(tried(test).contains("echo"), "{test}");
+    assert_eq!(reload, "toolbus reload --config 'my first.toml'");
+    let [call, serve] = &suggested(&["init", "--yes"])[..] else { panic!("two commands") };
+    assert_eq!((&**call, &**serve), ("toolbus call current_time timezone=UTC", "toolbus serve"));
+    let add = ["mcp", "add", "echo", "--", &python(), ECHO];
+    assert_eq!(suggested(&add), ["toolbus mcp test echo", "toolbus reload"]);
+}
+
 /// Runs a program at a terminal, types the lines of its first argument, and prints what the terminal shows.
 const TERMINAL: &str = "
 import os, pty, sys

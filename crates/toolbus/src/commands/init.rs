@@ -10,6 +10,7 @@ use toolbus_core::caller::AgentName;
 
 use super::edit::{self, NewFile};
 use super::target::{Operator, TargetError};
+use super::{config_options, shell_word};
 use crate::config::{BusUrl, Config, Sources};
 use crate::terminal::ignore_broken_pipe;
 
@@ -124,12 +125,12 @@ pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Resul
     let loaded = Config::load(&sources).map_err(|problems| problems.of_file(draft.path(), &file));
     let loaded = loaded.map_err(TargetError::Mistakes)?;
     draft.keep(force)?;
-    let next = match loaded.config.bus.url {
-        BusUrl::Embedded => {
-            "`toolbus call current_time timezone=UTC` tries a tool, and `toolbus serve` runs the daemon"
-        }
-        BusUrl::Amqp(_) => "`toolbus serve` runs the daemon",
-    };
+    let options = config_options(std::slice::from_ref(&file));
+    let mut next = format!("`toolbus serve{options}` runs the daemon");
+    if loaded.config.bus.url == BusUrl::Embedded {
+        let agent = agents.first().map(|agent| format!(" --as {}", shell_word(agent.as_str()))).unwrap_or_default();
+        next = format!("`toolbus call current_time timezone=UTC{agent}{options}` tries a tool, and {next}");
+    }
     ignore_broken_pipe(writeln!(io::stdout(), "wrote {}; {next}", file.display()))?;
     Ok(ExitCode::SUCCESS)
 }

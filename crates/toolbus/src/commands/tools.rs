@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use toolbus_core::caller::AgentName;
 
 use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
-use super::{as_json, one_line, plain, warn};
+use super::{as_json, one_line, plain, shell_word, warn};
 use crate::config::HumanDuration;
 use crate::http::admin::view::{ToolDetails, ToolsFound, ToolsQuery};
 use crate::terminal::OutputFormat;
@@ -154,8 +154,8 @@ const MAX_LENGTH: u64 = 64;
 
 /// The command that makes the call.
 fn example_command(name: &str, schema: Option<&Value>) -> String {
-    let pairs = example_arguments(schema).into_iter().map(|(key, value)| quoted(&pair(&key, &value)));
-    [quoted(name)].into_iter().chain(pairs).fold("toolbus call".to_owned(), |line, word| format!("{line} {word}"))
+    let pairs = example_arguments(schema).into_iter().map(|(key, value)| shell_word(&pair(&key, &value)));
+    [shell_word(name)].into_iter().chain(pairs).fold("toolbus call".to_owned(), |line, word| format!("{line} {word}"))
 }
 
 /// Arguments that the schema asks for; where it asks for none, the first that it knows.
@@ -277,15 +277,6 @@ fn pair(key: &str, value: &Value) -> String {
         }
         value => format!("{key}:={value}"),
     }
-}
-
-/// A word as a shell takes it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_.,:/@%+=".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

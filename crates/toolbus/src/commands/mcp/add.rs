@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use crate::commands::edit::{self, NewFile};
 use crate::commands::init::{FILE, key, quoted};
-use crate::commands::note;
 use crate::commands::target::{Operator, TargetError};
+use crate::commands::{config_options, note, shell_word};
 use crate::config::{Config, Sources};
 use crate::terminal::ignore_broken_pipe;
 
@@ -86,8 +86,13 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     for variable in unset {
         note(&format!("the daemon needs the variable {variable}, which is not set here"));
     }
-    let written =
-        format!("added {name} to {}; `toolbus mcp test {name}` tries it, `toolbus reload` starts it", file.display());
+    let files = &operator.sources.files;
+    let options = config_options(if files.is_empty() { std::slice::from_ref(&file) } else { files });
+    let written = format!(
+        "added {name} to {}; `toolbus mcp test {}{options}` tries it, `toolbus reload{options}` starts it",
+        file.display(),
+        shell_word(name)
+    );
     ignore_broken_pipe(writeln!(io::stdout(), "{written}"))?;
     Ok(ExitCode::SUCCESS)
 }
