@@ -386,6 +386,30 @@ fn a_client_is_connected_and_its_other_entries_stay() {
         (&"x".into(), &"http".into())
     );
     assert_eq!(run(&["connect", "claude-desktop", "--http"]).0, Some(2));
+    assert_eq!(run(&["connect", "cursor", "--name", ""]).0, Some(2));
+}
+
+#[test]
+fn an_entry_over_http_has_what_the_daemon_lets_the_client_in_by() {
+    let run = |arguments: &[&str]| {
+        let output = toolbus(&[&["connect", "claude"], arguments].concat(), &[]);
+        let entry = serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap_or_default();
+        (output.status.code(), entry["mcpServers"]["toolbus"].clone(), text(&output.stderr).to_owned())
+    };
+    let (code, entry, told) = run(&["--set", "http.open=true"]);
+    assert_eq!((code, &*told), (Some(0), ""));
+    assert_eq!(entry, serde_json::json!({"type": "http", "url": "http://127.0.0.1:8471/mcp"}));
+    let (code, entry, told) = run(&[]);
+    assert!(code == Some(0) && told.contains("neither http.tokens nor http.open"), "{told}");
+    assert_eq!(entry["headers"]["Authorization"], "Bearer ${TOOLBUS_TOKEN}");
+    let token = "http.tokens.ana=0123456789abcdef0123456789abcdef";
+    let (code, entry, told) = run(&["--set", token, "--set", "http.open=true", "--agent", "ana"]);
+    assert_eq!((code, &*told), (Some(0), "note: the client needs the token of ana in the variable TOOLBUS_TOKEN\n"));
+    assert_eq!(entry["headers"]["Authorization"], "Bearer ${TOOLBUS_TOKEN}");
+    let (code, _, told) = run(&["--set", token, "--agent", "bob"]);
+    assert!(code == Some(2) && told.contains("http.tokens has none of `bob`"), "{told}");
+    let (code, _, told) = run(&["--listen", "127.0.0.1:0"]);
+    assert!(code == Some(2) && told.contains("port 0"), "{told}");
 }
 
 #[test]

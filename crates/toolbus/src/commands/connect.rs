@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use clap::builder::NonEmptyStringValueParser;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use toolbus_core::caller::AgentName;
@@ -14,6 +15,7 @@ use toolbus_core::caller::AgentName;
 use super::edit::{self, NewFile};
 use super::target::{Operator, TargetError};
 use super::{note, warn};
+use crate::config::http::Open;
 use crate::config::{BusUrl, Config, ENVIRONMENT_PREFIX, Sources};
 use crate::terminal::ignore_broken_pipe;
 
@@ -32,9 +34,9 @@ pub struct ConnectArgs {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Name of the entry.
-    #[arg(long, default_value = "toolbus")]
+    #[arg(long, default_value = "toolbus", value_parser = NonEmptyStringValueParser::new())]
     name: String,
-    /// The agent that the client is.
+    /// The agent that the client is. Over HTTP, it must have one of `http.tokens`.
     #[arg(long, value_name = "AGENT", value_parser = AgentName::parse)]
     agent: Option<AgentName>,
     /// Connect over HTTP.
@@ -131,14 +133,29 @@ fn entry(args: &ConnectArgs, config: &Config, sources: &Sources) -> Result<Value
                         bus.url";
             return Err(TargetError::Usage(text.to_owned()));
         }
-        if config.http.tokens.is_empty() {
-            warn("the configuration has no http.tokens, so that no token lets a client in");
+        let http = &config.http;
+        if let Some(agent) = args.agent.as_ref().filter(|agent| http.each_token().all(|(known, _)| known != *agent)) {
+            let text =
+                format!("over HTTP the token says which agent the client is, and http.tokens has none of `{agent}`");
+            return Err(TargetError::Usage(text));
         }
-        note(&format!("the client needs its token in the variable {}", args.token_env));
+        if http.listen.port() == 0 {
+            let text = "http.listen has port 0: the daemon takes another port at each start, which no entry can name";
+            return Err(TargetError::Usage(text.to_owned()));
+        }
+        if !http.takes_clients() {
+            warn("the configuration has neither http.tokens nor http.open, so that the daemon takes no MCP client");
+        }
         entry.insert("type".to_owned(), json!("http"));
-        entry.insert("url".to_owned(), json!(format!("http://{}/mcp", reachable(config.http.listen))));
-        let token = args.client.variable(&args.token_env);
-        entry.insert("headers".to_owned(), json!({"Authorization": format!("Bearer {token}")}));
+        entry.insert("url".to_owned(), json!(format!("http://{}/mcp", reachable(http.listen))));
+        // An open server without tokens refuses every token.
+        if http.open == Open::No || http.each_token().next().is_some() {
+            let of_agent =
+                args.agent.as_ref().map_or_else(|| "its token".to_owned(), |it| format!("the token of {it}"));
+            note(&format!("the client needs {of_agent} in the variable {}", args.token_env));
+            let token = args.client.variable(&args.token_env);
+            entry.insert("headers".to_owned(), json!({"Authorization": format!("Bearer {token}")}));
+        }
         return Ok(Value::Object(entry));
     }
     let program = std::env::current_exe()?;
@@ -186,12 +203,16 @@ fn with_entry(text: &str, section: &str, name: &str, entry: &Value, may_replace:
     if text.trim().is_empty() {
         return Ok(format!("{:#}\n", json!({section: {name: entry}})));
     }
-    let unreadable = |error| format!("it is not plain JSON ({error}); without --write, the entry is printed");
-    let root: Members<'_> = serde_json::from_str(text).map_err(unreadable)?;
+    let end = "; without --write, the entry is printed";
+    let root: Members<'_> = serde_json::from_str(text).map_err(|error| match error.is_data() {
+        true => format!("it is not one JSON object{end}"),
+        false => format!("it is not plain JSON ({error}){end}"),
+    })?;
     let Some(servers) = root.get(section) else {
         return Ok(inserted(text, text.trim(), &root, section, &json!({name: entry})));
     };
-    let members: Members<'_> = serde_json::from_str(servers.get()).map_err(unreadable)?;
+    let members: Members<'_> =
+        serde_json::from_str(servers.get()).map_err(|_| format!("its `{section}` is not a JSON object{end}"))?;
     let Some(known) = members.get(name) else {
         return Ok(inserted(text, servers.get(), &members, name, entry));
     };
@@ -293,9 +314,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_plain_json_stays_as_it_is() {
-        for text in ["{ // mine\n}", "[]", "{\"mcpServers\": []}", "{"] {
-            assert!(entered(text, true).unwrap_err().contains("plain JSON"), "{text}");
+    fn a_file_that_takes_no_entry_stays_as_it_is_and_says_why() {
+        let why = |text: &str| entered(text, true).unwrap_err();
+        for text in ["{ // mine\n}", "{"] {
+            assert!(why(text).starts_with("it is not plain JSON (") && why(text).contains("line 1"), "{text}");
+        }
+        assert_eq!(why("[]"), "it is not one JSON object; without --write, the entry is printed");
+        for servers in ["[]", "null", "7"] {
+            let text = format!("{{\"mcpServers\": {servers}}}");
+            assert_eq!(why(&text), "its `mcpServers` is not a JSON object; without --write, the entry is printed");
         }
     }
 
