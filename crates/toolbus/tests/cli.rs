@@ -222,7 +222,13 @@ fn a_first_configuration_is_valid_and_replaces_nothing() {
     let refused = run(&["init"]);
     assert!(refused.0 == Some(2) && refused.1.contains("--force"), "{}", refused.1);
     assert_eq!(run(&["init", "bad.toml", "--bus-url", "http://x"]).0, Some(2));
+    let (code, told) = run(&["init", "bad.toml", "--servers-file", "no.json"]);
+    let why = "error: nothing was written: --servers-file: no.json: the file cannot be read: No such file or directory";
+    assert!(code == Some(2) && told.starts_with(why), "{told}");
     assert!(!folder.path().join("bad.toml").exists());
+    std::fs::write(folder.path().join("mcp.json"), r#"{"mcpServers": {"gh": {"command": "${NOWHERE}"}}}"#).unwrap();
+    let (code, told) = run(&["init", "servers.toml", "--servers-file", "mcp.json"]);
+    assert!(code == Some(0) && told.contains("warning: mcp.json:") && told.contains("NOWHERE"), "{told}");
     assert_eq!(std::fs::read_to_string(folder.path().join("toolbus.toml")).unwrap(), before);
     assert_eq!(run(&["init", "--force"]).0, Some(0));
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -10,7 +10,7 @@ use toolbus_core::caller::AgentName;
 
 use super::edit::{self, NewFile};
 use super::target::{Operator, TargetError};
-use super::{config_options, shell_word};
+use super::{config_options, shell_word, warn};
 use crate::config::{BusUrl, Config, Sources};
 use crate::terminal::ignore_broken_pipe;
 
@@ -95,7 +95,8 @@ pub struct InitArgs {
 ///
 /// # Errors
 ///
-/// If the file is there already, the answers make no valid configuration, or it cannot be written.
+/// If the file is there already, the answers make no valid configuration, the file of MCP servers cannot be read, or
+/// nothing can be written.
 pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Result<ExitCode, TargetError> {
     let InitArgs { file, mut agents, mut servers_file, echo, yes, force } = args;
     let file = file.or(named).unwrap_or_else(|| FILE.into());
@@ -123,11 +124,18 @@ pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Resul
     let draft = NewFile::new(&file, &text, url.is_some())?;
     let sources = Sources { files: vec![draft.path().to_owned()], ..Sources::default() };
     let loaded = Config::load(&sources).map_err(|problems| problems.of_file(draft.path(), &file));
-    let loaded = loaded.map_err(TargetError::Mistakes)?;
+    let mut config = loaded.map_err(TargetError::Mistakes)?.config;
+    config.read_servers_file(&operator.sources.environment);
+    let problems = config.mcp_servers().problems;
+    if config.mcp.file.is_unread() {
+        return Err(TargetError::Usage(format!("nothing was written: --servers-file: {}", problems.join("; "))));
+    }
     draft.keep(force)?;
+    // Servers that can be used start without those.
+    problems.iter().for_each(|problem| warn(problem));
     let options = config_options(std::slice::from_ref(&file));
     let mut next = format!("`toolbus serve{options}` runs the daemon");
-    if loaded.config.bus.url == BusUrl::Embedded {
+    if config.bus.url == BusUrl::Embedded {
         let agent = agents.first().map(|agent| format!(" --as {}", shell_word(agent.as_str()))).unwrap_or_default();
         next = format!("`toolbus call current_time timezone=UTC{agent}{options}` tries a tool, and {next}");
     }
