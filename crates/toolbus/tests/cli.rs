@@ -437,6 +437,9 @@ fn completions_and_manual_know_every_command() {
     for name in ["toolbus.1", "toolbus-call.1", "toolbus-mcp-add.1"] {
         assert!(folder.path().join(name).exists(), "{name}");
     }
+    let no_folder = toolbus(&["man", "--dir", script.to_str().unwrap()], &[]);
+    let told = format!("error: no pages can be written into `{}`: File exists (os error 17)\n", script.display());
+    assert_eq!((no_folder.status.code(), text(&no_folder.stderr)), (Some(1), &*told));
 }
 
 #[test]

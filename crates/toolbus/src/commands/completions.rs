@@ -49,8 +49,10 @@ pub fn completions(args: &CompletionsArgs, mut definition: clap::Command) -> io:
 pub fn man(args: &ManArgs, definition: clap::Command) -> io::Result<ExitCode> {
     match &args.dir {
         Some(folder) => {
-            std::fs::create_dir_all(folder)?;
-            clap_mangen::generate_to(definition, folder)?;
+            let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(definition, folder));
+            written.map_err(|error| {
+                io::Error::new(error.kind(), format!("no pages can be written into `{}`: {error}", folder.display()))
+            })?;
         }
         None => {
             let mut text = Vec::new();
