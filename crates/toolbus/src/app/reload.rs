@@ -240,10 +240,16 @@ fn logged(reloaded: Result<ReloadReport, ReloadError>) -> ReloadReport {
             report
         }
         Err(error) => {
-            tracing::error!(%error, "reload: refused; everything stays as it was");
-            ReloadReport { error: Some(error.to_string()), ..ReloadReport::default() }
+            let text = error.to_string();
+            tracing::error!(error = one_line(&text), "reload: refused; everything stays as it was");
+            ReloadReport { error: Some(text), ..ReloadReport::default() }
         }
     }
+}
+
+/// Problems as one line of the log, without the lines of the file that they quote, which are indented.
+fn one_line(problems: &str) -> String {
+    problems.lines().filter(|line| !line.starts_with("  ")).collect::<Vec<_>>().join("; ")
 }
 
 /// Logs problems and warnings of MCP servers that are new.
@@ -477,6 +483,20 @@ mod tests {
         assert_eq!((report.changed, report.waiting), (vec!["tools".to_owned()], vec!["tools.required".to_owned()]));
         let again = app.reload().await.unwrap();
         assert_eq!((again.changed, again.waiting), (Vec::new(), vec!["tools.required".to_owned()]));
+    }
+
+    #[test]
+    fn the_problems_of_a_file_are_one_line_of_the_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.toml");
+        let logged = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            let problems = Config::load(&sources(&[&file])).unwrap_err().to_string();
+            one_line(&problems).replace(&file.display().to_string(), "a.toml")
+        };
+        insta::assert_snapshot!(logged("[tools]\ntime = 7\n[http]\nlisten = 7\n"), @"a.toml:2:8: `tools.time`: found a number; expected true or false; a.toml:4:10: `http.listen`: found a number; expected a text");
+        let syntax = logged("[tools]\necho = = true\n[bus\n");
+        assert!(syntax.starts_with("a.toml:2:") && !syntax.contains(['\n', '|']), "{syntax}");
     }
 
     #[tokio::test]
