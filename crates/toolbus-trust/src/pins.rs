@@ -83,7 +83,9 @@ impl Pins {
     pub fn open(file: Option<PathBuf>, levels: Levels, clock: Clock) -> Result<Self, PinFileError> {
         let file = file.map(PinFile::new);
         let record = file.as_ref().map(PinFile::read).transpose()?.flatten().unwrap_or_default();
+        let written = file.is_some().then(|| record.sources.keys().cloned().collect());
         let mut state = PinState::of(record, levels);
+        state.written = written;
         state.starting = Some(second(clock));
         let shared = PinsInner {
             clock,

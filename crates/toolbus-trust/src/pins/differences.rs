@@ -20,8 +20,10 @@ pub struct PinEntry {
     pub state: ToolState,
     /// Whether it is quarantined.
     pub is_held: bool,
-    /// Since when it is like this.
-    pub since: String,
+    /// Since when it is like this; `None` if that is not recorded, as of a missing tool.
+    pub since: Option<String>,
+    /// When its definition was pinned; `None` if none is.
+    pub pinned: Option<String>,
     /// Why it is quarantined.
     pub reason: Option<String>,
 }
@@ -64,6 +66,16 @@ impl ToolState {
     #[must_use]
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Changed | Self::New | Self::Missing | Self::Suspect)
+    }
+}
+
+impl PinEntry {
+    /// Says that its source is not in the file yet.
+    fn be_unwritten(&mut self) {
+        if matches!(self.state, ToolState::Pinned | ToolState::Recorded) {
+            self.state = ToolState::Unrecorded;
+        }
+        (self.since, self.pinned) = (None, None);
     }
 }
 
@@ -142,7 +154,11 @@ impl PinState {
                 let now = present.and_then(|present| present.get(tool));
                 let called = now.map_or(tool.as_str(), |now| &*now.name);
                 if is_meant(source, tool, called) {
-                    all.push(difference(source, tool, kept, present.map(|_| now), level));
+                    let mut difference = difference(source, tool, kept, present.map(|_| now), level);
+                    if !self.is_written(source) {
+                        difference.entry.be_unwritten();
+                    }
+                    all.push(difference);
                 }
             }
         }
@@ -184,7 +200,12 @@ fn difference(
         Some(pin) => Some(pin.definition.clone()),
         None => None,
     };
-    let since = pending.map(|seen| &seen.since).or_else(|| pin.map(|pin| &pin.since)).cloned().unwrap_or_default();
+    let pinned = pin.map(|pin| pin.since.clone());
+    let since = match state {
+        // The record stays as it is while a tool is missing.
+        ToolState::Missing => None,
+        _ => pending.map(|seen| seen.since.clone()).or_else(|| pinned.clone()),
+    };
     let is_held = level.holds() && matches!(state, ToolState::Changed | ToolState::New | ToolState::Suspect);
     let entry = PinEntry {
         source: source.to_owned(),
@@ -193,6 +214,7 @@ fn difference(
         state,
         is_held,
         since,
+        pinned,
         reason: now.filter(|_| is_held).and_then(|now| reason(state, now)),
     };
     Difference { entry, before, after }

@@ -113,6 +113,8 @@ pub enum ToolState {
     Missing,
     /// Unchanged, and its texts look as if they tried to misuse the model.
     Suspect,
+    /// Seen, and not yet in the file.
+    Unrecorded,
 }
 
 impl ToolState {
@@ -126,6 +128,7 @@ impl ToolState {
             Self::New => "new",
             Self::Missing => "missing",
             Self::Suspect => "suspect",
+            Self::Unrecorded => "unrecorded",
         }
     }
 }

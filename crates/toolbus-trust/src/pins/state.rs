@@ -47,6 +47,8 @@ pub(super) struct PinState {
     pub(super) reported: BTreeMap<String, BTreeSet<(String, ToolState, Option<Digest>)>>,
     /// Number of reported changes, by source.
     pub(super) changes: BTreeMap<String, u64>,
+    /// The sources that the file has; `None` without a file.
+    pub(super) written: Option<BTreeSet<String>>,
     /// Whether the record changed since it was last saved.
     pub(super) is_unsaved: bool,
     /// Whether other tools may be quarantined than at the last review.
@@ -115,6 +117,9 @@ impl PinState {
     /// Takes over a record that another process or this one wrote. Sources that this process has seen stay; those that it only
     /// read go with the record.
     pub(super) fn merge(&mut self, written: PinRecord, now: &str) -> Vec<PinChange> {
+        if let Some(sources) = &mut self.written {
+            *sources = written.sources.keys().cloned().collect();
+        }
         let own = std::mem::replace(&mut self.record, written);
         let kept: Vec<_> = own.sources.iter().filter(|(name, _)| self.is_own(name)).collect();
         for (name, source) in kept {
@@ -265,6 +270,11 @@ impl PinState {
         self.record.sources.keys().any(|source| self.is_own(source) && !record.sources.contains_key(source))
     }
 
+    /// Whether the file has a source, or there is no file.
+    pub(super) fn is_written(&self, source: &str) -> bool {
+        self.written.as_ref().is_none_or(|sources| sources.contains(source))
+    }
+
     /// Whether this process has seen or configured a source.
     fn is_own(&self, source: &str) -> bool {
         self.last_seen.contains_key(source) || self.levels.name(source)
@@ -312,7 +322,7 @@ fn finding(tool: &ToolDescriptor) -> Option<String> {
 /// Why a tool is quarantined, for operators; `None` if it is not.
 pub(super) fn reason(state: ToolState, present: &PresentTool) -> Option<String> {
     let why = match state {
-        ToolState::Pinned | ToolState::Recorded | ToolState::Missing => return None,
+        ToolState::Pinned | ToolState::Recorded | ToolState::Missing | ToolState::Unrecorded => return None,
         ToolState::Changed => "its definition changed since it was pinned".to_owned(),
         ToolState::New => "it is new since its source was pinned".to_owned(),
         ToolState::Suspect => format!("it is suspect: {}", present.finding.as_deref().unwrap_or_default()),

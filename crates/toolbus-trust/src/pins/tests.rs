@@ -37,6 +37,23 @@ async fn what_was_first_seen_is_pinned_over_a_restart() {
 }
 
 #[test]
+fn the_time_of_what_is_not_recorded_is_not_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let pins = pins(Some(&folder.path().join("pins.json")));
+    let entry = |name: &str| pins.list(None).into_iter().find(|entry| entry.tool == name).unwrap();
+    held(&pins, &[tool("read", "1"), tool("write", "1")]);
+    let unrecorded = entry("read");
+    assert_eq!((unrecorded.state, unrecorded.since, unrecorded.pinned), (ToolState::Unrecorded, None, None));
+    pins.save().unwrap();
+    let pinned = entry("read");
+    assert_eq!(pinned.state, ToolState::Pinned);
+    assert!(pinned.since.is_some() && pinned.since == pinned.pinned);
+    held(&pins, &[tool("write", "1")]);
+    let missing = entry("read");
+    assert_eq!((missing.state, missing.since, missing.pinned), (ToolState::Missing, None, pinned.pinned));
+}
+
+#[test]
 fn an_approval_counts_for_other_processes_and_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pins.json");

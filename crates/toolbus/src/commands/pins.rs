@@ -180,7 +180,11 @@ fn table(all: &PinnedTools) -> String {
     if let Some(problem) = &all.problem {
         lines.push(format!("pins are not kept: {}", one_line(problem)));
     }
+    let is_any_kept = all.tools.is_empty() || all.tools.iter().any(|tool| tool.state != ToolState::Unrecorded);
     match &all.file {
+        Some(file) if !is_any_kept => {
+            lines.push(format!("nothing is recorded yet; the daemon keeps what it sees first in {}", one_line(file)));
+        }
         Some(file) => lines.push(format!("kept in {}", one_line(file))),
         None => lines.push("not kept in a file: forgotten with the process".to_owned()),
     }
@@ -193,7 +197,8 @@ fn table(all: &PinnedTools) -> String {
     let mut tools: Vec<&Pinned> = all.tools.iter().collect();
     tools.sort_by_key(|tool| (!tool.held, !tool.state.is_open(), tool.shadowed_by.is_none()));
     for tool in tools {
-        table.add_row([one_line(&tool.source), one_line(&tool.name), state(tool), one_line(&tool.since)]);
+        let since = tool.since.as_deref().map_or_else(|| "-".to_owned(), one_line);
+        table.add_row([one_line(&tool.source), one_line(&tool.name), state(tool), since]);
     }
     lines.push(plain(&table));
     lines.join("\n")
@@ -251,7 +256,11 @@ fn differences(changes: &Changes) -> String {
     let (name, digest) = (one_line(&changes.name), changes.digest);
     // An approval is suggested only for what is shown. The digest is whole: the author of both definitions could find
     // two whose digests begin alike.
+    let is_unrecorded = |change: &Changed| change.is.state == ToolState::Unrecorded;
     let end = match (is_open, is_whole) {
+        (false, _) if changes.changes.iter().any(is_unrecorded) => {
+            format!("{name} is not recorded yet; the daemon pins what it sees first")
+        }
         (false, _) => format!("{name} is as it was pinned"),
         (true, false) => how_to_see_all(changes),
         (true, true) => format!("To approve exactly this: toolbus pins approve {name} --digest {digest}"),
@@ -261,9 +270,14 @@ fn differences(changes: &Changes) -> String {
 
 /// How a tool changed, and how many lines of that are left out.
 fn difference(change: &Changed) -> (String, usize) {
-    let Pinned { source, name, since, reason, .. } = &change.is;
-    let state = state(&change.is);
-    let head = format!("{} of {}: {state} since {}", one_line(name), one_line(source), one_line(since));
+    let Pinned { source, name, since, pinned, reason, .. } = &change.is;
+    let since_when = |what: &str, when: &str| format!("{what} since {}", one_line(when));
+    let state = match (state(&change.is), since, pinned) {
+        (state, Some(since), _) => since_when(&state, since),
+        (state, None, Some(pinned)) => format!("{}; {state} now", since_when("pinned", pinned)),
+        (state, None, None) => state,
+    };
+    let head = format!("{} of {}: {state}", one_line(name), one_line(source));
     // What is suspect is as it was first seen, which is what is to be looked at.
     let before = change.before.as_deref().filter(|_| change.is.state != ToolState::Suspect);
     let Unified { text, left_out } = unified(read(before).as_ref(), read(change.after.as_deref()).as_ref());
@@ -336,7 +350,8 @@ mod tests {
             name: tool.to_owned(),
             state,
             held,
-            since: "2026-01-02T03:04:05Z".to_owned(),
+            since: (state != ToolState::Missing).then(|| "2026-01-02T03:04:05Z".to_owned()),
+            pinned: Some("2026-01-01T00:00:00Z".to_owned()),
             reason: None,
             shadowed_by: None,
         }
@@ -363,7 +378,7 @@ mod tests {
         kept in /var/lib/toolbus/toolbus.pins.json
         SOURCE     TOOL            STATE                          SINCE
         mcp:files  sto\u{1b}[2Jre  new, quarantined               2026-01-02T03:04:05Z
-        mcp:files  old             missing                        2026-01-02T03:04:05Z
+        mcp:files  old             missing                        -
         mcp:files  write           recorded, shadowed by mcp:zzz  2026-01-02T03:04:05Z
         mcp:files  read            pinned                         2026-01-02T03:04:05Z
         ");
@@ -384,6 +399,32 @@ mod tests {
 
         To approve exactly this: toolbus pins approve read --digest sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
         ");
+    }
+
+    #[test]
+    fn what_is_not_recorded_is_not_claimed() {
+        let unrecorded = Pinned { since: None, pinned: None, ..pinned("read", ToolState::Unrecorded, false) };
+        let all =
+            PinnedTools { file: Some("toolbus.pins.json".to_owned()), problem: None, tools: vec![unrecorded.clone()] };
+        insta::assert_snapshot!(table(&all), @r"
+        nothing is recorded yet; the daemon keeps what it sees first in toolbus.pins.json
+        SOURCE     TOOL  STATE       SINCE
+        mcp:files  read  unrecorded  -
+        ");
+        let shown = |is: Pinned, before: Option<&str>, after: Option<&str>| {
+            let changes = vec![change(is, before, after)];
+            differences(&Changes { name: "read".to_owned(), digest: offer_digest(&[]), changes, more: 0 })
+        };
+        insta::assert_snapshot!(shown(unrecorded, Some(BEFORE), Some(BEFORE)), @r"
+        read of mcp:files: unrecorded
+
+        read is not recorded yet; the daemon pins what it sees first
+        ");
+        let missing = shown(pinned("read", ToolState::Missing, false), Some(BEFORE), None);
+        assert!(
+            missing.starts_with("read of mcp:files: pinned since 2026-01-01T00:00:00Z; missing now\n"),
+            "{missing}"
+        );
     }
 
     #[test]

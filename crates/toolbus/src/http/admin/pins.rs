@@ -110,8 +110,8 @@ impl Admin {
 }
 
 fn pinned(entry: PinEntry) -> Pinned {
-    let PinEntry { source, tool, name, state, is_held, since, reason } = entry;
-    Pinned { source, tool, name, state, held: is_held, since, reason, shadowed_by: None }
+    let PinEntry { source, tool, name, state, is_held, since, pinned, reason } = entry;
+    Pinned { source, tool, name, state, held: is_held, since, pinned, reason, shadowed_by: None }
 }
 
 fn changed(difference: Difference) -> Changed {

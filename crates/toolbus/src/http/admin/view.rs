@@ -336,8 +336,11 @@ pub struct Pinned {
     pub state: ToolState,
     /// Whether it is quarantined.
     pub held: bool,
-    /// Since when it is like this.
-    pub since: String,
+    /// Since when it is like this; absent where that is not recorded, as of a missing tool.
+    pub since: Option<String>,
+    /// When its definition was pinned.
+    #[serde(default)]
+    pub pinned: Option<String>,
     /// Why it is quarantined.
     pub reason: Option<String>,
     /// The source that has its name, where that is another one: it is called by its server alone.
