@@ -164,6 +164,14 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_message_larger_than_a_queue_is_not_told_that_the_queue_is_full() {
+        let bus = Embedded::with_bounds(1_000, 10);
+        let _deliveries = bus.consume(subscription("q", Ownership::Shared));
+        let error = bus.publish(&topic("12345678901")).await.unwrap_err();
+        assert_eq!(error.to_string(), "message rejected: it has 11 bytes, and queue 'q' holds at most 10");
+    }
+
+    #[tokio::test]
     async fn the_oldest_dead_letters_make_room_for_new_ones() {
         let bus = Embedded::with_bounds(2, 1_000);
         drop(bus.consume(subscription("q", Ownership::Shared)));

@@ -98,7 +98,12 @@ impl EmbeddedBroker {
         let AddressRoute { routing_key, queues } = self.route(&message.target);
         let full = |queue: &&Arc<str>| self.queues.get(*queue).is_some_and(|it| !it.has_room(message.body.len()));
         if let Some(full) = queues.iter().find(full) {
-            return Err(PublishError::Rejected(format!("queue '{full}' is full")));
+            let (size, most) = (message.body.len(), self.bounds.bytes);
+            let reason = match size > most {
+                true => format!("it has {size} bytes, and queue '{full}' holds at most {most}"),
+                false => format!("queue '{full}' is full"),
+            };
+            return Err(PublishError::Rejected(reason));
         }
         // No login is verified here, so none is passed on.
         let properties = match message.properties.user_id {

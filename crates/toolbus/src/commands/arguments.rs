@@ -92,9 +92,13 @@ pub(super) fn hint(words: &[String], code: Code, refusal: &str) -> Option<String
 
 /// Everything that is read there, as it stands.
 fn text(source: impl Read) -> io::Result<String> {
-    let mut text = String::new();
-    source.take(MAX_INPUT).read_to_string(&mut text)?;
-    Ok(text)
+    let mut bytes = Vec::new();
+    // One byte more: a part of a text must not be taken for the whole.
+    source.take(MAX_INPUT + 1).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|size| size > MAX_INPUT) {
+        return Err(io::Error::other(format!("it is larger than {} MiB", MAX_INPUT >> 20)));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not text in UTF-8"))
 }
 
 fn is_object(word: &str) -> bool {
@@ -153,6 +157,14 @@ mod tests {
         let mut stdin: &[u8] = b"print(1)\n";
         assert_eq!(parse_pair("script=@-", &mut stdin).unwrap(), ("script".to_owned(), json!("print(1)\n")));
         assert_eq!(parsed(&["to:=\"@ana\"", "mail=ana@host"]), json!({"to": "@ana", "mail": "ana@host"}));
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_refused_and_never_cut() {
+        let length = usize::try_from(MAX_INPUT).unwrap();
+        assert_eq!(text(io::repeat(b'x').take(MAX_INPUT)).unwrap().len(), length);
+        assert_eq!(text(io::repeat(b'x')).unwrap_err().to_string(), "it is larger than 64 MiB");
+        assert_eq!(text(&b"\xff"[..]).unwrap_err().to_string(), "it is not text in UTF-8");
     }
 
     #[test]
