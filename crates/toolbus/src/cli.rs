@@ -21,8 +21,8 @@ Examples:
   toolbus serve --config config/toolbus.toml       run the daemon
   toolbus call get_weather city=Bogotá             call a tool, as an agent would
   toolbus check --config config/toolbus.toml       find every mistake in a configuration
-  toolbus tools get_weather                        what is known of a tool, with an example of a call
-  toolbus reload                                   take changes of the configuration over, and tell which
+  toolbus tools get_weather                        what is known of a tool, with an example call
+  toolbus reload                                   take over changes of the configuration
   toolbus agents ana                               what may this agent use, and why
   toolbus explain ana get_weather city=Bogotá      would this call be run, and if not, why
   toolbus disable tool get_weather                 switch something off in the running daemon
@@ -33,8 +33,8 @@ Examples:
   toolbus pins diff read_file                      how this tool changed since it was pinned
   TOOLBUS__BUS__URL=amqp://broker toolbus tools    the same, with a key from the environment
 
-Every command takes --config FILE, the configuration of the daemon that is meant, and --output json; --help-all shows
-these and other global options. Configuration, later ones win: defaults, files (--config, else ./toolbus.toml, else
+Every command takes --config FILE, the configuration of the daemon that is meant, and --output json; --help-all shows \
+these and other global options. Configuration, later ones win: defaults, files (--config, else ./toolbus.toml, else \
 /etc/toolbus/toolbus.toml), environment (TOOLBUS__SECTION__KEY), command line.";
 
 /// The option that shows the global options, too.
@@ -261,6 +261,18 @@ mod tests {
         }
         let all = help(true, &["agents"]);
         assert!(all.find("--socket") < all.find("--bus-url"), "{all}");
+    }
+
+    #[test]
+    fn the_lines_of_examples_are_not_broken_and_those_of_prose_are_full() {
+        let shown = help(false, &[]);
+        let (examples, prose) = shown.split_once("Examples:\n").unwrap().1.split_once("\n\n").unwrap();
+        assert!(
+            examples.lines().all(|line| line.starts_with("  toolbus ") || line.starts_with("  TOOLBUS__")),
+            "{shown}"
+        );
+        let lines: Vec<&str> = prose.trim_end().lines().collect();
+        assert!(lines.iter().rev().skip(1).all(|line| line.len() > 60), "{shown}");
     }
 
     #[test]
