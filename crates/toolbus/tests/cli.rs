@@ -458,3 +458,12 @@ fn a_mistake_on_the_command_line_ends_with_two() {
         assert_eq!(toolbus(arguments, &[]).status.code(), Some(2), "{arguments:?}");
     }
 }
+
+#[test]
+fn a_reason_that_no_dead_letter_has_is_refused_before_the_broker_is_asked() {
+    let broker = ["--bus-url", "amqp://127.0.0.1:1/"];
+    let output = toolbus(&[&["dlq", "list", "--reason", "reply_to_refusd"], &broker[..]].concat(), &[]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("did you mean `reply_to_refused`?") && told.contains("`delivery_limit`"), "{told}");
+}

@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use toolbus_broker::rabbitmq::{DeadLetter, DeadLetterError, DeadLetterQueue, DeadLetters, ReplayOutcome};
+use toolbus_config::expected;
 use toolbus_core::Clock;
 use toolbus_core::bus::Target;
 use toolbus_core::caller::IdentitySource;
@@ -24,6 +25,8 @@ use crate::app;
 use crate::config::{BusUrl, Config};
 use crate::terminal::{OutputFormat, ignore_broken_pipe, is_yes, printable};
 
+/// The reasons of RabbitMQ, in `x-death`.
+const BROKER_REASONS: [&str; 4] = ["expired", "rejected", "maxlen", "delivery_limit"];
 /// Letters that `list` shows, unless --limit says otherwise.
 const LISTED: usize = 100;
 /// Letters that `show` shows, unless --limit says otherwise.
@@ -71,6 +74,28 @@ enum DlqAction {
     },
 }
 
+impl DlqAction {
+    fn selection(&self) -> &LetterFilter {
+        match self {
+            Self::List(selection) | Self::Show(selection) => selection,
+            Self::Replay { selection, .. } | Self::Drop { selection, .. } => selection,
+        }
+    }
+}
+
+/// Refuses a reason that no letter has: else a typing error would look like an empty queue.
+fn check_reason(reason: &str) -> Result<(), DlqError> {
+    let known: Vec<&str> = DeadReason::ALL.into_iter().map(DeadReason::as_str).chain(BROKER_REASONS).collect();
+    if known.contains(&reason) {
+        return Ok(());
+    }
+    Err(DlqError::Usage(format!(
+        "no letter is dead for the reason `{}`: {}",
+        one_line(reason),
+        expected(reason, &known)
+    )))
+}
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum DlqError {
@@ -104,6 +129,9 @@ pub async fn run(args: DlqArgs, context: &Context) -> Result<ExitCode, DlqError>
         let text = "the embedded bus keeps no dead letters: give the broker of the daemon with --config or --bus-url";
         return Err(DlqError::Usage(text.to_owned()));
     };
+    if let Some(reason) = &args.action.selection().reason {
+        check_reason(reason)?;
+    }
     let broker = DeadLetters::connect(app::broker_settings(config, urls)).await?;
     let work = DlqWork { broker: &broker, config, output: context.output };
     let done = match args.action {
