@@ -100,8 +100,11 @@ fn of_one(agent: &AgentTools) -> String {
         table.load_style(NOTHING).set_header(["TOOL", "SOURCE", "ALLOWED", "WHY"]);
         for tool in &agent.tools {
             let allowed = if tool.allowed { "yes" } else { "no" };
-            let because = format!("{}{}{}", one_line(&tool.because), shadows(&tool.shadows), mark(&tool.suspect));
-            table.add_row([&one_line(&tool.tool), &one_line(&tool.source), allowed, &because]);
+            // What leaves no tool stands above the table.
+            let is_told = agent.nothing.as_ref() == Some(&tool.because);
+            let because = if is_told { String::new() } else { one_line(&tool.because) };
+            let because = format!("{because}{}{}", shadows(&tool.shadows), mark(&tool.suspect));
+            table.add_row([&one_line(&tool.tool), &one_line(&tool.source), allowed, because.trim_start()]);
         }
         lines.extend([String::new(), plain(&table)]);
     }
@@ -176,6 +179,31 @@ mod tests {
 
         switched off: agent ana, tool web\u{1b}[2J search
         "#);
+    }
+
+    #[test]
+    fn what_leaves_an_agent_no_tool_is_said_once() {
+        let because = "An operator has switched this agent off.".to_owned();
+        let tool = ToolVerdict {
+            tool: "echo".to_owned(),
+            source: "echo".to_owned(),
+            allowed: false,
+            because: because.clone(),
+            shadows: Vec::new(),
+            suspect: Vec::new(),
+        };
+        let rules = AppliedRules { max_in_flight: 3, max_queued: 4, ..AppliedRules::default() };
+        let agent =
+            AgentTools { agent: "ana".to_owned(), configured: true, nothing: Some(because), rules, tools: vec![tool] };
+        insta::assert_snapshot!(of_one(&agent), @r"
+        ana: 0 of 1 tools
+        An operator has switched this agent off.
+
+        at a time  3 running, 4 waiting
+
+        TOOL  SOURCE  ALLOWED  WHY
+        echo  echo    no
+        ");
     }
 
     #[test]
