@@ -9,7 +9,13 @@ import uuid
 import pika
 
 broker = pika.URLParameters(os.environ.get("AMQP_URL", "amqp://guest:guest@127.0.0.1:5672/%2f"))
-tool, arguments = sys.argv[1], json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+if len(sys.argv) not in (2, 3):
+    sys.exit(__doc__)
+tool = sys.argv[1]
+try:
+    arguments = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+except json.JSONDecodeError as error:
+    sys.exit(f"the arguments are not JSON: {error}")
 
 connection = pika.BlockingConnection(broker)
 channel = connection.channel()
