@@ -307,6 +307,7 @@ fn a_reload_is_waited_for_and_tells_what_changed_or_why_not() {
     let status = served.json(&["status"]);
     assert_eq!((&status["reload"]["applied"], &status["counts"]["tools"]), (&Value::from(false), &Value::from(3)));
     assert!(status["reload"]["error"].as_str().unwrap().contains("allowed_tool"), "{status}");
+    assert_eq!(status["reload"]["tools"], 3, "as many as before");
     assert!(status["files"][0].as_str().unwrap().ends_with("/toolbus.toml"), "{status}");
     let (code, out, _) = served.run(&["status"]);
     assert!(code == 0 && out.contains("ready    yes") && out.contains("refused"), "{out}");

@@ -85,7 +85,10 @@ impl App {
             toolbus.reload.source = "configuration",
             otel.status_description = Empty
         );
-        let reloading = async { logged(lifecycle::checked(&span, self.reload().await)) };
+        let reloading = async {
+            let reloaded = lifecycle::checked(&span, self.reload().await);
+            logged(reloaded, self.policy.current().len())
+        };
         let report = reloading.instrument(span.clone()).await;
         if let Some(daemon) = &self.daemon {
             daemon.audit.reopen();
@@ -226,8 +229,8 @@ impl App {
     }
 }
 
-/// Logs what came of a reload.
-fn logged(reloaded: Result<ReloadReport, ReloadError>) -> ReloadReport {
+/// Logs what came of a reload, after which there are so many tools.
+fn logged(reloaded: Result<ReloadReport, ReloadError>, tools: usize) -> ReloadReport {
     match reloaded {
         Ok(report) => {
             for warning in &report.warnings {
@@ -242,7 +245,7 @@ fn logged(reloaded: Result<ReloadReport, ReloadError>) -> ReloadReport {
         Err(error) => {
             let text = error.to_string();
             tracing::error!(error = one_line(&text), "reload: refused; everything stays as it was");
-            ReloadReport { error: Some(text), ..ReloadReport::default() }
+            ReloadReport { error: Some(text), tools, ..ReloadReport::default() }
         }
     }
 }
