@@ -104,7 +104,7 @@ impl<'a> Comparison<'a> {
             }
             Kind::Enum { .. } | Kind::Constant { .. } => {
                 let constants = node.map(SchemaNode::constants).unwrap_or_default();
-                self.constant(path, value, &constants, secret);
+                self.constant(path, value, &constants, &quoted(&constants), secret);
             }
             Kind::Format { .. } => self.tell(path, Part::Value, format_refusal(error, self.formats)),
             Kind::Minimum { limit } => {
@@ -162,7 +162,7 @@ impl<'a> Comparison<'a> {
         let keys = node.keys();
         match value {
             Value::Object(members) if !tags.is_empty() => match members.get("type") {
-                Some(tag) => self.constant(below("type"), tag, &tags, false),
+                Some(tag) => self.constant(below("type"), tag, &tags, &quoted(&tags), false),
                 None => self.tell(path.clone(), Part::Value, format!("`type` is missing; expected {}", quoted(&tags))),
             },
             Value::Object(members) if members.keys().any(|key| !keys.contains(&key.as_str())) => {
@@ -171,7 +171,7 @@ impl<'a> Comparison<'a> {
                 }
             }
             Value::String(_) if !node.constants().is_empty() => {
-                self.constant(path.clone(), value, &node.constants(), node.is_secret());
+                self.constant(path.clone(), value, &node.constants(), &node.expectation(), node.is_secret());
             }
             _ => {
                 let what = format!("found {}; expected {}", self.article(path, value), node.expectation());
@@ -180,16 +180,16 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Reports a value that is not one of `constants`, without showing a secret.
-    fn constant(&mut self, path: KeyPath, value: &Value, constants: &[&str], secret: bool) {
+    /// Reports a value that is not one of `constants`, without showing a secret. `wanted` says all that is valid there.
+    fn constant(&mut self, path: KeyPath, value: &Value, constants: &[&str], wanted: &str, secret: bool) {
         let what = match value.as_str().filter(|_| !secret) {
             Some(text) => {
                 let hint = nearest(text, constants.iter().copied());
                 let hint = hint.map(|name| format!("did you mean {name:?}? ")).unwrap_or_default();
                 let shown: String = text.chars().take(60).collect();
-                format!("{shown:?} is not known; {hint}expected {}", quoted(constants))
+                format!("{shown:?} is not known; {hint}expected {wanted}")
             }
-            None => format!("found {}; expected {}", self.article(&path, value), quoted(constants)),
+            None => format!("found {}; expected {wanted}", self.article(&path, value)),
         };
         self.tell(path, Part::Value, what);
     }

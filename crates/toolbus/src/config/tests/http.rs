@@ -26,7 +26,11 @@ fn an_agent_may_have_a_token_or_several_from_wherever_secrets_come() {
 fn a_token_that_is_not_to_be_had_or_of_the_wrong_kind_is_a_problem() {
     insta::assert_snapshot!(problems("[http]\ntokens = { ana = ['x', { env = 'NONE' }] }"), @"a.toml:2:24: `http.tokens.ana[1]`: the environment variable `NONE` is not set, or is empty; set it, or name another source of this secret");
     insta::assert_snapshot!(problems("[http]\ntokens = { default = 'x' }"), @"a.toml:2:12: `http.tokens.default`: stands for every agent without a section; expected the name of one agent");
-    insta::assert_snapshot!(problems("[http]\nopen = 'yes'"), @r#"a.toml:2:8: `http.open`: "yes" is not known; expected "network""#);
+    for word in ["yes", "true"] {
+        let told = problems(&format!("[http]\nopen = '{word}'"));
+        let expected = format!(r#"a.toml:2:8: `http.open`: "{word}" is not known; expected true, false or "network""#);
+        assert_eq!(told, expected);
+    }
 }
 
 #[test]

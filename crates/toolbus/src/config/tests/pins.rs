@@ -56,7 +56,7 @@ fn a_pin_can_be_given_in_the_environment_and_on_the_command_line() {
 
 #[test]
 fn what_is_no_pin_is_told_with_what_is_expected() {
-    insta::assert_snapshot!(problems("[mcp.servers.a]\ncommand = 'x'\npin = 'yes'\n"), @r#"a.toml:3:7: `mcp.servers.a.pin`: "yes" is not known; expected "strict""#);
+    insta::assert_snapshot!(problems("[mcp.servers.a]\ncommand = 'x'\npin = 'yes'\n"), @r#"a.toml:3:7: `mcp.servers.a.pin`: "yes" is not known; expected true, false or "strict""#);
     insta::assert_snapshot!(problems("[pins]\nsources = { rest = 1 }\n"), @r#"a.toml:2:20: `pins.sources.rest`: found a number; expected true, false or "strict""#);
     let json = r#"{"mcpServers": {"a": {"command": "x", "pin": "yes"}}}"#;
     let folder = tempfile::tempdir().unwrap();

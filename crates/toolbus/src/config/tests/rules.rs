@@ -67,7 +67,7 @@ fn a_pattern_that_is_none_is_told_where_it_stands() {
     a.toml:23:15: `agents.ana.arguments."^x$"`: "^x$" has `^`, which means nothing in a pattern: there is `*` for any run of characters and `?` for one
     "#);
     insta::assert_snapshot!(problems("[tools.limits.'{a,b}']\ntimeout = '1s'"), @r#"a.toml:1:15: `tools.limits."{a,b}"`: "{a,b}" has `{`, which means nothing in a pattern: there is `*` for any run of characters and `?` for one"#);
-    insta::assert_snapshot!(problems("[agents.ana]\nallowed_tools = 'all'"), @r#"a.toml:2:17: `agents.ana.allowed_tools`: "all" is not known; expected "none""#);
+    insta::assert_snapshot!(problems("[agents.ana]\nallowed_tools = 'all'"), @r#"a.toml:2:17: `agents.ana.allowed_tools`: "all" is not known; expected "none" or a list"#);
     insta::assert_snapshot!(problems("[agents.ana]\nallowed_tools = 5"), @r#"a.toml:2:17: `agents.ana.allowed_tools`: found a number; expected "none" or a list"#);
 }
 
