@@ -111,6 +111,15 @@ impl<'a> SchemaNode<'a> {
         self.alternatives().into_iter().filter_map(named).collect()
     }
 
+    /// The key by whose constant the forms of a table here are told apart, and these constants.
+    pub fn tag(self) -> Option<(&'a str, Vec<&'a str>)> {
+        let tag = |key: &'a str| {
+            let constants = self.named(key).into_iter().filter_map(|node| node.here.get("const")?.as_str());
+            Some((key, constants.collect::<Vec<_>>())).filter(|(_, constants)| constants.len() > 1)
+        };
+        self.keys().into_iter().find_map(tag)
+    }
+
     /// Whether a value here may be of this JSON type.
     pub fn takes(self, kind: &str) -> bool {
         self.alternatives().iter().any(|node| match node.here.get("type") {

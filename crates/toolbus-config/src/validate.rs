@@ -158,19 +158,18 @@ impl<'a> Comparison<'a> {
         }
         let Some(node) = self.node(path) else { return };
         let below = |key: &str| path.iter().cloned().chain([key.to_owned()]).collect();
-        let tags: Vec<&str> = node.named("type").into_iter().flat_map(SchemaNode::constants).collect();
         let keys = node.keys();
-        match value {
-            Value::Object(members) if !tags.is_empty() => match members.get("type") {
-                Some(tag) => self.constant(below("type"), tag, &tags, &quoted(&tags), false),
-                None => self.tell(path.clone(), Part::Value, format!("`type` is missing; expected {}", quoted(&tags))),
+        match (value, node.tag()) {
+            (Value::Object(members), Some((key, tags))) => match members.get(key) {
+                Some(tag) => self.constant(below(key), tag, &tags, &quoted(&tags), false),
+                None => self.tell(path.clone(), Part::Value, format!("`{key}` is missing; expected {}", quoted(&tags))),
             },
-            Value::Object(members) if members.keys().any(|key| !keys.contains(&key.as_str())) => {
+            (Value::Object(members), None) if members.keys().any(|key| !keys.contains(&key.as_str())) => {
                 for key in members.keys().filter(|key| !keys.contains(&key.as_str())) {
                     self.tell(below(key), Part::Key, format!("unknown key; {}", expected(key, &keys)));
                 }
             }
-            Value::String(_) if !node.constants().is_empty() => {
+            (Value::String(_), _) if !node.constants().is_empty() => {
                 self.constant(path.clone(), value, &node.constants(), &node.expectation(), node.is_secret());
             }
             _ => {

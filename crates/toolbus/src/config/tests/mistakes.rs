@@ -189,6 +189,15 @@ fn auth_must_be_of_a_known_kind_and_complete() {
 }
 
 #[test]
+fn a_search_engine_must_be_one_that_there_is() {
+    let engine = |lines: &str| problems(&format!("[[web.search]]\n{lines}"));
+    insta::assert_snapshot!(engine("provider = 'brve'\nkey = 'x'"), @r#"a.toml:2:12: `web.search[0].provider`: "brve" is not known; did you mean "brave"? expected one of "brave", "searxng", "tavily", "json""#);
+    insta::assert_snapshot!(engine("provider = 'Brave'"), @r#"a.toml:2:12: `web.search[0].provider`: "Brave" is not known; did you mean "brave"? expected one of "brave", "searxng", "tavily", "json""#);
+    insta::assert_snapshot!(engine("key = 'x'"), @r#"a.toml:1:1: `web.search[0]`: `provider` is missing; expected one of "brave", "searxng", "tavily", "json""#);
+    insta::assert_snapshot!(engine("provider = 'brave'\nurl = 'https://x.example'"), @"a.toml:1:1: `web.search[0]`: `key` is missing; expected a text, { env = \"NAME\" } or { file = \"path\" }");
+}
+
+#[test]
 fn every_mistake_of_an_endpoint_is_told() {
     let lines = "body = 'json'\nparameters = '['\nheaders = { Host = 'x' }\nauth = { type = 'basic', username = 'a:b', password = 'c' }";
     insta::assert_snapshot!(problems(&endpoint(lines)), @r#"
