@@ -26,7 +26,7 @@ pub use format::{ConfigFormat, UnknownConfigFormat};
 pub use layers::{Override, command_line, environment};
 pub use problem::{MAX_SHOWN, Origin, Part, Position, Problem, Problems, Span, expected, near_names, nearest};
 pub use schema::{SchemaNode, schema_of};
-pub use secret::{Secret, resolve_secrets};
+pub use secret::{Secret, resolve_secrets, secret_schema};
 pub use size::{ByteSize, LargeSize, Size, SizeError};
 pub use tree::{KeyPath, Tree, key_path};
 pub use validate::{Check, Formats, InvalidSchema, SchemaDifference, differences, in_order};

@@ -155,7 +155,8 @@ impl<'a> SchemaNode<'a> {
             return format!("{flag}{}{}", quoted(&constants), if self.takes("array") { " or a list" } else { "" });
         }
         if self.is_secret() && self.takes("object") {
-            return r#"a text, { env = "NAME" } or { file = "path" }"#.to_owned();
+            let list = if self.takes("array") { ", or a list" } else { "" };
+            return format!(r#"a text, {{ env = "NAME" }} or {{ file = "path" }}{list}"#);
         }
         let words = [
             ("string", "a text"),

@@ -76,22 +76,28 @@ impl JsonSchema for Secret {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let source = |name: &str, what: &str| {
-            json_schema!({
-                "type": "object", "description": what, "required": [name], "additionalProperties": false,
-                "properties": {name: {"type": "string", "minLength": 1}},
-            })
-        };
-        json_schema!({
-            "description": "A secret: from the environment, from a file, or, for development, in plain text.",
-            "writeOnly": true,
-            "anyOf": [
-                {"type": "string", "minLength": 1},
-                source("env", "Name of the environment variable that holds it."),
-                source("file", "File that holds it; white space at its end is left off."),
-            ],
-        })
+        let mut schema = secret_schema([json_schema!({"type": "string", "minLength": 1})]);
+        let what = "A secret: from the environment, from a file, or, for development, in plain text.";
+        schema.insert("description".to_owned(), what.into());
+        schema
     }
+}
+
+/// The JSON Schema of a secret that comes from the environment, from a file, or is written in one of these forms.
+#[must_use]
+pub fn secret_schema(forms: impl IntoIterator<Item = Schema>) -> Schema {
+    let source = |name: &str, what: &str| {
+        json_schema!({
+            "type": "object", "description": what, "required": [name], "additionalProperties": false,
+            "properties": {name: {"type": "string", "minLength": 1}},
+        })
+    };
+    let sources = [
+        source("env", "Name of the environment variable that holds it."),
+        source("file", "File that holds it; white space at its end is left off."),
+    ];
+    let forms: Vec<Schema> = forms.into_iter().chain(sources).collect();
+    json_schema!({"writeOnly": true, "anyOf": forms})
 }
 
 /// Why a secret is not to be had.
@@ -107,9 +113,11 @@ pub(crate) enum SecretError {
     TooLarge(String),
 }
 
-/// Replaces `{ env = … }` and `{ file = … }` by what they stand for; `None` for a secret in plain text.
+/// Replaces `{ env = … }` and `{ file = … }` by what they stand for; `None` for a secret in plain text, and for a table of
+/// another form.
 pub(crate) fn resolve(value: &Value, environment: &BTreeMap<String, String>) -> Option<Result<Value, SecretError>> {
-    let source = |name: &str| value.get(name)?.as_str();
+    let table = value.as_object().filter(|table| table.len() == 1)?;
+    let source = |name: &str| table.get(name)?.as_str().filter(|source| !source.is_empty());
     let secret = match (source("env"), source("file")) {
         (Some(variable), _) => environment
             .get(variable)

@@ -148,10 +148,13 @@ impl<'a> Comparison<'a> {
             errors.iter().any(|e| matches!(e.kind(), Kind::Required { .. }) && here(e))
         };
         let candidates: Vec<_> = branches.iter().filter(|errors| !errors.iter().any(|e| is_other_form(&e))).collect();
-        let nearest = candidates.iter().find(|errors| !missing(errors)).or(match candidates.as_slice() {
-            [only] => Some(only),
+        let complete: Vec<_> = candidates.iter().filter(|errors| !missing(errors)).collect();
+        let nearest = match (complete.as_slice(), candidates.as_slice()) {
+            ([_, _, ..], _) if value.is_object() => None,
+            ([first, ..], _) => Some(*first),
+            ([], [only]) => Some(only),
             _ => None,
-        });
+        };
         if let Some(errors) = nearest {
             errors.iter().for_each(|error| self.explain(error));
             return;
@@ -164,10 +167,17 @@ impl<'a> Comparison<'a> {
                 Some(tag) => self.constant(below(key), tag, &tags, &quoted(&tags), false),
                 None => self.tell(path.clone(), Part::Value, format!("`{key}` is missing; expected {}", quoted(&tags))),
             },
-            (Value::Object(members), None) if members.keys().any(|key| !keys.contains(&key.as_str())) => {
+            (Value::Object(members), None)
+                if !keys.is_empty() && members.keys().any(|key| !keys.contains(&key.as_str())) =>
+            {
                 for key in members.keys().filter(|key| !keys.contains(&key.as_str())) {
                     self.tell(below(key), Part::Key, format!("unknown key; {}", expected(key, &keys)));
                 }
+            }
+            (Value::Object(members), None) if complete.len() > 1 => {
+                let given: Vec<String> = members.keys().map(|key| format!("`{key}`")).collect();
+                let what = format!("{} do not go together; expected one of them", given.join(" and "));
+                self.tell(path.clone(), Part::Value, what);
             }
             (Value::String(_), _) if !node.constants().is_empty() => {
                 self.constant(path.clone(), value, &node.constants(), &node.expectation(), node.is_secret());

@@ -291,10 +291,11 @@ impl Config {
         let mut problems = environment(&mut tree, &schema, ENVIRONMENT_PREFIX, &sources.environment);
         problems.extend(command_line(&mut tree, &schema, &sources.overrides, EXAMPLE));
 
+        let strays = warnings::strays(&sources.environment, tree.root());
+        // First: the addresses among the secrets have a format.
+        let (unresolved, given) = resolve_secrets(&mut tree, &schema, &sources.environment);
         let mut differences = toolbus_config::differences(&tree, &schema, &format::FORMATS)
             .map_err(|error| Problems(vec![nowhere(error.to_string())]))?;
-        let strays = warnings::strays(&sources.environment, tree.root());
-        let (unresolved, given) = resolve_secrets(&mut tree, &schema, &sources.environment);
         differences.extend(unresolved);
         let wrong: Vec<KeyPath> = differences.iter().map(|difference| difference.path.clone()).collect();
         let servers = servers_file(&tree, &sources.environment);

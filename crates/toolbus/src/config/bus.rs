@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 use toolbus_broker::rabbitmq::{QueueType, Tls};
-use toolbus_config::HumanDuration;
+use toolbus_config::{HumanDuration, secret_schema};
 use url::Url;
 
 /// The message broker, and the names used on it.
@@ -254,13 +254,11 @@ impl JsonSchema for BusUrl {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "writeOnly": true,
-            "anyOf": [
-                {"type": "string", "format": "toolbus-bus-url"},
-                {"type": "array", "items": {"type": "string", "format": "toolbus-amqp-url"}, "minItems": 1, "maxItems": 16},
-            ],
-        })
+        let nodes = json_schema!({"type": "string", "format": "toolbus-amqp-url"});
+        secret_schema([
+            json_schema!({"type": "string", "format": "toolbus-bus-url"}),
+            json_schema!({"type": "array", "items": nodes, "minItems": 1, "maxItems": 16}),
+        ])
     }
 }
 

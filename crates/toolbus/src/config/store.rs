@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use toolbus_broker::rabbitmq::Tls;
+use toolbus_config::secret_schema;
 use toolbus_core::Clock;
 use toolbus_core::ledger::{Ledger, LedgerLimits};
 use toolbus_core::store::Store;
@@ -25,10 +26,14 @@ use toolbus_store::{
 pub struct StoreConfig {
     /// "memory:", which forgets with the process; "sqlite:PATH", a file; or "redis://:password@host:6379/0" and
     /// "rediss://…", a server that replicas share.
-    #[schemars(with = "String", extend("format" = "toolbus-store-url", "writeOnly" = true))]
+    #[schemars(schema_with = "url_schema")]
     pub url: StoreUrl,
     /// Certificates for `rediss://`.
     pub tls: Tls,
+}
+
+fn url_schema(_: &mut SchemaGenerator) -> Schema {
+    secret_schema([json_schema!({"type": "string", "format": "toolbus-store-url"})])
 }
 
 /// A store.

@@ -29,7 +29,7 @@ fn an_unknown_key_inside_a_map_and_inside_a_list_is_told() {
 #[test]
 fn a_wrong_type_is_told() {
     insta::assert_snapshot!(problems("[bus]\nurl = 5\nname = []\ntls = 'x'\n[tools]\necho = 'yes'"), @r#"
-    a.toml:2:7: `bus.url`: found a number; expected a text or a list
+    a.toml:2:7: `bus.url`: found a number; expected a text, { env = "NAME" } or { file = "path" }, or a list
     a.toml:3:8: `bus.name`: found a list; expected a text
     a.toml:4:7: `bus.tls`: found a text; expected a table
     a.toml:6:8: `tools.echo`: found a text; expected true or false

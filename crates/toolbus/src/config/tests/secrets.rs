@@ -33,6 +33,29 @@ fn a_secret_that_is_not_to_be_had_is_a_problem() {
 }
 
 #[test]
+fn a_secret_comes_from_one_source() {
+    insta::assert_snapshot!(problems("[http]\ntokens = { ana = { file = '/dev/null', env = 'X' } }"), @"a.toml:2:18: `http.tokens.ana`: `env` and `file` do not go together; expected one of them");
+    let text = with_auth("{ type = 'bearer', per_agent = { ana = { key = 'x', token = 'x' } } }");
+    insta::assert_snapshot!(problems(&text), @"a.toml:5:47: `rest.endpoints[0].auth.per_agent.ana`: `key` and `token` do not go together; expected one of them");
+}
+
+#[test]
+fn the_addresses_of_broker_and_store_are_taken_from_where_secrets_are() {
+    let text = "[bus]\nurl = { env = 'BUS' }\n[store]\nurl = { env = 'STORE' }";
+    let config = load(&[text], &[("BUS", "amqp://broker"), ("STORE", "rediss://host")], &[]).unwrap().config;
+    assert_eq!((&*config.bus.url.to_string(), &*config.store.url.to_string()), ("amqp://broker", "rediss://host"));
+    insta::assert_snapshot!(problems(text), @"
+    a.toml:2:7: `bus.url`: the environment variable `BUS` is not set, or is empty; set it, or name another source of this secret
+    a.toml:4:7: `store.url`: the environment variable `STORE` is not set, or is empty; set it, or name another source of this secret
+    ");
+    let told = load(&[text], &[("BUS", "hunter2"), ("STORE", "hunter2:x")], &[]).unwrap_err();
+    insta::assert_snapshot!(told, @r#"
+    a.toml:2:7: `bus.url`: not a URL (relative URL without a base); expected "amqp://user:password@host:5672/%2f", "amqps://…" or "embedded"
+    a.toml:4:7: `store.url`: no such store; expected "memory:", "sqlite:PATH", "redis://…" or "rediss://…"
+    "#);
+}
+
+#[test]
 fn the_credentials_of_agents_are_secrets_of_every_kind_of_auth() {
     let kinds = [
         ("bearer", "token = { env = 'TOKEN' }"),
