@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::problem::{Origin, Part, Problem, expected};
+use crate::problem::{Origin, Part, Problem, expected, expected_key};
 use crate::schema::SchemaNode;
 use crate::toml;
 use crate::tree::{KeyPath, Tree};
@@ -95,7 +95,7 @@ fn existing<'a>(tree: &Tree, schema: &'a Value, words: &str) -> Result<(KeyPath,
 fn unknown(tree: &Tree, path: &KeyPath, word: &str, known: &[&str], is_section: bool) -> String {
     let parent = if path.is_empty() { String::new() } else { format!(" in `{}`", tree.written(path)) };
     match (known, is_section) {
-        (_, true) => format!("unknown key{parent}; {}", expected(word, known)),
+        (_, true) => format!("unknown key{parent}; {}", expected_key(word, known)),
         ([], _) => format!("unknown key{parent}, which has no entries; {NO_NEW_ENTRIES}"),
         _ => format!("unknown key{parent}; {}; {NO_NEW_ENTRIES}", expected(word, known)),
     }

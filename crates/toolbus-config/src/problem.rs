@@ -152,11 +152,20 @@ pub fn near_names<'a>(missed: &str, names: impl IntoIterator<Item = &'a str>, mo
     near.into_iter().take(most).map(|(_, name)| name).collect()
 }
 
-/// `did you mean …?` and all that is expected: the end of a problem's text.
+/// `did you mean …?` and what is expected: the end of a problem's text. Of many names the first are listed.
 pub fn expected(missed: &str, names: &[&str]) -> String {
-    let mut all = names.iter().take(MAX_NAMED).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    if names.len() > MAX_NAMED {
-        all.push_str(&format!(" and {} more", names.len() - MAX_NAMED));
+    expected_of(missed, names, MAX_NAMED)
+}
+
+/// The same for keys of the schema, which are all listed: a section that is left out seems not to exist.
+pub(crate) fn expected_key(missed: &str, keys: &[&str]) -> String {
+    expected_of(missed, keys, keys.len())
+}
+
+fn expected_of(missed: &str, names: &[&str], most: usize) -> String {
+    let mut all = names.iter().take(most).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    if names.len() > most {
+        all.push_str(&format!(" and {} more", names.len() - most));
     }
     let hint = nearest(missed, names.iter().copied()).map(|name| format!("did you mean `{name}`? "));
     format!("{}expected {}{all}", hint.unwrap_or_default(), if names.len() > 1 { "one of " } else { "" })

@@ -88,9 +88,12 @@ impl Tree {
         })
     }
 
-    /// Where the value at a place was given, or the nearest value around it.
+    /// Where the value at a place was given, or the nearest value around it, or else the first one in it: a table may be
+    /// there because of a single option.
     pub fn origin(&self, path: &[String]) -> &Origin {
-        (0..=path.len()).rev().find_map(|depth| self.origins.get(path.get(..depth)?)).unwrap_or(&Origin::Default)
+        let around = (0..=path.len()).rev().find_map(|depth| self.origins.get(path.get(..depth)?));
+        let within = || self.origins.range(path.to_vec()..).next().filter(|(known, _)| known.starts_with(path));
+        around.or_else(|| within().map(|(_, origin)| origin)).unwrap_or(&Origin::Default)
     }
 
     /// A place as its key is written in TOML: `tools.limits."web_*".timeout`, `rest.endpoints[0].url`.
@@ -219,6 +222,14 @@ mod tests {
         assert_eq!(tree.root(), &json!({"bus": {"name": "a", "reply_topics": ["z"], "queue_prefix": "p"}}));
         assert_eq!(tree.origin(&path("bus.reply_topics")), &later);
         assert_eq!(tree.origin(&path("bus.name")), &Origin::Default);
+    }
+
+    #[test]
+    fn a_table_that_an_option_made_is_given_by_that_option() {
+        let mut tree = Tree::default();
+        let option = Origin::CommandLine("--set a.b".into());
+        tree.set(&path("a.b"), json!(1), option.clone());
+        assert_eq!((tree.origin(&path("a")), tree.origin(&path("aa"))), (&option, &Origin::Default));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use jsonschema::error::{TypeKind, ValidationError, ValidationErrorKind as Kind};
 use serde_json::Value;
 
 use crate::format::ConfigFormat;
-use crate::problem::{Part, Problem, expected, nearest};
+use crate::problem::{Part, Problem, expected_key, nearest};
 use crate::schema::{SchemaNode, quoted};
 use crate::tree::{KeyPath, Tree, from_pointer};
 
@@ -84,7 +84,7 @@ impl<'a> Comparison<'a> {
                     let keys = node.map(SchemaNode::keys).unwrap_or_default();
                     let mut below = path.clone();
                     below.push(key.clone());
-                    self.tell(below, Part::Key, format!("unknown key; {}", expected(key, &keys)));
+                    self.tell(below, Part::Key, format!("unknown key; {}", expected_key(key, &keys)));
                 }
             }
             Kind::Required { property } => {
@@ -171,7 +171,7 @@ impl<'a> Comparison<'a> {
                 if !keys.is_empty() && members.keys().any(|key| !keys.contains(&key.as_str())) =>
             {
                 for key in members.keys().filter(|key| !keys.contains(&key.as_str())) {
-                    self.tell(below(key), Part::Key, format!("unknown key; {}", expected(key, &keys)));
+                    self.tell(below(key), Part::Key, format!("unknown key; {}", expected_key(key, &keys)));
                 }
             }
             (Value::Object(members), None) if complete.len() > 1 => {

@@ -218,12 +218,12 @@ fn a_key_of_yaml_is_a_text_or_is_written_as_one() {
 #[test]
 fn keys_keep_their_case_and_their_dots() {
     insta::assert_snapshot!(refused("a.yaml", "Bus: {}\ntools.echo: true"), @r#"
-    a.yaml:1:1: `Bus`: unknown key; did you mean `bus`? expected one of `a2a`, `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `guides`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `pipelines`, `rest`, `results`, `schedule`, `script`, `store`, `subagents` and 4 more
-    a.yaml:2:1: `"tools.echo"`: unknown key; expected one of `a2a`, `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `guides`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `pipelines`, `rest`, `results`, `schedule`, `script`, `store`, `subagents` and 4 more
+    a.yaml:1:1: `Bus`: unknown key; did you mean `bus`? expected one of `a2a`, `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `guides`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `pipelines`, `rest`, `results`, `schedule`, `script`, `store`, `subagents`, `telemetry`, `tools`, `toolsets`, `web`
+    a.yaml:2:1: `"tools.echo"`: unknown key; expected one of `a2a`, `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `guides`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `pipelines`, `rest`, `results`, `schedule`, `script`, `store`, `subagents`, `telemetry`, `tools`, `toolsets`, `web`
     "#);
     insta::assert_snapshot!(refused("b.json", r#"{"Bus": {}, "tools.echo": true}"#), @r#"
-    b.json: `Bus`: unknown key; did you mean `bus`? expected one of `a2a`, `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `guides`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `pipelines`, `rest`, `results`, `schedule`, `script`, `store`, `subagents` and 4 more
-    b.json: `"tools.echo"`: unknown key; expected one of `a2a`, `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `guides`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `pipelines`, `rest`, `results`, `schedule`, `script`, `store`, `subagents` and 4 more
+    b.json: `Bus`: unknown key; did you mean `bus`? expected one of `a2a`, `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `guides`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `pipelines`, `rest`, `results`, `schedule`, `script`, `store`, `subagents`, `telemetry`, `tools`, `toolsets`, `web`
+    b.json: `"tools.echo"`: unknown key; expected one of `a2a`, `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `guides`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `pipelines`, `rest`, `results`, `schedule`, `script`, `store`, `subagents`, `telemetry`, `tools`, `toolsets`, `web`
     "#);
 }
 
