@@ -1,6 +1,7 @@
 //! Reads TOML, with the place of every key and value.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::{Map, Number, Value};
 use toml::Spanned;
@@ -18,16 +19,40 @@ const MAX_EXCERPT: usize = 100;
 ///
 /// # Errors
 ///
-/// If `text` is not TOML: the first syntax errors, with their lines but for what these hold as values.
+/// If `text` is not TOML: the format that it seems to have instead, or else the first syntax errors, with their lines but
+/// for what these hold as values.
 pub(crate) fn read(file: &str, text: &str) -> Result<ParsedFile, Vec<Problem>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     let reader = TomlReader::new(file, text);
     if !errors.is_empty() {
+        if let Some((format, line)) = other_format(text) {
+            let named =
+                if Path::new(file).extension().is_some() { "its extension" } else { "the lack of an extension" };
+            let what = format!(
+                "not TOML, as {named} says: this looks like {}; name the file `….{}`",
+                format.to_uppercase(),
+                format
+            );
+            return Err(vec![Problem { place: format!("{file}:{line}:1"), key: String::new(), what }]);
+        }
         return Err(errors.iter().take(MAX_SYNTAX_ERRORS).map(|error| reader.syntax_problem(error)).collect());
     }
     let mut spans = BTreeMap::new();
     reader.spans(&mut spans, &mut KeyPath::new(), table.get_ref());
     Ok(ParsedFile { file: file.to_owned(), root: Value::Object(members(table.get_ref())), spans })
+}
+
+/// The format that the first line of a text shows which is not TOML, as its extension, and the number of that line.
+fn other_format(text: &str) -> Option<(&'static str, usize)> {
+    let has_words = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    let (line, first) = text.lines().zip(1..).find(|(line, _)| has_words(line)).map(|(first, line)| (line, first))?;
+    let is_name = |key: &str| !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+    let is_pair = |(key, value): (&str, &str)| is_name(key) && (value.is_empty() || value.starts_with([' ', '\t']));
+    let first = first.trim_start_matches('\u{feff}').trim_end();
+    if first.trim_start().starts_with('{') {
+        return Some(("json", line));
+    }
+    (first == "---" || first.split_once(':').is_some_and(is_pair)).then_some(("yaml", line))
 }
 
 /// Reads one TOML value, such as `["a", "b"]`, without its places.

@@ -176,17 +176,11 @@ fn a_text_that_is_not_of_its_format_is_told_where_it_ends_to_be() {
     insta::assert_snapshot!(refused("i.yaml", "just a text"), @"i.yaml:1:1: expected keys with values");
     insta::assert_snapshot!(refused("j.yaml", "bus: {}\n---\nbus: {}"), @"j.yaml:2:1: a second document; expected one");
     insta::assert_snapshot!(refused("k.yaml", "[bus]\nname = 'x'"), @"k.yaml:1:1: expected keys with values, found a list");
-    insta::assert_snapshot!(refused("l.toml", "bus:\n  name: x"), @"
-    l.toml:1:5: key with no value, expected `=`
-      1 | ****
-        |     ^
-    l.toml:2:9: key with no value, expected `=`
-      2 |   ***** *
-        |         ^
-    l.toml:1:4: invalid unquoted key, expected letters, numbers, `-`, `_`
-      1 | ****
-        |    ^
-    ");
+    insta::assert_snapshot!(refused("l.toml", "bus:\n  name: x"), @"l.toml:1:1: not TOML, as its extension says: this looks like YAML; name the file `….yaml`");
+    insta::assert_snapshot!(refused("m", "# A comment\n\n---\nbus: {}"), @"m:3:1: not TOML, as the lack of an extension says: this looks like YAML; name the file `….yaml`");
+    insta::assert_snapshot!(refused("n.toml", "{\"bus\": {\"name\": \"x\"}}"), @"n.toml:1:1: not TOML, as its extension says: this looks like JSON; name the file `….json`");
+    let broken = refused("o.toml", "name = 'a: b\nbus:");
+    assert!(broken.contains("invalid literal string, expected `'`"), "{broken}");
 }
 
 #[test]
