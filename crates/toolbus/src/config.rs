@@ -291,14 +291,14 @@ impl Config {
         let mut problems = environment(&mut tree, &schema, ENVIRONMENT_PREFIX, &sources.environment);
         problems.extend(command_line(&mut tree, &schema, &sources.overrides, EXAMPLE));
 
-        let strays = warnings::strays(&sources.environment, tree.root());
+        let servers = servers_file(&tree, &sources.environment);
+        let strays = warnings::strays(&sources.environment, tree.root(), &servers);
         // First: the addresses among the secrets have a format.
         let (unresolved, given) = resolve_secrets(&mut tree, &schema, &sources.environment);
         let mut differences = toolbus_config::differences(&tree, &schema, &format::FORMATS)
             .map_err(|error| Problems(vec![nowhere(error.to_string())]))?;
         differences.extend(unresolved);
         let wrong: Vec<KeyPath> = differences.iter().map(|difference| difference.path.clone()).collect();
-        let servers = servers_file(&tree, &sources.environment);
         let described = DescribedRest::read(&tree, &wrong, &sources.environment);
         differences.extend(rules::contradictions(&tree, wrong, &servers, &described));
         problems.extend(in_order(&tree, differences));

@@ -14,16 +14,24 @@ use url::Url;
 
 use super::bus::is_local;
 use super::http::Open;
-use super::mcp::INPUT_PREFIX;
+use super::mcp::{INPUT_PREFIX, ServersFile};
 use super::store::StoreUrl;
 use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX, Role, ScriptConfig};
 
 /// Start of the variables that look as if they belonged to the daemon.
 const LOOKALIKE: &str = "TOOLBUS_";
 
-/// Variables that start so and have a use of their own: in commands for operators, in the build and in the tests.
-const KNOWN: [&str; 6] =
-    ["TOOLBUS_ADMIN_TOKEN", "TOOLBUS_BIN", "TOOLBUS_CACHE", "TOOLBUS_COMMIT", "TOOLBUS_PYTHON", "TOOLBUS_TEST_RUN"];
+/// Variables that start so and have a use of their own: in commands for operators, in the entry that `connect` writes for
+/// MCP clients, in the build and in the tests.
+const KNOWN: [&str; 7] = [
+    "TOOLBUS_ADMIN_TOKEN",
+    "TOOLBUS_BIN",
+    "TOOLBUS_CACHE",
+    "TOOLBUS_COMMIT",
+    "TOOLBUS_PYTHON",
+    "TOOLBUS_TEST_RUN",
+    "TOOLBUS_TOKEN",
+];
 
 /// Headers that are no credential, whatever they say.
 const HARMLESS: [&str; 4] = ["accept", "accept-language", "content-type", "user-agent"];
@@ -34,14 +42,20 @@ const MAX_UNREMOVABLE: usize = 20;
 /// Most stray variables that are named.
 const MAX_STRAYS: usize = 20;
 
-/// Variables that look like keys and are none: with one underscore for two. Those that a secret names are in use.
-pub(crate) fn strays(environment: &BTreeMap<String, String>, configuration: &Value) -> Vec<String> {
+/// Variables that look like keys and are none: with one underscore for two. Those that a secret or the file of servers
+/// names are in use.
+pub(crate) fn strays(
+    environment: &BTreeMap<String, String>,
+    configuration: &Value,
+    servers: &ServersFile,
+) -> Vec<String> {
     let is_stray = |name: &&String| {
         name.starts_with(LOOKALIKE)
             && !name.starts_with(ENVIRONMENT_PREFIX)
             && !name.starts_with(INPUT_PREFIX)
             && !KNOWN.contains(&name.as_str())
             && !names_variable(configuration, name)
+            && !servers.names_variable(name)
     };
     let warning = |name: &String| {
         format!("environment {name}: not used; keys of the configuration are written TOOLBUS__SECTION__KEY")

@@ -8,7 +8,7 @@ mod substitution;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -47,6 +47,8 @@ pub struct ServersFile {
     pub(super) warnings: Vec<String>,
     /// What is wrong besides servers that are refused.
     problems: Vec<String>,
+    /// The environment variables that its texts name.
+    variables: BTreeSet<String>,
     is_unread: bool,
 }
 
@@ -83,7 +85,8 @@ impl ServersFile {
             Ok(text) => plain(text.trim_start_matches('\u{feff}')),
             Err(what) => return unread(format!("{file}: {what}")),
         };
-        let mut read = Self::default();
+        let variables = substitution::names(&text).map(str::to_owned).collect();
+        let mut read = Self { variables, ..Self::default() };
         match read.parse(&file, &text, Variables::new(path, environment)) {
             Ok(()) => read,
             Err(problem) => unread(problem),
@@ -99,6 +102,11 @@ impl ServersFile {
     pub(crate) fn has(&self, name: &ServerName) -> bool {
         self.refused.iter().any(|refusal| refusal.name == *name)
             || self.entries.iter().any(|(spec, _)| spec.name == *name)
+    }
+
+    /// Whether one of its texts names this environment variable.
+    pub(crate) fn names_variable(&self, name: &str) -> bool {
+        self.variables.contains(name)
     }
 
     /// Names of its servers, as they are written.

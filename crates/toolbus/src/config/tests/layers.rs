@@ -124,9 +124,18 @@ fn a_variable_that_only_looks_like_a_key_is_warned_of() {
     let environment = [
         ("TOOLBUS_BUS_URL", "amqp://x"),
         ("TOOLBUS_COMMIT", "abc"),
+        ("TOOLBUS_DOCS", "x"),
+        ("TOOLBUS_FILES", "x"),
+        ("TOOLBUS_NOTES", "x"),
+        ("TOOLBUS_TOKEN", "x"),
         ("TOOLBUS_WEATHER", "secret-of-weather"),
         ("TOOLBUS", "x"),
     ];
+    let servers = tempfile::NamedTempFile::new().unwrap();
+    let arguments = r#"["${TOOLBUS_DOCS}", "${env:TOOLBUS_FILES}", "${TOOLBUS_NOTES:-none}"]"#;
+    let server = format!(r#"{{"mcpServers": {{"files": {{"command": "x", "args": {arguments}}}}}}}"#);
+    std::fs::write(servers.path(), server).unwrap();
+    let text = &format!("mcp.servers_file = {:?}\n{text}", servers.path());
     insta::assert_snapshot!(load(&[text], &environment, &[]).unwrap().warnings.join("\n"), @"environment TOOLBUS_BUS_URL: not used; keys of the configuration are written TOOLBUS__SECTION__KEY");
 }
 

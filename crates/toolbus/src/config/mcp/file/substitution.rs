@@ -67,6 +67,21 @@ impl<'a> Variables<'a> {
     }
 }
 
+/// The name of an environment variable, and what stands for it where it is not set.
+fn name_and_default(variable: &str) -> (&str, Option<&str>) {
+    let (name, default) = match variable.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (variable, None),
+    };
+    // Some editors write the kind of a variable before its name.
+    (name.strip_prefix("env:").unwrap_or(name), default)
+}
+
+/// The names of the environment variables in a text.
+pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split("${").skip(1).filter_map(|rest| Some(name_and_default(rest.split_once('}')?.0).0))
+}
+
 /// The environment variable that answers for an input.
 fn input_variable(id: &str) -> String {
     let id = id.chars().take(MAX_SHOWN).map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' });
@@ -128,12 +143,7 @@ impl<'a> Substitution<'a> {
         if let Some(value) = self.variables.of_editor(variable) {
             return Ok(value);
         }
-        let (name, default) = match variable.split_once(":-") {
-            Some((name, default)) => (name, Some(default)),
-            None => (variable, None),
-        };
-        // Some editors write the kind of a variable before its name.
-        let name = name.strip_prefix("env:").unwrap_or(name);
+        let (name, default) = name_and_default(variable);
         let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         if !begins || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
             return Err(SubstitutionError::Form(super::shown(variable)));
