@@ -56,6 +56,8 @@ pub struct Guide {
 pub enum GuideFor {
     /// Callers that can use a tool of this source.
     Source(&'static str),
+    /// Callers that can use the tool of this name.
+    Tool(&'static str),
     /// Callers that can use a tool with such a name.
     Tools(Vec<Pattern>),
     /// Every caller.
@@ -82,19 +84,19 @@ impl Guide {
 }
 
 impl Guides {
-    /// These guides of families of tools, by source, name and text; those of the operator's folder, which replace others of
-    /// their name; and further ones.
+    /// These guides of families of tools, by audience, name and text, the first one of a name that is for the caller; those
+    /// of the operator's folder, which replace others of their name; and further ones.
     ///
     /// # Errors
     ///
     /// If the folder or a file cannot be read.
     pub fn new(
-        families: &[(&'static str, &'static str, &'static str)],
+        families: &[(GuideFor, &'static str, &'static str)],
         config: &GuidesConfig,
         further: FurtherGuides,
     ) -> io::Result<Self> {
         let of_folder = config.folder.as_deref().map(read_folder).transpose()?.unwrap_or_default();
-        let families = families.iter().map(|(source, name, text)| (GuideFor::Source(source), Guide::new(name, text)));
+        let families = families.iter().map(|(audience, name, text)| (audience.clone(), Guide::new(name, text)));
         let is_replaced = |guide: &Guide| of_folder.iter().any(|(_, other)| other.name == guide.name);
         let families: Vec<_> = families.filter(|(_, guide)| !is_replaced(guide)).collect();
         Ok(Self { own: families.into_iter().chain(of_folder).collect(), further })
@@ -107,6 +109,7 @@ impl Guides {
         let is_visible = |audience: &GuideFor| match audience {
             GuideFor::All => true,
             GuideFor::Source(source) => tools.iter().any(|allowed| *allowed.tool.descriptor.source == **source),
+            GuideFor::Tool(name) => effective.get(name).is_some(),
             GuideFor::Tools(patterns) => {
                 tools.iter().any(|one| patterns.iter().any(|p| p.matches(&one.tool.descriptor.name)))
             }
@@ -114,7 +117,7 @@ impl Guides {
         let own = self.own.iter().filter(|(audience, _)| is_visible(audience)).map(|(_, guide)| guide.clone());
         let mut guides: Vec<Guide> = own.chain((self.further)(effective)).collect();
         guides.sort_by(|a, b| a.name.cmp(&b.name));
-        // Where a server has the name of a family, the family's own guide is first.
+        // The first of a family's guides counts, and comes before that of a server with this name.
         guides.dedup_by(|a, b| a.name == b.name);
         guides
     }

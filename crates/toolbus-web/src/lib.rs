@@ -34,8 +34,12 @@ pub use self::search::{JsonResults, SearchProvider};
 
 /// The source of the tools.
 pub const SOURCE: &str = "web";
+/// Name of the tool that searches.
+pub const SEARCH: &str = search::NAME;
 /// How its tools are used, for models.
 pub const GUIDE: &str = include_str!("guide.md");
+/// The same for models that cannot search.
+pub const BROWSE_GUIDE: &str = include_str!("browse_guide.md");
 /// Time that is left of a call for its reply.
 const MARGIN: Duration = Duration::from_millis(100);
 

@@ -5,15 +5,17 @@ use toolbus_core::registry::Registry;
 use super::*;
 use crate::{schedule, testing};
 
-const FAMILIES: &[(&str, &str, &str)] = &[
-    (schedule::tools::SOURCE, "scheduling", schedule::GUIDE),
-    ("web", "web-tools", "# The web\n\nSearch first.\n\nMore."),
+const FAMILIES: &[(GuideFor, &str, &str)] = &[
+    (GuideFor::Source(schedule::tools::SOURCE), "scheduling", schedule::GUIDE),
+    (GuideFor::Tool("web_search"), "web-tools", "Use `web_search` first."),
+    (GuideFor::Source("web"), "web-tools", "# The web\n\nSearch first.\n\nMore."),
 ];
 
-/// The agent `ana`, who may use one tool of the web, and `bob`, who may use everything.
+/// The agent `ana`, who may use one tool of the web, `zoe`, who may use two, and `bob`, who may use everything but search.
 fn policy() -> PolicyHandle {
     let registry = Registry::new();
-    for (name, source) in [("web_browse", "web"), ("schedule_task", "scheduling"), ("echo", "echo")] {
+    let tools = [("web_browse", "web"), ("web_search", "web"), ("schedule_task", "scheduling"), ("echo", "echo")];
+    for (name, source) in tools {
         registry
             .register_all(vec![Tool::new(ToolDescriptor::new(name, source, "local"), testing::UnusedExecutor)])
             .unwrap();
@@ -22,7 +24,12 @@ fn policy() -> PolicyHandle {
         let patterns = names.iter().map(|name| Pattern::parse(name).unwrap());
         AgentPolicy { tools: Allowed::Only(patterns.collect()), ..AgentPolicy::default() }
     };
-    let agents = [("ana", only(&["web_*"])), ("eve", only(&["none_*"])), ("bob", AgentPolicy::default())];
+    let agents = [
+        ("ana", only(&["web_browse"])),
+        ("zoe", only(&["web_*"])),
+        ("eve", only(&["none_*"])),
+        ("bob", only(&["web_browse", "schedule_task", "echo"])),
+    ];
     testing::policy(registry, agents)
 }
 
@@ -38,6 +45,15 @@ fn guides(config: &GuidesConfig) -> Guides {
         None => Vec::new(),
     };
     Guides::new(FAMILIES, config, Arc::new(of_servers)).unwrap()
+}
+
+#[tokio::test]
+async fn a_guide_names_the_tools_that_its_reader_can_use() {
+    let guides = guides(&GuidesConfig::default());
+    let web = json!({"name": "web-tools"});
+    assert_eq!(run(&guides, "zoe", GET, web.clone()).await.1, "Use `web_search` first.");
+    assert_eq!(run(&guides, "ana", GET, web).await.1, "# The web\n\nSearch first.\n\nMore.");
+    assert_eq!(run(&guides, "zoe", LIST, json!({})).await.1, "- `web-tools`: Use `web_search` first.");
 }
 
 #[tokio::test]

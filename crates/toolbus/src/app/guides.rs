@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use toolbus_agents::guides::{self, Guide};
+use toolbus_agents::guides::{self, Guide, GuideFor};
 use toolbus_agents::{A2aTools, CallerSearch, Guides, SearchSources, a2a, pipeline, schedule, search, subagent};
 use toolbus_core::caller::Caller;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
@@ -22,20 +22,21 @@ use super::AppServers;
 use super::servers::Instructions;
 use crate::config::Config;
 
-/// The guides of families of tools: source, name and text.
-const FAMILIES: [(&str, &str, &str); 12] = [
-    ("time", "time", time::GUIDE),
-    ("rest", "rest", rest::GUIDE),
-    (commands::SOURCE, "commands", commands::GUIDE),
-    (script::SOURCE, "script-tools", script::GUIDE),
-    (toolbus_web::SOURCE, "web-tools", toolbus_web::GUIDE),
-    (toolbus_memory::tools::SOURCE, "working-memory", toolbus_memory::tools::GUIDE),
-    (schedule::tools::SOURCE, "scheduling", schedule::GUIDE),
-    (pipeline::SOURCE, "pipelines", pipeline::GUIDE),
-    (a2a::tools::SOURCE, "agents", a2a::GUIDE),
-    (subagent::tools::SOURCE, "subagents", subagent::GUIDE),
-    (subagent::whiteboard::SOURCE, "subagents", subagent::GUIDE),
-    (model_tools::SOURCE, "mcp-tool-guide", model_tools::GUIDE),
+/// The guides of families of tools: who gets them, name and text.
+const FAMILIES: [(GuideFor, &str, &str); 13] = [
+    (GuideFor::Source("time"), "time", time::GUIDE),
+    (GuideFor::Source("rest"), "rest", rest::GUIDE),
+    (GuideFor::Source(commands::SOURCE), "commands", commands::GUIDE),
+    (GuideFor::Source(script::SOURCE), "script-tools", script::GUIDE),
+    (GuideFor::Tool(toolbus_web::SEARCH), "web-tools", toolbus_web::GUIDE),
+    (GuideFor::Source(toolbus_web::SOURCE), "web-tools", toolbus_web::BROWSE_GUIDE),
+    (GuideFor::Source(toolbus_memory::tools::SOURCE), "working-memory", toolbus_memory::tools::GUIDE),
+    (GuideFor::Source(schedule::tools::SOURCE), "scheduling", schedule::GUIDE),
+    (GuideFor::Source(pipeline::SOURCE), "pipelines", pipeline::GUIDE),
+    (GuideFor::Source(a2a::tools::SOURCE), "agents", a2a::GUIDE),
+    (GuideFor::Source(subagent::tools::SOURCE), "subagents", subagent::GUIDE),
+    (GuideFor::Source(subagent::whiteboard::SOURCE), "subagents", subagent::GUIDE),
+    (GuideFor::Source(model_tools::SOURCE), "mcp-tool-guide", model_tools::GUIDE),
 ];
 
 /// What is encoded in a URI: all but the unreserved characters of RFC 3986, section 2.3.
