@@ -33,6 +33,8 @@ pub(crate) enum Signal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ExportRoute {
     pub(crate) endpoint: String,
+    /// The variable or setting that names the endpoint.
+    pub(crate) origin: String,
     pub(crate) protocol: Protocol,
     /// Longest time of one export.
     pub(crate) timeout: Duration,
@@ -53,10 +55,14 @@ impl ExportRoute {
 
 /// Longest time of one export, as OTLP says.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Name of the setting of the collector.
+const SETTING: &str = "telemetry.otlp_endpoint";
 const ENDPOINT: &str = "use http://host:port or https://host:port";
 
 impl Signal {
-    const fn name(self) -> &'static str {
+    pub(crate) const ALL: [Self; 3] = [Self::Traces, Self::Metrics, Self::Logs];
+
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Traces => "TRACES",
             Self::Metrics => "METRICS",
@@ -115,18 +121,19 @@ impl<'a> Environment<'a> {
         let protocol = self.protocol(signal)?.unwrap_or(settings.protocol);
         let own = format!("OTEL_EXPORTER_OTLP_{name}_ENDPOINT");
         let common = "OTEL_EXPORTER_OTLP_ENDPOINT";
-        let endpoint = if let Some(endpoint) = self.get(&own) {
+        let (origin, endpoint) = if let Some(endpoint) = self.get(&own) {
             // A signal's own address is used as it is, path included.
-            checked(&own, endpoint)?
+            let endpoint = checked(&own, endpoint)?;
+            (own, endpoint)
         } else if let Some(base) = self.get(common) {
-            with_path(checked(common, base)?, protocol, signal)
+            (common.to_owned(), with_path(checked(common, base)?, protocol, signal))
         } else if let Some(base) = &settings.otlp_endpoint {
-            with_path(checked("telemetry.otlp_endpoint", base.clone())?, protocol, signal)
+            (SETTING.to_owned(), with_path(checked(SETTING, base.clone())?, protocol, signal))
         } else {
             return Ok(None);
         };
         let (timeout, certificate) = (self.timeout(signal)?, self.certificate(signal)?);
-        Ok(Some(ExportRoute { endpoint, protocol, timeout, certificate }))
+        Ok(Some(ExportRoute { endpoint, origin, protocol, timeout, certificate }))
     }
 
     fn is_exported(&self, signal: Signal) -> Result<bool, EnvironmentError> {
@@ -259,6 +266,7 @@ mod tests {
     fn the_settings_are_used_when_the_environment_is_silent() {
         let expected = ExportRoute {
             endpoint: "http://a:4317".into(),
+            origin: "telemetry.otlp_endpoint".into(),
             protocol: Protocol::Grpc,
             timeout: Duration::from_secs(10),
             certificate: None,
@@ -340,7 +348,8 @@ mod tests {
     fn the_log_names_the_collector_without_credentials() {
         let shown = |endpoint: &str| {
             let (protocol, timeout) = (Protocol::Grpc, std::time::Duration::ZERO);
-            ExportRoute { endpoint: endpoint.to_owned(), protocol, timeout, certificate: None }.shown()
+            let (endpoint, origin) = (endpoint.to_owned(), String::new());
+            ExportRoute { endpoint, origin, protocol, timeout, certificate: None }.shown()
         };
         assert_eq!(shown("http://collector:4317"), "http://collector:4317");
         assert_eq!(shown("https://ana:hunter2@collector/v1/traces?token=hunter2"), "https://collector/v1/traces");

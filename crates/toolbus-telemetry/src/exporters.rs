@@ -7,7 +7,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::logs::{self as sdk_logs, BatchLogProcessor, SdkLoggerProvider};
 use opentelemetry_sdk::metrics::{Instrument, PeriodicReader, SdkMeterProvider, Stream};
-use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
+use opentelemetry_sdk::trace::{BatchConfig, BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
 use tokio::sync::{oneshot, watch};
 use toolbus_core::bus::BusState;
 use toolbus_core::ledger::LedgerUsage;
@@ -66,6 +66,53 @@ pub enum TelemetryError {
     /// Exporting needs an asynchronous runtime.
     #[error("telemetry must be started inside a tokio runtime")]
     NoRuntime,
+}
+
+/// How many signals there are.
+pub const SIGNALS: usize = Signal::ALL.len();
+
+/// Where a signal is exported to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportTarget {
+    /// `traces`, `metrics` or `logs`.
+    pub signal: String,
+    /// The address, without credentials and query.
+    pub endpoint: String,
+    /// The variable or setting that names it.
+    pub origin: String,
+}
+
+/// Where each signal would be exported to, without exporting any.
+///
+/// # Errors
+///
+/// Every variable or setting that [`Exporters::start`] would refuse.
+pub fn targets(
+    settings: &TelemetrySettings,
+    look_up: &dyn Fn(&str) -> Option<String>,
+) -> Result<Vec<ExportTarget>, Vec<EnvironmentError>> {
+    let environment = Environment::new(look_up);
+    let (mut targets, mut errors) = (Vec::new(), Vec::<EnvironmentError>::new());
+    for signal in Signal::ALL {
+        match environment.route(signal, settings) {
+            Ok(Some(route)) => {
+                let read = match signal {
+                    Signal::Traces => sampler(&environment).and_then(|_| span_batches(&environment)).map(drop),
+                    Signal::Metrics => export_interval(&environment).map(drop),
+                    Signal::Logs => log_batches(&environment).map(drop),
+                };
+                errors.extend(read.err());
+                let (signal, endpoint) = (signal.name().to_lowercase(), route.shown());
+                targets.push(ExportTarget { signal, endpoint, origin: route.origin });
+            }
+            Ok(None) => {}
+            // One variable may be wrong for every signal.
+            Err(error) if errors.contains(&error) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    errors.extend(resource(settings, &environment).err());
+    if errors.is_empty() { Ok(targets) } else { Err(errors) }
 }
 
 /// Telemetry that may not have reached the collector before the end.
@@ -337,14 +384,7 @@ fn tracing(
     redactor: &Redactor,
 ) -> Result<SdkTracerProvider, TelemetryError> {
     let sampler = sampler(environment)?;
-    let queue = size(environment.number("OTEL_BSP_MAX_QUEUE_SIZE", 1..=1_000_000, 2_048)?);
-    let batch = size(environment.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1..=1_000_000, 512)?).min(queue);
-    let delay = environment.number("OTEL_BSP_SCHEDULE_DELAY", 1..=3_600_000, 5_000)?;
-    let config = BatchConfigBuilder::default()
-        .with_max_queue_size(queue)
-        .with_max_export_batch_size(batch)
-        .with_scheduled_delay(Duration::from_millis(delay))
-        .build();
+    let (queue, config) = span_batches(environment)?;
     let exporter = transport::spans(route).map_err(|source| TelemetryError::Exporter { signal: "traces", source })?;
     let waiting = ExportQueue::new(queue);
     let (redactor, health_of_spans) = (redactor.clone(), Arc::clone(health));
@@ -368,14 +408,7 @@ fn logging(
     health: &Arc<ExportHealth>,
     redactor: &Redactor,
 ) -> Result<SdkLoggerProvider, TelemetryError> {
-    let queue = size(environment.number("OTEL_BLRP_MAX_QUEUE_SIZE", 1..=1_000_000, 2_048)?);
-    let batch = size(environment.number("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", 1..=1_000_000, 512)?).min(queue);
-    let delay = environment.number("OTEL_BLRP_SCHEDULE_DELAY", 1..=3_600_000, 1_000)?;
-    let config = sdk_logs::BatchConfigBuilder::default()
-        .with_max_queue_size(queue)
-        .with_max_export_batch_size(batch)
-        .with_scheduled_delay(Duration::from_millis(delay))
-        .build();
+    let (queue, config) = log_batches(environment)?;
     let exporter = transport::logs(route).map_err(|source| TelemetryError::Exporter { signal: "logs", source })?;
     let waiting = ExportQueue::new(queue);
     let (endpoint, of_exporter) = (route.shown(), Arc::clone(health));
@@ -391,13 +424,44 @@ fn metering(
     environment: &Environment<'_>,
     health: &Arc<ExportHealth>,
 ) -> Result<SdkMeterProvider, TelemetryError> {
-    let interval = environment.number("OTEL_METRIC_EXPORT_INTERVAL", 1..=3_600_000, 60_000)?;
+    let interval = export_interval(environment)?;
     let exporter =
         transport::metrics(route).map_err(|source| TelemetryError::Exporter { signal: "metrics", source })?;
     let exporter = WatchedMetrics { exporter, endpoint: route.shown(), health: Arc::clone(health) };
-    let reader = PeriodicReader::builder(exporter).with_interval(Duration::from_millis(interval)).build();
+    let reader = PeriodicReader::builder(exporter).with_interval(interval).build();
     let limited = |_: &Instrument| Stream::builder().with_cardinality_limit(MAX_SERIES).build().ok();
     Ok(SdkMeterProvider::builder().with_resource(resource).with_reader(reader).with_view(limited).build())
+}
+
+/// The queue of spans, in spans, and its batches.
+fn span_batches(environment: &Environment<'_>) -> Result<(usize, BatchConfig), EnvironmentError> {
+    let queue = size(environment.number("OTEL_BSP_MAX_QUEUE_SIZE", 1..=1_000_000, 2_048)?);
+    let batch = size(environment.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1..=1_000_000, 512)?).min(queue);
+    let delay = environment.number("OTEL_BSP_SCHEDULE_DELAY", 1..=3_600_000, 5_000)?;
+    let config = BatchConfigBuilder::default()
+        .with_max_queue_size(queue)
+        .with_max_export_batch_size(batch)
+        .with_scheduled_delay(Duration::from_millis(delay))
+        .build();
+    Ok((queue, config))
+}
+
+/// The queue of log records, in records, and its batches.
+fn log_batches(environment: &Environment<'_>) -> Result<(usize, sdk_logs::BatchConfig), EnvironmentError> {
+    let queue = size(environment.number("OTEL_BLRP_MAX_QUEUE_SIZE", 1..=1_000_000, 2_048)?);
+    let batch = size(environment.number("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", 1..=1_000_000, 512)?).min(queue);
+    let delay = environment.number("OTEL_BLRP_SCHEDULE_DELAY", 1..=3_600_000, 1_000)?;
+    let config = sdk_logs::BatchConfigBuilder::default()
+        .with_max_queue_size(queue)
+        .with_max_export_batch_size(batch)
+        .with_scheduled_delay(Duration::from_millis(delay))
+        .build();
+    Ok((queue, config))
+}
+
+/// The time between two exports of metrics.
+fn export_interval(environment: &Environment<'_>) -> Result<Duration, EnvironmentError> {
+    Ok(Duration::from_millis(environment.number("OTEL_METRIC_EXPORT_INTERVAL", 1..=3_600_000, 60_000)?))
 }
 
 fn size(number: u64) -> usize {

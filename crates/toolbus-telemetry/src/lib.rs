@@ -39,7 +39,7 @@ mod web;
 
 pub use agents::AgentRecorder;
 pub use environment::EnvironmentError;
-pub use exporters::{Exporters, NotFlushed, TelemetryError};
+pub use exporters::{ExportTarget, Exporters, NotFlushed, SIGNALS, TelemetryError, targets};
 pub use mcp_client::{McpClientRecorder, McpServerCounts};
 pub use mcp_server::McpServerRecorder;
 pub use quarantine::QuarantinedTools;

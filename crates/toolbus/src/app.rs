@@ -29,7 +29,7 @@ pub use self::guides::GuidesError;
 pub use self::parts::{broker_settings, bus, policy, redactor, registry};
 pub use self::scripts::{AppScripts, ScriptsError};
 pub use self::servers::AppServers;
-pub use self::telemetry::{Recording, logging};
+pub use self::telemetry::{Recording, logging, targets};
 
 use std::path::PathBuf;
 use std::pin::pin;

@@ -1,6 +1,7 @@
 //! The log, panics included; the exporters of telemetry; and what the parts record through them.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::Arc;
 
@@ -13,7 +14,10 @@ use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_protocol::new_message_id;
-use toolbus_telemetry::{BusIdentity, Exporters, McpServerCounts, QuarantinedTools, ScriptLoad, logging};
+use toolbus_telemetry::{
+    BusIdentity, EnvironmentError, ExportTarget, Exporters, McpServerCounts, QuarantinedTools, ScriptLoad,
+    TelemetrySettings, logging,
+};
 use toolbus_trust::pins::{Count, Pins};
 
 use super::parts::redactor;
@@ -79,7 +83,11 @@ fn log_panics(redactor: Redactor, format: logging::LogFormat) {
 ///
 /// If a setting or a variable of the environment cannot be honoured.
 fn exporters(config: &Config, redactor: &Redactor) -> Result<Exporters, AppError> {
-    let settings = toolbus_telemetry::TelemetrySettings {
+    Ok(Exporters::start(&settings(config, redactor), &|name| std::env::var(name).ok())?)
+}
+
+fn settings(config: &Config, redactor: &Redactor) -> TelemetrySettings {
+    TelemetrySettings {
         otlp_endpoint: config.telemetry.otlp_endpoint.clone(),
         protocol: config.telemetry.protocol,
         service_name: config.bus.name.clone(),
@@ -87,8 +95,19 @@ fn exporters(config: &Config, redactor: &Redactor) -> Result<Exporters, AppError
         service_instance: new_message_id(),
         redactor: redactor.clone(),
         clock: Clock::SYSTEM,
-    };
-    Ok(Exporters::start(&settings, &|name| std::env::var(name).ok())?)
+    }
+}
+
+/// Where a daemon with this configuration and these variables would export to.
+///
+/// # Errors
+///
+/// Every variable with which it would not start.
+pub fn targets(
+    config: &Config,
+    environment: &BTreeMap<String, String>,
+) -> Result<Vec<ExportTarget>, Vec<EnvironmentError>> {
+    toolbus_telemetry::targets(&settings(config, &Redactor::default()), &|name| environment.get(name).cloned())
 }
 
 /// Records calls; a command records nothing.

@@ -7,9 +7,11 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde_json::{Value, json};
 use toolbus_scripts::config::{KubernetesConfig, RunnerKind};
+use toolbus_telemetry::{EnvironmentError, ExportTarget, SIGNALS};
 
 use super::target::{AdminTarget, DaemonArgs, Operator, TargetError};
 use super::{MISTAKE, complain, plain, warn};
+use crate::app;
 use crate::config::{Config, Loaded, Problem, Problems, Sources};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::Agents;
@@ -60,6 +62,13 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
         let place = "this machine".to_owned();
         result = Err(Problems(vec![Problem { place, key: "store.url".to_owned(), what }]));
     }
+    let mut targets = Vec::new();
+    if let Ok(loaded) = &result {
+        match app::targets(&loaded.config, &sources.environment) {
+            Ok(found) => targets = found,
+            Err(errors) => result = Err(Problems(errors.into_iter().map(of_variable).collect())),
+        }
+    }
     let is_usable = result.as_ref().is_ok_and(|loaded| loaded.config.mcp_servers().problems.is_empty());
     let code = if is_usable { ExitCode::SUCCESS } else { ExitCode::from(MISTAKE) };
     match (output, &result) {
@@ -77,7 +86,7 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
             };
             let but = if is_usable { "" } else { " but for MCP servers" };
             let valid = format!("configuration is valid{but}{files}");
-            let summary = summary(sources, &loaded.config);
+            let summary = summary(sources, &loaded.config, &targets);
             ignore_broken_pipe(writeln!(io::stdout(), "{valid}\n{summary}"))?;
         }
     }
@@ -123,13 +132,17 @@ fn mere_warnings<'a>(loaded: &'a Loaded, problems: &'a [String]) -> impl Iterato
     loaded.warnings.iter().filter(|warning| !problems.contains(warning))
 }
 
-fn summary(sources: &Sources, config: &Config) -> String {
+/// A variable of telemetry with which a daemon would not start.
+fn of_variable(EnvironmentError { variable, expected }: EnvironmentError) -> Problem {
+    Problem { place: format!("environment {variable}"), key: String::new(), what: expected.to_owned() }
+}
+
+fn summary(sources: &Sources, config: &Config, targets: &[ExportTarget]) -> String {
     let files: Vec<_> = sources.files.iter().map(|file| file.display().to_string()).collect();
     let names = config.tool_names();
     let named: Vec<&str> = names.iter().take(MAX_NAMED).map(AsRef::as_ref).collect();
     let more = if names.len() > MAX_NAMED { ", …" } else { "" };
     let invoke = &config.invoke;
-    let telemetry = config.telemetry.otlp_endpoint.as_deref().unwrap_or("not sent");
     let rows = [
         ("files", if files.is_empty() { "none: defaults".to_owned() } else { files.join(", ") }),
         ("bus", config.bus.url.to_string()),
@@ -141,7 +154,7 @@ fn summary(sources: &Sources, config: &Config) -> String {
         ("at a time", format!("{} running, {} waiting", invoke.max_in_flight, invoke.max_waiting)),
         ("time", format!("{} by default, {} at most", invoke.default_timeout, invoke.max_timeout)),
         ("http", config.http.listen.to_string()),
-        ("telemetry", telemetry.to_owned()),
+        ("telemetry", telemetry(targets)),
     ];
     let mut table = Table::new();
     table.load_style(NOTHING);
@@ -155,6 +168,26 @@ fn summary(sources: &Sources, config: &Config) -> String {
         table.add_row([name, &value]);
     }
     plain(&table)
+}
+
+/// Where telemetry is sent, and which variable or key says so.
+fn telemetry(targets: &[ExportTarget]) -> String {
+    if targets.is_empty() {
+        return "not sent".to_owned();
+    }
+    let same_origin = targets.chunk_by(|one, next| one.origin == next.origin);
+    let row = |group: &[ExportTarget]| {
+        let joined = |names: Vec<&str>| names.join(", ");
+        let mut endpoints: Vec<&str> = group.iter().map(|target| target.endpoint.as_str()).collect();
+        endpoints.dedup();
+        let signals = match group.len() {
+            SIGNALS => String::new(),
+            _ => format!("{} to ", joined(group.iter().map(|target| target.signal.as_str()).collect())),
+        };
+        let origin = group.first().map_or("", |target| target.origin.as_str());
+        format!("{signals}{} ({origin})", joined(endpoints))
+    };
+    same_origin.map(row).collect::<Vec<_>>().join("; ")
 }
 
 /// The MCP servers.
@@ -196,7 +229,7 @@ mod tests {
     fn the_summary_shows_no_credentials() {
         let mut config = Config::default();
         config.bus.url = "amqps://ana:hunter2@broker.example/tools".parse().unwrap();
-        insta::assert_snapshot!(summary(&Sources::default(), &config), @r#"
+        insta::assert_snapshot!(summary(&Sources::default(), &config, &[]), @r#"
         files      none: defaults
         bus        amqps://broker.example/tools
         queue      toolbus.invoke (tool.invoke)
@@ -207,6 +240,38 @@ mod tests {
         http       127.0.0.1:8471
         telemetry  not sent
         "#);
+    }
+
+    #[test]
+    fn the_summary_says_where_telemetry_is_sent() {
+        let told = |endpoint: Option<&str>, variables: &[(&str, &str)]| {
+            let mut config = Config::default();
+            config.telemetry.otlp_endpoint = endpoint.map(str::to_owned);
+            let environment = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+            match app::targets(&config, &environment) {
+                Ok(targets) => telemetry(&targets),
+                Err(errors) => Problems(errors.into_iter().map(of_variable).collect()).to_string(),
+            }
+        };
+        let of_file = Some("http://file:4317");
+        let endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT";
+        let traces = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+        assert_eq!(told(None, &[]), "not sent");
+        assert_eq!(told(of_file, &[]), "http://file:4317 (telemetry.otlp_endpoint)");
+        insta::assert_snapshot!(told(of_file, &[(endpoint, "http://ana:hunter2@env:4317")]), @"http://env:4317 (OTEL_EXPORTER_OTLP_ENDPOINT)");
+        insta::assert_snapshot!(told(of_file, &[(traces, "http://traces:4317")]), @"traces to http://traces:4317 (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT); metrics, logs to http://file:4317 (telemetry.otlp_endpoint)");
+        insta::assert_snapshot!(told(of_file, &[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]), @"http://file:4317/v1/traces, http://file:4317/v1/metrics, http://file:4317/v1/logs (telemetry.otlp_endpoint)");
+        assert_eq!(told(of_file, &[("OTEL_SDK_DISABLED", "true")]), "not sent");
+        let wrong = [(endpoint, "localhost:4317"), ("OTEL_TRACES_SAMPLER", "some"), ("OTEL_RESOURCE_ATTRIBUTES", "x")];
+        insta::assert_snapshot!(told(None, &wrong), @"
+        environment OTEL_EXPORTER_OTLP_ENDPOINT: use http://host:port or https://host:port
+        environment OTEL_RESOURCE_ATTRIBUTES: use key=value pairs with commas between them, percent-encoded, at most 64
+        ");
+        insta::assert_snapshot!(told(of_file, &[("OTEL_EXPORTER_OTLP_PROTOCOL", "foo"), ("OTEL_LOGS_EXPORTER", "x")]), @"
+        environment OTEL_EXPORTER_OTLP_PROTOCOL: use `grpc` or `http/protobuf`
+        environment OTEL_LOGS_EXPORTER: use `otlp` or `none`
+        ");
+        insta::assert_snapshot!(told(of_file, &wrong[1..2]), @"environment OTEL_TRACES_SAMPLER: use always_on, always_off, traceidratio, or one of these after parentbased_");
     }
 
     #[test]
