@@ -114,6 +114,16 @@ impl Interpreter {
         Self::ask(command, &cwd, &env, TIME).await
     }
 
+    /// Checks that a command names a program, without running it.
+    ///
+    /// # Errors
+    ///
+    /// If no such program exists.
+    pub fn check(command: &str) -> Result<(), ProgramError> {
+        let cwd = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        environment::find(command, &cwd, &environment(std::env::vars_os())).map(drop)
+    }
+
     async fn ask(
         command: &str,
         cwd: &Path,

@@ -1,6 +1,7 @@
 //! A store in one SQLite file, which several processes on one machine may share.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -27,6 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(10);
 /// How often a log is read that seems to be damaged.
 const LOG_ATTEMPTS: usize = 3;
+/// First bytes of every database of SQLite, the length of its header, and where two of its numbers are.
+const MAGIC: &[u8] = b"SQLite format 3\0";
+const HEADER: u64 = 100;
+const USER_VERSION: usize = 60;
+const APPLICATION_ID: usize = 68;
+
 /// What a file holds.
 pub(crate) struct Schema {
     /// Marks the file as one of this kind.
@@ -82,6 +89,22 @@ impl Sqlite {
         };
         thread::Builder::new().name("toolbus-store".to_owned()).spawn(run).map_err(OpenError::Thread)?;
         Ok(Self { operations })
+    }
+
+    /// Checks what [`open`](Self::open) would refuse of a file, without opening it as a database, and creates nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be used as a store, as far as its place, kind, header and log show.
+    pub fn check(path: &Path) -> Result<(), OpenError> {
+        let path = std::path::absolute(path).map_err(OpenError::Unusable)?;
+        if !path.exists() {
+            let has_folder = path.parent().is_some_and(Path::is_dir);
+            return if has_folder { Ok(()) } else { Err(OpenError::NoFolder) };
+        }
+        usable(&path)?;
+        check_header(&path, &STORE)?;
+        read_log(&path).map(drop)
     }
 
     /// Puts a value under a key that is not there; returns whether it is there.
@@ -327,11 +350,39 @@ fn create(path: &Path) -> Result<(), OpenError> {
         Err(Errno::NOENT) => return Err(OpenError::NoFolder),
         Err(error) => return Err(OpenError::Unusable(error.into())),
     }
+    usable(path)
+}
+
+/// Whether a file is one that can be read and written.
+fn usable(path: &Path) -> Result<(), OpenError> {
     let metadata = path.metadata().map_err(OpenError::Unusable)?;
     if !metadata.is_file() {
         return Err(OpenError::NoFile);
     }
     access(path, Access::READ_OK | Access::WRITE_OK).map_err(|error| OpenError::Unusable(error.into()))
+}
+
+/// Reads what the first page of a file says of itself. What is in the log alone is not seen.
+fn check_header(path: &Path, schema: &Schema) -> Result<(), OpenError> {
+    let mut header = Vec::new();
+    File::open(path).and_then(|file| file.take(HEADER).read_to_end(&mut header)).map_err(OpenError::Unusable)?;
+    if header.is_empty() {
+        return Ok(());
+    }
+    let number = |at: usize| Some(u32::from_be_bytes(header.get(at..at + 4)?.try_into().ok()?));
+    let (Some(version), Some(application), true) =
+        (number(USER_VERSION), number(APPLICATION_ID), header.starts_with(MAGIC))
+    else {
+        return Err(OpenError::NoDatabase);
+    };
+    let (found, known) = (usize::try_from(version).unwrap_or(usize::MAX), schema.migrations.len());
+    match application {
+        // What another program left without an id is seen when it is opened.
+        0 => Ok(()),
+        ours if ours == u32::from_be_bytes(schema.application) && found <= known => Ok(()),
+        ours if ours == u32::from_be_bytes(schema.application) => Err(OpenError::Newer { found, known }),
+        _ => Err(OpenError::Foreign),
+    }
 }
 
 fn migrate(connection: &mut Connection, schema: &Schema) -> Result<(), OpenError> {
@@ -382,5 +433,26 @@ mod tests {
             assert_eq!((synchronous, journal.as_str()), (expected, "wal"));
         }
         assert!(matches!(open(&folder.path().join("other.db"), &STORE), Err(OpenError::Foreign)));
+    }
+
+    #[test]
+    fn a_check_refuses_what_cannot_be_opened_and_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let other = Schema { application: *b"Test", migrations: &["CREATE TABLE x (y)"], is_durable: false };
+        drop((open(&path("store.db"), &STORE).unwrap(), open(&path("other.db"), &other).unwrap()));
+        let newer = open(&path("newer.db"), &STORE).unwrap();
+        newer.pragma_update(None, "user_version", 99).unwrap();
+        drop(newer);
+        std::fs::write(path("text.db"), "no database".repeat(20)).unwrap();
+        std::fs::write(path("empty.db"), "").unwrap();
+        for name in ["new.db", "empty.db", "store.db"] {
+            assert!(Sqlite::check(&path(name)).is_ok(), "{name}");
+        }
+        assert!(!path("new.db").exists() && !path("store.db-wal").exists());
+        for name in ["text.db", "other.db", "newer.db", "missing/a.db", "."] {
+            let told = Sqlite::check(&path(name)).unwrap_err().to_string();
+            assert_eq!(told, open(&path(name), &STORE).unwrap_err().to_string(), "{name}");
+        }
     }
 }

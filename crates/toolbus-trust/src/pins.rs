@@ -98,6 +98,17 @@ impl Pins {
         Ok(Self { shared: Arc::new(shared) })
     }
 
+    /// Checks a file without writing it; `is_needed` says whether the rules quarantine tools, so that it must be written.
+    ///
+    /// # Errors
+    ///
+    /// If the file exists and cannot be read or is not a pin file; or if it is needed and its folder does not exist.
+    pub fn check(file: &Path, is_needed: bool) -> Result<(), PinFileError> {
+        let file = PinFile::new(file.to_owned());
+        file.read()?;
+        if is_needed { file.check_folder() } else { Ok(()) }
+    }
+
     /// The file; `None` if pins are in memory only.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {

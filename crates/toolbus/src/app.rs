@@ -4,6 +4,7 @@
 //! listens, records or writes.
 
 mod agents;
+mod files;
 mod guides;
 mod listen;
 mod memory;
@@ -25,6 +26,7 @@ mod tests;
 mod toolsets;
 mod watch;
 
+pub use self::files::unusable;
 pub use self::guides::GuidesError;
 pub use self::parts::{broker_settings, bus, policy, redactor, registry};
 pub use self::scripts::{AppScripts, ScriptsError};

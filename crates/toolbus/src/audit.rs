@@ -3,7 +3,7 @@
 mod file;
 mod writer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +61,15 @@ impl AuditLog {
             Writer::start(opened, redactor.clone()).map_err(AuditError::Thread)
         };
         Ok(Arc::new(Self { keyed, writer: config.file.as_ref().map(open).transpose()? }))
+    }
+
+    /// Checks the file of the configuration, without creating it or writing to it.
+    ///
+    /// # Errors
+    ///
+    /// If the file could not be opened.
+    pub fn check(file: &Path) -> Result<(), FileError> {
+        file::check(file)
     }
 
     /// Opens the file anew by its name, after it was renamed. Returns at once.

@@ -44,7 +44,8 @@ use toolbus_telemetry::logging::LogFormat;
 
 pub use toolbus_config::{ByteSize, HumanDuration, LargeSize, Override, Problem, Problems, Secret};
 use toolbus_config::{
-    KeyPath, Origin, Part, Tree, command_line, environment, in_order, key_path, layer, resolve_secrets,
+    KeyPath, Origin, Part, SchemaDifference, Tree, command_line, environment, in_order, key_path, layer,
+    resolve_secrets,
 };
 
 pub use agents::{AgentConfig, DEFAULT_AGENT};
@@ -236,6 +237,13 @@ impl Config {
         hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// Reports what is wrong with values of these keys, each at the place where the sources give it.
+    pub(crate) fn problems_at(sources: &Sources, found: Vec<(KeyPath, String)>) -> Vec<Problem> {
+        let tree = Self::as_given(sources, &schema());
+        let difference = |(path, what)| SchemaDifference { path, part: Part::Value, what };
+        in_order(&tree, found.into_iter().map(difference).collect())
+    }
+
     /// Reads all sources and checks the result.
     ///
     /// # Errors
@@ -272,12 +280,17 @@ impl Config {
 
     /// The value of a key, if it can be read, whatever is wrong with the rest.
     fn as_written<T: DeserializeOwned>(sources: &Sources, key: &[&str]) -> Option<T> {
-        let (schema, mut tree) = (schema(), Tree::default());
-        // What is wrong with them has been reported, or will be.
-        let _ = sources.files.iter().filter(|file| layer(&mut tree, file).is_err()).count();
-        let _ = environment(&mut tree, &schema, ENVIRONMENT_PREFIX, &sources.environment);
-        let _ = command_line(&mut tree, &schema, &sources.overrides, EXAMPLE);
+        let tree = Self::as_given(sources, &schema());
         T::deserialize(tree.get(&key_path(key))?).ok()
+    }
+
+    /// What the sources give, as far as they can be read. What is wrong with them has been reported, or will be.
+    fn as_given(sources: &Sources, schema: &Value) -> Tree {
+        let mut tree = Tree::default();
+        let _ = sources.files.iter().filter(|file| layer(&mut tree, file).is_err()).count();
+        let _ = environment(&mut tree, schema, ENVIRONMENT_PREFIX, &sources.environment);
+        let _ = command_line(&mut tree, schema, &sources.overrides, EXAMPLE);
+        tree
     }
 
     fn load_after(sources: &Sources, running: Option<&Self>) -> Result<Loaded, Problems> {

@@ -92,6 +92,7 @@ impl Copy {
             self.write(&format!("clone/{name}"), content, root.join(name).metadata().unwrap().permissions());
         }
         for folder in [
+            "clone/guides",
             "clone/target/release",
             "home",
             "machine/srv/notes",
@@ -108,6 +109,7 @@ impl Copy {
             let content = fs::read(self.path("clone").join(source)).unwrap();
             self.write(&format!("machine/etc/toolbus/{name}"), content, plain.clone());
         }
+        self.write("clone/well-known-agents.json", b"[]".to_vec(), plain.clone());
         for name in ["bruno", "bruno-next"] {
             let secret = format!("the-token-of-{name}").into_bytes();
             self.write(&format!("machine/run/secrets/{name}"), secret, plain.clone());

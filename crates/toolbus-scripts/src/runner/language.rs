@@ -32,18 +32,25 @@ pub struct LanguageRunner {
 }
 
 impl LanguageRunner {
+    /// Checks that the language's program and what its scripts may read exist, without running anything.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn check(language: &LanguageConfig) -> Result<(), CommandError> {
+        found(language).map(drop)
+    }
+
     /// Finds the language's program, as a shell would.
     ///
     /// # Errors
     ///
     /// If there is no such program, it may not be executed, or what scripts may read does not exist.
     pub fn new(language: &LanguageConfig, sandbox: Sandbox, limits: Limits) -> Result<Self, CommandError> {
-        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-        let daemon: BTreeMap<_, _> = environment::inherited(std::env::vars_os()).collect();
-        let (name, args) = language.command.split_first().map_or(("", &[][..]), |(name, args)| (name, args));
-        let program = environment::find(name, &here, &daemon)?;
+        let (program, further) = found(language)?;
+        let args = language.command.get(1..).unwrap_or_default();
         let read = system::PROGRAMS.iter().map(PathBuf::from).chain([program.clone(), OF_OPENSSL.into()]);
-        let read = read.chain(system::store_of(&program)).chain(paths("read", &language.read, &here)?);
+        let read = read.chain(system::store_of(&program)).chain(further);
         let shell = ["-c", IN_JOB, &language.file].map(str::to_owned).into_iter();
         let plan = Plan {
             program: SHELL.into(),
@@ -61,6 +68,15 @@ impl LanguageRunner {
         };
         Ok(Self { sandbox, plan, file: language.file.clone() })
     }
+}
+
+/// The language's program, and what its scripts may read besides.
+fn found(language: &LanguageConfig) -> Result<(PathBuf, Vec<PathBuf>), CommandError> {
+    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    let daemon: BTreeMap<_, _> = environment::inherited(std::env::vars_os()).collect();
+    let name = language.command.first().map_or("", String::as_str);
+    let program = environment::find(name, &here, &daemon)?;
+    Ok((program, paths("read", &language.read, &here)?))
 }
 
 impl Runner for LanguageRunner {

@@ -95,6 +95,11 @@ impl PinFile {
         parse(&text).map(Some).map_err(|problem| self.error(problem))
     }
 
+    /// Whether the file has a folder in which it can be written.
+    pub(super) fn check_folder(&self) -> Result<(), PinFileError> {
+        if self.folder().is_dir() { Ok(()) } else { Err(self.error(FileProblem::NoFolder)) }
+    }
+
     /// Waits until no other process changes the file.
     pub(super) fn lock(&self) -> Result<Lock, PinFileError> {
         let file = self.open_lock().map_err(|problem| self.error(problem))?;

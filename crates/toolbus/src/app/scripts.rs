@@ -238,7 +238,7 @@ fn installer(
 }
 
 /// What is said of scripts, where this process runs them.
-fn script_section(config: &Config) -> Option<&ScriptConfig> {
+pub(super) fn script_section(config: &Config) -> Option<&ScriptConfig> {
     config.script.as_ref().filter(|_| config.roles().contains(&Role::Scripts))
 }
 

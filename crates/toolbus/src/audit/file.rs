@@ -53,27 +53,40 @@ impl LogFile {
     }
 }
 
+/// Checks what [`LogFile::open`] would refuse, without creating the file or writing to it.
+pub(super) fn check(path: &Path) -> Result<(), FileError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match opened(path, OFlags::empty()) {
+        Err(FileError::NoFolder) if folder.is_dir() => Ok(()),
+        opened => opened.map(drop),
+    }
+}
+
 fn open(path: &Path) -> Result<File, FileError> {
+    let mut file = opened(path, OFlags::CREATE)?;
+    // A line that a crash or a full disk cut short must not swallow the next one.
+    let mut last = [b'\n'];
+    if let Some(end) = file.metadata()?.len().checked_sub(1) {
+        file.read_exact_at(&mut last, end)?;
+    }
+    if last != [b'\n'] {
+        file.write_all(b"\n")?;
+    }
+    Ok(file)
+}
+
+fn opened(path: &Path, more: OFlags) -> Result<File, FileError> {
     // Not blocking: opening a pipe would wait for its other end.
-    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | more;
     let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
-    let mut file = File::from(opened.map_err(|error| match error {
+    let file = File::from(opened.map_err(|error| match error {
         Errno::NOENT => FileError::NoFolder,
         Errno::LOOP => FileError::Link,
         Errno::ISDIR | Errno::NXIO => FileError::NoFile,
         other => FileError::Io(other.into()),
     })?);
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
+    if !file.metadata()?.is_file() {
         return Err(FileError::NoFile);
-    }
-    // A line that a crash or a full disk cut short must not swallow the next one.
-    let mut last = [b'\n'];
-    if let Some(end) = metadata.len().checked_sub(1) {
-        file.read_exact_at(&mut last, end)?;
-    }
-    if last != [b'\n'] {
-        file.write_all(b"\n")?;
     }
     Ok(file)
 }

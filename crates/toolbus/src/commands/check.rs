@@ -62,6 +62,10 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
         let place = "this machine".to_owned();
         result = Err(Problems(vec![Problem { place, key: "store.url".to_owned(), what }]));
     }
+    let unusable = result.as_ref().map(|loaded| app::unusable(&loaded.config, sources)).unwrap_or_default();
+    if !unusable.is_empty() {
+        result = Err(Problems(unusable));
+    }
     let mut targets = Vec::new();
     if let Ok(loaded) = &result {
         match app::targets(&loaded.config, &sources.environment) {
