@@ -179,7 +179,8 @@ impl EgressRules {
         let is_resolved = config.proxy == ProxyMode::None;
         let is_listed =
             lists.allowed.is_empty() || lists.allowed.iter().any(|rule| rule.names(&host) && rule.is_for(port));
-        if !is_listed && !(is_resolved && lists.allowed.iter().any(HostRule::is_network)) {
+        let may_be_listed_by_address = is_resolved && lists.allowed.iter().any(HostRule::is_network);
+        if !is_listed && !may_be_listed_by_address {
             return Err(Refusal::NotListed(host));
         }
         let is_excepted = config.allow_hosts.iter().any(|rule| rule.names(&host) && self.excepts(rule, port));
