@@ -22,15 +22,17 @@ use crate::spec::{Credentials, HttpKind, HttpSpec};
 /// A server whose answers to some requests a test chooses.
 pub(super) struct Remote {
     url: Url,
-    asked: Arc<Mutex<Vec<Value>>>,
+    asked: Asked,
 }
 
+/// The requests so far.
+type Asked = Arc<Mutex<Vec<Value>>>;
 type Choose = dyn Fn(&Value, usize) -> Option<Response> + Send + Sync;
 
 impl Remote {
     /// `choose` gets a request, and how many of its method and tool there have been, this one included.
     pub(super) async fn start(choose: impl Fn(&Value, usize) -> Option<Response> + Send + Sync + 'static) -> Self {
-        let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let asked = Asked::default();
         let choose: Arc<Choose> = Arc::new(choose);
         let router = Router::new().fallback(answer).with_state((Arc::clone(&asked), choose));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -59,11 +61,7 @@ impl Remote {
     }
 }
 
-async fn answer(
-    State((asked, choose)): State<(Arc<Mutex<Vec<Value>>>, Arc<Choose>)>,
-    method: Method,
-    body: Bytes,
-) -> Response {
+async fn answer(State((asked, choose)): State<(Asked, Arc<Choose>)>, method: Method, body: Bytes) -> Response {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let (number, sessions) = {
         let mut asked = asked.lock();
