@@ -6,6 +6,7 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 use toolbus_broker::embedded::Embedded;
 use toolbus_core::bus::{Bus, Delivery, Ownership, Subscription};
+use toolbus_core::caller::AgentName;
 use toolbus_core::events::AgentEvents;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::redact::Redactor;
