@@ -337,6 +337,7 @@ mod tests {
     use serde_json::json;
     use tokio_util::sync::CancellationToken;
     use toolbus_core::caller::{AgentName, Caller};
+    use toolbus_core::failure::Cause;
     use toolbus_store::VolatileMemory;
 
     use super::*;
