@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use toolbus_protocol::message_type::{self, Kind};
 use toolbus_protocol::{
     Envelope, ParseError, Pong, Properties, SessionEnd, ToolCancelRequest, ToolCancelResponse, topic,
@@ -20,7 +21,7 @@ use toolbus_protocol::{
 use crate::bus::{Bus, Delivery};
 use crate::dispatcher::Dispatcher;
 use crate::failure::ToolFailure;
-use crate::reply::{NotDelivered, Replies};
+use crate::reply::Replies;
 use crate::request::{AddressRefused, ReplyRules};
 use crate::telemetry::DeadReason;
 use crate::text::shown;
@@ -148,7 +149,10 @@ impl ControlService {
     pub(crate) async fn handle(self, delivery: Delivery) {
         let is_over = match self.asked(&delivery) {
             Ok(asked) => match self.obey(&delivery, &asked).await {
-                Ok(said) => self.answer(&asked, &delivery, said).await,
+                Ok(said) => {
+                    self.answer(&asked, said).await;
+                    true
+                }
                 Err(refused) => self.refuse(Some(asked), &delivery, &refused).await,
             },
             Err(refused) => self.refuse(None, &delivery, &refused).await,
@@ -267,7 +271,8 @@ impl ControlService {
             // What reaches every replica is answered by none, so that its sender does not hear as many refusals.
             (Some(asked), refused) if asked.address.is_some() && is_of_one(delivery) => {
                 tracing::info!(%topic, caller, reason = %refused, "refused a request");
-                self.answer(asked, delivery, Some(refusal(asked, delivery, refused))).await
+                self.answer(asked, Some(refusal(asked, delivery, refused))).await;
+                true
             }
             (_, refused) => {
                 tracing::info!(%topic, caller, reason = %refused, "ignored a request that cannot be answered");
@@ -297,36 +302,20 @@ impl ControlService {
         self.answerers.get(&*delivery.routing_key).is_some_and(|answerer| answerer.is_listening())
     }
 
-    /// Sends an answer; whether the request is over. It is, too, if no queue takes the answer: who asked can ask again. A
-    /// request that reached every replica is over after [`REPLY_TIME`]: it was obeyed, and would find nothing a second time.
-    async fn answer(&self, asked: &ControlRequest, delivery: &Delivery, said: Option<ControlReply>) -> bool {
-        let (Some(address), Some(mut said)) = (&asked.address, said) else { return true };
-        let mut turn = said.turn.take();
-        let dispatcher = &self.parts.dispatcher;
-        let answer = message(&self.parts.about.name, dispatcher.random(), asked, said);
-        let log = |reason: &str| {
-            if let Some(left_out) = self.parts.undelivered.due() {
-                let (reply_to, kind) = (shown(&address.written), &answer.properties.message_type);
-                tracing::warn!(reason, reply_to, kind, left_out, "an answer was not delivered");
-            }
-        };
-        let report = || {
-            // An answer that is not confirmed must not hold up others.
-            turn = None;
-            log("the broker does not confirm it; it is kept");
-        };
-        let delivering = dispatcher.deliver_by(&self.parts.replies, address, &answer, REPLY_TIME, report);
-        let is_of_one = is_of_one(delivery);
-        let delivered = match is_of_one {
-            true => delivering.await,
-            false => tokio::time::timeout(REPLY_TIME, delivering).await.unwrap_or(Err(NotDelivered::BrokerAway)),
-        };
-        match delivered {
-            Ok(()) => true,
-            Err(reason) => {
-                log(&reason.to_string());
-                !is_of_one || matches!(reason, NotDelivered::Undeliverable(_))
-            }
+    /// Sends an answer, for [`REPLY_TIME`] at most: the request was obeyed, and its sender can ask again.
+    async fn answer(&self, asked: &ControlRequest, said: Option<ControlReply>) {
+        let (Some(address), Some(mut said)) = (&asked.address, said) else { return };
+        let _turn = said.turn.take();
+        let answer = message(&self.parts.about.name, self.parts.dispatcher.random(), asked, said);
+        if let Err(reason) = self
+            .parts
+            .replies
+            .deliver(address, &answer, Instant::from_std(self.parts.dispatcher.clock().now()) + REPLY_TIME)
+            .await
+            && let Some(left_out) = self.parts.undelivered.due()
+        {
+            let (reply_to, kind) = (shown(&address.written), &answer.properties.message_type);
+            tracing::warn!(%reason, reply_to, kind, left_out, "an answer was not delivered");
         }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) enum NotDelivered {
     /// No queue took it on any route, or one rejected it again and again.
     #[error("{0}")]
     Undeliverable(String),
-    /// The broker had not confirmed it when the daemon shut down.
+    /// The broker could not be asked in time.
     #[error("the broker did not confirm it in time")]
     BrokerAway,
     /// The bus has been closed. Repeating is of no use.
@@ -135,16 +135,15 @@ impl Replies {
         }
     }
 
-    /// Publishes an answer until the broker confirms it, and a few times if it is rejected. It is not published again while a
-    /// channel on which it was published is open: the broker may take each of them, and each waits for its confirm.
-    pub(crate) async fn deliver(&self, address: &Address, answer: &Reply) -> Result<(), NotDelivered> {
+    /// Publishes an answer until the broker confirms it, at most until `until`, and a few times if it is rejected.
+    pub(crate) async fn deliver(&self, address: &Address, answer: &Reply, until: Instant) -> Result<(), NotDelivered> {
         let mut rejections = Rejections { places: &self.places, place: None, count: 0 };
         let again = |error: &PublishError| match error {
             PublishError::Unavailable(_) => true,
             PublishError::Rejected(_) => rejections.may_wait(),
             PublishError::Refused(_) | PublishError::Closed => false,
         };
-        retry(None, again, || self.attempt(address, answer)).await.map_err(|error| match error {
+        retry(until, again, || self.attempt(address, answer)).await.map_err(|error| match error {
             PublishError::Refused(reason) | PublishError::Rejected(reason) => NotDelivered::Undeliverable(reason),
             PublishError::Unavailable(_) => NotDelivered::BrokerAway,
             PublishError::Closed => NotDelivered::Closed,
@@ -226,8 +225,9 @@ impl Replies {
         let (target, properties) = (Target::DeadLetter(queue.to_owned()), Arc::new(properties));
         let message = Outgoing { target, mandatory: true, proven: false, properties, body };
         let again = |error: &PublishError| matches!(error, PublishError::Unavailable(_) | PublishError::Rejected(_));
-        let until = Instant::from_std(Clock::SYSTEM.now()) + DEAD_LETTER_TIME;
-        match retry(Some(until), again, || self.bus.publish(&message)).await {
+        match retry(Instant::from_std(Clock::SYSTEM.now()) + DEAD_LETTER_TIME, again, || self.bus.publish(&message))
+            .await
+        {
             Ok(Routing::Routed) => Buried::Kept,
             Ok(Routing::Unroutable) => Buried::NoQueue,
             Err(PublishError::Refused(reason)) => Buried::Refused(reason),
@@ -236,9 +236,9 @@ impl Replies {
     }
 }
 
-/// Tries again, at growing intervals, after what `again` agrees to, at most until `until`; without that, for ever.
+/// Tries again, at growing intervals, after what `again` agrees to, at most until `until`.
 async fn retry<T, F>(
-    until: Option<Instant>,
+    until: Instant,
     mut again: impl FnMut(&PublishError) -> bool,
     attempt: impl Fn() -> F,
 ) -> Result<T, PublishError>
@@ -247,13 +247,8 @@ where
 {
     let mut wait = FIRST_RETRY;
     loop {
-        let tried = match until {
-            Some(until) => tokio::time::timeout_at(until, attempt()).await,
-            None => Ok(attempt().await),
-        };
-        let may_wait = || until.is_none_or(|until| Instant::from_std(Clock::SYSTEM.now()) + wait < until);
-        match tried {
-            Ok(Err(error)) if again(&error) && may_wait() => {
+        match tokio::time::timeout_at(until, attempt()).await {
+            Ok(Err(error)) if again(&error) && Instant::from_std(Clock::SYSTEM.now()) + wait < until => {
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(LAST_RETRY);
             }

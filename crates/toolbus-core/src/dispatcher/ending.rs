@@ -15,14 +15,14 @@ use crate::audit::{AuditEvent, AuditRecord, AuditedCall};
 use crate::bus::Delivery;
 use crate::failure::Cause;
 use crate::gates::breaker::{BackendState, BreakerChange, Passage, backend_state};
-use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered, Replies};
-use crate::request::{Address, AddressRefused};
+use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered};
+use crate::request::AddressRefused;
 use crate::request_key::LocalIdentity;
 use crate::telemetry::{CallEnd, DeadReason};
 use crate::text::shown;
 use crate::tool::{Effect, ToolOutput};
 
-/// Time between two reports that the broker does not confirm an answer.
+/// Time until an answer is tried anew, and its absence logged, while the broker is away.
 const REPLY_PERIOD: Duration = Duration::from_secs(60);
 /// Time that each publish still has once the time to finish calls is over.
 const CLOSING_GRACE: Duration = Duration::from_secs(5);
@@ -206,45 +206,32 @@ impl Dispatcher {
         audit.record(AuditRecord::new(event, &subject, end, outcome).with_arguments(hash));
     }
 
-    async fn deliver(&self, call: &Call, answer: &Reply) -> Result<(), NotDelivered> {
-        let parts = &*self.parts;
-        let wait = call.deadline.saturating_duration_since(self.clock().now()) + REPLY_GRACE;
-        let report = || {
-            if let Some(left_out) = parts.log.broker_away.due() {
-                tracing::warn!(
-                    call_id = %shown(&call.request.call_id),
-                    trace_id = call.span.trace_id(),
-                    left_out,
-                    "the broker does not confirm an answer; it is kept"
-                );
-            }
-        };
-        self.deliver_by(&parts.replies, &call.request.address, answer, wait, report).await
-    }
-
     /// Publishes an answer until the broker confirms, refuses or finally rejects it, or until shutdown. A broker that is
     /// away is waited for: putting the request back would use up its deliveries, and another daemon would run it again.
-    /// Calls `report` after `wait`, and then once in each [`REPLY_PERIOD`].
-    pub(crate) async fn deliver_by(
-        &self,
-        replies: &Replies,
-        address: &Address,
-        answer: &Reply,
-        wait: Duration,
-        mut report: impl FnMut(),
-    ) -> Result<(), NotDelivered> {
-        let reporting = async {
-            tokio::time::sleep(wait).await;
+    async fn deliver(&self, call: &Call, answer: &Reply) -> Result<(), NotDelivered> {
+        let parts = &*self.parts;
+        let trying = async {
+            let mut until = call.deadline.max(self.clock().now()) + REPLY_GRACE;
             loop {
-                report();
-                tokio::time::sleep(REPLY_PERIOD).await;
+                match parts.replies.deliver(&call.request.address, answer, until.into()).await {
+                    Err(NotDelivered::BrokerAway) => {}
+                    ended => return ended,
+                }
+                if let Some(left_out) = parts.log.broker_away.due() {
+                    tracing::warn!(
+                        call_id = %shown(&call.request.call_id),
+                        trace_id = call.span.trace_id(),
+                        left_out,
+                        "the broker does not confirm an answer; it is kept and published again"
+                    );
+                }
+                until = self.clock().now() + REPLY_PERIOD;
             }
         };
         tokio::select! {
             biased;
-            ended = replies.deliver(address, answer) => ended,
+            ended = trying => ended,
             () = self.closing() => Err(NotDelivered::BrokerAway),
-            ended = reporting => ended,
         }
     }
 

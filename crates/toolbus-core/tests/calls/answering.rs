@@ -128,27 +128,9 @@ async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_not_confirmed_is_kept_and_its_request_goes_back_to_its_queue_at_the_end() {
-    let answers = Target::Topic("tool.result.ana".to_owned());
-    for is_back in [true, false] {
-        let world = World::new();
-        let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(Parrot { message_type: None }));
-        world.bus.route(answers.clone(), Route::Unavailable);
-        let serving = serve(&world.dispatcher, &control, TOPIC, raw("{}"));
-        let later = async {
-            tokio::time::sleep(Duration::from_secs(20)).await;
-            world.bus.route(answers.clone(), if is_back { Route::Routed } else { Route::Unavailable });
-        };
-        let (settlement, ()) = tokio::join!(serving, later);
-        let expected = if is_back { Settled::Acknowledged } else { Settled::Requeued };
-        assert_eq!((settlement.get(), world.bus.sent().len()), (Some(expected), usize::from(is_back)));
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_request_whose_answer_no_queue_takes_is_over() {
     let queue = Target::Queue("tool.result.ana".to_owned());
-    for route in [Route::Unroutable, Route::Refused, Route::Rejected] {
+    for route in [Route::Unroutable, Route::Refused, Route::Rejected, Route::Unavailable] {
         let world = World::new();
         let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(Parrot { message_type: None }));
         world.bus.route(Target::Topic("tool.result.ana".to_owned()), route);

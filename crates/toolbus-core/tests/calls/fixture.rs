@@ -35,8 +35,6 @@ pub(crate) enum Route {
     Refused,
     Rejected,
     Unavailable,
-    /// The broker never confirms.
-    Silent,
 }
 
 /// A message that left.
@@ -91,7 +89,6 @@ impl Bus for RecordingBus {
             Route::Refused => Err(PublishError::Refused("ACCESS_REFUSED".to_owned())),
             Route::Rejected => Err(PublishError::Rejected("a queue for it is full or down".to_owned())),
             Route::Unavailable => Err(PublishError::Unavailable("connection lost".to_owned())),
-            Route::Silent => return Box::pin(std::future::pending()),
         };
         if outcome == Ok(Routing::Routed) {
             self.sent.lock().push(Sent {

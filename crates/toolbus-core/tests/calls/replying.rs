@@ -302,18 +302,6 @@ async fn while_the_broker_is_away_an_answer_is_kept_and_its_request_neither_put_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_not_confirmed_is_published_once_while_its_channel_is_open() {
-    let world = World::new();
-    world.bus.route(topic("tool.result.ana"), Route::Silent);
-    let (task, settled) = world.begin(pay().typed(PEER));
-    tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert_eq!((world.bus.attempts(), settled.get()), (vec![(topic("tool.result.ana"), false)], None));
-    world.dispatcher.shut_down();
-    task.await.unwrap();
-    assert_eq!(settled.get(), Some(Settled::Requeued));
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_answer_that_no_broker_takes_does_not_hold_up_the_end() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Unavailable);
