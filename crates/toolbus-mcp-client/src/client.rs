@@ -33,7 +33,6 @@ use toolbus_core::tool::{ToolCall, ToolOutput};
 use self::inflight::{ConnectionLabels, InFlight, PendingRequest, RequestTimer};
 use self::notifications::{Notifications, ProgressMark};
 use crate::transport::MAX_MESSAGE;
-use crate::transport::http::is_refused;
 use crate::transport::stdio::FastPath;
 
 pub(crate) use self::failure::{CallError, RequestError};
@@ -202,9 +201,7 @@ impl Connection {
         let answer = self.ask_timed(method, request).await;
         let latency = clock.since(began);
         match answer {
-            Err(error) if !matches!(error, ServiceError::McpError(_)) && !is_refused(&error) => {
-                Err(self.failed(method, &error))
-            }
+            Err(error) if !matches!(error, ServiceError::McpError(_)) => Err(self.failed(method, &error)),
             _ => {
                 self.note(latency);
                 Ok(latency)

@@ -92,7 +92,9 @@ impl SupervisedServer {
             Err(error) => return Err(error.failure),
         };
         // What is lost may be known before its cause, and the server of a session has to be known as gone.
-        let _ = timeout(END_TIME, first.connected.connection.closed()).await;
+        if is_repeatable || self.lifetime == Lifetime::Once {
+            let _ = timeout(END_TIME, first.connected.connection.closed()).await;
+        }
         if !is_repeatable {
             return Err(lost.failure);
         }

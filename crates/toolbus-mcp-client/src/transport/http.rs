@@ -35,7 +35,7 @@ use super::TransportFailure;
 use crate::spec::{Credential, HttpKind, HttpSpec};
 
 pub(crate) use self::client::{McpHttpClient, OutgoingRequest};
-pub(crate) use self::error::{HttpError, HttpErrorKind, classify, is_refused};
+pub(crate) use self::error::{HttpError, HttpErrorKind, classify};
 pub(crate) use self::streamable::is_of_type;
 
 /// Requests that may be on their way at a time. Calls are limited elsewhere, and must not wait here.

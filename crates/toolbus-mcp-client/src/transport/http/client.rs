@@ -154,6 +154,8 @@ impl McpHttpClient {
     /// Notes that the server has answered `initialize`. If it is not the first time, changes may have been missed.
     pub(super) fn session_opened(&self) {
         if self.history.has_session.swap(true, Ordering::Relaxed) {
+            // The stream of the new session is not the second one of the old.
+            self.history.has_stream.store(false, Ordering::Relaxed);
             self.set_missed(true);
         }
     }

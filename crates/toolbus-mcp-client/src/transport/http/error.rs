@@ -123,12 +123,6 @@ pub(crate) fn classify(error: &(dyn Error + 'static)) -> Option<Cause> {
     find(error).map(HttpError::cause)
 }
 
-/// Whether an error is the answer of a server that is there, if it cannot serve now: a status other than those that say
-/// that it does not know the client (401, 403) or the endpoint (404).
-pub(crate) fn is_refused(error: &(dyn Error + 'static)) -> bool {
-    find(error).and_then(|error| error.status).is_some_and(|status| !matches!(status, 401 | 403 | 404))
-}
-
 /// The [`HttpError`] that an error is or comes from.
 pub(crate) fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a HttpError> {
     if let Some(found) = error.downcast_ref::<HttpError>() {
