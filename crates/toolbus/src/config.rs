@@ -278,6 +278,16 @@ impl Config {
         }
     }
 
+    /// The broker that these files name by themselves: none if they leave it to a variable or to another file.
+    #[must_use]
+    pub fn bus_in(files: &[PathBuf]) -> Option<BusUrl> {
+        let tree = Self::as_given(&Sources { files: files.to_owned(), ..Sources::default() }, &schema());
+        match tree.get(&key_path(&["bus", "url"])) {
+            Some(written) => BusUrl::deserialize(written).ok(),
+            None => Some(BusUrl::default()),
+        }
+    }
+
     /// The value of a key, if it can be read, whatever is wrong with the rest.
     fn as_written<T: DeserializeOwned>(sources: &Sources, key: &[&str]) -> Option<T> {
         let tree = Self::as_given(sources, &schema());

@@ -375,6 +375,15 @@ fn a_client_is_connected_and_its_other_entries_stay() {
     let (_, out, told) = run(&["connect", "cursor", "--bus-url", "amqp://ana:s3cret@other/tools"]);
     assert_eq!(json(&out)["mcpServers"]["toolbus"]["env"]["TOOLBUS__BUS__URL"], "${env:TOOLBUS__BUS__URL}");
     assert!(told.contains("TOOLBUS__BUS__URL") && !out.contains("s3cret"), "{told}");
+    // Neither is one that the file leaves to a variable.
+    std::fs::write(folder.path().join("variable.toml"), "[bus]\nurl = { env = \"BROKER\" }\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+    command
+        .args(["connect", "cursor", "--config", "variable.toml"])
+        .env_clear()
+        .env("BROKER", "amqp://ana:s3cret@broker");
+    let out = text(&command.current_dir(folder.path()).output().unwrap().stdout).to_owned();
+    assert_eq!(json(&out)["mcpServers"]["toolbus"]["env"]["TOOLBUS__BUS__URL"], "${env:TOOLBUS__BUS__URL}");
     let (_, out, _) = run(&["connect", "vscode", "--http", "--token-env", "ANA_TOKEN"]);
     let entry = &json(&out)["servers"]["toolbus"];
     assert_eq!(entry["url"], "http://127.0.0.1:8471/mcp");

@@ -16,7 +16,7 @@ use super::edit::{self, NewFile};
 use super::target::{Operator, TargetError};
 use super::{note, warn};
 use crate::config::http::Open;
-use crate::config::{BusUrl, Config, ENVIRONMENT_PREFIX, Sources};
+use crate::config::{BusUrl, Config, Sources};
 use crate::terminal::ignore_broken_pipe;
 
 /// Prints the entry for an MCP client, or writes it into the client's file.
@@ -169,7 +169,8 @@ fn entry(args: &ConnectArgs, config: &Config, sources: &Sources) -> Result<Value
     } else if config.identity.agent.is_none() {
         note("--agent NAME says which agent the client is; without it, the login on the broker must");
     }
-    if bus_of_files(sources).as_ref() != Some(&config.bus.url) {
+    // The client's program has the files alone, and none of this environment.
+    if Config::bus_in(&sources.files).as_ref() != Some(&config.bus.url) {
         note("the client needs the address of the broker in the variable TOOLBUS__BUS__URL");
         entry.insert("env".to_owned(), json!({"TOOLBUS__BUS__URL": args.client.variable("TOOLBUS__BUS__URL")}));
     }
@@ -179,14 +180,6 @@ fn entry(args: &ConnectArgs, config: &Config, sources: &Sources) -> Result<Value
     entry.insert("command".to_owned(), json!(program.display().to_string()));
     entry.insert("args".to_owned(), json!(words));
     Ok(Value::Object(entry))
-}
-
-/// The broker that the files name, without variables and options: the client's program has the files alone.
-fn bus_of_files(sources: &Sources) -> Option<BusUrl> {
-    let mut environment = sources.environment.clone();
-    environment.retain(|name, _| !name.starts_with(ENVIRONMENT_PREFIX));
-    let of_files = Sources { files: sources.files.clone(), environment, overrides: Vec::new() };
-    Some(Config::load(&of_files).ok()?.config.bus.url)
 }
 
 /// The address by which a program of this machine reaches one that is listened on.
