@@ -1,7 +1,10 @@
 //! Files and programs of a configuration with which a daemon would not start.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::Access;
+use rustix::io::Errno;
 use toolbus_agents::Guides;
 use toolbus_agents::a2a::{AgentDirectory, AgentsError};
 use toolbus_config::{KeyPath, key_path};
@@ -20,27 +23,33 @@ use crate::config::{Config, Problem, Sources};
 
 /// Every file, folder and program that a daemon with this configuration could not use. Nothing is created, written or run.
 ///
-/// The daemon looks at them when it starts; other commands work without them, and may run on another machine.
+/// The daemon looks at them when it starts; other commands work without them, and may run on another machine. What this user
+/// may not look at is left out.
 #[must_use]
 pub fn unusable(config: &Config, sources: &Sources) -> Vec<Problem> {
     let mut found: Vec<(KeyPath, String)> = Vec::new();
     let mut tell = |key: &[&str], what: String| found.push((key_path(key), what));
     if let StoreUrl::Sqlite(file) = &config.store.url
+        && !is_of_another(file, Access::READ_OK | Access::WRITE_OK)
         && let Err(error) = Sqlite::check(file)
     {
         tell(&["store", "url"], format!("the file `{}` cannot be used: {error}", file.display()));
     }
     if let Some(file) = config.pin_file(sources)
+        && !is_of_another(&file, Access::READ_OK)
         && let Err(error) = Pins::check(&file, config.pin_levels().hold_anything())
     {
         tell(&["pins", "file"], error.to_string());
     }
     if let Some(file) = &config.audit.file
+        && !is_of_another(file, Access::READ_OK | Access::WRITE_OK)
         && let Err(error) = AuditLog::check(file)
     {
         tell(&["audit", "file"], format!("the file `{}` cannot be used: {error}", file.display()));
     }
-    if let Some(section) = &config.a2a {
+    if let Some(section) = &config.a2a
+        && !section.agents_file.as_ref().is_some_and(|file| is_of_another(file, Access::READ_OK))
+    {
         match AgentDirectory::new(section, &config.bus.name, Clock::SYSTEM) {
             Ok(_) => {}
             Err(AgentsError::File(file, what)) => {
@@ -51,6 +60,7 @@ pub fn unusable(config: &Config, sources: &Sources) -> Vec<Problem> {
         }
     }
     if let Some(section) = &config.guides
+        && !section.folder.as_ref().is_some_and(|folder| is_of_another(folder, Access::READ_OK))
         && let Err(error) = Guides::new(&[], section, Arc::new(|_: &EffectiveTools| Vec::new()))
     {
         tell(&["guides", "folder"], format!("cannot be read: {error}"));
@@ -66,6 +76,11 @@ pub fn unusable(config: &Config, sources: &Sources) -> Vec<Problem> {
         }
     }
     Config::problems_at(sources, found)
+}
+
+/// Whether a file is kept from this user, who can then not tell whether the daemon's user can use it.
+fn is_of_another(file: &Path, access: Access) -> bool {
+    rustix::fs::access(file, access) == Err(Errno::ACCESS)
 }
 
 #[cfg(test)]
