@@ -148,7 +148,9 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallComm
         }
         Err(error) if is_json => {
             let text = json!({"error": error.to_string()});
-            ignore_broken_pipe(writeln!(io::stdout(), "{text:#}"))?;
+            if let Err(unwritten) = ignore_broken_pipe(writeln!(io::stdout(), "{text:#}")) {
+                told(format!("{error}; and this cannot be written: {unwritten}"));
+            }
             Ok(ExitCode::from(error.exit_code()))
         }
         Err(error) => Err(error),
