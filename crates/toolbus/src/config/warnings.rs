@@ -23,11 +23,12 @@ const LOOKALIKE: &str = "TOOLBUS_";
 
 /// Variables that start so and have a use of their own: in commands for operators, in the entry that `connect` writes for
 /// MCP clients, in the build and in the tests.
-const KNOWN: [&str; 7] = [
+const KNOWN: [&str; 8] = [
     "TOOLBUS_ADMIN_TOKEN",
     "TOOLBUS_BIN",
     "TOOLBUS_CACHE",
     "TOOLBUS_COMMIT",
+    "TOOLBUS_OPT_LEVEL",
     "TOOLBUS_PYTHON",
     "TOOLBUS_TEST_RUN",
     "TOOLBUS_TOKEN",

@@ -140,6 +140,16 @@ fn a_variable_that_only_looks_like_a_key_is_warned_of() {
 }
 
 #[test]
+fn a_variable_that_cargo_gives_to_a_program_which_it_runs_is_not_warned_of() {
+    let script = include_str!("../../../build.rs");
+    let names: Vec<&str> =
+        script.split("rustc-env=").skip(1).filter_map(|rest| rest.split_once('=').map(|(name, _)| name)).collect();
+    assert!(names.contains(&"TOOLBUS_COMMIT"), "{names:?}");
+    let environment: Vec<(&str, &str)> = names.into_iter().map(|name| (name, "x")).collect();
+    assert_eq!(load(&[], &environment, &[]).unwrap().warnings, [""; 0]);
+}
+
+#[test]
 fn the_override_that_is_shown_as_an_example_can_be_given() {
     let config = load(&[], &[], &[("invoke.drain_timeout", "10s")]).unwrap().config;
     assert_eq!(config.invoke.drain_timeout.get(), Duration::from_secs(10));
