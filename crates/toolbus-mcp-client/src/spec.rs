@@ -128,6 +128,25 @@ pub struct ServerSpec {
     pub summary: Option<Arc<str>>,
 }
 
+#[cfg(test)]
+impl ServerSpec {
+    /// A server of the configuration that has a name and a transport, and nothing else set.
+    pub(crate) fn of_tests(name: &str, transport: TransportSpec) -> Self {
+        Self {
+            name: ServerName::parse(name).unwrap(),
+            transport,
+            tools: ToolFilter::default(),
+            naming: Naming::default(),
+            validation: Validation::Enforce,
+            tool_timeout: None,
+            is_lazy: false,
+            is_disabled: false,
+            origin: ServerOrigin::Configuration,
+            summary: None,
+        }
+    }
+}
+
 impl PartialEq for ServerSpec {
     fn eq(&self, other: &Self) -> bool {
         self.runs_like(other) && self.summary == other.summary

@@ -185,13 +185,10 @@ mod tests {
     use serde_json::{Map, Value};
     use tokio_util::sync::CancellationToken;
     use toolbus_core::caller::Caller;
-    use toolbus_core::tool::{Naming, Validation};
     use toolbus_testing::patience::eventually;
 
     use super::*;
-    use crate::spec::{
-        Credentials, HttpKind, HttpSpec, ServerName, ServerOrigin, StdioSpec, ToolFilter, TransportSpec,
-    };
+    use crate::spec::{Credentials, HttpKind, HttpSpec, StdioSpec, ToolFilter, TransportSpec};
 
     /// Answers by session, and knows three tools, one of them with a schema that cannot be used.
     const GOOD: &str = r#"
@@ -229,16 +226,8 @@ sys.stdin = First()
 
     fn spec(transport: TransportSpec) -> ServerSpec {
         ServerSpec {
-            name: ServerName::parse("sums").unwrap(),
-            transport,
             tools: ToolFilter::new(Vec::new(), vec!["secret".to_owned()]),
-            naming: Naming::default(),
-            validation: Validation::Enforce,
-            tool_timeout: None,
-            is_lazy: false,
-            is_disabled: false,
-            summary: None,
-            origin: ServerOrigin::Configuration,
+            ..ServerSpec::of_tests("sums", transport)
         }
     }
 
@@ -340,16 +329,11 @@ for line in sys.stdin:
         let args = vec!["-c".to_owned(), script.to_owned()];
         let (command, env) = ("python3".to_owned(), BTreeMap::new());
         ServerSpec {
-            name: ServerName::parse("echo").unwrap(),
-            transport: TransportSpec::Stdio(StdioSpec { command, args, env, cwd: None, roots: Vec::new() }),
             tools: ToolFilter::new(Vec::new(), Vec::new()),
-            naming: Naming::default(),
-            validation: Validation::Enforce,
-            tool_timeout: None,
-            is_lazy: false,
-            is_disabled: false,
-            summary: None,
-            origin: ServerOrigin::Configuration,
+            ..ServerSpec::of_tests(
+                "echo",
+                TransportSpec::Stdio(StdioSpec { command, args, env, cwd: None, roots: Vec::new() }),
+            )
         }
     }
 

@@ -58,8 +58,8 @@ async fn a_caller_whom_somebody_else_has_found_out_is_verified() {
     let caller = call(&world, "echo", "s").caller;
     assert!(caller.verified);
     assert_eq!((&*caller.owner, caller.session.as_deref()), ("ana", Some("s")));
-    let nobody = world.dispatcher.policy().vouched(None, "s".into());
-    assert!(!nobody.verified && nobody.agent.is_none());
+    let without_agent = world.dispatcher.policy().vouched(None, "s".into());
+    assert!(!without_agent.verified && without_agent.agent.is_none());
 }
 
 #[tokio::test(start_paused = true)]

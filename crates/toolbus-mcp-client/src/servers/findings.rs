@@ -107,12 +107,11 @@ fn of_server(about: &ServerInfo, scanner: &Scanner) -> Arc<[Suspicion]> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use toolbus_core::tool::{Naming, Validation};
     use toolbus_testing::log::LogCapture;
     use toolbus_trust::text::Removed;
 
     use super::*;
-    use crate::spec::{ServerName, ServerOrigin, ServerSpec, StdioSpec, ToolFilter, TransportSpec};
+    use crate::spec::{ServerSpec, StdioSpec, TransportSpec};
     use crate::status::PhaseName;
 
     fn suspect(name: &str, excerpt: &str) -> SuspectTexts {
@@ -167,18 +166,7 @@ mod tests {
         assert_eq!(lines.lines().filter(|line| line.contains("tools=980")).count(), 2, "{lines}");
         let command =
             StdioSpec { command: "x".to_owned(), args: vec![], env: BTreeMap::new(), cwd: None, roots: vec![] };
-        let spec = ServerSpec {
-            name: ServerName::parse("files").unwrap(),
-            transport: TransportSpec::Stdio(command),
-            tools: ToolFilter::default(),
-            naming: Naming::default(),
-            validation: Validation::Enforce,
-            tool_timeout: None,
-            is_lazy: false,
-            is_disabled: false,
-            summary: None,
-            origin: ServerOrigin::Configuration,
-        };
+        let spec = ServerSpec::of_tests("files", TransportSpec::Stdio(command));
         let mut status = ServerStatus::untried(&spec, PhaseName::Ready);
         many.tell(&mut status);
         assert_eq!((status.suspect.len(), status.suspect_total), (MAX_TOLD, 1_000));

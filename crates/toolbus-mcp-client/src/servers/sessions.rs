@@ -225,24 +225,11 @@ mod tests {
 
     use proptest::prelude::*;
     use toolbus_core::caller::AgentName;
-    use toolbus_core::tool::{Naming, Validation};
 
     use super::*;
-    use crate::spec::{ServerName, ServerOrigin, ToolFilter};
 
     fn spec(program: StdioSpec) -> ServerSpec {
-        ServerSpec {
-            name: ServerName::parse("files").unwrap(),
-            transport: TransportSpec::Stdio(program),
-            tools: ToolFilter::default(),
-            naming: Naming::default(),
-            validation: Validation::Enforce,
-            tool_timeout: None,
-            is_lazy: false,
-            is_disabled: false,
-            summary: None,
-            origin: ServerOrigin::Configuration,
-        }
+        ServerSpec::of_tests("files", TransportSpec::Stdio(program))
     }
 
     #[test]

@@ -11,11 +11,10 @@ mod starting;
 mod vetting;
 
 use toolbus_core::events::Discard;
-use toolbus_core::tool::{Naming, Validation};
 use toolbus_testing::patience::eventually;
 
 use super::*;
-use crate::spec::{StdioSpec, ToolFilter, TransportSpec};
+use crate::spec::{StdioSpec, TransportSpec};
 
 /// A server whose program is not there, so that it is tried again and again.
 fn spec(name: &str, origin: ServerOrigin) -> ServerSpec {
@@ -26,18 +25,7 @@ fn spec(name: &str, origin: ServerOrigin) -> ServerSpec {
         cwd: None,
         roots: Vec::new(),
     };
-    ServerSpec {
-        name: ServerName::parse(name).unwrap(),
-        transport: TransportSpec::Stdio(program),
-        tools: ToolFilter::default(),
-        naming: Naming::default(),
-        validation: Validation::Enforce,
-        tool_timeout: None,
-        is_lazy: false,
-        is_disabled: false,
-        summary: None,
-        origin,
-    }
+    ServerSpec { origin, ..ServerSpec::of_tests(name, TransportSpec::Stdio(program)) }
 }
 
 #[tokio::test]

@@ -97,7 +97,7 @@ mod tests {
         fs::write(path("guides/a.md"), b"\xff\xfe").unwrap();
         fs::write(path("text.db"), "no database".repeat(20)).unwrap();
         fs::write(path("pins.json"), "{").unwrap();
-        let told = |text: &str| {
+        let problems_of = |text: &str| {
             let here = folder.path().display().to_string();
             fs::write(path("a.toml"), text.replace("HERE", &here)).unwrap();
             let sources = Sources { files: vec![path("a.toml")], ..Sources::default() };
@@ -105,22 +105,22 @@ mod tests {
             let problems = unusable(&config, &sources);
             problems.iter().map(|problem| format!("{problem}\n").replace(&here, "HERE")).collect::<String>()
         };
-        insta::assert_snapshot!(told("store.url = 'sqlite:HERE/none/x.db'\naudit.file = 'HERE/none/x.log'\na2a.agents_file = 'HERE/none'\npins.file = 'HERE/pins.json'\nguides.folder = 'HERE/guides'\n[script]\npython = 'python-of-nobody'\n[script.languages.bash]\ncommand = ['no-such-bash']"), @"
+        insta::assert_snapshot!(problems_of("store.url = 'sqlite:HERE/none/x.db'\naudit.file = 'HERE/none/x.log'\na2a.agents_file = 'HERE/none'\npins.file = 'HERE/pins.json'\nguides.folder = 'HERE/guides'\n[script]\npython = 'missing-python'\n[script.languages.bash]\ncommand = ['missing-bash']"), @"
         HERE/a.toml:1:13: `store.url`: the file `HERE/none/x.db` cannot be used: its folder does not exist; create it, for the daemon's user alone
         HERE/a.toml:2:14: `audit.file`: the file `HERE/none/x.log` cannot be used: its folder does not exist; create it, for the daemon's user alone
         HERE/a.toml:3:19: `a2a.agents_file`: `HERE/none` cannot be read: No such file or directory (os error 2)
         HERE/a.toml:4:13: `pins.file`: the pin file `HERE/pins.json` is broken: EOF while parsing an object at line 1 column 1; put back a copy of it, or, to pin everything as it is now, move it away
         HERE/a.toml:5:17: `guides.folder`: cannot be read: `HERE/guides/a.md`: stream did not contain valid UTF-8
-        HERE/a.toml:7:10: `script.python`: program 'python-of-nobody' was not found; give its full path, or check PATH
-        HERE/a.toml:9:11: `script.languages.bash.command`: program 'no-such-bash' was not found; give its full path, or check PATH
+        HERE/a.toml:7:10: `script.python`: program 'missing-python' was not found; give its full path, or check PATH
+        HERE/a.toml:9:11: `script.languages.bash.command`: program 'missing-bash' was not found; give its full path, or check PATH
         ");
-        insta::assert_snapshot!(told("store.url = 'sqlite:HERE/text.db'\npins.file = 'HERE/none/pins.json'\n[pins.sources]\nrest = true"), @"
+        insta::assert_snapshot!(problems_of("store.url = 'sqlite:HERE/text.db'\npins.file = 'HERE/none/pins.json'\n[pins.sources]\nrest = true"), @"
         HERE/a.toml:1:13: `store.url`: the file `HERE/text.db` cannot be used: it is not a database of SQLite; name another file
         HERE/a.toml:2:13: `pins.file`: the pin file `HERE/none/pins.json` cannot be written: its folder does not exist; create it, or set pins.file
         ");
         let usable = "store.url = 'sqlite:HERE/new.db'\naudit.file = 'HERE/new.log'\npins.file = 'HERE/new.json'\n\
                       pins.sources.rest = true";
-        assert_eq!(told(usable), "");
+        assert_eq!(problems_of(usable), "");
         let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
         names.sort();

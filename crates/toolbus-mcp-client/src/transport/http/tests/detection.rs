@@ -10,13 +10,12 @@ use rmcp::transport::Transport as _;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::events::{Discard, McpClientEvents};
-use toolbus_core::tool::{Naming, Validation};
 use tracing::Span;
 
 use super::server::{Asked, Server, json_of, orderly, result_of, said, silent_after, status};
 use super::{begin, call, endpoint, opener, received};
 use crate::process::Launcher;
-use crate::spec::{HttpKind, ServerName, ServerOrigin, ServerSpec, ToolFilter, TransportSpec};
+use crate::spec::{HttpKind, ServerSpec, TransportSpec};
 use crate::supervise::connect::Connector;
 use crate::transport::http::{HttpOpenError, HttpTransport};
 
@@ -115,18 +114,7 @@ async fn what_was_found_out_is_forgotten_when_no_connection_comes_of_it() {
         false => orderly(asked),
     })
     .await;
-    let spec = ServerSpec {
-        name: ServerName::parse("remote").unwrap(),
-        transport: TransportSpec::Http(endpoint(&server.url, HttpKind::Detect)),
-        tools: ToolFilter::default(),
-        naming: Naming::default(),
-        validation: Validation::Enforce,
-        tool_timeout: None,
-        is_lazy: false,
-        is_disabled: false,
-        summary: None,
-        origin: ServerOrigin::Configuration,
-    };
+    let spec = ServerSpec::of_tests("remote", TransportSpec::Http(endpoint(&server.url, HttpKind::Detect)));
     let observer: Arc<dyn McpClientEvents> = Arc::new(Discard);
     let connector = Connector::new(&spec, None, &Launcher::of_tests(Duration::ZERO), &observer);
     let (given_up, span) = (CancellationToken::new(), Span::none());
