@@ -36,7 +36,7 @@ use reply::{message, refusal};
 
 /// Longest body of a small request, in bytes.
 pub const MAX_CONTROL_BODY: usize = 64 * 1024;
-/// How long the confirm of an answer is waited for before other large ones may be made.
+/// Longest wait for the confirm of an answer.
 const REPLY_TIME: Duration = Duration::from_secs(5);
 
 /// What a pong tells of the daemon.

@@ -182,7 +182,7 @@ impl Connection {
         output
     }
 
-    /// Pings the server. Any response counts, also an error, and over HTTP a status other than 401, 403 and 404.
+    /// Pings the server. Any response counts, also an error.
     ///
     /// # Errors
     ///
