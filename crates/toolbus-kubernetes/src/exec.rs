@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{AttachParams, AttachedProcess};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use toolbus_sandbox::Watcher;
 
@@ -19,8 +20,9 @@ use crate::pod::{CONTAINER, SUPERVISOR, WORK};
 use crate::state::PodEnd;
 use crate::watch::{Objects, request};
 
-/// Takes the supervisor from its input: in the command it would be a part of the address.
-const LOADER: &str = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))";
+/// Says that it is ready, and takes the supervisor from its input: in the command it would be a part of the address.
+const LOADER: &str =
+    "import os, sys; os.write(1, b'r\\n'); exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))";
 /// Bytes that are sent or read at a time.
 const PART: usize = 16 * 1024;
 /// Time in which the end of a program is known after the end of its output.
@@ -63,9 +65,10 @@ impl ScriptExec {
         Ok(Self { input: Box::new(input), stdout, stderr, status, ended: None, _process: process })
     }
 
-    /// Sends the job, and reads what comes of it to its end, or as far as it is wanted.
+    /// Sends the job when the program is ready, and reads what comes of it to its end, or as far as it is wanted.
     pub(crate) async fn run(&mut self, job: &str, log: &mut LogReader, watcher: Option<&Watcher>) {
         let Self { input, stdout, stderr, status, ended, .. } = self;
+        let ready = Notify::new();
         let reading = async {
             let (mut output, mut other) = (vec![0; PART], vec![0; PART]);
             let (mut has_output, mut has_other) = (true, true);
@@ -75,7 +78,11 @@ impl ScriptExec {
                     read = stdout.read(&mut output), if has_output => {
                         let new = output.get(..read.unwrap_or_default()).unwrap_or_default();
                         has_output = !new.is_empty();
-                        log.take(new, watcher)
+                        let is_wanted = log.take(new, watcher);
+                        if log.is_ready() {
+                            ready.notify_one();
+                        }
+                        is_wanted
                     }
                     read = stderr.read(&mut other), if has_other => {
                         let new = other.get(..read.unwrap_or_default()).unwrap_or_default();
@@ -94,6 +101,8 @@ impl ScriptExec {
             }
         };
         let sending = async {
+            // What is sent to a program that has ended may end the connection before its status has come.
+            ready.notified().await;
             // What cannot be sent shows in what is read.
             let _ = send(input, job).await;
             pending::<Infallible>().await

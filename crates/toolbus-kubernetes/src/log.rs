@@ -38,6 +38,7 @@ pub(crate) struct LogReader {
     /// Bytes of files that may still come.
     files_left: u64,
     left_out: u64,
+    is_ready: bool,
     has_begun: bool,
     is_too_much: bool,
     end: Option<ScriptEnd>,
@@ -74,6 +75,7 @@ impl LogReader {
             files: Vec::new(),
             files_left: limits.artifacts,
             left_out: 0,
+            is_ready: false,
             has_begun: false,
             is_too_much: false,
             end: None,
@@ -116,6 +118,11 @@ impl LogReader {
         !self.is_too_much
     }
 
+    /// Whether a program of a sandbox waits for its job.
+    pub(crate) const fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+
     /// Whether the supervisor has begun.
     pub(crate) const fn has_begun(&self) -> bool {
         self.has_begun
@@ -145,6 +152,7 @@ impl LogReader {
         let (kind, data) = text.split_once(' ').unwrap_or((text, ""));
         let data = STANDARD.decode(data).ok()?;
         match kind {
+            "r" => self.is_ready = true,
             "b" => self.has_begun = true,
             "o" => {
                 let is_new = self.stdout.add(&data, self.limits.output);

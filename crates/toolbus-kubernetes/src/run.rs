@@ -160,7 +160,10 @@ impl PodRun<'_> {
                 Ok(Ok(None)) => return Err(lost()),
                 _ => {
                     let end = process.end().await.ok_or_else(|| {
-                        RunFailure::Unavailable("the connection to the sandbox of the script was lost".to_owned())
+                        let text = "the connection to the sandbox of the script was lost".to_owned();
+                        // It is given its job when it is ready.
+                        let has_job = self.log.is_ready();
+                        if has_job { RunFailure::Unavailable(text) } else { RunFailure::NotStarted(text) }
                     })?;
                     self.is_log_whole = !end.is_of_node;
                     Some(end)

@@ -187,6 +187,23 @@ async fn a_connection_that_is_lost_ends_the_script_and_its_claim() {
 }
 
 #[tokio::test]
+async fn a_connection_that_is_lost_before_the_supervisor_is_ready_begins_no_script() {
+    let fixture = Fixture::with_pool(Node::Runs).await;
+    for (after, has_job) in [(0, false), ("r\n".len(), true)] {
+        fixture.server.cut_execs(&[after]);
+        let failure = fixture.failure().await;
+        assert!(
+            matches!(
+                (&failure, has_job),
+                (RunFailure::NotStarted(told), false) | (RunFailure::Unavailable(told), true) if told.contains("was lost")
+            ),
+            "after {after} bytes: {failure:?}"
+        );
+        fixture.server.is_empty().await;
+    }
+}
+
+#[tokio::test]
 async fn a_script_that_exceeds_a_limit_is_stopped_in_a_sandbox_too() {
     let fixture = Fixture::with_pool(Node::Runs).await;
     // Past the supervisor, to the streams of the connection.
