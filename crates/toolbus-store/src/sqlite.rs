@@ -286,6 +286,16 @@ impl From<rusqlite::Error> for OpenError {
     }
 }
 
+/// Whole milliseconds of a time, as columns have them.
+pub(crate) fn milliseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A number, as columns have it.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 /// Opens the file, creates it if it is missing, and migrates its tables.
 pub(crate) fn open(path: &Path, schema: &Schema) -> Result<Connection, OpenError> {
     // A name such as `:memory:` has a meaning of its own for SQLite; a path does not.

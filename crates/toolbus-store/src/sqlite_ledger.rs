@@ -20,7 +20,7 @@ use toolbus_core::ledger::{
 };
 use toolbus_core::store::StoreError;
 
-use crate::sqlite::{OpenError, STORE};
+use crate::sqlite::{OpenError, STORE, milliseconds, signed};
 use crate::sqlite_threads::{self, SqliteThreads};
 
 /// Time after which a lapsed lease is removed, in milliseconds.
@@ -367,14 +367,6 @@ fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
 /// Milliseconds since 1970.
 fn now(clock: Clock) -> i64 {
     milliseconds(clock.since_epoch())
-}
-
-fn milliseconds(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use toolbus_core::working_memory::{
 };
 
 use crate::entry_index::{EntryChanges, EntryIndexes, MemoryMark};
-use crate::sqlite::{OpenError, Schema};
+use crate::sqlite::{OpenError, Schema, milliseconds, signed};
 use crate::sqlite_threads::{SqliteThreads, Writer};
 
 /// What the name of the file adds to that of the store's file.
@@ -365,14 +365,6 @@ fn key_of(text: &str) -> rusqlite::Result<EntryKey> {
 
 fn unreadable(column: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error))
-}
-
-fn milliseconds(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use opentelemetry_sdk::trace::Sampler;
+use toolbus_core::milliseconds;
 
 use crate::settings::{Protocol, TelemetrySettings};
 
@@ -168,8 +169,7 @@ impl<'a> Environment<'a> {
     }
 
     fn timeout(&self, signal: Signal) -> Result<Duration, EnvironmentError> {
-        let milliseconds = u64::try_from(TIMEOUT.as_millis()).unwrap_or(u64::MAX);
-        let common = self.number("OTEL_EXPORTER_OTLP_TIMEOUT", 1..=600_000, milliseconds)?;
+        let common = self.number("OTEL_EXPORTER_OTLP_TIMEOUT", 1..=600_000, milliseconds(TIMEOUT))?;
         let own = format!("OTEL_EXPORTER_OTLP_{}_TIMEOUT", signal.name());
         Ok(Duration::from_millis(self.number(&own, 1..=600_000, common)?))
     }

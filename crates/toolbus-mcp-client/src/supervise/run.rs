@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{sleep, sleep_until, timeout_at};
-use toolbus_core::lifecycle;
+use toolbus_core::{lifecycle, milliseconds};
 use toolbus_protocol::Random;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, info_span};
@@ -108,7 +108,7 @@ enum Next {
 async fn failed(server: &SupervisedServer, error: ConnectError, failures: u32, was_ready: bool) -> Next {
     let Timeouts { parked, random, .. } = server.timeouts;
     let wait = after(failures, server.connector.is_process(), parked, random);
-    let (name, retry_ms) = (&**server.name.as_str(), u64::try_from(wait.time.as_millis()).unwrap_or(u64::MAX));
+    let (name, retry_ms) = (&**server.name.as_str(), milliseconds(wait.time));
     if was_ready {
         server.restarts.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(server = name, error = error.text, retry_ms, "an MCP server ended");

@@ -17,6 +17,7 @@ use toolbus_core::ledger::{
     Begin, Begun, ENTRY_BYTES, EntryState, Fingerprint, Finished, Ledger, LedgerEntry, LedgerLimits, LedgerUsage,
     RequestKey, RunToken,
 };
+use toolbus_core::milliseconds;
 use toolbus_core::store::StoreError;
 
 use super::Redis;
@@ -275,10 +276,6 @@ impl fmt::Debug for RedisLedger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisLedger").field("limits", &self.limits).finish_non_exhaustive()
     }
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn sized<const N: usize>(bytes: Vec<u8>) -> Result<[u8; N], StoreError> {

@@ -13,12 +13,12 @@ use ::redis::{FromRedisValue, Script, ScriptInvocation};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use toolbus_core::Clock;
 use toolbus_core::store::StoreError;
 use toolbus_core::working_memory::{
     EntryInfo, EntryKey, KeyPrefix, MAX_TTL, MemoryEntry, MemoryError, MemoryLimits, MemoryOwner, NewEntry, SearchHit,
     SearchQuery, WorkingMemory,
 };
+use toolbus_core::{Clock, milliseconds};
 use toolbus_protocol::new_message_id;
 
 use super::Redis;
@@ -376,8 +376,4 @@ fn unreadable(error: impl std::error::Error) -> MemoryError {
 /// A number for the name of the data.
 fn number_of(name: &str) -> u64 {
     name.bytes().fold(0, |number: u64, byte| number.wrapping_mul(31).wrapping_add(u64::from(byte)))
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

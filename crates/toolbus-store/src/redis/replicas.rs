@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use toolbus_core::milliseconds;
 use toolbus_core::store::StoreError;
 use toolbus_protocol::new_message_id;
 
@@ -53,7 +54,7 @@ impl Redis {
     pub async fn announce(&self, id: &str, about: &[u8], time: Duration) -> Result<Vec<Vec<u8>>, StoreError> {
         let mut script = self.scripts.announce.prepare_invoke();
         script.key(self.key("replica-times")).key(self.key("replicas"));
-        script.arg(id).arg(about).arg(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).arg(MAX_ANNOUNCEMENTS);
+        script.arg(id).arg(about).arg(milliseconds(time)).arg(MAX_ANNOUNCEMENTS);
         let found: Vec<Option<Vec<u8>>> = self.connection.run(&script).await?;
         Ok(found.into_iter().flatten().collect())
     }

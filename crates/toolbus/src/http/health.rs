@@ -3,16 +3,16 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use toolbus_core::Clock;
 use toolbus_core::breaker::{BreakerStatus, Breakers};
 use toolbus_core::bus::BusState;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::telemetry::Load;
+use toolbus_core::{Clock, milliseconds};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_scripts::runner::RunnerStatus;
 
@@ -245,7 +245,6 @@ pub struct OpenBreaker {
 impl From<BreakerStatus> for OpenBreaker {
     fn from(status: BreakerStatus) -> Self {
         let BreakerStatus { name, failures, open_for, next_trial, on_trial } = status;
-        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let (open_ms, next_trial_ms) = (milliseconds(open_for), milliseconds(next_trial));
         Self { name: name.to_string(), failures, open_ms, next_trial_ms, on_trial }
     }
