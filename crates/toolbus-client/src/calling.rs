@@ -116,7 +116,8 @@ impl Client {
         let before = losses.borrow().reconnects;
         let is_script = request.properties.message_type.as_deref() == Some(message_type::SCRIPT_INVOKE_REQUEST);
         let mut expected = self.expect_as(&request, Expectation { progress, from, answers: 1 });
-        let mut is_lost = self.sent(&request, until).await?;
+        let is_unconfirmed = self.sent(&request, until).await?;
+        let mut is_lost = is_unconfirmed;
         if is_lost {
             until = until.min(self.clock.now() + LOSS_TIME);
         }
@@ -137,7 +138,10 @@ impl Client {
         }
         self.tell_cancelled(sender, id).await;
         if is_lost {
-            let text = "The connection to the broker was lost, and no answer has come since.";
+            let text = match is_unconfirmed {
+                true => "The broker did not confirm the request, and no answer has come since.",
+                false => "The connection to the broker was lost, and no answer has come since.",
+            };
             return Err(failed(Cause::ConnectionLost, text, effect));
         }
         Ok(None)
@@ -168,7 +172,9 @@ impl Client {
         let patience = until.saturating_duration_since(self.clock.now()).min(PUBLISH_TIME);
         match tokio::time::timeout(patience, self.publish(request)).await {
             Ok(Ok(())) => Ok(false),
-            Ok(Err(ClientError::Publish(PublishError::Unavailable(_)))) | Err(_) => Ok(true),
+            Ok(Err(ClientError::Publish(PublishError::Unavailable(_) | PublishError::Rejected(_)))) | Err(_) => {
+                Ok(true)
+            }
             Ok(Err(error @ ClientError::Publish(PublishError::Refused(_)))) => Err(not_sent(&error, false)),
             Ok(Err(error)) => Err(not_sent(&error, true)),
         }

@@ -181,8 +181,9 @@ pub enum PublishError {
     /// The broker does not permit this address, or it cannot be written at all. Repeating is of no use.
     #[error("address refused: {0}")]
     Refused(String),
-    /// The broker is there, and does not take this message: a queue for it is full, or down. Other messages are taken.
-    /// Repeating helps once that has changed, and not otherwise.
+    /// A queue for this message is full, or down. Other queues for it may have taken it, and other messages are taken.
+    /// Repeating helps once that has changed, and not otherwise. See
+    /// [overflow behaviour](https://www.rabbitmq.com/docs/maxlength#overflow-behaviour).
     #[error("message rejected: {0}")]
     Rejected(String),
     /// The connection or channel went away. Repeating helps once it is back.
@@ -194,11 +195,10 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    /// Whether the broker has said that it did not take the message: it is in no queue that it should be in. After any other
-    /// error, it may be.
+    /// Whether the message is in no queue. After any other error, it may be in one.
     #[must_use]
     pub const fn is_certain(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Rejected(_))
+        matches!(self, Self::Refused(_))
     }
 }
 

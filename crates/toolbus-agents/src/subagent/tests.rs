@@ -269,7 +269,11 @@ async fn calls_at_once_in_several_replicas_exceed_no_limit_of_tasks_or_entries()
 
 #[tokio::test(start_paused = true)]
 async fn a_task_whose_offer_is_not_confirmed_has_an_unknown_outcome_and_its_result_counts() {
-    for doubt in [Doubt::NoConfirm, Doubt::Arrived(PublishError::Unavailable("lost".to_owned()))] {
+    for doubt in [
+        Doubt::NoConfirm,
+        Doubt::Arrived(PublishError::Unavailable("lost".to_owned())),
+        Doubt::Arrived(PublishError::Rejected("another queue for it is full".to_owned())),
+    ] {
         let fixture = Fixture::new();
         let mut offers = fixture.queue("subagent.task.thinkers");
         fixture.doubtful.say(doubt);
@@ -291,7 +295,7 @@ async fn a_task_whose_offer_is_not_confirmed_has_an_unknown_outcome_and_its_resu
     }
     let fixture = Fixture::new();
     let _offers = fixture.queue("subagent.task.thinkers");
-    fixture.doubtful.say(Doubt::Dropped(PublishError::Rejected("full".to_owned())));
+    fixture.doubtful.say(Doubt::Dropped(PublishError::Refused("no right".to_owned())));
     assert!(fixture.call("ana", "spawn_subagent", json!({"description": "x"})).await.unwrap().is_error);
     assert_eq!(fixture.text("ana", "list_subagents", json!({})).await, "No active subagents.", "it is forgotten");
 }

@@ -164,6 +164,19 @@ async fn an_answer_that_comes_after_a_lost_connection_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_one_of_several_queues_rejected_may_run_and_its_answer_counts() {
+    let mut fixture = Fixture::listed(&tools()).await;
+    fixture.reject();
+    let (call, _cancelled) = fixture.call("write");
+    let running = tokio::spawn(fixture.remote.call(call));
+    let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
+    fixture.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &result(&asked, "done")).await;
+    assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("done")));
+    let (call, _cancelled) = fixture.call("write");
+    insta::assert_snapshot!(told(&fixture.remote.call(call).await.unwrap_err()), @"ConnectionLost execution_failed false Some(Unknown): The broker did not confirm the request, and no answer has come since. Whether it had its effect is not known: find out before calling again.");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_cannot_be_sent_was_not_made() {
     let fixture = Fixture::without_a_daemon(Inbox::default());
     let (call, cancelled) = fixture.call("read");

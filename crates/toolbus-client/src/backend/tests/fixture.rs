@@ -1,8 +1,10 @@
 //! A bus on which the test is the daemon.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -20,10 +22,11 @@ use crate::{Inbox, Sender};
 const PATIENCE: Duration = Duration::from_secs(3_600);
 pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The embedded bus, which can lose its connection.
+/// The embedded bus, which can lose its connection, and can say that it rejected what it took.
 pub(super) struct Breakable {
     bus: Embedded,
     state: watch::Sender<BusState>,
+    rejects: AtomicBool,
 }
 
 impl Bus for Breakable {
@@ -36,7 +39,14 @@ impl Bus for Breakable {
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
         // The bus itself does not show logins.
         assert_eq!(message.properties.user_id.as_deref(), Some("svc-ana"), "the broker knows who asks");
-        self.bus.publish(message)
+        async move {
+            let published = self.bus.publish(message).await;
+            match self.rejects.load(Ordering::Relaxed) {
+                true => Err(PublishError::Rejected("another queue for it is full".to_owned())),
+                false => published,
+            }
+        }
+        .boxed()
     }
 
     fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
@@ -114,7 +124,7 @@ impl Fixture {
 
     fn on(embedded: Embedded, inbox: Inbox) -> Self {
         let state = watch::Sender::new(BusState { connected: true, ..BusState::default() });
-        let broken = Arc::new(Breakable { bus: embedded.connect(), state });
+        let broken = Arc::new(Breakable { bus: embedded.connect(), state, rejects: AtomicBool::new(false) });
         let sender = Sender {
             agent: Some(AgentName::parse("ana").unwrap()),
             login: Some("svc-ana".to_owned()),
@@ -212,6 +222,11 @@ impl Fixture {
             idempotency_key: None,
         };
         (call, cancelled)
+    }
+
+    /// Another queue than the daemon's rejects what is published.
+    pub(super) fn reject(&self) {
+        self.broken.rejects.store(true, Ordering::Relaxed);
     }
 
     /// The connection is lost, and back at once.
