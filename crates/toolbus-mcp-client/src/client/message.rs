@@ -133,8 +133,19 @@ fn salvaged_page(result: &RawValue) -> Option<Value> {
     Some(json!({ "tools": tools, "nextCursor": next_cursor }))
 }
 
-/// The same for a text that rmcp is going to read: such a page is returned without its metadata, which is not used, and
-/// an unreadable response without a result.
+/// The request that a message answers, if it answers one. The answer itself is not read.
+pub(crate) fn answered(text: &[u8]) -> Option<RequestId> {
+    #[derive(Deserialize)]
+    struct RawResponse {
+        id: RequestId,
+        method: Option<IgnoredAny>,
+    }
+    let RawResponse { id, method: None } = serde_json::from_slice(text).ok()? else { return None };
+    Some(id)
+}
+
+/// A text that rmcp is going to read: a page of tools that are not all readable is returned without its metadata, which
+/// is not used, and an unreadable response without a result.
 pub(crate) fn readable(text: String) -> String {
     if let Ok(ServerJsonRpcMessage::Response(mut response)) = read(text.as_bytes())
         && let ServerResult::CustomResult(CustomResult(result)) = &mut response.result

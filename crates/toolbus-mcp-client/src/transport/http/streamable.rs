@@ -201,7 +201,7 @@ impl McpHttpClient {
         let most = max_message(self.results());
         let answers = events(self.origin(), response, self.results().cloned()).filter_map(move |event| {
             let said = match event {
-                Ok(event) => Some(readable(event).unwrap_or_else(|| too_large(&id, &format!("{MAX_VALUES} values")))),
+                Ok(event) => readable(event, |_| Some(id.clone())),
                 Err(error) => {
                     tracing::debug!(%error, "an answer was cut short");
                     let is_too_large = error.kind == HttpErrorKind::TooLarge;
@@ -245,7 +245,8 @@ impl McpHttpClient {
             let events = events(&origin, response, None).filter_map(move |event| {
                 let event = event.inspect_err(|error| tracing::debug!(%error, "a stream of notifications ended"));
                 // It brings responses as well, where it continues the stream of a request.
-                std::future::ready(event.ok().and_then(readable).map(Ok))
+                let id = |data: &[u8]| if is_resumed { message::answered(data) } else { None };
+                std::future::ready(event.ok().and_then(|event| readable(event, id)).map(Ok))
             });
             return Ok(events.take_until(self.closed().clone().cancelled_owned()).boxed());
         }
@@ -265,11 +266,16 @@ impl McpHttpClient {
     }
 }
 
-/// An event with the message that rmcp reads in its place, if it is of use; none if it has too many values.
-fn readable(event: Sse) -> Option<Sse> {
+/// An event with the message that rmcp reads in its place, if it is of use. One with too many values is the failure of
+/// the request that it answers, if it answers one.
+fn readable(event: Sse, request: impl FnOnce(&[u8]) -> Option<RequestId>) -> Option<Sse> {
     let data = event.data.filter(|data| !message::is_long_notification(data.as_bytes()));
-    let is_small = data.as_ref().is_none_or(|data| has_few_values(data.as_bytes()));
-    is_small.then(|| Sse { data: data.map(message::readable), ..event })
+    match data {
+        Some(data) if !has_few_values(data.as_bytes()) => {
+            request(data.as_bytes()).map(|id| too_large(&id, &format!("{MAX_VALUES} values")))
+        }
+        data => Some(Sse { data: data.map(message::readable), ..event }),
+    }
 }
 
 fn correlated(error: ErrorData, id: RequestId, session: Option<String>) -> StreamableHttpPostResponse {

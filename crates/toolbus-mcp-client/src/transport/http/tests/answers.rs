@@ -117,6 +117,21 @@ async fn an_event_of_too_many_values_is_left_out_of_the_stream_of_notifications(
 }
 
 #[tokio::test]
+async fn an_answer_of_too_many_values_that_comes_by_a_resumed_stream_fails_the_call() {
+    let server = Server::start(|asked| match asked.header("last-event-id") {
+        Some(_) => events(format!("data: {}\n\n", json!({ "jsonrpc": "2.0", "id": 1, "result": crowded() }))),
+        None if asked.does("tools/call") => events("id: 1\nretry: 500\n\n"),
+        None => orderly(asked),
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    transport.send(call(1)).await.unwrap();
+    let answer = received(&mut transport).await;
+    assert_eq!(answer["id"], 1);
+    assert_eq!(answer["error"]["message"], "its server sent an event of more than 500000 values. Ask for less.");
+}
+
+#[tokio::test]
 async fn the_body_of_a_refusal_is_not_read_for_long() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
