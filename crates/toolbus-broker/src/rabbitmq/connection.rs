@@ -122,6 +122,8 @@ impl ConnectionSupervisor {
                     let connection = Arc::new(connection);
                     info!(role = %self.kind, broker = host, "connected to the broker");
                     self.state.opened(self.kind);
+                    // What the one before carried may have been noted after its loss.
+                    self.carried.store(false, Ordering::Relaxed);
                     self.connection.send_replace(Some(connection.clone()));
                     let lost = closing.run_until_cancelled(self.keep(&connection)).await;
                     self.connection.send_replace(None);
