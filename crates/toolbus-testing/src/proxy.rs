@@ -2,6 +2,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -24,6 +26,7 @@ enum Line {
 pub struct Proxy {
     address: SocketAddr,
     line: watch::Sender<Line>,
+    accepted: Arc<AtomicUsize>,
     _server: JoinSet<()>,
 }
 
@@ -38,14 +41,21 @@ impl Proxy {
         let address = listener.local_addr()?;
         let (line, watched) = watch::channel(Line::Open);
         let mut server = JoinSet::new();
-        server.spawn(serve(listener, target, watched));
-        Ok(Self { address, line, _server: server })
+        let accepted = Arc::<AtomicUsize>::default();
+        server.spawn(serve(listener, target, watched, Arc::clone(&accepted)));
+        Ok(Self { address, line, accepted, _server: server })
     }
 
     /// Where clients connect to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Connections that clients have opened so far, also while the line was cut.
+    #[must_use]
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
     }
 
     /// Breaks every connection, and refuses new ones.
@@ -69,12 +79,14 @@ impl Proxy {
     }
 }
 
-async fn serve(listener: TcpListener, target: SocketAddr, line: watch::Receiver<Line>) {
+async fn serve(listener: TcpListener, target: SocketAddr, line: watch::Receiver<Line>, count: Arc<AtomicUsize>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
-                if let Ok((client, _)) = accepted && *line.borrow() != Line::Cut {
+                let Ok((client, _)) = accepted else { continue };
+                count.fetch_add(1, Ordering::Relaxed);
+                if *line.borrow() != Line::Cut {
                     connections.spawn(connect(client, target, line.clone()));
                 }
             }

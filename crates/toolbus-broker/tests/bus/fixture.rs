@@ -9,8 +9,11 @@ use toolbus_broker::rabbitmq::{QueueType, RabbitMq, RabbitMqSettings, Tls};
 use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, Ownership, Routing, Subscription, Target};
 use toolbus_protocol::Properties;
+use toolbus_testing::log::LogCapture;
 use toolbus_testing::patience::PATIENCE;
 use toolbus_testing::rabbit::RabbitNode;
+use tracing::Level;
+use tracing::subscriber::DefaultGuard;
 
 /// How long nothing must happen before it counts as not happening.
 const QUIET: Duration = Duration::from_millis(300);
@@ -18,6 +21,13 @@ const QUIET: Duration = Duration::from_millis(300);
 /// The node that most tests share. Nothing that is done to it may disturb other tests.
 pub(crate) async fn node() -> &'static RabbitNode {
     RabbitNode::shared().await
+}
+
+/// Keeps the log of this test, whose tasks run on its thread.
+pub(crate) fn logged() -> (LogCapture, DefaultGuard) {
+    let log = LogCapture::default();
+    let subscriber = tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_ansi(false).with_writer(log.clone());
+    (log, tracing::subscriber::set_default(subscriber.finish()))
 }
 
 /// A name that no other test uses, in no other process either.

@@ -4,11 +4,9 @@ use toolbus_broker::rabbitmq::{RabbitMq, RabbitMqSettings};
 use toolbus_core::bus::{Bus, PublishError, Routing, Target};
 use toolbus_testing::log::LogCapture;
 use toolbus_testing::patience::eventually;
-use tracing::Level;
-use tracing::subscriber::DefaultGuard;
 
 use crate::fixture::{
-    consume, deliver, message, node, ready, settings, subscription, take, to_queue, to_topic, unique, until,
+    consume, deliver, logged, message, node, ready, settings, subscription, take, to_queue, to_topic, unique, until,
 };
 
 /// A user with these rights (configure, write, read), and where it connects to.
@@ -98,13 +96,6 @@ async fn wrong_credentials_are_tried_again_and_named_without_being_shown() {
     ready(&bus).await;
     assert_eq!(bus.state().borrow().last_error, None);
     bus.close().await;
-}
-
-/// Keeps the log of this test, whose tasks run on its thread.
-fn logged() -> (LogCapture, DefaultGuard) {
-    let log = LogCapture::default();
-    let subscriber = tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_ansi(false).with_writer(log.clone());
-    (log, tracing::subscriber::set_default(subscriber.finish()))
 }
 
 /// Waits until an attempt has failed this often without a warning, and counts the warnings.
