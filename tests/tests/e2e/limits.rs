@@ -42,9 +42,6 @@ kind = "rest"
 endpoints = ["read"]
 "#;
 
-/// How long before the next token a call comes too early even if the machine is busy and it arrives late.
-const MARGIN: Duration = Duration::from_secs(1);
-
 fn rules(backend: &Backend) -> String {
     let tools = ["work", "call", "other", "read"].map(|name| backend.tool(name, "/work?id={id}", ""));
     format!("{RULES}{}", tools.concat())
@@ -90,9 +87,9 @@ async fn a_burst_passes_and_the_next_is_told_when_to_come_again_exactly() {
     }
     "#);
 
-    // Whoever comes earlier is told so, and what is left of the time.
+    // Whoever comes earlier is told so, and what is left of the time. A call of a busy machine may arrive late.
     let mut ends = vec![answered + wait];
-    while answered.elapsed() + MARGIN < wait {
+    while answered.elapsed() < wait / 2 {
         let early = client.exchange(&by(&client, "ana", "work")).await;
         assert!(is_limited(&early), "{:?} of {wait:?}", answered.elapsed());
         ends.push(Instant::now() + Duration::from_millis(early.body()["retryAfterMs"].as_u64().unwrap()));

@@ -155,7 +155,8 @@ async fn a_thousand_calls_that_wait_for_another_daemon_hold_no_thread_and_little
     }
     eventually("all calls at the other daemon", async || (lab.count() > CALLS).then_some(())).await;
     let during = front.usage();
-    assert_eq!(during.threads, before.threads, "threads do not grow with calls");
+    // Threads for blocking work end when they have had none for 10 s.
+    assert!(during.threads <= before.threads + 2, "threads do not grow with calls: {before:?} {during:?}");
     assert!(during.descriptors <= before.descriptors + 4, "{before:?} {during:?}");
     let grown = during.memory.saturating_sub(before.memory);
     assert!(grown < CALLS as u64 * MAX_PER_CALL, "{grown} KiB more: {before:?} {during:?}");

@@ -44,7 +44,7 @@ async fn a_call_that_may_have_acted_fails_at_once_with_its_server_and_is_not_rep
     begin(&daemon, &client, "sqlite", &call).await;
     let (answer, time) = killed(&daemon, &client, "sqlite", &call).await;
     println!("sqlite: the call in flight failed {time:?} after its server was killed");
-    assert!(time < FAST, "{time:?}");
+    assert!(time < at_most(FAST), "{time:?}");
     let mut body = answer.body();
     body["toolCallId"] = json!("[the message's id]");
     insta::assert_json_snapshot!(body, @r#"
@@ -72,12 +72,12 @@ async fn a_read_only_call_outlives_its_server() {
     let daemon = work.daemon(&site, &work.servers(&["everything"]), "").await;
     ready(&daemon, "everything").await;
     let client = Client::connect(&site).await;
-    let call = at(&client, "everything", "trigger-long-running-operation", &json!({"duration": 1, "steps": 1}));
+    let call = at(&client, "everything", "trigger-long-running-operation", &json!({"duration": 4, "steps": 1}));
     begin(&daemon, &client, "everything", &call).await;
     let (answer, _) = killed(&daemon, &client, "everything", &call).await;
     assert_eq!(
         answer.content(),
-        "Long running operation completed. Duration: 1 seconds, Steps: 1.",
+        "Long running operation completed. Duration: 4 seconds, Steps: 1.",
         "{:?}",
         answer.body()
     );

@@ -14,7 +14,7 @@ async fn a_server_that_does_not_answer_is_not_called_for_a_while_and_comes_back_
     let hangs = small.path("hangs");
     let stuck = small.section_with("stuck", &["ask", "tell"], &[], &[("HANGS", hangs.to_str().unwrap())], "");
     let servers = format!("{stuck}{}", small.section("other", &["look"], ""));
-    let rules = "[breaker]\nfailures = 2\npause = \"1s\"\nmax_pause = \"1s\"\n[tools.limits.ask]\ntimeout = \"1s\"\n";
+    let rules = "[breaker]\nfailures = 2\npause = \"10s\"\nmax_pause = \"10s\"\n[tools.limits.ask]\ntimeout = \"1s\"\n";
     let daemon = Daemon::start(&site, &format!("{rules}{servers}")).await;
     known(&daemon, &["stuck", "other"]).await;
     let client = Client::connect(&site).await;

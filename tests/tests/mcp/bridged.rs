@@ -164,7 +164,8 @@ async fn of_several_bridges_with_a_server_of_one_name_the_first_by_name_counts_a
     let (of_beta, of_alpha) = (beta.asked(MANAGE, 0).await, alpha.asked(MANAGE, 0).await);
     // Whose answer is first does not matter.
     tokio::join!(beta.describe(&of_beta, &["forged"], None), alpha.describe(&of_alpha, &["read_note", "more"], None));
-    let set = front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
+    let both = |set: &Value| set["phase"] == "ready" && !set["rivals"].is_null();
+    let set = front.remote_set("the tools of the server", both).await;
     assert_eq!((&set["tools"], &set["rivals"]), (&json!(2), &json!(["mcp-bridge.Beta"])));
     assert_eq!(front.logged(SEVERAL).len(), 1);
     let status = front.operate(&["status"]).await.out;

@@ -136,7 +136,7 @@ ctypes.CDLL(None).syscall(60, 0)
 ";
     for outcome in both(brief(named("atk-leader", source), 1000)).await {
         assert_eq!(outcome.ending, Ending::Stopped(Stop::Time), "{outcome:?}");
-        assert!(outcome.elapsed < Duration::from_secs(6), "{outcome:?}");
+        assert!(outcome.elapsed < Duration::from_secs(60), "{outcome:?}");
     }
     ended("atk-leader").await;
 }

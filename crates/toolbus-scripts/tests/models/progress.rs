@@ -20,7 +20,7 @@ async fn lines_are_reported_as_they_are_printed_and_in_order() {
 import time
 for step in range(1, 4):
     print('step', step)
-    time.sleep(0.3)
+    time.sleep(1)
 ";
     for level in LEVELS {
         let (reports, answer) = watched(level, script).await;
@@ -38,7 +38,7 @@ progress = open(int(os.environ['TOOLBUS_PROGRESS_FD']), 'w', buffering=1)
 for done in range(1, 4):
     print(json.dumps({'progress': done, 'total': 3, 'message': f'part {done}'}), file=progress)
     print('a line')
-    time.sleep(0.3)
+    time.sleep(1)
 ";
     for level in LEVELS {
         let (reports, answer) = watched(level, script).await;

@@ -58,7 +58,7 @@ async fn files_progress_codes_and_limits_of_a_script_at_another_daemon_are_those
     assert_eq!(saved.code(), "", "{saved:?}");
     let script = "import os, time\n\
                   numbers = [int(line) for line in open('numbers.txt')]\n\
-                  for number in numbers:\n    print('number', number)\n    time.sleep(0.3)\n\
+                  for number in numbers:\n    print('number', number)\n    time.sleep(1)\n\
                   open(os.path.join(os.environ['TOOLBUS_OUTPUT'], 'sum.txt'), 'w').write(str(sum(numbers)))\n";
     let files = json!({"script": script, "input_keys": ["numbers.txt"], "output_keys": ["sum.txt"]});
     let request = run(&files).header("rb-rb-progress", "1");

