@@ -92,7 +92,7 @@ pub struct Converted {
 #[must_use]
 pub fn convert(html: &str, url: &Url, part: PagePart, limits: &HtmlLimits) -> Converted {
     let dom = Dom::parse(html, limits);
-    let choice = ArticleChoice::of(&dom, part);
+    let choice = ArticleChoice::of(&dom, part, limits);
     let base = base(&dom, url);
     let mut writer = MarkdownWriter::new(&dom, &choice, &base, limits);
     writer.write(choice.top());
@@ -102,14 +102,14 @@ pub fn convert(html: &str, url: &Url, part: PagePart, limits: &HtmlLimits) -> Co
     let needs_scripts = markdown.chars().filter(|c| !c.is_whitespace()).take(MIN_TEXT).count() < MIN_TEXT
         && has_scripts()
         && !choice.has_much_text();
-    Converted { title, markdown, needs_scripts, is_cut: dom.is_cut || is_short }
+    Converted { title, markdown, needs_scripts, is_cut: dom.is_cut || choice.is_short() || is_short }
 }
 
-/// What relative links are relative to.
+/// What relative links are relative to. A base that is too long to be part of an address is none: each link would copy it.
 fn base(dom: &Dom, url: &Url) -> Url {
     let base = dom.ids().find(|id| dom.name(*id) == "base" && !dom.attribute(*id, "href").is_empty());
     base.and_then(|id| url.join(dom.attribute(id, "href")).ok())
-        .filter(|base| matches!(base.scheme(), "http" | "https"))
+        .filter(|base| matches!(base.scheme(), "http" | "https") && base.as_str().len() <= link::MAX_URL)
         .unwrap_or_else(|| url.clone())
 }
 

@@ -1,7 +1,9 @@
 //! Which part of a page is its content, and what is left out of it.
 
-use super::PagePart;
+use toolbus_core::Clock;
+
 use super::dom::{Content, Dom, NodeId};
+use super::{HtmlLimits, PagePart};
 
 /// Elements that show nothing.
 const UNSEEN: [&str; 20] = [
@@ -55,6 +57,10 @@ const MARKED_SHARE: usize = 25;
 const LONG_TEXT: usize = 100;
 /// Text of a page, in bytes, from which it shows something without scripts.
 const MUCH_TEXT: usize = 1000;
+/// Bytes of a class in which words are looked for: many elements may look at that of one.
+const CLASS_START: usize = 1024;
+/// Nodes that are looked at between two looks at the clock.
+const NODES_PER_CHECK: usize = 4096;
 
 /// What is written of a page.
 pub(super) struct ArticleChoice {
@@ -62,13 +68,18 @@ pub(super) struct ArticleChoice {
     /// By node: whether it is left out, with all below.
     is_left_out: Vec<bool>,
     has_much_text: bool,
+    is_short: bool,
 }
 
 impl ArticleChoice {
-    pub(super) fn of(dom: &Dom, part: PagePart) -> Self {
-        let is_left_out =
-            dom.ids().map(|id| is_unseen(dom, id) || (part == PagePart::Article && is_frame(dom, id))).collect();
-        let mut choice = Self { top: NodeId::ROOT, is_left_out, has_much_text: false };
+    pub(super) fn of(dom: &Dom, part: PagePart, limits: &HtmlLimits) -> Self {
+        let mut is_late = false;
+        let leaves_out = |id: NodeId| {
+            is_late |= id.index().is_multiple_of(NODES_PER_CHECK) && Clock::SYSTEM.now() > limits.until;
+            is_late || is_unseen(dom, id) || (part == PagePart::Article && is_frame(dom, id))
+        };
+        let is_left_out = dom.ids().map(leaves_out).collect();
+        let mut choice = Self { top: NodeId::ROOT, is_left_out, has_much_text: false, is_short: is_late };
         let texts = choice.texts(dom);
         choice.has_much_text = texts.first().is_some_and(|text| text.all > MUCH_TEXT);
         if part == PagePart::Article {
@@ -89,6 +100,11 @@ impl ArticleChoice {
     /// Whether the page has so much text that scripts matter little.
     pub(super) const fn has_much_text(&self) -> bool {
         self.has_much_text
+    }
+
+    /// Whether the time was over before all of the page was looked at; the rest is left out.
+    pub(super) const fn is_short(&self) -> bool {
+        self.is_short
     }
 
     pub(super) fn leaves_out(&self, id: NodeId) -> bool {
@@ -293,13 +309,18 @@ fn is_frame(dom: &Dom, id: NodeId) -> bool {
     attributes.iter().any(|attribute| match &*attribute.name.local {
         "role" => FRAME_ROLES.iter().any(|role| attribute.value.eq_ignore_ascii_case(role)),
         "class" | "id" => {
-            let words = attribute.value.split(|c: char| !c.is_ascii_alphanumeric());
+            let words = class_start(&attribute.value).split(|c: char| !c.is_ascii_alphanumeric());
             words
                 .filter(|word| !word.is_empty())
                 .any(|word| FRAME_WORDS.iter().any(|frame| word.eq_ignore_ascii_case(frame)) && !is_heading(name))
         }
         _ => false,
     })
+}
+
+/// The part of a class in which words are looked for.
+pub(super) fn class_start(class: &str) -> &str {
+    class.get(..class.floor_char_boundary(CLASS_START)).unwrap_or(class)
 }
 
 fn is_heading(name: &str) -> bool {

@@ -1,6 +1,6 @@
 //! Blocks of code: their text and their language.
 
-use super::article::is_unseen;
+use super::article::{class_start, is_unseen};
 use super::dom::{Content, Dom, NodeId};
 
 /// Longest block of code, in bytes.
@@ -43,7 +43,7 @@ pub(super) fn language(dom: &Dom, id: NodeId) -> String {
     let inner = dom.children(id).find(|child| matches!(dom.content(*child), Content::Element(..)));
     let around = std::iter::successors(dom.parent(id), |id| dom.parent(*id)).take(2);
     let candidates = [Some(id), inner].into_iter().flatten().chain(around);
-    let classes = candidates.flat_map(|id| dom.attribute(id, "class").split_ascii_whitespace());
+    let classes = candidates.flat_map(|id| class_start(dom.attribute(id, "class")).split_ascii_whitespace());
     let languages = classes.filter_map(|class| {
         ["language-", "lang-", "highlight-source-", "highlight-", "brush:"].iter().find_map(|p| class.strip_prefix(p))
     });

@@ -13,6 +13,10 @@ use super::HtmlLimits;
 
 /// Bytes that are parsed between two looks at the limits.
 const PIECE: usize = 4096;
+/// Most bytes of attributes, with those that the parser copies from one element to others.
+const MAX_ATTRIBUTES: usize = 128 << 20;
+/// Nodes below one in which its text is looked for.
+const TEXT_NODES: usize = 4096;
 /// A node that there is not.
 const NONE: NodeId = NodeId(u32::MAX);
 
@@ -74,6 +78,7 @@ impl Dom {
             let builder = &parser.tokenizer.sink.sink;
             // The parser takes time in proportion to the depth for each tag, and may make nodes without end.
             is_cut = builder.deepest.get() > limits.depth
+                || builder.is_full()
                 || builder.nodes.borrow().len() > limits.nodes
                 || Clock::SYSTEM.now() > limits.until;
         }
@@ -167,10 +172,10 @@ impl Dom {
         }
     }
 
-    /// The text below a node, as the source has it.
+    /// The text below a node, as the source has it, of its first nodes: those without text may be the whole page.
     pub(super) fn text(&self, top: NodeId, limit: usize) -> String {
         let mut all = String::new();
-        for id in self.below(top, |_| false) {
+        for id in self.below(top, |_| false).take(TEXT_NODES) {
             match self.content(id) {
                 Content::Text(text) => all.push_str(text),
                 Content::Element(name, _) if &*name.local == "br" => all.push('\n'),
@@ -189,11 +194,13 @@ impl Dom {
 struct Builder {
     nodes: RefCell<Vec<DomNode>>,
     deepest: Cell<u32>,
+    /// Bytes of attributes, also of those that share them.
+    attributes: Cell<usize>,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        let builder = Self { nodes: RefCell::default(), deepest: Cell::default() };
+        let builder = Self { nodes: RefCell::default(), deepest: Cell::default(), attributes: Cell::default() };
         builder.add(Content::Other);
         builder
     }
@@ -206,6 +213,11 @@ impl Builder {
         let id = u32::try_from(nodes.len()).map_or(NONE, NodeId);
         nodes.push(DomNode { content, parent: NONE, first: NONE, last: NONE, before: NONE, after: NONE, depth: 0 });
         id
+    }
+
+    /// Whether the attributes are too many. A formatting element is copied into each paragraph after it.
+    fn is_full(&self) -> bool {
+        self.attributes.get() > MAX_ATTRIBUTES
     }
 
     fn change<T>(&self, id: NodeId, change: impl FnOnce(&mut DomNode) -> T) -> Option<T> {
@@ -272,6 +284,8 @@ impl Builder {
     fn insert(&self, child: NodeOrText<NodeId>, parent: NodeId, after: NodeId) {
         let id = match child {
             NodeOrText::AppendNode(id) => id,
+            // It may be that of an element whose attributes say that it is hidden.
+            NodeOrText::AppendText(_) if self.is_full() => return,
             NodeOrText::AppendText(text) => {
                 let before = if after == NONE {
                     self.get(parent, |node| node.last)
@@ -325,7 +339,13 @@ impl TreeSink for Builder {
         })
     }
 
-    fn create_element(&self, name: QualName, attributes: Vec<Attribute>, _: ElementFlags) -> NodeId {
+    fn create_element(&self, name: QualName, mut attributes: Vec<Attribute>, _: ElementFlags) -> NodeId {
+        let size = |attribute: &Attribute| attribute.value.len() + size_of::<Attribute>();
+        self.attributes.set(attributes.iter().map(size).fold(self.attributes.get(), usize::saturating_add));
+        // The piece that is parsed may make many more.
+        if self.is_full() {
+            attributes = Vec::new();
+        }
         self.add(Content::Element(name, attributes))
     }
 

@@ -4,7 +4,7 @@ use super::dom::{Content, NodeId};
 use super::markdown::MarkdownWriter;
 
 /// Longest URL that is written, in bytes.
-const MAX_URL: usize = 2048;
+pub(super) const MAX_URL: usize = 2048;
 /// What links to a heading from itself show.
 const ANCHOR_SIGNS: [&str; 5] = ["", "#", "¶", "§", "🔗"];
 

@@ -249,6 +249,9 @@ fn links_are_relative_to_the_base() {
     assert_eq!(markdown(html), "[x](https://other.example/b/c)");
     let hostile = "<base href='javascript:x'><a href='c'>x</a>";
     assert_eq!(markdown(hostile), "[x](https://site.example/docs/c)");
+    // Each link would copy it.
+    let long = format!("<base href='https://other.example/{}'><a href='/c'>x</a>", "b/".repeat(2000));
+    assert_eq!(markdown(&long), "[x](https://site.example/c)");
 }
 
 #[test]
@@ -268,6 +271,43 @@ fn pages_without_end_in_one_direction_are_cut_and_harm_nothing() {
     assert!(cut.is_cut && cut.markdown.len() < 2000);
     let late = HtmlLimits { until: Clock::SYSTEM.now(), ..HtmlLimits::generous() };
     assert!(convert(&"<p>word".repeat(100_000), &url, PagePart::Full, &late).is_cut);
+}
+
+#[test]
+fn a_page_is_looked_at_for_no_longer_than_its_time() {
+    let late = HtmlLimits { until: Clock::SYSTEM.now(), ..HtmlLimits::generous() };
+    let dom = Dom::parse("<p>word", &HtmlLimits::generous());
+    let choice = ArticleChoice::of(&dom, PagePart::Article, &late);
+    assert!(choice.is_short() && dom.ids().all(|id| choice.leaves_out(id)), "what was not looked at may be hidden");
+    assert!(!ArticleChoice::of(&dom, PagePart::Article, &HtmlLimits::generous()).is_short());
+}
+
+#[test]
+fn the_text_of_a_node_is_that_of_its_first_nodes() {
+    // Forms within each other may each have the whole page below, without a text.
+    let dom = Dom::parse(&format!("<form>near{}far", "<!>".repeat(5000)), &HtmlLimits::generous());
+    let form = dom.ids().find(|id| dom.name(*id) == "form").unwrap();
+    assert_eq!(dom.text(form, 100), "near");
+}
+
+#[test]
+fn the_language_of_code_is_looked_for_at_the_start_of_a_class() {
+    // All blocks of code below an element look at its class.
+    let code = |class: &str| markdown(&format!("<div class='{class} lang-rust'><pre>x</pre></div>"));
+    assert_eq!(code(&"a ".repeat(100)), "```rust\nx\n```");
+    assert_eq!(code(&"a ".repeat(1000)), "```\nx\n```");
+}
+
+#[test]
+fn attributes_that_the_parser_copies_without_end_cut_the_page() {
+    let font = |title: usize| format!("<p><font title='{}'>x{}", "a".repeat(title), "<p>word".repeat(2000));
+    assert!(!converted(&font(10_000), PagePart::Full).is_cut);
+    let cut = converted(&font(100_000), PagePart::Full);
+    assert!(cut.is_cut && cut.markdown.matches("word").count() < 1500, "{}", cut.markdown.len());
+    // What is hidden stays so in the piece in which they become too many.
+    let hidden = format!("<p><font hidden title='{}'>x{}", "a".repeat(1 << 20), "<p>word".repeat(2000));
+    let cut = converted(&hidden, PagePart::Full);
+    assert!(cut.is_cut && cut.markdown.is_empty(), "{}", cut.markdown);
 }
 
 proptest! {
