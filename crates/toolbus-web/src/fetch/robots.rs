@@ -82,7 +82,9 @@ impl RobotsCache {
         let robots = match known {
             Some(robots) => robots,
             None => {
-                let robots = Arc::new(fetch(egress, url, lists).await?);
+                // Not remembered: it depends on the lists of this caller.
+                let Some(robots) = fetch(egress, url, lists).await? else { return Ok(true) };
+                let robots = Arc::new(robots);
                 let lifetime = if *robots == Robots::nothing() { FAILURE_LIFETIME } else { LIFETIME };
                 self.0.lock().put(site, now + lifetime, Arc::clone(&robots));
                 robots
@@ -92,25 +94,32 @@ impl RobotsCache {
     }
 }
 
-/// The rules of a site. One that has none allows all, one that fails allows nothing.
-async fn fetch(egress: &Egress, url: &Url, lists: &HostLists) -> Result<Robots, EgressError> {
-    let Ok(mut at) = url.join("/robots.txt") else { return Ok(Robots::default()) };
-    for _ in 0..=MAX_REDIRECTS {
-        let mut response = egress.get(&at, HeaderMap::new(), lists).await?;
+/// The rules of a site. One that has none allows all, one that fails allows nothing. `None` if they are where this caller
+/// may not go.
+async fn fetch(egress: &Egress, url: &Url, lists: &HostLists) -> Result<Option<Robots>, EgressError> {
+    let Ok(mut at) = url.join("/robots.txt") else { return Ok(Some(Robots::default())) };
+    for followed in 0..=MAX_REDIRECTS {
+        let mut response = match egress.get(&at, HeaderMap::new(), lists).await {
+            Ok(response) => response,
+            // The caller has asked for nothing of the host that this leads to, and would not know what is refused.
+            Err(EgressError::Refused(_)) if followed > 0 => return Ok(None),
+            Err(_) if followed > 0 => return Ok(Some(Robots::nothing())),
+            Err(error) => return Err(error),
+        };
         match next_hop(&response) {
             Some(Ok(next)) => at = next,
-            Some(Err(_)) => return Ok(Robots::default()),
+            Some(Err(_)) => break,
             None if response.status().is_success() => {
-                return Ok(match read_up_to(&mut response, MAX_SIZE).await {
+                return Ok(Some(match read_up_to(&mut response, MAX_SIZE).await {
                     Ok((bytes, _)) => Robots::parse(&String::from_utf8_lossy(&bytes)),
                     Err(_) => Robots::nothing(),
-                });
+                }));
             }
-            None if response.status().is_server_error() => return Ok(Robots::nothing()),
-            None => return Ok(Robots::default()),
+            None if response.status().is_server_error() => return Ok(Some(Robots::nothing())),
+            None => break,
         }
     }
-    Ok(Robots::default())
+    Ok(Some(Robots::default()))
 }
 
 /// The rules for this daemon: patterns of paths, and whether they are allowed.

@@ -219,6 +219,27 @@ async fn robots_decide_where_they_are_asked() {
 }
 
 #[tokio::test]
+async fn robots_that_redirect_to_a_host_that_may_not_be_reached_forbid_nothing() {
+    let private = Server::start(|_| vec![("/robots.txt", html("secret"))]).await;
+    let target = private.url("/robots.txt");
+    let server = Server::start(|_| vec![("/robots.txt", redirect(&target)), ("/", html("read"))]).await;
+    let broken =
+        Server::start(|_| vec![("/robots.txt", redirect("http://absent.example/")), ("/", html("read"))]).await;
+    let polite = BrowseConfig { robots: true, ..BrowseConfig::default() };
+    let tool = browse_with(&[&server, &broken], with_browse(polite), names(&[]));
+    for asked in 1..=2 {
+        assert_eq!(text(&tool, json!({"url": server.url("/")})).await, "read");
+        assert_eq!(server.count("/robots.txt"), asked, "another agent may reach its rules");
+    }
+    assert!(private.requests.lock().is_empty());
+    // Rules that cannot be had now are those of a site that fails.
+    for _ in 0..2 {
+        assert!(refusal(&tool, &broken.url("/")).await.contains("robots.txt of `127.0.0.1` does not allow"));
+    }
+    assert_eq!((broken.count("/robots.txt"), broken.count("/")), (1, 0));
+}
+
+#[tokio::test]
 async fn requests_to_one_host_are_spaced_where_that_is_configured() {
     let server = Server::start(|_| vec![("/", html("x"))]).await;
     let spaced = BrowseConfig { spacing: Some("1h".to_owned().try_into().unwrap()), ..BrowseConfig::default() };
