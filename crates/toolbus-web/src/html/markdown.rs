@@ -501,6 +501,11 @@ impl<'a> MarkdownWriter<'a> {
                     line.push_str(part);
                 }
                 written = column + 1;
+                // Each cell may be nearly as long as the limit.
+                if line.len() > self.limits.output() {
+                    self.is_short = true;
+                    break;
+                }
             }
             line.push_str(&" |".repeat(columns - written));
             self.line(&line);

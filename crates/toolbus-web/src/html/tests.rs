@@ -134,7 +134,9 @@ fn what_becomes_far_longer_than_its_page_ends_at_the_limit() {
     };
     let cells = "<tr><td rowspan=1000 colspan=99><td>a".to_owned() + &"<tr><td>".repeat(999);
     let code = format!("{}<pre>{}</pre>", "<blockquote>".repeat(190), "a\n".repeat(400_000));
-    for html in [format!("<table>{}</table>", cells.repeat(40)), code] {
+    let base = format!("<base href='https://site.example/{}/'>", "a".repeat(2000));
+    let links = format!("{base}<table><tr>{}</table>", format!("<td>{}", "<a href=a>b</a>".repeat(400)).repeat(50));
+    for html in [format!("<table>{}</table>", cells.repeat(40)), code, links] {
         let found = limited(&html);
         assert!(found.is_cut && found.markdown.len() < 2 << 20, "{}", found.markdown.len());
     }
