@@ -93,7 +93,7 @@ pub(crate) enum HttpAgentError {
     Unreachable(EgressError),
     #[error("it did not respond in time")]
     Late,
-    #[error("the connection was lost while it responded")]
+    #[error("the connection was lost before its response was complete")]
     Lost,
     #[error("it answered with HTTP status {0}")]
     Status(StatusCode),
@@ -135,6 +135,8 @@ impl From<EgressError> for HttpAgentError {
     fn from(error: EgressError) -> Self {
         match error {
             EgressError::Refused(_) => Self::Refused(error),
+            // It was connected to, and may have read the request.
+            EgressError::Failed(error) if !error.is_connect() => Self::Lost,
             _ => Self::Unreachable(error),
         }
     }

@@ -313,6 +313,8 @@ impl AgentService {
             message,
             on_behalf_of: task.caller.as_str(),
         };
+        // Nothing has begun where its card is not there.
+        http.refresh(exchange).await.map_err(|error| LostTask { error, may_go_on: false })?;
         let mut progress = http.start(exchange, order).await.map_err(LostTask::at_start)?;
         let mut wait = FIRST_POLL;
         loop {

@@ -24,6 +24,7 @@ use crate::testing::{self, CountedStore, DoubtfulBus};
 mod delivery;
 mod hostile;
 mod limits;
+mod over_http;
 mod unconfirmed;
 
 /// Keeps what is counted.
