@@ -91,8 +91,9 @@ impl AgentService {
             task_id: task.id.clone(),
             context_id: task.context.clone(),
             code: AgentTaskError::EXECUTION_FAILED.to_owned(),
-            message: format!("Agent '{}' gave no result in time.", task.agent),
-            is_retryable: true,
+            message: format!("Agent '{}' gave no result in time. It may go on with the task.", task.agent),
+            // It has the request, or may have it.
+            is_retryable: false,
         });
         if self.mark_late(&task.id, &end).await {
             self.hand_on(&task, &end).await;

@@ -302,8 +302,7 @@ impl Executor for InvokeAgent {
         let end = TaskEnd::Error(AgentTaskError {
             task_id: id.clone(),
             code: AgentTaskError::EXECUTION_FAILED.to_owned(),
-            message: "There was no result in time".to_owned(),
-            is_retryable: true,
+            message: "There was no result in time; it may go on with the task".to_owned(),
             ..AgentTaskError::default()
         });
         service.mark_late(&id, &end).await;

@@ -340,7 +340,7 @@ async fn a_task_without_a_result_in_time_ends_once_for_several_daemons_and_a_lat
     tokio::join!(sweep(&site.service), sweep(&other));
     let (envelope, body) = next(&mut of_ana).await;
     assert_eq!(envelope.message_type, "RockBot.A2A.AgentTaskError");
-    insta::assert_snapshot!(body.to_string().replace(&id, "ID"), @r#"{"code":"execution_failed","contextId":null,"isRetryable":true,"message":"Agent 'Bob' gave no result in time.","taskId":"ID"}"#);
+    insta::assert_snapshot!(body.to_string().replace(&id, "ID"), @r#"{"code":"execution_failed","contextId":null,"isRetryable":false,"message":"Agent 'Bob' gave no result in time. It may go on with the task.","taskId":"ID"}"#);
     assert_eq!(site.result("Bob", &id, "3").await, "late");
     assert!(of_ana.try_recv().is_err());
     assert_eq!(site.counted(), ["ended timeout"]);
@@ -348,6 +348,18 @@ async fn a_task_without_a_result_in_time_ends_once_for_several_daemons_and_a_lat
     sweep(&site.service).await;
     let gone = format!("No task of yours has the id '{id}'. It may have ended some time ago.");
     assert_eq!(site.error("ana", TASK, json!({"task_id": id})).await, gone);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_in_vain_is_told_that_the_task_may_go_on() {
+    let site = Fixture::new();
+    let mut of_bob = site.queue(topic::agent_task("Bob"));
+    let mut arguments = add(true);
+    arguments["timeout_minutes"] = json!(1);
+    let told = site.error("ana", INVOKE, arguments).await;
+    let id = next(&mut of_bob).await.0.correlation_id;
+    let text = "There was no result in time; it may go on with the task (execution_failed)";
+    assert_eq!(told, format!("Agent 'Bob' gave no result (task_id: {id}): {text}"));
 }
 
 #[tokio::test(start_paused = true)]
