@@ -115,10 +115,17 @@ impl HttpAgentError {
     /// Whether a task that was given with this result may be under way there.
     pub(crate) fn may_have_begun(&self) -> bool {
         match self {
-            Self::Late | Self::Lost => true,
+            Self::Late | Self::Lost | Self::TooLarge | Self::Malformed(_) => true,
             Self::Status(status) => status.is_server_error() && *status != StatusCode::SERVICE_UNAVAILABLE,
+            // Codes of refusals. Others, as that of an internal error, say nothing of what has begun.
+            Self::Rpc(code, _) => !matches!(code, -32700 | -32602..=-32600 | -32009..=-32007 | -32005..=-32001),
             _ => false,
         }
+    }
+
+    /// Whether another look at a task may find more. What is too large stays so.
+    fn is_passing(&self) -> bool {
+        self.is_retryable() || self.may_have_begun() && !matches!(self, Self::TooLarge)
     }
 
     /// Whether the same may succeed later.
@@ -261,7 +268,7 @@ impl HttpAgent {
     }
 
     /// Looks at a task after `wait`, which is doubled for the next look. One that fails is followed by another, because the
-    /// agent works on meanwhile.
+    /// agent works on meanwhile; one that is refused is not.
     pub(crate) async fn look_later(
         &self,
         exchange: &HttpExchange<'_>,
@@ -274,7 +281,7 @@ impl HttpAgent {
             tokio::time::sleep(*wait).await;
             *wait = (*wait * 2).min(LONGEST_WAIT);
             match self.look(exchange, id, remote).await {
-                Err(error) if error.is_retryable() && failed < MOST_FAILED_LOOKS => failed += 1,
+                Err(error) if error.is_passing() && failed < MOST_FAILED_LOOKS => failed += 1,
                 looked => return looked,
             }
         }

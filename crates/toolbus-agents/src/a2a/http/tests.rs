@@ -16,7 +16,7 @@ use super::*;
 #[derive(Default)]
 struct Fake {
     card: Value,
-    /// What each method gives, in the order of the calls.
+    /// What each method gives, in the order of the calls; a number is a status, and a text the body.
     results: Mutex<BTreeMap<String, Vec<Value>>>,
     asked: Mutex<Vec<Value>>,
     headers: Mutex<Vec<RequestHeaders>>,
@@ -34,8 +34,11 @@ async fn fake_rpc(State(fake): State<Arc<Fake>>, headers: RequestHeaders, Json(r
     let mut answer = next
         .map(|left| left.remove(0))
         .unwrap_or_else(|| json!({"error": {"code": -32601, "message": "Method not found"}}));
-    if answer.is_null() {
-        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    if let Some(status) = answer.as_u64() {
+        return StatusCode::from_u16(status.try_into().unwrap()).unwrap().into_response();
+    }
+    if let Some(text) = answer.as_str() {
+        return text.to_owned().into_response();
     }
     answer["jsonrpc"] = "2.0".into();
     answer["id"] = request["id"].clone();
@@ -99,8 +102,8 @@ async fn a_task_is_given_looked_at_and_cancelled_as_version_1_has_it() {
             "GetTask".to_owned(),
             // It is away for a moment.
             vec![
-                Value::Null,
-                Value::Null,
+                json!(503),
+                json!(503),
                 json!({"result": task("TASK_STATE_COMPLETED", json!([
                     {"artifactId": "a", "name": "list", "parts": [{"text": "Here"}, {"data": {"n": 1}}, {"url": "https://x.example/f"}]},
                 ]))}),
@@ -176,12 +179,44 @@ async fn an_agent_of_another_version_or_binding_or_host_is_refused_with_what_to_
 #[test]
 fn a_task_that_was_not_surely_refused_may_have_begun() {
     let of = |status: u16| HttpAgentError::Status(StatusCode::from_u16(status).unwrap());
-    assert!(
-        [HttpAgentError::Late, HttpAgentError::Lost, of(500), of(502), of(504)].iter().all(|it| it.may_have_begun())
-    );
-    assert!(
-        ![of(429), of(503), of(400), HttpAgentError::Rpc(-32602, String::new())].iter().any(|it| it.may_have_begun())
-    );
+    let rpc = |code: i64| HttpAgentError::Rpc(code, String::new());
+    let malformed = HttpAgentError::Malformed(String::new());
+    let unsure = [HttpAgentError::Late, HttpAgentError::Lost, HttpAgentError::TooLarge, malformed];
+    let unsure = unsure.into_iter().chain([500, 502, 504].map(of)).chain([-32603, -32006, -32000].map(rpc));
+    for error in unsure {
+        assert!(error.may_have_begun(), "{error}");
+    }
+    for error in [429, 503, 400].map(of).into_iter().chain([-32700, -32602, -32005, -32004].map(rpc)) {
+        assert!(!error.may_have_begun(), "{error}");
+    }
+}
+
+/// What looking at a task finds, and how many of the agent's results are left.
+async fn looked(results: Vec<Value>) -> (Result<AgentTaskState, String>, usize) {
+    let results = BTreeMap::from([("GetTask".to_owned(), results)]);
+    let fake = Arc::new(Fake { card: card(json!([interface("1.0")])), results: results.into(), ..Fake::default() });
+    let address = serve(Arc::clone(&fake)).await;
+    let (egress, lists) = (egress(address), HostLists::default());
+    let exchange = HttpExchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
+    let mut wait = Duration::ZERO;
+    let found = agent(address).look_later(&exchange, "t1", "remote-1", &mut wait).await;
+    let left = fake.results.lock()["GetTask"].len();
+    (found.map(|progress| progress.result.state).map_err(|error| error.to_string()), left)
+}
+
+#[tokio::test]
+async fn a_look_that_fails_is_followed_by_another_unless_it_is_refused() {
+    let done = json!({"result": task("TASK_STATE_COMPLETED", json!([]))});
+    let passing = [json!(500), json!(503), json!("{\"result\": {"), json!({"error": {"code": -32603, "message": "x"}})];
+    let results = passing.into_iter().chain([done.clone()]).collect();
+    assert_eq!(looked(results).await, (Ok(AgentTaskState::Completed), 0));
+    let large = json!("x".repeat(MAX_BODY + 1));
+    for refused in [json!(404), json!({"error": {"code": -32001, "message": "No such task"}}), large] {
+        let (found, left) = looked(vec![refused.clone(), done.clone()]).await;
+        assert!(found.is_err() && left == 1, "{found:?}");
+    }
+    let (found, left) = looked(vec![json!(500); 12]).await;
+    assert_eq!((found.unwrap_err(), left), ("it answered with HTTP status 500 Internal Server Error".to_owned(), 1));
 }
 
 #[tokio::test]
