@@ -1,6 +1,8 @@
 //! Conditions under which a step runs.
 
-use serde_json::Value;
+use std::cmp::Ordering;
+
+use serde_json::{Number, Value};
 use toolbus_core::text::shown;
 
 use super::template::{StepValues, ValueRef};
@@ -18,8 +20,8 @@ enum ConditionTest {
     NotEquals(Value),
     /// A text that has this one in it, a list that has this element, an object that has this field.
     Contains(Value),
-    Above(f64),
-    Below(f64),
+    Above(Number),
+    Below(Number),
     /// Whether there is a value; `null` is none.
     Exists(bool),
 }
@@ -40,7 +42,7 @@ impl StepCondition {
         let reference = fields.get("value").and_then(Value::as_str).ok_or(expected)?;
         let mut tests = fields.iter().filter(|(name, _)| *name != "value");
         let (Some((name, test)), None) = (tests.next(), tests.next()) else { return Err(expected.to_owned()) };
-        let number = || test.as_f64().ok_or_else(|| format!("`{name}` of `when` is a number"));
+        let number = || test.as_number().cloned().ok_or_else(|| format!("`{name}` of `when` is a number"));
         let test = match name.as_str() {
             "equals" => ConditionTest::Equals(test.clone()),
             "not_equals" => ConditionTest::NotEquals(test.clone()),
@@ -67,8 +69,8 @@ impl StepCondition {
             (ConditionTest::Equals(other), None) => other.is_null() && found.is_some(),
             (ConditionTest::NotEquals(other), Some(value)) => !is_same(value, other),
             (ConditionTest::Contains(part), Some(value)) => contains(value, part),
-            (ConditionTest::Above(bound), Some(value)) => value.as_f64().is_some_and(|number| number > *bound),
-            (ConditionTest::Below(bound), Some(value)) => value.as_f64().is_some_and(|number| number < *bound),
+            (ConditionTest::Above(bound), Some(value)) => compared(value, bound) == Some(Ordering::Greater),
+            (ConditionTest::Below(bound), Some(value)) => compared(value, bound) == Some(Ordering::Less),
             (_, None) => false,
         };
         if is_met { Ok(()) } else { Err(format!("its condition on `{}` is not met", shown(&self.value.text))) }
@@ -77,7 +79,16 @@ impl StepCondition {
 
 /// Whether two values are the same; of numbers, whatever their form.
 fn is_same(one: &Value, other: &Value) -> bool {
-    one == other || one.as_f64().zip(other.as_f64()).is_some_and(|(one, other)| one == other)
+    one == other || other.as_number().is_some_and(|other| compared(one, other) == Some(Ordering::Equal))
+}
+
+/// Compares a value with a number; integers exactly, because 64 bits are more than `f64` has for them.
+fn compared(value: &Value, other: &Number) -> Option<Ordering> {
+    let number = value.as_number()?;
+    match number.as_i128().zip(other.as_i128()) {
+        Some((one, other)) => Some(one.cmp(&other)),
+        None => number.as_f64()?.partial_cmp(&other.as_f64()?),
+    }
 }
 
 fn contains(value: &Value, part: &Value) -> bool {
@@ -106,7 +117,11 @@ mod tests {
 
     #[test]
     fn each_test_is_met_by_what_it_names() {
-        let value = json!({"n": 5, "text": "all good", "list": ["x", 1], "null": null, "no": false});
+        let ids = [9_007_199_254_740_992_u64, 9_007_199_254_740_993];
+        let value = json!({
+            "n": 5, "text": "all good", "list": ["x", 1], "null": null, "no": false,
+            "id": ids[0], "next": ids[1], "ids": [ids[0]],
+        });
         for (value_ref, test, expected, is_met) in [
             ("a/n", "equals", json!(5.0), true),
             ("a/n", "equals", json!("5"), false),
@@ -124,6 +139,13 @@ mod tests {
             ("a/n", "above", json!(4.5), true),
             ("a/n", "below", json!(5), false),
             ("a/text", "above", json!(0), false),
+            ("a/id", "equals", json!(ids[1]), false),
+            ("a/id", "equals", json!(ids[0]), true),
+            ("a/ids", "contains", json!(ids[1]), false),
+            ("a/next", "above", json!(ids[0]), true),
+            ("a/id", "below", json!(ids[1]), true),
+            ("a/id", "below", json!(u64::MAX), true),
+            ("a/n", "above", json!(-1), true),
         ] {
             let condition = condition(&json!({"value": value_ref, test: expected})).unwrap();
             let checked = condition.check(StepValues { steps: &[Some(value.clone())], item: None });
