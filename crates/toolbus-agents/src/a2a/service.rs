@@ -15,6 +15,7 @@ use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, TryFutureExt as _};
 use parking_lot::Mutex;
 use serde::Serialize;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use toolbus_core::bus::{Bus, Outgoing, PublishError, Routing, Target};
@@ -95,13 +96,17 @@ struct ServiceParts {
 /// Waits for the end of a task. When it is dropped, the end goes to the topic of the agent that gave the task.
 pub(crate) struct PendingResult {
     service: AgentService,
-    id: String,
+    task: AgentTask,
     end: oneshot::Receiver<TaskEnd>,
 }
 
 impl Drop for PendingResult {
     fn drop(&mut self) {
-        self.service.parts.waiting.lock().remove(&self.id);
+        // An end that came as the call was cancelled was taken by nobody.
+        if let (Some(end), Ok(runtime)) = (self.last(), Handle::try_current()) {
+            let (service, task) = (self.service.clone(), self.task.clone());
+            runtime.spawn(async move { service.hand_on(&task, &end).await });
+        }
     }
 }
 
@@ -133,7 +138,11 @@ impl PendingResult {
 
     /// Waits no longer: what comes from now on is handed on. Returns what has come at the last moment.
     pub(crate) fn give_up(mut self) -> Option<TaskEnd> {
-        self.service.parts.waiting.lock().remove(&self.id);
+        self.last()
+    }
+
+    fn last(&mut self) -> Option<TaskEnd> {
+        self.service.parts.waiting.lock().remove(&self.task.id);
         self.end.close();
         self.end.try_recv().ok()
     }
@@ -240,10 +249,10 @@ impl AgentService {
     }
 
     /// Waits for the end of a task from now on.
-    pub(crate) fn wait_for(&self, id: &str) -> PendingResult {
+    pub(crate) fn wait_for(&self, task: &AgentTask) -> PendingResult {
         let (sender, end) = oneshot::channel();
-        self.parts.waiting.lock().insert(id.to_owned(), sender);
-        PendingResult { service: self.clone(), id: id.to_owned(), end }
+        self.parts.waiting.lock().insert(task.id.clone(), sender);
+        PendingResult { service: self.clone(), task: task.clone(), end }
     }
 
     /// Sends a task over the bus.

@@ -266,7 +266,7 @@ impl Executor for InvokeAgent {
             Err(error) => return Err(away(&error)),
         }
         let (id, order) = (task.id.clone(), TaskOrder { task: task.clone(), message });
-        let (waiting, mut is_sent) = (wait.then(|| service.wait_for(&id)), Ok(()));
+        let (waiting, mut is_sent) = (wait.then(|| service.wait_for(&task)), Ok(()));
         match known.http {
             Some(http) => {
                 let lists = tools.egress.rules().lists(&call.caller).clone();

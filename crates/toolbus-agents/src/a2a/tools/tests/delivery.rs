@@ -95,6 +95,20 @@ async fn a_result_that_is_handed_over_after_the_call_has_ended_is_a_message() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_result_that_comes_as_its_call_is_cancelled_is_a_message() {
+    let site = Fixture::new();
+    let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let id = site.dispatch("ana").await;
+    let waiting = site.service.wait_for(&site.service.tasks().get(&id).await.unwrap().unwrap());
+    assert_eq!(site.result("Bob", &id, "3").await, "result");
+    assert!(of_ana.try_recv().is_err(), "the call has it");
+    drop(waiting);
+    let (_, body) = tokio::time::timeout(Duration::from_secs(60), next(&mut of_ana)).await.unwrap();
+    assert_eq!(body["message"]["parts"][0]["text"], "3");
+    assert!(of_ana.try_recv().is_err(), "once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_not_kept_is_not_taken_over() {
     let site = Fixture::new();
     let mut of_bob = site.queue(topic::agent_task("Bob"));
