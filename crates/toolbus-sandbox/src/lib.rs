@@ -17,7 +17,7 @@ mod wire;
 use std::time::Instant;
 
 pub use helper::{CollectedFiles, take_over};
-pub use outcome::{Artifact, Ending, Outcome, Stop, Stream, Usage};
+pub use outcome::{Artifact, Ending, Outcome, Stop, Stream, Unplaced, Usage};
 pub use plan::{Job, Layer, Layers, Level, Limits, Plan};
 pub use sandbox::{KeptProgram, Probed, Sandbox, SandboxError, Template, Waiting, Watcher, Written};
 

@@ -75,6 +75,17 @@ impl Stop {
     }
 }
 
+/// Why the files of a job could not be put into the work folder. The program has not begun with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Unplaced {
+    /// An earlier job has made a folder of this name.
+    #[error("a file cannot replace a folder of the work folder")]
+    IsFolder(String),
+    /// They do not fit, with what earlier jobs have left.
+    #[error("the files of the job do not fit into the work folder")]
+    NoRoom,
+}
+
 /// The captured part of one stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stream {

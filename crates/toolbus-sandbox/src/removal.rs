@@ -92,7 +92,7 @@ fn names(folder: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-fn is_folder(parent: &OwnedFd, name: &[u8]) -> io::Result<bool> {
+pub(crate) fn is_folder(parent: &OwnedFd, name: &[u8]) -> io::Result<bool> {
     let found = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(FileType::from_raw_mode(found.st_mode) == FileType::Directory)
 }

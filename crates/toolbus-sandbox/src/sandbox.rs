@@ -24,7 +24,7 @@ use self::spawner::{Helper, Spawner};
 pub use self::template::Template;
 use self::users::{UserInTurn, UserPool};
 use crate::helper::name_of;
-use crate::outcome::{Ending, Outcome};
+use crate::outcome::{Ending, Outcome, Unplaced};
 use crate::plan::{Job, Layer, Layers, Level, Limits, Plan};
 use crate::wire::{self, DaemonMessage, FilterOptions, HelperMessage, ProgramSpec, SandboxSpec};
 
@@ -73,6 +73,9 @@ pub enum SandboxError {
         /// What the system said.
         error: io::Error,
     },
+    /// The job's files could not be put in place.
+    #[error(transparent)]
+    Unplaced(#[from] Unplaced),
     /// The confinement failed while the program ran.
     #[error("the sandbox failed: {0}")]
     Interrupted(String),
@@ -109,7 +112,7 @@ pub struct KeptProgram {
     made: Made,
     limits: Limits,
     /// As of [`Waiting`].
-    template: Option<Arc<Template>>,
+    _template: Option<Arc<Template>>,
 }
 
 /// A sandbox, and what came of it so far.
@@ -345,7 +348,7 @@ impl Made {
         match self.told().await? {
             HelperMessage::Ready => Ok(()),
             HelperMessage::Failed { why, .. } => Err(SandboxError::Confinement(why)),
-            HelperMessage::Made | HelperMessage::Progress(_) | HelperMessage::Ended(_) => Err(SandboxError::Lost),
+            _ => Err(SandboxError::Lost),
         }
     }
 
@@ -395,7 +398,7 @@ impl Waiting {
     pub async fn keep(mut self) -> Result<KeptProgram, SandboxError> {
         // Else its report that it is ready is taken for one that it is done.
         self.ready().await?;
-        Ok(KeptProgram { made: self.made, limits: self.plan.limits, template: self.template })
+        Ok(KeptProgram { made: self.made, limits: self.plan.limits, _template: self.template })
     }
 
     /// Runs the job, and returns when all its processes have ended. Dropping the future ends the program.
@@ -436,12 +439,15 @@ impl KeptProgram {
     ///
     /// # Errors
     ///
-    /// If it could not be run. A failure of the program is an [`Outcome`].
-    pub async fn run(self, job: Job, watcher: Option<&Watcher>) -> Result<(Outcome, Option<Self>), SandboxError> {
-        let Self { mut made, limits, template } = self;
+    /// If it could not be run. A failure of the program is an [`Outcome`]. After [`SandboxError::Unplaced`] a program that
+    /// has had a job before waits for another one.
+    pub async fn run(mut self, job: Job, watcher: Option<&Watcher>) -> (Result<Outcome, SandboxError>, Option<Self>) {
         let job = Job { stays: true, ..job };
-        let (outcome, stays) = run::run(&mut made, &limits, &job, watcher).await?;
-        Ok((outcome, stays.then_some(Self { made, limits, template })))
+        match run::run(&mut self.made, &self.limits, &job, watcher).await {
+            Ok((outcome, stays)) => (Ok(outcome), stays.then_some(self)),
+            Err(error @ SandboxError::Unplaced(_)) => (Err(error), Some(self)),
+            Err(error) => (Err(error), None),
+        }
     }
 
     /// Whether it has ended while it waited.

@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::outcome::{Ending, Stop, Usage};
+use crate::outcome::{Ending, Stop, Unplaced, Usage};
 use crate::plan::{Layers, Plan};
 
 /// Largest frame, in bytes, without the files that follow.
@@ -98,6 +98,8 @@ pub(crate) enum HelperMessage {
         /// Whether the program may have begun with its job.
         has_begun: bool,
     },
+    /// The job is not begun with. A program that has had a job before waits for another one.
+    Unplaced(Unplaced),
     /// A line that the program wrote on its progress.
     Progress(String),
     /// All its processes have ended, but for a program that stays. The bytes of artifacts follow, in order.

@@ -223,7 +223,14 @@ impl SandboxInit<'_> {
             }
             return self.run_waiting(daemon, &pipes);
         }
-        let Some((head, stdin)) = self.take_job(daemon)? else { return Ok(None) };
+        let Some(job) = self.take_job(daemon)? else { return Ok(None) };
+        let (head, stdin) = match job {
+            Ok(job) => job,
+            Err(unplaced) => {
+                wire::send(daemon, &HelperMessage::Unplaced(unplaced))?;
+                return Ok(None);
+            }
+        };
         let pipes = self.start(program, &stdin, None)?;
         self.has_begun = true;
         self.limit(&head)?;
@@ -480,7 +487,7 @@ impl ProgressPipe {
 }
 
 /// Whether a work folder on disk holds too much.
-fn is_full(folder: &WorkFolder, program: Pid, order: &SandboxSpec) -> bool {
+pub(super) fn is_full(folder: &WorkFolder, program: Pid, order: &SandboxSpec) -> bool {
     let limits = &order.plan.limits;
     let size = folder.size(limits.files);
     let unlinked = || usage::unlinked_bytes(program, folder.path(), limits.file_size);

@@ -1,23 +1,24 @@
 //! Jobs: how a program gets its own, and, if it is kept, one after another.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::event::PollFlags;
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchown, open};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchown, open, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use super::init::{Report, SandboxInit, ready_of, send_report};
+use super::init::{Report, SandboxInit, is_full, ready_of, send_report};
 use super::limits;
 use super::start::{self, ProgramPipes, copy};
 use super::work_folder::{HOME, JOB};
 use crate::now;
-use crate::removal::FOLDER;
-use crate::wire::{self, DaemonMessage, JobHeader};
+use crate::outcome::Unplaced;
+use crate::removal::{self, FOLDER};
+use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader};
 
 /// Time between two looks at a program that is stopped between two jobs.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
@@ -31,16 +32,27 @@ impl SandboxInit<'_> {
     /// Gives the program, which waits, its job, and those that follow if it stays.
     pub(super) fn run_waiting(&mut self, daemon: &mut UnixStream, pipes: &ProgramPipes) -> io::Result<Report> {
         loop {
-            let Some((head, _)) = self.take_job(daemon)? else { return Ok(None) };
-            self.limit(&head)?;
-            self.has_begun = true;
-            self.go_on(pipes)?;
-            match self.attend(daemon, &head, pipes)? {
-                Some((report, bytes)) if report.stays => send_report(daemon, &report, &bytes)?,
-                report => return Ok(report),
+            match self.take_job(daemon)? {
+                None => return Ok(None),
+                Some(Ok((head, _))) => {
+                    self.limit(&head)?;
+                    self.has_begun = true;
+                    self.go_on(pipes)?;
+                    match self.attend(daemon, &head, pipes)? {
+                        Some((report, bytes)) if report.stays => send_report(daemon, &report, &bytes)?,
+                        report => return Ok(report),
+                    }
+                    // Nothing of another one.
+                    self.has_begun = false;
+                }
+                Some(Err(unplaced)) => {
+                    wire::send(daemon, &HelperMessage::Unplaced(unplaced))?;
+                    if self.before.looked_at.is_none() {
+                        // It has nothing that would be lost.
+                        return Ok(None);
+                    }
+                }
             }
-            // Nothing of another one.
-            self.has_begun = false;
             if !self.wait_between_jobs(daemon)? {
                 return Ok(None);
             }
@@ -126,28 +138,59 @@ impl SandboxInit<'_> {
         if self.is_alone() { kill_process(program, Signal::STOP).is_ok() } else { self.tree.stop(program) }
     }
 
-    /// Waits for the job and puts its files in place. Returns it with its standard input.
-    pub(super) fn take_job(&self, daemon: &mut UnixStream) -> io::Result<Option<(JobHeader, File)>> {
+    /// Waits for the job and puts its files in place. Returns it with its standard input, or why they cannot be there.
+    pub(super) fn take_job(&self, daemon: &mut UnixStream) -> io::Result<Option<Result<(JobHeader, File), Unplaced>>> {
         let Some(DaemonMessage::Job(head)) = wire::receive(daemon)? else { return Ok(None) };
-        for (part, files) in [(JOB, &head.files), (HOME, &head.inputs)] {
-            let folder = open(self.work.join(part), FOLDER, Mode::empty())?;
-            for (name, length) in files {
-                if self.before.looked_at.is_some() {
+        let length: u64 = head.files.iter().chain(&head.inputs).map(|(_, length)| length).sum();
+        let mut bytes = daemon.take(length + head.stdin);
+        if let Some(unplaced) = self.place(&head, &mut bytes)? {
+            // Another job may follow.
+            io::copy(&mut bytes, &mut io::sink())?;
+            return Ok(Some(Err(unplaced)));
+        }
+        let stdin = start::stdin(&mut bytes, head.stdin)?;
+        Ok(Some(Ok((head, stdin))))
+    }
+
+    /// Puts the files of a job in place. Inputs that do not fit are removed again.
+    fn place(&self, head: &JobHeader, bytes: &mut impl Read) -> io::Result<Option<Unplaced>> {
+        let [job, home] = [JOB, HOME].map(|part| open(self.work.join(part), FOLDER, Mode::empty()));
+        let (job, home) = (job?, home?);
+        let is_later = self.before.looked_at.is_some();
+        let is_folder = |name: &str| is_later && removal::is_folder(&home, name.as_bytes()).unwrap_or(false);
+        if let Some((name, _)) = head.inputs.iter().find(|(name, _)| is_folder(name)) {
+            return Ok(Some(Unplaced::IsFolder(name.clone())));
+        }
+        let files = head.files.iter().map(|file| (false, file));
+        let put =
+            files.chain(head.inputs.iter().map(|file| (true, file))).try_for_each(|(is_input, (name, length))| {
+                let folder = if is_input { &home } else { &job };
+                if is_later {
                     // Of the job before.
-                    let _ = rustix::fs::unlinkat(&folder, name.as_str(), AtFlags::empty());
+                    let _ = unlinkat(folder, name.as_str(), AtFlags::empty());
                 }
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-                let file = rustix::fs::openat(&folder, name.as_str(), flags, Mode::from_raw_mode(0o644))?;
-                if part == HOME && !self.order.layers.namespaces {
+                let file = openat(folder, name.as_str(), flags, Mode::from_raw_mode(0o644))?;
+                if is_input && !self.order.layers.namespaces {
                     // Without namespaces this process is not the program's user, which may write to what it is given.
                     let (user, group) = (self.order.user.map(Uid::from_raw), self.order.user.map(Gid::from_raw));
                     fchown(&file, user, group)?;
                 }
-                copy(daemon, &mut File::from(file), *length)?;
-            }
+                copy(bytes, &mut File::from(file), *length)
+            });
+        let is_full = match (&put, self.task.folder, self.program) {
+            // A disk that is full is not the job's fault.
+            (Err(error), None, _) => error.kind() == io::ErrorKind::StorageFull,
+            (Ok(()), Some(folder), Some(program)) => is_later && is_full(folder, program, self.order),
+            _ => false,
+        };
+        if !is_full {
+            return put.map(|()| None);
         }
-        let stdin = start::stdin(daemon, head.stdin)?;
-        Ok(Some((head, stdin)))
+        for (name, _) in &head.inputs {
+            let _ = unlinkat(&home, name.as_str(), AtFlags::empty());
+        }
+        Ok(Some(Unplaced::NoRoom))
     }
 
     pub(super) fn limit(&self, head: &JobHeader) -> io::Result<()> {

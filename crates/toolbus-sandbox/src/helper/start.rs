@@ -1,9 +1,8 @@
 //! Confines a process and executes the program in it.
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, Read, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -68,7 +67,7 @@ impl ProgramPipes {
 }
 
 /// A standard input of so many bytes, which follow.
-pub(super) fn stdin(daemon: &mut UnixStream, length: u64) -> io::Result<File> {
+pub(super) fn stdin(daemon: &mut impl Read, length: u64) -> io::Result<File> {
     if length == 0 {
         return File::open("/dev/null");
     }
@@ -79,7 +78,7 @@ pub(super) fn stdin(daemon: &mut UnixStream, length: u64) -> io::Result<File> {
 }
 
 /// Copies exactly `length` bytes.
-pub(super) fn copy(from: &mut UnixStream, to: &mut File, length: u64) -> io::Result<()> {
+pub(super) fn copy(from: &mut impl Read, to: &mut File, length: u64) -> io::Result<()> {
     match io::copy(&mut from.take(length), to)? {
         copied if copied == length => Ok(()),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -132,6 +132,7 @@ async fn report(
                 HelperMessage::Ended(report) => break report,
                 HelperMessage::Failed { why, has_begun: false } => return Err(SandboxError::Confinement(why)),
                 HelperMessage::Failed { why, has_begun: true } => return Err(SandboxError::Interrupted(why)),
+                HelperMessage::Unplaced(unplaced) => return Err(unplaced.into()),
                 HelperMessage::Made => has_watchdog = true,
                 HelperMessage::Progress(line) => {
                     if let Some(watcher) = watcher {

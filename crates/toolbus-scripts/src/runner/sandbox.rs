@@ -10,7 +10,9 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::time::timeout_at;
 use toolbus_core::Clock;
-use toolbus_sandbox::{Job, Layer, Layers, Level, Limits, Plan, Probed, Sandbox, SandboxError, Waiting, Watcher};
+use toolbus_sandbox::{
+    Job, Layer, Layers, Level, Limits, Plan, Probed, Sandbox, SandboxError, Unplaced, Waiting, Watcher,
+};
 
 use super::bootstrap::Bootstrap;
 use super::pool::Pool;
@@ -154,7 +156,7 @@ impl SandboxRunner {
                 }
             };
             match waiting.run_watched(job.clone(), watcher).await {
-                Err(error) if !error.has_begun() && tries > 0 => {
+                Err(error) if !matches!(error, SandboxError::Unplaced(_)) && !error.has_begun() && tries > 0 => {
                     tracing::warn!(%error, "an interpreter was lost before its script began; another one is started");
                 }
                 run => return Ok(Finished::new(run.map_err(run_failure)?, start, installing)),
@@ -177,9 +179,18 @@ pub(super) fn job_of(script: Script, file: &str) -> Job {
 
 /// Why there is no outcome.
 pub(super) fn run_failure(error: SandboxError) -> RunFailure {
-    match error.has_begun() {
-        true => RunFailure::Unavailable(error.to_string()),
-        false => RunFailure::NotStarted(error.to_string()),
+    match error {
+        SandboxError::Unplaced(Unplaced::IsFolder(name)) => RunFailure::Refused(format!(
+            "The session has a folder named `{name}`, which an input file of this name does not replace. Give the file \
+             another name, or remove the folder first. The script did not run."
+        )),
+        SandboxError::Unplaced(Unplaced::NoRoom) => RunFailure::Refused(
+            "The script and its input do not fit into its work folder, with the files that its session has there, if any. \
+             Give it less, or remove files first. The script did not run."
+                .to_owned(),
+        ),
+        error if error.has_begun() => RunFailure::Unavailable(error.to_string()),
+        error => RunFailure::NotStarted(error.to_string()),
     }
 }
 

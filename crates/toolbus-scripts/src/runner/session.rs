@@ -26,11 +26,11 @@ impl SessionInterpreter {
     /// # Errors
     ///
     /// If the script did not run, or nothing is known of it. A failure of the script is an outcome.
-    pub async fn run(self, script: Script, watcher: Option<&Watcher>) -> Result<(Finished, Option<Self>), RunFailure> {
+    pub async fn run(self, script: Script, watcher: Option<&Watcher>) -> (Result<Finished, RunFailure>, Option<Self>) {
         let Self { program, installing, start } = self;
-        let (outcome, program) = program.run(job_of(script, SCRIPT), watcher).await.map_err(run_failure)?;
+        let (outcome, program) = program.run(job_of(script, SCRIPT), watcher).await;
         let kept = program.map(|program| Self { program, installing: Duration::ZERO, start: StartKind::Warm });
-        Ok((Finished::new(outcome, start, installing), kept))
+        (outcome.map(|outcome| Finished::new(outcome, start, installing)).map_err(run_failure), kept)
     }
 
     /// Whether it has ended since its last script.

@@ -67,19 +67,21 @@ impl Executor for ScriptSession {
         let (tool, taken) = (&self.tool, &mut *interpreter);
         let runs = |script: Script, watcher: Option<Watcher>| async move {
             if let Some(ready) = taken.take().filter(|ready| !ready.is_gone()) {
-                match ready.run(script.clone(), watcher.as_ref()).await {
-                    Ok((finished, kept)) => {
-                        *taken = kept;
+                let (result, kept) = ready.run(script.clone(), watcher.as_ref()).await;
+                *taken = kept;
+                match result {
+                    Ok(finished) => {
                         let is_over = taken.is_none();
                         return Ok((finished, Some(InSession { is_new: false, is_lost: false, is_over })));
                     }
                     // It was killed a moment ago, and has nothing of the script.
-                    Err(RunFailure::NotStarted(error)) => tracing::debug!(error, "a session was lost"),
+                    Err(RunFailure::NotStarted(error)) => tracing::warn!(error, "a session was lost"),
                     Err(error) => return Err(error),
                 }
             }
             let another = tool.runner.open(packages, script.deadline).await?;
-            let (finished, kept) = another.run(script, watcher.as_ref()).await?;
+            let (result, kept) = another.run(script, watcher.as_ref()).await;
+            let finished = result?;
             *taken = kept;
             let in_session = InSession { is_new: true, is_lost: !is_first, is_over: taken.is_none() };
             Ok((finished, Some(in_session)))

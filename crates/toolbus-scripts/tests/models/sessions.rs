@@ -199,6 +199,36 @@ async fn each_script_has_its_own_time_input_and_limits() {
 }
 
 #[tokio::test]
+async fn an_input_file_that_cannot_be_put_in_place_is_refused_and_the_session_stays() {
+    for level in LEVELS {
+        let steps = Steps::at(level).await;
+        let begin = "import os\nx = 1\nos.makedirs('data/part')\nopen('kept', 'w').write('kept')";
+        steps.answer(begin).await;
+        let of_folder = json!({"script": "x = 2", "input_files": {"data": "1", "kept": "2", "more": "3"}});
+        let refused = steps.answer_to(&of_folder).await;
+        insta::allow_duplicates! {
+            assert_snapshot!(refused, @"InvalidArguments: The session has a folder named `data`, which an input file of this name does not replace. Give the file another name, or remove the folder first. The script did not run.");
+        }
+        assert_eq!(
+            steps.answer("x, open('kept').read(), os.listdir('data')").await,
+            "(1, 'kept', ['part'])",
+            "{level}"
+        );
+
+        steps.answer("with open('large', 'wb') as file:\n    for _ in range(62): file.write(bytes(1 << 20))").await;
+        let large = "x".repeat(1536 * 1024);
+        let of_room = json!({"script": "x = 2", "input_files": {"one": large, "two": large}});
+        let refused = steps.answer_to(&of_room).await;
+        insta::allow_duplicates! {
+            assert_snapshot!(refused, @"InvalidArguments: The script and its input do not fit into its work folder, with the files that its session has there, if any. Give it less, or remove files first. The script did not run.");
+        }
+        let rest =
+            steps.answer_to(&json!({"script": "x, sorted(os.listdir())", "input_files": {"three": large}})).await;
+        assert!(rest.starts_with("(1, ['data', 'kept', 'large', 'three'])"), "{level}: {rest}");
+    }
+}
+
+#[tokio::test]
 async fn disk_and_threads_are_limited_for_a_session_as_a_whole() {
     let write =
         |name: &str| format!("with open('{name}', 'wb') as file:\n    for _ in range(40): file.write(bytes(1 << 20))");
