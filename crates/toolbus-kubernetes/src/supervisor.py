@@ -166,11 +166,11 @@ def execute(work, job):
     stop, until, has_ended = None, begun + job["seconds"], False
     while readers:
         ready = pipes.select(max(0, min(until - time.monotonic(), reports.wait())))
-        if not ready and time.monotonic() >= until:
-            if not has_ended and not stop:
-                stop = "time"
-            elif has_ended or stop:
+        # Also while there is something to read: a script may write without a pause.
+        if time.monotonic() >= until:
+            if has_ended:
                 break
+            stop = "time"
         for key, _ in ready:
             reader = readers.get(key.fd)
             data = os.read(key.fd, PART)
