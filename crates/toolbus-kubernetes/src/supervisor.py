@@ -21,6 +21,8 @@ MOST_VARIABLE = 128 * 1024
 LONGEST_REPORT = 4096
 # Of reports, in bytes: `pod.rs` has room for them in the log.
 MOST_REPORTS = 3 * 1024 * 1024
+# Processes that are waited for before the pipes are read again.
+MOST_REAPED = 4096
 # Seconds between two reports: the daemon passes no more on.
 REPORT_PAUSE = 0.05
 
@@ -175,6 +177,7 @@ def execute(work, job):
             reader = readers.get(key.fd)
             data = os.read(key.fd, PART)
             if not reader:
+                reap_orphans(child)
                 continue
             if not data:
                 pipes.unregister(key.fd)
@@ -194,6 +197,20 @@ def execute(work, job):
     if not stop and code == -signal.SIGKILL and was_out_of_memory():
         stop = "memory"
     return {"stop": stop, "code": code, "elapsed_ms": int(elapsed * 1000)}
+
+
+def reap_orphans(child):
+    """Waits for what processes that have ended have left, which counts for the limit until then."""
+    if os.getpid() != 1:
+        return
+    try:
+        for _ in range(MOST_REAPED):
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if not ended or ended.si_pid == child.pid:
+                break
+            os.waitpid(ended.si_pid, 0)
+    except ChildProcessError:
+        pass
 
 
 def end_all(child):

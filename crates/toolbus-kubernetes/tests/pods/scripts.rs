@@ -128,6 +128,21 @@ async fn a_script_that_reports_all_the_time_has_no_more_of_it_and_its_files_come
 }
 
 #[tokio::test]
+async fn processes_that_a_script_has_left_and_that_have_ended_do_not_count_any_more() {
+    let fixture = Fixture::new(Node::Runs).await;
+    // Also one that is not waited for has its number until then.
+    let source = "import os, subprocess, time\n\
+              left = [int(subprocess.check_output('sleep 0 >/dev/null & echo $!', shell=True)) for _ in range(20)]\n\
+              def is_there(pid):\n    \
+              try: os.kill(pid, 0)\n    \
+              except ProcessLookupError: return False\n    \
+              return True\n\
+              while any(map(is_there, left)): time.sleep(0.01)\nprint('none')";
+    let outcome = fixture.run(Script { time: Duration::from_secs(20), ..script(source) }).await.unwrap();
+    assert_eq!((outcome.ending, text(&outcome.stdout.bytes)), (Ending::Exited(0), "none\n"), "{outcome:?}");
+}
+
+#[tokio::test]
 async fn a_script_that_prints_too_much_is_stopped() {
     for fixture in Fixture::of_each_kind().await {
         let outcome = fixture.run(script("while True: print('x' * 1000)")).await.unwrap();
