@@ -166,7 +166,8 @@ def execute(work, job):
     for pipe in readers:
         pipes.register(pipe, selectors.EVENT_READ)
     stop, until, has_ended = None, begun + job["seconds"], False
-    while readers:
+    # A script may have closed them, and go on.
+    while readers or not has_ended:
         ready = pipes.select(max(0, min(until - time.monotonic(), reports.wait())))
         # Also while there is something to read: a script may write without a pause.
         if time.monotonic() >= until:

@@ -143,6 +143,19 @@ async fn processes_that_a_script_has_left_and_that_have_ended_do_not_count_any_m
 }
 
 #[tokio::test]
+async fn a_script_that_has_closed_its_streams_goes_on_to_its_end() {
+    for fixture in Fixture::of_each_kind().await {
+        let source = "import os, time\nos.closerange(1, 64)\ntime.sleep(0.3)\n\
+                  open(os.environ['TOOLBUS_OUTPUT'] + '/a.txt', 'w').write('done')\nos._exit(0)";
+        let outcome = fixture.run(script(source)).await.unwrap();
+        assert_eq!((outcome.ending, outcome.artifacts.len()), (Ending::Exited(0), 1), "{outcome:?}");
+        let endless = "import os, time\nos.closerange(1, 64)\ntime.sleep(600)";
+        let outcome = fixture.run(Script { time: Duration::from_secs(1), ..script(endless) }).await.unwrap();
+        assert_eq!(outcome.ending, Ending::Stopped(Stop::Time));
+    }
+}
+
+#[tokio::test]
 async fn a_script_that_prints_too_much_is_stopped() {
     for fixture in Fixture::of_each_kind().await {
         let outcome = fixture.run(script("while True: print('x' * 1000)")).await.unwrap();
