@@ -125,7 +125,7 @@ impl ScriptExec {
         let has_code = causes.iter().any(|cause| cause.reason.as_deref() == Some("ExitCode"));
         let is_of_node = !has_code && !NO_PROGRAM.iter().any(|text| message.contains(text));
         let reason = if message.is_empty() { "its program has ended".to_owned() } else { shortened(&message) };
-        Some(PodEnd { ending: None, reason, is_of_node })
+        Some(PodEnd { ending: None, reason, is_of_node, is_rejected: false })
     }
 }
 

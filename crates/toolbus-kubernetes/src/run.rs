@@ -117,6 +117,13 @@ impl PodRun<'_> {
                 PodState::Waiting(reason) => self.waits_for = reason,
                 PodState::Hopeless(reason) => return Err(RunFailure::Misconfigured(reason)),
                 PodState::Running => break None,
+                // There is no log: the node refuses to serve that of a container that it does not have.
+                PodState::Ended(end) if end.is_rejected => {
+                    let reason = end.reason;
+                    return Err(RunFailure::NotStarted(format!(
+                        "the node did not take the pod of the script: {reason}"
+                    )));
+                }
                 PodState::Ended(end) => break Some(end),
             }
         };

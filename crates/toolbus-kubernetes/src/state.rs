@@ -20,6 +20,10 @@ const HOPELESS: [&str; 9] = [
 ];
 /// Reasons of a container that ended before its program began.
 const NOT_BEGUN: [&str; 2] = ["ContainerCannotRun", "StartError"];
+/// Beginnings of the reasons of a pod that its node did not admit. Newer nodes begin the message with [`REJECTED`], also if
+/// the reason is that of a pod that ran.
+const NOT_ADMITTED: [&str; 4] = ["NodeAffinity", "OutOf", "TopologyAffinityError", "UnexpectedAdmissionError"];
+const REJECTED: &str = "Pod was rejected";
 
 /// How far a pod has come. The texts are for an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,12 +47,16 @@ pub(crate) struct PodEnd {
     pub(crate) reason: String,
     /// Whether the node or the cluster has ended it, and not its own program.
     pub(crate) is_of_node: bool,
+    /// Whether the node did not admit the pod. Unless that was seen to run, as before a restart of the node's kubelet, it
+    /// never had a container.
+    pub(crate) is_rejected: bool,
 }
 
 impl PodEnd {
     /// The end of a pod whose script has no more time.
     pub(crate) fn late() -> Self {
-        Self { ending: Some(Ending::Stopped(Stop::Time)), reason: "its time is over".to_owned(), is_of_node: true }
+        let ending = Some(Ending::Stopped(Stop::Time));
+        Self { ending, reason: "its time is over".to_owned(), is_of_node: true, is_rejected: false }
     }
 }
 
@@ -101,7 +109,11 @@ impl PodState {
         let reasons = [status.reason.as_deref(), of_container, code.as_deref(), Some(message)];
         let reasons: Vec<&str> = reasons.into_iter().flatten().filter(|reason| !reason.is_empty()).collect();
         let is_of_node = container.is_none() || status.reason.as_deref().is_some_and(|reason| !reason.is_empty());
-        Self::Ended(PodEnd { ending: stop.map(Ending::Stopped), reason: shortened(&reasons.join(", ")), is_of_node })
+        let reason = status.reason.as_deref().unwrap_or_default();
+        let is_rejected = container.is_none()
+            && (message.starts_with(REJECTED) || NOT_ADMITTED.iter().any(|beginning| reason.starts_with(beginning)));
+        let (ending, reason) = (stop.map(Ending::Stopped), shortened(&reasons.join(", ")));
+        Self::Ended(PodEnd { ending, reason, is_of_node, is_rejected })
     }
 }
 
@@ -158,6 +170,8 @@ mod tests {
             failed("Evicted", "The node was low on resource: memory.", killed()),
             failed("", "", json!({"terminated": {"exitCode": 128, "reason": "StartError", "message": "no python3"}})),
             json!({"phase": "Failed", "reason": "NodeLost"}),
+            json!({"phase": "Failed", "reason": "OutOfcpu", "message": "Pod Node didn't have enough resource: cpu"}),
+            json!({"phase": "Failed", "reason": "Evicted", "message": "Pod was rejected: The node had condition: [MemoryPressure]. "}),
         ];
         let all: Vec<String> = states.into_iter().map(|status| format!("{:?}", state(status))).collect();
         insta::assert_snapshot!(all.join("\n"), @r#"
@@ -166,13 +180,15 @@ mod tests {
         Waiting("ContainerCreating")
         Hopeless("the container of the script cannot be started; check `script.kubernetes.image`, and whether the nodes may pull it: ErrImagePull: not found")
         Running
-        Ended(PodEnd { ending: None, reason: "Completed, exit code 0", is_of_node: false })
-        Ended(PodEnd { ending: Some(Stopped(Memory)), reason: "OOMKilled, exit code 137", is_of_node: false })
-        Ended(PodEnd { ending: Some(Stopped(Time)), reason: "DeadlineExceeded, Error, exit code 137, Pod was active on the node longer than the specified deadline", is_of_node: true })
-        Ended(PodEnd { ending: Some(Stopped(Disk)), reason: "Evicted, Error, exit code 137, Usage of EmptyDir volume \"work\" exceeds the limit \"64Mi\". ", is_of_node: true })
-        Ended(PodEnd { ending: None, reason: "Evicted, Error, exit code 137, The node was low on resource: memory.", is_of_node: true })
+        Ended(PodEnd { ending: None, reason: "Completed, exit code 0", is_of_node: false, is_rejected: false })
+        Ended(PodEnd { ending: Some(Stopped(Memory)), reason: "OOMKilled, exit code 137", is_of_node: false, is_rejected: false })
+        Ended(PodEnd { ending: Some(Stopped(Time)), reason: "DeadlineExceeded, Error, exit code 137, Pod was active on the node longer than the specified deadline", is_of_node: true, is_rejected: false })
+        Ended(PodEnd { ending: Some(Stopped(Disk)), reason: "Evicted, Error, exit code 137, Usage of EmptyDir volume \"work\" exceeds the limit \"64Mi\". ", is_of_node: true, is_rejected: false })
+        Ended(PodEnd { ending: None, reason: "Evicted, Error, exit code 137, The node was low on resource: memory.", is_of_node: true, is_rejected: false })
         Hopeless("the container of the script cannot be started; check `script.kubernetes.image` and `script.python`: StartError: no python3")
-        Ended(PodEnd { ending: None, reason: "NodeLost", is_of_node: true })
+        Ended(PodEnd { ending: None, reason: "NodeLost", is_of_node: true, is_rejected: false })
+        Ended(PodEnd { ending: None, reason: "OutOfcpu, Pod Node didn't have enough resource: cpu", is_of_node: true, is_rejected: true })
+        Ended(PodEnd { ending: None, reason: "Evicted, Pod was rejected: The node had condition: [MemoryPressure]. ", is_of_node: true, is_rejected: true })
         "#);
         assert_eq!(PodState::of(&Pod::default()), PodState::Waiting("not scheduled yet".to_owned()));
     }

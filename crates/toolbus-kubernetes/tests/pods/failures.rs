@@ -155,6 +155,24 @@ async fn a_pod_that_ends_without_a_result_is_a_failure() {
     assert!(told.contains("NodeLost"), "{told}");
 }
 
+/// It was told that the script may have run, so that it was not tried again.
+#[tokio::test]
+async fn a_pod_that_its_node_rejects_has_not_begun() {
+    let no_log = || vec![refusal(400, "BadRequest", "container \"script\" in pod \"x\" is not available"); 10];
+    let failed = |reason: &str| json!({"phase": "Failed", "reason": reason, "message": "Node didn't have enough cpu"});
+    let fixture = Fixture::new(states([json!({"phase": "Pending"}), failed("OutOfcpu")], b"")).await;
+    fixture.server.refuse("log", no_log());
+    insta::assert_snapshot!(not_started(fixture.failure().await), @"the node did not take the pod of the script: OutOfcpu, Node didn't have enough cpu");
+    // One that ran, and that the node did not admit again after a restart; and one of which that is not known.
+    for states in [states([running(), failed("OutOfcpu")], b""), states([failed("Evicted")], b"")] {
+        let fixture = Fixture::new(states).await;
+        fixture.server.refuse("log", no_log());
+        let failure = fixture.failure().await;
+        assert!(matches!(failure, RunFailure::Unavailable(_)), "{failure:?}");
+    }
+    fixture.server.is_empty().await;
+}
+
 /// It was told that the script had not begun, so that its retry ran it a second time.
 #[tokio::test]
 async fn a_script_whose_log_cannot_be_read_may_have_run() {
