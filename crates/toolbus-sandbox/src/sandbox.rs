@@ -122,7 +122,7 @@ struct Made {
     number: u64,
     /// Whether its watchdog has reported that it has begun.
     has_watchdog: bool,
-    /// The user of its program, which no other program has while this is held.
+    /// The user of its program, which no other program has while this is held: a template is there as long as its forks.
     user: Option<UserInTurn>,
 }
 
@@ -300,18 +300,22 @@ impl SandboxInner {
                 .map_err(|error| SandboxError::WorkFolders { folder: self.base.path().display().to_string(), error })?;
         }
         let number = self.number.fetch_add(1, Ordering::Relaxed);
-        let is_in_turn = !plan.forks && plan.owner.is_none();
-        let in_turn = self.users.as_ref().filter(|_| is_in_turn).map(UserPool::in_turn);
+        let (user, of_owner) = match (&self.users, plan.owner.as_deref()) {
+            (None, _) => (None, None),
+            (Some(users), _) if plan.forks => {
+                let user = users.of_template();
+                let none = || SandboxError::Confinement("no user is free for another template".to_owned());
+                (Some(user.ok_or_else(none)?), None)
+            }
+            (Some(_), Some(owner)) => (None, Some(users::of_owner(owner))),
+            (Some(users), None) => (Some(users.in_turn()), None),
+        };
         let order = SandboxSpec {
             number,
             // The program itself follows.
             plan: Plan { args: Vec::new(), env: BTreeMap::new(), ..plan.clone() },
             layers,
-            user: self.users.as_ref().map(|users| match (&in_turn, plan.owner.as_deref()) {
-                (Some(user), _) => user.id,
-                (None, Some(owner)) if !plan.forks => users::of_owner(owner),
-                _ => users.of_template(),
-            }),
+            user: user.as_ref().map(|user| user.id).or(of_owner),
             base: self.base.path().to_owned(),
             cgroup: self.cgroups.as_ref().ok().map(|base| base.spec().clone()),
         };
@@ -326,7 +330,7 @@ impl SandboxInner {
             made = make()?;
             made.say(&order).await?;
         }
-        made.user = in_turn;
+        made.user = user;
         Ok(made)
     }
 }

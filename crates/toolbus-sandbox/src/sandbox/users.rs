@@ -32,7 +32,7 @@ pub(super) struct UserPool {
     in_use: Arc<Mutex<HashSet<u32>>>,
 }
 
-/// The id of a program's user, which no other program has meanwhile.
+/// The id of a program's user, which no other program has meanwhile. That of a template stands for those of its forks, too.
 #[derive(Debug)]
 pub(super) struct UserInTurn {
     pub(super) id: u32,
@@ -59,10 +59,14 @@ impl UserPool {
         Self { next: AtomicU32::new(first), next_template: AtomicU32::new(first), in_use: Arc::default() }
     }
 
-    /// The first of the next [`OF_TEMPLATE`] ids.
-    pub(super) fn of_template(&self) -> u32 {
-        let next = self.next_template.fetch_add(1, Ordering::Relaxed) % (OF_TEMPLATES / OF_TEMPLATE);
-        FIRST + IN_TURN + next * OF_TEMPLATE
+    /// The first of the next [`OF_TEMPLATE`] ids that are free; `None` if other templates and their forks have all of them.
+    pub(super) fn of_template(&self) -> Option<UserInTurn> {
+        let mut in_use = self.in_use.lock();
+        let next = || self.next_template.fetch_add(1, Ordering::Relaxed) % (OF_TEMPLATES / OF_TEMPLATE);
+        let mut ids = (0..OF_TEMPLATES / OF_TEMPLATE).map(|_| FIRST + IN_TURN + next() * OF_TEMPLATE);
+        let id = ids.find(|id| !in_use.contains(id))?;
+        in_use.insert(id);
+        Some(UserInTurn { id, in_use: Arc::clone(&self.in_use) })
     }
 
     /// The next id in turn that is free. If none is, which takes more programs than a machine runs, it is shared.
@@ -137,7 +141,8 @@ mod tests {
     #[test]
     fn a_template_and_its_forks_have_users_that_no_one_else_has() {
         let users = UserPool::beginning_with(u32::MAX - 2);
-        let firsts: Vec<u32> = (0..OF_TEMPLATES / OF_TEMPLATE).map(|_| users.of_template()).collect();
+        let mut kept: Vec<UserInTurn> = (0..OF_TEMPLATES / OF_TEMPLATE).filter_map(|_| users.of_template()).collect();
+        let firsts: Vec<u32> = kept.iter().map(|user| user.id).collect();
         let mut all: Vec<u32> = firsts.iter().flat_map(|first| *first..first + OF_TEMPLATE).collect();
         all.sort_unstable();
         all.dedup();
@@ -146,6 +151,9 @@ mod tests {
             all.iter().all(|user| *user > LAST - OF_OWNERS - OF_TEMPLATES && *user <= LAST - OF_OWNERS),
             "{firsts:?}"
         );
+        assert!(users.of_template().is_none(), "each has its own as long as it is there");
+        drop(kept.remove(7));
+        assert_eq!(users.of_template().map(|user| user.id), Some(firsts[7]));
     }
 
     /// A program of another caller could change the files of one that ran for long.
