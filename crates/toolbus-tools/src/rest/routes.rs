@@ -1,10 +1,11 @@
 //! Where the arguments of an operation go: path, query, headers or body, in the form that its specification asks for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use reqwest::header::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 use toolbus_core::failure::ToolFailure;
+use toolbus_core::text::shown;
 use toolbus_outbound::headers::parse_value;
 
 use super::template::text;
@@ -69,15 +70,21 @@ impl ArgumentRoutes {
     ///
     /// # Errors
     ///
-    /// If a header cannot carry an argument.
+    /// If a header cannot carry an argument, or a member of an object is another argument in the query.
     pub(super) fn split(&self, arguments: &Map<String, Value>) -> Result<RoutedArguments, ToolFailure> {
         let mut parts = RoutedArguments::default();
+        let mut spread = HashMap::new();
         let mut members = Map::new();
         for (argument, value) in arguments {
             match self.routes.get(argument) {
                 Some(_) if value.is_null() => {}
                 Some(Route::Path) => drop(parts.path.insert(argument.clone(), Value::String(joined(value, ',')))),
-                Some(Route::Query(name, style)) => style.add(name, value, &mut parts.query),
+                Some(Route::Query(name, style)) => {
+                    if let (QueryStyle::Repeated | QueryStyle::Deep, Value::Object(members)) = (style, value) {
+                        self.check_members(argument, (name, *style), members, &mut spread)?;
+                    }
+                    style.add(name, value, &mut parts.query);
+                }
                 Some(Route::Header(name)) => {
                     let refused =
                         |_| ToolFailure::invalid(format!("Argument `{argument}` cannot be sent in a header."));
@@ -97,16 +104,54 @@ impl ArgumentRoutes {
         }
         Ok(parts)
     }
+
+    /// Refuses members that would stand in the query as another argument, which the policy may set or look at: by no other
+    /// way than under its own name may a caller give that. `spread` has whose members stand there under their own names.
+    fn check_members<'a>(
+        &self,
+        argument: &'a str,
+        (name, style): (&str, QueryStyle),
+        members: &Map<String, Value>,
+        spread: &mut HashMap<String, &'a str>,
+    ) -> Result<(), ToolFailure> {
+        let others = self.routes.iter().filter_map(|(other, route)| match route {
+            Route::Query(name, _) if other != argument => Some(steps(name)),
+            _ => None,
+        });
+        let others: Vec<_> = others.collect();
+        for member in members.keys() {
+            let written = steps(&style.member(name, member));
+            let is_other = |other: &Vec<String>| other.iter().zip(&written).all(|(other, own)| other == own);
+            let is_spread = style == QueryStyle::Repeated
+                && *spread.entry(written.first().cloned().unwrap_or_default()).or_insert(argument) != argument;
+            if is_spread || others.iter().any(is_other) {
+                let member = shown(member);
+                return Err(ToolFailure::invalid(format!(
+                    "Argument `{argument}` has a member `{member}`, which is another argument in the address. Leave it out."
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A name in a query as the servers read it that find objects and lists in names, `a[b]`, `a.b` and `a[]`, and that do not
+/// look at case.
+fn steps(name: &str) -> Vec<String> {
+    let steps = name.split(['[', ']', '.']).map(str::trim).filter(|step| !step.is_empty());
+    steps.map(str::to_ascii_lowercase).collect()
 }
 
 impl QueryStyle {
+    /// The name of an object's member, where members have pairs of their own.
+    fn member(self, name: &str, member: &str) -> String {
+        if self == Self::Deep { format!("{name}[{member}]") } else { member.to_owned() }
+    }
+
     fn add(self, name: &str, value: &Value, query: &mut Vec<(String, Value)>) {
         let pairs = match (self, value) {
-            (Self::Repeated, Value::Object(members)) => {
-                members.iter().map(|(member, value)| (member.clone(), value.clone())).collect()
-            }
-            (Self::Deep, Value::Object(members)) => {
-                members.iter().map(|(member, value)| (format!("{name}[{member}]"), value.clone())).collect()
+            (Self::Repeated | Self::Deep, Value::Object(members)) => {
+                members.iter().map(|(member, value)| (self.member(name, member), value.clone())).collect()
             }
             (Self::Joined(separator), Value::Array(_) | Value::Object(_)) => {
                 vec![(name.to_owned(), Value::String(joined(value, separator)))]
@@ -182,6 +227,50 @@ mod tests {
         assert!(split(&routes, json!({"id": 1, "page": null})).body.is_none());
         let refused = routes.split(json!({"trace": "a\nb"}).as_object().unwrap()).unwrap_err();
         assert_eq!(refused.message, "Argument `trace` cannot be sent in a header.");
+    }
+
+    #[test]
+    fn a_member_is_refused_that_a_server_may_read_as_another_argument() {
+        use QueryStyle::{Deep, Repeated};
+        let routes = [
+            ("owner", "owner", Repeated),
+            ("filter", "filter", Deep),
+            ("filter_owner", "filter[owner]", Repeated),
+            ("options", "options", Repeated),
+            ("paging", "paging", Repeated),
+        ];
+        let routes = routes.map(|(argument, name, style)| (argument.to_owned(), Route::Query(name.to_owned(), style)));
+        let routes = ArgumentRoutes { routes: routes.into(), ..Default::default() };
+        let refused = [
+            (json!({"options": {"owner": 1}}), "options", "owner"),
+            (json!({"options": {"Owner": 1}}), "options", "Owner"),
+            (json!({"options": {"owner[]": 1}}), "options", "owner[]"),
+            (json!({"options": {"[owner]": 1}}), "options", "[owner]"),
+            (json!({"options": {"owner.0": 1}}), "options", "owner.0"),
+            (json!({"options": {" owner": 1}}), "options", " owner"),
+            (json!({"options": {"filter[x]": 1}}), "options", "filter[x]"),
+            (json!({"options": {"": 1}}), "options", ""),
+            (json!({"filter": {"owner": 1}}), "filter", "owner"),
+            (json!({"filter": {"owner][0": 1}}), "filter", "owner][0"),
+            (json!({"options": {"size": 1}, "paging": {"Size": 2}}), "paging", "Size"),
+            (json!({"options": {"size[a]": 1}, "paging": {"size[b]": 2}}), "paging", "size[b]"),
+        ];
+        for (arguments, argument, member) in refused {
+            let failure = routes.split(arguments.as_object().unwrap()).unwrap_err();
+            let text = format!(
+                "Argument `{argument}` has a member `{member}`, which is another argument in the address. Leave it out."
+            );
+            assert_eq!(failure.message, text, "{arguments}");
+        }
+        let sent = json!({
+            "owner": 1, "filter": {"owners": 2, "options": 3}, "filter_owner": 4,
+            "options": {"options": 5, "a[x]": 6, "a[y]": 7}, "paging": {"page": 8}
+        });
+        let sent = split(&routes, sent).query;
+        let names: Vec<_> = sent.iter().map(|(name, _)| name.as_str()).collect();
+        let expected =
+            ["filter[options]", "filter[owners]", "filter[owner]", "a[x]", "a[y]", "options", "owner", "page"];
+        assert_eq!(names, expected);
     }
 
     #[test]

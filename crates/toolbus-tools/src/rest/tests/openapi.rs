@@ -57,6 +57,23 @@ async fn every_argument_goes_to_its_place() {
 }
 
 #[tokio::test]
+async fn an_object_in_the_query_is_no_second_way_to_give_another_argument() {
+    let server = TestServer::saying("").await;
+    let parameters = json!([
+        {"name": "owner", "in": "query", "schema": {"type": "string"}},
+        {"name": "filter", "in": "query", "schema": {"type": "object"}}
+    ]);
+    let operation = json!({"get": {"operationId": "op", "parameters": parameters}});
+    let tool = tool(Some(&server.origin), "/x", operation, json!({}));
+    let failure = run(&tool, json!({"owner": "maria", "filter": {"owner": "boss"}})).await.unwrap_err();
+    insta::assert_snapshot!(failure.message, @"Argument `filter` has a member `owner`, which is another argument in the address. Leave it out.");
+    // Also where the argument itself is not given.
+    run(&tool, json!({"filter": {"owner": "boss"}})).await.unwrap_err();
+    run(&tool, json!({"owner": "maria", "filter": {"size": 3}})).await.unwrap();
+    assert_eq!(server.only().target, "/x?size=3&owner=maria");
+}
+
+#[tokio::test]
 async fn a_body_that_is_optional_is_left_out_where_nothing_of_it_is_given() {
     let server = TestServer::saying("").await;
     let operation = json!({"post": {"requestBody": {"content": {"application/json": {"schema": {"type": "array"}}}}}});
