@@ -167,7 +167,8 @@ impl Call {
             identity: everywhere.map(|given| parts.local_keys.of(given)),
             everywhere,
             content: None,
-            slot: Arc::new(Slot::new(None, recipient(parts, &request))),
+            // A recipient of its own, whatever its id is: each maker waits for its own answer.
+            slot: Arc::new(Slot::new(None, parts.recipients.hash_one(parts.settings.random.bits()))),
             span,
             request,
             is_redelivered: false,

@@ -122,6 +122,31 @@ async fn duplicates_attach_to_a_call_under_way_whichever_way_they_come() {
 }
 
 #[tokio::test]
+async fn duplicates_of_one_call_id_get_an_answer_each() {
+    let call = |world: &World| InnerCall { call_id: "t1".into(), ..waiting(world) };
+    for is_message_first in [false, true] {
+        let world = daemon(&ledger(ROOMY));
+        let (by_message, first) = match is_message_first {
+            true => (Some(world.begin(message("wait_effectful", json!({})).header(KEY, "k")).0), None),
+            false => (None, Some(begin(&world, call(&world)))),
+        };
+        world.until_running(1).await;
+        let duplicates = [begin(&world, call(&world)), begin(&world, call(&world))];
+        while world.told.ledger().len() < 2 && !duplicates.iter().any(JoinHandle::is_finished) {
+            tokio::task::yield_now().await;
+        }
+        world.go_on.notify_one();
+        for call in first.into_iter().chain(duplicates) {
+            assert_eq!(call.await.unwrap(), Ok(ToolOutput::text("waited")), "message first: {is_message_first}");
+        }
+        if let Some(by_message) = by_message {
+            by_message.await.unwrap();
+        }
+        assert_eq!((world.runs(), world.told.ledger()), (1, vec![LedgerEvent::Attached; 2]));
+    }
+}
+
+#[tokio::test]
 async fn a_client_attaches_to_a_call_that_a_message_brought() {
     let world = daemon(&ledger(ROOMY));
     let (running, _) = world.begin(message("wait_effectful", json!({})).header(KEY, "k"));
