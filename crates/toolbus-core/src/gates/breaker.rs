@@ -17,8 +17,8 @@ use crate::tool::ToolDescriptor;
 /// When a call may be tried again that found the trial of another under way.
 const DURING_TRIAL: Duration = Duration::from_secs(1);
 
-/// Tools and servers whose failures are counted at a time; those beyond have no breaker. Callers may register servers,
-/// and remove them again before they work.
+/// Tools and servers whose failures are counted at a time: the one that has not failed for longest gives way. Callers may
+/// register servers, and remove them again before they work.
 const MAX_FAILING: usize = 4096;
 
 /// When a breaker trips, and for how long.
@@ -66,6 +66,8 @@ struct BreakersState {
 struct Breaker {
     /// Failures in a row.
     failures: u32,
+    /// The last of them.
+    failed: Instant,
     /// Present once it has tripped.
     open: Option<OpenState>,
 }
@@ -232,11 +234,15 @@ impl Breakers {
             BackendState::Fails if rules.failures > 0 => {
                 if !state.failing.contains_key(name) {
                     if state.failing.len() >= MAX_FAILING {
-                        return None;
+                        let oldest = state.failing.iter().min_by_key(|(_, breaker)| breaker.failed);
+                        let oldest = oldest.map(|(name, _)| Arc::clone(name))?;
+                        self.forget(&mut state, &oldest);
                     }
                     self.shared.count.fetch_add(1, Ordering::Relaxed);
                 }
-                let breaker = state.failing.entry(Arc::clone(name)).or_insert(Breaker { failures: 0, open: None });
+                let first = Breaker { failures: 0, failed: now, open: None };
+                let breaker = state.failing.entry(Arc::clone(name)).or_insert(first);
+                breaker.failed = now;
                 breaker.failures = breaker.failures.saturating_add(1);
                 match &mut breaker.open {
                     Some(open) if is_trial => {
@@ -444,18 +450,21 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_bounded() {
-        let (breakers, _) = breakers();
+    fn what_fails_is_bounded_and_what_has_not_failed_for_longest_gives_way() {
+        let (breakers, clock) = breakers();
+        let known = tool("0");
         for number in 0..MAX_FAILING {
             assert_eq!(end(&breakers, &tool(&number.to_string()), BackendState::Fails), None);
+            clock.advance(Duration::from_millis(1));
         }
-        let late = tool("late");
-        for _ in 0..RULES.failures * 2 {
-            assert_eq!(end(&breakers, &late, BackendState::Fails), None);
-        }
-        assert_eq!(breakers.shared.state.lock().failing.len(), MAX_FAILING);
-        let known = tool("0");
         assert_eq!(end(&breakers, &known, BackendState::Fails), None);
+        clock.advance(Duration::from_millis(1));
+        // The others are servers that came and went.
+        trip(&breakers, &tool("late"));
+        let state = breakers.shared.state.lock();
+        assert_eq!((state.failing.len(), breakers.shared.count.load(Ordering::Relaxed)), (MAX_FAILING, MAX_FAILING));
+        assert!(!state.failing.contains_key("1"));
+        drop(state);
         assert!(matches!(end(&breakers, &known, BackendState::Fails), Some(BreakerChange::Tripped { .. })));
     }
 
