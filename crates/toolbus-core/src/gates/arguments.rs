@@ -9,11 +9,12 @@ use toolbus_protocol::parse_object;
 use super::compiled::{Cache, Compiled};
 pub use super::compiled::{SchemaError, check_schema};
 use super::meter::{CheckLimits, Meter, Spent};
+use super::recipients::{declared, may_read_as};
 use crate::clock::Clock;
 use crate::deadline;
 use crate::failure::{Cause, ToolFailure};
 use crate::policy::Forced;
-use crate::text::shortened;
+use crate::text::{shortened, shown};
 use crate::throttle::Throttle;
 use crate::tool::{Schema, Tool, Validation};
 use crate::turns::Turns;
@@ -149,6 +150,14 @@ impl ArgumentChecker {
             parse_object(text.as_bytes())
                 .map_err(|error| ToolFailure::invalid(format!("The arguments are not usable: {error}.")))?
         };
+        if let Some(forced) = forced
+            && let Some((name, set)) = taken_for(&members, forced, tool.descriptor.parameters.as_deref())
+        {
+            let name = shown(name);
+            let text =
+                format!("The argument `{name}` could be taken for `{set}`, which the operator sets. Leave it out.");
+            return Err(ToolFailure::invalid(text).into());
+        }
         for (argument, value) in forced.into_iter().flat_map(|forced| &forced.0) {
             // Refused and not replaced: the tool would do something else than its caller asked for.
             if members.insert(argument.clone(), value.clone()).is_some() {
@@ -229,6 +238,19 @@ impl Compiled {
         }
         Ok(Some(format!("The arguments do not fit the tool's parameters: {}", lines.join("; "))))
     }
+}
+
+/// An argument that the tool does not declare, and may read as one that is set; and that one.
+fn taken_for<'a>(
+    members: &'a Map<String, Value>,
+    forced: &'a Forced,
+    parameters: Option<&Value>,
+) -> Option<(&'a String, &'a String)> {
+    let set_like = |name: &String| forced.0.keys().find(|set| may_read_as(name, set));
+    let mut alike = members.keys().filter_map(|name| Some((name, set_like(name)?))).peekable();
+    alike.peek()?;
+    let declared = parameters.map(declared).unwrap_or_default();
+    alike.find(|(name, _)| !declared.contains(name.as_str()))
 }
 
 /// A text with names that a caller chose: what is not visible is escaped, and quotes stay.

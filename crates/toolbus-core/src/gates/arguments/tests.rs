@@ -48,6 +48,29 @@ fn a_member_named_twice_is_refused() {
 }
 
 #[test]
+fn an_undeclared_argument_that_a_tool_may_take_for_one_that_is_set_is_refused() {
+    let Value::Object(set) = json!({"owner": "maria"}) else { panic!("an object") };
+    let forced = Forced(set);
+    let check = |schema: &Value, name: &str| {
+        let text = json!({name: "boss"}).to_string();
+        Arguments::new(Clock::SYSTEM).check(&tool(schema.clone()), Some(&text), Some(&forced))
+    };
+    let schema = json!({"type": "object", "properties": {"owner": {"type": "string"}}});
+    for name in ["Owner", "OWNER", "owner[]", "Owner[0]", "[owner]", "owner.0", " owner", "owner "] {
+        let failure = check(&schema, name).unwrap_err();
+        let text = format!("The argument `{name}` could be taken for `owner`, which the operator sets. Leave it out.");
+        assert_eq!((failure.cause, failure.message), (Cause::InvalidArguments, text));
+    }
+    for name in ["own", "owners", "owner_id", "the owner", "öwner", "o"] {
+        assert!(check(&schema, name).is_ok(), "{name}");
+    }
+    // The tool tells them apart.
+    let both = json!({"type": "object", "properties": {"owner": {"type": "string"}, "Owner": {"type": "string"}}});
+    assert!(check(&both, "Owner").is_ok());
+    assert!(check(&both, "OWNER").is_err());
+}
+
+#[test]
 fn violations_name_every_path_and_no_value() {
     let schema = json!({
         "type": "object",

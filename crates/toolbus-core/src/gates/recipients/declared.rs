@@ -1,4 +1,4 @@
-//! Which arguments the schema of a tool declares.
+//! Which arguments the schema of a tool declares, and which a tool may take for them.
 
 use std::collections::HashSet;
 
@@ -32,6 +32,15 @@ pub fn declared(schema: &Value) -> HashSet<&str> {
         }
     }
     names
+}
+
+/// Whether a tool that declares `name` may read `written` as it, although it is another: some do not look at case, and some
+/// find lists and objects in names, as `owner[]`, `[owner]` and `owner.x`.
+pub(crate) fn may_read_as(written: &str, name: &str) -> bool {
+    let bare = written.trim_start_matches([' ', '[']);
+    let (start, rest) = (bare.get(..name.len()), bare.get(name.len()..).unwrap_or_default());
+    let ends = rest.is_empty() || rest.starts_with(['[', ']', '.', ' ']);
+    written != name && ends && start.is_some_and(|start| start.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]
