@@ -67,6 +67,8 @@ enum Reason {
     NoRecipient(Vec<RecipientPath>),
     /// An argument that neither the tool's schema nor the policy declares.
     Undeclared(String),
+    /// A member of an object that a tool may read as the recipient.
+    SecondName(String),
 }
 
 impl Outbound {
@@ -128,6 +130,9 @@ impl AllowedRecipients {
             let paths: Vec<_> = paths.collect();
             if !paths.is_empty() && !path::name_somebody(&paths, arguments) {
                 return Err(refused(Reason::NoRecipient(paths)));
+            }
+            if let Some(name) = path::second_name(&paths, arguments) {
+                return Err(refused(Reason::SecondName(name.to_owned())));
             }
         }
         Ok(())
@@ -194,6 +199,9 @@ impl fmt::Display for RecipientRefusal {
                 "The tool's parameters do not declare the argument `{}`, which might name a recipient. Leave it out.",
                 shown(name)
             ),
+            Reason::SecondName(name) => {
+                write!(f, "The member `{}` could be taken for a recipient on {channel}. Leave it out.", shown(name))
+            }
         }
     }
 }
@@ -223,6 +231,7 @@ mod tests {
             Err(Reason::Unreadable(..)) => "unreadable",
             Err(Reason::NoRecipient(_)) => "nobody",
             Err(Reason::Undeclared(_)) => "undeclared",
+            Err(Reason::SecondName(_)) => "second name",
         }
     }
 
@@ -444,6 +453,26 @@ mod tests {
             let paths = ["/to/*/number", "/to/*/id", "/who/number", "/who/cc/*/number"];
             assert_eq!(verdict(Compare::Digits, &LISTED, &paths, &arguments), expected, "{what}: {arguments}");
         }
+    }
+
+    #[test]
+    fn a_member_that_a_tool_may_read_as_the_recipient_is_refused() {
+        let paths = ["/who/phoneNumber", "/to/*/number"];
+        let friend = LISTED[0];
+        let rows = [
+            ("another case", json!({"who": {"phoneNumber": friend, "phonenumber": "x"}}), "second name"),
+            ("a list in its name", json!({"who": {"phoneNumber": friend, "phoneNumber[]": "x"}}), "second name"),
+            ("an object in its name", json!({"who": {"phoneNumber": friend, "PhoneNumber.x": "x"}}), "second name"),
+            ("in an element", json!({"to": [{"number": friend}, {"number": friend, "Number": "x"}]}), "second name"),
+            ("another name", json!({"who": {"phoneNumber": friend, "phone": "x", "phoneNumbers": "x"}}), "listed"),
+            ("below what is no path", json!({"who": {"phoneNumber": friend, "b": {"phonenumber": 1}}}), "listed"),
+        ];
+        for (what, arguments, expected) in rows {
+            assert_eq!(verdict(Compare::Digits, &LISTED, &paths, &arguments), expected, "{what}");
+        }
+        let both = ["/who/number", "/who/Number"];
+        let arguments = json!({"who": {"number": friend, "Number": friend}});
+        assert_eq!(verdict(Compare::Digits, &LISTED, &both, &arguments), "listed");
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::declared::may_read_as;
+
 /// Longest path, in bytes: it is repeated to callers.
 const MAX_LENGTH: usize = 256;
 /// Deepest path, in steps.
@@ -127,6 +129,35 @@ pub(super) fn name_somebody(paths: &[RecipientPath], arguments: &Map<String, Val
     let steps: Vec<_> = paths.iter().map(|path| &*path.steps).collect();
     let argument = paths.first().and_then(|path| arguments.get(&path.argument));
     argument.is_none_or(|value| every_object_names_somebody(&steps, value))
+}
+
+/// A member on the way of these paths, which begin with one argument, that a tool may read as one that they name.
+pub(super) fn second_name<'a>(paths: &[RecipientPath], arguments: &'a Map<String, Value>) -> Option<&'a str> {
+    let steps: Vec<_> = paths.iter().map(|path| &*path.steps).collect();
+    second_name_in(&steps, arguments.get(&paths.first()?.argument)?)
+}
+
+fn second_name_in<'a>(paths: &[&[PathStep]], value: &'a Value) -> Option<&'a str> {
+    let below = |is_next: &dyn Fn(&PathStep) -> bool| -> Vec<&[PathStep]> {
+        let rests = paths.iter().filter_map(|path| path.split_first());
+        rests.filter(|(first, _)| is_next(first)).map(|(_, rest)| rest).collect()
+    };
+    match value {
+        _ if paths.is_empty() => None,
+        Value::Array(elements) => {
+            let paths = below(&|step| *step == PathStep::EveryElement);
+            elements.iter().find_map(|element| second_name_in(&paths, element))
+        }
+        Value::Object(members) => members.iter().find_map(|(name, value)| {
+            let own = below(&|step| matches!(step, PathStep::Key(key) if key == name));
+            if !own.is_empty() {
+                return second_name_in(&own, value);
+            }
+            let like = below(&|step| matches!(step, PathStep::Key(key) if may_read_as(name, key)));
+            (!like.is_empty()).then_some(name)
+        }),
+        _ => None,
+    }
 }
 
 fn every_object_names_somebody(paths: &[&[PathStep]], value: &Value) -> bool {
