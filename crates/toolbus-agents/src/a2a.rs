@@ -17,7 +17,7 @@ pub mod service;
 mod tasks;
 pub mod tools;
 
-pub use self::announcer::{Announcer, SkillCancelHandler, SkillHandler};
+pub use self::announcer::{Announcer, MAX_TASK_BODY, SkillCancelHandler, SkillHandler};
 pub use self::config::A2aConfig;
 pub use self::directory::{AgentDirectory, AgentsError, AllowedAgents};
 pub use self::service::{AgentService, AnnouncementHandler, TaskAnswerHandler, TaskHandoverHandler};

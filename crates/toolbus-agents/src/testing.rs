@@ -50,16 +50,9 @@ pub(crate) fn dispatcher(
     ledger: Option<Arc<dyn Ledger>>,
     clock: Clock,
 ) -> Dispatcher {
-    let replies = ReplyRules {
-        reply_topics: Vec::new(),
-        request_topics: vec!["tool.invoke".to_owned()],
-        queue_prefix: "bus".to_owned(),
-        default_topic: "tool.result".to_owned(),
-        own_topics_only: false,
-    };
     let settings = DispatcherSettings {
         name: "toolbus".to_owned(),
-        replies,
+        replies: reply_rules(),
         budgets: Budgets { default: Duration::from_secs(60), max: Duration::from_secs(60) },
         max_body: 1024 * 1024,
         max_in_flight: 64,
@@ -78,6 +71,17 @@ pub(crate) fn dispatcher(
     let gates = Arc::new(Gates::new(policy.clone()));
     let bus: Arc<dyn Bus> = Arc::new(bus.clone());
     Dispatcher::new(settings, gates, bus, Arc::new(Discard), Arc::new(Discard), Arc::default(), Arc::new(AllArrived))
+}
+
+/// Which addresses answers may go to.
+pub(crate) fn reply_rules() -> ReplyRules {
+    ReplyRules {
+        reply_topics: vec!["agent.response.#".to_owned()],
+        request_topics: vec!["tool.invoke".to_owned()],
+        queue_prefix: "bus".to_owned(),
+        default_topic: "tool.result".to_owned(),
+        own_topics_only: false,
+    }
 }
 
 /// An agent of this name.

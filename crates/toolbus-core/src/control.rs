@@ -271,7 +271,9 @@ impl ControlService {
             // What reaches every replica is answered by none, so that its sender does not hear as many refusals.
             (Some(asked), refused) if asked.address.is_some() && is_of_one(delivery) => {
                 tracing::info!(%topic, caller, reason = %refused, "refused a request");
-                self.answer(asked, Some(refusal(asked, delivery, refused))).await;
+                let answerer = self.answerers.get(&**topic);
+                let said = answerer.and_then(|answerer| answerer.refusal(asked, &refused.to_string()));
+                self.answer(asked, Some(said.unwrap_or_else(|| refusal(asked, delivery, refused)))).await;
                 true
             }
             (_, refused) => {

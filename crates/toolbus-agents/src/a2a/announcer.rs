@@ -30,6 +30,8 @@ use super::tools::SOURCE;
 
 /// Time between two announcements, as peers have it.
 const INTERVAL: Duration = Duration::from_secs(2 * 60);
+/// Longest task, in bytes: more than any that `invoke_agent` gives, however its message is escaped.
+pub const MAX_TASK_BODY: usize = 1024 * 1024;
 /// Longest wait for a confirm.
 const PUBLISH_TIME: Duration = Duration::from_secs(4);
 
@@ -199,6 +201,18 @@ impl SkillHandler {
     }
 }
 
+/// What is answered to a request that cannot be read: it is about the task that its properties name.
+fn not_usable(asked: &ControlRequest, code: &str, reason: &str) -> ControlReply {
+    let error = AgentTaskError {
+        task_id: asked.envelope.correlation_id.clone(),
+        context_id: None,
+        code: code.to_owned(),
+        message: format!("The request is not usable: {reason}."),
+        is_retryable: false,
+    };
+    ControlReply::new(message_type::AGENT_TASK_ERROR, &error)
+}
+
 /// The arguments that a message gives for a tool: its data or text as a JSON object, or its text as the only argument that
 /// the tool must have.
 fn arguments(message: &AgentMessage, tool: &ToolDescriptor) -> Option<Map<String, Value>> {
@@ -216,6 +230,14 @@ fn arguments(message: &AgentMessage, tool: &ToolDescriptor) -> Option<Map<String
 impl ControlHandler for SkillHandler {
     fn message_type(&self) -> Option<&'static str> {
         Some(message_type::AGENT_TASK_REQUEST)
+    }
+
+    fn max_body(&self) -> usize {
+        MAX_TASK_BODY
+    }
+
+    fn refusal(&self, asked: &ControlRequest, reason: &str) -> Option<ControlReply> {
+        Some(not_usable(asked, AgentTaskError::INVALID_REQUEST, reason))
     }
 
     fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
@@ -241,6 +263,11 @@ impl ControlHandler for SkillCancelHandler {
         Some(message_type::AGENT_TASK_CANCEL_REQUEST)
     }
 
+    fn refusal(&self, asked: &ControlRequest, reason: &str) -> Option<ControlReply> {
+        // Any other code ends the task.
+        Some(not_usable(asked, AgentTaskError::TASK_NOT_CANCELABLE, reason))
+    }
+
     fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         let answer = AgentTaskCancelRequest::parse(&asked.body).map(|task| {
             let error = AgentTaskError {
@@ -257,26 +284,4 @@ impl ControlHandler for SkillCancelHandler {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_message_is_the_arguments_as_a_json_object_or_the_only_text_that_the_tool_needs() {
-        let with = |parameters: Value| ToolDescriptor {
-            parameters: Some(Arc::new(parameters)),
-            ..ToolDescriptor::new("t", "s", "local")
-        };
-        let one = with(json!({"properties": {"city": {"type": "string"}, "days": {}}, "required": ["city"]}));
-        let two = with(json!({"properties": {"a": {"type": "string"}}, "required": ["a", "b"]}));
-        let read = |text: &str, tool| {
-            arguments(&AgentMessage::text("user", text), tool).map(|all| Value::Object(all).to_string())
-        };
-        assert_eq!(read(r#"{"city":"Lima"}"#, &two).as_deref(), Some(r#"{"city":"Lima"}"#));
-        assert_eq!(read("Lima", &one).as_deref(), Some(r#"{"city":"Lima"}"#));
-        assert_eq!(read("Lima", &two), None);
-        assert_eq!(read(r#"{"city":"Lima","city":"Rome"}"#, &two), None);
-        assert_eq!(arguments(&AgentMessage::default(), &one), None);
-    }
-}
+mod tests;

@@ -40,6 +40,11 @@ pub trait ControlHandler: Send + Sync + 'static {
     /// If the request is refused: its sender gets a reply if possible; otherwise the request becomes a dead letter. After
     /// [`ControlError::StoreAway`] it goes back to its queue instead.
     fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>>;
+
+    /// What is answered to a request that is refused for this reason; absent: a `ToolError`.
+    fn refusal(&self, _asked: &ControlRequest, _reason: &str) -> Option<ControlReply> {
+        None
+    }
 }
 
 /// A request that was read.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use toolbus_agents::a2a::{
-    AgentDirectory, AgentTasks, AgentsError, AllowedAgents, AnnouncementHandler, Announcer, SkillCancelHandler,
-    SkillHandler, TaskAnswerHandler, TaskHandoverHandler,
+    AgentDirectory, AgentTasks, AgentsError, AllowedAgents, AnnouncementHandler, Announcer, MAX_TASK_BODY,
+    SkillCancelHandler, SkillHandler, TaskAnswerHandler, TaskHandoverHandler,
 };
 use toolbus_agents::{A2aTools, AgentService};
 use toolbus_core::bus::{Bus, Ownership, Subscription};
@@ -123,7 +123,7 @@ pub(super) fn queues(config: &Config, service: Option<&AgentService>, prefetch: 
     if config.a2a.as_ref().is_some_and(|section| !section.announce.is_empty()) {
         let topics = [topic::agent_task(&config.bus.name), topic::agent_task_cancel(&config.bus.name)];
         let topics = topics.each_ref().map(String::as_str);
-        queues.push(queue(format!("{prefix}.tasks"), &topics, prefetch, MAX_CONTROL_BODY, Ownership::Shared));
+        queues.push(queue(format!("{prefix}.tasks"), &topics, prefetch, MAX_TASK_BODY, Ownership::Shared));
     }
     queues
 }
