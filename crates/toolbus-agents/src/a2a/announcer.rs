@@ -20,8 +20,8 @@ use toolbus_core::{
 };
 use toolbus_protocol::{
     AgentCard, AgentMessage, AgentMessageBody as _, AgentSkill, AgentTaskCancelRequest, AgentTaskError,
-    AgentTaskRequest, AgentTaskResult, AgentTaskState, AgentTaskStatusUpdate, Envelope, Random, header, message_type,
-    parse_object, topic,
+    AgentTaskRequest, AgentTaskResult, AgentTaskState, AgentTaskStatusUpdate, Envelope, Random, derived_message_id,
+    header, message_type, parse_object, topic,
 };
 
 use super::card::bounded;
@@ -175,10 +175,15 @@ impl SkillHandler {
             refused(AgentTaskError::INVALID_REQUEST, "The message is no JSON object with the arguments.".to_owned())
         })?;
         self.announcer.tell_working(task, &asked.envelope.correlation_id).await;
+        // A task that is delivered again is the same one, whatever its id looks like.
+        let id: Arc<str> = match header::is_idempotency_key(&task.task_id) {
+            true => task.task_id.as_str().into(),
+            false => derived_message_id("", &task.task_id, "").into(),
+        };
         let call = InnerCall {
             origin: InnerOrigin::McpClient,
             caller: Arc::clone(&asked.caller),
-            call_id: task.task_id.as_str().into(),
+            call_id: Arc::clone(&id),
             server: None,
             tool: tool.descriptor.name.to_string(),
             arguments: Some(Value::Object(arguments).to_string()),
@@ -186,8 +191,7 @@ impl SkillHandler {
             cancelled: CancellationToken::new(),
             trace: asked.envelope.trace.clone(),
             progress: None,
-            // A task that is delivered again is the same one.
-            idempotency_key: header::is_idempotency_key(&task.task_id).then(|| task.task_id.as_str().into()),
+            idempotency_key: Some(id),
         };
         self.invoker.invoke(call).await.map_err(|failure| {
             let is_retryable = failure.verdict(Effect::Undeclared, false).is_retryable;

@@ -141,3 +141,17 @@ fn a_message_is_the_arguments_as_a_json_object_or_the_only_text_that_the_tool_ne
     assert_eq!(read(r#"{"city":"Lima","city":"Rome"}"#, &two), None);
     assert_eq!(arguments(&AgentMessage::default(), &one), None);
 }
+
+#[tokio::test]
+async fn a_task_that_comes_again_is_run_once_whatever_its_id_is() {
+    for id in ["t1".to_owned(), "t".repeat(300), "a\nb".to_owned()] {
+        let mut fixture = Fixture::new();
+        for _ in 0..2 {
+            let (kind, body) = fixture.task(pay(&id, 0)).await;
+            assert_eq!(kind, message_type::AGENT_TASK_RESULT, "{body}");
+            assert_eq!((&body["taskId"], &body["message"]["parts"][0]["text"]), (&json!(id), &json!("paid 0")));
+        }
+        let other = fixture.task(pay(&format!("{id}2"), 0)).await.1;
+        assert_eq!(other["message"]["parts"][0]["text"], "paid 1", "another task");
+    }
+}
