@@ -105,7 +105,7 @@ pub fn convert(html: &str, url: &Url, part: PagePart, limits: &HtmlLimits) -> Co
     Converted { title, markdown, needs_scripts, is_cut: dom.is_cut || choice.is_short() || is_short }
 }
 
-/// What relative links are relative to. A base that is too long to be part of an address is none: each link would copy it.
+/// What relative links are relative to. A base that is too long for an address is none: each link would copy it.
 fn base(dom: &Dom, url: &Url) -> Url {
     let base = dom.ids().find(|id| dom.name(*id) == "base" && !dom.attribute(*id, "href").is_empty());
     base.and_then(|id| url.join(dom.attribute(id, "href")).ok())

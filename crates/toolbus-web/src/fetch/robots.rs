@@ -94,8 +94,8 @@ impl RobotsCache {
     }
 }
 
-/// The rules of a site. One that has none allows all, one that fails allows nothing. `None` if they are where this caller
-/// may not go.
+/// The rules of a site. One that has none allows all, one that fails allows nothing. `None` if they are where this
+/// caller may not go.
 async fn fetch(egress: &Egress, url: &Url, lists: &HostLists) -> Result<Option<Robots>, EgressError> {
     let Ok(mut at) = url.join("/robots.txt") else { return Ok(Some(Robots::default())) };
     for followed in 0..=MAX_REDIRECTS {

@@ -1,6 +1,6 @@
 //! The text of a PDF, page by page.
 
-use lopdf::Document;
+use lopdf::{DecompressError, Document, Error, Object, ObjectId};
 use toolbus_core::Clock;
 
 use super::{PageError, PageText, pdf_objects};
@@ -8,6 +8,9 @@ use crate::html::HtmlLimits;
 
 /// Most bytes that one stream of a document may decompress to.
 const MAX_STREAM: usize = 32 << 20;
+/// Most bytes that the maps of characters of a page's fonts may decompress to. The library reads that of each font
+/// before the text, also where many fonts have one map, and knows no limit for all together.
+const MAX_MAPS: usize = 16 << 20;
 /// Most pages that are read.
 const MAX_PAGES: usize = 2000;
 
@@ -16,9 +19,13 @@ pub(super) fn text(bytes: &[u8], limits: &HtmlLimits) -> Result<PageText, PageEr
     let document = pdf_objects::document(bytes)?;
     let pages = document.get_pages();
     let mut page = PageText { title: title(&document).unwrap_or_default(), ..PageText::default() };
-    for number in pages.keys().take(MAX_PAGES) {
+    for (number, id) in pages.iter().take(MAX_PAGES) {
         if Clock::SYSTEM.now() > limits.until() || page.text.len() > limits.output() {
             page.notes.push(format!("Only the pages before page {number} of {} were read.", pages.len()));
+            break;
+        }
+        if !has_small_maps(&document, *id) {
+            page.notes.push(format!("The fonts of page {number} are too large: neither it nor what follows was read."));
             break;
         }
         let parts = document.extract_text_chunks_with_limit(&[*number], MAX_STREAM);
@@ -33,10 +40,24 @@ pub(super) fn text(bytes: &[u8], limits: &HtmlLimits) -> Result<PageText, PageEr
         }
     }
     page.text.truncate(page.text.trim_end().len());
-    if page.text.is_empty() {
+    if page.text.is_empty() && page.notes.is_empty() {
         page.notes.push(format!("The PDF has {} pages and no text: it may consist of images.", pages.len()));
     }
     Ok(page)
+}
+
+/// Whether the maps of characters of a page's fonts are within the limit.
+fn has_small_maps(document: &Document, page: ObjectId) -> bool {
+    let mut left = MAX_MAPS;
+    document.get_page_fonts(page).unwrap_or_default().values().all(|font| {
+        let Ok(map) = font.get_deref(b"ToUnicode", document).and_then(Object::as_stream) else { return true };
+        match map.get_plain_content_with_limit(left) {
+            Ok(content) => left = left.saturating_sub(content.len()),
+            Err(Error::Decompress(DecompressError::MemoryLimitExceeded { .. })) => return false,
+            Err(_) => {}
+        }
+        left > 0
+    })
 }
 
 fn title(document: &Document) -> Option<String> {

@@ -75,6 +75,11 @@ fn pdf(pages: &[&str]) -> Vec<u8> {
         objects.push(format!("<< /Length {} >>\nstream\n{stream}\nendstream", stream.len()));
     }
     objects.push("<< /Title (The Report) >>".to_owned());
+    pdf_of(&objects)
+}
+
+/// A PDF of these objects: the first is its catalog, the last has its title.
+fn pdf_of(objects: &[String]) -> Vec<u8> {
     let mut file = "%PDF-1.4\n".to_owned();
     let mut offsets = Vec::new();
     for (n, object) in objects.iter().enumerate() {
@@ -98,6 +103,42 @@ fn a_pdf_becomes_its_text_page_by_page() {
     assert_eq!(read.text, "## Page 1\n\nFirst words\n\n## Page 2\n\nSecond words");
     let alone = text("application/octet-stream", &pdf(&["Alone"]));
     assert_eq!(alone, "Alone");
+}
+
+#[test]
+fn fonts_that_share_a_large_map_of_characters_are_not_read() {
+    // Each name of a font would be a map of its own in memory.
+    let with = |names: usize| {
+        let entry = |code: usize| format!("<{code:04x}> <{}>\n", "0042".repeat(50));
+        let map: String = (0..30)
+            .map(|block| {
+                let entries: String = (0..100).map(|nth| entry(block * 100 + nth)).collect();
+                format!("100 beginbfchar\n{entries}endbfchar\n")
+            })
+            .collect();
+        let map = format!(
+            "/CIDInit /ProcSet findresource begin\n12 dict begin\nbegincmap\n/CIDSystemInfo\n<< /Registry (Adobe)\n\
+             /Ordering (UCS)\n/Supplement 0\n>> def\n/CMapName /Adobe-Identity-UCS def\n/CMapType 2 def\n\
+             1 begincodespacerange\n<0000> <FFFF>\nendcodespacerange\n{map}endcmap\n\
+             CMapName currentdict /CMap defineresource pop\nend\nend"
+        );
+        let fonts: String = (0..names).map(|nth| format!("/F{nth} 4 0 R ")).collect();
+        let text = "BT /F0 12 Tf <0041> Tj ET";
+        pdf_of(&[
+            "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
+            "<< /Type /Pages /Kids [3 0 R] /Count 1 >>".to_owned(),
+            format!("<< /Type /Page /Parent 2 0 R /Resources << /Font << {fonts} >> >> /Contents 6 0 R >>"),
+            "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /ToUnicode 5 0 R >>".to_owned(),
+            format!("<< /Length {} >>\nstream\n{map}\nendstream", map.len()),
+            format!("<< /Length {} >>\nstream\n{text}\nendstream", text.len()),
+            "<< >>".to_owned(),
+        ])
+    };
+    let few = read("application/pdf", &with(2), BrowseMode::Article).unwrap();
+    assert!(few.text.starts_with("BB") && few.notes.is_empty(), "{few:?}");
+    let many = read("application/pdf", &with(40), BrowseMode::Article).unwrap();
+    assert!(many.text.is_empty(), "{}", many.text);
+    assert_eq!(many.notes, ["The fonts of page 1 are too large: neither it nor what follows was read."]);
 }
 
 #[test]
