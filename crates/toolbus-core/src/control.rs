@@ -11,15 +11,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use toolbus_protocol::message_type::{self, Kind};
 use toolbus_protocol::{
-    Envelope, ParseError, Pong, Properties, SessionEnd, ToolCancelRequest, ToolCancelResponse, topic,
+    Envelope, ParseError, Pong, Properties, SessionEnd, ToolCancelRequest, ToolCancelResponse, TraceContext, topic,
 };
 
 use crate::bus::{Bus, Delivery};
-use crate::dispatcher::Dispatcher;
+use crate::dispatcher::{Dispatcher, ReplyPath};
 use crate::failure::ToolFailure;
 use crate::reply::Replies;
 use crate::request::{AddressRefused, ReplyRules};
@@ -38,6 +38,9 @@ use reply::{message, refusal};
 pub const MAX_CONTROL_BODY: usize = 64 * 1024;
 /// Longest wait for the confirm of an answer.
 const REPLY_TIME: Duration = Duration::from_secs(5);
+/// Answers to calls that are kept at a time; what exceeds them goes back to its queue. No prefetch bounds them: where a
+/// connection was lost, its deliveries come again, and the answers to both are kept.
+const MAX_KEPT: usize = 1024;
 
 /// What a pong tells of the daemon.
 #[derive(Debug, Clone)]
@@ -70,6 +73,8 @@ struct ControlParts {
     dispatcher: Dispatcher,
     sessions: SessionSets,
     undelivered: Throttle,
+    /// Places for answers that are kept until the broker takes them.
+    kept: Semaphore,
     lists: ListCache,
 }
 
@@ -124,6 +129,7 @@ impl ControlService {
                 dispatcher,
                 sessions,
                 undelivered: Throttle::default(),
+                kept: Semaphore::new(MAX_KEPT),
                 lists: ListCache::default(),
             }),
             answerers: Arc::default(),
@@ -149,10 +155,7 @@ impl ControlService {
     pub(crate) async fn handle(self, delivery: Delivery) {
         let is_over = match self.asked(&delivery) {
             Ok(asked) => match self.obey(&delivery, &asked).await {
-                Ok(said) => {
-                    self.answer(&asked, said).await;
-                    true
-                }
+                Ok(said) => self.answer(&asked, &delivery, said).await,
                 Err(refused) => self.refuse(Some(asked), &delivery, &refused).await,
             },
             Err(refused) => self.refuse(None, &delivery, &refused).await,
@@ -273,8 +276,7 @@ impl ControlService {
                 tracing::info!(%topic, caller, reason = %refused, "refused a request");
                 let answerer = self.answerers.get(&**topic);
                 let said = answerer.and_then(|answerer| answerer.refusal(asked, &refused.to_string()));
-                self.answer(asked, Some(said.unwrap_or_else(|| refusal(asked, delivery, refused)))).await;
-                true
+                self.answer(asked, delivery, Some(said.unwrap_or_else(|| refusal(asked, delivery, refused)))).await
             }
             (_, refused) => {
                 tracing::info!(%topic, caller, reason = %refused, "ignored a request that cannot be answered");
@@ -304,21 +306,32 @@ impl ControlService {
         self.answerers.get(&*delivery.routing_key).is_some_and(|answerer| answerer.is_listening())
     }
 
-    /// Sends an answer, for [`REPLY_TIME`] at most: the request was obeyed, and its sender can ask again.
-    async fn answer(&self, asked: &ControlRequest, said: Option<ControlReply>) {
-        let (Some(address), Some(mut said)) = (&asked.address, said) else { return };
+    /// Sends an answer, for [`REPLY_TIME`] at most: the request was obeyed, and its sender can ask again. That to a call is
+    /// kept. Whether the request is over.
+    async fn answer(&self, asked: &ControlRequest, delivery: &Delivery, said: Option<ControlReply>) -> bool {
+        let (Some(address), Some(mut said)) = (&asked.address, said) else { return true };
         let _turn = said.turn.take();
-        let answer = message(&self.parts.about.name, self.parts.dispatcher.random(), asked, said);
-        if let Err(reason) = self
-            .parts
-            .replies
-            .deliver(address, &answer, Instant::from_std(self.parts.dispatcher.clock().now()) + REPLY_TIME)
-            .await
+        let (dispatcher, now) = (&self.parts.dispatcher, self.parts.dispatcher.clock().now());
+        let answer = message(&self.parts.about.name, dispatcher.random(), asked, said);
+        let is_call = self.answerers.get(&*delivery.routing_key).is_some_and(|answerer| answerer.runs_calls());
+        let place = is_call.then(|| self.parts.kept.try_acquire().ok()).flatten();
+        if place.is_some() {
+            let (queue, call_id) = (&*delivery.queue, &*asked.envelope.correlation_id);
+            let trace_id = asked.envelope.trace.as_ref().map(TraceContext::trace_id);
+            return dispatcher.reply(&ReplyPath { address, queue, call_id, trace_id, deadline: now }, &answer).await;
+        }
+        let delivered = self.parts.replies.deliver(address, &answer, Instant::from_std(now) + REPLY_TIME).await;
+        if let Err(reason) = &delivered
             && let Some(left_out) = self.parts.undelivered.due()
         {
             let (reply_to, kind) = (shown(&address.written), &answer.properties.message_type);
             tracing::warn!(%reason, reply_to, kind, left_out, "an answer was not delivered");
         }
+        if is_call && delivered.is_err() {
+            dispatcher.pause().await;
+            return false;
+        }
+        true
     }
 }
 

@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use toolbus_protocol::{Envelope, Random};
 
 use self::call::{Attached, Call};
+pub(crate) use self::ending::ReplyPath;
 pub use self::inner::{InnerCall, InnerOrigin, Invoker};
 use self::log::{Log, LoggedCall};
 use self::progress::ProgressReporter;

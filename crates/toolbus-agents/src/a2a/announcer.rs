@@ -236,6 +236,10 @@ impl ControlHandler for SkillHandler {
         Some(message_type::AGENT_TASK_REQUEST)
     }
 
+    fn runs_calls(&self) -> bool {
+        true
+    }
+
     fn max_body(&self) -> usize {
         MAX_TASK_BODY
     }

@@ -27,6 +27,12 @@ pub trait ControlHandler: Send + Sync + 'static {
         false
     }
 
+    /// Whether its requests are calls, which nobody makes again: their answers are kept until the broker takes them, as those
+    /// to other calls are.
+    fn runs_calls(&self) -> bool {
+        false
+    }
+
     /// Longest body that it reads, in bytes.
     fn max_body(&self) -> usize {
         MAX_CONTROL_BODY

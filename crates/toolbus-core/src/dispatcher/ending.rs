@@ -1,7 +1,7 @@
 //! The end of a call: its answer leaves, or is put aside, and its delivery is settled.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -16,7 +16,7 @@ use crate::bus::Delivery;
 use crate::failure::Cause;
 use crate::gates::breaker::{BackendState, BreakerChange, Passage, backend_state};
 use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered};
-use crate::request::AddressRefused;
+use crate::request::{Address, AddressRefused};
 use crate::request_key::LocalIdentity;
 use crate::telemetry::{CallEnd, DeadReason};
 use crate::text::shown;
@@ -26,6 +26,29 @@ use crate::tool::{Effect, ToolOutput};
 const REPLY_PERIOD: Duration = Duration::from_secs(60);
 /// Time that each publish still has once the time to finish calls is over.
 const CLOSING_GRACE: Duration = Duration::from_secs(5);
+
+/// Where an answer goes, and what the log says of its call.
+pub(crate) struct ReplyPath<'a> {
+    pub(crate) address: &'a Address,
+    /// The queue that the request came from.
+    pub(crate) queue: &'a str,
+    pub(crate) call_id: &'a str,
+    pub(crate) trace_id: Option<&'a str>,
+    /// Until when its caller waits.
+    pub(crate) deadline: Instant,
+}
+
+impl<'a> ReplyPath<'a> {
+    fn of(call: &'a Call) -> Self {
+        Self {
+            address: &call.request.address,
+            queue: &call.queue,
+            call_id: &call.request.call_id,
+            trace_id: call.span.trace_id(),
+            deadline: call.deadline,
+        }
+    }
+}
 
 impl Dispatcher {
     /// Notes at its breaker how a tool did, and tells if that trips or closes it.
@@ -110,13 +133,13 @@ impl Dispatcher {
                 let _ = client.send(Arc::clone(answer));
                 Ok(())
             }
-            None => self.deliver(&call, answer).await,
+            None => self.deliver(&ReplyPath::of(&call), answer).await,
         };
         let confirmed = self.clock().since(built);
         if !is_direct {
             call.span.published(delivered.is_ok(), confirmed);
         }
-        let mut settled = self.is_over(&call, answer, delivered).await;
+        let mut settled = self.is_over(&ReplyPath::of(&call), answer, delivered).await;
         if let Some(identity) = call.identity {
             if settled && (is_direct || call.slot.is_sure()) {
                 self.parts.replay.forget(identity.key, &call.slot);
@@ -128,10 +151,7 @@ impl Dispatcher {
         if settled && call.slot.has_come_again() {
             settled = match self.answer_of_copy(&mut call, answer).await {
                 Ok(None) => true,
-                Ok(Some(known)) => {
-                    let delivered = self.deliver(&call, &known).await;
-                    self.is_over(&call, &known, delivered).await
-                }
+                Ok(Some(known)) => self.reply(&ReplyPath::of(&call), &known).await,
                 Err(_) => false,
             };
         }
@@ -162,16 +182,22 @@ impl Dispatcher {
         }
     }
 
+    /// Delivers an answer, or puts it aside; whether its request is done with. Else that goes back to its queue.
+    pub(crate) async fn reply(&self, path: &ReplyPath<'_>, answer: &Reply) -> bool {
+        let delivered = self.deliver(path, answer).await;
+        self.is_over(path, answer, delivered).await
+    }
+
     /// Whether a request is done with: its answer was delivered, or put aside. Else it goes back to its queue.
-    async fn is_over(&self, call: &Call, answer: &Reply, delivered: Result<(), NotDelivered>) -> bool {
+    async fn is_over(&self, path: &ReplyPath<'_>, answer: &Reply, delivered: Result<(), NotDelivered>) -> bool {
         match delivered {
             Ok(()) => true,
-            Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(call, answer, &reason).await,
+            Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(path, answer, &reason).await,
             Err(reason @ (NotDelivered::BrokerAway | NotDelivered::Closed)) => {
                 if let Some(left_out) = self.parts.log.unconfirmed.due() {
                     tracing::warn!(
-                        call_id = %shown(&call.request.call_id),
-                        trace_id = call.span.trace_id(),
+                        call_id = %shown(path.call_id),
+                        trace_id = path.trace_id,
                         %reason,
                         left_out,
                         "an answer was not confirmed; the request goes back to its queue"
@@ -208,19 +234,19 @@ impl Dispatcher {
 
     /// Publishes an answer until the broker confirms, refuses or finally rejects it, or until shutdown. A broker that is
     /// away is waited for: putting the request back would use up its deliveries, and another daemon would run it again.
-    async fn deliver(&self, call: &Call, answer: &Reply) -> Result<(), NotDelivered> {
+    async fn deliver(&self, path: &ReplyPath<'_>, answer: &Reply) -> Result<(), NotDelivered> {
         let parts = &*self.parts;
         let trying = async {
-            let mut until = call.deadline.max(self.clock().now()) + REPLY_GRACE;
+            let mut until = path.deadline.max(self.clock().now()) + REPLY_GRACE;
             loop {
-                match parts.replies.deliver(&call.request.address, answer, until.into()).await {
+                match parts.replies.deliver(path.address, answer, until.into()).await {
                     Err(NotDelivered::BrokerAway) => {}
                     ended => return ended,
                 }
                 if let Some(left_out) = parts.log.broker_away.due() {
                     tracing::warn!(
-                        call_id = %shown(&call.request.call_id),
-                        trace_id = call.span.trace_id(),
+                        call_id = %shown(path.call_id),
+                        trace_id = path.trace_id,
                         left_out,
                         "the broker does not confirm an answer; it is kept and published again"
                     );
@@ -242,17 +268,17 @@ impl Dispatcher {
     }
 
     /// Puts an answer that no queue takes aside, so that it is not lost; false when its request must be kept.
-    async fn bury_answer(&self, call: &Call, answer: &Reply, reason: &str) -> bool {
-        let address = &call.request.address.written;
+    async fn bury_answer(&self, path: &ReplyPath<'_>, answer: &Reply, reason: &str) -> bool {
+        let address = &path.address.written;
         let (properties, body) = (Properties::clone(&answer.properties), answer.body.clone());
-        let buried = self.dead_letter(&call.queue, None, DeadReason::Undeliverable, address, properties, body).await;
+        let buried = self.dead_letter(path.queue, None, DeadReason::Undeliverable, address, properties, body).await;
         if buried == Buried::Kept
             && let Some(left_out) = self.parts.log.undeliverable.due()
         {
             tracing::warn!(
-                call_id = %shown(&call.request.call_id),
+                call_id = %shown(path.call_id),
                 reply_to = %shown(address),
-                trace_id = call.span.trace_id(),
+                trace_id = path.trace_id,
                 reason,
                 left_out,
                 "dead-lettered an answer that cannot be delivered"

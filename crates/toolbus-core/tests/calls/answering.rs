@@ -1,15 +1,17 @@
 //! Requests on topics that others answer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::json;
-use toolbus_core::Clock;
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
 use toolbus_core::bus::Target;
-use toolbus_core::{ControlError, ControlHandler, ControlReply, ControlRequest};
+use toolbus_core::{Clock, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService, Service};
 
-use crate::fixture::{Message, Route, Sent, Settled, World, control, raw, serve};
+use crate::fixture::{Message, Route, Sent, Settled, Settlement, World, control, delivery, raw, serve};
 
 const TOPIC: &str = "my.topic";
 
@@ -148,4 +150,67 @@ async fn a_request_that_needs_a_store_which_is_away_goes_back_to_its_queue_after
     let settlement = serve(&world.dispatcher, &control, TOPIC, raw("{}")).await;
     assert_eq!((settlement.get(), world.bus.sent().len()), (Some(Settled::Requeued), 0));
     assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(10));
+}
+
+/// Runs calls, which it counts.
+#[derive(Default)]
+struct Runner(AtomicUsize);
+
+impl ControlHandler for Runner {
+    fn message_type(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn runs_calls(&self) -> bool {
+        true
+    }
+
+    fn answer<'a>(&'a self, _: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async { Ok(Some(ControlReply::new("Toolbus.Ran", &json!({"done": true})))) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_to_a_call_is_kept_until_the_broker_takes_it_and_its_request_acknowledged_after_that() {
+    let (world, runner) = (World::new(), Arc::new(Runner::default()));
+    let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::clone(&runner) as _);
+    let target = Target::Topic("tool.result.ana".to_owned());
+    world.bus.route(target.clone(), Route::Unavailable);
+    let (task, settlement) = begin(&world, &control);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!((settlement.get(), world.bus.sent().len()), (None, 0));
+    world.bus.route(target.clone(), Route::Routed);
+    task.await.unwrap();
+    assert_eq!((settlement.get(), world.bus.sent().len()), (Some(Settled::Acknowledged), 1));
+    // What no queue takes is put aside, and what is not sent at the end goes back with its request.
+    for route in [Route::Rejected, Route::Unroutable] {
+        world.bus.route(target.clone(), route);
+        world.bus.route(Target::Queue("tool.result.ana".to_owned()), route);
+        let settlement = serve(&world.dispatcher, &control, TOPIC, raw("{}")).await;
+        assert_eq!(settlement.get(), Some(Settled::Acknowledged));
+        assert!(is_dead_letter(world.bus.sent().last().unwrap(), "undeliverable_answer"), "{route:?}");
+    }
+    world.bus.route(target, Route::Unavailable);
+    let (task, settlement) = begin(&world, &control);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    world.dispatcher.shut_down();
+    task.await.unwrap();
+    assert_eq!(settlement.get(), Some(Settled::Requeued));
+    assert_eq!(runner.0.load(Ordering::SeqCst), 4);
+}
+
+/// Delivers a message on the topic without waiting.
+fn begin(world: &World, control: &ControlService) -> (tokio::task::JoinHandle<()>, Settlement) {
+    let (mut asked, settlement) = delivery(raw("{}"));
+    asked.routing_key = TOPIC.into();
+    let (sender, receiver) = mpsc::channel(1);
+    sender.try_send(asked).unwrap();
+    drop(sender);
+    let (service, control) = (Service::new(world.dispatcher.clone()), control.clone());
+    let task = TaskTracker::new().spawn(async move {
+        service.serve_requests(&control, receiver).await;
+        service.drain(Duration::from_secs(3600)).await;
+    });
+    (task, settlement)
 }
