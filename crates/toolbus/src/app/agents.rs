@@ -123,6 +123,8 @@ pub(super) fn queues(config: &Config, service: Option<&AgentService>, prefetch: 
     if config.a2a.as_ref().is_some_and(|section| !section.announce.is_empty()) {
         let topics = [topic::agent_task(&config.bus.name), topic::agent_task_cancel(&config.bus.name)];
         let topics = topics.each_ref().map(String::as_str);
+        // Tasks are calls: which of them wait, and whose are refused, is decided by the places that callers have.
+        let prefetch = config.invoke.prefetch();
         queues.push(queue(format!("{prefix}.tasks"), &topics, prefetch, MAX_TASK_BODY, Ownership::Shared));
     }
     queues

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::json;
-use toolbus_core::bus::Ownership;
+use toolbus_agents::a2a::A2aConfig;
+use toolbus_core::bus::{Ownership, Subscription};
 use toolbus_core::policy::{Profile, ProfileRole};
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_mcp_client::model_tools;
@@ -187,16 +188,31 @@ async fn each_profile_has_decided_about_every_tool_that_the_daemon_registers() {
     ");
 }
 
+/// The queues of a daemon with MCP servers, agents and sub-agents.
+fn queues(config: &Config) -> Vec<Subscription> {
+    let (bus, store) = (bus(config).unwrap(), OpenStore::in_memory().store);
+    let agents = agents::service(config, &store, bus, Arc::new(Discard), &Redactor::default()).unwrap();
+    listen::all_queues(config, true, agents.as_ref(), true).into_iter().map(|(queue, _)| queue).collect()
+}
+
+#[tokio::test]
+async fn as_many_tasks_of_agents_are_taken_as_calls_so_that_slow_ones_of_one_agent_hold_up_no_others() {
+    let mut config = Config { bus: BusConfig { url: BusUrl::Embedded, ..BusConfig::default() }, ..Config::default() };
+    config.a2a = Some(A2aConfig { announce: vec!["echo".to_owned()], ..A2aConfig::default() });
+    let queues = queues(&config);
+    let prefetch = |name| queues.iter().find(|queue| queue.queue == format!("toolbus.{name}")).unwrap().prefetch;
+    assert_eq!(prefetch("tasks"), prefetch("invoke"));
+    assert_eq!(usize::from(prefetch("tasks")), config.invoke.max_in_flight + config.invoke.max_waiting);
+}
+
 #[tokio::test]
 async fn the_command_for_dead_letters_knows_every_queue_that_has_some() {
     let folder = tempfile::tempdir().unwrap();
     let mut config =
         Config { bus: BusConfig { url: BusUrl::Embedded, ..BusConfig::default() }, ..everything(folder.path()) };
     config.a2a.as_mut().unwrap().announce = vec!["echo".to_owned()];
-    let (bus, store) = (bus(&config).unwrap(), OpenStore::in_memory().store);
-    let agents = agents::service(&config, &store, bus, Arc::new(Discard), &Redactor::default()).unwrap();
     let prefix = format!("{}.", config.queue_prefix());
-    let queues = listen::all_queues(&config, true, agents.as_ref(), true).into_iter().map(|(queue, _)| queue);
+    let queues = queues(&config).into_iter();
     let with_dead_letters: BTreeSet<String> = queues
         .filter(|queue| matches!(queue.ownership, Ownership::Shared | Ownership::ShortLived))
         .map(|queue| queue.queue.strip_prefix(&prefix).unwrap().to_owned())
