@@ -223,6 +223,27 @@ async fn a_result_that_no_queue_takes_is_told_once_one_does() {
 }
 
 #[tokio::test]
+async fn agents_without_a_section_share_no_whiteboard_by_their_tasks() {
+    let fixture = Fixture::new();
+    let _offers = fixture.queue("subagent.task.thinkers");
+    let tools = [fixture.subagents.tools(), fixture.subagents.whiteboard_tools()].concat();
+    for (agent, worker) in [("ana", "w1"), ("eve", "w2")] {
+        let caller = Caller { has_section: false, ..testing::agent(agent) };
+        let task = json!({"description": "Count the frogs"});
+        let text = testing::run(&tools, caller, "spawn_subagent", task, Clock::SYSTEM).await.unwrap().content.unwrap();
+        let id = text.split("task_id: ").nth(1).unwrap().split('.').next().unwrap();
+        for (tool, entry) in [("write", json!({"key": "plan", "value": "x"})), ("read", json!({"key": "plan"}))] {
+            let mut arguments = entry;
+            arguments["task_id"] = id.into();
+            let refused = fixture.call(worker, &format!("whiteboard_{tool}"), arguments).await.unwrap_err();
+            assert_eq!(refused.cause, Cause::NotAllowed, "{refused:?}");
+            assert!(refused.message.contains("has no whiteboard"), "{refused:?}");
+        }
+        assert_eq!(fixture.result(worker, id, "done").await, Ok(()), "the task itself is worked on");
+    }
+}
+
+#[tokio::test]
 async fn a_whiteboard_is_its_agents_and_that_of_the_sub_agents_that_work_for_it() {
     let fixture = Fixture::new();
     let _offers = fixture.queue("subagent.task.thinkers");

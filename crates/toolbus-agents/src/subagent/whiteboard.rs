@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use toolbus_core::caller::Caller;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::{excerpt, shown};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -81,6 +82,12 @@ impl Subagents {
             return if call.caller.has_section { Ok(call.caller.share()) } else { Err(not_allowed(text)) };
         };
         let own = self.share_of(task).await.map_err(|error| away(&error))?;
+        // The tasks of all agents without a section are one share: as a whiteboard it would be everybody's.
+        if own.as_deref() == Some(&*Caller::unknown().share()) {
+            let text =
+                "The agent that gave this task has no whiteboard: only agents with a section of the configuration do.";
+            return Err(not_allowed(text));
+        }
         if call.caller.has_section && own.as_deref() == Some(&*call.caller.share()) {
             return Ok(call.caller.share());
         }
