@@ -68,9 +68,16 @@ impl UrlTemplate {
         self.path.iter().chain(self.query.iter().map(|pair| &pair.parts)).flat_map(UrlParts::placeholders)
     }
 
-    /// Whether the query has a pair of this name already.
+    /// Whether the query has a pair already that a server may read as one of this name: some do not look at case, and some
+    /// read `a[]` and `[a]` as `a`.
     pub(super) fn fixes(&self, name: &str) -> bool {
-        self.query.iter().any(|pair| pair.name.as_deref() == Some(name))
+        let bare = name.trim_start_matches([' ', '[']);
+        let is_own = |own: &str| {
+            let rest = bare.get(own.len()..).unwrap_or_default();
+            let ends = rest.is_empty() || rest.starts_with(['[', ']', ' ']);
+            ends && bare.get(..own.len()).is_some_and(|start| start.eq_ignore_ascii_case(own))
+        };
+        self.query.iter().filter_map(|pair| pair.name.as_deref()).any(|own| own == name || is_own(own))
     }
 
     /// The URL for `arguments`; `extra` are those that go to the query beside the placeholders.
@@ -433,6 +440,17 @@ mod tests {
     fn an_extra_argument_cannot_override_what_the_template_fixes() {
         let refused = fill_with("http://h/?us%65r=me&q={q}", json!({}), json!({"user": "you"}));
         assert_eq!(refused, Err(UrlFillError::Fixed("user".to_owned())));
+    }
+
+    #[test]
+    fn an_argument_that_a_server_may_read_as_what_the_url_has_is_refused() {
+        for name in ["User", "USER", "user[]", "User[0]", "[user]", " user", "user "] {
+            let refused = fill_with("http://h/?user={a}", json!({"a": "maria"}), json!({name: "boss"}));
+            assert_eq!(refused, Err(UrlFillError::Fixed(name.to_owned())));
+        }
+        for name in ["users", "use", "user.x", "user_id", "üser"] {
+            assert!(fill_with("http://h/?user={a}", json!({"a": "maria"}), json!({name: 1})).is_ok(), "{name}");
+        }
     }
 
     #[test]
