@@ -17,8 +17,8 @@ use crate::tool::ToolDescriptor;
 /// When a call may be tried again that found the trial of another under way.
 const DURING_TRIAL: Duration = Duration::from_secs(1);
 
-/// Tools and servers whose failures are counted at a time: the one that has not failed for longest gives way. Callers may
-/// register servers, and remove them again before they work.
+/// Tools and servers whose failures are counted at a time: the one that has not failed for longest gives way. Callers
+/// may register servers, and remove them again before they work.
 const MAX_FAILING: usize = 4096;
 
 /// When a breaker trips, and for how long.

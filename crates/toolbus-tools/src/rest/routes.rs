@@ -105,8 +105,9 @@ impl ArgumentRoutes {
         Ok(parts)
     }
 
-    /// Refuses members that would stand in the query as another argument, which the policy may set or look at: by no other
-    /// way than under its own name may a caller give that. `spread` has whose members stand there under their own names.
+    /// Refuses members that would stand in the query as another argument, which the policy may set or look at: by no
+    /// other way than under its own name may a caller give that. `spread` has the arguments whose members stand there
+    /// under their own names.
     fn check_members<'a>(
         &self,
         argument: &'a str,
@@ -125,18 +126,17 @@ impl ArgumentRoutes {
             let is_spread = style == QueryStyle::Repeated
                 && *spread.entry(written.first().cloned().unwrap_or_default()).or_insert(argument) != argument;
             if is_spread || others.iter().any(is_other) {
+                let what = "which is another argument in the address. Leave it out.";
                 let member = shown(member);
-                return Err(ToolFailure::invalid(format!(
-                    "Argument `{argument}` has a member `{member}`, which is another argument in the address. Leave it out."
-                )));
+                return Err(ToolFailure::invalid(format!("Argument `{argument}` has a member `{member}`, {what}")));
             }
         }
         Ok(())
     }
 }
 
-/// A name in a query as the servers read it that find objects and lists in names, `a[b]`, `a.b` and `a[]`, and that do not
-/// look at case.
+/// A name in a query as the servers read it that find objects and lists in names, `a[b]`, `a.b` and `a[]`, and that do
+/// not look at case.
 fn steps(name: &str) -> Vec<String> {
     let steps = name.split(['[', ']', '.']).map(str::trim).filter(|step| !step.is_empty());
     steps.map(str::to_ascii_lowercase).collect()

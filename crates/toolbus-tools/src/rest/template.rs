@@ -68,8 +68,8 @@ impl UrlTemplate {
         self.path.iter().chain(self.query.iter().map(|pair| &pair.parts)).flat_map(UrlParts::placeholders)
     }
 
-    /// Whether the query has a pair already that a server may read as one of this name: some do not look at case, and some
-    /// read `a[]` and `[a]` as `a`.
+    /// Whether the query has a pair already that a server may read as one of this name: some do not look at case, and
+    /// some read `a[]` and `[a]` as `a`.
     pub(super) fn fixes(&self, name: &str) -> bool {
         let bare = name.trim_start_matches([' ', '[']);
         let is_own = |own: &str| {

@@ -34,8 +34,8 @@ pub fn declared(schema: &Value) -> HashSet<&str> {
     names
 }
 
-/// Whether a tool that declares `name` may read `written` as it, although it is another: some do not look at case, and some
-/// find lists and objects in names, as `owner[]`, `[owner]` and `owner.x`.
+/// Whether a tool that declares `name` may read `written` as it, although it is another: some do not look at case, and
+/// some find lists and objects in names, as `owner[]`, `[owner]` and `owner.x`.
 pub(crate) fn may_read_as(written: &str, name: &str) -> bool {
     let bare = written.trim_start_matches([' ', '[']);
     let (start, rest) = (bare.get(..name.len()), bare.get(name.len()..).unwrap_or_default());
