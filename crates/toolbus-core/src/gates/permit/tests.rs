@@ -1,3 +1,5 @@
+mod places;
+
 use futures_util::FutureExt;
 
 use tokio_util::task::TaskTracker;
@@ -76,7 +78,8 @@ async fn a_free_place_is_given_at_once_and_counted() {
 async fn without_room_to_wait_a_call_is_refused_at_once() {
     let permits = permits(1, 0);
     let _held = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.unwrap();
-    let refused = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.err().unwrap();
+    let refused =
+        permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).now_or_never().unwrap().err().unwrap();
     assert_eq!(refused.cause, Cause::Overloaded);
     assert_eq!(refused.retry_after, Some(RETRY_AFTER));
 }
@@ -503,6 +506,9 @@ async fn a_call_that_the_waiting_ones_leave_no_time_for_is_refused_before_it_wai
     let until = later() + Duration::from_secs(6);
     let mut patient = Box::pin(permits.acquire(Some(&any), &ana, me(), 10, until));
     assert!(futures_util::poll!(&mut patient).is_pending());
+    let until = Clock::SYSTEM.now() + Duration::from_secs(7);
+    let mut urgent = Box::pin(permits.acquire(Some(&any), &ana, me(), 10, until));
+    assert!(futures_util::poll!(&mut urgent).is_pending(), "it goes before them");
     let limited = tool(Some(1));
     let mut others = Box::pin(permits.acquire(Some(&limited), &ana, me(), 10, later()));
     assert!(futures_util::poll!(&mut others).is_pending(), "another tool's calls need not go first");

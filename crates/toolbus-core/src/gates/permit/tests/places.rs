@@ -1,0 +1,98 @@
+//! Which calls get a place, and whose turn an urgent one takes.
+
+use super::*;
+
+#[test]
+fn a_tool_with_a_limit_of_two_runs_two_calls_at_a_time_whichever_ends() {
+    let (permits, agent, limited) = (permits(8, 0), anyone(), tool(Some(2)));
+    let run = || at_once(&permits, &limited, &agent, "me");
+    let [first, second] = [run(), run()].map(Option::unwrap);
+    assert!(run().is_none());
+    drop(first);
+    let third = run().unwrap();
+    assert!(run().is_none());
+    drop((second, third));
+    assert!(lock(&permits.state).tools.is_empty());
+}
+
+#[test]
+fn beside_another_agent_one_gets_no_more_than_three_places_for_each_that_is_free() {
+    let (permits, ana, bob) = (permits(8, 0), agent(6, 0), agent(6, 0));
+    let run = |agent: &Arc<AgentGate>| at_once(&permits, &tool(None), agent, "me");
+    let _held = [&bob, &bob, &bob, &bob, &ana, &ana, &ana].map(|agent| run(agent).unwrap());
+    assert!(run(&ana).is_none(), "one place is free");
+    assert!(run(&agent(6, 0)).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_urgent_call_behind_those_of_others_takes_the_turn_of_its_own_caller() {
+    let permits = Arc::new(permits(2, 16));
+    let [other, carol, ana, bob] = std::array::from_fn(|_| agent(1, 8));
+    let of_carol = at_once(&permits, &tool(None), &carol, "me").unwrap();
+    let held = at_once(&permits, &tool(None), &other, "me").unwrap();
+    let calls = [("carol's", &carol, 60), ("ana's first", &ana, 60), ("bob's", &bob, 60), ("urgent", &ana, 5)];
+    let order = queue_up(&permits, &calls).await;
+    drop(held);
+    while order.lock().len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(*order.lock(), ["urgent", "bob's", "ana's first"]);
+    drop(of_carol);
+    emptied(&permits).await;
+}
+
+#[test]
+fn of_callers_that_share_a_gate_one_leaves_the_last_place_to_others() {
+    let (permits, shared) = (permits(100, 0), Arc::new(AgentGate::shared(4, 0)));
+    let run = |caller| at_once(&permits, &tool(None), &shared, caller);
+    let held = ["flood", "flood", "flood"].map(|caller| run(caller).unwrap());
+    assert!(run("flood").is_none());
+    let quiet = run("quiet").unwrap();
+    drop(held);
+    assert!(run("quiet").is_some(), "what ran is counted no more");
+    drop(quiet);
+    assert!(lock(&permits.state).callers.is_empty());
+}
+
+#[tokio::test]
+async fn where_no_more_may_wait_the_first_call_of_a_caller_gets_the_place_of_the_last_one_of_the_caller_with_the_most()
+{
+    let (permits, bob, shared) = (permits(1, 256), agent(1, 20), Arc::new(AgentGate::shared(1, 8)));
+    let _held = at_once(&permits, &tool(None), &bob, "bob").unwrap();
+    let (mut of_bob, mut flood) = (Vec::new(), Vec::new());
+    for _ in 0..10 {
+        of_bob.extend(waits(&permits, &bob, "bob", 1).await);
+    }
+    while let Some(waiting) = waits(&permits, &shared, "flood", 1).await {
+        flood.push(waiting);
+    }
+    assert_eq!((of_bob.len(), flood.len()), (10, 7), "one place of the eight is for others");
+    let _quiet = waits(&permits, &shared, "quiet", 1).await.unwrap();
+    let _first = waits(&permits, &shared, "first", 1).await.unwrap();
+    assert!(waits(&permits, &shared, "first", 1).await.is_none(), "it waits already");
+    let mut left = Vec::new();
+    for waiting in of_bob.iter_mut().chain(&mut flood) {
+        left.push(futures_util::poll!(waiting).is_pending());
+    }
+    assert_eq!(left, [[true; 16].as_slice(), &[false]].concat());
+}
+
+#[tokio::test]
+async fn of_callers_that_share_a_gate_an_urgent_one_takes_no_turn_of_another() {
+    let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 8)));
+    let held = at_once(&permits, &tool(None), &shared, "other").unwrap();
+    let mut calls = Vec::new();
+    for (caller, seconds) in [("ana", 60), ("bob", 60), ("ana", 50), ("bob", 40)] {
+        let until = Clock::SYSTEM.now() + Duration::from_secs(seconds);
+        let mut waiting = Box::pin(permits.acquire(None, &shared, caller.into(), 1, until));
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        calls.push(waiting);
+    }
+    drop(held);
+    let mut polled = Vec::new();
+    for waiting in &mut calls {
+        polled.push(futures_util::poll!(waiting));
+    }
+    let given: Vec<_> = polled.iter().map(std::task::Poll::is_ready).collect();
+    assert_eq!(given, [false, false, true, false]);
+}
