@@ -225,6 +225,22 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_counts_as_the_smallest_of_six_sizes_that_takes_it() {
+        let size =
+            |most| Compiled::new(&json!({"pattern": format!("^a{{{most}}}$")})).map(|found| found.patterns.of_texts);
+        let mut sizes: Vec<_> = (0..).map(|power| size(1 << power)).map_while(Result::ok).collect();
+        sizes.dedup();
+        assert_eq!(sizes, [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20]);
+    }
+
+    #[test]
+    fn a_compiled_schema_counts_with_its_text_its_patterns_and_two_sets_of_their_states() {
+        let schema = json!({"pattern": "^a$", "patternProperties": {"^b$": {}}});
+        let size = 16 * schema.to_string().len() + 2 * 16 * 1024 * (1 + 2 + 2);
+        assert_eq!(Compiled::new(&schema).unwrap().size, size);
+    }
+
+    #[test]
     fn equal_schemas_share_one_compiled_form() {
         let cache = Cache::new();
         let schema = || Schema::new(&Arc::new(json!({"type": "object"})));
