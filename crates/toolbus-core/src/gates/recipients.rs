@@ -497,12 +497,14 @@ mod tests {
             told(&["/to"], json!({"to": "+99999999"})),
             told(&["/to", "/cc/*"], json!({"to": LISTED[0], "cc": ["999,999"]})),
             told(&["/to"], json!({})),
+            told(&["/a", "/b/*", "/c"], json!({})),
             told(&["/a", "/b/*", "/c", "/d"], json!({})),
         ];
         insta::assert_snapshot!(texts.join("\n"), @"
     The recipient at '/to' is not in the list of those that this agent may address on whatsapp.
     The value at '/cc/*' cannot be compared with the list of those that this agent may address on whatsapp: expected one telephone number in digits, such as '+57 300 111 2233', or one WhatsApp id.
     The call names no recipient on whatsapp: expected one at '/to'.
+    The call names no recipient on whatsapp: expected one at '/a' or '/b/*' or '/c'.
     The call names no recipient on whatsapp: expected one at '/a' or '/b/*' or '/c' or elsewhere.
     ");
     }
@@ -542,6 +544,12 @@ mod tests {
     `example.com` is no recipient; expected one plain address in ASCII, such as 'ana@example.com'
     `a\nb` is no recipient; expected one text without control characters and without spaces around it
     ");
+    }
+
+    #[test]
+    fn a_recipient_has_1024_bytes_at_the_most() {
+        let listed = |length| AllowedRecipients::new(Compare::Exact, &["x".repeat(length)]).is_ok();
+        assert_eq!([1, 1024, 1025, 2000].map(listed), [true, true, false, false]);
     }
 
     /// Everything that stands at a path, found without the code under test; `None` for what is no text.

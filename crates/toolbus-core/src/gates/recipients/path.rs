@@ -269,6 +269,13 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_and_the_deepest_path_are_taken_and_shown_as_they_were_written() {
+        for text in [format!("/{}", "x".repeat(MAX_LENGTH - 1)), "/x".repeat(MAX_STEPS)] {
+            assert_eq!(RecipientPath::parse(&text).unwrap().as_str(), text);
+        }
+    }
+
+    #[test]
     fn what_is_no_path_is_told_what_to_write() {
         let (long, deep) = (format!("/{}", "x".repeat(MAX_LENGTH)), "/x".repeat(MAX_STEPS + 1));
         let texts = ["", "to", "$.to", "/", "/*", "/to/", "/cc//to", "/cc*", "/a~b", "/a~", &long, &deep].map(|text| {
