@@ -369,6 +369,7 @@ mod tests {
         }
         assert!(matches!(replay.message(0, &slot(), true), Seen::Forgotten));
         assert!(matches!(replay.message(2, &slot(), true), Seen::Answered(..)));
+        assert_eq!(replay.lock().bytes, 2 * answer(4_000).size());
     }
 
     #[test]
