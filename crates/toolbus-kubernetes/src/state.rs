@@ -20,8 +20,8 @@ const HOPELESS: [&str; 9] = [
 ];
 /// Reasons of a container that ended before its program began.
 const NOT_BEGUN: [&str; 2] = ["ContainerCannotRun", "StartError"];
-/// Beginnings of the reasons of a pod that its node did not admit. Newer nodes begin the message with [`REJECTED`], also if
-/// the reason is that of a pod that ran.
+/// Beginnings of the reasons of a pod that its node did not admit. Newer nodes begin the message with [`REJECTED`], also
+/// if the reason is that of a pod that ran.
 const NOT_ADMITTED: [&str; 4] = ["NodeAffinity", "OutOf", "TopologyAffinityError", "UnexpectedAdmissionError"];
 const REJECTED: &str = "Pod was rejected";
 
@@ -47,8 +47,8 @@ pub(crate) struct PodEnd {
     pub(crate) reason: String,
     /// Whether the node or the cluster has ended it, and not its own program.
     pub(crate) is_of_node: bool,
-    /// Whether the node did not admit the pod. Unless that was seen to run, as before a restart of the node's kubelet, it
-    /// never had a container.
+    /// Whether the node did not admit the pod. Unless that was seen to run, as before a restart of the node's kubelet,
+    /// it never had a container.
     pub(crate) is_rejected: bool,
 }
 
