@@ -92,10 +92,10 @@ impl WarmPool {
 
     /// The claim of a script. The cluster deletes it, its sandbox and its pod, if no daemon does.
     pub(crate) fn claim(&self, script: &Script, random: Random) -> DynamicObject {
-        let lifetime = lifetime(script);
-        let metadata = metadata(script, lifetime, random);
-        let seconds = (Clock::SYSTEM.since_epoch() + lifetime).as_secs();
-        let shutdown = Timestamp::from_second(seconds.try_into().unwrap_or(i64::MAX)).unwrap_or(Timestamp::MAX);
+        let expires = Clock::SYSTEM.since_epoch() + lifetime(script);
+        let metadata = metadata(script, expires, random);
+        let seconds = expires.as_secs().try_into().unwrap_or(i64::MAX);
+        let shutdown = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
         let spec = json!({
             "warmPoolRef": {"name": self.name},
             "lifecycle": {"shutdownTime": shutdown.to_string(), "shutdownPolicy": "Delete"},

@@ -83,7 +83,7 @@ impl PodTemplate {
     /// If the script with its input and files is larger than [`MAX_JOB`].
     pub(crate) fn pod(&self, script: &Script, random: Random) -> Result<Pod, ScriptTooLarge> {
         let lifetime = lifetime(script);
-        let metadata = metadata(script, lifetime, random);
+        let metadata = metadata(script, Clock::SYSTEM.since_epoch() + lifetime, random);
         let user = FIRST_USER + i64::try_from(random.bits() % u128::from(USERS)).unwrap_or_default();
         let work = Volume {
             name: "work".to_owned(),
@@ -204,9 +204,8 @@ pub(crate) fn lifetime(script: &Script) -> Duration {
     script.deadline.saturating_duration_since(Clock::SYSTEM.now()) + GRACE
 }
 
-/// The metadata of what is made for a script: its name, what it is swept by, and the call.
-pub(crate) fn metadata(script: &Script, lifetime: Duration, random: Random) -> ObjectMeta {
-    let expires = Clock::SYSTEM.since_epoch() + lifetime;
+/// The metadata of what is made for a script: its name, what it is swept by, and the call. It expires so long after 1970.
+pub(crate) fn metadata(script: &Script, expires: Duration, random: Random) -> ObjectMeta {
     let labels = [(APP.0, APP.1.to_owned()), (MANAGED.0, MANAGED.1.to_owned()), (CALL_ID, label(&script.call_id))];
     ObjectMeta {
         name: Some(name(&script.call_id, random)),
