@@ -160,9 +160,14 @@ impl Cache {
         }
         // Compiled outside the lock: a large schema must not hold up other tools. Twice does no harm.
         let compiled = Arc::new(Compiled::new(&schema.value)?);
+        self.keep(schema, Arc::clone(&compiled));
+        Ok(compiled)
+    }
+
+    fn keep(&self, schema: &Schema, compiled: Arc<Compiled>) {
         let mut kept = self.lock();
         kept.size += compiled.size;
-        if let Some(replaced) = kept.schemas.put(schema.digest, Arc::clone(&compiled)) {
+        if let Some(replaced) = kept.schemas.put(schema.digest, compiled) {
             kept.size -= replaced.size;
         }
         // The new one stays, whatever its size: it is in use.
@@ -170,7 +175,6 @@ impl Cache {
             let Some((_, oldest)) = kept.schemas.pop_lru() else { break };
             kept.size -= oldest.size;
         }
-        Ok(compiled)
     }
 
     fn lock(&self) -> MutexGuard<'_, SchemaCache> {
@@ -237,7 +241,8 @@ mod tests {
     fn a_compiled_schema_counts_with_its_text_its_patterns_and_two_sets_of_their_states() {
         let schema = json!({"pattern": "^a$", "patternProperties": {"^b$": {}}});
         let size = 16 * schema.to_string().len() + 2 * 16 * 1024 * (1 + 2 + 2);
-        assert_eq!(Compiled::new(&schema).unwrap().size, size);
+        let compiled = Compiled::new(&schema).unwrap();
+        assert_eq!((compiled.size, compiled.patterns.of_names), (size, 1024));
     }
 
     #[test]
@@ -246,6 +251,14 @@ mod tests {
         let schema = || Schema::new(&Arc::new(json!({"type": "object"})));
         let first = cache.compiled(&schema()).unwrap();
         assert!(Arc::ptr_eq(&first, &cache.compiled(&schema()).unwrap()));
+    }
+
+    #[test]
+    fn a_schema_that_two_calls_compile_at_once_counts_once() {
+        let (cache, schema) = (Cache::new(), Schema::new(&Arc::new(json!({"type": "object"}))));
+        let compiled = cache.compiled(&schema).unwrap();
+        cache.keep(&schema, Arc::new(Compiled::new(&schema.value).unwrap()));
+        assert_eq!(cache.lock().size, compiled.size);
     }
 
     #[test]
@@ -259,6 +272,19 @@ mod tests {
         assert!(kept.size <= MAX_KEPT && kept.schemas.len() < 50, "{} with {} bytes", kept.schemas.len(), kept.size);
         assert_eq!(kept.size, kept.schemas.iter().map(|(_, compiled)| compiled.size).sum::<usize>());
         assert!(kept.schemas.contains(&schemas[49].digest));
+    }
+
+    #[test]
+    fn several_small_schemas_are_kept_and_the_one_in_use_whatever_its_size() {
+        let cache = Cache::new();
+        let schema = |text: &str| Schema::new(&Arc::new(json!({"description": text})));
+        let [small, other, large] = ["a", "b", &"c".repeat(MAX_KEPT / MEMORY_PER_BYTE)].map(schema);
+        let is_kept = |schema: &Schema| cache.get(schema).is_some();
+        cache.compiled(&small).unwrap();
+        cache.compiled(&other).unwrap();
+        assert!(is_kept(&small) && is_kept(&other));
+        cache.compiled(&large).unwrap();
+        assert!(!is_kept(&small) && !is_kept(&other) && is_kept(&large));
     }
 
     const SCHEMAS: &[&[u8]] = &[

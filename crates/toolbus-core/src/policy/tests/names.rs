@@ -1,8 +1,10 @@
 //! Whose tool a name means, and under which names a tool is meant.
 
 use super::*;
+use crate::failure::Cause;
 use crate::gates::{Gates, StepName};
 use crate::registry::Rank;
+use crate::request::{Lookup, ToolRef};
 
 /// A tool of a server, published under this name.
 fn of_server(server: &str, own: &str, published: &str) -> Tool {
@@ -110,4 +112,27 @@ fn a_tool_that_gets_another_tools_published_name_is_known_by_its_own() {
     let effective = access.effective(&caller("ana"));
     assert_eq!(names(&effective), [""; 0]);
     assert!(effective.of_server("fs", "read").is_none());
+}
+
+#[test]
+fn a_caller_of_an_unknown_tool_is_told_of_those_of_its_server_or_of_the_servers() {
+    let access = access(Vec::new(), policy([("ana", AgentPolicy::default())]));
+    let many: Vec<_> = (0..21).map(|number| format!("t{number:02}")).collect();
+    publish(&access, "Many", &many.iter().map(|name| (&**name, &**name)).collect::<Vec<_>>());
+    publish(&access, "One", &[("read", "read")]);
+    let gates = Gates::new(access);
+    let told = |route| {
+        let wanted = ToolRef { route, name: "send" };
+        let failure = gates.resolve(&gates.enter(&caller("ana")), &caller("ana"), wanted).err().unwrap();
+        (failure.cause, failure.message)
+    };
+    let (cause, text) = told(Lookup::Server("one"));
+    assert!(cause == Cause::UnknownTool && text.contains("on server 'one'. Available tools: [read]."), "{text}");
+    let (cause, text) = told(Lookup::Server("MANY"));
+    let listed = format!("Available tools: [{}, …].", many[..20].join(", "));
+    assert!(cause == Cause::UnknownTool && text.contains(&listed), "{text}");
+    let (cause, text) = told(Lookup::Server("none"));
+    assert_eq!((cause, &*text), (Cause::UnknownServer, "Unknown MCP server 'none'. Registered servers: [Many, One]."));
+    assert_eq!(told(Lookup::AnyServer).0, Cause::UnknownServer);
+    assert_eq!(told(Lookup::Name).0, Cause::UnknownTool);
 }

@@ -62,9 +62,7 @@ async fn where_no_more_may_wait_the_first_call_of_a_caller_gets_the_place_of_the
     let (mut of_bob, mut flood) = (Vec::new(), Vec::new());
     for _ in 0..10 {
         of_bob.extend(waits(&permits, &bob, "bob", 1).await);
-    }
-    while let Some(waiting) = waits(&permits, &shared, "flood", 1).await {
-        flood.push(waiting);
+        flood.extend(waits(&permits, &shared, "flood", 1).await);
     }
     assert_eq!((of_bob.len(), flood.len()), (10, 7), "one place of the eight is for others");
     let _quiet = waits(&permits, &shared, "quiet", 1).await.unwrap();
