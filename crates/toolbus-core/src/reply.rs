@@ -25,8 +25,9 @@ const MAX_REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 /// Longest wait before an answer is published again.
 const LAST_RETRY: Duration = Duration::from_secs(1);
-/// Rejections of an answer until it is given up: with the waits between them, some two seconds.
-const MAX_REJECTIONS: u32 = 8;
+/// Rejections of an answer until it is given up: with the waits between them, some half a minute, in which a queue of a
+/// cluster has a new leader.
+const MAX_REJECTIONS: u32 = 32;
 /// Longest wait for the confirm of a dead letter.
 pub(crate) const DEAD_LETTER_TIME: Duration = Duration::from_secs(10);
 /// Longest wait for the broker to take what may be lost.

@@ -328,7 +328,8 @@ fn begin_rejected(world: &World, callers: usize) -> Vec<(tokio::task::JoinHandle
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_rejected_again_and_again_is_dead_lettered_after_seconds_and_the_request_acknowledged() {
+async fn an_answer_that_is_rejected_again_and_again_is_dead_lettered_after_half_a_minute_and_the_request_acknowledged()
+{
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Rejected);
     let begun = Clock::SYSTEM.now();
@@ -337,11 +338,11 @@ async fn an_answer_that_is_rejected_again_and_again_is_dead_lettered_after_secon
     assert_eq!(sent.properties.header("rb-dead-reason"), Some("undeliverable_answer"));
     assert_eq!(sent.properties.header("rb-dead-reply-to"), Some("tool.result.ana"));
     assert!(
-        (Duration::from_secs(1)..Duration::from_secs(5)).contains(&Clock::SYSTEM.since(begun)),
+        (Duration::from_secs(20)..Duration::from_secs(40)).contains(&Clock::SYSTEM.since(begun)),
         "{:?}",
         Clock::SYSTEM.since(begun)
     );
-    assert_eq!(world.bus.attempts().len(), 8 + 1, "and no other route is tried, which might repeat the answer");
+    assert_eq!(world.bus.attempts().len(), 32 + 1, "and no other route is tried, which might repeat the answer");
 }
 
 #[tokio::test]
@@ -394,5 +395,5 @@ async fn a_route_that_rejects_an_answer_stays_proven() {
     world.bus.route(topic("tool.result.ana"), Route::Rejected);
     assert_eq!(world.answer(pay().typed(PEER)).await.target, dead_letters());
     let tried: Vec<bool> = world.bus.attempts().into_iter().map(|(_, proven)| proven).collect();
-    assert_eq!(tried, [false, true, true, true, true, true, true, true, true, false]);
+    assert_eq!(tried, [vec![false], vec![true; 32], vec![false]].concat());
 }
