@@ -179,6 +179,10 @@ impl PodRun<'_> {
             Ended::Pod(Ok(Some(end))) => Some(end),
             Ended::Pod(Ok(None)) => return Err(lost()),
             Ended::Pod(Err(failure)) => return Err(unavailable(&failure)),
+            Ended::Late if !self.log.is_ready() => {
+                let text = "the supervisor in the sandbox of the script was not ready in time";
+                return Err(RunFailure::NotStarted(text.to_owned()));
+            }
             Ended::Late => Some(PodEnd::late()),
         };
         self.finish(end)

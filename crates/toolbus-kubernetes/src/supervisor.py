@@ -23,6 +23,8 @@ LONGEST_REPORT = 4096
 MOST_REPORTS = 3 * 1024 * 1024
 # Processes that are waited for before the pipes are read again.
 MOST_REAPED = 4096
+# Of what a script has left in its pipes, in bytes: who reads what is written here may be slow.
+MOST_REST = 1024 * 1024
 # Seconds between two reports: the daemon passes no more on.
 REPORT_PAUSE = 0.05
 
@@ -165,18 +167,20 @@ def execute(work, job):
     }
     for pipe in readers:
         pipes.register(pipe, selectors.EVENT_READ)
-    stop, until, has_ended = None, begun + job["seconds"], False
+    stop, until, has_ended, rest = None, begun + job["seconds"], False, MOST_REST
     # A script may have closed them, and go on.
     while readers or not has_ended:
         ready = pipes.select(max(0, min(until - time.monotonic(), reports.wait())))
         # Also while there is something to read: a script may write without a pause.
-        if time.monotonic() >= until:
-            if has_ended:
-                break
+        is_late = time.monotonic() >= until
+        if is_late and has_ended and (not ready or rest <= 0):
+            break
+        if is_late and not has_ended and child.poll() is None:
             stop = "time"
         for key, _ in ready:
             reader = readers.get(key.fd)
             data = os.read(key.fd, PART)
+            rest -= len(data) if is_late else 0
             if not reader:
                 reap_orphans(child)
                 continue

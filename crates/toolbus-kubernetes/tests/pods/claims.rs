@@ -189,7 +189,7 @@ async fn a_connection_that_is_lost_ends_the_script_and_its_claim() {
 #[tokio::test]
 async fn a_connection_that_is_lost_before_the_supervisor_is_ready_begins_no_script() {
     let fixture = Fixture::with_pool(Node::Runs).await;
-    for (after, has_job) in [(0, false), ("r\n".len(), true)] {
+    for (after, has_job) in [(0, false), ("\nr\n".len(), true)] {
         fixture.server.cut_execs(&[after]);
         let failure = fixture.failure().await;
         assert!(
