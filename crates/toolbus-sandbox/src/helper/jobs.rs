@@ -162,9 +162,11 @@ impl SandboxInit<'_> {
             return Ok(Some(Unplaced::IsFolder(name.clone())));
         }
         let files = head.files.iter().map(|file| (false, file));
+        let mut placed = Vec::new();
         let put =
             files.chain(head.inputs.iter().map(|file| (true, file))).try_for_each(|(is_input, (name, length))| {
                 let folder = if is_input { &home } else { &job };
+                placed.extend(is_input.then_some(name));
                 if is_later {
                     // Of the job before.
                     let _ = unlinkat(folder, name.as_str(), AtFlags::empty());
@@ -187,7 +189,7 @@ impl SandboxInit<'_> {
         if !is_full {
             return put.map(|()| None);
         }
-        for (name, _) in &head.inputs {
+        for name in placed {
             let _ = unlinkat(&home, name.as_str(), AtFlags::empty());
         }
         Ok(Some(Unplaced::NoRoom))

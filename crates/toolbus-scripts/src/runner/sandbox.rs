@@ -186,7 +186,7 @@ pub(super) fn run_failure(error: SandboxError) -> RunFailure {
         )),
         SandboxError::Unplaced(Unplaced::NoRoom) => RunFailure::Refused(
             "The script and its input do not fit into its work folder, with the files that its session has there, if any. \
-             Give it less, or remove files first. The script did not run."
+             Give it less, or remove files first. The script did not run; files that its input replaces may be gone."
                 .to_owned(),
         ),
         error if error.has_begun() => RunFailure::Unavailable(error.to_string()),

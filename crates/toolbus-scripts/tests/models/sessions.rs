@@ -220,7 +220,7 @@ async fn an_input_file_that_cannot_be_put_in_place_is_refused_and_the_session_st
         let of_room = json!({"script": "x = 2", "input_files": {"one": large, "two": large}});
         let refused = steps.answer_to(&of_room).await;
         insta::allow_duplicates! {
-            assert_snapshot!(refused, @"InvalidArguments: The script and its input do not fit into its work folder, with the files that its session has there, if any. Give it less, or remove files first. The script did not run.");
+            assert_snapshot!(refused, @"InvalidArguments: The script and its input do not fit into its work folder, with the files that its session has there, if any. Give it less, or remove files first. The script did not run; files that its input replaces may be gone.");
         }
         let rest =
             steps.answer_to(&json!({"script": "x, sorted(os.listdir())", "input_files": {"three": large}})).await;
