@@ -11,8 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 pub use self::compare::Compare;
-pub use self::declared::declared;
-pub(super) use self::declared::may_read_as;
+pub use self::declared::{declared, may_read_as};
 use self::path::Found;
 pub use self::path::{RecipientPath, RecipientPathError};
 use crate::pattern::Pattern;

@@ -120,7 +120,7 @@ impl ArgumentRoutes {
             _ => None,
         });
         let others: Vec<_> = others.collect();
-        for member in members.keys() {
+        for (member, _) in members.iter().filter(|(_, value)| !value.is_null()) {
             let written = steps(&style.member(name, member));
             let is_other = |other: &Vec<String>| other.iter().zip(&written).all(|(other, own)| other == own);
             let is_spread = style == QueryStyle::Repeated
@@ -264,10 +264,12 @@ mod tests {
         }
         let sent = json!({
             "owner": 1, "filter": {"owners": 2, "options": 3}, "filter_owner": 4,
-            "options": {"options": 5, "a[x]": 6, "a[y]": 7}, "paging": {"page": 8}
+            "options": {"options": 5, "a[x]": 6, "a[y]": 7, "owner": null}, "paging": {"page": 8}
         });
         let sent = split(&routes, sent).query;
-        let names: Vec<_> = sent.iter().map(|(name, _)| name.as_str()).collect();
+        // What is `null` is not written.
+        let sent = sent.iter().filter(|(_, value)| !value.is_null());
+        let names: Vec<_> = sent.map(|(name, _)| name.as_str()).collect();
         let expected =
             ["filter[options]", "filter[owners]", "filter[owner]", "a[x]", "a[y]", "options", "owner", "page"];
         assert_eq!(names, expected);

@@ -34,13 +34,32 @@ pub fn declared(schema: &Value) -> HashSet<&str> {
     names
 }
 
-/// Whether a tool that declares `name` may read `written` as it, although it is another: some do not look at case, and
-/// some find lists and objects in names, as `owner[]`, `[owner]` and `owner.x`.
-pub(crate) fn may_read_as(written: &str, name: &str) -> bool {
-    let bare = written.trim_start_matches([' ', '[']);
-    let (start, rest) = (bare.get(..name.len()), bare.get(name.len()..).unwrap_or_default());
-    let ends = rest.is_empty() || rest.starts_with(['[', ']', '.', ' ']);
-    written != name && ends && start.is_some_and(|start| start.eq_ignore_ascii_case(name))
+/// Whether a tool that declares `name` may read `written` as it, although it is another: some do not look at case, some
+/// find lists and objects in names, as `owner[]`, `[owner]` and `owner.x`, and some take `.` and ` ` for `_`.
+#[must_use]
+pub fn may_read_as(written: &str, name: &str) -> bool {
+    let begins = |separators: &[char], [written, name]: [String; 2]| {
+        let [written, name] = [&written, &name].map(|text| steps(text, separators));
+        !name.is_empty() && written.starts_with(&name)
+    };
+    let folded = [written, name].map(folded);
+    let underscored = folded.each_ref().map(|text| text.trim_matches([' ', '[']).replace(['.', ' '], "_"));
+    written != name && (begins(&['[', ']', '.'], folded) || begins(&['[', ']'], underscored))
+}
+
+/// The names of objects and lists that a name leads through.
+fn steps<'a>(name: &'a str, separators: &[char]) -> Vec<&'a str> {
+    name.split(separators).map(str::trim).filter(|step| !step.is_empty()).collect()
+}
+
+/// A name without regard to case, as readers have it that also take the long s and the sign for kelvin for letters.
+fn folded(name: &str) -> String {
+    let fold = |c: char| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        c => c.to_ascii_lowercase(),
+    };
+    name.chars().map(fold).collect()
 }
 
 #[cfg(test)]
@@ -48,6 +67,37 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_name_may_be_read_as_another_that_it_spells_in_another_way() {
+        let table = [
+            (
+                "owner",
+                ["Owner", "owner[]", "[owner]", " owner", "owner ", "owner.x", "owner[x].y", "OWNER[0]"].as_slice(),
+            ),
+            ("user_id", &["user.id", "user id", "User_ID", "user.id[]"]),
+            ("ids[]", &["ids", "IDS", "ids[0]"]),
+            ("token", &["to\u{212a}en"]),
+            ("users", &["u\u{17f}ers"]),
+            ("page[size]", &["page[size]", "Page[Size]", "page.size"]),
+        ];
+        for (name, spellings) in table {
+            assert!(spellings.iter().all(|written| *written == name || may_read_as(written, name)), "{name}");
+        }
+        let others = [
+            ("owner", "owners"),
+            ("owner", "own"),
+            ("owner", "owner_id"),
+            ("page[size]", "page[number]"),
+            ("page[size]", "page"),
+            ("", "a"),
+            ("owner", "owner"),
+            ("user_id", "userid"),
+        ];
+        for (name, written) in others {
+            assert!(!may_read_as(written, name), "{written} for {name}");
+        }
+    }
 
     #[test]
     fn arguments_are_declared_wherever_a_schema_speaks_of_the_whole_object() {
