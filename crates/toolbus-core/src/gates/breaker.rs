@@ -17,8 +17,8 @@ use crate::tool::ToolDescriptor;
 /// When a call may be tried again that found the trial of another under way.
 const DURING_TRIAL: Duration = Duration::from_secs(1);
 
-/// Tools and servers whose failures are counted at a time: the one that has not failed for longest gives way. Callers
-/// may register servers, and remove them again before they work.
+/// Tools and servers whose failures are counted at a time: the one that has not failed for longest gives way, and open
+/// breakers last. Callers may register servers, and remove them again before they work.
 const MAX_FAILING: usize = 4096;
 
 /// When a breaker trips, and for how long.
@@ -234,7 +234,8 @@ impl Breakers {
             BackendState::Fails if rules.failures > 0 => {
                 if !state.failing.contains_key(name) {
                     if state.failing.len() >= MAX_FAILING {
-                        let oldest = state.failing.iter().min_by_key(|(_, breaker)| breaker.failed);
+                        let open_last = |breaker: &Breaker| (breaker.open.is_some(), breaker.failed);
+                        let oldest = state.failing.iter().min_by_key(|(_, breaker)| open_last(breaker));
                         let oldest = oldest.map(|(name, _)| Arc::clone(name))?;
                         self.forget(&mut state, &oldest);
                     }
@@ -452,8 +453,9 @@ mod tests {
     #[test]
     fn what_fails_is_bounded_and_what_has_not_failed_for_longest_gives_way() {
         let (breakers, clock) = breakers();
-        let known = tool("0");
-        for number in 0..MAX_FAILING {
+        let (known, open) = (tool("0"), tool("open"));
+        trip(&breakers, &open);
+        for number in 0..MAX_FAILING - 1 {
             assert_eq!(end(&breakers, &tool(&number.to_string()), BackendState::Fails), None);
             clock.advance(Duration::from_millis(1));
         }
@@ -463,7 +465,7 @@ mod tests {
         trip(&breakers, &tool("late"));
         let state = breakers.shared.state.lock();
         assert_eq!((state.failing.len(), breakers.shared.count.load(Ordering::Relaxed)), (MAX_FAILING, MAX_FAILING));
-        assert!(!state.failing.contains_key("1"));
+        assert!(!state.failing.contains_key("1") && state.failing.contains_key("open"));
         drop(state);
         assert!(matches!(end(&breakers, &known, BackendState::Fails), Some(BreakerChange::Tripped { .. })));
     }
