@@ -36,6 +36,8 @@ const MAX_NAME: usize = 100;
 const MAX_MESSAGE: usize = 64_000;
 /// Time of a task whose caller gives none, in minutes.
 const DEFAULT_MINUTES: u64 = 5;
+/// Longest wait for the result of a task whose request is not confirmed.
+const UNCONFIRMED_TIME: Duration = Duration::from_secs(30);
 /// Descriptions and skills of a list of agents, in bytes: what outsiders wrote must not make it too large for an answer.
 const MAX_LIST: usize = 256 * 1024;
 /// Names that an answer lists.
@@ -281,7 +283,10 @@ impl Executor for InvokeAgent {
         }
         let Some(mut waiting) = waiting else { return is_sent.map(|()| dispatched(&task)) };
         let end_of_task = service.clock().now() + limit;
-        let until = end_of_task.min(call.deadline);
+        let mut until = end_of_task.min(call.deadline);
+        if is_sent.is_err() {
+            until = until.min(service.clock().now() + UNCONFIRMED_TIME);
+        }
         let ended = tokio::time::timeout_at(until.into(), waiting.ended()).await.ok().flatten();
         let ended = match ended.or_else(|| waiting.give_up()) {
             Some(end) => Some(end),
