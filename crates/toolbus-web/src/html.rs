@@ -101,7 +101,8 @@ pub fn convert(html: &str, url: &Url, part: PagePart, limits: &HtmlLimits) -> Co
     let has_scripts = || dom.ids().any(|id| dom.name(id) == "script");
     let needs_scripts = markdown.chars().filter(|c| !c.is_whitespace()).take(MIN_TEXT).count() < MIN_TEXT
         && has_scripts()
-        && !choice.has_much_text();
+        && !choice.has_much_text()
+        && !choice.is_short();
     Converted { title, markdown, needs_scripts, is_cut: dom.is_cut || choice.is_short() || is_short }
 }
 

@@ -19,14 +19,15 @@ pub(super) fn text(bytes: &[u8], limits: &HtmlLimits) -> Result<PageText, PageEr
     let document = pdf_objects::document(bytes)?;
     let pages = document.get_pages();
     let mut page = PageText { title: title(&document).unwrap_or_default(), ..PageText::default() };
+    let mut too_large = Vec::new();
     for (number, id) in pages.iter().take(MAX_PAGES) {
         if Clock::SYSTEM.now() > limits.until() || page.text.len() > limits.output() {
             page.notes.push(format!("Only the pages before page {number} of {} were read.", pages.len()));
             break;
         }
         if !has_small_maps(&document, *id) {
-            page.notes.push(format!("The fonts of page {number} are too large: neither it nor what follows was read."));
-            break;
+            too_large.push(number);
+            continue;
         }
         let parts = document.extract_text_chunks_with_limit(&[*number], MAX_STREAM);
         let text: String = parts.into_iter().flatten().collect();
@@ -38,6 +39,11 @@ pub(super) fn text(bytes: &[u8], limits: &HtmlLimits) -> Result<PageText, PageEr
             page.text.push_str(text);
             page.text.push_str("\n\n");
         }
+    }
+    if let [first, ..] = too_large.as_slice() {
+        let (count, all) = (too_large.len(), pages.len());
+        page.notes
+            .push(format!("The fonts of page {first} are too large, so that {count} of {all} pages were not read."));
     }
     page.text.truncate(page.text.trim_end().len());
     if page.text.is_empty() && page.notes.is_empty() {

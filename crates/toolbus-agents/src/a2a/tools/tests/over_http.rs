@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use reqwest::header::HeaderMap;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use toolbus_outbound::egress::{EgressConfig, HostLists};
 
 use super::*;
@@ -73,6 +73,11 @@ async fn a_task_of_an_agent_without_a_card_was_not_sent() {
     assert_eq!(end(agent(vec![String::new()]).await).await, (lost.to_owned(), true));
     let failed = agent(vec![response("502 Bad Gateway", "")]).await;
     assert_eq!(end(failed).await, ("Agent 'Bob': it answered with HTTP status 502 Bad Gateway.".to_owned(), true));
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    assert_eq!(end(gone).await, ("Agent 'Bob': it cannot be reached: the request failed.".to_owned(), true));
+    // Nobody listens at this port, and nobody else gets it.
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    assert_eq!(
+        end(closed.local_addr().unwrap()).await,
+        ("Agent 'Bob': it cannot be reached: the request failed.".to_owned(), true)
+    );
 }
