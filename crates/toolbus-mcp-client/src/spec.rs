@@ -128,12 +128,11 @@ pub struct ServerSpec {
     pub summary: Option<Arc<str>>,
 }
 
-#[cfg(test)]
 impl ServerSpec {
-    /// A server of the configuration that has a name and a transport, and nothing else set.
-    pub(crate) fn of_tests(name: &str, transport: TransportSpec) -> Self {
+    /// A server that has a name and a transport, and nothing else set.
+    pub(crate) fn new(name: ServerName, transport: TransportSpec, origin: ServerOrigin) -> Self {
         Self {
-            name: ServerName::parse(name).unwrap(),
+            name,
             transport,
             tools: ToolFilter::default(),
             naming: Naming::default(),
@@ -141,9 +140,15 @@ impl ServerSpec {
             tool_timeout: None,
             is_lazy: false,
             is_disabled: false,
-            origin: ServerOrigin::Configuration,
+            origin,
             summary: None,
         }
+    }
+
+    /// One of the configuration.
+    #[cfg(test)]
+    pub(crate) fn of_tests(name: &str, transport: TransportSpec) -> Self {
+        Self::new(ServerName::parse(name).unwrap(), transport, ServerOrigin::Configuration)
     }
 }
 

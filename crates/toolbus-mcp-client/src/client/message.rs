@@ -97,16 +97,18 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<V
     Value::deserialize(deserializer).map(Some)
 }
 
+/// A message whose result is not read; with a method it is no response.
+#[derive(Deserialize)]
+struct RawResponse<'a> {
+    id: RequestId,
+    method: Option<IgnoredAny>,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+}
+
 /// What can be read of an answer that as a whole cannot, most likely because it is nested too deep: whose answer it is,
 /// and of a page of tools those that are well.
 fn salvaged(text: &[u8]) -> Option<ServerJsonRpcMessage> {
-    #[derive(Deserialize)]
-    struct RawResponse<'a> {
-        id: RequestId,
-        method: Option<IgnoredAny>,
-        #[serde(borrow)]
-        result: Option<&'a RawValue>,
-    }
     let RawResponse { id, method: None, result } = serde_json::from_slice(text).ok()? else { return None };
     let result = result.and_then(salvaged_page).unwrap_or_default();
     Some(ServerJsonRpcMessage::response(ServerResult::CustomResult(CustomResult(result)), id))
@@ -135,12 +137,7 @@ fn salvaged_page(result: &RawValue) -> Option<Value> {
 
 /// The request that a message answers, if it answers one. The answer itself is not read.
 pub(crate) fn answered(text: &[u8]) -> Option<RequestId> {
-    #[derive(Deserialize)]
-    struct RawResponse {
-        id: RequestId,
-        method: Option<IgnoredAny>,
-    }
-    let RawResponse { id, method: None } = serde_json::from_slice(text).ok()? else { return None };
+    let RawResponse { id, method: None, .. } = serde_json::from_slice(text).ok()? else { return None };
     Some(id)
 }
 

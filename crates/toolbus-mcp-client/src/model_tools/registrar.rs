@@ -14,12 +14,11 @@ use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
 use toolbus_core::store::{Store, StoreError};
 use toolbus_core::text::{excerpt, shown};
-use toolbus_core::tool::{Naming, Validation};
 use tracing::Instrument;
 
 use super::rules::{RegisteredTransport, RegistrationRules, RuleViolation};
 use crate::servers::ServerControl;
-use crate::spec::{ServerName, ServerOrigin, ServerSpec, ToolFilter};
+use crate::spec::{ServerName, ServerOrigin, ServerSpec};
 
 const NAMESPACE: &str = Registrar::NAMESPACE;
 /// Most servers that are registered.
@@ -443,17 +442,6 @@ impl RegistrationRecord {
         if !self.server.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-')) {
             return Err(RegistrationRefusal::Name);
         }
-        Ok(ServerSpec {
-            name,
-            transport: rules.transport(&self.target)?,
-            tools: ToolFilter::default(),
-            naming: Naming::default(),
-            validation: Validation::Enforce,
-            tool_timeout: None,
-            is_lazy: false,
-            is_disabled: false,
-            summary: None,
-            origin: ServerOrigin::Registration,
-        })
+        Ok(ServerSpec::new(name, rules.transport(&self.target)?, ServerOrigin::Registration))
     }
 }
