@@ -102,7 +102,7 @@ pub(crate) struct PendingResult {
 
 impl Drop for PendingResult {
     fn drop(&mut self) {
-        // An end that came as the call was cancelled was taken by nobody.
+        // The call was cancelled before it took the end: the end is sent to its agent.
         if let (Some(end), Ok(runtime)) = (self.last(), Handle::try_current()) {
             let (service, task) = (self.service.clone(), self.task.clone());
             runtime.spawn(async move { service.hand_on(&task, &end).await });

@@ -27,8 +27,8 @@ pub trait ControlHandler: Send + Sync + 'static {
         false
     }
 
-    /// Whether its requests are calls, which nobody makes again: their answers are kept until the broker takes them, as those
-    /// to other calls are.
+    /// Whether its requests run tools. The senders do not repeat such requests, so their answers are kept until the broker
+    /// takes them, as those to other calls are.
     fn runs_calls(&self) -> bool {
         false
     }

@@ -20,7 +20,7 @@ fn verdict(compare: Compare, list: &[&str], paths: &[&str], arguments: &Value) -
         Ok(()) => "listed",
         Err(Reason::NotListed(_)) => "stranger",
         Err(Reason::Unreadable(..)) => "unreadable",
-        Err(Reason::NoRecipient(_)) => "nobody",
+        Err(Reason::NoRecipient(_)) => "no recipient",
         Err(Reason::Undeclared(_)) => "undeclared",
         Err(Reason::SecondName(_)) => "second name",
     }
@@ -106,8 +106,8 @@ fn telephone_numbers_are_compared_by_their_digits_and_by_nothing_else() {
             ("a device of a user", "573001112233:12@s.whatsapp.net", "unreadable"),
             ("an id with a plus", "+573001112233@s.whatsapp.net", "unreadable"),
             ("an id with separators", "57 3001112233@s.whatsapp.net", "unreadable"),
-            ("an id of nobody", "@s.whatsapp.net", "unreadable"),
-            ("a group of nobody", "@g.us", "unreadable"),
+            ("an id without a number", "@s.whatsapp.net", "unreadable"),
+            ("a group without a number", "@g.us", "unreadable"),
             ("a group and a number", "573001112233,120363041234567890@g.us", "unreadable"),
             ("more digits than a number has", "5730011122335730", "unreadable"),
         ],
@@ -199,14 +199,14 @@ fn what_stands_beside_a_listed_recipient_is_looked_at_too() {
         ("one friend", json!({"to": friend}), "listed"),
         ("friends everywhere", json!({"to": friend, "cc": [friend, friend]}), "listed"),
         ("friends in copy alone", json!({"cc": [friend]}), "listed"),
-        ("copies to nobody", json!({"to": friend, "cc": []}), "listed"),
+        ("an empty list of copies", json!({"to": friend, "cc": []}), "listed"),
         ("other arguments", json!({"to": friend, "text": stranger}), "listed"),
         ("a stranger in copy", json!({"to": friend, "cc": [friend, stranger]}), "stranger"),
         ("a stranger first", json!({"to": stranger, "cc": [friend]}), "stranger"),
-        ("no argument", json!({}), "nobody"),
-        ("another argument", json!({"recipient": friend}), "nobody"),
-        ("another case of the argument", json!({"To": friend}), "nobody"),
-        ("an empty list of copies alone", json!({"cc": []}), "nobody"),
+        ("no argument", json!({}), "no recipient"),
+        ("another argument", json!({"recipient": friend}), "no recipient"),
+        ("another case of the argument", json!({"To": friend}), "no recipient"),
+        ("an empty list of copies alone", json!({"cc": []}), "no recipient"),
         ("a number", json!({"to": 573_001_112_233_u64}), "unreadable"),
         ("a truth", json!({"to": true}), "unreadable"),
         ("null", json!({"to": null}), "unreadable"),
@@ -232,13 +232,13 @@ fn an_object_without_a_recipient_is_not_nobody() {
     let friend = "+573001112233";
     let table = [
         ("each element names one", json!({"to": [{"number": friend}, {"id": friend}]}), "listed"),
-        ("an element of another kind", json!({"to": [{"number": friend}, {"phone": "x"}]}), "nobody"),
-        ("an element without members", json!({"to": [{"number": friend}, {}]}), "nobody"),
+        ("an element of another kind", json!({"to": [{"number": friend}, {"phone": "x"}]}), "no recipient"),
+        ("an element without members", json!({"to": [{"number": friend}, {}]}), "no recipient"),
         ("no element", json!({"to": [], "who": {"number": friend}}), "listed"),
-        ("an object of another kind", json!({"to": [{"number": friend}], "who": {"phone": "x"}}), "nobody"),
+        ("an object of another kind", json!({"to": [{"number": friend}], "who": {"phone": "x"}}), "no recipient"),
         ("an object with its recipients", json!({"who": {"number": friend, "cc": [{"number": friend}]}}), "listed"),
         ("an object with no copies", json!({"who": {"number": friend, "cc": []}}), "listed"),
-        ("an object within that has none", json!({"who": {"number": friend, "cc": [{"phone": "x"}]}}), "nobody"),
+        ("an object within that has none", json!({"who": {"number": friend, "cc": [{"phone": "x"}]}}), "no recipient"),
     ];
     for (what, arguments, expected) in table {
         let paths = ["/to/*/number", "/to/*/id", "/who/number", "/who/cc/*/number"];
@@ -394,7 +394,7 @@ proptest! {
         if verdict == "listed" {
             prop_assert!(!found.is_empty() && found.iter().all(is_listed), "{:?}", found);
         } else {
-            prop_assert!(verdict == "nobody" || !found.is_empty(), "{verdict}");
+            prop_assert!(verdict == "no recipient" || !found.is_empty(), "{verdict}");
         }
     }
 }

@@ -73,7 +73,7 @@ async fn a_task_of_an_agent_without_a_card_was_not_sent() {
     assert_eq!(end(agent(vec![String::new()]).await).await, (lost.to_owned(), true));
     let failed = agent(vec![response("502 Bad Gateway", "")]).await;
     assert_eq!(end(failed).await, ("Agent 'Bob': it answered with HTTP status 502 Bad Gateway.".to_owned(), true));
-    // Nobody listens at this port, and nobody else gets it.
+    // A bound socket that does not listen refuses connections and keeps its port.
     let closed = TcpSocket::new_v4().unwrap();
     closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
     assert_eq!(
