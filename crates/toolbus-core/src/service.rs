@@ -39,7 +39,8 @@ impl Service {
     pub async fn serve_calls(&self, mut deliveries: mpsc::Receiver<Delivery>) {
         while let Some(delivery) = deliveries.recv().await {
             let dispatcher = self.dispatcher.clone();
-            self.tasks.spawn(async move { dispatcher.handle(delivery).await });
+            // In a box, because tokio moves the future of a task several times, and that of a call has some kilobytes.
+            self.tasks.spawn(Box::pin(async move { dispatcher.handle(delivery).await }));
         }
     }
 
