@@ -1,4 +1,5 @@
-//! Tells the binary which commit it was built from, and how far it is optimised; packs its relocations.
+//! Tells the binary which commit it was built from, and how far it is optimised; packs its relocations, and orders its
+//! functions.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,10 +13,17 @@ fn main() {
         git(&["rev-parse", "--short=12", "HEAD"])
     });
     println!("cargo::rustc-env=TOOLBUS_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
-    println!("cargo::rustc-env=TOOLBUS_OPT_LEVEL={}", std::env::var("OPT_LEVEL").unwrap_or_default());
+    let opt_level = std::env::var("OPT_LEVEL").unwrap_or_default();
+    println!("cargo::rustc-env=TOOLBUS_OPT_LEVEL={opt_level}");
     if reads_packed_relocations() {
         // Unpacked they are 1.3 MB of the program, and of an idle daemon's memory, because a start reads all of them.
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    }
+    // The profile `dist`. With functions that were not optimised the order would not hold.
+    if opt_level == "z" {
+        let folder = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
+        println!("cargo::rerun-if-changed=startup.ld");
+        println!("cargo::rustc-link-arg-bins=-Wl,-T,{folder}/startup.ld");
     }
 }
 
