@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
@@ -38,10 +39,16 @@ impl Service {
     /// slow call never holds up the next.
     pub async fn serve_calls(&self, mut deliveries: mpsc::Receiver<Delivery>) {
         while let Some(delivery) = deliveries.recv().await {
-            let dispatcher = self.dispatcher.clone();
-            // In a box, because tokio moves the future of a task several times, and that of a call has some kilobytes.
-            self.tasks.spawn(Box::pin(async move { dispatcher.handle(delivery).await }));
+            self.start(delivery);
         }
+    }
+
+    /// Starts a call. Its future is in a box, because it has some kilobytes and tokio moves that of a task several times.
+    /// As a trait object it is compiled with this crate, for speed, and not with the one that awaits `serve_calls`.
+    fn start(&self, delivery: Delivery) {
+        let dispatcher = self.dispatcher.clone();
+        let call: BoxFuture<'static, ()> = Box::pin(async move { dispatcher.handle(delivery).await });
+        self.tasks.spawn(call);
     }
 
     /// Takes small requests in until the channel closes, each in a task of its own.
