@@ -97,7 +97,8 @@ pub fn read(
             ..endpoint
         });
         let checked = made.and_then(|endpoint| match check::endpoint(&endpoint, client) {
-            Ok(_) => Ok(Ok(endpoint)),
+            Ok(_) if is_below(&endpoint.url, &server) => Ok(Ok(endpoint)),
+            Ok(_) => Err("its address is not below that of the server".to_owned()),
             Err(error) => match error.key() {
                 key @ ("auth" | "headers" | "idempotency_header") => {
                     Ok(Err(OpenApiError::of_key(key, error.to_string())))
@@ -182,6 +183,13 @@ fn server(document: &Value, config: &OpenApiConfig, rules: &EgressRules) -> Resu
         )));
     }
     Ok((plain(url.as_str()), true))
+}
+
+/// Whether an address has the scheme, the host and the port of the server, and a path that follows that of the server.
+fn is_below(url: &str, server: &str) -> bool {
+    let (Ok(url), Ok(server)) = (Url::parse(url), Url::parse(server)) else { return false };
+    let after = url.path().strip_prefix(server.path().trim_end_matches('/'));
+    url.origin() == server.origin() && after.is_some_and(|after| after.is_empty() || after.starts_with('/'))
 }
 
 /// The address of a server, with the defaults of its variables.

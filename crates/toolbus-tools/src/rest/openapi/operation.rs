@@ -63,7 +63,12 @@ impl<'a> Operations<'a> {
     pub(super) fn find(document: &'a Value, prefix: Option<&str>, choice: &OperationFilter) -> Self {
         let mut operations = Self::default();
         let paths = document.get("paths").and_then(Value::as_object);
-        for (path, item) in paths.into_iter().flatten() {
+        for (path, item) in paths.into_iter().flatten().filter(|(path, _)| !path.starts_with("x-")) {
+            // The address of the server is written before it: without the slash, it would go on with the name of the host.
+            if !path.starts_with('/') {
+                operations.left_out.push(format!("{}: its path does not begin with `/`", shown(path)));
+                continue;
+            }
             let item = match resolved(document, item) {
                 Ok(item) => item,
                 Err(why) => {

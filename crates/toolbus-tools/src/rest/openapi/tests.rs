@@ -1,5 +1,7 @@
 //! What becomes of specifications: three public ones, and those with something wrong.
 
+mod hostile;
+
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::time::Duration;
