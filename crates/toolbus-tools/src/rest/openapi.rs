@@ -26,6 +26,8 @@ use super::{DescribedEndpoints, Endpoint, OpenApiConfig, RestClient, check};
 const MAX_NAMED: usize = 5;
 /// Most references that lead from one to the next, until one leads to something.
 const MAX_REFERENCES: usize = 32;
+/// Longest reference that is followed, in bytes.
+const MAX_REFERENCE: usize = 1024;
 
 /// Why a specification cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -273,6 +275,9 @@ fn target<'a>(document: &'a Value, reference: &str) -> Result<&'a Value, String>
              one file"
         ));
     };
+    if reference.len() > MAX_REFERENCE {
+        return Err(format!("its `$ref` `{}` is longer than {MAX_REFERENCE} bytes", shown(reference)));
+    }
     let decoded = percent_encoding::percent_decode_str(pointer).decode_utf8_lossy();
     document.pointer(&decoded).ok_or_else(|| format!("its `$ref` `{}` leads to nothing", shown(reference)))
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use toolbus_core::text::{shortened, shown};
 use toolbus_outbound::headers::{parse_name, unreserved};
 
-use super::schema::{OperationSchemas, is_read_only};
+use super::schema::{OperationSchemas, VALUE, is_read_only};
 use super::security::{Authorisation, Schemes};
 use super::{OperationFilter, resolved};
 use crate::Secret;
@@ -19,6 +19,8 @@ const MAX_DESCRIPTION: usize = 4000;
 const MAX_NAME: usize = 255;
 /// Longest name of an argument that every model provider accepts, in bytes.
 const MAX_ARGUMENT: usize = 64;
+/// Most parameters of an operation, those of its path included.
+const MAX_PARAMETERS: usize = 256;
 /// Parameters of headers that say nothing: the request has these anyway (OpenAPI 3, Parameter Object).
 const IGNORED_HEADERS: [&str; 3] = ["accept", "content-type", "authorization"];
 /// Keywords of a schema of objects whose properties can stand beside other arguments.
@@ -162,15 +164,18 @@ impl<'a> FoundOperation<'a> {
     /// The parameters of the path and the operation; that of the operation stands for one of the same name and place.
     fn parameters(&self, document: &'a Value) -> Result<Vec<&'a Value>, String> {
         let mut parameters = BTreeMap::new();
-        for part in [self.item, self.operation] {
-            for parameter in part.get("parameters").and_then(Value::as_array).into_iter().flatten() {
-                let parameter = resolved(document, parameter)?;
-                let text = |key: &str| parameter.get(key).and_then(Value::as_str);
-                let (Some(name), Some(place)) = (text("name"), text("in")) else {
-                    return Err("it has a parameter without `name` or `in`".to_owned());
-                };
-                parameters.insert((place, name), parameter);
-            }
+        let lists = [self.item, self.operation].map(|part| part.get("parameters").and_then(Value::as_array));
+        let count: usize = lists.iter().flatten().map(|list| list.len()).sum();
+        if count > MAX_PARAMETERS {
+            return Err(format!("it has {count} parameters; at most {MAX_PARAMETERS} can be arguments"));
+        }
+        for parameter in lists.into_iter().flatten().flatten() {
+            let parameter = resolved(document, parameter)?;
+            let text = |key: &str| parameter.get(key).and_then(Value::as_str);
+            let (Some(name), Some(place)) = (text("name"), text("in")) else {
+                return Err("it has a parameter without `name` or `in`".to_owned());
+            };
+            parameters.insert((place, name), parameter);
         }
         Ok(parameters.into_values().collect())
     }
@@ -209,6 +214,7 @@ impl<'a> OperationArguments<'a> {
         let text = |key: &str| parameter.get(key).and_then(Value::as_str).unwrap_or_default();
         let (name, place) = (text("name"), text("in"));
         let is_required = parameter.get("required") == Some(&Value::Bool(true)) || place == "path";
+        self.schemas.spend(VALUE + name.len())?;
         if authorisation.takes(place, name) {
             return Ok(());
         }
@@ -241,7 +247,7 @@ impl<'a> OperationArguments<'a> {
         if let (Value::Object(members), Some(description)) =
             (&mut schema, parameter.get("description").and_then(Value::as_str))
         {
-            members.insert("description".to_owned(), Value::from(shortened(description.trim(), 1000)));
+            members.insert("description".to_owned(), self.schemas.prose(description)?);
         }
         let argument = self.free(argument_name(name), place);
         if route == Route::Path {
@@ -299,7 +305,8 @@ impl<'a> OperationArguments<'a> {
                 if let (Value::Object(members), Some(text)) =
                     (&mut schema, body.get("description").and_then(Value::as_str))
                 {
-                    members.entry("description").or_insert_with(|| Value::from(shortened(text.trim(), 1000)));
+                    let text = self.schemas.prose(text)?;
+                    members.entry("description").or_insert(text);
                 }
                 let argument = self.free("body".to_owned(), "request");
                 if is_required {

@@ -14,7 +14,9 @@ use super::{resolved, target};
 /// Most bytes of names and values in the schema of one operation, with a little for each value.
 const MAX_BYTES: usize = 128 * 1024;
 /// What a value counts beside its text, in bytes.
-const VALUE: usize = 8;
+pub(super) const VALUE: usize = 8;
+/// What a pattern counts beside its text, in bytes: it takes longer than other values.
+const PATTERN: usize = 256;
 /// Longest description within a schema, in characters.
 const MAX_DESCRIPTION: usize = 1000;
 
@@ -70,6 +72,9 @@ pub(super) struct OperationSchemas<'a> {
     left: usize,
     /// Names in `$defs`, by reference.
     names: BTreeMap<&'a str, String>,
+    taken: BTreeSet<String>,
+    /// The last number that was given behind a name that several would have.
+    numbers: BTreeMap<String, usize>,
     /// References whose schemas are not read yet.
     pending: Vec<&'a str>,
     definitions: Map<String, Value>,
@@ -77,7 +82,16 @@ pub(super) struct OperationSchemas<'a> {
 
 impl<'a> OperationSchemas<'a> {
     pub(super) fn new(document: &'a Value, is_3_0: bool) -> Self {
-        Self { document, is_3_0, left: MAX_BYTES, names: BTreeMap::new(), pending: Vec::new(), definitions: Map::new() }
+        Self {
+            document,
+            is_3_0,
+            left: MAX_BYTES,
+            names: BTreeMap::new(),
+            taken: BTreeSet::new(),
+            numbers: BTreeMap::new(),
+            pending: Vec::new(),
+            definitions: Map::new(),
+        }
     }
 
     /// A schema as JSON Schema.
@@ -109,8 +123,11 @@ impl<'a> OperationSchemas<'a> {
     fn members(&mut self, members: &'a Map<String, Value>) -> Result<Map<String, Value>, String> {
         let mut read = Map::new();
         for (keyword, value) in members {
+            // Before the work, and for what is left out, too: references may lead here again and again.
+            self.spend(VALUE + keyword.len())?;
             let value = match (keyword.as_str(), value) {
                 ("properties", Value::Object(properties)) => {
+                    self.spend(VALUE * properties.len())?;
                     let sent = properties.iter().filter(|(_, schema)| !is_read_only(self.document, schema));
                     Value::Object(self.by_name(sent)?)
                 }
@@ -121,6 +138,7 @@ impl<'a> OperationSchemas<'a> {
                 (name, schema) if ONE.contains(&name) => self.schema(schema)?,
                 ("description", Value::String(text)) => self.prose(text)?,
                 ("required", Value::Array(names)) => {
+                    self.spend(bytes(value))?;
                     let properties = members.get("properties");
                     let is_sent = |name: &&Value| {
                         let of = name.as_str().and_then(|name| properties?.get(name));
@@ -130,8 +148,14 @@ impl<'a> OperationSchemas<'a> {
                 }
                 // OpenAPI 2 and JSON Schema 3 had it at each property.
                 ("required", _) => continue,
-                // Those of other languages are for the service to check.
-                ("pattern", pattern) if check_schema(&json!({"pattern": pattern})).is_err() => continue,
+                ("pattern", pattern) => {
+                    self.spend(PATTERN + bytes(pattern))?;
+                    // Those of other languages are for the service to check.
+                    if check_schema(&json!({"pattern": pattern})).is_err() {
+                        continue;
+                    }
+                    pattern.clone()
+                }
                 ("exclusiveMinimum" | "exclusiveMaximum", Value::Bool(_)) => continue,
                 (name, value) if DATA.contains(&name) => {
                     self.spend(bytes(value))?;
@@ -139,7 +163,6 @@ impl<'a> OperationSchemas<'a> {
                 }
                 _ => continue,
             };
-            self.spend(VALUE + keyword.len())?;
             read.insert(keyword.clone(), value);
         }
         for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
@@ -164,13 +187,16 @@ impl<'a> OperationSchemas<'a> {
         Ok(read)
     }
 
-    fn prose(&mut self, text: &str) -> Result<Value, String> {
+    /// A description.
+    pub(super) fn prose(&mut self, text: &str) -> Result<Value, String> {
+        // No more is looked at, whatever it begins with.
+        let text = text.get(..text.floor_char_boundary(8 * MAX_DESCRIPTION)).unwrap_or_default();
         let text = shortened(text.trim(), MAX_DESCRIPTION);
         self.spend(text.len())?;
         Ok(Value::from(text))
     }
 
-    fn spend(&mut self, bytes: usize) -> Result<(), String> {
+    pub(super) fn spend(&mut self, bytes: usize) -> Result<(), String> {
         let left = self.left.checked_sub(bytes);
         self.left = left.ok_or_else(|| format!("its schemas take more than {} KiB", MAX_BYTES / 1024))?;
         Ok(())
@@ -178,6 +204,7 @@ impl<'a> OperationSchemas<'a> {
 
     /// The name in `$defs` of what a reference leads to.
     fn name(&mut self, reference: &'a str) -> Result<String, String> {
+        self.spend(VALUE + reference.len())?;
         if let Some(name) = self.names.get(reference) {
             return Ok(name.clone());
         }
@@ -185,10 +212,13 @@ impl<'a> OperationSchemas<'a> {
         let last = reference.rsplit('/').next().unwrap_or_default();
         let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
         let base: String = last.chars().take(64).map(plain).collect();
-        let is_taken = |name: &String| self.names.values().any(|taken| taken == name);
-        let numbered = (2..).map(|number: usize| format!("{base}_{number}"));
-        let name = std::iter::once(base.clone()).chain(numbered).find(|name| !is_taken(name)).unwrap_or_default();
-        self.spend(VALUE + name.len())?;
+        self.spend(VALUE + base.len())?;
+        let number = self.numbers.entry(base.clone()).or_insert(1);
+        let mut name = base.clone();
+        while !self.taken.insert(name.clone()) {
+            *number += 1;
+            name = format!("{base}_{number}");
+        }
         self.names.insert(reference, name.clone());
         self.pending.push(reference);
         Ok(name)
@@ -256,13 +286,18 @@ fn circle(definitions: &Map<String, Value>) -> Option<&str> {
     for start in definitions.keys() {
         // The names on the way, each with those that it leads to and that were not looked at yet.
         let mut way = vec![(start.as_str(), in_place(definitions.get(start)?))];
+        let mut on_the_way = BTreeSet::from([start.as_str()]);
         while let Some((name, next)) = way.last_mut() {
             let (name, next) = (*name, next.pop());
             match next {
-                Some(next) if way.iter().any(|(on_the_way, _)| *on_the_way == next) => return Some(next),
+                Some(next) if on_the_way.contains(next) => return Some(next),
                 Some(next) if ended.contains(next) => {}
-                Some(next) => way.push((next, definitions.get(next).map(in_place).unwrap_or_default())),
+                Some(next) => {
+                    on_the_way.insert(next);
+                    way.push((next, definitions.get(next).map(in_place).unwrap_or_default()));
+                }
                 None => {
+                    on_the_way.remove(name);
                     ended.insert(name);
                     way.pop();
                 }
