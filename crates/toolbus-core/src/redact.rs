@@ -32,6 +32,8 @@ pub const MIN_SECRET: usize = 8;
 /// Secrets that are still removed although they are neither configured nor in use any more; of more the oldest are
 /// forgotten.
 const MAX_OUTDATED: usize = 1024;
+/// Most bytes of them: a matcher has each in many forms, and is built anew for each secret.
+const MAX_OUTDATED_BYTES: usize = 1024 * 1024;
 
 /// Well-known passwords. Removing them would hide ordinary words, and would tell an attacker who tries them that they are
 /// in use.
@@ -214,8 +216,10 @@ impl Known {
         if self.configured.contains(&secret) || self.in_use.contains_key(&secret) {
             return;
         }
-        if self.outdated.len() >= MAX_OUTDATED {
-            self.outdated.pop_front();
+        let mut bytes = self.outdated.iter().map(String::len).sum::<usize>() + secret.len();
+        while self.outdated.len() >= MAX_OUTDATED || bytes > MAX_OUTDATED_BYTES {
+            let Some(oldest) = self.outdated.pop_front() else { break };
+            bytes -= oldest.len();
         }
         self.outdated.push_back(secret);
     }

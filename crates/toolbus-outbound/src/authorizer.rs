@@ -99,7 +99,9 @@ const MAX_ANSWER: usize = 64 * 1024;
 const MAX_TOKEN: usize = 16 * 1024;
 /// How long a token is used before its end.
 const MARGIN: Duration = Duration::from_secs(30);
-/// Lifetime of a token without `expires_in`.
+/// Shortest time that a token is used. The server may refuse one that ends before, and then another one is fetched.
+const MIN_LIFETIME: Duration = Duration::from_secs(5);
+/// Lifetime of a token without `expires_in`, or with 0, which some servers write for one that does not end.
 const DEFAULT_LIFETIME: Duration = Duration::from_secs(5 * 60);
 /// Longest time that a token is used.
 const MAX_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
@@ -290,8 +292,9 @@ impl TokenSource {
 /// How long a token is used. Some servers write the seconds as a text.
 fn lifetime(expires_in: Option<&serde_json::Value>) -> Duration {
     let seconds = expires_in.and_then(|value| value.as_u64().or_else(|| value.as_str()?.parse().ok()));
+    let seconds = seconds.filter(|seconds| *seconds > 0);
     let lifetime = seconds.map_or(DEFAULT_LIFETIME, Duration::from_secs).min(MAX_LIFETIME);
-    lifetime - MARGIN.min(lifetime / 2)
+    (lifetime - MARGIN.min(lifetime / 2)).max(MIN_LIFETIME)
 }
 
 #[cfg(test)]
@@ -306,7 +309,10 @@ mod tests {
             (json!(3600), 3570),
             (json!("3600"), 3570),
             (json!(20), 10),
-            (json!(0), 0),
+            (json!(6), 5),
+            (json!(1), 5),
+            (json!(0), 270),
+            (json!("0"), 270),
             (json!(u64::MAX), 24 * 3600 - 30),
             (json!(-5), 270),
             (Value::Null, 270),

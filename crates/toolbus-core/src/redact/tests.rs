@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use toolbus_protocol::ContentBlock;
 
 use super::forms::forms;
-use super::{MAX_OUTDATED, Obstacle, Redactor, obstacle};
+use super::{Known, MAX_OUTDATED, MAX_OUTDATED_BYTES, Obstacle, Redactor, obstacle};
 use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::results::SplitRule;
@@ -375,6 +375,18 @@ fn of_secrets_that_come_and_go_the_oldest_are_forgotten() {
     assert_eq!(redactor.text(&token(2)), "[redacted]");
     let last = token(MAX_OUTDATED + 1);
     assert_eq!(redactor.text(&format!("{last} configured-secret")), "[redacted] [redacted]");
+}
+
+#[test]
+fn outdated_secrets_take_a_bounded_number_of_bytes() {
+    let mut known = Known::default();
+    let token = |number: usize| format!("{number:06}{}", "t".repeat(16 * 1024));
+    (0..200).for_each(|number| known.remember(token(number)));
+    let kept = known.all().map(String::len).sum::<usize>();
+    assert!((MAX_OUTDATED_BYTES - 32 * 1024..=MAX_OUTDATED_BYTES).contains(&kept), "{kept}");
+    assert_eq!(known.outdated.back(), Some(&token(199)));
+    known.remember("l".repeat(2 * MAX_OUTDATED_BYTES));
+    assert_eq!(known.all().count(), 1, "one is always kept");
 }
 
 #[test]
