@@ -162,7 +162,7 @@ pub struct Endpoint {
 }
 
 /// Stands for no header.
-const NO_HEADER: &str = "none";
+pub(super) const NO_HEADER: &str = "none";
 
 fn default_idempotency_header() -> String {
     "Idempotency-Key".to_owned()

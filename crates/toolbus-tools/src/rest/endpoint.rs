@@ -7,7 +7,7 @@ use serde_json::Value;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_outbound::HttpReply;
-use toolbus_protocol::TraceContext;
+use toolbus_protocol::{Random, TraceContext};
 
 use super::credentials::{EndpointCredentials, ResponseMask};
 use super::response::ResponseLimit;
@@ -85,16 +85,20 @@ impl EndpointExecutor {
 
         let mut request = Request::new(self.method.into(), url);
         request.headers_mut().extend(of_arguments);
-        // Those of the configuration stand above what callers give.
+        // A request that no other is told from has a key of its own, where the endpoint refuses it without.
+        let needs_key = self.routes.as_ref().is_some_and(|routes| routes.needs_key);
+        let random = || format!("{:032x}{:032x}", Random::SYSTEM.bits(), Random::SYSTEM.bits()).into();
+        let key = call.idempotency_key.clone().or_else(|| needs_key.then(random));
+        if let (Some(name), Some(key)) = (&self.idempotency_header, key) {
+            let key = HeaderValue::from_str(&key).map_err(|error| {
+                ToolFailure::new(Cause::Failed, "the idempotency key could not be written").with_detail(error)
+            })?;
+            request.headers_mut().insert(name, key);
+        }
+        // Those of the configuration stand above the key, and above what callers give.
         request.headers_mut().extend(headers.clone());
         if let Some(trace) = &call.trace {
             carry(trace, request.headers_mut());
-        }
-        if let (Some(name), Some(key)) = (&self.idempotency_header, &call.idempotency_key) {
-            let key = HeaderValue::from_str(key).map_err(|error| {
-                ToolFailure::new(Cause::Failed, "the idempotency key could not be written").with_detail(error)
-            })?;
-            request.headers_mut().entry(name).or_insert(key);
         }
         if let Some(body) = body {
             request.headers_mut().entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));

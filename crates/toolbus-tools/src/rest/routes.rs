@@ -15,6 +15,8 @@ use super::template::text;
 pub(super) struct ArgumentRoutes {
     pub(super) routes: BTreeMap<String, Route>,
     pub(super) body: RoutedBody,
+    /// Whether requests are refused that have no idempotency key.
+    pub(super) needs_key: bool,
 }
 
 /// Where one argument goes.
@@ -218,6 +220,7 @@ mod tests {
         let routes = ArgumentRoutes {
             routes: routes.map(|(name, route)| (name.to_owned(), route)).into(),
             body: RoutedBody::Members { is_required: false },
+            ..Default::default()
         };
         let parts = split(&routes, json!({"id": [1, 2], "page": 3, "trace": "t", "name": "n", "none": null}));
         assert_eq!(Value::Object(parts.path), json!({"id": "1,2"}));

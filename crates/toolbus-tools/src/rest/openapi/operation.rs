@@ -120,7 +120,7 @@ impl<'a> FoundOperation<'a> {
         if [self.item, self.operation].iter().any(|part| part.get("servers").is_some()) {
             return Err("it has servers of its own".to_owned());
         }
-        let authorisation = schemes.of(self.operation)?;
+        let authorisation = schemes.of(self.operation, self.method)?;
         let mut arguments = OperationArguments::new(document, is_3_0);
         for parameter in self.parameters(document)? {
             arguments.parameter(parameter, &authorisation)?;
@@ -216,6 +216,7 @@ impl<'a> OperationArguments<'a> {
         let is_required = parameter.get("required") == Some(&Value::Bool(true)) || place == "path";
         self.schemas.spend(VALUE + name.len())?;
         if authorisation.takes(place, name) {
+            self.routes.needs_key |= is_required && authorisation.takes_key(place, name);
             return Ok(());
         }
         let route = match place {

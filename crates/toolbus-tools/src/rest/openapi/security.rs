@@ -7,9 +7,11 @@ use reqwest::header::AUTHORIZATION;
 use serde_json::Value;
 use toolbus_config::{Secret, expected};
 use toolbus_core::text::shown;
+use toolbus_core::tool::Effect;
 
 use super::{OpenApiError, resolved};
-use crate::rest::{Auth, Endpoint, OpenApiConfig, SchemeCredential};
+use crate::rest::config::NO_HEADER;
+use crate::rest::{Auth, Endpoint, Method, OpenApiConfig, SchemeCredential};
 
 /// How a scheme with a credential is carried.
 #[derive(Debug, Clone)]
@@ -28,6 +30,8 @@ pub(super) struct Schemes<'a> {
     default: Option<&'a Value>,
     /// Headers that the section gives all requests.
     headers: &'a BTreeMap<String, Secret>,
+    /// The header that requests have their idempotency key in.
+    key_header: Option<&'a str>,
 }
 
 /// What authorises the requests of one operation.
@@ -36,6 +40,8 @@ pub(super) struct Authorisation {
     pub(super) auth: Option<Auth>,
     /// Names of headers that the section sets.
     given: Vec<String>,
+    /// The header of the idempotency key, if requests have one.
+    key_header: Option<String>,
     /// Headers of further schemes.
     pub(super) headers: BTreeMap<String, Secret>,
     /// The pair of the query, encoded, and its name.
@@ -43,7 +49,7 @@ pub(super) struct Authorisation {
 }
 
 impl Authorisation {
-    /// Whether an argument would stand where a credential or a header of the section does.
+    /// Whether an argument would stand where a credential, a header of the section or the idempotency key does.
     pub(super) fn takes(&self, place: &str, name: &str) -> bool {
         let of_auth = match &self.auth {
             Some(Auth::ApiKey { header, .. }) => Some(header.as_str()),
@@ -54,10 +60,16 @@ impl Authorisation {
             "query" => self.query.as_ref().is_some_and(|(taken, _)| taken == name),
             "header" => {
                 let own = self.headers.keys().chain(&self.given).map(String::as_str).chain(of_auth);
-                own.into_iter().any(|own| own.eq_ignore_ascii_case(name))
+                own.into_iter().any(|own| own.eq_ignore_ascii_case(name)) || self.takes_key(place, name)
             }
             _ => false,
         }
+    }
+
+    /// Whether an argument would stand where the idempotency key does: a caller who repeats that of another would get the
+    /// other's answer.
+    pub(super) fn takes_key(&self, place: &str, name: &str) -> bool {
+        place == "header" && self.key_header.as_ref().is_some_and(|header| header.eq_ignore_ascii_case(name))
     }
 }
 
@@ -80,11 +92,12 @@ impl<'a> Schemes<'a> {
             let carrier = resolved(document, scheme).and_then(|scheme| carrier(scheme, credential));
             carriers.insert(name.as_str(), carrier.map_err(|what| refused(format!("`{}`: {what}", shown(name))))?);
         }
-        Ok(Self { carriers, default: document.get("security"), headers: &config.headers })
+        let key_header = Some(&*config.idempotency_header).filter(|name| *name != NO_HEADER);
+        Ok(Self { carriers, default: document.get("security"), headers: &config.headers, key_header })
     }
 
     /// What authorises an operation: the first of the combinations that it takes for which there are credentials.
-    pub(super) fn of(&self, operation: &Value) -> Result<Authorisation, String> {
+    pub(super) fn of(&self, operation: &Value, method: Method) -> Result<Authorisation, String> {
         let needed = operation.get("security").or(self.default).and_then(Value::as_array);
         let has_all = |schemes: &&Vec<&str>| schemes.iter().all(|scheme| self.carriers.contains_key(scheme));
         let combinations: Vec<Vec<&str>> = needed
@@ -102,7 +115,8 @@ impl<'a> Schemes<'a> {
         let mut chosen: Vec<&str> = chosen.into_iter().flatten().copied().collect();
         chosen.sort_by_key(is_shared_key);
         let given = self.headers.keys().cloned().collect();
-        let mut authorisation = Authorisation { given, ..Authorisation::default() };
+        let key_header = self.key_header.filter(|_| method.effect() != Effect::ReadOnly).map(str::to_owned);
+        let mut authorisation = Authorisation { given, key_header, ..Authorisation::default() };
         for scheme in &chosen {
             match self.carriers.get(scheme) {
                 Some(Carrier::Query(name, key)) if authorisation.query.is_none() => {

@@ -1,12 +1,14 @@
 //! What the tools of a specification send.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use toolbus_core::tool::Tool;
 use toolbus_outbound::egress::EgressRules;
 
 use super::server::TestServer;
 use crate::rest::{RestClient, openapi};
-use crate::testing::run;
+use crate::testing::{call, run};
 
 /// The only tool of a specification with one operation, at a server.
 fn tool(server: Option<&str>, path: &str, operation: Value, auth: Value) -> Tool {
@@ -54,6 +56,37 @@ async fn every_argument_goes_to_its_place() {
     assert_eq!(seen.headers["x-key"], "k3y-of-tests");
     assert_eq!(seen.headers["content-type"], "application/vnd.api+json");
     assert_eq!(serde_json::from_str::<Value>(&seen.body).unwrap(), json!({"name": "Rex", "size": null}));
+}
+
+#[tokio::test]
+async fn an_idempotency_key_is_the_daemon_s_whatever_the_specification_declares() {
+    let server = TestServer::saying("").await;
+    let at = |method: &str, required: bool| {
+        let parameters = json!([{"name": "idempotency-key", "in": "header", "required": required}]);
+        // Without a schema that refuses it: what a caller gives is not sent either.
+        let body = json!({"content": {"application/json": {"schema": {
+            "type": "object", "properties": {"a": {}}, "additionalProperties": true
+        }}}});
+        let operation = json!({method: {"operationId": "op", "parameters": parameters, "requestBody": body}});
+        tool(Some(&server.origin), "/x", operation, json!({}))
+    };
+    let properties = |tool: &Tool| tool.descriptor.parameters.as_ref().unwrap()["properties"].clone();
+    for required in [true, false] {
+        let tool = at("post", required);
+        assert_eq!(properties(&tool), json!({"a": {}}));
+        let mut with_key = call(&tool, json!({"idempotency-key": "order-1"}));
+        with_key.idempotency_key = Some("k".repeat(64).into());
+        Arc::clone(&tool.executor).execute_boxed(with_key).await.unwrap();
+        run(&tool, json!({})).await.unwrap();
+        run(&tool, json!({})).await.unwrap();
+    }
+    // What is read-only has none of the daemon.
+    run(&at("get", true), json!({"idempotency-key": "mine"})).await.unwrap();
+    let seen = server.seen();
+    let keys: Vec<_> = seen.iter().map(|seen| Some(seen.headers.get("idempotency-key")?.to_str().unwrap())).collect();
+    let [given, Some(one), Some(other), also_given, None, None, Some("mine")] = keys[..] else { panic!("{keys:?}") };
+    assert_eq!([given, also_given], [Some("k".repeat(64).as_str()); 2]);
+    assert!(one != other && [one, other].iter().all(|key| key.len() == 64), "{keys:?}");
 }
 
 #[tokio::test]
