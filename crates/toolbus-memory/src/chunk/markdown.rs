@@ -26,12 +26,14 @@ pub(super) struct Blocks<'t> {
     text: &'t str,
     /// Beginning of a line at which no block is open.
     at: usize,
+    /// End of the last line found in a part that the parser must see: what is before it is not looked through again.
+    notable: usize,
     found: VecDeque<CutMark>,
 }
 
 impl<'t> Blocks<'t> {
     pub(super) fn new(text: &'t str) -> Self {
-        Self { text, at: 0, found: VecDeque::new() }
+        Self { text, at: 0, notable: 0, found: VecDeque::new() }
     }
 
     fn rest(&self, from: usize) -> &'t [u8] {
@@ -109,40 +111,63 @@ impl<'t> Blocks<'t> {
 
     /// Passes over the part that begins at `at`, or over what is certain of it.
     fn part(&mut self) {
-        let start = self.at;
-        let (mut end, mut is_plain, mut blanks) = (start, true, Vec::new());
-        while end < self.text.len() {
-            let line = self.line(end);
-            if is_blank(line) {
-                while end < self.text.len() && is_blank(self.line(end)) {
-                    end += self.line(end).len();
-                }
-                // As many as a long list can have are not needed.
-                let gap = ((end - start) / MANY_BLANKS).min(BLANK_GAP);
-                if blanks.last().is_none_or(|last| last + gap <= end) {
-                    blanks.push(end);
-                }
-                if self.rest(end).first().is_none_or(|byte| *byte > b' ') {
-                    break;
-                }
-                continue;
+        let (start, mut notable, mut blanks) = (self.at, self.notable, Vec::new());
+        let end = self.lines(start, start, &mut blanks, |at, line| {
+            if notable > start {
+                // Of what is given to the parser, no more is looked at than it gets.
+                return at > start + MAX_PARSED;
             }
-            if end > start && is_plain && interrupts(line) {
-                break;
+            if at > start && interrupts(line) {
+                return true;
             }
-            is_plain = is_plain && !is_notable(line);
-            end += line.len();
-        }
-        if is_plain {
+            if is_notable(line) {
+                notable = at + line.len();
+            }
+            false
+        });
+        self.notable = notable;
+        if notable > start {
+            self.parse(end, blanks);
+        } else {
             self.at = end;
             blanks.into_iter().for_each(|at| self.mark(at, MarkKind::Block));
-        } else {
-            self.parse(end, &blanks);
         }
     }
 
+    /// Passes over the lines from `at` on, of the part that begins at `start`, and notes where blank ones end. Gives the
+    /// end of the part, or the line at which `stops` holds.
+    fn lines(
+        &self,
+        start: usize,
+        mut at: usize,
+        blanks: &mut Vec<usize>,
+        mut stops: impl FnMut(usize, &[u8]) -> bool,
+    ) -> usize {
+        while at < self.text.len() {
+            let line = self.line(at);
+            if is_blank(line) {
+                while at < self.text.len() && is_blank(self.line(at)) {
+                    at += self.line(at).len();
+                }
+                // As many as a long list can have are not needed.
+                let gap = ((at - start) / MANY_BLANKS).min(BLANK_GAP);
+                if blanks.last().is_none_or(|last| last + gap <= at) {
+                    blanks.push(at);
+                }
+                if self.rest(at).first().is_none_or(|byte| *byte > b' ') {
+                    break;
+                }
+            } else if stops(at, line) {
+                break;
+            } else {
+                at += line.len();
+            }
+        }
+        at
+    }
+
     /// Parses the part from `at` to `end`, or the beginning of one that is too long.
-    fn parse(&mut self, end: usize, blanks: &[usize]) {
+    fn parse(&mut self, end: usize, mut blanks: Vec<usize>) {
         let start = self.at;
         let cut = self.text.floor_char_boundary(end.min(start + MAX_PARSED));
         let until = match self.line_start(cut) {
@@ -185,20 +210,16 @@ impl<'t> Blocks<'t> {
         self.at = match last > start {
             true if is_open || until < end => last,
             true => end,
-            false if until < end => self.end_of_block(until, end),
+            false if until < end => {
+                // A block that is too long to be parsed ends with its part, or where a line begins another block
+                // whatever is open.
+                blanks.retain(|at| *at <= until);
+                let from = if self.line_start(until) == until { until } else { until + self.line(until).len() };
+                self.lines(start, from, &mut blanks, |at, line| at > until && interrupts(line))
+            }
             false => end,
         };
-        self.merge(marks, blanks);
-    }
-
-    /// Where a block ends that is too long to be parsed: at the end of its part, or where a line begins another block
-    /// whatever is open.
-    fn end_of_block(&self, from: usize, end: usize) -> usize {
-        let mut at = from + self.line(from).len();
-        while at < end && !interrupts(self.line(at)) {
-            at += self.line(at).len();
-        }
-        at.min(end)
+        self.merge(marks, &blanks);
     }
 
     /// Marks blocks and blank lines up to `at`, these outside blocks that are kept whole.

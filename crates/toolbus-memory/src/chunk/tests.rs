@@ -1,6 +1,8 @@
 use proptest::prelude::*;
+use toolbus_core::Clock;
 use unicode_segmentation::UnicodeSegmentation as _;
 
+use super::markdown::Blocks;
 use super::*;
 use crate::outline::MAX_ROWS;
 
@@ -224,5 +226,19 @@ proptest! {
             let around = &text[boundaries[next.saturating_sub(1)]..boundaries[next]];
             prop_assert!(boundaries[next] == at || around.chars().count() > 60, "{at} in {around:?}");
         }
+    }
+}
+
+#[test]
+fn cutting_a_markdown_text_takes_time_in_proportion_to_its_length() {
+    for (lines, end) in [("<div>\n# x\n", ""), ("- a\n* b\n", "<div>\n"), ("<div>\n\n x\n", "")] {
+        let [short, long] = [2, 16].map(|mib| {
+            let text = lines.repeat(mib * 1024 * 1024 / lines.len()) + end;
+            let started = Clock::SYSTEM.now();
+            let marks = Blocks::new(&text).count();
+            (Clock::SYSTEM.since(started), marks)
+        });
+        // Eight times as long, with room for a machine that is busy.
+        assert!(long.0 < short.0 * 20, "{lines:?}: {short:?} {long:?}");
     }
 }
