@@ -2,8 +2,8 @@
 //!
 //! An entry is a member: the length of its owner, `:`, owner and key. What is known of it is in the hash `info`, its text in
 //! `values`, its end in the sorted set `ends`, its number in the owner's sorted set `keys:OWNER`. `usage` counts what all,
-//! each share and each namespace have; `state` has the name of the data and the numbers of [`MemoryMark`]. Times are those of the
-//! replica's clock; the server removes everything a while after the last write.
+//! each share and each namespace have; `state` has the name of the data, the numbers of [`MemoryMark`], and the name of
+//! the last deletion. Times are those of the replica's clock; the server removes everything a while after the last write.
 
 use std::fmt;
 use std::sync::Arc;
@@ -125,11 +125,13 @@ for _, key in ipairs(redis.call('ZRANGE', start .. owner, 0, -1)) do
 end
 return found";
 
-/// Arguments: key. Returns whether it was there.
+/// Arguments: key, a name for the deletion, by which the same one is known that is run again. Returns whether it was there.
 const DELETE: &str = "
+if redis.call('HGET', state, 'deletion') == ARGV[5] then return 1 end
 expire()
 if not forget(member(ARGV[4])) then return 0 end
 redis.call('HINCRBY', state, 'deletions', 1)
+redis.call('HSET', state, 'deletion', ARGV[5])
 return 1";
 
 /// Arguments: a name for the data where it has none, number of the last entry that is known, number of deletions that is
@@ -210,6 +212,13 @@ impl RedisMemory {
         }
         invocation.arg(self.now()).arg(self.redis.key("memory:keys:")).arg(owner);
         invocation
+    }
+
+    /// The script that removes an entry.
+    fn deletion(&self, owner: &MemoryOwner, key: &EntryKey) -> ScriptInvocation<'_> {
+        let mut script = self.on(&self.scripts.delete, &owner.key);
+        script.arg(key.as_str()).arg(new_message_id());
+        script
     }
 
     async fn run<T: FromRedisValue>(&self, script: &ScriptInvocation<'_>) -> Result<T, MemoryError> {
@@ -326,7 +335,7 @@ impl WorkingMemory for RedisMemory {
     }
 
     fn delete(&self, owner: MemoryOwner, key: EntryKey) -> BoxFuture<'_, Result<bool, MemoryError>> {
-        async move { self.run(self.on(&self.scripts.delete, &owner.key).arg(key.as_str())).await }.boxed()
+        async move { self.run(&self.deletion(&owner, &key)).await }.boxed()
     }
 }
 
@@ -376,4 +385,39 @@ fn unreadable(error: impl std::error::Error) -> MemoryError {
 /// A number for the name of the data.
 fn number_of(name: &str) -> u64 {
     name.bytes().fold(0, |number: u64, byte| number.wrapping_mul(31).wrapping_add(u64::from(byte)))
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbus_testing::redis::RedisServer;
+
+    use super::*;
+    use crate::RedisSettings;
+
+    /// As after the loss of a connection that had brought the server the script, and not its response to the daemon.
+    #[tokio::test]
+    async fn a_deletion_that_is_run_again_says_that_the_entry_was_there() {
+        let server = RedisServer::start().await;
+        let settings = RedisSettings { url: server.url().parse().unwrap(), tls: None, prefix: "test".to_owned() };
+        let redis = Arc::new(Redis::new(&settings, Clock::SYSTEM).unwrap());
+        let limits = MemoryLimits {
+            max_value: 100,
+            max_entries_per_namespace: 10,
+            max_entries: 10,
+            max_size: 10_000,
+            max_total_size: 10_000,
+        };
+        let memory = RedisMemory::new(redis, limits, Clock::SYSTEM);
+        let (owner, key) = (MemoryOwner { key: "ana".into(), share: "ana".into() }, EntryKey::parse("a/b").unwrap());
+        let entry = || vec![NewEntry::new(key.clone(), "text", Duration::from_secs(60))];
+        memory.save(owner.clone(), entry()).await.unwrap();
+        let deletion = memory.deletion(&owner, &key);
+        assert!(memory.run::<bool>(&deletion).await.unwrap());
+        assert!(memory.run::<bool>(&deletion).await.unwrap());
+        assert!(!memory.delete(owner.clone(), key.clone()).await.unwrap());
+        // What was saved since stays.
+        memory.save(owner.clone(), entry()).await.unwrap();
+        assert!(memory.run::<bool>(&deletion).await.unwrap());
+        assert!(memory.get(owner, key.clone()).await.unwrap().is_some());
+    }
 }
