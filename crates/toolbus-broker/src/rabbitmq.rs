@@ -16,14 +16,16 @@ mod settings;
 mod state;
 mod topology;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription, Target};
+use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
 use tracing::warn;
 
 use self::connection::{ConnectionHandle, ConnectionSupervisor};
@@ -46,6 +48,8 @@ pub struct RabbitMq {
     state: Arc<StateTracker>,
     consume: ConnectionHandle,
     publisher: Publisher,
+    /// Consumed queues that others declared, and that are theirs to delete.
+    existing: Mutex<BTreeSet<String>>,
     consumers: TaskTracker,
     supervisors: TaskTracker,
     stop: CancellationToken,
@@ -73,7 +77,8 @@ impl RabbitMq {
         let (consume, publish) = (supervise(ConnectionKind::Consume), supervise(ConnectionKind::Publish));
         let publisher = Publisher::new(&settings, publish, state.watch());
         let (consumers, stop) = (TaskTracker::new(), closing.child_token());
-        Ok(Self { settings, state, consume, publisher, consumers, supervisors, stop, closing })
+        let existing = Mutex::default();
+        Ok(Self { settings, state, consume, publisher, existing, consumers, supervisors, stop, closing })
     }
 
     async fn end_consumers(&self) {
@@ -89,6 +94,9 @@ impl Bus for RabbitMq {
     fn consume(&self, subscription: Subscription) -> mpsc::Receiver<Delivery> {
         let (deliveries, receiver) = mpsc::channel(usize::from(window(&subscription)));
         let id = self.state.add_consumer(&subscription.queue);
+        if subscription.ownership == Ownership::Existing {
+            self.existing.lock().insert(subscription.queue.clone());
+        }
         let consumer = Consumer {
             subscription,
             id,
@@ -142,9 +150,13 @@ impl Bus for RabbitMq {
 
     fn remove<'a>(&'a self, queues: &'a [String]) -> BoxFuture<'a, ()> {
         Box::pin(async move {
+            let own: Vec<_> = {
+                let existing = self.existing.lock();
+                queues.iter().filter(|queue| !existing.contains(*queue)).cloned().collect()
+            };
             let removing = async {
                 if let Ok(connection) = self.consume.open().await {
-                    topology::remove(&connection, &self.settings, queues).await;
+                    topology::remove(&connection, &self.settings, &own).await;
                 }
             };
             if tokio::time::timeout(CLOSE_TIME, removing).await.is_err() {

@@ -46,7 +46,7 @@ pub trait Bus: Send + Sync + 'static {
     }
 
     /// Deletes what outlives the process: these queues and their dead-letter queues if they have no consumer, and the
-    /// exchanges where nothing is bound to them any more.
+    /// exchanges where nothing is bound to them any more. Queues that were consumed as [`Ownership::Existing`] stay.
     fn remove<'a>(&'a self, _queues: &'a [String]) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }

@@ -85,6 +85,28 @@ async fn a_queue_is_removed_once_its_last_delivery_is_settled() {
 }
 
 #[tokio::test]
+async fn a_queue_that_others_declared_is_never_removed() {
+    let (owner, bus) = (rabbitmq().await, rabbitmq().await);
+    let (theirs, own) = (unique("theirs"), unique("own"));
+    drop(consume(&owner, &theirs, &[&theirs]).await);
+    owner.close().await;
+
+    drop((consume_existing(&bus, &theirs).await, consume(&bus, &own, &[&own]).await));
+    bus.stop_consuming().await;
+    deliver(&bus, &to_queue(&theirs, "waits")).await;
+    bus.remove(&[theirs.clone(), own.clone()]).await;
+    assert_eq!(bus.has_queue(&own).await, Some(false));
+    for name in [theirs.clone(), format!("{theirs}.dlq")] {
+        assert_eq!(bus.has_queue(&name).await, Some(true), "{name}");
+    }
+    bus.close().await;
+
+    let later = rabbitmq().await;
+    assert_eq!(take(&mut consume_existing(&later, &theirs).await).await, "waits");
+    later.close().await;
+}
+
+#[tokio::test]
 async fn a_queue_for_short_lived_messages_is_classic_and_is_used_as_it_is_where_it_is_not() {
     let settings = settings(&node().await.url());
     let (fresh, older) = (unique("fresh"), unique("older"));

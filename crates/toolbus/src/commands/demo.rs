@@ -16,7 +16,8 @@ use toolbus_core::Clock;
 use url::form_urlencoded;
 
 use super::Context;
-use crate::config::{BusUrl, Config, Override, Problems};
+use crate::config::bus::CompatQueues;
+use crate::config::{BusUrl, Config, McpConfig, Override, Problems};
 use crate::local_daemon::{LocalDaemon, LocalDaemonError};
 use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
@@ -269,6 +270,9 @@ fn configuration(context: &Context, port: u16) -> Result<Config, Problems> {
     let mut config = Config::load(&sources)?.config;
     // An override adds entries and takes none away.
     config.tools.limits.clear();
+    // No second process of a server that the daemon runs, and none of the queues that it takes over from a bridge.
+    config.mcp = McpConfig::default();
+    config.bus.compat_queues = CompatQueues::default();
     Ok(config)
 }
 
@@ -312,5 +316,20 @@ mod tests {
         let context = Context { config: Config::default(), sources, output: OutputFormat::Table, warnings: Vec::new() };
         let tools = configuration(&context, 1).unwrap().tools;
         assert!(tools.time && tools.echo && tools.required.is_empty() && tools.limits.is_empty(), "{tools:?}");
+    }
+
+    #[test]
+    fn the_demonstration_has_neither_the_servers_nor_the_queues_of_the_daemon() {
+        let overrides = vec![
+            Override::new("daemon.roles", r#"["invoke", "mcp"]"#),
+            Override::new("bus.compat_queues.mcp", "rockbot.mcp-bridge.RockBot"),
+            Override::new("bus.compat_queues.mcp-refresh", "rockbot.mcp-bridge.RockBot.refresh"),
+            Override::new("mcp.servers.files.command", "true"),
+            Override::new("mcp.required", r#"["files"]"#),
+        ];
+        let sources = Sources { overrides, ..Sources::default() };
+        let context = Context { config: Config::default(), sources, output: OutputFormat::Table, warnings: Vec::new() };
+        let config = configuration(&context, 1).unwrap();
+        assert_eq!((config.bus.compat_queues, config.mcp), Default::default());
     }
 }
