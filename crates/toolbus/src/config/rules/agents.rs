@@ -146,15 +146,22 @@ impl RuleChecker<'_> {
         self.tell_at(vec![rule, path("identity.source"), path("identity.trust_headers")], Part::Key, what);
     }
 
-    /// Where the first endpoint or MCP server has credentials of single agents.
+    /// Where the first endpoint, MCP server or specification has credentials of single agents.
     fn credentials_of_agents(&self) -> Option<KeyPath> {
         let has_agents = |entry: &Value| entry.pointer("/auth/per_agent").is_some();
         let endpoints = self.tree.get(&path("rest.endpoints")).and_then(Value::as_array).into_iter().flatten();
         let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object).into_iter().flatten();
+        let specifications = self.tree.get(&path("rest.openapi")).and_then(Value::as_object).into_iter().flatten();
         let endpoint = endpoints.enumerate().find(|(_, endpoint)| has_agents(endpoint));
         let server = servers.into_iter().find(|(_, server)| has_agents(server));
         let endpoint = endpoint.map(|(index, _)| below(&path("rest.endpoints"), &[&index.to_string()]));
-        let entry = endpoint.or_else(|| server.map(|(name, _)| below(&path("mcp.servers"), &[name])))?;
-        Some(below(&entry, &["auth", "per_agent"]))
+        let entry = endpoint.or_else(|| server.map(|(name, _)| below(&path("mcp.servers"), &[name])));
+        // A specification has one credential for each of its security schemes.
+        let scheme = specifications.into_iter().find_map(|(name, specification)| {
+            let mut schemes = specification.get("auth")?.as_object()?.iter();
+            let (scheme, _) = schemes.find(|(_, credential)| credential.get("per_agent").is_some())?;
+            Some(below(&path("rest.openapi"), &[name, "auth", scheme, "per_agent"]))
+        });
+        entry.map(|entry| below(&entry, &["auth", "per_agent"])).or(scheme)
     }
 }

@@ -187,6 +187,7 @@ fn rules_for_agents_need_agents_that_are_recognised() {
         "[agents.default]\ndenied_tools = ['*_time']",
         "[identity]\nunknown = 'deny'",
         "[[rest.endpoints]]\nname = 'x'\ndescription = 'x'\nurl = 'https://h/'\nauth = { type = 'bearer', per_agent = { ana = { token = 't' } } }",
+        "[rest.openapi.x]\nurl = 'https://h/'\nauth = { a = { key = 'k' }, b = { per_agent = { ana = { token = 't' } } } }",
     ] {
         let told = problems(rule);
         assert!(
