@@ -16,7 +16,7 @@ mod slots;
 pub use auth::HttpAuth;
 pub use health::{
     Blocker, BrokerStatus, Build, ConsumerStatus, Counts, DaemonHealth, Health, HealthSources, McpAdmin,
-    McpServerHealth, NoServers, OpenBreaker, Readiness, ScriptStatus,
+    McpServerHealth, NoServers, OUTDATED, OpenBreaker, Readiness, ScriptStatus,
 };
 pub use listeners::{AdminSocket, HttpServer, HttpState, ListenError, Listeners, ListenersError, SocketError};
 pub(crate) use refusal::HttpRefusal;

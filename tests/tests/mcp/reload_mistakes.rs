@@ -47,6 +47,10 @@ async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_operator_is_told() {
         let status = told(&daemon, true).await;
         assert!(status["lastError"].as_str().unwrap().contains(member), "{status}");
         assert_eq!((&status["pid"], &status["phase"]), (&time, &json!("ready")));
+        // Everybody may read this, and paths and variables are nothing for everybody.
+        let public = daemon.get("/status").await.unwrap().1.to_string();
+        assert!(!public.contains("mcp.json") && !public.contains("NOT_SET_HERE"), "{public}");
+        assert!(public.contains("goes on as it was configured before: `toolbus status` says why"), "{public}");
         works().await;
     }
 
@@ -82,9 +86,9 @@ async fn a_required_server_blocks_until_its_file_is_there_and_right() {
     assert!(listed.out.contains(unread), "{listed:?}");
     let status = daemon.operate(&["status"]).await;
     assert!(status.out.contains(unread), "{status:?}");
-    // Everybody may read this, and paths and variables are nothing for everybody.
     let public = daemon.get("/status").await.unwrap().1;
-    assert_eq!(public["mcpProblems"], json!(["an MCP server is left out: `toolbus status` says which, and why"]));
+    let what = "an MCP server cannot be used as it is configured: `toolbus status` says which, and why";
+    assert_eq!(public["mcpProblems"], json!([what]));
 
     small.write(&[("files", json!({"command": "x", "includeTools": "read"}))]);
     eventually("the mistake in the list", async || {

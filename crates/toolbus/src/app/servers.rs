@@ -27,7 +27,7 @@ use crate::config::daemon::Role;
 use crate::config::store::StoreUrl;
 use crate::config::toolsets::Scope;
 use crate::config::{Config, McpServers};
-use crate::http::McpAdmin;
+use crate::http::{McpAdmin, OUTDATED};
 
 /// The MCP servers of this process. Cheap to clone.
 #[derive(Clone)]
@@ -119,7 +119,7 @@ impl McpAdmin for AppServers {
             let mistake = ServerName::parse(&status.name).ok().and_then(|name| configured.outdated.get(&name));
             if let Some(mistake) = mistake {
                 let before = status.last_error.take().map(|error| format!("; {error}")).unwrap_or_default();
-                status.last_error = Some(format!("goes on as it was configured before: {mistake}{before}"));
+                status.last_error = Some(format!("{OUTDATED}: {mistake}{before}"));
             }
         }
         all

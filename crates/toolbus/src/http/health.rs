@@ -116,12 +116,15 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// The public parts: of the files of the store their names, without their folders.
+    /// The public parts: of the files of the store their names, without their folders, and no mistake in the
+    /// configuration of an MCP server.
     #[must_use]
     pub fn public(mut self) -> Self {
         for blocker in &mut self.blocked_by {
-            if let Blocker::StoreAway { detail } = blocker {
-                *detail = without_folders(detail);
+            match blocker {
+                Blocker::StoreAway { detail } => *detail = without_folders(detail),
+                Blocker::McpServerNotReady { detail, .. } => *detail = detail.take().map(without_mistake),
+                _ => {}
             }
         }
         self
@@ -471,7 +474,11 @@ impl Health {
 }
 
 /// Replaces what is wrong with an MCP server in public parts.
-const NOT_PUBLIC: &str = "an MCP server is left out: `toolbus status` says which, and why";
+const NOT_PUBLIC: &str = "an MCP server cannot be used as it is configured: `toolbus status` says which, and why";
+
+/// How the last error of an MCP server begins that goes on as it was, because its new configuration has a mistake. The
+/// mistake follows.
+pub const OUTDATED: &str = "goes on as it was configured before";
 
 impl DaemonHealth {
     /// The public parts: no text about the configuration, which names files and variables.
@@ -479,8 +486,15 @@ impl DaemonHealth {
     pub fn public(self) -> Self {
         let public = |last: LastReload| LastReload { report: last.report.public(), ..last };
         let mcp_problems = self.mcp_problems.iter().map(|_| NOT_PUBLIC.to_owned()).collect();
-        Self { reload: self.reload.map(public), mcp_problems, ..self }
+        let server = |one: McpServerHealth| McpServerHealth { last_error: one.last_error.map(without_mistake), ..one };
+        let mcp = self.mcp.into_iter().map(server).collect();
+        Self { reload: self.reload.map(public), mcp, mcp_problems, ..self }
     }
+}
+
+/// The last error of an MCP server without a mistake in its configuration.
+fn without_mistake(error: String) -> String {
+    if error.starts_with(OUTDATED) { format!("{OUTDATED}: `toolbus status` says why") } else { error }
 }
 
 fn in_short(server: ServerStatus) -> McpServerHealth {

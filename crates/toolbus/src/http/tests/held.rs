@@ -50,6 +50,11 @@ impl McpAdmin for Several {
             server("Files", PhaseName::Ready, None),
             server("lazy", PhaseName::Idle, None),
             server("gone", PhaseName::Waiting, Some("program 'gone' was not found")),
+            server(
+                "old",
+                PhaseName::Waiting,
+                Some("goes on as it was configured before: /etc/mcp.json:3:4: the environment variable `X` is not set"),
+            ),
         ]
     }
 
@@ -78,4 +83,23 @@ async fn a_required_server_that_takes_no_calls_blocks_and_what_was_left_out_is_t
     ]);
     assert_eq!(serde_json::to_value(health.readiness()).unwrap(), json!({"ready": false, "blockedBy": blocked_by}));
     assert_eq!(health.status().mcp_problems, Several.problems());
+}
+
+#[tokio::test]
+async fn mistakes_of_the_configuration_are_not_public() {
+    let (_bus, state) = watch::channel(good());
+    let required_servers = ["gone", "old"].map(str::to_owned).to_vec();
+    let sources = sources(state, Registry::new());
+    let health = Health::new(HealthSources { required_servers, servers: Arc::new(Several), ..sources });
+    let (readiness, status) = (health.readiness(), health.status());
+    for whole in [serde_json::to_string(&readiness).unwrap(), serde_json::to_string(&status).unwrap()] {
+        assert!(whole.contains("/etc/mcp.json:3:4: the environment variable `X`"), "{whole}");
+    }
+    let short = "goes on as it was configured before: `toolbus status` says why";
+    for public in
+        [serde_json::to_string(&readiness.public()).unwrap(), serde_json::to_string(&status.public()).unwrap()]
+    {
+        assert!(!public.contains("mcp.json") && !public.contains("`X`") && public.contains(short), "{public}");
+        assert!(public.contains("program 'gone' was not found"), "{public}");
+    }
 }
