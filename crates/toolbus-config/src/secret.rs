@@ -93,7 +93,7 @@ pub fn secret_schema(forms: impl IntoIterator<Item = Schema>) -> Schema {
         })
     };
     let sources = [
-        source("env", "Name of the environment variable that holds it."),
+        source("env", "Name of the environment variable that holds it; white space at its end is left off."),
         source("file", "File that holds it; white space at its end is left off."),
     ];
     let forms: Vec<Schema> = forms.into_iter().chain(sources).collect();
@@ -121,8 +121,9 @@ pub(crate) fn resolve(value: &Value, environment: &BTreeMap<String, String>) -> 
     let secret = match (source("env"), source("file")) {
         (Some(variable), _) => environment
             .get(variable)
+            .map(|value| value.trim_end())
             .filter(|value| !value.is_empty())
-            .cloned()
+            .map(str::to_owned)
             .ok_or_else(|| SecretError::Variable(variable.to_owned())),
         (_, Some(file)) => read(file),
         _ => return None,
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_secret_comes_from_the_environment_or_a_file() {
-        let environment = BTreeMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]);
+        let environment = BTreeMap::from([("TOKEN".to_owned(), "hunter2 \n".to_owned())]);
         assert_eq!(resolve(&json!({"env": "TOKEN"}), &environment).unwrap().unwrap(), json!("hunter2"));
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "hunter3\n").unwrap();
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_missing_or_endless_source_is_refused() {
-        let environment = BTreeMap::from([("EMPTY".to_owned(), String::new())]);
+        let environment = BTreeMap::from([("EMPTY".to_owned(), "\n".to_owned())]);
         let error = |value| resolve(&value, &environment).unwrap().unwrap_err().to_string();
         insta::assert_snapshot!(error(json!({"env": "EMPTY"})), @"the environment variable `EMPTY` is not set, or is empty; set it, or name another source of this secret");
         insta::assert_snapshot!(error(json!({"env": "ABSENT"})), @"the environment variable `ABSENT` is not set, or is empty; set it, or name another source of this secret");

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use toolbus_config::Part;
+use axum::http::HeaderValue;
+use toolbus_config::{Part, Secret};
 
 use super::{RuleChecker, below, path};
 use crate::config::http::{AgentTokens, HttpConfig, Open};
@@ -13,6 +14,9 @@ use toolbus_core::caller::AgentName;
 impl RuleChecker<'_> {
     pub(super) fn http(&mut self, http: &HttpConfig, identity: Option<&IdentityConfig>, invoke: Option<&InvokeConfig>) {
         self.secret("http.admin_token", http.admin_token.clone());
+        if http.admin_token.as_ref().is_some_and(|token| !can_be_sent(token)) {
+            self.tell(&["http.admin_token"], NOT_SENT);
+        }
         self.tokens(http);
         if let Some(own) = identity.and_then(|identity| identity.agent.as_ref()) {
             for agent in http.tokens.keys().filter(|agent| *agent != own) {
@@ -40,7 +44,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Reports tokens that are given twice. The token itself is never shown.
+    /// Reports tokens that are given twice, or that no client can send. The token itself is never shown.
     fn tokens(&mut self, http: &HttpConfig) {
         let mut seen: BTreeMap<&str, &AgentName> = BTreeMap::new();
         for (agent, tokens) in &http.tokens {
@@ -49,6 +53,9 @@ impl RuleChecker<'_> {
                     AgentTokens::One(_) => token_of(agent),
                     AgentTokens::Several(_) => below(&token_of(agent), &[&index.to_string()]),
                 };
+                if !can_be_sent(token) {
+                    self.tell_at(vec![place.clone()], Part::Value, NOT_SENT);
+                }
                 if http.admin_token.as_ref() == Some(token) {
                     let what = "the same as `http.admin_token`, which is for operators; expected another token";
                     self.tell_at(vec![place.clone(), path("http.admin_token")], Part::Value, what);
@@ -60,6 +67,15 @@ impl RuleChecker<'_> {
             }
         }
     }
+}
+
+/// What is wrong with a token that no client can send.
+const NOT_SENT: &str = "a token that no client can send; expected one without spaces at its ends and without line ends";
+
+/// Whether a header can have the token. Servers take what is around it for no part of it.
+fn can_be_sent(token: &Secret) -> bool {
+    let token = token.expose();
+    token.trim_ascii() == token && HeaderValue::from_bytes(token.as_bytes()).is_ok()
 }
 
 fn token_of(agent: &AgentName) -> Vec<String> {

@@ -46,6 +46,22 @@ fn tokens_tell_agents_and_operators_apart() {
 }
 
 #[test]
+fn a_token_that_no_client_can_send_is_a_problem_and_the_end_of_a_line_is_no_part_of_one() {
+    let text = "[http]\nadmin_token = { env = 'B' }\ntokens = { ana = { env = 'A' }, bea = [{ env = 'C' }] }";
+    let [admin, ana, bea] = ["of-operators-alone", LONG, "s3cret-of-bea-alone"];
+    let told = |[admin, ana, bea]: [&str; 3]| load(&[text], &[("B", admin), ("A", ana), ("C", bea)], &[]);
+    let loaded = told([&format!("{admin}\n"), &format!("{ana}\r\n"), &format!("{bea} ")].map(String::as_str)).unwrap();
+    let http = &loaded.config.http;
+    assert_eq!(http.each_token().map(|(_, token)| token.expose()).collect::<Vec<_>>(), [ana, bea]);
+    assert_eq!(http.admin_token.as_ref().map(Secret::expose), Some(admin));
+    insta::assert_snapshot!(told([" of-operators-alone", "s3cret-s3cret\ns3cret", "\ts3cret-of-bea-alone"]).unwrap_err(), @"
+    a.toml:2:15: `http.admin_token`: a token that no client can send; expected one without spaces at its ends and without line ends
+    a.toml:3:18: `http.tokens.ana`: a token that no client can send; expected one without spaces at its ends and without line ends
+    a.toml:3:40: `http.tokens.bea[0]`: a token that no client can send; expected one without spaces at its ends and without line ends
+    ");
+}
+
+#[test]
 fn a_sidecar_has_tokens_of_its_own_agent_alone() {
     let text = format!("[identity]\nagent = 'ana'\n[http]\ntokens = {{ ana = '{LONG}', bea = 'of-bea' }}");
     insta::assert_snapshot!(problems(&text), @"a.toml:4:42: `http.tokens.bea`: this daemon is the sidecar of `ana` alone; expected a token of that agent");
