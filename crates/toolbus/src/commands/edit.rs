@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use toolbus_config::ConfigFormat;
@@ -56,11 +56,12 @@ pub(super) fn expect_toml(file: &Path) -> Result<(), TargetError> {
 }
 
 impl NewFile {
-    /// Writes the next content of `target`, with the permissions of the file that is there.
+    /// Writes the next content of `target`, with the owner and permissions of the file that is there: another user, such as
+    /// root beside a daemon with its own user, must not lock the owner out.
     ///
     /// # Errors
     ///
-    /// If nothing can be written beside it.
+    /// If nothing can be written beside it, or the file cannot be given to the owner.
     pub(super) fn new(target: &Path, text: &str, is_private: bool) -> Result<Self, TargetError> {
         // A link stays one, and leads to what is new.
         let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
@@ -74,6 +75,16 @@ impl NewFile {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path).map_err(wrong)?;
         let draft = Self { target: target.clone(), path };
         if let Ok(before) = fs::metadata(&target) {
+            let (own, (user, group)) = (file.metadata().map_err(wrong)?, (before.uid(), before.gid()));
+            if (own.uid(), own.gid()) != (user, group) {
+                fchown(&file, Some(user), Some(group)).map_err(|error| {
+                    TargetError::Usage(format!(
+                        "`{}` stays as it is: what is new could not be given to its owner, user {user} of group {group}: \
+                         {error}; change it as that user",
+                        target.display()
+                    ))
+                })?;
+            }
             file.set_permissions(before.permissions()).map_err(wrong)?;
         }
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(wrong)?;
@@ -116,7 +127,7 @@ fn failed(path: &Path, what: &str, error: &io::Error) -> TargetError {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
     use super::*;
 
@@ -135,5 +146,19 @@ mod tests {
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, PRIVATE);
         assert!(link.is_symlink() && fs::read_dir(folder.path().join("new")).unwrap().count() == 1);
         assert_eq!(read(&folder.path().join("none")).unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_keeps_its_owner_group_and_permissions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, "one").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        // Only root can do this; the test needs no more than that nothing changes.
+        let _ = chown(&path, Some(12_345), Some(12_346));
+        let state = || fs::metadata(&path).map(|file| (file.uid(), file.gid(), file.mode() & 0o777)).unwrap();
+        let before = state();
+        NewFile::new(&path, "two", true).unwrap().keep(true).unwrap();
+        assert_eq!((state(), read(&path).unwrap().as_deref()), (before, Some("two")));
     }
 }
