@@ -35,7 +35,10 @@ fn with(lines: &str) -> String {
 #[test]
 fn what_is_in_order_is_not_warned_of() {
     insta::assert_snapshot!(with("[agents.ana]\ntoolsets = ['files']\noutbound_allowlist = { whatsapp = ['+1555'] }"), @"");
-    assert_eq!(warnings("[agents.ana]\nmax_in_flight = 1"), "");
+    for identity in ["unknown = 'default'", "trust_headers = true", "source = 'broker'", "agent = 'ana'"] {
+        assert_eq!(warnings(&format!("[identity]\n{identity}\n[agents.ana]\nmax_in_flight = 1")), "", "{identity}");
+    }
+    assert_eq!(warnings("[agents.default]\nmax_in_flight = 1"), "");
 }
 
 #[test]
@@ -135,6 +138,11 @@ fn rules_that_hold_on_trust_are_told() {
     insta::assert_snapshot!(warnings("[identity]\nusers = { svc-ana = 'ana', svc-ana-2 = 'ana' }"), @r#"identity.users: not used, because `identity.source` is "header""#);
     insta::assert_snapshot!(warnings("[identity]\ndelegates = ['front']"), @r#"identity.delegates: not used, because `identity.source` is "header""#);
     assert_eq!(warnings("[identity]\nsource = 'broker'\nusers = { svc-ana = 'ana', svc-ana-2 = 'ana' }"), "");
+}
+
+#[test]
+fn sections_that_deny_all_others_are_told_of_where_any_sender_can_claim_to_have_one() {
+    insta::assert_snapshot!(warnings("[agents.ana]\nmax_in_flight = 1"), @r#"identity.source: callers without a section have no tool, but under "header" any sender can claim to be an agent that has one; write "broker", or, on a bus whose senders are all trusted, `identity.trust_headers = true`. For limits alone, write `identity.unknown = "default"`"#);
 }
 
 #[test]

@@ -48,6 +48,16 @@ fn identity(config: &Config) -> Vec<String> {
                 .to_owned(),
         );
     }
+    // Sections with rules are refused there.
+    let is_claimed = identity.source == IdentitySource::Header && !identity.trust_headers && identity.agent.is_none();
+    if is_claimed && config.denies_unknown() {
+        warnings.push(
+            "identity.source: callers without a section have no tool, but under \"header\" any sender can claim to be an \
+             agent that has one; write \"broker\", or, on a bus whose senders are all trusted, \
+             `identity.trust_headers = true`. For limits alone, write `identity.unknown = \"default\"`"
+                .to_owned(),
+        );
+    }
     let under_broker = [("users", identity.users.is_empty()), ("delegates", identity.delegates.is_empty())];
     for (key, _) in under_broker.iter().filter(|(_, is_empty)| identity.source == IdentitySource::Header && !is_empty) {
         warnings.push(format!("identity.{key}: not used, because `identity.source` is \"header\""));
