@@ -102,6 +102,9 @@ pub enum DlqError {
     /// The command cannot be run like this.
     #[error("{0}")]
     Usage(String),
+    /// The question whether to remove letters was not answered with yes.
+    #[error("nothing was removed")]
+    Declined,
     /// The broker.
     #[error(transparent)]
     Broker(#[from] DeadLetterError),
@@ -318,7 +321,7 @@ impl DlqWork<'_> {
                 return Err(DlqError::Usage(text.to_owned()));
             }
             if !is_yes(&one_line(&question), &mut io::stdin().lock(), &mut io::stderr())? {
-                return Err(DlqError::Usage("nothing was removed".to_owned()));
+                return Err(DlqError::Declined);
             }
         }
         for (index, number) in chosen {

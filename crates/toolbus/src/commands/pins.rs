@@ -141,7 +141,7 @@ fn confirm(
     if is_yes("Approve this? [y/N] ", input, output)? {
         Ok(())
     } else {
-        Err(TargetError::Usage("nothing was approved".to_owned()))
+        Err(TargetError::Declined("nothing was approved"))
     }
 }
 
@@ -319,7 +319,8 @@ mod tests {
         let asked = |is_terminal: bool, answer: &str| {
             let mut question = Vec::new();
             let result = confirm("read", is_terminal, &mut answer.as_bytes(), &mut question);
-            (result.err().map(|error| error.to_string()), String::from_utf8(question).unwrap())
+            let refused = result.err().map(|error| (error.tell(), error.to_string()));
+            (refused, String::from_utf8(question).unwrap())
         };
         let question = "Approve this? [y/N] ".to_owned();
         for answer in ["y\n", "Yes\n", "YES", " y \n"] {
@@ -327,11 +328,17 @@ mod tests {
         }
         let long = format!("{}y\n", " ".repeat(100));
         for answer in ["\n", "", "n\n", "yess\n", "no y\n", &long] {
-            assert_eq!(asked(true, answer), (Some("nothing was approved".to_owned()), question.clone()), "{answer:?}");
+            assert_eq!(
+                asked(true, answer),
+                (Some((1, "nothing was approved".to_owned())), question.clone()),
+                "{answer:?}"
+            );
         }
         let (refused, question) = asked(false, "y\n");
         assert_eq!(question, "");
-        insta::assert_snapshot!(refused.unwrap(), @"nothing was approved, because there is no terminal to ask on: look at `toolbus pins diff read` and give the --digest that it ends with, or --yes to approve whatever there is");
+        let (code, text) = refused.unwrap();
+        assert_eq!(code, 2);
+        insta::assert_snapshot!(text, @"nothing was approved, because there is no terminal to ask on: look at `toolbus pins diff read` and give the --digest that it ends with, or --yes to approve whatever there is");
     }
 
     #[test]

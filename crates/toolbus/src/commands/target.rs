@@ -101,6 +101,9 @@ pub enum TargetError {
     /// The command contradicts itself, or cannot be read.
     #[error("{0}")]
     Usage(String),
+    /// The question whether to go on was not answered with yes.
+    #[error("{0}")]
+    Declined(&'static str),
     /// The running daemon.
     #[error(transparent)]
     Ask(#[from] AdminClientError),
@@ -130,6 +133,7 @@ impl TargetError {
                 MISTAKE
             }
             Self::Mistakes(problems) => complain(problems),
+            Self::Api(error) if error.is_failure() => told(self),
             Self::Ask(AdminClientError::Refused(_))
             | Self::NoSocket(_)
             | Self::Usage(_)
@@ -138,7 +142,7 @@ impl TargetError {
                 told(self);
                 MISTAKE
             }
-            Self::Ask(AdminClientError::Failed(_)) | Self::Output(_) => told(self),
+            Self::Ask(AdminClientError::Failed(_)) | Self::Declined(_) | Self::Output(_) => told(self),
             Self::Ask(_) | Self::Other { .. } => {
                 told(self);
                 NO_DAEMON
@@ -415,6 +419,19 @@ mod tests {
         let none = operator(&[("TOOLBUS__DAEMON__SOCKET", "none")]);
         insta::assert_snapshot!(refused(DaemonArgs::default(), none).await, @r#"daemon.socket is "none", so there is no socket to ask on: use --daemon"#);
         insta::assert_snapshot!(refused(over_http(), operator(&[])).await, @"--daemon needs the daemon's http.admin_token: set TOOLBUS_ADMIN_TOKEN, or give --admin-token-file");
+    }
+
+    #[test]
+    fn only_a_mistake_in_the_command_line_has_the_exit_code_of_one() {
+        let text = || "text".to_owned();
+        for (error, code) in [
+            (TargetError::Usage(text()), MISTAKE),
+            (TargetError::Ask(AdminClientError::Refused(text())), MISTAKE),
+            (TargetError::Ask(AdminClientError::Failed(text())), 1),
+            (TargetError::Declined("text"), 1),
+        ] {
+            assert_eq!(error.tell(), code, "{error:?}");
+        }
     }
 
     #[test]

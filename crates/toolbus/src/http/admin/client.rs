@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use url::Url;
 
-use super::view::{ApiRefusal, MAX_BODY};
+use super::view::{ApiRefusal, MAX_BODY, is_failure};
 use crate::config::Secret;
 
 /// Longest wait for a response.
@@ -69,7 +69,7 @@ pub enum AdminClientError {
     /// The daemon refused the request.
     #[error("{0}")]
     Refused(String),
-    /// The daemon could not do what was asked.
+    /// The daemon could not do what was asked, or not as things are.
     #[error("{0}")]
     Failed(String),
     /// The response is not one of this API.
@@ -131,7 +131,7 @@ impl AdminClient {
             return serde_json::from_slice(&response).map_err(|error| self.unreadable(error));
         }
         match serde_json::from_slice::<ApiRefusal>(&response) {
-            Ok(refusal) if status.is_server_error() => Err(AdminClientError::Failed(refusal.error)),
+            Ok(refusal) if is_failure(status) => Err(AdminClientError::Failed(refusal.error)),
             Ok(refusal) => Err(AdminClientError::Refused(refusal.error)),
             Err(_) if status == StatusCode::NOT_FOUND => Err(AdminClientError::Closed(self.to_string())),
             Err(_) => Err(self.unreadable(status)),

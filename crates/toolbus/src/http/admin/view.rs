@@ -429,6 +429,16 @@ impl ApiError {
     pub(super) fn unavailable(text: impl ToString) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, text)
     }
+
+    /// Whether there is nothing wrong with the request, and it cannot be carried out as things are.
+    pub(crate) fn is_failure(&self) -> bool {
+        is_failure(self.status)
+    }
+}
+
+/// Whether a status says so.
+pub(super) fn is_failure(status: StatusCode) -> bool {
+    status.is_server_error() || status == StatusCode::CONFLICT
 }
 
 impl IntoResponse for ApiError {

@@ -26,7 +26,7 @@ impl McpAdmin for Three {
 
 async fn refused(fixture: &Fixture, method: Method, path: &str) -> String {
     match fixture.socket().ask::<Value>(method, path).await {
-        Err(AdminClientError::Refused(text)) => text,
+        Err(AdminClientError::Refused(text) | AdminClientError::Failed(text)) => text,
         other => panic!("{path}: {other:?}"),
     }
 }
