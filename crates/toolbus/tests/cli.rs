@@ -382,8 +382,10 @@ fn a_client_is_connected_and_its_other_entries_stay() {
         .args(["connect", "cursor", "--config", "variable.toml"])
         .env_clear()
         .env("BROKER", "amqp://ana:s3cret@broker");
-    let out = text(&command.current_dir(folder.path()).output().unwrap().stdout).to_owned();
-    assert_eq!(json(&out)["mcpServers"]["toolbus"]["env"]["TOOLBUS__BUS__URL"], "${env:TOOLBUS__BUS__URL}");
+    let output = command.current_dir(folder.path()).output().unwrap();
+    let (out, told) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(json(out)["mcpServers"]["toolbus"]["env"]["TOOLBUS__BUS__URL"], "${env:TOOLBUS__BUS__URL}");
+    assert!(!told.contains("warning"), "{told}");
     let (_, out, _) = run(&["connect", "vscode", "--http", "--token-env", "ANA_TOKEN"]);
     let entry = &json(&out)["servers"]["toolbus"];
     assert_eq!(entry["url"], "http://127.0.0.1:8471/mcp");
@@ -402,6 +404,26 @@ fn a_client_is_connected_and_its_other_entries_stay() {
     );
     assert_eq!(run(&["connect", "claude-desktop", "--http"]).0, Some(2));
     assert_eq!(run(&["connect", "cursor", "--name", ""]).0, Some(2));
+}
+
+#[test]
+fn an_entry_whose_program_lacks_variables_of_the_configuration_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "[bus]\nurl = \"amqp://ana:s3cret@broker\"\n[http]\nadmin_token = { env = \"ADMIN\" }\n\
+                tokens = { ana = { env = \"OF_ANA\" } }\n";
+    std::fs::write(folder.path().join("toolbus.toml"), file).unwrap();
+    let run = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+        command.args(["connect", "cursor", "--agent", "ana"]).args(more).env_clear().current_dir(folder.path());
+        let output = command.env("ADMIN", "of-operators-alone").env("OF_ANA", "s3cret-of-ana-alone").output().unwrap();
+        (output.status.code(), text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
+    };
+    let (code, out, told) = run(&[]);
+    assert!(code == Some(0) && out.contains("--stdio") && told.starts_with("warning: the client starts a "), "{told}");
+    for variable in ["ADMIN", "OF_ANA"] {
+        assert!(told.contains(&format!("the environment variable `{variable}` is not set")), "{told}");
+    }
+    assert!(!told.contains("s3cret") && !run(&["--http"]).2.contains("warning"), "{told}");
 }
 
 #[test]

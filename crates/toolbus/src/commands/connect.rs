@@ -170,9 +170,17 @@ fn entry(args: &ConnectArgs, config: &Config, sources: &Sources) -> Result<Value
         note("--agent NAME says which agent the client is; without it, the login on the broker must");
     }
     // The client's program has the files alone, and none of this environment.
+    let mut alone = Sources { files: sources.files.clone(), ..Sources::default() };
     if Config::bus_in(&sources.files).as_ref() != Some(&config.bus.url) {
+        alone.environment.insert("TOOLBUS__BUS__URL".to_owned(), "amqp://localhost".to_owned());
         note("the client needs the address of the broker in the variable TOOLBUS__BUS__URL");
         entry.insert("env".to_owned(), json!({"TOOLBUS__BUS__URL": args.client.variable("TOOLBUS__BUS__URL")}));
+    }
+    if let Err(problems) = Config::load(&alone) {
+        warn(&format!(
+            "the client starts a program that has none of this environment, without which this configuration cannot be \
+             used; name a file for clients with --config, or give --http\n{problems}"
+        ));
     }
     if is_typed {
         entry.insert("type".to_owned(), json!("stdio"));
