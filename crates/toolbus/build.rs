@@ -20,10 +20,13 @@ fn main() {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
     // The profile `dist`. With functions that were not optimised the order would not hold.
-    if opt_level == "z" {
-        let folder = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
+    if opt_level == "z" && std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
         println!("cargo::rerun-if-changed=startup.ld");
-        println!("cargo::rustc-link-arg-bins=-Wl,-T,{folder}/startup.ld");
+        let order = format!("{}/startup.ld", std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default());
+        for argument in ["-T", &order] {
+            println!("cargo::rustc-link-arg-bins=-Xlinker");
+            println!("cargo::rustc-link-arg-bins={argument}");
+        }
     }
 }
 

@@ -16,7 +16,9 @@ fn functions(program: &str) -> Vec<String> {
         [_, "t" | "T", name] => Some(name.to_owned()),
         _ => None,
     };
-    lines.lines().filter_map(function).collect()
+    let functions: Vec<String> = lines.lines().filter_map(function).collect();
+    assert!(!functions.is_empty(), "{program} has no symbols: the profile `dev` has, `release` strips them");
+    functions
 }
 
 #[test]

@@ -125,7 +125,8 @@ for _, key in ipairs(redis.call('ZRANGE', start .. owner, 0, -1)) do
 end
 return found";
 
-/// Arguments: key, a name for the deletion, by which the same one is known that is run again. Returns whether it was there.
+/// Arguments: key, a name for the deletion, by which the last one is known if it is run again. Returns whether the entry was
+/// there.
 const DELETE: &str = "
 if redis.call('HGET', state, 'deletion') == ARGV[5] then return 1 end
 expire()

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use toolbus_config::ConfigFormat;
@@ -75,17 +75,21 @@ impl NewFile {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path).map_err(wrong)?;
         let draft = Self { target: target.clone(), path };
         if let Ok(before) = fs::metadata(&target) {
-            let (own, (user, group)) = (file.metadata().map_err(wrong)?, (before.uid(), before.gid()));
-            if (own.uid(), own.gid()) != (user, group) {
-                fchown(&file, Some(user), Some(group)).map_err(|error| {
-                    TargetError::Usage(format!(
+            let own = file.metadata().map_err(wrong)?;
+            let (user, group, mut permissions) = (before.uid(), before.gid(), before.permissions());
+            if (own.uid(), own.gid()) != (user, group)
+                && let Err(error) = fchown(&file, Some(user), Some(group))
+            {
+                if own.uid() != user {
+                    return Err(TargetError::Usage(format!(
                         "`{}` stays as it is: what is new could not be given to its owner, user {user} of group {group}: \
                          {error}; change it as that user",
                         target.display()
-                    ))
-                })?;
+                    )));
+                }
+                permissions.set_mode(for_any_group(permissions.mode()));
             }
-            file.set_permissions(before.permissions()).map_err(wrong)?;
+            file.set_permissions(permissions).map_err(wrong)?;
         }
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(wrong)?;
         Ok(draft)
@@ -125,9 +129,14 @@ fn failed(path: &Path, what: &str, error: &io::Error) -> TargetError {
     TargetError::Usage(format!("`{}` cannot be {what}: {error}", path.display()))
 }
 
+/// The permissions of a file that its owner cannot give to its group: another group may do no more than everybody.
+fn for_any_group(mode: u32) -> u32 {
+    mode & !0o070 | (mode & 0o007) << 3 & mode
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+    use std::os::unix::fs::{chown, symlink};
 
     use super::*;
 
@@ -160,5 +169,12 @@ mod tests {
         let before = state();
         NewFile::new(&path, "two", true).unwrap().keep(true).unwrap();
         assert_eq!((state(), read(&path).unwrap().as_deref()), (before, Some("two")));
+    }
+
+    #[test]
+    fn a_group_that_is_another_may_do_no_more_than_everybody() {
+        for (before, after) in [(0o640, 0o600), (0o644, 0o644), (0o664, 0o644), (0o600, 0o600), (0o604, 0o604)] {
+            assert_eq!(for_any_group(before), after, "{before:o}");
+        }
     }
 }

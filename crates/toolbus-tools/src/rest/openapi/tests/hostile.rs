@@ -59,7 +59,7 @@ fn references_to_things_of_one_name_are_named_in_a_bounded_time() {
     let text = sharing(20, json!([]), json!({"allOf": references}), Value::Object(components));
     let started = Clock::SYSTEM.now();
     let described = read(&text, json!({})).unwrap();
-    assert!(Clock::SYSTEM.since(started) < Duration::from_secs(60));
+    assert!(Clock::SYSTEM.since(started) < Duration::from_secs(180));
     let definitions = schema(&described.endpoints[0])["$defs"].as_object().unwrap().clone();
     assert_eq!(definitions.len(), 2000);
     assert!(["a", "a_2", "a_2000"].iter().all(|name| definitions.contains_key(*name)));
