@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks documents: links resolve, lines end, figures are those of docs/performance.json, and no file speaks of one
-machine or of unfinished work.
+"""Checks documents: links resolve, lines end, names of the code exist, figures are those of docs/performance.json, and
+no file speaks of one machine or of unfinished work.
 """
 
 import re
@@ -16,6 +16,12 @@ REFERENCE = re.compile(r"^\[[^\]]+\]:\s*<?(\S+?)>?\s*$", re.MULTILINE)
 COMMENT = re.compile(r"^<!--.*?-->", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 MAX_LINE = 120
+NAME = re.compile(r"`([A-Z]\w*)::(\w+)`")
+# A doc comment of Rust, up to its first words.
+DOC = re.compile(r"^\s*//[/!] ?(\S.*)?")
+OPENING = re.compile(r"(?:What|How|Its|It|Whether it)\b")
+# Crates whose doc comments are still to be read.
+UNREAD_DOCS = {"toolbus", "toolbus-core", "toolbus-mcp-client", "toolbus-scripts"}
 HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 
 # Texts that belong in no file, and why.
@@ -84,10 +90,34 @@ def forbidden_texts(file: Path) -> list[str]:
     ]
 
 
+def missing_names(document: Path, sources: list[str]) -> list[str]:
+    """Names `Type::name` of a document for which no source has both the type and a function, variant or field."""
+
+    def is_there(type_name: str, name: str) -> bool:
+        defined = re.compile(rf"\b(?:struct|enum|trait|impl|for)\b[^\n;{{(]*\b{type_name}\b")
+        member = re.compile(rf"\b(?:fn|const) {name}\b|^\s+(?:pub(?:\([a-z]+\))? )?{name}\b *[,({{=:]", re.MULTILINE)
+        return any(defined.search(source) and member.search(source) for source in sources)
+
+    return [
+        f"{document}: `{type_name}::{name}` is not in the code"
+        for type_name, name in sorted(set(NAME.findall(document.read_text("utf-8"))))
+        if not is_there(type_name, name)
+    ]
+
+
+def doc_openings(file: Path) -> list[str]:
+    """Doc comments that do not read alone: they begin with a word that needs the name of what they are about."""
+    lines = ["", *file.read_text("utf-8").splitlines()]
+    return [
+        f"{file}:{number}: a doc comment begins with a noun or a verb, not with `{opening.group()}`"
+        for number, (before, line) in enumerate(zip(lines, lines[1:]), 1)
+        if (doc := DOC.match(line)) and doc[1] and not DOC.match(before) and (opening := OPENING.match(doc[1]))
+    ]
+
+
 def example_problems() -> list[str]:
     """Documents show these examples as they are shipped and tested."""
     examples = {
-        ("README.md", "json"): ["examples/mcp.json", "examples/mcp_client.json"],
         ("docs/wire.md", "python"): ["examples/python/call_tool.py"],
     }
     problems = []
@@ -112,6 +142,10 @@ def main() -> int:
     problems = [text for file in files if file.suffix == ".md" for text in link_problems(file)]
     problems += [text for file in files if file.suffix == ".md" for text in long_lines(file)]
     problems += [text for file in files if file.resolve() != this for text in forbidden_texts(file)]
+    sources = [file.read_text("utf-8") for file in files if file.suffix == ".rs"]
+    documented = [file for file in files if file.suffix == ".rs" and not UNREAD_DOCS.intersection(file.parts[:2])]
+    problems += [text for file in documented for text in doc_openings(file)]
+    problems += missing_names(Path("docs/ARCHITECTURE.md"), sources)
     problems += example_problems()
     problems += figures.problems([file for file in files if file.suffix == ".md"])
     print("\n".join(problems) or f"{len(files)} files, nothing to object to")

@@ -21,6 +21,8 @@ import tomllib
 from pathlib import Path
 
 VENDOR = Path("vendor")
+# Crates of our own that take the place of published ones.
+STAND_INS = {"p12-keystore"}
 # What cargo adds to a crate, and writes where one is built.
 OF_CARGO = {".cargo-ok", ".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml.orig", "target"}
 
@@ -153,7 +155,7 @@ def patched(files: Files, patch: bytes) -> tuple[Files, str]:
 
 def strangers(crates: dict) -> list[str]:
     """What lies under vendor/ and belongs to none of its crates."""
-    known = {"README.md", "versions.toml", *crates, *(f"{name}.patch" for name in crates)}
+    known = {"README.md", "versions.toml", *STAND_INS, *crates, *(f"{name}.patch" for name in crates)}
     found = [path for path in sorted(VENDOR.iterdir()) if path.name not in known]
     return [f"{path}: {VENDOR}/versions.toml names no such crate" for path in found]
 

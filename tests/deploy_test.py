@@ -80,8 +80,8 @@ def in_container(service: str, path: str, compose=COMPOSE) -> Path:
 
 def documented_metrics() -> set[str]:
     """Names of all series, as Prometheus sees what docs/telemetry.md promises."""
-    units = {"ms": "_milliseconds", "s": "_seconds"}
-    row = re.compile(r"^\| `([a-z_.]+)` \| (histogram|counter|gauge) \| `([^`]+)` \|", re.MULTILINE)
+    units = {"ms": "_milliseconds", "s": "_seconds", "By": "_bytes"}
+    row = re.compile(r"^\| `([a-z_.]+)` \| (histogram|counter|up-down counter|gauge) \| `([^`]+)` \|", re.MULTILINE)
     names = set()
     for name, kind, unit in row.findall((ROOT / "docs/telemetry.md").read_text("utf-8")):
         name = name.replace(".", "_") + units.get(unit, "")
@@ -203,8 +203,8 @@ class Broker(unittest.TestCase):
     LIMIT = int(BROKER["max_message_size"])
 
     def test_it_takes_every_message_of_the_daemon_and_none_that_is_much_larger(self):
-        source = (ROOT / "crates/toolbus-core/src/answer.rs").read_text("utf-8")
-        mib, less_kib = re.search(r"const MAX_ANSWER: usize = (\d+) \* 1024 \* 1024 - (\d+) \* 1024;", source).groups()
+        source = (ROOT / "crates/toolbus-core/src/reply/build.rs").read_text("utf-8")
+        mib, less_kib = re.search(r"const MAX_REPLY: usize = (\d+) \* 1024 \* 1024 - (\d+) \* 1024;", source).groups()
         largest_reply = int(mib) * 1024 * 1024 - int(less_kib) * 1024
         self.assertLess(largest_reply, self.LIMIT)
         self.assertLess(self.LIMIT, 2 * largest_reply)
@@ -254,15 +254,19 @@ class Metrics(unittest.TestCase):
 
     def test_dashboards_show_documented_metrics_of_provisioned_sources(self):
         self.assertTrue(DASHBOARDS)
-        uids = {source["uid"] for source in SOURCES}
+        kinds = {source["type"] for source in SOURCES}
         for name, dashboard in DASHBOARDS.items():
-            for variable in dashboard["templating"]["list"]:
+            source, *variables = dashboard["templating"]["list"]
+            self.assertEqual(source["type"], "datasource", name)
+            self.assertIn(source["query"], kinds, name)
+            chosen = "${%s}" % source["name"]
+            for variable in variables:
                 query = variable["query"]["query"]
                 self.check(re.fullmatch(r"label_values\((\w+), \w+\)", query)[1], f"{name}: {variable['name']}")
             for panel in dashboard["panels"]:
-                self.assertIn(panel["datasource"]["uid"], uids, panel["title"])
+                self.assertEqual(panel["datasource"]["uid"], chosen, panel["title"])
                 for target in panel["targets"]:
-                    self.assertIn(target["datasource"]["uid"], uids, panel["title"])
+                    self.assertEqual(target["datasource"]["uid"], chosen, panel["title"])
                     self.check(target["expr"], f"{name}: {panel['title']}")
 
     def test_panels_do_not_overlap(self):

@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ELSEWHERE = f"http://127.0.0.1:{sys.argv[1]}/mcp"
 ABOUT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "hostile", "version": "1"}}
+ROWS = [{"id": n, "name": f"row {n}", "text": "a \u20ac " * 12} for n in range(60_000)]
+LARGE = json.dumps({"content": [], "structuredContent": {"rows": ROWS}}).encode()
 TOOLS = {"tools": [{"name": "strike", "inputSchema": {"type": "object"}}]}
 
 
@@ -88,6 +90,13 @@ class Handler(BaseHTTPRequestHandler):
             for _ in range(1_600):
                 self.write(b"x" * 65_536)
             self.write(b'"}]}}\n\n')
+        elif method == "tools/call" and way.endswith("rows"):
+            whole = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (message["id"], LARGE)
+            if way == "rows":
+                self.send(200, whole)
+            else:
+                self.stream()
+                self.write(b"data: " + whole + b"\n\n")
         elif method == "tools/call" and way == "flood":
             self.stream()
             while True:

@@ -360,6 +360,19 @@ class Deep(Server):
             raw(start + b',"result":{"content":[],"structuredContent":{"x":' + value + b"}}}\n")
 
 
+class Rows(Server):
+    """A result of 6 MB in 240 000 values."""
+
+    def begun(self):
+        rows = [{"id": n, "name": f"row {n}", "text": "a \u20ac " * 12} for n in range(60_000)]
+        self.result = json.dumps({"content": [], "structuredContent": {"rows": rows}}).encode()
+
+    def call(self, request):
+        start = json.dumps({"jsonrpc": "2.0", "id": request["id"]})[:-1].encode()
+        with turn_to_write:
+            raw(start + b',"result":' + self.result + b"}\n")
+
+
 class Names(Server):
     def tools(self):
         odd = ["a\nb", "a\x1b[2Jb", "", " ", "x" * 10_000, "\u202eekirts", "zero\u200bwidth", "mcp:management"]
@@ -402,7 +415,7 @@ WAYS = {
     "endless": Endless().run, "duplicates": Duplicates().run, "schemas": Schemas().run, "stubborn": Stubborn().run,
     "forks": Forks().run, "stderr": Stderr().run, "notices": Notices().run, "blasts": Blasts().run, "changes": Changes().run,
     "turning": Turning().run, "never-again": NeverAgain().run, "reports": Reports().run, "asks": Asks().run,
-    "deaf": Deaf().run, "huge": Huge().run, "deep": Deep().run, "names": Names().run, "prose": Prose().run,
+    "deaf": Deaf().run, "huge": Huge().run, "deep": Deep().run, "rows": Rows().run, "names": Names().run, "prose": Prose().run,
     "spy": Spy().run, "patterns": Patterns().run,
 }
 

@@ -33,7 +33,7 @@ pub struct Backend {
     _server: JoinSet<()>,
 }
 
-/// What was asked, by id.
+/// Requests that were made, by id.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<HashMap<String, Vec<HeaderMap>>>>);
 
@@ -104,7 +104,7 @@ impl Backend {
         self.gate.send_replace(true);
     }
 
-    /// How often this id was asked for.
+    /// Counts the requests for this id.
     #[must_use]
     pub fn count(&self, id: &str) -> usize {
         self.seen.lock().get(id).map_or(0, Vec::len)

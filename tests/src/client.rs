@@ -32,11 +32,11 @@ pub struct Client {
 pub struct Request {
     /// Topic, or queue on the default exchange.
     pub routing_key: String,
-    /// Its properties, headers apart.
+    /// Properties of the request, headers apart.
     pub properties: BasicProperties,
-    /// Its headers.
+    /// Headers of the request.
     pub headers: FieldTable,
-    /// Its body.
+    /// Body of the request.
     pub body: Vec<u8>,
     /// By which its answer is known.
     pub correlation: String,
@@ -218,7 +218,7 @@ impl Client {
         self.inbox().clone()
     }
 
-    /// How many were received.
+    /// Counts the messages that were received.
     #[must_use]
     pub fn count(&self) -> usize {
         self.inbox().len()

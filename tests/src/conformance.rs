@@ -27,7 +27,7 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance")
 }
 
-/// What is listed for one side: `client` or `server`.
+/// Returns what is listed for one side: `client` or `server`.
 ///
 /// # Panics
 ///
@@ -61,7 +61,8 @@ pub async fn scenarios(side: &str) -> Vec<String> {
     names
 }
 
-/// What a run finds wrong in the list: scenarios that do not pass and are not listed, and those that are and do.
+/// Returns what a run finds wrong in the list: scenarios that do not pass and are not listed, and those that are and
+/// do.
 #[must_use]
 pub fn unexpected(run: &Run) -> Vec<&str> {
     run.out.lines().filter_map(|line| line.strip_prefix("  ✗ ").or_else(|| line.strip_prefix("  ✓ "))).collect()

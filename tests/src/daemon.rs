@@ -19,7 +19,7 @@ use crate::namespace::BrokerNamespace;
 use crate::processes::{self, Process};
 use crate::program::{Run, binary, toolbus_in};
 
-/// What the log says when a reload changes nothing.
+/// Log message when a reload changes nothing.
 const REFUSED: &str = "reload: refused; everything stays as it was";
 /// The configuration of a daemon that has no broker.
 const ALONE: &str = "[http]\nlisten = \"127.0.0.1:0\"\n[telemetry]\nlog_format = \"json\"\n";
@@ -42,14 +42,14 @@ pub struct Daemon {
     folder: Arc<TempDir>,
 }
 
-/// What a daemon holds.
+/// Resources that a daemon holds.
 #[derive(Debug, Clone, Copy)]
 pub struct Holdings {
     /// Memory, in KiB.
     pub memory: u64,
     /// Open files and connections.
     pub descriptors: usize,
-    /// Its threads.
+    /// Threads of the daemon.
     pub threads: u64,
     /// Processes below it.
     pub processes: usize,
@@ -172,7 +172,7 @@ impl Daemon {
         self.started.lock().unwrap_or_else(PoisonError::into_inner).extend(processes::below(self.pid));
     }
 
-    /// What an ended daemon has left: processes and, if it ended in order, sockets and folders.
+    /// Lists what an ended daemon has left: processes and, if it ended in order, sockets and folders.
     fn left(&self, status: ExitStatus) -> Vec<String> {
         let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let mut left: Vec<_> = started.iter().filter_map(Process::command).collect();
@@ -308,7 +308,7 @@ impl Daemon {
         self.of_status("VmHWM:")
     }
 
-    /// What the process holds now.
+    /// Returns the resources that the process holds now.
     ///
     /// # Panics
     ///

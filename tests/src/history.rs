@@ -1,4 +1,4 @@
-//! What became of calls that must not run twice, in Jepsen's words.
+//! Outcomes of calls that must not run twice, in Jepsen's words.
 
 use serde_json::json;
 

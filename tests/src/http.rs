@@ -12,11 +12,11 @@ pub struct Connection(BufReader<TcpStream>);
 /// An answer. The code is 0 when the connection was closed instead.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its status.
+    /// Status of the answer.
     pub code: u16,
-    /// Its head, in lower case.
+    /// Head of the answer, in lower case.
     pub head: String,
-    /// Its body, where the length of that is told.
+    /// Body of the answer, where the length of that is told.
     pub body: String,
 }
 
@@ -77,7 +77,7 @@ impl Connection {
         true
     }
 
-    /// How long it takes until the other side closes.
+    /// Measures the time until the other side closes.
     pub async fn closed_after(&mut self) -> Duration {
         let started = Instant::now();
         let _ = self.0.read_to_end(&mut Vec::new()).await;

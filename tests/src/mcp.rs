@@ -63,13 +63,13 @@ impl Workplace {
         self.path(name).display().to_string()
     }
 
-    /// What `mcp.json` says of these servers.
+    /// Returns what `mcp.json` says of these servers.
     #[must_use]
     pub fn servers(&self, names: &[&str]) -> Value {
         Value::Object(names.iter().map(|name| ((*name).to_owned(), self.server(name))).collect::<Map<_, _>>())
     }
 
-    /// What `mcp.json` says of one server.
+    /// Returns what `mcp.json` says of one server.
     #[must_use]
     pub fn server(&self, name: &str) -> Value {
         let args = match name {
@@ -129,7 +129,7 @@ impl Workplace {
     }
 }
 
-/// What the daemon says of all servers, by name.
+/// Returns what the daemon says of all servers, by name.
 ///
 /// # Panics
 ///
@@ -141,7 +141,7 @@ pub async fn statuses(daemon: &Daemon) -> Vec<Value> {
     body["servers"].as_array().unwrap().clone()
 }
 
-/// What the daemon says of one server.
+/// Returns what the daemon says of one server.
 ///
 /// # Panics
 ///
@@ -219,7 +219,8 @@ pub fn python() -> PathBuf {
     brought().join("current/bin/python")
 }
 
-/// What servers need of the tests' environment: where programs are, and by what their processes are known afterwards.
+/// Returns what servers need of the tests' environment: where programs are, and by what their processes are known
+/// afterwards.
 #[must_use]
 pub fn environment() -> Value {
     let names = ["PATH", "TOOLBUS_TEST_RUN"];

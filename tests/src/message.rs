@@ -12,13 +12,13 @@ use serde_json::Value;
 pub struct Message {
     /// Where it was published.
     pub exchange: String,
-    /// Its topic, or the queue's name on the default exchange.
+    /// Topic of the message, or the queue's name on the default exchange.
     pub routing_key: String,
-    /// Its properties, headers apart.
+    /// Properties of the message, headers apart.
     pub properties: BasicProperties,
-    /// Its headers, as text.
+    /// Headers of the message, as text.
     pub headers: BTreeMap<String, String>,
-    /// Its body.
+    /// Body of the message.
     pub data: Vec<u8>,
 }
 

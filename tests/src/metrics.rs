@@ -18,7 +18,7 @@ fn has(attributes: &[KeyValue], labels: &[(&str, &str)]) -> bool {
     labels.iter().all(|(name, value)| attribute(attributes, name) == *value)
 }
 
-/// What a counter or gauge with these labels came to, in the last export.
+/// Returns the sum of a counter or gauge with these labels, in the last export.
 ///
 /// # Panics
 ///
@@ -38,7 +38,7 @@ pub fn sum(receiver: &Receiver, name: &str, labels: &[(&str, &str)]) -> i64 {
     values.sum()
 }
 
-/// How many values a histogram with these labels has, in the last export.
+/// Counts the values that a histogram with these labels has, in the last export.
 #[must_use]
 pub fn count(receiver: &Receiver, name: &str, labels: &[(&str, &str)]) -> u64 {
     let metrics = receiver.metrics();

@@ -138,7 +138,7 @@ impl BrokerNamespace {
         channel.queue_declare(queue.into(), options, table).await.unwrap();
     }
 
-    /// How many consume from a queue, if there is one of this name.
+    /// Counts the consumers of a queue, if there is one of this name.
     pub async fn consumers(&self, queue: &str) -> Option<u32> {
         let (_connection, channel) = self.channel().await;
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };

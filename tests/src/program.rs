@@ -23,7 +23,7 @@ pub fn binary() -> PathBuf {
     built
 }
 
-/// How a program ended, and what it wrote.
+/// End of a program, and what it wrote.
 #[derive(Debug)]
 pub struct Run {
     /// Exit code; -1 when a signal ended it.

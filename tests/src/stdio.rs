@@ -146,13 +146,13 @@ impl Stdio {
         }
     }
 
-    /// What was heard, and nobody waited for.
+    /// Returns the messages that no test waited for.
     #[must_use]
     pub fn rest(&self) -> &[Value] {
         &self.heard
     }
 
-    /// What it wrote to standard error so far.
+    /// Returns what the server wrote to standard error so far.
     #[must_use]
     pub fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -173,7 +173,7 @@ impl Stdio {
         self.input = None;
     }
 
-    /// Waits for the end: the exit code, and the messages that nobody waited for.
+    /// Waits for the end: the exit code, and the messages that no test waited for.
     ///
     /// # Panics
     ///

@@ -29,7 +29,7 @@ pub struct Survivor {
     /// Connections that were tried, of which each goes to the next of the URLs.
     tried: AtomicUsize,
     answers: Mutex<BTreeMap<String, Vec<Message>>>,
-    /// How often each request was published.
+    /// Number of publications of each request.
     published: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -91,13 +91,13 @@ impl Survivor {
         tokio::time::timeout(CONFIRM_TIME, connecting).await.unwrap_or_else(|late| Err(timed_out(late)))
     }
 
-    /// What was received for a request.
+    /// Returns the replies that were received for a request.
     pub fn answers(&self, id: &str) -> Vec<Message> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.get(id).cloned().unwrap_or_default()
     }
 
-    /// How often a request was published.
+    /// Counts the publications of a request.
     pub fn published(&self, id: &str) -> usize {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).get(id).copied().unwrap_or_default()
     }

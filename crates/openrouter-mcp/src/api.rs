@@ -14,7 +14,7 @@ use url::Url;
 pub(crate) const BASE_URL: &str = "https://openrouter.ai/api/v1";
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long unused connections are kept.
+/// Time for which unused connections are kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait for a whole response.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -59,7 +59,7 @@ impl std::fmt::Debug for ApiKey {
     }
 }
 
-/// What a request needs beyond a valid key.
+/// Right that a request needs beyond a valid key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
     /// Nothing.
@@ -143,7 +143,7 @@ impl Api {
         headers
     }
 
-    /// What a status says, and what to do about it.
+    /// Builds the failure for a status: what the status says, and what to do about it.
     fn of_status(&self, status: StatusCode, body: &[u8], right: Right, not_found: &str) -> ToolFailure {
         let said = self.message(body);
         let (cause, text) = match status.as_u16() {
@@ -198,7 +198,7 @@ fn of_transport(error: &reqwest::Error) -> ToolFailure {
     ToolFailure::new(cause, text).with_detail(error)
 }
 
-/// How long to wait, where that is a number of seconds.
+/// Reads the time to wait, where that is a number of seconds.
 fn retry_after(response: &Response) -> Option<Duration> {
     let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))

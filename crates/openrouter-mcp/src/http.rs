@@ -20,7 +20,7 @@ use toolbus_mcp_server::{AuthOutcome, McpServer, Principal, TokenAuth, router};
 
 use crate::MAX_BODY;
 
-/// How the server is reached over HTTP.
+/// Settings by which the server is reached over HTTP.
 pub(crate) struct HttpSettings {
     pub(crate) listen: SocketAddr,
     /// Bearer token of clients; absent: every program of this machine is one.
@@ -60,7 +60,7 @@ pub(crate) async fn serve(server: McpServer, settings: HttpSettings, stop: Cance
 /// Lets a request pass that is for this server, of a known client, and of bounded size.
 async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    // A page from elsewhere can point a name of its own at this address; the name is then still in `Host`.
+    // Refuses foreign `Host` headers (DNS rebinding).
     if !guard.is_ours(&parts.headers) {
         return refuse(StatusCode::MISDIRECTED_REQUEST, "the header Host names another server: see --allowed-host");
     }

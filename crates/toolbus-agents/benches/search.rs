@@ -1,5 +1,5 @@
-//! What searching services and tools costs, in CPU time, so that a machine with other work gives the same figures:
-//! `cargo bench -p toolbus-agents --bench search`.
+//! Cost of searching services and tools, in CPU time, so that a machine with other work gives the same figures: `cargo
+//! bench -p toolbus-agents --bench search`.
 
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot be made should fail")]
 
@@ -24,7 +24,7 @@ const WORDS: usize = 20;
 const VOCABULARY: usize = 2_000;
 /// Runs of which the mean is taken.
 const RUNS: u32 = 2_000;
-/// What is searched: rare words, frequent ones, and function words.
+/// Text that is searched for: rare words, frequent ones, and function words.
 const QUERY: &str = "Please w1999 the w3 and w4 of w700, with w1 w2 for my w1200";
 
 struct Never;

@@ -40,12 +40,12 @@ pub struct GuidesConfig {
     pub folder: Option<PathBuf>,
 }
 
-/// How something is used.
+/// Guide to the use of something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guide {
-    /// Its name.
+    /// Name of the guide.
     pub name: Arc<str>,
-    /// What it is of, in one line.
+    /// Subject of the guide, in one line.
     pub summary: String,
     /// Markdown.
     pub text: Arc<str>,

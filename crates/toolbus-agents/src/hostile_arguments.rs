@@ -80,7 +80,7 @@ async fn call(dispatcher: &Dispatcher, tool: &str, arguments: String) -> Result<
     dispatcher.invoke(call).await
 }
 
-/// What the schema of a parameter takes.
+/// Returns a value that the schema of a parameter takes.
 fn fitting(schema: &Value) -> Value {
     match schema["type"].as_str().unwrap() {
         "string" => schema["enum"].get(0).cloned().unwrap_or_else(|| "x".into()),

@@ -14,6 +14,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -30,9 +31,11 @@ use self::run::PipelineRun;
 pub const NAMES: [&str; 1] = [NAME];
 /// Source of the tools.
 pub const SOURCE: &str = "wisp";
-/// How its tools are used, for models.
+/// Guide to the use of the pipeline tools, for models.
 pub const GUIDE: &str = include_str!("pipeline/guide.md");
 const NAME: &str = "spawn_wisps";
+/// All calls keep values of so many times what one call may keep; the calls of one agent those of half as many.
+const CALLS_OF_VALUES: usize = 4;
 /// When a caller may try again that has too many calls under way.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -63,46 +66,111 @@ impl Pipelines {
 impl Executor for Pipelines {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let plans = definition::read(&call.arguments, &self.config)?;
-        let _running = self.running.enter(&call.caller.share(), self.config.max_running).ok_or_else(|| {
+        let (share, most) =
+            (call.caller.share(), usize::try_from(self.config.max_values.bytes()).unwrap_or(usize::MAX));
+        let running = self.running.enter(&share, self.config.max_running, most).ok_or_else(|| {
             let text = "Too many pipelines run already. Try again later, or call the tools one by one.";
             ToolFailure::new(Cause::Overloaded, text).with_retry_after(RETRY_AFTER)
         })?;
-        Ok(PipelineRun::new(self, &call, &plans).run(&plans).await)
+        Ok(PipelineRun::new(self, &call, &running, &plans).run(&plans).await)
     }
 }
 
 /// The calls that run, by whose share of them they are: these calls take no permit, because those within take some.
 #[derive(Clone, Default)]
-struct RunningPipelines(Arc<Mutex<HashMap<Arc<str>, usize>>>);
+struct RunningPipelines(Arc<Mutex<HashMap<Arc<str>, Share>>>);
+
+/// Bytes and places that one share uses.
+#[derive(Default)]
+struct Share {
+    calls: usize,
+    /// Bytes of the values that its calls keep.
+    bytes: usize,
+}
 
 /// One of them, until it is dropped.
 struct RunningPipeline {
+    room: ValueRoom,
+}
+
+/// Room for the values of one call. Clones are of the same call.
+#[derive(Clone)]
+struct ValueRoom(Arc<ValueRoomState>);
+
+struct ValueRoomState {
     running: RunningPipelines,
     share: Arc<str>,
+    /// Bytes of the values of this call, and the most that they may be.
+    taken: AtomicUsize,
+    most: usize,
+}
+
+/// Other values, beside which one has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// The other values of its call.
+    ByThis,
+    /// Those of all calls.
+    ByAll,
 }
 
 impl RunningPipelines {
-    /// Enters a call, if not `max` run, and not more of this share than are free: so that others find one.
-    fn enter(&self, share: &Arc<str>, max: usize) -> Option<RunningPipeline> {
+    /// Enters a call, if not `max` run, and not more of this share than are free: so that others find one. Its values may
+    /// take `most` bytes.
+    fn enter(&self, share: &Arc<str>, max: usize, most: usize) -> Option<RunningPipeline> {
         let mut running = self.0.lock();
-        let all: usize = running.values().sum();
+        let all: usize = running.values().map(|share| share.calls).sum();
         let free = max.saturating_sub(all);
-        let own = running.get(share).copied().unwrap_or_default();
+        let own = running.get(share).map_or(0, |share| share.calls);
         if free == 0 || own >= free && own > 0 {
             return None;
         }
-        running.insert(Arc::clone(share), own + 1);
+        running.entry(Arc::clone(share)).or_default().calls += 1;
         drop(running);
-        Some(RunningPipeline { running: self.clone(), share: Arc::clone(share) })
+        let (running, share) = (self.clone(), Arc::clone(share));
+        let room = ValueRoom(Arc::new(ValueRoomState { running, share, taken: AtomicUsize::new(0), most }));
+        Some(RunningPipeline { room })
     }
 }
 
-impl Drop for RunningPipeline {
+impl RunningPipeline {
+    /// Bytes of the values of this call.
+    fn bytes(&self) -> usize {
+        self.room.0.taken.load(Ordering::Relaxed)
+    }
+
+    fn room(&self) -> ValueRoom {
+        self.room.clone()
+    }
+}
+
+impl ValueRoom {
+    /// Takes room for a value, until the call has ended: a share has at most as much as is free then.
+    fn take(&self, bytes: usize) -> Result<(), Taken> {
+        let ValueRoomState { running, share, taken, most } = &*self.0;
+        let mut running = running.0.lock();
+        if bytes > most.saturating_sub(taken.load(Ordering::Relaxed)) {
+            return Err(Taken::ByThis);
+        }
+        let all: usize = running.values().map(|share| share.bytes).sum();
+        let free = most.saturating_mul(CALLS_OF_VALUES).saturating_sub(all + bytes);
+        let own = running.entry(Arc::clone(share)).or_default();
+        if own.bytes + bytes > free {
+            return Err(Taken::ByAll);
+        }
+        own.bytes += bytes;
+        taken.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for ValueRoomState {
     fn drop(&mut self) {
         let mut running = self.running.0.lock();
         if let Some(own) = running.get_mut(&self.share) {
-            *own -= 1;
-            if *own == 0 {
+            own.calls = own.calls.saturating_sub(1);
+            own.bytes = own.bytes.saturating_sub(*self.taken.get_mut());
+            if own.calls == 0 {
                 running.remove(&self.share);
             }
         }

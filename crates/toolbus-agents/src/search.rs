@@ -31,16 +31,16 @@ const MAX_RESULTS: usize = 5;
 /// Longest query, in characters.
 const MAX_QUERY: usize = 1000;
 
-/// What an MCP server is for, by its name: in one line, if anything is said of it.
+/// Purpose of an MCP server, by its name: in one line, if anything is said of it.
 pub type Summaries = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// The cards of the agents that a caller may give tasks to.
 pub type VisibleAgents = Arc<dyn Fn(&Caller) -> Vec<AgentCard> + Send + Sync>;
 
-/// What search reads beside the effective tools of a caller.
+/// Sources that search reads beside the effective tools of a caller.
 #[derive(Clone)]
 pub struct SearchSources {
-    /// What MCP servers are for.
+    /// Purposes of MCP servers.
     pub summaries: Summaries,
     /// The agents of a caller.
     pub agents: VisibleAgents,

@@ -11,7 +11,7 @@ use toolbus_protocol::Random;
 
 /// Version of the values.
 const VERSION: u32 = 1;
-/// How often a change is tried again that another process is faster than, and the longest wait before it is.
+/// Number of times that a change is tried again when another process is faster, and the longest wait before each.
 const ATTEMPTS: usize = 16;
 const MAX_PAUSE: Duration = Duration::from_millis(20);
 /// Values that one process changes at a time.

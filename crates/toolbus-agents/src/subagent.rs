@@ -16,5 +16,5 @@ pub mod whiteboard;
 pub use self::config::SubagentsConfig;
 pub use self::coordinator::Subagents;
 
-/// How its tools are used, for models.
+/// Guide to the use of the subagent tools, for models.
 pub const GUIDE: &str = include_str!("subagent/guide.md");

@@ -1,4 +1,4 @@
-//! What tests of several families of tools have in common.
+//! Parts that tests of several families of tools have in common.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -110,6 +110,7 @@ pub(crate) fn run(
         progress: None,
         idempotency_key: None,
         room: None,
+        turns: toolbus_core::Turns::default(),
     };
     Arc::clone(&tool.executor).execute_boxed(call)
 }
@@ -192,7 +193,7 @@ pub(crate) struct DoubtfulBus {
     says: Arc<Mutex<Option<Doubt>>>,
 }
 
-/// What is said of a message.
+/// Statement about a message.
 #[derive(Debug, Clone)]
 pub(crate) enum Doubt {
     /// Nothing, for ever, although it has arrived.

@@ -1,4 +1,4 @@
-//! What tools of several kinds read from a call, and how they write what they found.
+//! Functions by which tools of several kinds read from a call and write what they found.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -19,13 +19,13 @@ pub(crate) fn agent(call: &ToolCall) -> Result<AgentName, ToolFailure> {
     })
 }
 
-/// What was found, as JSON for a model.
+/// Formats results of a search as JSON in one line.
 ///
 /// # Errors
 ///
 /// If it cannot be written, which is a defect.
 pub(crate) fn as_json(found: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
-    serde_json::to_string_pretty(found)
+    serde_json::to_string(found)
         .map(ToolOutput::text)
         .map_err(|error| ToolFailure::new(Cause::Failed, "The result could not be written.").with_detail(error))
 }

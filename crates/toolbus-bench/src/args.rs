@@ -1,4 +1,4 @@
-//! What a measurement is asked for.
+//! Arguments of a measurement.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::mcp_server::PeerCommand;
 /// Longest measurement of one side in one round, in seconds.
 const MAX_SECONDS: u64 = 600;
 
-/// What is measured, and for how long.
+/// Subject of a measurement, and its duration.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct MeasureArgs {
     /// Calls in flight, measured one after the other; with --mcp and --mcp-server 1,32 if not given, with --script 8.

@@ -130,7 +130,7 @@ async fn measure(
     Ok(Report::new(args, Broker::new(args, context, rows, idle, ready_after, spans, entries)))
 }
 
-/// What is measured in turn.
+/// Side that is measured in turn.
 struct MeasuredSide {
     name: &'static str,
     process: u32,

@@ -16,7 +16,7 @@ use toolbus::http::admin::client::probe;
 pub(crate) const START_TIME: Duration = Duration::from_secs(60);
 /// Longest wait for a side to end.
 const STOP_TIME: Duration = Duration::from_secs(10);
-/// How often readiness is asked for: also the accuracy of the time to readiness.
+/// Interval at which readiness is asked for: also the accuracy of the time to readiness.
 const ASK_EVERY: Duration = Duration::from_millis(2);
 
 /// The daemon.

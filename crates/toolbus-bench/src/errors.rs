@@ -1,4 +1,4 @@
-//! What a side writes to its standard error.
+//! Output of a side on its standard error.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -41,14 +41,14 @@ pub(crate) trait Exchange: Send + 'static {
     fn once(&mut self) -> impl Future<Output = Result<(), ExchangeError>> + Send;
 }
 
-/// What a closed loop measured.
+/// Measurements of a closed loop.
 #[derive(Debug, Clone)]
 pub(crate) struct LoopResult {
     /// The good answers.
     pub(crate) sample: Sample,
-    /// How many were not good.
+    /// Number of answers that were not good.
     pub(crate) failures: u64,
-    /// What one of those said.
+    /// Text of one of the answers that were not good.
     pub(crate) failure: Option<String>,
 }
 
@@ -93,7 +93,7 @@ pub(crate) async fn closed_loop<E: Exchange>(callers: &mut Vec<E>, time: Duratio
     Ok(LoopResult { sample: Sample { latencies, elapsed: started.elapsed() }, failures, failure })
 }
 
-/// What one caller measured.
+/// Measurements of one caller.
 #[derive(Default)]
 struct Told {
     latencies: Vec<Duration>,

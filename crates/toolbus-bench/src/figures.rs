@@ -7,7 +7,7 @@ use crate::usage::Usage;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-/// What one round measured.
+/// Measurements of one round.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Figures {

@@ -19,7 +19,7 @@ const MAX_TOLD: usize = 300;
 /// Longest wait for one answer.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 
-/// What is sent.
+/// Body that is sent.
 type Outgoing = Full<Bytes>;
 
 /// A connection that is kept for the next request, and opened again where the server closed it.
@@ -126,7 +126,7 @@ impl HttpResponse {
         Ok(Self { status: head.status, headers: head.headers, body })
     }
 
-    /// What to tell of an answer that is not the wanted one.
+    /// Builds the error for an answer that is not the wanted one.
     pub(crate) fn refusal(&self) -> ExchangeError {
         let text = String::from_utf8_lossy(self.body.get(..MAX_TOLD).unwrap_or(&self.body)).into_owned();
         ExchangeError::Refused(self.status.as_u16(), text)
@@ -184,7 +184,7 @@ impl crate::exchange::Exchange for MeasuredPage {
     }
 }
 
-/// What `Host` says.
+/// Builds the value of `Host`.
 pub(crate) fn host(address: SocketAddr) -> Result<hyper::header::HeaderValue, ExchangeError> {
     address.to_string().parse().map_err(|_| ExchangeError::Unreadable(format!("{address} is no host")))
 }

@@ -28,7 +28,7 @@ use toolbus::config::{Config, Override, Sources};
 const WARM_UP: Duration = Duration::from_millis(300);
 /// Longest wait for servers to start.
 const START_TIME: Duration = Duration::from_secs(60);
-/// How often what is waited for is looked at: also the accuracy of times that end with it.
+/// Interval at which what is waited for is looked at: also the accuracy of times that end with it.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Measures, and prints a table or JSON.

@@ -37,7 +37,7 @@ pub(crate) struct McpEndpoint {
 pub(crate) struct ToolUse {
     /// The tool's name.
     pub(crate) tool: String,
-    /// Its arguments.
+    /// Arguments of the tool.
     pub(crate) arguments: Map<String, Value>,
     /// The text that it answers; absent: anything that is no error.
     pub(crate) answer: Option<String>,
@@ -48,7 +48,7 @@ pub(crate) struct McpClient {
     connection: HttpConnection,
     uri: Uri,
     headers: HeaderMap,
-    /// What every request carries in its parameters.
+    /// Metadata that every request carries in its parameters.
     meta: Option<Value>,
     next_id: u64,
 }

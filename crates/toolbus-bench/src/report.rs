@@ -1,4 +1,4 @@
-//! What every measurement prints and saves: its figures, and whether they are good enough.
+//! Output that every measurement prints and saves: its figures, and whether they are good enough.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -15,13 +15,13 @@ use crate::save;
 
 /// The figures of a measurement.
 pub(crate) trait Measured: Serialize {
-    /// Its entry in a file of measurements, unless another name is given.
+    /// Entry of the measurement in a file of measurements, unless another name is given.
     const NAME: &'static str;
 
     /// Prints the figures for people.
     fn print(&self, out: &mut dyn Write) -> io::Result<()>;
 
-    /// What the figures are held to.
+    /// Returns the gates that the figures are held to.
     fn gates(&self) -> Vec<Gate> {
         Vec::new()
     }
@@ -45,7 +45,7 @@ pub(crate) struct Report<M> {
     pub(crate) gates: Vec<Gate>,
 }
 
-/// What must hold.
+/// Condition that must hold.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Gate {

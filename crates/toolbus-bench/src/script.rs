@@ -32,8 +32,8 @@ use toolbus::config::Config;
 
 /// Measurement that does not count, before each that does.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// What is measured with many callers: the interpreter alone, and the tool with every start cold, with the pool, and with
-/// forked interpreters.
+/// Loads that are measured with many callers: the interpreter alone, and the tool with every start cold, with the pool,
+/// and with forked interpreters.
 const LOADS: usize = 4;
 
 /// Measures, and prints a table or JSON. Fails if a script costs more than it may.
@@ -103,7 +103,7 @@ async fn measure(args: MeasureArgs, config: Config) -> Result<Report<Scripts>, M
     Ok(Report::new(&args, Scripts { rows, absent, throughput, growth, python, max_in_flight, names }))
 }
 
-/// What this process and those below it had used when a measurement began.
+/// Resources that this process and those below it had used when a measurement began.
 struct Used(Usage);
 
 impl Used {

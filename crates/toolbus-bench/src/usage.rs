@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// What a process has used so far, as Linux tells it in `/proc`.
+/// Resources that a process has used so far, as Linux tells it in `/proc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Usage {
     /// CPU time, user and system, of all its threads.

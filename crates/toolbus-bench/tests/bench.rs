@@ -122,7 +122,7 @@ fn a_measurement_needs_a_broker() {
 fn a_measurement_refuses_certificates_instead_of_leaving_them_out() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");
-    std::fs::write(&file, "x").unwrap();
+    std::fs::write(&file, "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n").unwrap();
     let ca = format!("bus.tls.ca={}", file.display());
     let output = bench(&["--bus-url", "amqps://127.0.0.1:9", "--set", &ca]);
     assert_eq!(

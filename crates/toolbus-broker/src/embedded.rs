@@ -50,11 +50,6 @@ impl Embedded {
         let state = watch::Sender::new(BusState { connected: true, ..BusState::default() });
         Self { broker, state: Arc::new(state) }
     }
-
-    fn end_consumers(&self) {
-        self.broker.lock().end_consumers(&self.state);
-        self.state.send_modify(|state| state.consumers.iter_mut().for_each(|consumer| consumer.1 = false));
-    }
 }
 
 impl Default for Embedded {
@@ -73,7 +68,7 @@ impl Bus for Embedded {
             place = state.consumers.len();
             state.consumers.push((subscription.queue.clone(), false));
         });
-        let consumer = EmbeddedConsumer::new(place, prefetch, deliveries, self.state.clone());
+        let consumer = EmbeddedConsumer::new(place, &subscription, deliveries, self.state.clone());
         let context =
             SettleContext { broker: Arc::downgrade(&self.broker), runtime: Handle::current(), clock: Clock::SYSTEM };
         self.broker.lock().consume(&subscription, &self.state, consumer, context);
@@ -98,13 +93,12 @@ impl Bus for Embedded {
     }
 
     fn stop_consuming(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async { self.end_consumers() })
+        Box::pin(async { self.broker.lock().end_requests(&self.state) })
     }
 
     /// Deliveries in hand go back to their queues when they are dropped.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            self.end_consumers();
             self.broker.lock().close(&self.state);
             self.state.send_modify(|state| state.connected = false);
         })
@@ -123,7 +117,14 @@ mod tests {
     use super::Embedded;
 
     fn subscription(queue: &str, ownership: Ownership) -> Subscription {
-        Subscription { queue: queue.into(), topics: vec!["t".into()], prefetch: 1, max_body: usize::MAX, ownership }
+        Subscription {
+            queue: queue.into(),
+            topics: vec!["t".into()],
+            prefetch: 1,
+            max_body: usize::MAX,
+            ownership,
+            is_inbox: false,
+        }
     }
 
     fn message(target: Target, body: &str) -> Outgoing {

@@ -18,7 +18,7 @@ const MAX_ROUTES: usize = 1_024;
 /// Deliveries of one message after which a queue with dead letters gives up on it, as RabbitMQ does.
 const DELIVERY_LIMIT: u32 = 20;
 
-/// What a delivery needs to be settled.
+/// Parts that a delivery needs to be settled.
 #[derive(Clone)]
 pub(super) struct SettleContext {
     pub(super) broker: Weak<Mutex<EmbeddedBroker>>,
@@ -142,14 +142,14 @@ impl EmbeddedBroker {
         self.hand_out(name);
     }
 
-    /// Ends all consumers of a client.
-    pub(super) fn end_consumers(&mut self, client: &Arc<watch::Sender<BusState>>) {
-        self.queues.values_mut().for_each(|queue| queue.end_consumers(client));
+    /// Ends the consumers of a client that are not of inboxes.
+    pub(super) fn end_requests(&mut self, client: &Arc<watch::Sender<BusState>>) {
+        self.queues.values_mut().for_each(|queue| queue.end_consumers(client, false));
     }
 
     /// Ends a client: its consumers, and the queues that it has to itself.
     pub(super) fn close(&mut self, client: &Arc<watch::Sender<BusState>>) {
-        self.end_consumers(client);
+        self.queues.values_mut().for_each(|queue| queue.end_consumers(client, true));
         self.routes.clear();
         let (gone, kept) = std::mem::take(&mut self.replicas).into_iter().partition(|(_, it)| Arc::ptr_eq(it, client));
         self.replicas = kept;
@@ -244,7 +244,7 @@ pub(super) struct QueuedMessage {
     pub(super) properties: Arc<Properties>,
     pub(super) body: Bytes,
     pub(super) routing_key: Arc<str>,
-    /// How often it was delivered before.
+    /// Number of earlier deliveries of the message.
     pub(super) deliveries: u32,
 }
 
@@ -256,10 +256,10 @@ pub(super) struct QueueLimits {
     pub(super) bytes: usize,
 }
 
-/// What happens to a message that does not fit.
+/// Treatment of a message that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overflow {
-    /// It is refused.
+    /// Refusal of the message.
     Refuse,
     /// The oldest messages make room.
     DropHead,
@@ -267,10 +267,11 @@ pub(super) enum Overflow {
 
 /// A consumer of one queue.
 pub(super) struct EmbeddedConsumer {
-    /// Its number, once the broker has given it one.
+    /// Number of the consumer, once the broker has given it one.
     id: u64,
-    /// Its place in its client's state.
+    /// Slot of the consumer in its client's state.
     place: usize,
+    is_inbox: bool,
     prefetch: usize,
     unsettled: usize,
     deliveries: mpsc::Sender<Delivery>,
@@ -280,17 +281,19 @@ pub(super) struct EmbeddedConsumer {
 impl EmbeddedConsumer {
     pub(super) fn new(
         place: usize,
-        prefetch: usize,
+        subscription: &Subscription,
         deliveries: mpsc::Sender<Delivery>,
         client: Arc<watch::Sender<BusState>>,
     ) -> Self {
-        Self { id: 0, place, prefetch, unsettled: 0, deliveries, client }
+        let (is_inbox, prefetch) = (subscription.is_inbox, usize::from(subscription.prefetch.max(1)));
+        Self { id: 0, place, is_inbox, prefetch, unsettled: 0, deliveries, client }
     }
 
-    fn confirm(&self) {
+    /// Shows in its client's state whether it is confirmed.
+    fn confirm(&self, confirmed: bool) {
         self.client.send_modify(|state| {
             if let Some(consumer) = state.consumers.get_mut(self.place) {
-                consumer.1 = true;
+                consumer.1 = confirmed;
             }
         });
     }
@@ -320,7 +323,7 @@ impl Queue {
     pub(super) fn declare(&mut self, overflow: Overflow) {
         if self.overflow.is_none() {
             self.overflow = Some(overflow);
-            self.consumers.iter().for_each(EmbeddedConsumer::confirm);
+            self.consumers.iter().for_each(|consumer| consumer.confirm(true));
         }
     }
 
@@ -352,14 +355,20 @@ impl Queue {
     /// Adds a consumer under this number.
     pub(super) fn subscribe(&mut self, id: u64, consumer: EmbeddedConsumer) {
         if self.is_declared() {
-            consumer.confirm();
+            consumer.confirm(true);
         }
         self.consumers.push_back(EmbeddedConsumer { id, ..consumer });
     }
 
-    /// Ends all consumers of a client.
-    pub(super) fn end_consumers(&mut self, client: &Arc<watch::Sender<BusState>>) {
-        self.consumers.retain(|consumer| !Arc::ptr_eq(&consumer.client, client));
+    /// Ends the consumers of a client; all of them, or without those of inboxes.
+    pub(super) fn end_consumers(&mut self, client: &Arc<watch::Sender<BusState>>, all: bool) {
+        self.consumers.retain(|consumer| {
+            let ends = Arc::ptr_eq(&consumer.client, client) && (all || !consumer.is_inbox);
+            if ends {
+                consumer.confirm(false);
+            }
+            !ends
+        });
     }
 
     /// A delivery of this consumer has been settled. The consumer may be gone.
@@ -397,7 +406,7 @@ struct EmbeddedSettler {
     runtime: Handle,
     queue: Arc<str>,
     consumer: u64,
-    /// What goes back to the queue if it is not acknowledged.
+    /// Message that goes back to the queue if it is not acknowledged.
     message: Option<QueuedMessage>,
 }
 

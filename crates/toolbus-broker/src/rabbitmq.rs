@@ -1,20 +1,23 @@
 //! RabbitMQ as a bus.
 //!
-//! Two connections are kept by a supervisor each: one consumes and acknowledges, the other publishes, so that a
-//! publisher blocked by the broker does not stop acknowledgements. Every consumer has a channel of its own. Whatever is
-//! lost (broker, connection, channel, consumer, queue) is declared and subscribed again, with back-off.
+//! Connections are kept by a supervisor each: one consumes and acknowledges, another publishes, so that a publisher
+//! blocked by the broker does not stop acknowledgements, and a third asks what may cost an error. Every consumer has a
+//! channel of its own. Whatever is lost (broker, connection, channel, consumer, queue) is declared and subscribed again,
+//! with back-off. Heartbeats and sockets have a thread beside those of calls.
 
 mod cause;
 mod confirm_channel;
 mod connection;
 mod consumer;
 mod dead_letters;
-mod probe;
 mod properties;
 mod publisher;
+mod questions;
 mod settings;
 mod state;
+mod thread;
 mod topology;
+mod url;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,19 +25,21 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
 use tracing::warn;
 
 use self::connection::{ConnectionHandle, ConnectionSupervisor};
-use self::consumer::{Consumer, window};
+use self::consumer::{Consumer, MAX_RENEWALS, window};
 pub use self::dead_letters::{DeadLetter, DeadLetterError, DeadLetterQueue, DeadLetters, ReplayOutcome};
 use self::publisher::Publisher;
+use self::questions::Questions;
 use self::settings::Checked;
 pub use self::settings::{QueueType, RabbitMqSettings, SettingsError, Tls};
 use self::state::{ConnectionKind, StateTracker};
+pub use self::url::{AddressParts, AmqpUrl, AmqpUrlError};
 
 /// Longest wait for consumers to be cancelled, and for connections to be closed.
 const CLOSE_TIME: Duration = Duration::from_secs(8);
@@ -48,12 +53,35 @@ pub struct RabbitMq {
     state: Arc<StateTracker>,
     consume: ConnectionHandle,
     publisher: Publisher,
+    questions: Arc<Questions>,
     /// Consumed queues that others declared, and that are theirs to delete.
     existing: Mutex<BTreeSet<String>>,
-    consumers: TaskTracker,
+    renewals: Arc<Semaphore>,
+    requests: Consumers,
+    inboxes: Consumers,
     supervisors: TaskTracker,
-    stop: CancellationToken,
     closing: CancellationToken,
+}
+
+/// Consumers that end together.
+struct Consumers {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Consumers {
+    /// No consumers yet. They end with `closing`, if not before.
+    fn new(closing: &CancellationToken) -> Self {
+        Self { tasks: TaskTracker::new(), stop: closing.child_token() }
+    }
+
+    async fn end(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(CLOSE_TIME, self.tasks.wait()).await.is_err() {
+            warn!("the broker did not confirm in time that consuming has ended");
+        }
+    }
 }
 
 impl RabbitMq {
@@ -75,18 +103,23 @@ impl RabbitMq {
             handle
         };
         let (consume, publish) = (supervise(ConnectionKind::Consume), supervise(ConnectionKind::Publish));
-        let publisher = Publisher::new(&settings, publish, state.watch());
-        let (consumers, stop) = (TaskTracker::new(), closing.child_token());
-        let existing = Mutex::default();
-        Ok(Self { settings, state, consume, publisher, existing, consumers, supervisors, stop, closing })
-    }
-
-    async fn end_consumers(&self) {
-        self.stop.cancel();
-        self.consumers.close();
-        if tokio::time::timeout(CLOSE_TIME, self.consumers.wait()).await.is_err() {
-            warn!("the broker did not confirm in time that consuming has ended");
-        }
+        let questions = Questions::new(settings.clone(), state.clone(), supervisors.clone(), closing.clone());
+        let questions = Arc::new(questions);
+        let publisher = Publisher::new(&settings, publish, state.watch(), questions.clone());
+        let (requests, inboxes) = (Consumers::new(&closing), Consumers::new(&closing));
+        Ok(Self {
+            settings,
+            state,
+            consume,
+            publisher,
+            questions,
+            existing: Mutex::default(),
+            renewals: Arc::new(Semaphore::new(MAX_RENEWALS)),
+            requests,
+            inboxes,
+            supervisors,
+            closing,
+        })
     }
 }
 
@@ -97,15 +130,17 @@ impl Bus for RabbitMq {
         if subscription.ownership == Ownership::Existing {
             self.existing.lock().insert(subscription.queue.clone());
         }
+        let consumers = if subscription.is_inbox { &self.inboxes } else { &self.requests };
         let consumer = Consumer {
             subscription,
             id,
             settings: self.settings.clone(),
             state: self.state.clone(),
             connection: self.consume.clone(),
-            stop: self.stop.clone(),
+            renewals: Arc::clone(&self.renewals),
+            stop: consumers.stop.clone(),
         };
-        self.consumers.spawn(consumer.run(deliveries));
+        consumers.tasks.spawn(consumer.run(deliveries));
         receiver
     }
 
@@ -125,12 +160,8 @@ impl Bus for RabbitMq {
         })
     }
 
-    /// Asked for on the connection that consumes: one that publishes may be blocked.
     fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
-        Box::pin(async move {
-            let asking = async { topology::has_queue(&*self.consume.open().await.ok()?, name).await };
-            tokio::time::timeout(LOOK_TIME, asking).await.ok().flatten()
-        })
+        Box::pin(self.questions.has_queue(name))
     }
 
     fn refusal<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Option<String>> {
@@ -154,6 +185,7 @@ impl Bus for RabbitMq {
                 let existing = self.existing.lock();
                 queues.iter().filter(|queue| !existing.contains(*queue)).cloned().collect()
             };
+            self.inboxes.end().await;
             let removing = async {
                 if let Ok(connection) = self.consume.open().await {
                     topology::remove(&connection, &self.settings, &own).await;
@@ -166,12 +198,12 @@ impl Bus for RabbitMq {
     }
 
     fn stop_consuming(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.end_consumers())
+        Box::pin(self.requests.end())
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            self.end_consumers().await;
+            tokio::join!(self.requests.end(), self.inboxes.end());
             self.closing.cancel();
             self.supervisors.close();
             if tokio::time::timeout(CLOSE_TIME, self.supervisors.wait()).await.is_err() {

@@ -1,4 +1,4 @@
-//! What a hostile sender may put into properties is read, so that one message cannot cost the connection.
+//! Reading of whatever a hostile sender may put into properties, so that one message cannot cost the connection.
 //!
 //! RabbitMQ carries these bytes as they are. They pass because of `vendor/amq-protocol-types`; with the published crate
 //! the first test fails, and the second ends the process.

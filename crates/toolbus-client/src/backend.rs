@@ -24,7 +24,7 @@ use crate::{Client, Inbox, Sender, SignedRequest};
 /// Time beyond a call's own in which its answer may still arrive.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How a daemon elsewhere is called.
+/// Settings for calling a daemon elsewhere.
 #[derive(Debug, Clone)]
 pub struct BackendSettings {
     /// Topic of calls.
@@ -115,7 +115,7 @@ impl BackendParts {
         self.sender.sign(request)
     }
 
-    /// What repeating the call would do, as far as the daemon has said.
+    /// Returns what repeating the call would do, as far as the daemon has said.
     fn effect(&self, call: &BackendCall) -> Effect {
         let list = self.listing.known(call.caller.session.as_ref());
         list.and_then(|list| list.tool(&call.tool).map(|tool| tool.effect)).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What the bridges of the bus say of one MCP server: each of them answers, and one of them counts.
+//! Replies of the bridges of the bus about one MCP server: each bridge replies, and one of them counts.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
@@ -17,7 +17,7 @@ const OTHERS_TIME: Duration = Duration::from_secs(1);
 /// The bridge that counts.
 #[derive(Debug)]
 pub(crate) struct ServerDetails {
-    /// Its `rb-source`, if it has one.
+    /// `rb-source` of the bridge, if it has one.
     pub(crate) bridge: Option<String>,
     /// The server's tools, as an MCP server lists them.
     pub(crate) tools: Vec<Value>,
@@ -83,7 +83,7 @@ pub(crate) async fn details(
     })
 }
 
-/// What a bridge says, unless it does not have the server; the reason is for an operator.
+/// Reads what a bridge says, unless it does not have the server; the reason is for an operator.
 async fn read(received: Result<Received, ClientError>, max: usize) -> Result<BridgeReply, String> {
     let received = received.map_err(|error| error.to_string())?;
     if received.body.len() > max {

@@ -32,7 +32,7 @@ const CANCELS: u32 = 4;
 /// Requests to cancel a call whose end no one waits for any more.
 const UNHEARD_CANCELS: u32 = 2;
 
-/// What is known of a call that has no answer.
+/// Text on what is known of a call that has no reply.
 const OUTCOME_UNKNOWN: &str = "Whether it had its effect is not known: find out before calling again.";
 
 /// A call that is to be made.
@@ -46,7 +46,7 @@ pub(crate) struct RemoteCall<'a> {
     /// The only program whose answer counts, by its `rb-source`, empty if it has none; absent: any that takes the
     /// call.
     pub(crate) from: Option<Arc<str>>,
-    /// What repeating it would do, as far as is known.
+    /// Effect of repeating the call, as far as is known.
     pub(crate) effect: Effect,
     /// Where progress is reported.
     pub(crate) progress: Option<ProgressSink>,
@@ -240,7 +240,7 @@ fn answered(
     }
 }
 
-/// What a script's end comes to.
+/// Returns what a script's end comes to.
 fn script_ended(response: ScriptInvokeResponse) -> Result<ToolOutput, ToolFailure> {
     let is_success = response.is_success();
     let ScriptInvokeResponse { tool_call_id: _, output, stderr, exit_code, elapsed_ms } = response;

@@ -15,12 +15,14 @@ use toolbus_core::bus::{Bus, BusState, Outgoing, PublishError, Routing, Target};
 use toolbus_core::progress::ProgressSink;
 use toolbus_protocol::{
     Envelope, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse, TraceContext, header, message_type,
-    new_message_id,
+    new_message_id, topic,
 };
 
 use crate::inbox::{ClientError, Expectation, Expected, Inbox, Pending, Received};
 use crate::sender::{Sender, SignedRequest};
 
+/// Name of a sender that has none of its own.
+pub const SOURCE: &str = "toolbus-cli";
 /// Topics that are remembered to have taken a message; one that is forgotten has to prove itself again.
 const MAX_PROVEN: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
@@ -58,11 +60,11 @@ pub struct CallReply {
     pub properties: Arc<Properties>,
     /// The message's body.
     pub body: Bytes,
-    /// What it says.
+    /// Content of the reply.
     pub content: ReplyContent,
 }
 
-/// What an answer says.
+/// Content of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyContent {
     /// The tool ran.
@@ -105,6 +107,11 @@ impl Client {
         }
     }
 
+    /// Where the daemons that take the calls are asked what others are asked on `control`.
+    pub(crate) fn control(&self, control: &str) -> String {
+        topic::control_of(control, &self.topic).unwrap_or_else(|| control.to_owned())
+    }
+
     /// Has [`Self::invoke`], [`Self::list`] and [`Self::ping`] say who calls.
     #[must_use]
     pub fn signed_by(self, sender: Sender) -> Self {
@@ -142,7 +149,7 @@ impl Client {
         state.connected && state.consumers.iter().any(|(queue, confirmed)| *queue == self.queue && *confirmed)
     }
 
-    /// What the bus is doing.
+    /// Returns what the bus is doing.
     #[must_use]
     pub fn state(&self) -> watch::Receiver<BusState> {
         self.bus.state()
@@ -206,7 +213,7 @@ impl Client {
             correlation_id: new_message_id(),
             reply_to: self.reply_to.clone(),
             timestamp: Some(self.clock.since_epoch().as_secs()),
-            source: Some("toolbus-cli".to_owned()),
+            source: Some(SOURCE.to_owned()),
             ..Envelope::default()
         }
     }

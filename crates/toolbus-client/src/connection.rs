@@ -3,20 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-use toolbus_broker::rabbitmq::{QueueType, RabbitMq, RabbitMqSettings, SettingsError, Tls};
+use toolbus_broker::rabbitmq::{AmqpUrl, QueueType, RabbitMq, RabbitMqSettings, SettingsError, Tls};
 use toolbus_core::Clock;
 use toolbus_core::bus::Bus;
 use toolbus_core::caller::AgentName;
 use toolbus_protocol::topic;
-use url::Url;
 
 use crate::{Client, ClientError, Inbox, Sender};
 
 /// The exchange of a daemon whose configuration names no other.
 const EXCHANGE: &str = "rockbot";
 
-/// How to reach the broker, and as which agent.
+/// Options for reaching the broker, and the agent as which to do so.
 #[derive(Clone)]
 pub struct ConnectionOptions {
     /// One URL, or those of a cluster's nodes, tried in turn: `amqp://` or `amqps://`, with credentials.
@@ -52,6 +50,7 @@ impl ConnectionOptions {
 
     /// The user that all URLs name: the broker compares it with the property `user_id` of messages.
     fn login(&self) -> Option<String> {
+        let login = |url: &String| url.parse::<AmqpUrl>().ok()?.login();
         let first = login(self.urls.first()?)?;
         self.urls.iter().all(|url| login(url).as_ref() == Some(&first)).then_some(first)
     }
@@ -103,13 +102,6 @@ impl BusConnection {
     pub async fn close(self) {
         self.bus.close().await;
     }
-}
-
-/// The user of a URL; `None` where the broker takes the name from a certificate.
-fn login(url: &str) -> Option<String> {
-    let url = Url::parse(url).ok()?;
-    let user = percent_decode_str(url.username()).decode_utf8().ok()?;
-    (!user.is_empty() && url.query_pairs().all(|(name, _)| name != "auth_mechanism")).then(|| user.into_owned())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What another daemon lists for this one: asked for, and asked for again whenever it may have changed.
+//! List that another daemon gives to this one: asked for, and asked for again whenever it may have changed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub struct RemoteFollower {
     daemons: RemoteDaemons,
     question: ListQuestion,
     version: Option<String>,
-    /// How long the next answer counts.
+    /// Time for which the next reply counts.
     patience: Duration,
     /// An answer that is late, and until when it counts.
     late: Option<(Expected, Instant)>,
@@ -50,18 +50,18 @@ pub struct RemoteFollower {
     changes: RefreshReasons,
 }
 
-/// What there is to tell.
+/// News for the caller.
 #[derive(Debug)]
 pub enum RemoteNews {
     /// The daemon lists other tools than before.
     Listed(RemoteListing),
-    /// It lists the same.
+    /// Same list as before.
     Unchanged,
     /// There is no list that can be used; the reason is for an operator. What was listed before may still be called.
     Away(String),
 }
 
-/// What a daemon lists.
+/// List that a daemon gives.
 #[derive(Debug)]
 pub struct RemoteListing {
     /// As whom this daemon asked, by the other one's account.
@@ -76,7 +76,7 @@ pub struct RemoteListing {
     pub rivals: Vec<String>,
 }
 
-/// What is asked.
+/// Question that is asked.
 enum ListQuestion {
     /// The tools of a daemon, on this topic.
     Tools(String),
@@ -84,13 +84,13 @@ enum ListQuestion {
     Server(Arc<str>),
 }
 
-/// What is answered.
+/// Reply to a question.
 enum Answer {
     Tools(Received),
     Server(ServerDetails),
 }
 
-/// What is a reason to ask again.
+/// Reasons to ask again.
 struct RefreshReasons {
     news: watch::Receiver<u64>,
     refusals: watch::Receiver<u64>,
@@ -102,7 +102,7 @@ impl RemoteDaemons {
     /// Follows the daemons that take calls from `topic`; `None` if there is no topic on which they alone are asked for lists.
     #[must_use]
     pub fn follow(&self, topic: &str) -> Option<RemoteFollower> {
-        Some(self.following(ListQuestion::Tools(topic::tool_list_of(topic)?)))
+        Some(self.following(ListQuestion::Tools(topic::control_of(topic::TOOL_LIST, topic)?)))
     }
 
     /// Follows the bridges that have an MCP server.
@@ -199,7 +199,10 @@ impl RemoteFollower {
         let timeout = (header::on_the_wire(header::TIMEOUT_MS), self.patience.as_millis().to_string());
         let hops = (header::on_the_wire(header::HOPS), "1".to_owned());
         Arc::make_mut(&mut request.properties).headers.extend([timeout, hops]);
-        let request = daemons.itself().sign(request);
+        let mut request = daemons.itself().sign(request);
+        if matches!(self.question, ListQuestion::Server(_)) {
+            request = request.expiring(self.patience);
+        }
         let answers = if matches!(self.question, ListQuestion::Server(_)) { MAX_BRIDGES } else { 1 };
         let mut expected = client.expect_as(&request, Expectation { answers, ..Expectation::default() });
         let exchange = async {
@@ -277,7 +280,7 @@ async fn refresh(daemons: &RemoteDaemons, server: &Arc<str>) {
     }
     let body = McpMetadataRefreshRequest { server_name: Some(server.as_ref().to_owned()) };
     let request = client.tell(topic::MCP_REFRESH, message_type::MCP_METADATA_REFRESH_REQUEST, &body);
-    match client.publish(&daemons.itself().sign(request)).await {
+    match client.publish(&daemons.itself().sign(request).expiring(MAX_PATIENCE)).await {
         // The first bridge that comes is to get it.
         Err(ClientError::NoConsumer(_)) => return,
         Err(error) => {
@@ -350,6 +353,7 @@ mod tests {
                 prefetch: 100,
                 max_body: usize::MAX,
                 ownership: Ownership::Replica,
+                is_inbox: false,
             });
             let daemons = RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, MAX_ANSWER);
             let mut follower = daemons.follow("tool.invoke.lab").unwrap();

@@ -1,4 +1,4 @@
-//! What a client receives, and the calls that wait for it.
+//! Messages that a client receives, and the calls that wait for them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -43,6 +43,9 @@ pub enum ClientError {
     /// The broker refuses this client.
     #[error("the bus cannot be used: {0}")]
     Refused(String),
+    /// The broker takes no messages.
+    #[error("the broker takes no messages now: {0}. A tool whose call it took before may still run")]
+    Blocked(String),
     /// The broker could not be reached in time.
     #[error("the broker could not be reached within {0:.1?}{1}")]
     Unreachable(Duration, String),
@@ -75,7 +78,7 @@ pub enum Inbox {
         topics: Vec<String>,
         /// Largest body that is read, in bytes.
         max_body: usize,
-        /// Whether it is bound to a topic of its own name as well: RockBot's programs know no other addresses.
+        /// Whether the queue is bound to a topic of its own name as well: RockBot's programs know no other addresses.
         is_topic: bool,
     },
     /// An existing queue, which is bound to topics.
@@ -111,13 +114,21 @@ impl Inbox {
                 let queue = format!("reply.{}", new_message_id());
                 topics.extend(is_topic.then(|| queue.clone()));
                 let (reply_to, ownership) = (queue.clone(), Ownership::Answers);
-                (Subscription { queue, topics, prefetch: PREFETCH, max_body, ownership }, reply_to, None)
+                (
+                    Subscription { queue, topics, prefetch: PREFETCH, max_body, ownership, is_inbox: true },
+                    reply_to,
+                    None,
+                )
             }
             Self::Given { queue, reply_to, topics } => {
                 let trusted = topics.into_iter().chain([reply_to.clone()]).collect();
                 let topics = Vec::new();
                 let (ownership, max_body) = (Ownership::Existing, usize::MAX);
-                (Subscription { queue, topics, prefetch: PREFETCH, max_body, ownership }, reply_to, Some(trusted))
+                (
+                    Subscription { queue, topics, prefetch: PREFETCH, max_body, ownership, is_inbox: true },
+                    reply_to,
+                    Some(trusted),
+                )
             }
         };
         let queue = subscription.queue.clone();
@@ -163,7 +174,7 @@ struct PendingCall {
     progress: Option<ProgressSink>,
 }
 
-/// What is waited for.
+/// Reply that is waited for.
 pub(crate) struct Expectation {
     /// Where progress is reported.
     pub(crate) progress: Option<ProgressSink>,

@@ -63,7 +63,7 @@ impl Client {
     /// If no daemon replies within `patience`, or it refuses.
     pub async fn list(&self, request: &ToolListRequest, patience: Duration) -> Result<ToolListResponse, ClientError> {
         let kinds = (message_type::TOOL_LIST_REQUEST, message_type::TOOL_LIST_RESPONSE);
-        self.query(topic::TOOL_LIST, kinds, request, patience).await
+        self.query(&self.control(topic::TOOL_LIST), kinds, request, patience).await
     }
 
     /// Asks a daemon for its name, version and load.
@@ -72,7 +72,7 @@ impl Client {
     ///
     /// If no daemon replies within `patience`.
     pub async fn ping(&self, patience: Duration) -> Result<Pong, ClientError> {
-        self.query(topic::TOOL_PING, (message_type::PING, message_type::PONG), &Ping {}, patience).await
+        self.query(&self.control(topic::TOOL_PING), (message_type::PING, message_type::PONG), &Ping {}, patience).await
     }
 
     async fn query<T: DeserializeOwned>(
@@ -163,6 +163,7 @@ mod tests {
             prefetch: 10,
             max_body: usize::MAX,
             ownership: Ownership::Replica,
+            is_inbox: false,
         });
         let agent = Some(AgentName::parse("ana").unwrap());
         let client = Client::connect(Arc::new(bus.connect()), topic::TOOL_INVOKE, PATIENCE).await.unwrap();

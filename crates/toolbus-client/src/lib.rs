@@ -4,7 +4,7 @@
 //! use std::time::Duration;
 //!
 //! use serde_json::{Map, json};
-//! use toolbus_client::{AgentName, BusConnection, ConnectionOptions, Content, ToolListRequest};
+//! use toolbus_client::{AgentName, BusConnection, ConnectionOptions, ReplyContent, ToolListRequest};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let patience = Duration::from_secs(10);
@@ -24,8 +24,8 @@
 //!     println!("{} of {:?}", report.progress, report.total);
 //! }
 //! match call.response().await?.content {
-//!     Content::Result(result) => println!("{}", result.content.unwrap_or_default()),
-//!     Content::Error(error) => println!("{}: {}", error.code, error.message),
+//!     ReplyContent::Result(result) => println!("{}", result.content.unwrap_or_default()),
+//!     ReplyContent::Error(error) => println!("{}: {}", error.code, error.message),
 //! }
 //! connection.close().await;
 //! # Ok(())
@@ -51,7 +51,7 @@ mod remote;
 mod script;
 mod sender;
 
-pub use client::{CallReply, Client, ReplyContent};
+pub use client::{CallReply, Client, ReplyContent, SOURCE};
 pub use connection::{BusConnection, ConnectionOptions};
 pub use following::{RemoteFollower, RemoteListing, RemoteNews};
 pub use inbox::{ClientError, Expected, Inbox, Received};

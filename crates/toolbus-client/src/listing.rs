@@ -1,4 +1,4 @@
-//! What the agent may use, as the daemon last said, and asking for it.
+//! Tools that the agent may use, as the daemon last said, and asking for them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use crate::calling::{lost, sentence};
 use crate::{Client, ClientError, Sender};
 
-/// How long a list counts without asking again. The daemon tells of changes.
+/// Time for which a list counts without asking again. The daemon tells of changes.
 const FRESH: Duration = Duration::from_secs(5);
 /// Time between two checks whether a list has changed without an announcement: a daemon may have been replaced.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ const LOOK_PERIOD: Duration = Duration::from_secs(60);
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// Longest wait for the broker and the daemon together.
 const LIST_TIME: Duration = Duration::from_secs(10);
-/// How long a missing reply counts, so that two requests do not wait one after the other.
+/// Time for which a missing reply counts, so that two requests do not wait one after the other.
 const FAILED_TIME: Duration = Duration::from_secs(1);
 
 /// The lists of all sessions.
@@ -211,7 +211,7 @@ impl ListCaches {
             ..ToolListRequest::default()
         };
         let asked = self.client.clock.now();
-        let request = self.client.ask(topic::TOOL_LIST, message_type::TOOL_LIST_REQUEST, &body);
+        let request = self.client.ask(&self.client.control(topic::TOOL_LIST), message_type::TOOL_LIST_REQUEST, &body);
         let left = LIST_TIME.saturating_sub(self.client.clock.since(begun));
         let received = self.client.exchange(&self.sender.sign(request), left).await?;
         let response: ToolListResponse = match received.read(message_type::TOOL_LIST_RESPONSE) {
@@ -274,7 +274,7 @@ fn definition(tool: &Value) -> Option<ListedTool> {
     })
 }
 
-/// What the hints say about repeating a call; [`Effect::Undeclared`] without them.
+/// Returns what the hints say about repeating a call; [`Effect::Undeclared`] without them.
 fn effect(tool: &Value) -> Effect {
     let hint = |name: &str| tool.get("annotations").and_then(|hints| hints.get(name)).and_then(Value::as_bool);
     match (hint("readOnlyHint"), hint("idempotentHint")) {

@@ -65,8 +65,8 @@ impl RemoteDaemons {
         Self { parts: Arc::new(RemoteParts { bus, name, login, max_answer, client, refused, asked }) }
     }
 
-    /// What runs a tool of the daemon that takes calls from `topic`. `name` is the one by which it is called here, `effect`
-    /// what repeating a call would do.
+    /// Returns what runs a tool of the daemon that takes calls from `topic`. `name` is the one by which it is called
+    /// here, `effect` what repeating a call would do.
     #[must_use]
     pub fn tool(&self, topic: impl Into<Arc<str>>, name: Arc<str>, effect: Effect) -> RemoteTool {
         RemoteTool { daemons: self.clone(), topic: topic.into(), name, effect, bridged: None }
@@ -197,8 +197,12 @@ impl Executor for RemoteTool {
         let client = self.daemons.client();
         client.connected(&call.cancelled, call.deadline).await.map_err(|failure| unreachable(&self.name, failure))?;
         let (id, sender) = (new_message_id(), self.daemons.sender(&call.caller));
+        let mut request = self.request(client, &sender, &call, &id, hops);
+        if self.bridged.is_some() {
+            request = request.expiring(call.deadline.saturating_duration_since(client.clock.now()));
+        }
         let answer = client.run(RemoteCall {
-            request: self.request(client, &sender, &call, &id, hops),
+            request,
             sender: &sender,
             id: &id,
             from: self.bridged.as_ref().map(|bridged| bridged.bridge.clone().unwrap_or_default()),

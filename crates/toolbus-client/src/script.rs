@@ -26,7 +26,7 @@ pub struct RemoteScripts {
 }
 
 impl RemoteDaemons {
-    /// What runs scripts at the program that takes them from `script.invoke`. `name` is the tool's name here.
+    /// Returns what runs scripts at the program that takes them from `script.invoke`. `name` is the tool's name here.
     #[must_use]
     pub fn scripts(&self, name: Arc<str>) -> RemoteScripts {
         RemoteScripts { daemons: self.clone(), name }

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use toolbus_core::caller::AgentName;
@@ -15,12 +16,23 @@ pub struct SignedRequest {
     pub body: Bytes,
 }
 
+impl SignedRequest {
+    /// The same request, which the broker drops if it was not taken from its queue within `time`: for peers that look at no
+    /// deadline.
+    #[must_use]
+    pub(crate) fn expiring(mut self, time: Duration) -> Self {
+        Arc::make_mut(&mut self.properties).expiration = Some(time.as_millis().try_into().unwrap_or(u64::MAX));
+        self
+    }
+}
+
 /// Who asks, and as what.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sender {
     /// The agent, by its own account; absent: none that is known.
     pub agent: Option<AgentName>,
-    /// What a sender without an agent calls itself: a text that names no agent. Absent: what the client does.
+    /// Name that a sender without an agent gives itself: a text that names no agent. Absent: the name that the client
+    /// gives itself.
     pub unknown: Option<String>,
     /// The login at the broker, which the broker compares.
     pub login: Option<String>,

@@ -1,4 +1,4 @@
-//! What the library `config` does not tell of JSON: where a text is none, and which keys are given twice.
+//! Facts that the library `config` does not tell of JSON: where a text is none, and which keys are given twice.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -58,7 +58,7 @@ struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// What looks through a value below this one.
+    /// Returns what looks through a value below this one.
     fn below(&mut self) -> Keys<'_> {
         Keys { key: self.key, twice: self.twice, is_root: false }
     }

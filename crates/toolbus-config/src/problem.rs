@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! Problems of a configuration, and where they are.
 
 use std::fmt;
 use std::path::Path;
@@ -99,7 +99,7 @@ pub struct Problem {
     pub place: String,
     /// The full key, as it would be written in TOML; empty when the file could not be read.
     pub key: String,
-    /// What is wrong and what is expected.
+    /// Text on what is wrong and what is expected.
     pub what: String,
 }
 

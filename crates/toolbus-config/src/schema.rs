@@ -96,7 +96,7 @@ impl<'a> SchemaNode<'a> {
         keys
     }
 
-    /// What describes the value under a key of this table, or an element of this list.
+    /// Returns what describes the value under a key of this table, or an element of this list.
     pub fn child(self, key: &str) -> Option<Self> {
         let any = |node: Self| {
             ["additionalProperties", "items"].iter().find_map(|name| node.here.get(name).filter(|s| s.is_object()))
@@ -105,7 +105,7 @@ impl<'a> SchemaNode<'a> {
         self.named(key).first().copied().or_else(in_map)
     }
 
-    /// What describes the value under a key that the schema names, in each form that the table can have.
+    /// Returns what describes the value under a key that the schema names, in each form that the table can have.
     pub fn named(self, key: &str) -> Vec<Self> {
         let named = |node: Self| Some(Self { root: self.root, here: node.here.get("properties")?.get(key)? });
         self.alternatives().into_iter().filter_map(named).collect()

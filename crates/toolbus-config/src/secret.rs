@@ -17,7 +17,7 @@ use crate::validate::SchemaDifference;
 
 /// Largest secret in a file, in bytes.
 const MAX_SECRET: u64 = 64 * 1024;
-/// What stands for a secret wherever one would be shown.
+/// Text that stands for a secret wherever one would be shown.
 const REDACTED: &str = "[redacted]";
 
 /// A secret, taken from where the configuration says when it was loaded.
@@ -94,7 +94,7 @@ pub fn secret_schema(forms: impl IntoIterator<Item = Schema>) -> Schema {
     };
     let sources = [
         source("env", "Name of the environment variable that holds it; white space at its end is left off."),
-        source("file", "File that holds it; white space at its end is left off."),
+        source("file", "File that holds it; a byte order mark and white space at its end are left off."),
     ];
     let forms: Vec<Schema> = forms.into_iter().chain(sources).collect();
     json_schema!({"writeOnly": true, "anyOf": forms})
@@ -121,7 +121,7 @@ pub(crate) fn resolve(value: &Value, environment: &BTreeMap<String, String>) -> 
     let secret = match (source("env"), source("file")) {
         (Some(variable), _) => environment
             .get(variable)
-            .map(|value| value.trim_end())
+            .map(|value| bare(value))
             .filter(|value| !value.is_empty())
             .map(str::to_owned)
             .ok_or_else(|| SecretError::Variable(variable.to_owned())),
@@ -174,6 +174,11 @@ fn find_secrets(value: &Value, node: SchemaNode<'_>, path: &mut KeyPath, found: 
     }
 }
 
+/// A text without what editors put around it: a byte order mark, and the end of the last line.
+fn bare(text: &str) -> &str {
+    text.trim_start_matches('\u{feff}').trim_end()
+}
+
 fn read(file: &str) -> Result<String, SecretError> {
     let mut text = String::new();
     File::open(file)
@@ -182,7 +187,7 @@ fn read(file: &str) -> Result<String, SecretError> {
     if text.len() as u64 > MAX_SECRET {
         return Err(SecretError::TooLarge(file.to_owned()));
     }
-    match text.trim_end() {
+    match bare(&text) {
         "" => Err(SecretError::Empty(file.to_owned())),
         secret => Ok(secret.to_owned()),
     }
@@ -207,8 +212,11 @@ mod tests {
         let environment = BTreeMap::from([("TOKEN".to_owned(), "hunter2 \n".to_owned())]);
         assert_eq!(resolve(&json!({"env": "TOKEN"}), &environment).unwrap().unwrap(), json!("hunter2"));
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "hunter3\n").unwrap();
-        assert_eq!(resolve(&json!({"file": file.path()}), &environment).unwrap().unwrap(), json!("hunter3"));
+        for written in ["hunter3\n", "hunter3 \r\n", "\u{feff}hunter3"] {
+            std::fs::write(file.path(), written).unwrap();
+            let read = resolve(&json!({"file": file.path()}), &environment).unwrap().unwrap();
+            assert_eq!(read, json!("hunter3"), "{written:?}");
+        }
         assert!(resolve(&json!("plain"), &environment).is_none());
     }
 

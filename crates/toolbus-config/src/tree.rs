@@ -21,12 +21,12 @@ pub(crate) fn from_pointer(pointer: &str) -> KeyPath {
     pointer.split('/').skip(1).map(|key| key.replace("~1", "/").replace("~0", "~")).collect()
 }
 
-/// What one file says, with the places of its keys and values where its format keeps them.
+/// Content of one file, with the places of its keys and values where its format keeps them.
 #[derive(Debug)]
 pub(crate) struct ParsedFile {
     /// The file, as it was named.
     pub(crate) file: String,
-    /// Its values; a table.
+    /// Values of the file; a table.
     pub(crate) root: Value,
     pub(crate) spans: BTreeMap<KeyPath, Span>,
 }

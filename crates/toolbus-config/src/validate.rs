@@ -15,7 +15,7 @@ pub struct SchemaDifference {
     pub path: KeyPath,
     /// Whether its key or its value is wrong.
     pub part: Part,
-    /// What is wrong and what is expected.
+    /// Text on what is wrong and what is expected.
     pub what: String,
 }
 
@@ -203,7 +203,7 @@ impl<'a> Comparison<'a> {
         self.tell(path, Part::Value, what);
     }
 
-    /// What a value is, without saying what it holds.
+    /// Returns what a value is, without saying what it holds.
     fn article(&self, path: &[String], value: &Value) -> &'static str {
         match value {
             // TOML has no null of its own.

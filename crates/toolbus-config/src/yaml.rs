@@ -1,5 +1,5 @@
-//! What the library `config` does not tell of YAML, and what it must not be given: places, keys given twice, tags, and
-//! aliases that stand for more than memory holds.
+//! Facts that the library `config` does not tell of YAML, and what it must not be given: places, keys given twice,
+//! tags, and aliases that stand for more than memory holds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -58,7 +58,7 @@ struct Scan<'a> {
     has_root: bool,
 }
 
-/// How much a value is.
+/// Size of a value.
 #[derive(Clone, Copy, Default)]
 struct Extent {
     bytes: usize,
@@ -78,7 +78,7 @@ struct OpenNode {
 enum OpenKind {
     /// The keys that it has, and the one whose value is next.
     Table(BTreeSet<String>, Option<(String, Position)>),
-    /// How many elements it has.
+    /// Number of elements that the list has.
     List(usize),
 }
 

@@ -68,7 +68,7 @@ impl Bus for NoBus {
 struct Unused;
 
 impl ResultSplitter for Unused {
-    fn split(&self, _: LongResult) -> BoxFuture<'_, Result<SplitResult, String>> {
+    fn split(&self, _: LongResult) -> BoxFuture<'static, Result<SplitResult, String>> {
         ready(Err("no result is long".to_owned())).boxed()
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::{Cause, ToolFailure};
+use crate::failure::{Cause, ToolFailure, text_of_panic};
 use crate::tool::{AnyExecutor, ToolCall, ToolOutput};
 
 /// Why a call ended before its executor did, other than by its deadline.
@@ -18,6 +18,8 @@ pub(crate) enum StopReason {
     Cancelled,
     /// The daemon's time to finish calls is over.
     ShuttingDown,
+    /// The same, and the executor says that nothing has begun: it waited, such as for its backend to start.
+    ShuttingDownUnbegun,
 }
 
 /// Runs a call until it ends, its deadline passes, or it is stopped. A panic is a failure like any other.
@@ -42,7 +44,14 @@ pub(crate) async fn run(
         () = cancelled.cancelled() => Err(StopReason::Cancelled),
         () = shutdown.cancelled() => {
             cancelled.cancel();
-            Err(StopReason::ShuttingDown)
+            // An executor that waits ends at once, and says so.
+            let told = AssertUnwindSafe(&mut running).catch_unwind().now_or_never();
+            Err(match told {
+                Some(Ok(Err(failure))) if failure.cause == Cause::CancelledBeforeStart => {
+                    StopReason::ShuttingDownUnbegun
+                }
+                _ => StopReason::ShuttingDown,
+            })
         }
         () = tokio::time::sleep_until(deadline.into()) => {
             cancelled.cancel();
@@ -51,15 +60,9 @@ pub(crate) async fn run(
     };
     // What is stopped is dropped half-way, and its clean-up may panic as well. Its answer is known by then.
     if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(move || drop(running))) {
-        tracing::error!(tool = &*tool, detail = text_of(&*panic), "a tool panicked while it was stopped");
+        tracing::error!(tool = &*tool, detail = text_of_panic(&*panic), "a tool panicked while it was stopped");
     }
     ended
-}
-
-/// The failure of a call in which our own code panicked, outside its tool.
-pub(crate) fn broken(panic: &(dyn Any + Send)) -> ToolFailure {
-    ToolFailure::new(Cause::Panicked, "The call failed because of a mistake in the daemon's code. Report it.")
-        .with_detail(format_args!("panic outside the tool: {}", text_of(panic)))
 }
 
 fn timed_out(tool: &str) -> ToolFailure {
@@ -68,13 +71,7 @@ fn timed_out(tool: &str) -> ToolFailure {
 
 fn panicked(tool: &str, panic: &(dyn Any + Send)) -> ToolFailure {
     ToolFailure::new(Cause::Panicked, format!("Tool '{tool}' failed because of a mistake in its code."))
-        .with_detail(format_args!("panic: {}", text_of(panic)))
-}
-
-/// What a panic says.
-pub(crate) fn text_of(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("without a text")
+        .with_detail(format_args!("panic: {}", text_of_panic(panic)))
 }
 
 #[cfg(test)]
@@ -126,6 +123,7 @@ mod tests {
             cancelled: CancellationToken::new(),
             trace: None,
             room: None,
+            turns: crate::turns::Turns::default(),
             progress: None,
         }
     }

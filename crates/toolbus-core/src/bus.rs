@@ -1,5 +1,6 @@
 //! The bus as the dispatcher sees it: deliveries in, messages out, every delivery settled.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,6 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 use toolbus_protocol::Properties;
 
 /// A message broker with a topic exchange, a default exchange and dead-letter queues, as `docs/wire.md` describes it.
@@ -28,7 +30,7 @@ pub trait Bus: Send + Sync + 'static {
     /// See [`PublishError`]; unless that [is certain](PublishError::is_certain), the message may or may not have arrived.
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>>;
 
-    /// Whether a queue of this name exists; `None` if that cannot be determined now.
+    /// Whether a queue of this name exists; `None` if that cannot be determined now, or was asked too often.
     fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>>;
 
     /// Why the broker would refuse a message for this target, in its own words; absent where it would take it, or where
@@ -45,16 +47,17 @@ pub trait Bus: Send + Sync + 'static {
         Box::pin(std::future::ready(None))
     }
 
-    /// Deletes what outlives the process: these queues and their dead-letter queues if they have no consumer, and the
+    /// Ends inboxes, and deletes what outlives the process: these queues and their dead-letter queues if they have no consumer, and the
     /// exchanges where nothing is bound to them any more. Queues that were consumed as [`Ownership::Existing`] stay.
     fn remove<'a>(&'a self, _queues: &'a [String]) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Cancels every consumer, so that no further delivery arrives. Deliveries in hand can still be settled.
+    /// Cancels every consumer but those of inboxes, so that no further request arrives. Deliveries in hand can still be
+    /// settled.
     fn stop_consuming(&self) -> BoxFuture<'_, ()>;
 
-    /// Closes all connections in order. Unsettled deliveries go back to their queues.
+    /// Cancels what is still consumed, and closes all connections in order. Unsettled deliveries go back to their queues.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 
@@ -72,6 +75,9 @@ pub struct Subscription {
     pub max_body: usize,
     /// Whose queue it is, and how it is declared.
     pub ownership: Ownership,
+    /// Whether running calls wait for what it brings, such as the replies of other daemons. It is consumed until
+    /// [`Bus::close`], so that a drain cuts no call off from its reply.
+    pub is_inbox: bool,
 }
 
 /// How a queue is declared.
@@ -136,6 +142,11 @@ pub trait Settle: Send + Sync {
     /// Whether an acknowledgement cannot be lost on its way, so that the message never comes again after it.
     fn is_sure(&self) -> bool {
         false
+    }
+    /// Cancelled once the connection or channel of the delivery has ended: the broker delivers the message again, perhaps
+    /// to another daemon. `None` where that cannot happen.
+    fn lost(&self) -> Option<&CancellationToken> {
+        None
     }
 }
 
@@ -211,11 +222,14 @@ pub struct BusState {
     pub blocked: Option<String>,
     /// Every queue that is meant to be consumed, and whether the broker has confirmed its consumer.
     pub consumers: Vec<(String, bool)>,
+    /// Messages that wait in consumed queues that outlive the process, as the broker said last. A change of these alone
+    /// wakes no watcher.
+    pub depths: BTreeMap<String, u32>,
     /// How often a connection was lost since the start.
     pub reconnects: u64,
     /// The last reason for being unconnected, for an operator.
     pub last_error: Option<String>,
-    /// Why the broker refuses this client (its login, its virtual host, an exchange), if it does. It is tried again, and
+    /// Why the broker refuses this client (its login, its virtual host, an exchange, a queue), if it does. It is tried again, and
     /// helps once an operator has changed that.
     pub refused: Option<String>,
     /// A mistake that no retry mends, and what to do about it: the daemon stops with this text.

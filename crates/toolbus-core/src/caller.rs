@@ -236,6 +236,12 @@ impl Caller {
         }
     }
 
+    /// Returns the name of its section; `None` if it has none.
+    #[must_use]
+    pub fn section(&self) -> Option<&Arc<str>> {
+        self.agent.as_ref().filter(|_| self.has_section).map(|agent| &agent.0)
+    }
+
     /// Whose part of what is limited by caller it uses. Callers without a section may choose their own names, so that they
     /// share one.
     #[must_use]

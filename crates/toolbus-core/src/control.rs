@@ -19,9 +19,9 @@ use toolbus_protocol::{
 };
 
 use crate::bus::{Bus, Delivery};
-use crate::dispatcher::{Dispatcher, ReplyPath};
+use crate::dispatcher::Dispatcher;
 use crate::failure::ToolFailure;
-use crate::reply::Replies;
+use crate::reply::{Replies, ReplyPath};
 use crate::request::{AddressRefused, ReplyRules};
 use crate::telemetry::DeadReason;
 use crate::text::shown;
@@ -65,6 +65,8 @@ pub struct ControlService {
     answerers: Arc<HashMap<Cow<'static, str>, Arc<dyn ControlHandler>>>,
     /// What answers `tool.hints`.
     hints: Option<Arc<dyn HintSource>>,
+    /// Whether what agents ask of all daemons is left to another one.
+    leaves_agents: bool,
 }
 
 struct ControlParts {
@@ -134,7 +136,16 @@ impl ControlService {
             }),
             answerers: Arc::default(),
             hints: None,
+            leaves_agents: false,
         }
+    }
+
+    /// Leaves requests on `tool.list`, `tool.hints` and `tool.ping` to the daemon that takes the calls of agents. A queue
+    /// may be bound to these topics from before.
+    #[must_use]
+    pub const fn without_agents(mut self) -> Self {
+        self.leaves_agents = true;
+        self
     }
 
     /// Has the requests of `topic` answered by this handler.
@@ -175,11 +186,14 @@ impl ControlService {
         }
         match &*delivery.routing_key {
             topic::TOOL_CANCEL => self.cancel(delivery, asked),
-            topic if topic::is_tool_list(topic) => self.list(delivery, asked).await,
-            topic::TOOL_HINTS => self.hint(delivery, asked).await,
-            topic::TOOL_PING => Ok(Some(self.ping(asked))),
             topic::TOOL_SESSION_END => self.end_session(delivery, asked),
-            _ => Err(ControlRefusal::NotOurs),
+            topic => match topic::control_in(topic) {
+                Some(control) if self.leaves_agents && topic == control => Err(ControlRefusal::NotOurs),
+                Some(topic::TOOL_LIST) => self.list(delivery, asked).await,
+                Some(topic::TOOL_HINTS) => self.hint(delivery, asked).await,
+                Some(topic::TOOL_PING) => Ok(Some(self.ping(asked))),
+                _ => Err(ControlRefusal::NotOurs),
+            },
         }
     }
 
@@ -203,6 +217,7 @@ impl ControlService {
             uptime_seconds: self.parts.dispatcher.clock().since(about.started).as_secs(),
             in_flight: self.parts.dispatcher.load().in_flight() as u64,
             tools: self.parts.dispatcher.policy().effective(&asked.caller).names().count() as u64,
+            takes: None,
         };
         ControlReply { persistent: false, ..ControlReply::new(message_type::PONG, &pong) }
     }
@@ -220,10 +235,12 @@ impl ControlService {
         let expected = match (self.answerers.get(&*delivery.routing_key), &*delivery.routing_key) {
             (Some(answerer), _) => answerer.message_type(),
             (None, topic::TOOL_CANCEL) => Some(message_type::TOOL_CANCEL_REQUEST),
-            (None, topic) if topic::is_tool_list(topic) => Some(message_type::TOOL_LIST_REQUEST),
-            (None, topic::TOOL_HINTS) => Some(message_type::TOOL_HINTS_REQUEST),
-            (None, topic::TOOL_PING) => Some(message_type::PING),
-            (None, _) => Some(message_type::SESSION_END),
+            (None, topic) => match topic::control_in(topic) {
+                Some(topic::TOOL_LIST) => Some(message_type::TOOL_LIST_REQUEST),
+                Some(topic::TOOL_HINTS) => Some(message_type::TOOL_HINTS_REQUEST),
+                Some(topic::TOOL_PING) => Some(message_type::PING),
+                _ => Some(message_type::SESSION_END),
+            },
         };
         let policy = self.parts.dispatcher.policy();
         let user_id = delivery.properties.user_id.as_deref();
@@ -268,7 +285,7 @@ impl ControlService {
             }
             (_, ControlRefusal::Unusable(ControlError::StoreAway)) => {
                 tracing::debug!(%topic, caller, reason = %refused, "a request goes back to its queue");
-                self.parts.dispatcher.pause().await;
+                self.parts.dispatcher.replier().pause().await;
                 false
             }
             // What reaches every replica is answered by none, so that its sender does not hear as many refusals.
@@ -285,20 +302,20 @@ impl ControlService {
                     ControlRefusal::Address(_) => DeadReason::ReplyToRefused,
                     _ => DeadReason::Malformed,
                 };
-                self.bury(delivery, reason).await
+                self.dead_letter(delivery, reason).await
             }
         }
     }
 
-    /// Puts a request aside; whether it is over. One that reached every replica has no queue for dead letters, and is dropped.
-    async fn bury(&self, delivery: &Delivery, reason: DeadReason) -> bool {
+    /// Dead-letters a request; whether it is over. One that reached every replica has no queue for dead letters, and is dropped.
+    async fn dead_letter(&self, delivery: &Delivery, reason: DeadReason) -> bool {
         if !is_of_one(delivery) {
             return true;
         }
         let (properties, body) = (Properties::clone(&delivery.properties), delivery.body.clone());
         let reply_to = properties.reply_to.clone().unwrap_or_default();
         let (dispatcher, topic) = (&self.parts.dispatcher, Some(&*delivery.routing_key));
-        dispatcher.dead_letter(&delivery.queue, topic, reason, &reply_to, properties, body).await.is_over()
+        dispatcher.replier().dead_letter(&delivery.queue, topic, reason, &reply_to, properties, body).await.is_over()
     }
 
     /// Whether what came is heard, and never answered.
@@ -318,17 +335,20 @@ impl ControlService {
         if place.is_some() {
             let (queue, call_id) = (&*delivery.queue, &*asked.envelope.correlation_id);
             let trace_id = asked.envelope.trace.as_ref().map(TraceContext::trace_id);
-            return dispatcher.reply(&ReplyPath { address, queue, call_id, trace_id, deadline: now }, &answer).await;
+            return dispatcher
+                .replier()
+                .reply(&ReplyPath { address, queue, call_id, trace_id, deadline: now }, &answer)
+                .await;
         }
         let delivered = self.parts.replies.deliver(address, &answer, Instant::from_std(now) + REPLY_TIME).await;
         if let Err(reason) = &delivered
             && let Some(left_out) = self.parts.undelivered.due()
         {
             let (reply_to, kind) = (shown(&address.written), &answer.properties.message_type);
-            tracing::warn!(%reason, reply_to, kind, left_out, "an answer was not delivered");
+            tracing::warn!(%reason, reply_to, kind, left_out, "a reply was not delivered");
         }
         if is_call && delivered.is_err() {
-            dispatcher.pause().await;
+            dispatcher.replier().pause().await;
             return false;
         }
         true

@@ -6,39 +6,35 @@ mod call;
 mod ending;
 mod entering;
 mod inner;
+mod known;
 mod log;
 mod progress;
-mod recording;
+mod recorder;
 mod splitting;
 
 use std::collections::hash_map::RandomState;
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use serde_json::{Map, Value};
-use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_protocol::{Envelope, Random};
 
 use self::call::{Attached, Call};
-pub(crate) use self::ending::ReplyPath;
 pub use self::inner::{InnerCall, InnerOrigin, Invoker};
 use self::log::{Log, LoggedCall};
 use self::progress::ProgressReporter;
-use self::recording::Instance;
-use crate::answer::{LARGE, Recipient, Reply};
+use self::recorder::Recorder;
 use crate::audit::Audit;
 use crate::bulkhead::{self, StopReason};
 use crate::bus::{Bus, Delivery};
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::deadline::{self, Budgets};
-use crate::failure::{Cause, Effect, ToolFailure, verdict};
+use crate::failure::{self, Cause, Effect, ToolFailure, verdict};
 use crate::gates::Gates;
 use crate::gates::permit::{AgentGate, Permit, Permits};
 use crate::ledger::{LedgerEntry, LedgerSettings};
@@ -47,7 +43,7 @@ use crate::pending_tools::PendingTools;
 use crate::policy::{EffectiveTools, PolicyHandle};
 use crate::redact::Redactor;
 use crate::replay::Replay;
-use crate::reply::Replies;
+use crate::reply::{REPLY_GRACE, Replier, Replies, Reply, ReplyTo};
 use crate::request::{Decoded, Decoder, ReplyRules, Request};
 use crate::request_key::LocalKeys;
 use crate::results::ResultSettings;
@@ -57,17 +53,15 @@ use crate::tool::{Tool, ToolCall, ToolOutput};
 
 /// A request that was delivered this often before is answered instead of tried again.
 const MAX_EARLIER_DELIVERIES: u32 = 4;
-/// One in so many calls in hand may wait for a queue that rejects its answer.
+/// One in so many calls in hand may wait for a queue that rejects its reply.
 const WAIT_FOR_ROOM: usize = 8;
-/// Time beyond a call's deadline in which its answer may still be delivered.
-const REPLY_GRACE: Duration = Duration::from_secs(10);
-/// Memory of kept answers, in bytes.
+/// Memory of kept replies, in bytes.
 const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 
 /// How calls are handled.
 #[derive(Debug, Clone)]
 pub struct DispatcherSettings {
-    /// This daemon's name: the source of its answers.
+    /// This daemon's name: the source of its replies.
     pub name: String,
     /// Which addresses answers may go to.
     pub replies: ReplyRules,
@@ -102,16 +96,14 @@ pub struct Dispatcher {
 struct Parts {
     settings: DispatcherSettings,
     gates: Arc<Gates>,
-    replies: Replies,
+    replier: Replier,
     telemetry: Arc<dyn Telemetry>,
     permits: Permits,
-    /// Taken while a large result is made into an answer.
-    large: Arc<Semaphore>,
     replay: Replay<Attached>,
     local_keys: LocalKeys,
-    instance: Instance,
-    /// Digests where answers go.
-    recipients: RandomState,
+    recorder: Recorder,
+    /// Digests where replies go.
+    reply_digests: RandomState,
     running: Arc<RunningCalls>,
     load: Arc<Load>,
     callers: RecentCallers,
@@ -129,7 +121,7 @@ struct Parts {
 impl Parts {
     fn decoder(&self) -> Decoder<'_> {
         let DispatcherSettings { max_body, clock, random, .. } = self.settings;
-        Decoder { rules: self.replies.rules(), max_body, clock, random }
+        Decoder { rules: self.replier.rules(), max_body, clock, random }
     }
 }
 
@@ -137,9 +129,9 @@ impl Parts {
 enum Abort {
     /// It is answered with this failure.
     Failed(ToolFailure),
-    /// It goes back to its queue, for another daemon or a later start.
+    /// It goes back to its queue, for another daemon or a later start, or has gone back with its connection.
     Requeued,
-    /// It is settled without an answer, because another bridge may have what it asks for.
+    /// Settled without a reply, because another bridge may have what the call asks for.
     Ignored(ToolFailure),
     /// Another daemon has begun it, or answered it.
     Known(LedgerEntry),
@@ -166,16 +158,19 @@ impl Dispatcher {
         // Whatever can be unsettled at once can be redelivered at once.
         let unsettled = settings.max_in_flight.saturating_add(settings.max_waiting);
         let kept = NonZeroUsize::new(unsettled.saturating_mul(2)).unwrap_or(NonZeroUsize::MIN);
+        let replies = Replies::new(bus, settings.replies.clone(), unsettled / WAIT_FOR_ROOM);
+        let shutdown = CancellationToken::new();
+        let (ledger, clock, random) = (settings.ledger.clone(), settings.clock, settings.random);
+        let recorder = Recorder::new(ledger, Arc::clone(&telemetry), clock, random);
         let parts = Parts {
             gates,
-            replies: Replies::new(bus, settings.replies.clone(), unsettled / WAIT_FOR_ROOM),
+            replier: Replier::new(replies, Arc::clone(&telemetry), settings.clock, shutdown.clone()),
             telemetry,
             permits: Permits::new(settings.max_in_flight, settings.max_waiting, Arc::clone(&load), settings.clock),
-            large: Arc::new(Semaphore::new(1)),
             replay: Replay::new(kept, MAX_KEPT_BYTES),
             local_keys: LocalKeys::default(),
-            instance: Instance::new(settings.random.id()),
-            recipients: RandomState::new(),
+            recorder,
+            reply_digests: RandomState::new(),
             running: Arc::new(RunningCalls::new(settings.clock)),
             load,
             callers: RecentCallers::new(settings.clock),
@@ -184,7 +179,7 @@ impl Dispatcher {
             log: Log::default(),
             direct: TaskTracker::new(),
             tasks: TaskTracker::new(),
-            shutdown: CancellationToken::new(),
+            shutdown,
             settings,
         };
         Self { parts: Arc::new(parts) }
@@ -251,6 +246,11 @@ impl Dispatcher {
         }
     }
 
+    /// Delivers replies and dead letters.
+    pub(crate) fn replier(&self) -> &Replier {
+        &self.parts.replier
+    }
+
     /// How much is going on.
     pub(crate) fn load(&self) -> &Load {
         &self.parts.load
@@ -285,7 +285,7 @@ impl Dispatcher {
             return;
         };
         // 1. decode
-        match parts.decoder().decode(&delivery, envelope, caller) {
+        match parts.decoder().decode_in_turn(&delivery, envelope, caller, self.policy().turns()).await {
             Decoded::Call(request) => {
                 let call = Call::new(parts, request, span, &delivery);
                 // 3. replay
@@ -297,7 +297,7 @@ impl Dispatcher {
             }
             Decoded::Refused(request, failure) => {
                 let call = Call::new(parts, request, span, &delivery);
-                let _ = call.slot.replace(delivery.settle, false);
+                let _ = call.delivery.slot.replace(delivery.settle, false);
                 self.finish(call, Err(Abort::Failed(failure))).await;
             }
             Decoded::Ignored => {
@@ -307,7 +307,7 @@ impl Dispatcher {
             }
             Decoded::Dead(reason, detail) => {
                 let arrived = delivery.arrived;
-                self.bury(delivery, reason, &detail).await;
+                parts.replier.dead_letter_request(delivery, reason, &detail).await;
                 span.finished(&CallSummary::unanswered(self.clock().since(arrived)));
             }
         }
@@ -330,7 +330,7 @@ impl Dispatcher {
     /// As [`Self::run`]. A panic of our own must not leave the call hanging, either.
     async fn run_contained(&self, call: &mut Call) -> Result<ToolOutput, Abort> {
         let result = AssertUnwindSafe(self.run(call)).catch_unwind().await;
-        result.unwrap_or_else(|panic| Err(bulkhead::broken(&*panic).into()))
+        result.unwrap_or_else(|panic| Err(failure::panicked(&*panic).into()))
     }
 
     /// Steps 4 to 11: from a decoded request to a result, or to the first step that refuses.
@@ -340,8 +340,9 @@ impl Dispatcher {
         let redactor = &self.parts.settings.redactor;
         match &mut result {
             Ok(output) => {
-                beside(is_large(output), || output.redact(redactor));
-                self.split(call, output).await;
+                if let Err(failure) = self.shape(call, output).await {
+                    result = Err(failure.into());
+                }
             }
             Err(Abort::Failed(failure) | Abort::Ignored(failure)) => failure.redact(redactor),
             Err(Abort::Requeued | Abort::Known(_)) => {}
@@ -355,7 +356,7 @@ impl Dispatcher {
         let request = &call.request;
         let sent = request.envelope.timestamp;
         let entry = self.parts.running.enter(&request.caller.owner, &request.call_id, sent);
-        let cancel = call.cancelled.clone().unwrap_or_else(|| entry.token().clone());
+        let cancel = call.execution.cancelled.clone().unwrap_or_else(|| entry.token().clone());
         // 4. resolve
         let effective = self.enter(call, &cancel).await?;
         let allowed = gates.resolve(&effective, &call.request.caller, call.request.wanted());
@@ -363,7 +364,7 @@ impl Dispatcher {
         call.resolved(allowed.tool, self.parts.settings.budgets);
         // 5. arguments
         let (text, sharer) = (call.request.arguments.as_deref(), call.request.sharer());
-        let arguments = gates.arguments(&effective, allowed, text, sharer, call.deadline).await?;
+        let arguments = gates.arguments(&effective, allowed, text, sharer, call.timing.deadline).await?;
         let arguments = call.checked(arguments);
         // 6. recipients
         gates.recipients(&effective, allowed, &arguments)?;
@@ -375,9 +376,12 @@ impl Dispatcher {
         gates.still_on(&call.request.caller, allowed, call.request.wanted())?;
         let passage = gates.breakers().enter(&allowed.tool.descriptor)?;
         // 9. start
-        self.start(call, allowed.tool.descriptor.effect.is_repeatable()).await?;
+        self.parts.recorder.start(call, allowed.tool.descriptor.effect.is_repeatable()).await?;
         if cancel.is_cancelled() {
             return Err(cancelled_before_start().into());
+        }
+        if call.is_lost() {
+            return Err(Abort::Requeued);
         }
         // 10. execute
         let caller = effective.with_own_profile(&call.request.caller);
@@ -387,11 +391,10 @@ impl Dispatcher {
             call.note_length(output, &effective);
         }
         if let Ok(output) = &result
-            && is_large(output)
+            && output.is_large()
         {
-            call.permit = permit;
-            call.permit.iter_mut().for_each(Permit::release_tool);
-            call.turn = Arc::clone(&self.parts.large).acquire_owned().await.ok();
+            call.execution.permit = permit;
+            call.execution.permit.iter_mut().for_each(Permit::release_tool);
         }
         result
     }
@@ -406,7 +409,7 @@ impl Dispatcher {
         cancel: &CancellationToken,
     ) -> Result<Option<Permit>, Abort> {
         let now = self.clock().now();
-        if call.request.budget.is_spent() || call.deadline <= now {
+        if call.request.budget.is_spent() || call.timing.deadline <= now {
             return Err(deadline::passed().into());
         }
         if cancel.is_cancelled() {
@@ -415,16 +418,17 @@ impl Dispatcher {
         if tool.descriptor.delegates {
             return Ok(None);
         }
-        let latest = now + call.deadline.saturating_duration_since(now) / 2;
+        let latest = now + call.timing.deadline.saturating_duration_since(now) / 2;
         let caller = call.request.sharer();
         // Biased: the place that a stopped call gives up must not go to a call that is stopped as well.
         let permit = tokio::select! {
             biased;
             () = cancel.cancelled() => Err(cancelled_before_start().into()),
             () = self.parts.shutdown.cancelled() => Err(Abort::Requeued),
-            permit = self.parts.permits.acquire(Some(&tool.descriptor), agent, caller, call.body_size, latest) => permit.map(Some).map_err(Abort::from),
+            () = call.delivery.slot.lost() => Err(Abort::Requeued),
+            permit = self.parts.permits.acquire(Some(&tool.descriptor), agent, caller, call.delivery.body_size, latest) => permit.map(Some).map_err(Abort::from),
         };
-        call.waited = self.clock().since(now);
+        call.timing.waited = self.clock().since(now);
         permit
     }
 
@@ -441,13 +445,13 @@ impl Dispatcher {
         let idempotency_key = call.onward_key(descriptor.effect);
         let started = self.clock().now();
         let request = &call.request;
-        let trace = call.span.executing(descriptor, &request.call_id, request.caller.session.as_deref());
+        let trace = call.span.executing(descriptor, &request.call_id, &request.caller);
         let (sink, reporter) = match call.request.wants_progress {
             true => Some(ProgressReporter::begin(self, call)).unzip(),
-            false => (call.progress.clone(), None),
+            false => (call.execution.progress.clone(), None),
         };
-        let results = call.split_above.and(self.parts.settings.results.as_ref());
-        call.room = results.map(|results| results.budget.room());
+        let results = call.execution.split_above.and(self.parts.settings.results.as_ref());
+        call.execution.room = results.map(|results| results.budget.room());
         let sink = sink.map(|sink| sink.redacted_by(self.parts.settings.redactor.clone()));
         let request = &call.request;
         let tool_call = ToolCall {
@@ -455,22 +459,25 @@ impl Dispatcher {
             caller,
             call_id: Arc::clone(&request.call_id),
             arguments,
-            deadline: deadline::inner(call.deadline, started),
-            limit: call.deadline.saturating_duration_since(call.arrived),
+            deadline: deadline::inner(call.timing.deadline, started),
+            limit: call.timing.deadline.saturating_duration_since(call.timing.arrived),
             cancelled: cancel.child_token(),
             trace,
-            room: call.room.clone(),
+            room: call.execution.room.clone(),
+            turns: self.parts.gates.policy().turns().clone(),
             progress: sink,
             idempotency_key,
         };
-        let running = bulkhead::run(Arc::clone(&tool.executor), tool_call, call.deadline, &self.parts.shutdown);
-        let stopped = self.running(call.run.is_some(), running).await;
-        call.ran = Some(self.clock().since(started));
+        let running = bulkhead::run(Arc::clone(&tool.executor), tool_call, call.timing.deadline, &self.parts.shutdown);
+        let stopped = self.parts.recorder.running(call.identity.run.is_some(), running).await;
+        call.timing.ran =
+            (!matches!(stopped, Err(StopReason::ShuttingDownUnbegun))).then(|| self.clock().since(started));
         if let Some(reporter) = reporter {
             reporter.end().await;
         }
         match stopped {
             Ok(result) => result.map_err(Abort::from),
+            Err(StopReason::ShuttingDownUnbegun) => Err(Abort::Requeued),
             Err(StopReason::ShuttingDown) if descriptor.effect.is_repeatable() => Err(Abort::Requeued),
             Err(StopReason::ShuttingDown) => Err(cancelled("The daemon shut down while the tool ran.").into()),
             Err(StopReason::Cancelled) => Err(cancelled("The call was cancelled while the tool ran.").into()),
@@ -479,66 +486,91 @@ impl Dispatcher {
 
     /// Steps 12 and 13 for whatever became of a call.
     async fn finish(&self, mut call: Box<Call>, result: Result<ToolOutput, Abort>) {
-        let answer = match result {
-            Ok(output) => self.result(&mut call, output),
+        if call.is_lost() {
+            return self.requeue(call).await;
+        }
+        let reply = match result {
+            Ok(output) => self.result(&mut call, output).await,
             Err(Abort::Failed(failure)) => self.failure(&mut call, &failure),
-            Err(Abort::Ignored(failure)) if call.direct.is_some() => self.failure(&mut call, &failure),
+            Err(Abort::Ignored(failure)) if call.delivery.direct.is_some() => self.failure(&mut call, &failure),
             Err(Abort::Requeued) => return self.requeue(call).await,
             Err(Abort::Ignored(_)) => return self.ignore(call).await,
             // Resolved before, or the entry of a request without an identity, which there is not.
             Err(Abort::Known(_)) => return self.requeue(call).await,
         };
-        let answer = self.record(&mut call, Arc::new(answer)).await;
-        self.send(call, answer).await;
+        let reply = self.parts.recorder.record(&mut call, Arc::new(reply)).await;
+        self.send(call, reply).await;
     }
 
-    fn result(&self, call: &mut Call, output: ToolOutput) -> Reply {
-        let built = beside(is_large(&output), || self.recipient(call).result(output, call.run()));
-        call.turn = None;
+    async fn result(&self, call: &mut Call, output: ToolOutput) -> Reply {
+        let built = match output.is_large() {
+            false => self.reply_to(call).result(output, call.run()),
+            true => {
+                let (dispatcher, run) = (self.clone(), call.run());
+                let Request { envelope, caller, call_id, tool_name, dialect, .. } = &call.request;
+                let (envelope, tool_name, dialect) = (envelope.clone(), tool_name.clone(), *dialect);
+                let (caller, call_id) = (Arc::clone(caller), Arc::clone(call_id));
+                let encode = move || {
+                    let (source, clock) = (&dispatcher.parts.settings.name, dispatcher.clock());
+                    let reply_to = ReplyTo {
+                        source,
+                        clock,
+                        envelope: &envelope,
+                        caller: &caller,
+                        call_id: &call_id,
+                        tool_name: &tool_name,
+                        dialect,
+                    };
+                    reply_to.result(output, run)
+                };
+                self.finish_in_turn(call, encode).await.and_then(|built| built)
+            }
+        };
         match built {
-            Ok(mut answer) => {
-                call.executed(&answer.end);
-                call.trace(&mut answer);
-                answer
+            Ok(mut reply) => {
+                call.executed(&reply.end);
+                call.trace(&mut reply);
+                reply
             }
             Err(too_large) => self.failure(call, &too_large),
         }
     }
 
-    fn recipient<'a>(&'a self, call: &'a Call) -> Recipient<'a> {
+    /// Does heavy work for a call whose tool has ended. It has time beyond the deadline, because the tool may have acted.
+    async fn finish_in_turn<T: Send + 'static>(
+        &self,
+        call: &Call,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ToolFailure> {
+        let latest = call.timing.deadline.max(self.clock().now()) + REPLY_GRACE;
+        self.parts.gates.policy().turns().finish(call.request.sharer(), usize::MAX, latest, work).await
+    }
+
+    fn reply_to<'a>(&'a self, call: &'a Call) -> ReplyTo<'a> {
         let Request { envelope, caller, call_id, tool_name, dialect, .. } = &call.request;
         let source = &self.parts.settings.name;
-        Recipient { source, clock: self.clock(), envelope, caller, call_id, tool_name, dialect: *dialect }
+        ReplyTo { source, clock: self.clock(), envelope, caller, call_id, tool_name, dialect: *dialect }
     }
 
     fn failure(&self, call: &mut Call, failure: &ToolFailure) -> Reply {
-        let mut answer = self.refusal(call, failure, call.ran.is_some());
-        call.executed(&answer.end);
-        call.trace(&mut answer);
-        answer
+        let mut reply = self.refusal(call, failure, call.timing.ran.is_some());
+        call.executed(&reply.end);
+        call.trace(&mut reply);
+        reply
     }
 
-    /// Builds the answer of a call without a result, and writes its one line to the log.
+    /// Builds the reply of a call without a result, and writes its one line to the log.
     fn refusal(&self, call: &Call, failure: &ToolFailure, started: bool) -> Reply {
         let verdict = call.verdict(failure, started);
         self.log_failure(call, failure);
-        self.recipient(call).error(failure, verdict, call.run())
+        self.reply_to(call).error(failure, verdict, call.run())
     }
 
     fn log_failure(&self, call: &Call, failure: &ToolFailure) {
-        let subject = LoggedCall { tool: call.tool.as_deref(), request: &call.request, trace_id: call.span.trace_id() };
+        let subject =
+            LoggedCall { tool: call.execution.tool.as_deref(), request: &call.request, trace_id: call.span.trace_id() };
         self.parts.log.failure(&subject, failure, self.parts.shutdown.is_cancelled());
     }
-}
-
-fn is_large(output: &ToolOutput) -> bool {
-    output.size() > LARGE
-}
-
-/// Does work that takes long where the threads that everything else runs on do not wait for it, if there are several.
-fn beside<T>(takes_long: bool, work: impl FnOnce() -> T) -> T {
-    let has_others = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
-    if takes_long && has_others() { tokio::task::block_in_place(work) } else { work() }
 }
 
 fn cancelled_before_start() -> ToolFailure {
@@ -547,6 +579,14 @@ fn cancelled_before_start() -> ToolFailure {
 
 fn cancelled(text: &str) -> ToolFailure {
     ToolFailure::new(Cause::Cancelled, text)
+}
+
+/// The failure of a call that the shutdown ended and that no queue takes back.
+fn shut_down(has_begun: bool) -> ToolFailure {
+    match has_begun {
+        true => cancelled("The daemon shut down while the tool ran."),
+        false => ToolFailure::new(Cause::Overloaded, "The daemon is shutting down. Try again soon."),
+    }
 }
 
 /// The failure of a call that its client has given up while another one with its key was under way.

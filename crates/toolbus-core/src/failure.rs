@@ -1,5 +1,6 @@
 //! Why a call has no result, and what its reply, its metrics and its log say.
 
+use std::any::Any;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -292,6 +293,18 @@ pub const fn error_type(cause: Cause) -> &'static str {
         Cause::BreakerOpen => "breaker_open",
         Cause::Failed => "execution_failed",
     }
+}
+
+/// Failure of a call in which code of the daemon panicked, outside its tool.
+pub(crate) fn panicked(panic: &(dyn Any + Send)) -> ToolFailure {
+    ToolFailure::new(Cause::Panicked, "The call failed because of a mistake in the daemon's code. Report it.")
+        .with_detail(format_args!("panic outside the tool: {}", text_of_panic(panic)))
+}
+
+/// Message of a panic.
+pub(crate) fn text_of_panic(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("without a text")
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod compiled;
 mod explain;
 mod meter;
 mod pace;
+mod pattern_keyword;
 pub(crate) mod permit;
 pub mod rate;
 mod rate_limits;
@@ -20,7 +21,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value};
 
-use self::arguments::Arguments;
+use self::arguments::{Arguments, declared_beside};
 use self::breaker::Breakers;
 pub use self::explain::{ExplainedStep, StepName};
 use self::rate_limits::RateLimits;
@@ -29,7 +30,7 @@ pub(crate) use self::resolve::find;
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
-use crate::policy::{AllowedTool, EffectiveTools, PolicyHandle};
+use crate::policy::{AllowedTool, EffectiveTools, Forced, PolicyHandle};
 use crate::request::ToolRef;
 
 /// The gates that a call passes before it may run.
@@ -52,7 +53,7 @@ impl Gates {
     /// As [`Self::new`], by another clock.
     #[must_use]
     pub fn with_clock(policy: PolicyHandle, clock: Clock) -> Self {
-        let (arguments, rates) = (Arguments::new(clock), RateLimits::new(clock.now()));
+        let (arguments, rates) = (Arguments::new(clock, policy.turns().clone()), RateLimits::new(clock.now()));
         Self { policy, arguments, rates, breakers: Breakers::new(clock), resolver: Resolver::new(clock), clock }
     }
 
@@ -124,7 +125,9 @@ impl Gates {
         sharer: Arc<str>,
         deadline: Instant,
     ) -> Result<Map<String, Value>, ToolFailure> {
-        self.arguments.check_in_turn(allowed.tool, text, effective.forced(allowed), sharer, deadline).await
+        let forced = effective.forced(allowed);
+        let arguments = self.arguments.check_in_turn(allowed.tool, text, forced.clone(), sharer, deadline).await?;
+        beside_forced(effective, allowed, forced.as_deref(), arguments)
     }
 
     /// Step 6. Whether the caller may address all recipients in the arguments.
@@ -171,4 +174,18 @@ impl Gates {
         let (cell, key) = effective.topic_rate_key(topic);
         self.rates.take(cell, key, rule.rate(), now).map_err(|wait| rate::exceeded_on(topic, wait))
     }
+}
+
+/// Returns the arguments, unless they have some that nothing declares while others are set for the caller.
+fn beside_forced(
+    effective: &EffectiveTools,
+    allowed: AllowedTool<'_>,
+    forced: Option<&Forced>,
+    arguments: Map<String, Value>,
+) -> Result<Map<String, Value>, ToolFailure> {
+    if let Some(forced) = forced {
+        let is_recipient = |name: &str| effective.recipients(allowed).any(|(outbound, _)| outbound.reads(name));
+        declared_beside(forced, allowed.tool, is_recipient, &arguments)?;
+    }
+    Ok(arguments)
 }

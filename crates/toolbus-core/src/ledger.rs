@@ -75,7 +75,7 @@ pub trait Ledger: fmt::Debug + Send + Sync + 'static {
     /// How much is kept, as far as this process knows. Does not wait.
     fn usage(&self) -> LedgerUsage;
 
-    /// Whether entries can be written, where the ledger can tell.
+    /// Whether the place of the entries is there and answers, where the ledger can tell. Nothing is written.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 //! The path of one call is [`Dispatcher::handle`]: read that first. The traits that the edges implement are
 //! [`bus::Bus`], [`tool::Executor`] and [`telemetry::Telemetry`].
 
-mod answer;
+mod argument_names;
 pub mod audit;
 mod bulkhead;
 pub mod bus;
@@ -12,12 +12,14 @@ mod clock;
 mod control;
 mod deadline;
 mod dispatcher;
+mod ecma_pattern;
 pub mod events;
 pub mod failure;
 mod gates;
 pub mod ledger;
 pub mod lifecycle;
 pub mod listing;
+mod load;
 mod notify;
 mod parameters;
 pub mod pattern;
@@ -37,14 +39,13 @@ mod running;
 pub mod secret;
 mod service;
 pub mod store;
-mod stored_answer;
 pub mod suggest;
 pub mod telemetry;
 pub mod text;
 pub mod throttle;
 pub mod tool;
 pub mod toolsets;
-mod turns;
+pub mod turns;
 pub mod working_memory;
 
 pub use clock::{Clock, milliseconds};

@@ -1,6 +1,9 @@
 //! Tools as they are listed for callers that may use them.
 
+mod converted;
+mod draft;
 mod inlined;
+mod renamed;
 mod render;
 mod schema;
 mod without;
@@ -16,6 +19,7 @@ use toolbus_protocol::llm_name;
 
 use crate::tool::{Effect, ModelHints, ToolDescriptor};
 
+pub use converted::converted;
 pub(crate) use render::cut_description;
 pub use render::render;
 pub use without::without;

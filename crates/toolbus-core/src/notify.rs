@@ -9,6 +9,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::{BoxFuture, FutureExt as _, ready};
 use futures_util::stream::{self, StreamExt};
 use lru::LruCache;
 use tokio::sync::{mpsc, oneshot};
@@ -50,7 +51,18 @@ pub trait NotificationSource: Send + Sync + 'static {
 
     /// The bodies of the messages for an agent that had `before` and has `now`: none when nothing has changed. Without
     /// `before` the agent knows nothing, or has asked for everything.
-    fn messages(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>>;
+    fn messages(&self, agent: &AgentName, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>>;
+
+    /// Reads what agents with these rules were sent by an earlier process. Awaited before [`Self::messages`] without
+    /// `before`.
+    fn recall<'a>(&'a self, _agent: &'a AgentName, _now: &'a EffectiveTools) -> BoxFuture<'a, ()> {
+        ready(()).boxed()
+    }
+
+    /// Keeps what an agent has been sent, for a later process.
+    fn keep<'a>(&'a self, _agent: &'a AgentName, _now: &'a EffectiveTools) -> BoxFuture<'a, ()> {
+        ready(()).boxed()
+    }
 }
 
 /// Notifies agents of changes.
@@ -213,7 +225,7 @@ impl<N: NotificationSource> ChangeNotifier<N> {
         }
         if let Some((agent, reason)) = last {
             let kind = self.source.message_type();
-            tracing::warn!(untold, agent, %reason, kind, "agents were not told of a change");
+            tracing::warn!(untold, agent, %reason, kind, "agents were not notified of a change");
         }
         retry
     }
@@ -226,7 +238,11 @@ impl<N: NotificationSource> ChangeNotifier<N> {
         if let Some(topic) = self.source.topic(&agent) {
             // Thousands of definitions are compared and hashed, beside the threads that calls run on.
             let (source, earlier, later) = (Arc::clone(&self.source), before.clone(), now.clone());
-            let bodies = spawn_blocking(move || source.messages(earlier.as_ref(), &later)).await;
+            let of = agent.clone();
+            if before.is_none() {
+                self.source.recall(&agent, &now).await;
+            }
+            let bodies = spawn_blocking(move || source.messages(&of, earlier.as_ref(), &later)).await;
             for body in bodies.unwrap_or_default() {
                 let message = self.message(&agent, &topic, body);
                 let published = tokio::time::timeout(PUBLISH_TIMEOUT, self.bus.publish(&message)).await;
@@ -235,6 +251,9 @@ impl<N: NotificationSource> ChangeNotifier<N> {
                     failure = Some(error);
                     break;
                 }
+            }
+            if failure.is_none() {
+                self.source.keep(&agent, &now).await;
             }
         }
         Sent { agent, before, now, failure }
@@ -278,7 +297,7 @@ impl NotificationSource for ToolNames {
         false
     }
 
-    fn messages(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
+    fn messages(&self, _: &AgentName, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
         let changed = before.filter(|before| !before.lists_like(now));
         changed.map(|before| serde_json::to_vec(&difference(before, now)).unwrap_or_default()).into_iter().collect()
     }

@@ -1,8 +1,9 @@
 //! Keeps the daemon's own secrets out of everything that leaves it.
 //!
 //! A [`Redactor`] knows the secrets and the forms in which they are met (`forms`), finds all of them in one pass
-//! (`matcher`), also in what a text was before it was percent-encoded, escaped for HTML or broken into lines (`views`), and puts [`REDACTED`] where they stood. A text without any is not copied. Whole secrets alone are
-//! removed: a part of one that changed an answer could be guessed, character by character.
+//! (`matcher`), also in what a text was before it was percent-encoded, escaped for JSON or HTML or broken into lines
+//! (`views`), and puts [`REDACTED`] where they stood. Whole secrets alone are removed: a part of one that changed an answer
+//! could be guessed, character by character.
 
 mod candidates;
 mod forms;

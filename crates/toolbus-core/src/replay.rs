@@ -1,39 +1,41 @@
-//! Requests under way and answers that were given, as far as this process knows.
+//! Requests under way and replies that were given, as far as this process knows.
 //!
-//! A broker redelivers whatever was not acknowledged when a connection broke, also when its answer had already left; and
-//! a publisher that lost its confirm publishes again. Either attaches to the run that is under way. Answers are given
+//! A broker redelivers whatever was not acknowledged when a connection broke, also when its reply had already left; and
+//! a publisher that lost its confirm publishes again. Either attaches to the run that is under way. Replies are given
 //! again to redelivered requests only: the ledger knows of calls that must not run twice. Where an acknowledgement cannot
 //! be lost, answers are not kept.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::future::pending;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Weak};
 
 use lru::LruCache;
+use tokio_util::sync::CancellationToken;
 
-use crate::answer::Reply;
 use crate::bus::Settle;
 use crate::ledger::Fingerprint;
+use crate::reply::Reply;
 use crate::request_key::{IdentityKind, LocalIdentity, LocalKey};
 
-/// The calls under way, and the last answers, which are bounded in number and in bytes. `A` is what attaches to a call.
+/// The calls under way, and the last replies, which are bounded in number and in bytes. `A` is what attaches to a call.
 pub(crate) struct Replay<A> {
     entries: Mutex<Entries<A>>,
     max_bytes: usize,
 }
 
 struct Entries<A> {
-    /// The calls under way. Apart from the answers, so that no number of answers makes a running call unknown. A call that
+    /// The calls under way. Apart from the replies, so that no number of replies makes a running call unknown. A call that
     /// was dropped leaves a slot that is gone.
     running: HashMap<LocalKey, Run<A>>,
-    /// The calls that were answered; without the answer when it was too much to keep.
-    answers: LruCache<AnswerKey, Option<Arc<Reply>>>,
+    /// The calls that were answered; without the reply when it was too much to keep.
+    replies: LruCache<ReplyKey, Option<Arc<Reply>>>,
     bytes: usize,
 }
 
-/// A key stands for one thing that is asked for; who asks for another with it is refused, and that is an answer, too.
-type AnswerKey = (LocalKey, Fingerprint);
+/// A key stands for one thing that is asked for; who asks for another with it is refused, and that is a reply, too.
+type ReplyKey = (LocalKey, Fingerprint);
 
 struct Run<A> {
     slot: Weak<Slot<A>>,
@@ -42,13 +44,13 @@ struct Run<A> {
 
 /// Holds what a running call settles and answers in the end: its delivery, and the duplicates that have attached.
 pub(crate) struct Slot<A> {
-    /// Digest of where the answer goes and how it is addressed.
-    recipient: u64,
+    /// Digest of where the reply goes and how it is addressed.
+    reply_to: u64,
     held: Mutex<Held<A>>,
 }
 
 struct Held<A> {
-    /// One delivery is enough for all that want the same answer at the same place: the latest, because the broker takes a
+    /// One delivery is enough for all that want the same reply at the same place: the latest, because the broker takes a
     /// message back before it delivers it again.
     settle: Option<Box<dyn Settle>>,
     /// Whether a later delivery that was put in is a redelivery.
@@ -65,9 +67,9 @@ impl<A> Default for Slot<A> {
 }
 
 impl<A> Slot<A> {
-    pub(crate) fn new(settle: Option<Box<dyn Settle>>, recipient: u64) -> Self {
+    pub(crate) fn new(settle: Option<Box<dyn Settle>>, reply_to: u64) -> Self {
         let held = Held { settle, has_come_again: false, attached: Vec::new(), is_closed: false };
-        Self { recipient, held: Mutex::new(held) }
+        Self { reply_to, held: Mutex::new(held) }
     }
 
     /// Takes the delivery out, to settle it.
@@ -80,9 +82,26 @@ impl<A> Slot<A> {
         self.held.lock().settle.as_ref().is_some_and(|settle| settle.is_sure())
     }
 
-    /// Whether another delivery wants the same answer at the same place.
-    pub(crate) fn is_same_recipient(&self, other: &Self) -> bool {
-        self.recipient == other.recipient
+    /// Whether the delivery is no longer this daemon's: its connection or channel has ended.
+    pub(crate) fn is_lost(&self) -> bool {
+        let held = self.held.lock();
+        held.settle.as_ref().and_then(|settle| settle.lost()).is_some_and(CancellationToken::is_cancelled)
+    }
+
+    /// Waits until that is so. A later delivery that was put in counts instead of the earlier one.
+    pub(crate) async fn lost(&self) {
+        while !self.is_lost() {
+            let lost = self.held.lock().settle.as_ref().and_then(|settle| settle.lost().cloned());
+            match lost {
+                Some(lost) => lost.cancelled().await,
+                None => pending().await,
+            }
+        }
+    }
+
+    /// Whether another delivery wants the same reply at the same place.
+    pub(crate) fn has_same_reply_to(&self, other: &Self) -> bool {
+        self.reply_to == other.reply_to
     }
 
     /// Puts a later delivery in and returns the earlier one; the later one itself if the call has ended.
@@ -135,16 +154,16 @@ pub(crate) enum Seen<A> {
     Running(Arc<Slot<A>>),
     /// Its key is that of a running request which asks for something else.
     Conflict,
-    /// It was answered like this. It is under way from now on, so that one delivery at a time repeats the answer.
+    /// It was answered like this. It is under way from now on, so that one delivery at a time repeats the reply.
     Answered(Arc<Reply>),
-    /// It was answered, and the answer is no longer kept. It is under way from now on.
+    /// It was answered, and the reply is no longer kept. It is under way from now on.
     Forgotten,
 }
 
 impl<A> Replay<A> {
     /// Keeps at most `max_entries` answers, of `max_bytes` together.
     pub(crate) fn new(max_entries: NonZeroUsize, max_bytes: usize) -> Self {
-        let entries = Entries { running: HashMap::new(), answers: LruCache::new(max_entries), bytes: 0 };
+        let entries = Entries { running: HashMap::new(), replies: LruCache::new(max_entries), bytes: 0 };
         Self { entries: Mutex::new(entries), max_bytes }
     }
 
@@ -155,25 +174,25 @@ impl<A> Replay<A> {
         // Requests that merely look alike are two.
         let may_be_another = kind == IdentityKind::Content && !is_redelivered;
         if may_be_another {
-            entries.remove_answer((key, fingerprint));
+            entries.remove_reply((key, fingerprint));
         } else if let Some(run) = entries.running.get(&key)
             && let Some(running) = run.slot.upgrade()
         {
             return if run.fingerprint == fingerprint { Seen::Running(running) } else { Seen::Conflict };
         }
         entries.note_running(key, fingerprint, slot);
-        match entries.answers.get(&(key, fingerprint)).filter(|_| is_redelivered) {
+        match entries.replies.get(&(key, fingerprint)).filter(|_| is_redelivered) {
             None => Seen::Never,
-            Some(Some(answer)) => Seen::Answered(Arc::clone(answer)),
+            Some(Some(reply)) => Seen::Answered(Arc::clone(reply)),
             Some(None) => Seen::Forgotten,
         }
     }
 
     /// Notes how a call was answered. It is no longer under way.
-    pub(crate) fn answered(&self, identity: LocalIdentity, slot: &Arc<Slot<A>>, answer: Arc<Reply>) {
+    pub(crate) fn answered(&self, identity: LocalIdentity, slot: &Arc<Slot<A>>, reply: Arc<Reply>) {
         let mut entries = self.lock();
         entries.end(identity.key, slot);
-        entries.put_answer((identity.key, identity.fingerprint), answer, self.max_bytes);
+        entries.put_reply((identity.key, identity.fingerprint), reply, self.max_bytes);
     }
 
     /// Notes that a call is no longer under way.
@@ -188,7 +207,7 @@ impl<A> Replay<A> {
 
 impl<A> Entries<A> {
     fn note_running(&mut self, key: LocalKey, fingerprint: Fingerprint, slot: &Arc<Slot<A>>) {
-        if self.running.len() >= self.answers.cap().get() {
+        if self.running.len() >= self.replies.cap().get() {
             self.running.retain(|_, run| run.slot.strong_count() > 0);
         }
         self.running.insert(key, Run { slot: Arc::downgrade(slot), fingerprint });
@@ -201,9 +220,9 @@ impl<A> Entries<A> {
         }
     }
 
-    fn put_answer(&mut self, key: AnswerKey, answer: Arc<Reply>, max_bytes: usize) {
-        self.bytes += answer.size();
-        if let Some((_, replaced)) = self.answers.push(key, Some(answer)) {
+    fn put_reply(&mut self, key: ReplyKey, reply: Arc<Reply>, max_bytes: usize) {
+        self.bytes += reply.size();
+        if let Some((_, replaced)) = self.replies.push(key, Some(reply)) {
             self.bytes -= size(replaced.as_ref());
         }
         if self.bytes > max_bytes {
@@ -211,26 +230,26 @@ impl<A> Entries<A> {
         }
     }
 
-    fn remove_answer(&mut self, key: AnswerKey) {
-        if let Some(answer) = self.answers.pop(&key) {
-            self.bytes -= size(answer.as_ref());
+    fn remove_reply(&mut self, key: ReplyKey) {
+        if let Some(reply) = self.replies.pop(&key) {
+            self.bytes -= size(reply.as_ref());
         }
     }
 
-    /// Gives up the oldest answers, keeping the knowledge that there was one.
+    /// Gives up the oldest replies, keeping the knowledge that there was one.
     fn shed(&mut self, max_bytes: usize) {
-        for (_, answer) in self.answers.iter_mut().rev() {
+        for (_, reply) in self.replies.iter_mut().rev() {
             if self.bytes <= max_bytes {
                 break;
             }
-            self.bytes -= size(answer.take().as_ref());
+            self.bytes -= size(reply.take().as_ref());
         }
     }
 }
 
-/// Memory of what is kept of an answer, in bytes.
-fn size(answer: Option<&Arc<Reply>>) -> usize {
-    answer.map_or(0, |answer| answer.size())
+/// Memory of what is kept of a reply, in bytes.
+fn size(reply: Option<&Arc<Reply>>) -> usize {
+    reply.map_or(0, |reply| reply.size())
 }
 
 #[cfg(test)]
@@ -256,7 +275,7 @@ mod tests {
         Replay::new(NonZeroUsize::new(max_entries).unwrap(), max_bytes)
     }
 
-    fn answer(bytes: usize) -> Arc<Reply> {
+    fn reply(bytes: usize) -> Arc<Reply> {
         Arc::new(Reply::for_test(bytes))
     }
 
@@ -286,7 +305,7 @@ mod tests {
     #[test]
     fn an_answer_is_given_again_to_a_redelivered_request_alone() {
         let replay = replay(4, 10_000);
-        let given = answer(10);
+        let given = reply(10);
         replay.answered(identity(1, IdentityKind::MessageId), &slot(), Arc::clone(&given));
         let Seen::Answered(again) = replay.message(1, &slot(), true) else { panic!("not kept") };
         assert!(Arc::ptr_eq(&given, &again));
@@ -315,7 +334,7 @@ mod tests {
         for is_redelivered in [true, false] {
             let Seen::Running(running) = replay.message(1, &self::slot(), is_redelivered) else { panic!("not known") };
             assert_eq!(running.attach("duplicate"), Ok(()));
-            assert!(running.is_same_recipient(&self::slot()) && !running.is_same_recipient(&Slot::default()));
+            assert!(running.has_same_reply_to(&self::slot()) && !running.has_same_reply_to(&Slot::default()));
             assert!(
                 matches!(running.replace(Box::new(Ignores), false), Ok(Some(_))),
                 "the earlier delivery comes back"
@@ -340,14 +359,14 @@ mod tests {
         let replay = replay(4, 10_000);
         let paid = identity(1, IdentityKind::Given);
         let refused = LocalIdentity { fingerprint: Fingerprint([9; 32]), ..paid };
-        let given = [paid, refused].map(|identity| (identity, answer(10)));
-        for (identity, answer) in &given {
-            replay.answered(*identity, &slot(), Arc::clone(answer));
+        let given = [paid, refused].map(|identity| (identity, reply(10)));
+        for (identity, reply) in &given {
+            replay.answered(*identity, &slot(), Arc::clone(reply));
         }
-        for (identity, answer) in given {
+        for (identity, reply) in given {
             let slot = slot();
             let Seen::Answered(again) = replay.enter(&identity, &slot, true) else { panic!("not kept") };
-            assert!(Arc::ptr_eq(&answer, &again));
+            assert!(Arc::ptr_eq(&reply, &again));
             replay.forget(identity.key, &slot);
         }
     }
@@ -365,21 +384,21 @@ mod tests {
     fn the_oldest_answers_go_first_and_are_known_to_have_been_given() {
         let replay = replay(4, 10_000);
         for number in 0..3 {
-            replay.answered(identity(number, IdentityKind::MessageId), &slot(), answer(4_000));
+            replay.answered(identity(number, IdentityKind::MessageId), &slot(), reply(4_000));
         }
         assert!(matches!(replay.message(0, &slot(), true), Seen::Forgotten));
         assert!(matches!(replay.message(2, &slot(), true), Seen::Answered(..)));
-        assert_eq!(replay.lock().bytes, 2 * answer(4_000).size());
+        assert_eq!(replay.lock().bytes, 2 * reply(4_000).size());
     }
 
     #[test]
     fn the_number_of_entries_is_bounded() {
         let replay = replay(2, 1_000_000);
         for number in 0..100 {
-            replay.answered(identity(number, IdentityKind::MessageId), &slot(), answer(10));
+            replay.answered(identity(number, IdentityKind::MessageId), &slot(), reply(10));
         }
-        assert_eq!(replay.lock().answers.len(), 2);
-        assert_eq!(replay.lock().bytes, 2 * answer(10).size());
+        assert_eq!(replay.lock().replies.len(), 2);
+        assert_eq!(replay.lock().bytes, 2 * reply(10).size());
     }
 
     #[test]
@@ -388,7 +407,7 @@ mod tests {
         let running = slot();
         replay.message(200, &running, false);
         for number in 0..100 {
-            replay.answered(identity(number, IdentityKind::MessageId), &slot(), answer(10));
+            replay.answered(identity(number, IdentityKind::MessageId), &slot(), reply(10));
         }
         assert!(matches!(replay.message(200, &slot(), true), Seen::Running(_)));
     }
@@ -424,14 +443,14 @@ mod tests {
         for slot in [&first, &second] {
             replay.enter(&identity(1, IdentityKind::Content), slot, false);
         }
-        replay.answered(identity(1, IdentityKind::MessageId), &first, answer(10));
+        replay.answered(identity(1, IdentityKind::MessageId), &first, reply(10));
         assert!(matches!(replay.message(1, &slot(), true), Seen::Running(_)));
     }
 
     #[test]
     fn a_new_call_like_an_answered_one_is_not_taken_for_it() {
         let (replay, slot) = (replay(2, 1_000_000), slot());
-        replay.answered(identity(1, IdentityKind::MessageId), &slot, answer(10));
+        replay.answered(identity(1, IdentityKind::MessageId), &slot, reply(10));
         replay.enter(&identity(1, IdentityKind::Content), &slot, false);
         replay.forget(key(1), &slot);
         assert!(matches!(replay.message(1, &self::slot(), true), Seen::Never));

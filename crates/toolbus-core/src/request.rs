@@ -3,6 +3,7 @@
 //! A reply is a message with the daemon's authority, so its address is checked before the tool runs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toolbus_protocol::message_type::{self, Kind};
@@ -17,9 +18,12 @@ use crate::clock::Clock;
 use crate::deadline::TimeBudget;
 use crate::failure::{Cause, ToolFailure};
 use crate::telemetry::DeadReason;
+use crate::turns::{SMALL, Turns};
 
 /// Longest tool name, call id or session id, in bytes: answers repeat the first two, and are small when they are errors.
 const MAX_ECHOED: usize = 1024;
+/// Longest wait of a large body for a turn to be read.
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Where a tool is looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,6 +182,13 @@ struct RequestBody {
     missing: Option<&'static str>,
 }
 
+/// Why a body is not known.
+enum Unread {
+    Unusable(ParseError),
+    /// No turn came.
+    Late(ToolFailure),
+}
+
 /// What a delivery on a topic for requests is.
 pub(crate) enum Decoded {
     /// A request that can be run.
@@ -201,8 +212,40 @@ pub(crate) struct Decoder<'a> {
 }
 
 impl Decoder<'_> {
-    /// Reads a delivery. The size is checked before anything is parsed.
+    /// Reads a delivery: a large body in a turn among those of its caller and others. The size is checked before anything is
+    /// parsed.
+    pub(crate) async fn decode_in_turn(
+        &self,
+        delivery: &Delivery,
+        envelope: Envelope,
+        caller: Caller,
+        turns: &Turns,
+    ) -> Decoded {
+        let (dialect, body) = (Dialect::of(&delivery.routing_key), delivery.body.clone());
+        if body.len() <= SMALL || delivery.size > self.max_body {
+            return self.decode(delivery, envelope, caller);
+        }
+        let (owner, latest) = (caller.sharer(&envelope.reply_to), self.clock.now() + 2 * MAX_WAIT);
+        let body = match turns.run(owner, body.len(), latest, move || read(dialect, &body)).await {
+            Ok((body, _)) => body.map_err(Unread::Unusable),
+            Err(late) => Err(Unread::Late(late)),
+        };
+        self.decode_with(delivery, envelope, caller, || body)
+    }
+
+    /// Reads a delivery.
     pub(crate) fn decode(&self, delivery: &Delivery, envelope: Envelope, caller: Caller) -> Decoded {
+        let body = || read(Dialect::of(&delivery.routing_key), &delivery.body).map_err(Unread::Unusable);
+        self.decode_with(delivery, envelope, caller, body)
+    }
+
+    fn decode_with(
+        &self,
+        delivery: &Delivery,
+        envelope: Envelope,
+        caller: Caller,
+        body: impl FnOnce() -> Result<RequestBody, Unread>,
+    ) -> Decoded {
         let dialect = Dialect::of(&delivery.routing_key);
         match message_type::kind(&envelope.message_type, dialect.request_type()) {
             Kind::Request | Kind::Plain => {}
@@ -221,17 +264,21 @@ impl Decoder<'_> {
             let text = format!("The request has {size} bytes; at most {} are taken. Send less.", self.max_body);
             return self.refused(delivery, envelope, address, caller, unread(dialect), text);
         }
-        match read(dialect, &delivery.body) {
+        match body() {
             Ok(mut body) => match unusable(&mut body) {
                 None => identified(self.request(delivery, envelope, address, caller, body.request)),
                 Some(text) => self.refused(delivery, envelope, address, caller, body.request, text),
             },
-            Err(error @ (ParseError::NotUtf8 { .. } | ParseError::NotJson(_) | ParseError::NotAnObject(_)))
-                if envelope.reply_to.is_empty() =>
-            {
-                Decoded::Dead(DeadReason::Malformed, error.to_string())
+            Err(Unread::Late(failure)) => {
+                Decoded::Refused(self.request(delivery, envelope, address, caller, unread(dialect)), failure)
             }
-            Err(error) => {
+            Err(Unread::Unusable(
+                error @ (ParseError::NotUtf8 { .. }
+                | ParseError::Compressed
+                | ParseError::NotJson(_)
+                | ParseError::NotAnObject(_)),
+            )) if envelope.reply_to.is_empty() => Decoded::Dead(DeadReason::Malformed, error.to_string()),
+            Err(Unread::Unusable(error)) => {
                 let text = format!("The request is not usable: {error}.");
                 self.refused(delivery, envelope, address, caller, unread(dialect), text)
             }

@@ -156,14 +156,14 @@ fn units(bytes: usize) -> u32 {
 
 /// Splits results, and keeps the parts where their caller can read them.
 pub trait ResultSplitter: fmt::Debug + Send + Sync + 'static {
-    /// Splits a result. The parts are there once this has returned: all of them or, after an error, none.
+    /// Splits a result. The parts are there once the future has ended: all of them or, after an error, none.
     ///
-    /// What takes long is done before the future is polled.
+    /// What takes long is done before the future is polled, in a [turn](crate::turns).
     ///
     /// # Errors
     ///
     /// If the parts cannot be kept, with the reason for the log.
-    fn split(&self, result: LongResult) -> BoxFuture<'_, Result<SplitResult, String>>;
+    fn split(&self, result: LongResult) -> BoxFuture<'static, Result<SplitResult, String>>;
 }
 
 /// How a tool wants its result split, in the place of what the configuration says of results.
@@ -237,7 +237,7 @@ mod tests {
     struct Unused;
 
     impl ResultSplitter for Unused {
-        fn split(&self, _: LongResult) -> BoxFuture<'_, Result<SplitResult, String>> {
+        fn split(&self, _: LongResult) -> BoxFuture<'static, Result<SplitResult, String>> {
             unreachable!("no result is split in this test")
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::bus::Delivery;
@@ -25,7 +26,7 @@ pub enum Drained {
     Cut(usize),
 }
 
-/// Time for answers and settlements of calls that were ended by us.
+/// Time for replies and settlements of calls that were ended by us.
 const CLOSING_TIME: Duration = Duration::from_secs(15);
 
 impl Service {
@@ -58,9 +59,29 @@ impl Service {
         }
     }
 
-    /// Waits for the calls under way, at most `patience`; then ends them and waits for their answers.
+    /// Takes in what running calls wait for, each in a task of its own, until the channel closes or `ended` is cancelled;
+    /// then waits for these tasks. [`Self::drain`] does not wait for them.
+    pub async fn serve_inbox(
+        &self,
+        control: &ControlService,
+        mut deliveries: mpsc::Receiver<Delivery>,
+        ended: &CancellationToken,
+    ) {
+        let tasks = TaskTracker::new();
+        while let Some(Some(delivery)) = ended.run_until_cancelled(deliveries.recv()).await {
+            tasks.spawn(control.clone().handle(delivery));
+        }
+        deliveries.close();
+        while let Some(delivery) = deliveries.recv().await {
+            tasks.spawn(control.clone().handle(delivery));
+        }
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    /// Waits for the calls under way, at most `patience`; then ends them and waits for their replies.
     ///
-    /// To be called when no further delivery can arrive.
+    /// To be called when no further request can arrive. Inboxes go on.
     pub async fn drain(&self, patience: Duration) -> Drained {
         let direct = self.dispatcher.direct();
         self.tasks.close();

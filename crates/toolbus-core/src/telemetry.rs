@@ -1,15 +1,15 @@
 //! Events of a call, as the dispatcher reports them. Names are fixed in `docs/telemetry.md`; `toolbus-telemetry`
 //! implements the trait.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use toolbus_protocol::TraceContext;
 
 use crate::bus::Delivery;
+use crate::caller::Caller;
 use crate::events::Discard;
 use crate::failure::{Cause, Status};
+pub use crate::load::{BusyTool, Load};
 use crate::tool::ToolDescriptor;
 
 /// Receives what happens. Implementations neither block nor fail.
@@ -37,7 +37,7 @@ pub trait CallSpan: Send + Sync {
     fn trace_id(&self) -> Option<&str>;
 
     /// The tool is about to run. Returns the context that its own requests carry onwards.
-    fn executing(&mut self, tool: &ToolDescriptor, call_id: &str, session_id: Option<&str>) -> Option<TraceContext>;
+    fn executing(&mut self, tool: &ToolDescriptor, call_id: &str, caller: &Caller) -> Option<TraceContext>;
 
     /// The tool has run, or was stopped.
     fn executed(&mut self, end: &CallEnd, duration: Duration);
@@ -64,6 +64,8 @@ pub struct CallEnd {
 /// What a call was.
 #[derive(Debug, Clone, Copy)]
 pub struct CallSummary<'a> {
+    /// The caller; absent when it is not known.
+    pub caller: Option<&'a Caller>,
     /// The tool; absent when the name was not resolved.
     pub tool: Option<&'a ToolDescriptor>,
     /// How it ended; absent when it was not answered (dead-lettered, requeued, or not a request at all).
@@ -83,7 +85,7 @@ impl CallSummary<'_> {
     /// A message that was settled without an answer.
     #[must_use]
     pub fn unanswered(total: Duration) -> Self {
-        Self { tool: None, end: None, replayed: false, invoke: total, total, overhead: total }
+        Self { caller: None, tool: None, end: None, replayed: false, invoke: total, total, overhead: total }
     }
 }
 
@@ -152,54 +154,6 @@ impl LedgerEvent {
     }
 }
 
-/// How much is going on, for gauges and for `/status`.
-#[derive(Debug, Default)]
-pub struct Load {
-    in_flight: AtomicUsize,
-    waiting: AtomicUsize,
-}
-
-impl Load {
-    /// Tools running now.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// Calls waiting for a permit now.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn enter_running(self: &Arc<Self>) -> LoadGuard {
-        LoadGuard::new(self, |load| &load.in_flight)
-    }
-
-    pub(crate) fn enter_waiting(self: &Arc<Self>) -> LoadGuard {
-        LoadGuard::new(self, |load| &load.waiting)
-    }
-}
-
-/// Counts one call until it is dropped.
-pub(crate) struct LoadGuard {
-    load: Arc<Load>,
-    gauge: fn(&Load) -> &AtomicUsize,
-}
-
-impl LoadGuard {
-    fn new(load: &Arc<Load>, gauge: fn(&Load) -> &AtomicUsize) -> Self {
-        gauge(load).fetch_add(1, Ordering::Relaxed);
-        Self { load: Arc::clone(load), gauge }
-    }
-}
-
-impl Drop for LoadGuard {
-    fn drop(&mut self) {
-        (self.gauge)(&self.load).fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Telemetry for Discard {
     fn arrived(&self, _: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
         Box::new(Passing::new(parent))
@@ -235,7 +189,7 @@ impl CallSpan for Passing {
         self.sender.as_ref().map(TraceContext::trace_id)
     }
 
-    fn executing(&mut self, _: &ToolDescriptor, _: &str, _: Option<&str>) -> Option<TraceContext> {
+    fn executing(&mut self, _: &ToolDescriptor, _: &str, _: &Caller) -> Option<TraceContext> {
         self.sender.clone()
     }
 

@@ -22,6 +22,7 @@ use crate::failure::{Cause, ToolFailure};
 use crate::progress::ProgressSink;
 use crate::redact::{REDACTED, Redactor};
 use crate::results::{ResultRoom, SplitRule};
+use crate::turns::{SMALL, Turns, is_small};
 
 /// What is known of a tool.
 #[derive(Debug, Clone)]
@@ -171,6 +172,8 @@ pub struct ToolCall {
     pub trace: Option<TraceContext>,
     /// Room for a result above the executor's own limit; absent where such a result would not be split.
     pub room: Option<ResultRoom>,
+    /// Gives turns for heavy work.
+    pub turns: Turns,
     /// Where to report progress; absent when the caller does not want to know.
     pub progress: Option<ProgressSink>,
     /// What a backend may recognise a repetition by: the same whenever this request is run again, and no other request's.
@@ -183,6 +186,20 @@ impl ToolCall {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Clock::SYSTEM.now())
+    }
+
+    /// Does heavy work for this call, whose tool has begun: in a turn on a thread of its own, or at once if it is on at most
+    /// [`SMALL`] bytes of data that came from outside.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unavailable`] if it is not done before the call's deadline.
+    pub async fn in_turn<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ToolFailure> {
+        self.turns.finish(self.caller.sharer(""), bytes, self.deadline, work).await
     }
 
     /// The arguments, as the type that the tool's schema describes.
@@ -204,13 +221,28 @@ impl ToolCall {
     }
 }
 
-/// A limit of time as messages for callers have it: `5 s`, or `1500 ms`.
+/// A time as texts for callers and models have it: `1500 ms`, `5 s`, `20 minutes` or `24 hours`.
 #[must_use]
 pub fn time_text(time: Duration) -> String {
+    let seconds = time.as_secs();
     match time.as_millis() {
-        whole if whole % 1000 == 0 => format!("{} s", whole / 1000),
-        milliseconds => format!("{milliseconds} ms"),
+        milliseconds if milliseconds % 1000 != 0 => format!("{milliseconds} ms"),
+        _ if seconds >= 7200 && seconds.is_multiple_of(3600) => format!("{} hours", seconds / 3600),
+        _ if seconds >= 120 && seconds.is_multiple_of(60) => format!("{} minutes", seconds / 60),
+        _ => format!("{seconds} s"),
     }
+}
+
+/// A time that need not be exact, rounded up to what [`time_text`] says shortly.
+#[must_use]
+pub fn rounded_text(time: Duration) -> String {
+    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    let unit = match seconds {
+        0..120 => 1,
+        120..7200 => 60,
+        _ => 3600,
+    };
+    time_text(Duration::from_secs(seconds.div_ceil(unit) * unit))
 }
 
 /// What a tool gave back.
@@ -272,6 +304,15 @@ impl ToolOutput {
     #[must_use]
     pub fn error(content: impl Into<String>) -> Self {
         Self { is_error: true, ..Self::text(content) }
+    }
+
+    /// Whether the output is [heavy](crate::turns) to work on.
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        let program = self.program.as_ref().map_or(0, |program| {
+            [&program.stdout, &program.stderr].into_iter().flatten().map(String::len).sum::<usize>()
+        });
+        self.size() + program > SMALL || self.structured.as_ref().is_some_and(|value| !is_small(value))
     }
 
     /// Bytes of text and data in the result, without what a program wrote.
@@ -480,6 +521,16 @@ impl fmt::Display for Suspicion {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn times_are_said_in_the_largest_unit_that_is_exact() {
+        let said = [1, 1500, 5_000, 90_000, 120_000, 1_200_000, 1_201_000, 3_600_000, 7_200_000, 86_400_000]
+            .map(|milliseconds| super::time_text(std::time::Duration::from_millis(milliseconds)));
+        insta::assert_snapshot!(said.join(", "), @"1 ms, 1500 ms, 5 s, 90 s, 2 minutes, 20 minutes, 1201 s, 60 minutes, 2 hours, 24 hours");
+        let rounded =
+            [1, 61_000, 130_000, 7_201_000].map(|time| super::rounded_text(std::time::Duration::from_millis(time)));
+        insta::assert_snapshot!(rounded.join(", "), @"1 s, 61 s, 3 minutes, 3 hours");
+    }
+
     use super::*;
 
     fn naming(set: Option<&str>, prefix: Option<&str>) -> Naming {

@@ -34,12 +34,12 @@ pub(crate) struct WarmPool {
     pub(crate) sandboxes: Objects<DynamicObject>,
 }
 
-/// How far a claim has come. The texts are for an operator.
+/// Progress of a claim. The texts are for an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ClaimState {
-    /// It has no sandbox that is ready, for this reason.
+    /// Claim that has no sandbox that is ready, for this reason.
     Waiting(String),
-    /// It will have none until an operator has changed something.
+    /// Claim that will have no sandbox that is ready until an operator has changed something.
     Hopeless(String),
     /// The sandbox of this name is its own, and ready.
     Bound(String),
@@ -49,7 +49,7 @@ pub(crate) enum ClaimState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClaimedPod {
     pub(crate) name: String,
-    /// Whether it was waiting in the pool.
+    /// Whether the pod was waiting in the pool.
     pub(crate) start: StartKind,
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct ObjectCleaner {
 pub(crate) struct ObjectGuard {
     cleaner: ObjectCleaner,
     name: String,
-    /// Whether it is known to exist.
+    /// Whether the object is known to exist.
     pub(crate) is_created: bool,
 }
 
@@ -62,7 +62,7 @@ impl ObjectCleaner {
             loop {
                 sleep(SWEEP_PERIOD).await;
                 if let Err(failure) = cleaner.sweep().await {
-                    tracing::warn!(error = %failure, "what scripts have left cannot be swept");
+                    tracing::warn!(error = %failure, "leftovers of scripts cannot be deleted");
                 }
             }
         };

@@ -27,7 +27,7 @@ const LOADER: &str =
 const PART: usize = 16 * 1024;
 /// Time in which the end of a program is known after the end of its output.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// What a container runtime says of a program that is not there.
+/// Words of a container runtime about a program that is not there.
 const NO_PROGRAM: [&str; 2] = ["executable file not found", "no such file or directory"];
 
 /// A supervisor that waits for its job, or runs it.
@@ -114,7 +114,7 @@ impl ScriptExec {
         }
     }
 
-    /// How the supervisor ended without a result; `None`: the connection was lost.
+    /// Returns how the supervisor ended without a result; `None`: the connection was lost.
     pub(crate) async fn end(&mut self) -> Option<PodEnd> {
         if !self.status.is_terminated() {
             self.ended = timeout(LAST_WORDS, &mut self.status).await.ok().flatten();

@@ -19,9 +19,9 @@ pub enum ApiFailure {
     /// The same request may succeed later.
     #[error("{message}")]
     Retryable {
-        /// What happened.
+        /// Text on what happened.
         message: String,
-        /// How long the API server asks to wait.
+        /// Time that the API server asks to wait.
         wait: Option<Duration>,
     },
     /// There is an object of that name already.
@@ -30,7 +30,7 @@ pub enum ApiFailure {
     /// There is no such object, or it does not exist any more.
     #[error("it does not exist any more")]
     Missing,
-    /// What was watched from is too old.
+    /// Version that was watched from and is too old.
     #[error("the API server does not keep the version that was watched from")]
     Expired,
 }

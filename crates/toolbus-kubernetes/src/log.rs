@@ -51,7 +51,7 @@ struct StreamRead {
     is_cut: bool,
 }
 
-/// How the supervisor says that the script ended.
+/// End of the script, as the supervisor tells it.
 #[derive(Debug, Clone, Deserialize)]
 struct ScriptEnd {
     stop: Option<Stop>,
@@ -227,7 +227,7 @@ impl StreamRead {
     }
 }
 
-/// Whether it is the name of a file: one part of a path.
+/// Checks whether the text is the name of a file: one part of a path.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(['/', '\0']) && name != "." && name != ".."
 }

@@ -47,12 +47,12 @@ const GRACE: Duration = Duration::from_secs(5);
 /// a user.
 const FIRST_USER: i64 = 100_000;
 const USERS: u32 = 1 << 30;
-/// What the supervisor writes to the log beside files, in bytes.
+/// Size of what the supervisor writes to the log beside files, in bytes.
 const LOG_ROOM: u64 = 1 << 20;
 /// Bytes of log for reports of progress: the supervisor sends no more.
 const REPORT_ROOM: u64 = 4 << 20;
 
-/// What every pod of a runner is made of.
+/// Parts of which every pod of a runner is made.
 #[derive(Debug, Clone)]
 pub struct PodTemplate {
     /// The image, in which Python and all packages are.
@@ -149,7 +149,7 @@ impl PodTemplate {
         })
     }
 
-    /// What the supervisor has to do, as JSON; with at most so many processes, where its user has no others.
+    /// Returns what the supervisor has to do, as JSON; with at most so many processes, where its user has no others.
     pub(crate) fn job(&self, script: &Script, processes: Option<u64>) -> String {
         let Limits { output, artifacts, open_files, file_size, .. } = self.limits;
         let files: BTreeMap<&str, String> =
@@ -182,7 +182,7 @@ impl PodTemplate {
     }
 }
 
-/// What the container runs.
+/// Program that the container runs.
 pub(crate) const SUPERVISOR: &str = include_str!("supervisor.py");
 
 /// The job in parts that fit into variables.

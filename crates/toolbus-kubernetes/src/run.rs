@@ -47,7 +47,7 @@ pub(crate) struct PodRuns {
     pub(crate) cleaner: ObjectCleaner,
 }
 
-/// What is known of a run at any moment, so that its deadline finds it.
+/// Knowledge of a run at any moment, so that its deadline finds it.
 struct PodRun<'a> {
     runs: &'a PodRuns,
     script: &'a Script,
@@ -56,7 +56,7 @@ struct PodRun<'a> {
     /// Whether the log was read to its end. Only then a log without the mark of the beginning means that the script did
     /// not begin.
     is_log_whole: bool,
-    /// What the pod waits for, for an operator.
+    /// Text on what the pod waits for, for an operator.
     waits_for: String,
     /// Whether the pod was waiting in a pool.
     start: StartKind,
@@ -64,13 +64,13 @@ struct PodRun<'a> {
     started: Option<Instant>,
 }
 
-/// What ends the reading of a log, or of an output, first.
+/// First cause that ends the reading of a log, or of an output.
 enum Ended<T> {
     /// The log.
     Log(T),
     /// The container; `None`: the pod is gone.
     Pod(Result<Option<PodEnd>, ApiFailure>),
-    /// Its time.
+    /// Time of the reading.
     Late,
 }
 

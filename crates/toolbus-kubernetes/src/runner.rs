@@ -76,7 +76,7 @@ impl KubernetesRunner {
         match cleaner.sweep().await {
             Ok(()) => {}
             Err(failure @ ApiFailure::Refused(_)) => return Err(ClusterError::Refused(failure)),
-            Err(failure) => tracing::warn!(error = %failure, "what scripts have left cannot be swept"),
+            Err(failure) => tracing::warn!(error = %failure, "leftovers of scripts cannot be deleted"),
         }
         cleaner.start();
         match &warm_pool {

@@ -1,4 +1,4 @@
-//! What the status of a pod means for its script.
+//! Meaning of the status of a pod for its script.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodStatus};
 use toolbus_sandbox::{Ending, Stop};
@@ -25,25 +25,25 @@ const NOT_BEGUN: [&str; 2] = ["ContainerCannotRun", "StartError"];
 const NOT_ADMITTED: [&str; 4] = ["NodeAffinity", "OutOf", "TopologyAffinityError", "UnexpectedAdmissionError"];
 const REJECTED: &str = "Pod was rejected";
 
-/// How far a pod has come. The texts are for an operator.
+/// Progress of a pod. The texts are for an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PodState {
-    /// Its container has not begun, for this reason.
+    /// Pod whose container has not begun, for this reason.
     Waiting(String),
-    /// Its container will not begin until an operator has changed something.
+    /// Pod whose container will not begin until an operator has changed something.
     Hopeless(String),
-    /// Its container runs.
+    /// Pod whose container runs.
     Running,
-    /// Its container has ended.
+    /// Pod whose container has ended.
     Ended(PodEnd),
 }
 
-/// How a container ended.
+/// End of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodEnd {
-    /// How the script ended with it, as far as this says how.
+    /// End of the script with the container, as far as the end of the container tells it.
     pub(crate) ending: Option<Ending>,
-    /// What the cluster says.
+    /// Reason that the cluster gives.
     pub(crate) reason: String,
     /// Whether the node or the cluster has ended it, and not its own program.
     pub(crate) is_of_node: bool,

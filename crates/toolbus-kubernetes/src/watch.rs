@@ -34,7 +34,7 @@ pub(crate) struct Objects<K> {
 pub(crate) struct ObjectWatch<'a, K> {
     objects: &'a Objects<K>,
     name: &'a str,
-    /// What has been seen last; empty: nothing that the API server still knows.
+    /// Version that has been seen last; empty: nothing that the API server still knows.
     version: String,
     events: Option<BoxStream<'static, Result<WatchEvent<K>, Error>>>,
     waits: ExponentialBackoff,

@@ -21,14 +21,15 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
 use toolbus_core::results::ResultBudget;
+use toolbus_core::{Clock, Turns};
 
 use self::guard::GUARD;
 use self::start::StartLimit;
 use self::stderr::Tail;
 use crate::spec::StdioSpec;
+use crate::transport::LargeMessages;
 use crate::transport::stdio::StdioTransport;
 
 pub(crate) use self::exit::{Exit, Exited};
@@ -49,7 +50,7 @@ pub struct Launcher {
     grace: Duration,
     turns: StartLimit,
     redactor: Redactor,
-    results: Option<ResultBudget>,
+    large: LargeMessages,
     clock: Clock,
 }
 
@@ -59,6 +60,9 @@ pub(crate) enum SpawnError {
     /// There is no such program.
     #[error("program '{0}' was not found; give its full path, or check PATH")]
     NotFound(String),
+    /// There is no such program, but what it is called looks like one with arguments.
+    #[error("program '{0}' was not found; `command` is the program alone, and its arguments belong into `args`")]
+    HasArguments(String),
     /// It may not be executed.
     #[error("program '{0}' cannot be executed; check its permissions")]
     NotExecutable(String),
@@ -91,7 +95,7 @@ impl Launcher {
             grace: GRACE,
             turns: StartLimit::new(),
             redactor: Redactor::default(),
-            results: None,
+            large: LargeMessages::default(),
             clock: Clock::SYSTEM,
         }
     }
@@ -116,12 +120,18 @@ impl Launcher {
     /// Has servers that are started, or connected to, with this answer as much at once as results may have.
     #[must_use]
     pub fn with_results(self, results: Option<ResultBudget>) -> Self {
-        Self { results, ..self }
+        Self { large: LargeMessages { results, ..self.large }, ..self }
     }
 
-    /// Room for messages of servers that are larger than others.
-    pub(crate) const fn results(&self) -> Option<&ResultBudget> {
-        self.results.as_ref()
+    /// Has large messages of servers that are started, or connected to, with this read in these turns.
+    #[must_use]
+    pub fn with_turns(self, turns: Turns) -> Self {
+        Self { large: LargeMessages { turns, ..self.large }, ..self }
+    }
+
+    /// What large messages of the server of this name have.
+    pub(crate) fn large(&self, server: &str) -> LargeMessages {
+        LargeMessages { server: server.into(), ..self.large.clone() }
     }
 
     /// What removes secrets from what servers say, and learns of those that are fetched for them.
@@ -170,15 +180,8 @@ impl Launcher {
             tokio::spawn(listening);
             tokio::spawn(wait(child, pid, force.clone(), ended));
         }
-        let transport = StdioTransport::new(
-            stdout,
-            stdin,
-            server,
-            closing.clone(),
-            exited.clone(),
-            self.results.clone(),
-            self.clock,
-        );
+        let transport =
+            StdioTransport::new(stdout, stdin, closing.clone(), exited.clone(), self.large(name), self.clock);
         Ok((Process { guard: pid, tail, exited, closing, force }, transport))
     }
 }

@@ -30,7 +30,7 @@ use crate::spec::{ServerName, ServerOrigin, ServerSpec};
 use crate::status::ServerStatus;
 use crate::supervise::Timeouts;
 
-pub use self::control::ServerControl;
+pub use self::control::{NoServers, ServerControl};
 pub use self::definition::{Definitions, ToolSource, ToolsetPlace, definitions_elsewhere};
 pub use crate::status::{MAX_SUMMARY, ServerDescription};
 

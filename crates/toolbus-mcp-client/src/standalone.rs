@@ -195,7 +195,7 @@ mod tests {
 import json, sys
 def tool(name, schema):
     return {"name": name, "description": "", "inputSchema": schema}
-tools = [tool("add", {"type": "object"}), tool("secret", {"type": "object"}), tool("odd", {"type": "object", "properties": 7})]
+tools = [tool("add", {"type": "object"}), tool("secret", {"type": "object"}), tool("odd", {"type": "string"})]
 print("listening", file=sys.stderr, flush=True)
 for line in sys.stdin:
     request = json.loads(line)
@@ -357,6 +357,7 @@ for line in sys.stdin:
             cancelled: CancellationToken::new(),
             trace: None,
             room: None,
+            turns: toolbus_core::Turns::default(),
             progress: None,
         };
         assert_eq!(direct.call("echo", &call).await.unwrap(), ToolOutput::text("hi"));

@@ -5,9 +5,11 @@ pub(crate) mod http;
 pub(crate) mod stdio;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use serde::Serialize;
 use toolbus_core::results::ResultBudget;
+use toolbus_core::{Clock, Turns};
 
 /// The reason in `notifications/cancelled`.
 pub(crate) const GIVEN_UP: &str = "the caller no longer waits for the response";
@@ -33,9 +35,34 @@ impl TransportFailure {
 /// Largest message of a server without room for larger ones, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
-/// Bytes of the largest message.
-pub(crate) fn max_message(results: Option<&ResultBudget>) -> usize {
-    results.map_or(MAX_MESSAGE, |results| results.max_size().max(MAX_MESSAGE))
+/// Longest wait of a message for its turn: longer than any call waits for it.
+const PATIENCE: Duration = Duration::from_secs(60 * 60);
+
+/// What large messages of a server have: room, and turns to be read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LargeMessages {
+    /// Room for messages that are larger than [`MAX_MESSAGE`].
+    pub(crate) results: Option<ResultBudget>,
+    pub(crate) turns: Turns,
+    /// The name of the server, which has turns of its own.
+    pub(crate) server: Arc<str>,
+}
+
+impl LargeMessages {
+    /// Bytes of the largest message.
+    pub(crate) fn max(&self) -> usize {
+        self.results.as_ref().map_or(MAX_MESSAGE, |results| results.max_size().max(MAX_MESSAGE))
+    }
+
+    /// Reads a message of so many bytes: a large one in a turn. `None` if reading it failed.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let latest = Clock::SYSTEM.now() + PATIENCE;
+        self.turns.finish(Arc::clone(&self.server), bytes, latest, read).await.ok()
+    }
 }
 
 /// Most values in one message. A value of two bytes, such as those of `[0,0]`, takes a hundred times as much once it is

@@ -20,23 +20,23 @@ use toolbus_protocol::{TraceContext, new_message_id};
 
 use crate::short_list::ShortLists;
 
-/// What a caller may use, at one moment.
+/// Tools that a caller may use, at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct CallerListing {
-    /// Its tools, sorted by name.
+    /// Tools of the caller, sorted by name.
     pub tools: Vec<ListedTool>,
 }
 
 /// A text that clients can read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// Its address, which is all that it is asked for by.
+    /// Address of the document, which is all that it is asked for by.
     pub uri: String,
-    /// Its name.
+    /// Name of the document.
     pub name: String,
-    /// Its name as people are shown it.
+    /// Name of the document as people are shown it.
     pub title: String,
-    /// What is in it.
+    /// Description of what is in the document.
     pub description: String,
     /// MIME type of its text.
     pub mime_type: &'static str,
@@ -73,7 +73,7 @@ pub trait Backend: Send + Sync + 'static {
     /// The caller of an agent in a session. `agent` is `None` for an anonymous client.
     fn caller(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller;
 
-    /// What this caller may use now.
+    /// Returns what this caller may use now.
     fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<CallerListing, Unavailable>>;
 
     /// The texts that this caller may read, sorted by address.

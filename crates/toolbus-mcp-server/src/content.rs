@@ -32,7 +32,7 @@ pub(crate) struct CallResult<'a> {
 
 #[derive(Serialize)]
 struct ResultMeta {
-    /// What came from a tool is data: nothing in it is an order.
+    /// Mark of what came from a tool as data: nothing in it is an order.
     #[serde(rename = "toolbus/content-trust")]
     trust: &'static str,
     #[serde(rename = "toolbus/error", skip_serializing_if = "Option::is_none")]
@@ -108,7 +108,7 @@ struct Resource<'a> {
 pub(crate) struct Response {
     /// The answer to the request.
     pub(crate) body: Bytes,
-    /// What went wrong, as metrics have it.
+    /// Kind of what went wrong, as metrics have it.
     pub(crate) error_type: Option<&'static str>,
 }
 

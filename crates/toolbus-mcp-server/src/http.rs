@@ -25,7 +25,7 @@ use crate::rpc::{RpcError, notification};
 use crate::server::McpServer;
 use crate::session::McpSession;
 
-/// How requests come, as telemetry names it.
+/// Way in which requests come, as telemetry names it.
 const TRANSPORT: &str = "tcp";
 
 /// The routes of the server, relative to its path. Each request must have a [`Principal`] as an extension, and its

@@ -43,7 +43,7 @@ impl<'a> Meta<'a> {
         meta.and_then(|meta| serde_json::from_str(meta.get()).ok()).unwrap_or_default()
     }
 
-    /// What reports of progress are to carry: a string or a whole number, as JSON.
+    /// Returns what reports of progress are to carry: a string or a whole number, as JSON.
     pub(crate) fn progress_token(&self) -> Option<&'a RawValue> {
         let is_token = |token: &&RawValue| {
             let text = token.get();

@@ -26,15 +26,15 @@ use crate::session::{InFlightRequest, Peer, Sessions};
 pub(crate) use self::call::CallFlow;
 pub(crate) use self::listen::ListenFlow;
 
-/// How long a client may cache a list, in milliseconds. A client that listens is notified of changes.
+/// Time for which a client may cache a list, in milliseconds. A client that listens is notified of changes.
 const FRESH_MS: u64 = 5_000;
 
-/// How the server presents itself, and what it takes.
+/// Settings for how the server presents itself, and what it takes.
 #[derive(Debug, Clone)]
 pub struct McpServerSettings {
     /// The daemon's name in `serverInfo`.
     pub name: String,
-    /// Its version.
+    /// Version of the daemon.
     pub version: String,
     /// Largest message, in bytes.
     pub max_body: usize,
@@ -172,7 +172,7 @@ pub(crate) enum Flow {
     Listen(ListenFlow),
 }
 
-/// What comes next.
+/// Next step of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FlowStep {
     /// A message before the answer.
@@ -184,7 +184,7 @@ pub(crate) enum FlowStep {
 }
 
 impl Flow {
-    /// What comes next. Nothing comes after [`FlowStep::Last`] and [`FlowStep::Nothing`].
+    /// Returns what comes next. Nothing comes after [`FlowStep::Last`] and [`FlowStep::Nothing`].
     pub(crate) async fn next(&mut self) -> FlowStep {
         match self {
             Self::Call(call) => call.next().await,
@@ -214,8 +214,8 @@ const MAX_ENTRIES: usize = 200;
 /// Size from which a page is full, in bytes.
 const MAX_BYTES: usize = 512 * 1024;
 
-/// What comes after the last page that a client has: everything after this key. Entries that come or go meanwhile make
-/// no other one appear twice or not at all.
+/// Rest after the last page that a client has: everything after this key. Entries that come or go meanwhile make no
+/// other one appear twice or not at all.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor(Option<String>);
 

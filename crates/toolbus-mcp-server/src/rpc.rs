@@ -19,9 +19,9 @@ const MAX_SHOWN: usize = 200;
 /// Codes: JSON-RPC 2.0 §5.1, and MCP 2026-07-28 for those from -32020 on.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RpcError {
-    /// What kind of error.
+    /// Kind of error.
     pub(crate) code: i32,
-    /// What is wrong, and what to do next.
+    /// Text on what is wrong, and what to do next.
     pub(crate) message: String,
     /// More of it, for programs.
     pub(crate) data: Option<Value>,
@@ -89,15 +89,15 @@ pub(crate) struct Id(Box<str>);
 /// A request: something that is answered.
 #[derive(Debug)]
 pub(crate) struct RpcRequest<'a> {
-    /// Its id.
+    /// Id of the request.
     pub(crate) id: Id,
-    /// What is asked for.
+    /// Method that is asked for.
     pub(crate) method: Cow<'a, str>,
     /// With which parameters.
     pub(crate) params: Option<&'a RawValue>,
 }
 
-/// What a client sent.
+/// Message that a client sent.
 #[derive(Debug)]
 pub(crate) enum Message<'a> {
     Request(RpcRequest<'a>),

@@ -39,7 +39,7 @@ pub(crate) enum Handled {
     Now(Bytes),
     /// An error, ready to be sent.
     Refused(RpcError, Bytes),
-    /// It comes later, perhaps after other messages.
+    /// Answer that comes later, perhaps after other messages.
     Later(Flow),
 }
 

@@ -14,7 +14,7 @@ use crate::auth::TokenId;
 use crate::rpc::{Id, RpcError};
 use crate::version::Version;
 
-/// How many sessions there are, and for how long.
+/// Limits on the number of sessions, and on their time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct McpSessionLimits {
     /// Sessions of all clients together.
@@ -98,7 +98,7 @@ impl Sessions {
         self.lock().drain().map(|(_, session)| session).collect()
     }
 
-    /// How many there are.
+    /// Returns the number of sessions.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
@@ -223,7 +223,7 @@ impl McpSession {
         SessionStream { session: Arc::clone(self), over }
     }
 
-    /// What the client listed last. What it never listed is as it was when it began to listen, which is `now`.
+    /// Returns what the client listed last. What it never listed is as it was when it began to listen, which is `now`.
     pub(crate) fn listed(&self, (tools, texts): (u64, u64)) -> (u64, u64) {
         let listed = &mut self.lock().listed;
         (*listed.tools.get_or_insert(tools), *listed.texts.get_or_insert(texts))
@@ -236,7 +236,7 @@ impl McpSession {
         listed.texts = now.texts.or(listed.texts);
     }
 
-    /// Whether it is one of this token.
+    /// Checks whether the session is one of this token.
     fn is_of(&self, token: Option<TokenId>) -> bool {
         self.owner.token == token
     }

@@ -17,7 +17,7 @@ use toolbus_core::tool::ToolDescriptor;
 
 /// Tools of a short list that are there because they were used.
 const MAX_USED: usize = 20;
-/// How long the same tools are chosen: models read a prompt again from the first difference on.
+/// Time for which the same tools are chosen: models read a prompt again from the first difference on.
 const CHOICE_TIME: Duration = Duration::from_secs(60 * 60);
 /// Agents whose calls are counted.
 const MAX_AGENTS: usize = 1024;
@@ -83,7 +83,7 @@ impl ShortLists {
         }
     }
 
-    /// What a client is listed, sorted by name.
+    /// Returns what a client is listed, sorted by name.
     pub(crate) fn listed<'a>(&self, caller: &Caller, effective: &'a EffectiveTools) -> Vec<AllowedTool<'a>> {
         let mut tools = effective.tools();
         let has_finder = || tools.iter().any(|allowed| (self.rules.is_finder)(&allowed.tool.descriptor));

@@ -18,7 +18,7 @@ use toolbus_core::caller::AgentName;
 use self::connection::StdioConnection;
 use crate::server::McpServer;
 
-/// How requests come, as telemetry names it.
+/// Way in which requests come, as telemetry names it.
 const TRANSPORT: &str = "pipe";
 /// Messages that wait to be read by the client; while there are more, those who have more to say wait.
 const MAX_OUTGOING: usize = 16;
@@ -115,7 +115,7 @@ struct BoundedLines<R> {
     limit: usize,
 }
 
-/// What came until the end of a line.
+/// Input until the end of a line.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
     /// The line, without its end.

@@ -33,13 +33,13 @@ impl Version {
         Self::parse(asked).filter(|version| version.has_sessions()).unwrap_or(Self::V20251125)
     }
 
-    /// Whether it begins with a handshake.
+    /// Checks whether the version begins with a handshake.
     #[must_use]
     pub const fn has_sessions(self) -> bool {
         !matches!(self, Self::V20260728)
     }
 
-    /// Its date, which is its name.
+    /// Returns the date of the version, which is its name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

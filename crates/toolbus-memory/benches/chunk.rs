@@ -1,5 +1,5 @@
-//! What cutting long results costs, in CPU time, so that a machine with other work gives the same figures:
-//! `cargo bench -p toolbus-memory --bench chunk`.
+//! Cost of cutting long results, in CPU time, so that a machine with other work gives the same figures: `cargo bench -p
+//! toolbus-memory --bench chunk`.
 
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot be made should fail")]
 

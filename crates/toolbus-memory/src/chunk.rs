@@ -24,7 +24,7 @@ pub struct ChunkedText {
     /// The chunks, in order.
     pub chunks: Vec<Chunk>,
     pub(crate) headings: Vec<SectionHeading>,
-    /// How many headings there are besides.
+    /// Number of headings besides.
     pub(crate) more: usize,
 }
 
@@ -33,7 +33,7 @@ pub struct ChunkedText {
 pub struct Chunk {
     /// Where it is, in bytes.
     pub range: Range<usize>,
-    /// What it is about: its headings, or the paths of its elements. Empty if the text says nothing.
+    /// Subject of the chunk: its headings, or the paths of its elements. Empty if the text says nothing.
     pub heading: String,
 }
 
@@ -82,7 +82,7 @@ struct ChunkNames<'a> {
     headings: &'a [SectionHeading],
     /// Whether there are no others, further on.
     are_all: bool,
-    /// How many chunks went on with the section that the last one ended in.
+    /// Number of chunks that went on with the section that the last one ended in.
     continued: usize,
 }
 

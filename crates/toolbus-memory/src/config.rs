@@ -14,7 +14,7 @@ use crate::tools::MemoryTools;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryConfig {
-    /// How long an entry is kept for which the agent says nothing else; at most 24 h.
+    /// Time for which an entry is kept for which the agent says nothing else; at most 24 h.
     pub default_ttl: HumanDuration,
     /// Longest text of an entry.
     pub max_value: ByteSize,
@@ -44,13 +44,14 @@ impl Default for MemoryConfig {
 }
 
 impl MemoryConfig {
-    /// What the tools have in common, with what keeps the entries; `is_volatile` says that they are lost with the process.
+    /// Builds what the tools have in common, with what keeps the entries; `is_volatile` says that they are lost with
+    /// the process.
     #[must_use]
     pub fn tools(&self, memory: Arc<dyn WorkingMemory>, is_volatile: bool, clock: Clock) -> MemoryTools {
         MemoryTools { memory, default_ttl: self.default_ttl.get(), is_volatile, clock }
     }
 
-    /// How much is kept.
+    /// Returns the limits on how much is kept.
     #[must_use]
     pub fn limits(&self) -> MemoryLimits {
         MemoryLimits {

@@ -1,4 +1,4 @@
-//! What a model is shown of a text in chunks, in the place of the text.
+//! Outline of a text in chunks, which a model is shown in the place of the text.
 
 use std::fmt::Write as _;
 
@@ -6,6 +6,8 @@ use crate::chunk::ChunkedText;
 
 /// Rows of a table, each a chunk. The outline names all of them.
 pub(crate) const MAX_ROWS: usize = 200;
+/// Room for the line after a table that counts the chunks that it leaves out, in characters.
+const LEFT_OUT: usize = 60;
 
 impl ChunkedText {
     /// The nested headings of the text, each with the key of its chunk. Every chunk is named.
@@ -32,15 +34,20 @@ impl ChunkedText {
         outline
     }
 
-    /// The table of the chunks: number, heading and key of each.
+    /// The table of the chunks: number, heading and key of each, as far as `room` characters have room for.
     #[must_use]
-    pub fn table(&self, key: impl Fn(usize) -> String) -> String {
+    pub fn table(&self, key: impl Fn(usize) -> String, room: usize) -> String {
         let mut table = "| # | Heading | Key |\n|---|---------|-----|\n".to_owned();
+        let mut left = room.saturating_sub(table.len() + LEFT_OUT);
+        let mut rows = 0;
         for (index, chunk) in self.chunks.iter().enumerate().take(MAX_ROWS) {
             let heading = if chunk.heading.is_empty() { format!("Part {index}") } else { cell(&chunk.heading) };
-            let _ = writeln!(table, "| {index} | {heading} | `{}` |", cell(&key(index)));
+            let row = format!("| {index} | {heading} | `{}` |\n", cell(&key(index)));
+            let Some(rest) = left.checked_sub(row.chars().count()) else { break };
+            (left, rows) = (rest, index + 1);
+            table += &row;
         }
-        if let Some(others) = self.chunks.len().checked_sub(MAX_ROWS).filter(|others| *others > 0) {
+        if let Some(others) = self.chunks.len().checked_sub(rows).filter(|others| *others > 0) {
             let _ = writeln!(table, "\n{others} more chunks are in the outline.");
         }
         table

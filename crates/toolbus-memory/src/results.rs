@@ -32,7 +32,7 @@ pub struct ResultsConfig {
     /// Length above which a result is split, and of the longest part, in characters; 0: no result is split.
     #[schemars(range(max = 1_000_000))]
     pub threshold: usize,
-    /// How long parts are kept; at most 24 h.
+    /// Time for which parts are kept; at most 24 h.
     pub ttl: HumanDuration,
     /// Largest result that is read of a REST endpoint or an MCP server where it can be kept in parts; at most 512 MiB.
     pub max_size: ByteSize,
@@ -90,19 +90,20 @@ impl ResultsConfig {
 pub struct MemorySplitter {
     /// Keeps the entries.
     pub memory: Arc<dyn WorkingMemory>,
-    /// How long.
+    /// Time for which the entries are kept.
     pub ttl: Duration,
 }
 
 impl ResultSplitter for MemorySplitter {
-    fn split(&self, result: LongResult) -> BoxFuture<'_, Result<SplitResult, String>> {
+    fn split(&self, result: LongResult) -> BoxFuture<'static, Result<SplitResult, String>> {
         let Some(owner) = MemoryOwner::of(&result.caller) else {
             return ready(Err("its caller cannot be told from others".to_owned())).boxed();
         };
         match self.prepare(&result) {
             Ok((split, entries)) => {
-                let saving = self.memory.save(owner, entries);
-                async move { saving.await.map(|()| split).map_err(|error| error.to_string()) }.boxed()
+                let memory = Arc::clone(&self.memory);
+                async move { memory.save(owner, entries).await.map(|()| split).map_err(|error| error.to_string()) }
+                    .boxed()
             }
             Err(error) => ready(Err(format!("the session is no namespace: {error}"))).boxed(),
         }
@@ -135,12 +136,14 @@ impl MemorySplitter {
             parts.push(ResultPart { key: key.as_str().into(), heading: chunk.heading.clone() });
         }
         entries.push(entry(index.clone(), &chunked.outline(key_of)));
-        let text = introduction(&subject, text.chars().count(), &chunked, index.as_str()) + &chunked.table(key_of);
-        Ok((SplitResult { text, parts }, entries))
+        let mut table = introduction(&subject, text.chars().count(), &chunked, index.as_str());
+        let room = rule.as_ref().map_or(*max, |rule| rule.threshold).saturating_sub(table.chars().count());
+        table += &chunked.table(key_of, room);
+        Ok((SplitResult { text: table, parts }, entries))
     }
 }
 
-/// What a model is told before the table, as RockBot's agents are.
+/// Returns the text that a model is told before the table, as RockBot's agents are.
 fn introduction(subject: &str, characters: usize, chunked: &ChunkedText, index: &str) -> String {
     let (characters, count) = (grouped(characters), chunked.chunks.len());
     format!(
@@ -266,6 +269,19 @@ mod tests {
             whole.push_str(&value(&splitter, &caller, &part.key).await.unwrap());
         }
         assert_eq!(whole, text);
+    }
+
+    #[tokio::test]
+    async fn a_table_is_not_longer_than_the_result_that_would_have_been_answered_as_it_is() {
+        let (splitter, caller) = (splitter(&MemoryConfig::default()), caller(Some("abc")));
+        let text: String = (0..150).map(|n| format!("# {n} {}\n\n{}\n\n", "a".repeat(200), "b ".repeat(700))).collect();
+        for max in [1500, 2000, 8000] {
+            let split = splitter.split(LongResult { max, ..result(caller.clone(), &text) }).await.unwrap();
+            assert!(split.text.chars().count() <= max, "{max}: {}", split.text);
+            let rows = split.text.matches("| `session/").count();
+            let left_out = format!("\n\n{} more chunks are in the outline.\n", split.parts.len() - rows);
+            assert!(rows > 0 && split.text.ends_with(&left_out), "{}", split.text);
+        }
     }
 
     #[tokio::test]

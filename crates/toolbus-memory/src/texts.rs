@@ -1,8 +1,9 @@
-//! What the tools write: lists of entries, and parts of a text.
+//! Texts that the tools write: lists of entries, and parts of a text.
 
 use std::time::Duration;
 
 use toolbus_core::text::shown;
+use toolbus_core::tool::rounded_text;
 use toolbus_core::working_memory::{EntryInfo, KeyPrefix, SearchHit};
 
 /// Entries that a list shows.
@@ -47,17 +48,7 @@ fn described(info: &EntryInfo, now: Duration) -> String {
         let tags: Vec<String> = tags.iter().map(|tag| shown(tag)).collect();
         text.push_str(&format!(", tags {}", tags.join(", ")));
     }
-    format!("{text}; expires in {}", duration(expires_at.saturating_sub(now)))
-}
-
-/// A time as people say it, rounded up.
-pub(crate) fn duration(time: Duration) -> String {
-    let seconds = time.as_millis().div_ceil(1000);
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..7200 => format!("{} minutes", seconds.div_ceil(60)),
-        _ => format!("{} hours", seconds.div_ceil(3600)),
-    }
+    format!("{text}; expires in {}", rounded_text(expires_at.saturating_sub(now)))
 }
 
 /// Part of a text.
@@ -120,15 +111,5 @@ mod tests {
             other => panic!("{other:?}"),
         });
         assert_eq!(parts.collect::<String>(), text);
-    }
-
-    #[test]
-    fn a_time_is_rounded_up() {
-        for (milliseconds, expected) in
-            [(0, "0 s"), (1, "1 s"), (59_000, "59 s"), (61_000, "2 minutes"), (1_200_000, "20 minutes")]
-        {
-            assert_eq!(duration(Duration::from_millis(milliseconds)), expected);
-        }
-        assert_eq!(duration(Duration::from_secs(24 * 3600)), "24 hours");
     }
 }

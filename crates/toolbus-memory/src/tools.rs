@@ -8,19 +8,19 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use toolbus_core::Clock;
 use toolbus_core::failure::ToolFailure;
-use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput, rounded_text};
 use toolbus_core::working_memory::{
     EntryKey, KeyError, KeyPrefix, MAX_ENTRY_KEY, MAX_TTL, MemoryError, MemoryOwner, Namespace, NewEntry, SearchQuery,
     WorkingMemory,
 };
 
-use crate::texts::{Page, duration, found, listed, page};
+use crate::texts::{Page, found, listed, page};
 
 /// Names of the tools.
 pub const NAMES: [&str; 5] = [SAVE, GET, LIST, SEARCH, DELETE];
 /// Source of the tools.
 pub const SOURCE: &str = "memory";
-/// How its tools are used, for models.
+/// Description for models of the use of the memory tools.
 pub const GUIDE: &str = include_str!("guide.md");
 const SAVE: &str = "save_to_working_memory";
 const GET: &str = "get_from_working_memory";
@@ -40,12 +40,12 @@ const MAX_HITS: usize = 10;
 /// Whether an entry outlives the process is said in this sentence, which ends the description of [`SAVE`].
 const FORGETS: &str = " Entries are lost when the daemon restarts.";
 
-/// What the tools have in common. Cheap to clone.
+/// Parts that the tools have in common. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct MemoryTools {
     /// Keeps the entries.
     pub memory: Arc<dyn WorkingMemory>,
-    /// How long an entry is kept for which the caller says nothing else.
+    /// Time for which an entry is kept for which the caller says nothing else.
     pub default_ttl: Duration,
     /// Whether the entries are lost with the process.
     pub is_volatile: bool,
@@ -68,7 +68,7 @@ impl MemoryTools {
 }
 
 fn save_descriptor(tools: &MemoryTools) -> ToolDescriptor {
-    let ttl = duration(tools.default_ttl);
+    let ttl = rounded_text(tools.default_ttl);
     let forgets = if tools.is_volatile { FORGETS } else { "" };
     ToolDescriptor::local(
         SAVE,
@@ -157,7 +157,7 @@ fn search_descriptor() -> ToolDescriptor {
                     "type": "string", "minLength": 1, "maxLength": MAX_QUERY,
                     "description": "Words to find; adjacent words count more where they are adjacent in the text",
                 },
-                "category": label("Only entries whose category begins so"),
+                "category": label("Only entries whose category begins with this text"),
                 "tags": {
                     "type": "array", "maxItems": MAX_TAGS, "items": label("A tag"),
                     "description": "Only entries that have all of these tags",
@@ -188,7 +188,7 @@ fn delete_descriptor() -> ToolDescriptor {
 fn key(purpose: &str) -> Value {
     json!({
         "type": "string", "minLength": 1, "maxLength": MAX_ENTRY_KEY,
-        "description": format!("{purpose}. A name such as `plan` is of this session; one with `/`, such as \
+        "description": format!("{purpose}. A name such as `plan` belongs to this session; one with `/`, such as \
                                 `patrol/mail/state`, is the same in every session. Upper and lower case are the same"),
     })
 }
@@ -256,7 +256,7 @@ impl Executor for Save {
             tags: tags.into_iter().map(Arc::from).collect(),
             ..NewEntry::new(key.clone(), value, ttl.min(MAX_TTL))
         };
-        let (characters, ttl) = (value.chars().count(), duration(entry.ttl));
+        let (characters, ttl) = (value.chars().count(), rounded_text(entry.ttl));
         match self.0.memory.save(owner(&call)?, vec![entry]).await {
             Ok(()) => Ok(ToolOutput::text(format!("Saved `{key}`: {characters} characters, for {ttl}."))),
             Err(error @ MemoryError::Store(_)) => Err(error.away()),
@@ -373,6 +373,7 @@ mod tests {
                 cancelled: CancellationToken::new(),
                 trace: None,
                 room: None,
+                turns: toolbus_core::Turns::default(),
                 progress: None,
             };
             Arc::clone(&tool.executor).execute_boxed(call).await

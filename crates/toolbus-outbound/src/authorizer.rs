@@ -97,7 +97,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_ANSWER: usize = 64 * 1024;
 /// Longest token, in bytes.
 const MAX_TOKEN: usize = 16 * 1024;
-/// How long a token is used before its end.
+/// Time before the end of a token from which the token is no longer used.
 const MARGIN: Duration = Duration::from_secs(30);
 /// Shortest time that a token is used. The server may refuse one that ends before, and then another one is fetched.
 const MIN_LIFETIME: Duration = Duration::from_secs(5);
@@ -105,7 +105,7 @@ const MIN_LIFETIME: Duration = Duration::from_secs(5);
 const DEFAULT_LIFETIME: Duration = Duration::from_secs(5 * 60);
 /// Longest time that a token is used.
 const MAX_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a failure stands for the requests that wait behind it.
+/// Time for which a failure stands for the requests that wait behind it.
 const FAILURE_STANDS: Duration = Duration::from_secs(1);
 /// The error codes of RFC 6749, section 5.2. What else a server writes is not repeated.
 const CODES: [&str; 6] = [
@@ -148,7 +148,7 @@ pub enum TokenError {
     Unusable {
         /// The origin of the token endpoint.
         origin: String,
-        /// What is wrong with its response.
+        /// Problem of the token endpoint's response.
         problem: &'static str,
     },
 }
@@ -289,7 +289,7 @@ impl TokenSource {
     }
 }
 
-/// How long a token is used. Some servers write the seconds as a text.
+/// Returns the time for which a token is used. Some servers write the seconds as a text.
 fn lifetime(expires_in: Option<&serde_json::Value>) -> Duration {
     let seconds = expires_in.and_then(|value| value.as_u64().or_else(|| value.as_str()?.parse().ok()));
     let seconds = seconds.filter(|seconds| *seconds > 0);

@@ -3,6 +3,7 @@
 use std::future::ready;
 
 use reqwest::Response;
+use tokio::task::coop::consume_budget;
 
 /// Reads at most `limit` bytes of a body, after decompression. Returns them, and whether they are all of it.
 ///
@@ -26,6 +27,8 @@ pub async fn read_growing(
     let mut bytes = Vec::new();
     let mut grow = Some(grow);
     while let Some(chunk) = response.chunk().await? {
+        // What is decompressed is there at once, again and again.
+        consume_budget().await;
         if bytes.len() + chunk.len() > limit
             && let Some(grow) = grow.take()
         {

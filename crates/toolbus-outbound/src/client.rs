@@ -9,7 +9,7 @@ use crate::redirect::{self, RedirectError};
 
 /// Longest wait for a connection of [`HttpClient`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long [`HttpClient`] keeps unused connections.
+/// Time for which [`HttpClient`] keeps unused connections.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Unused connections that are kept per host.
 const MAX_IDLE: usize = 32;

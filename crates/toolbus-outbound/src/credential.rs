@@ -1,4 +1,4 @@
-//! What a request carries to authenticate.
+//! Credentials that a request carries to authenticate.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,9 +15,9 @@ pub enum Credential {
     Bearer(Secret),
     /// A header of any name, such as `X-Api-Key`.
     Header {
-        /// Its name.
+        /// Name of the header.
         name: String,
-        /// Its value.
+        /// Value of the header.
         value: Secret,
     },
     /// `Authorization: Basic …` (RFC 7617).
@@ -31,7 +31,7 @@ pub enum Credential {
     ClientCredentials(ClientCredentials),
 }
 
-/// How a token is fetched by the OAuth 2.1 client credentials grant.
+/// Parameters for fetching a token by the OAuth 2.1 client credentials grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCredentials {
     /// The token endpoint.

@@ -77,7 +77,7 @@ impl FromStr for Code {
     }
 }
 
-/// What is known of a failed call's side effects.
+/// Knowledge of a failed call's side effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {

@@ -128,6 +128,7 @@ impl Envelope {
             reply_to: Some(self.reply_to),
             timestamp: self.timestamp,
             user_id: None,
+            expiration: None,
             persistent: true,
             headers,
         }
@@ -136,7 +137,7 @@ impl Envelope {
 
 /// Whether leaving this header out would give its sender more than it asks for, a second run included.
 fn is_narrowing(name: &str) -> bool {
-    matches!(name, header::TOOL_PROFILE | header::BINDING | header::IDEMPOTENCY_KEY)
+    matches!(name, header::TOOL_PROFILE | header::BINDING | header::IDEMPOTENCY_KEY | header::HOPS)
 }
 
 fn is_reserved(key: &str) -> bool {

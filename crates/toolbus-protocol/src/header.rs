@@ -37,7 +37,7 @@ pub const IDEMPOTENCY_KEY: &str = "rb-idempotency-key";
 pub const TOOL_CALL_ID: &str = "tool-call-id";
 /// Longest value of [`IDEMPOTENCY_KEY`], in bytes.
 pub const MAX_IDEMPOTENCY_KEY: usize = 255;
-/// How far the content may be trusted.
+/// Extent to which the content may be trusted.
 pub const CONTENT_TRUST: &str = "rb-content-trust";
 /// On answers, the kind of backend that ran: `local`, `rest`, …
 pub const TOOL_PROVIDER: &str = "rb-tool-provider";

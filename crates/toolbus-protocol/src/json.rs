@@ -3,6 +3,8 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+/// First bytes of what gzip has written.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Deepest nesting of arrays and objects that is read.
 pub const MAX_DEPTH: usize = 64;
 
@@ -15,6 +17,9 @@ pub enum ParseError {
         /// Offset of the first invalid byte.
         offset: usize,
     },
+    /// Compressed.
+    #[error("compressed with gzip: send the JSON itself")]
+    Compressed,
     /// Not JSON, or a value where another is needed; the text names line and column.
     #[error("{0}")]
     NotJson(String),
@@ -30,6 +35,11 @@ pub enum ParseError {
     /// A member that must be there.
     #[error("missing member `{0}`")]
     Missing(&'static str),
+    /// An integer that would not arrive as it was sent.
+    #[error(
+        "the integer {0} has more than 64 bits, and its last digits would be lost; send it as a string, or with an exponent if it may be rounded"
+    )]
+    LargeInteger(String),
 }
 
 impl From<serde_json::Error> for ParseError {
@@ -54,11 +64,52 @@ pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, ParseError> {
     }
 }
 
-/// The text, once it is known to be UTF-8 and not too deep to parse.
+/// Parses the arguments of a call like [`parse_object`], and refuses integers that would be rounded.
+///
+/// # Errors
+///
+/// Those of [`parse_object`], and [`ParseError::LargeInteger`].
+pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, ParseError> {
+    let members = parse_object(text.as_bytes())?;
+    match large_integer(text) {
+        Some(integer) => Err(ParseError::LargeInteger(quoted(integer))),
+        None => Ok(members),
+    }
+}
+
+/// The first integer of an object in JSON that 64 bits cannot hold.
+fn large_integer(json: &str) -> Option<&str> {
+    let (mut in_string, mut escaped, mut start) = (false, false, None);
+    for (at, byte) in json.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E' => start = start.or(Some(at)),
+            _ => {
+                let number = start.take().and_then(|start| json.get(start..at));
+                if let Some(number) = number.filter(|number| is_large(number)) {
+                    return Some(number);
+                }
+            }
+        }
+    }
+    None
+}
+
+fn is_large(number: &str) -> bool {
+    !number.contains(['.', 'e', 'E']) && number.parse::<i64>().is_err() && number.parse::<u64>().is_err()
+}
+
+/// The text, once it is known to be UTF-8 and not too deep to parse; without the byte order mark that .NET writes.
 pub(crate) fn checked_text(bytes: &[u8]) -> Result<&str, ParseError> {
+    if bytes.starts_with(&GZIP) {
+        return Err(ParseError::Compressed);
+    }
     let text = std::str::from_utf8(bytes).map_err(|error| ParseError::NotUtf8 { offset: error.valid_up_to() })?;
     check_depth(bytes)?;
-    Ok(text)
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
 /// Counts brackets outside strings; says nothing of whether they match.

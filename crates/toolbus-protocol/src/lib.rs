@@ -31,12 +31,12 @@ pub use address::ReplyTo;
 pub use code::{Code, Outcome, UnknownCode};
 pub use envelope::Envelope;
 pub use ids::{Random, derived_message_id, new_message_id};
-pub use json::{MAX_DEPTH, ParseError, parse_object};
+pub use json::{MAX_DEPTH, ParseError, parse_arguments, parse_object};
 pub use llm_name::{gemini_name, is_alias, is_alias_of, llm_name, rest_of_alias};
 pub use messages::{
     AgentArtifact, AgentCard, AgentMessage, AgentMessageBody, AgentMessagePart, AgentSkill, AgentTaskCancelRequest,
     AgentTaskError, AgentTaskRequest, AgentTaskResult, AgentTaskState, AgentTaskStatusUpdate, ContentBlock,
-    DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, Format, MAX_HINTED_TEXT, MAX_LISTED_NAMES,
+    DEFAULT_SCRIPT_SECONDS, DaemonIntake, EXECUTE_PYTHON_SCRIPT, Format, MAX_HINTED_TEXT, MAX_LISTED_NAMES,
     McpAnswerQuestionResponse, McpEchoed, McpGetPromptResponse, McpGetServiceDetailsRequest,
     McpGetServiceDetailsResponse, McpListResourcesResponse, McpMetadataRefreshRequest, McpReadResourceResponse,
     McpRegisterServerRequest, McpRegisterServerResponse, McpServerSummary, McpServersIndexed, McpToolDefinition,

@@ -67,7 +67,7 @@ pub fn is_alias_of(alias: &str, name: &str) -> bool {
     is_alias(alias) && (*llm_name(name) == *alias || *gemini_name(name) == *alias)
 }
 
-/// What is readable in `alias` after `beginning`; `None` if no name that begins so has this alias.
+/// Returns the readable part of `alias` after `beginning`; `None` if no name that begins so has this alias.
 #[must_use]
 pub fn rest_of_alias<'a>(alias: &'a str, beginning: &str) -> Option<&'a str> {
     let stem = stem(alias)?;

@@ -6,7 +6,7 @@ pub const TOOL_INVOKE_REQUEST: &str = "RockBot.Tools.ToolInvokeRequest";
 pub const TOOL_INVOKE_RESPONSE: &str = "RockBot.Tools.ToolInvokeResponse";
 /// Why there is no result.
 pub const TOOL_ERROR: &str = "RockBot.Tools.ToolError";
-/// How far a running call is.
+/// Progress of a running call.
 pub const TOOL_PROGRESS: &str = "Toolbus.ToolProgress";
 /// A request to cancel a running call.
 pub const TOOL_CANCEL_REQUEST: &str = "Toolbus.ToolCancelRequest";
@@ -22,7 +22,7 @@ pub const TOOL_HINTS_REQUEST: &str = "Toolbus.ToolHintsRequest";
 pub const TOOL_HINTS_RESPONSE: &str = "Toolbus.ToolHintsResponse";
 /// Asks a daemon what it is.
 pub const PING: &str = "Toolbus.Ping";
-/// What a daemon says of itself.
+/// Description of a daemon by itself.
 pub const PONG: &str = "Toolbus.Pong";
 /// Says that a session is over.
 pub const SESSION_END: &str = "Toolbus.SessionEnd";
@@ -36,9 +36,9 @@ pub const SCHEDULED_TASK_MESSAGE: &str = "RockBot.Host.ScheduledTaskMessage";
 pub const AGENT_CARD: &str = "RockBot.A2A.AgentCard";
 /// Gives an agent a task.
 pub const AGENT_TASK_REQUEST: &str = "RockBot.A2A.AgentTaskRequest";
-/// How a task ended.
+/// Ending of a task.
 pub const AGENT_TASK_RESULT: &str = "RockBot.A2A.AgentTaskResult";
-/// How far a task is.
+/// Progress of a task.
 pub const AGENT_TASK_STATUS_UPDATE: &str = "RockBot.A2A.AgentTaskStatusUpdate";
 /// Why a task has no result.
 pub const AGENT_TASK_ERROR: &str = "RockBot.A2A.AgentTaskError";
@@ -48,14 +48,14 @@ pub const AGENT_TASK_CANCEL_REQUEST: &str = "RockBot.A2A.AgentTaskCancelRequest"
 pub const SUBAGENT_TASK_MESSAGE: &str = "Toolbus.SubagentTaskMessage";
 /// Tells agents that a task is not to be worked on any more.
 pub const SUBAGENT_CANCEL_MESSAGE: &str = "Toolbus.SubagentCancelMessage";
-/// How far a sub-agent is.
+/// Progress of a sub-agent.
 pub const SUBAGENT_PROGRESS_MESSAGE: &str = "RockBot.Host.SubagentProgressMessage";
-/// What became of the task of a sub-agent.
+/// Outcome of the task of a sub-agent.
 pub const SUBAGENT_RESULT_MESSAGE: &str = "RockBot.Host.SubagentResultMessage";
 
 /// A request to run a Python script.
 pub const SCRIPT_INVOKE_REQUEST: &str = "RockBot.Scripts.ScriptInvokeRequest";
-/// What became of a Python script, also when it was not run.
+/// Outcome of a Python script, also when the script was not run.
 pub const SCRIPT_INVOKE_RESPONSE: &str = "RockBot.Scripts.ScriptInvokeResponse";
 
 /// Tells an agent which MCP servers there are for it.
@@ -88,12 +88,12 @@ pub const MCP_READ_RESOURCE_REQUEST: &str = "RockBot.Tools.Mcp.McpReadResourceRe
 pub const MCP_READ_RESOURCE_RESPONSE: &str = "RockBot.Tools.Mcp.McpReadResourceResponse";
 /// Answers the question of an MCP server's tool.
 pub const MCP_ANSWER_QUESTION_REQUEST: &str = "RockBot.Tools.Mcp.McpAnswerQuestionRequest";
-/// What became of a call once its question was answered.
+/// Outcome of a call once its question was answered.
 pub const MCP_ANSWER_QUESTION_RESPONSE: &str = "RockBot.Tools.Mcp.McpAnswerQuestionResponse";
 /// Says that the questions of a session will not be answered any more; it has no reply.
 pub const MCP_RELEASE_SESSION_QUESTIONS_REQUEST: &str = "RockBot.Tools.Mcp.McpReleaseSessionQuestionsRequest";
 
-/// What a message on a request topic is, judged by its `type` alone.
+/// Kind of a message on a request topic, judged by its `type` alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The request that this topic carries, said by a peer.

@@ -20,6 +20,8 @@ pub struct Properties {
     pub timestamp: Option<u64>,
     /// Login of the sender, verified by the broker.
     pub user_id: Option<String>,
+    /// Milliseconds after which the broker takes the message out of a queue; `None`: never.
+    pub expiration: Option<u64>,
     /// Whether the message survives a restart of the broker (`delivery_mode` 2).
     pub persistent: bool,
     /// Headers whose value is text, in the order of the wire.

@@ -27,18 +27,20 @@ pub const MCP_REFRESH: &str = "tool.meta.mcp.refresh";
 /// Requests about MCP servers.
 pub const MCP_MANAGE: &str = "mcp.manage";
 
-/// Where the daemons that take calls from the topic `invoke` are asked for their tools, and no other daemon: `tool.list.X`
-/// for `tool.invoke.X`. Absent for a topic that does not begin so.
+/// Where the daemons that take calls from the topic `invoke` are asked what others are asked on `control`, such as
+/// [`TOOL_LIST`], and no other daemon: `tool.list.X` for `tool.invoke.X`. Absent for a topic that does not begin so.
 #[must_use]
-pub fn tool_list_of(invoke: &str) -> Option<String> {
+pub fn control_of(control: &str, invoke: &str) -> Option<String> {
     let rest = invoke.strip_prefix(TOOL_INVOKE)?;
-    (rest.is_empty() || rest.starts_with('.')).then(|| format!("{TOOL_LIST}{rest}"))
+    (rest.is_empty() || rest.starts_with('.')).then(|| format!("{control}{rest}"))
 }
 
-/// Whether `topic` is one on which daemons are asked for their tools.
+/// Which of [`TOOL_LIST`], [`TOOL_HINTS`] and [`TOOL_PING`] a topic is, or [is of](control_of).
 #[must_use]
-pub fn is_tool_list(topic: &str) -> bool {
-    topic.strip_prefix(TOOL_LIST).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+pub fn control_in(topic: &str) -> Option<&'static str> {
+    let is_of =
+        |control: &&str| topic.strip_prefix(control).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    [TOOL_LIST, TOOL_HINTS, TOOL_PING].into_iter().find(is_of)
 }
 
 /// Where `agent` hears which MCP servers there are for it.
@@ -67,7 +69,7 @@ pub fn scheduled_task(agent: &str) -> String {
 
 /// Announcements of agents.
 pub const DISCOVERY_ANNOUNCE: &str = "discovery.announce";
-/// What agents say of tasks that they work on.
+/// Statements of agents about tasks that they work on.
 pub const AGENT_TASK_STATUS: &str = "agent.task.status";
 
 /// Where `agent` gets its tasks.
@@ -88,7 +90,7 @@ pub fn agent_response(caller: &str) -> String {
     format!("agent.response.{caller}")
 }
 
-/// What sub-agents report.
+/// Reports of sub-agents.
 pub const SUBAGENT_REPORT: &str = "subagent.report";
 
 /// Where the agents of `pool` hear of tasks.
@@ -194,7 +196,7 @@ impl<'a> Iterator for Words<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_tool_list, matches, tool_list_of};
+    use super::{TOOL_LIST, control_in, control_of, matches};
 
     #[test]
     fn each_topic_of_calls_has_a_topic_of_lists() {
@@ -206,10 +208,10 @@ mod tests {
             ("lab.calls", None),
         ];
         for (invoke, list) in table {
-            assert_eq!(tool_list_of(invoke).as_deref(), list, "{invoke}");
-            assert!(list.is_none_or(is_tool_list), "{invoke}");
+            assert_eq!(control_of(TOOL_LIST, invoke).as_deref(), list, "{invoke}");
+            assert!(list.is_none_or(|list| control_in(list) == Some(TOOL_LIST)), "{invoke}");
         }
-        assert!(!is_tool_list("tool.listing") && !is_tool_list("tool.lis"));
+        assert!(["tool.listing", "tool.lis", "tool.cancel"].into_iter().all(|topic| control_in(topic).is_none()));
     }
 
     #[test]

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 /// The outcome of a run, all processes of which have ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// How it ended.
+    /// Ending of the run.
     pub ending: Ending,
-    /// What it wrote to its standard output.
+    /// Bytes that the run wrote to its standard output.
     pub stdout: Stream,
-    /// What it wrote to its standard error.
+    /// Bytes that the run wrote to its standard error.
     pub stderr: Stream,
     /// The regular files that it left in `out`, by name.
     pub artifacts: Vec<Artifact>,
@@ -21,13 +21,36 @@ pub struct Outcome {
     /// Regular files in its current folder, which do not come back: at most 21 relative paths, in order, without hidden ones and
     /// those that it was given.
     pub not_returned: Vec<String>,
-    /// What it used for this job; `None` where that is not measured.
+    /// Resources that the run used for this job; `None` where that is not measured.
     pub usage: Option<Usage>,
     /// Time from the job to the end.
     pub elapsed: Duration,
 }
 
-/// How a program ended.
+impl Outcome {
+    /// Bytes of everything that came back.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let files: usize = self.artifacts.iter().map(|file| file.bytes.len()).sum();
+        self.stdout.bytes.len() + self.stderr.bytes.len() + files
+    }
+
+    /// That of a program that has ended so after this time, and of which nothing came back.
+    pub(crate) fn without_output(ending: Ending, elapsed: Duration) -> Self {
+        Self {
+            ending,
+            stdout: Stream::default(),
+            stderr: Stream::default(),
+            artifacts: Vec::new(),
+            left_out: 0,
+            not_returned: Vec::new(),
+            usage: None,
+            elapsed,
+        }
+    }
+}
+
+/// Ending of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
@@ -35,11 +58,11 @@ pub enum Ending {
     Exited(i32),
     /// By this signal, which the sandbox did not send.
     Signalled(i32),
-    /// It was ended because it used too much.
+    /// End by the sandbox because the program used too much.
     Stopped(Stop),
 }
 
-/// What a program used too much of.
+/// Resource that a program used too much of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
@@ -61,7 +84,7 @@ impl Stop {
     /// All values.
     pub const ALL: [Self; 6] = [Self::Time, Self::Cpu, Self::Memory, Self::Processes, Self::Disk, Self::Output];
 
-    /// Its name in metrics.
+    /// Returns the name of the resource in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -89,7 +112,7 @@ pub enum Unplaced {
 /// The captured part of one stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stream {
-    /// Its beginning, at most [`crate::Limits::output`] bytes.
+    /// Beginning of the stream, at most [`crate::Limits::output`] bytes.
     pub bytes: Bytes,
     /// Whether there was more.
     pub is_cut: bool,
@@ -98,13 +121,13 @@ pub struct Stream {
 /// A file that came back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifact {
-    /// Its name: one part of a path, valid UTF-8.
+    /// Name of the file: one part of a path, valid UTF-8.
     pub name: String,
-    /// What is in it.
+    /// Content of the file.
     pub bytes: Bytes,
 }
 
-/// What a run used.
+/// Resources that a run used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time of all its processes, in microseconds.

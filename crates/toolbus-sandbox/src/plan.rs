@@ -1,4 +1,4 @@
-//! What a program may do, its job, and its level of isolation.
+//! Permissions of a program, its job, and its level of isolation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a program is and may do: fixed before it starts.
+/// Description of a program and of what it may do: fixed before it starts.
 ///
 /// It has a work folder of its own: `home`, empty, is its current directory and `HOME`; beside that are `tmp` (its `TMPDIR`),
 /// `out`, whose files come back, and `job` with the files of its job.
@@ -17,27 +17,27 @@ use serde::{Deserialize, Serialize};
 pub struct Plan {
     /// The program: an absolute path.
     pub program: PathBuf,
-    /// Its arguments, without its name.
+    /// Arguments of the program, without its name.
     pub args: Vec<String>,
-    /// Its whole environment, but for `HOME` and `TMPDIR`, which are in the work folder.
+    /// Whole environment of the program, but for `HOME` and `TMPDIR`, which are in the work folder.
     pub env: BTreeMap<String, String>,
-    /// What it reads from its standard input before its job, if it waits for one or forks.
+    /// Bytes that the program reads from its standard input before its job, if it waits for one or forks.
     #[serde(skip)]
     pub stdin: Bytes,
-    /// What it may read and execute: absolute paths of files and folders. Missing ones are ignored.
+    /// Paths that the program may read and execute: absolute paths of files and folders. Missing ones are ignored.
     pub read: Vec<PathBuf>,
-    /// What it may also change.
+    /// Paths that the program may also change.
     pub write: Vec<PathBuf>,
-    /// Whether it may use the network of the daemon.
+    /// Whether the program may use the network of the daemon.
     pub network: bool,
-    /// Whether it may change modes, owners and times of files, where it has a file system of its own; modes and times, where
-    /// it has a user of its own.
+    /// Whether the program may change modes, owners and times of files, where it has a file system of its own; modes
+    /// and times, where it has a user of its own.
     pub metadata: bool,
-    /// Whether it writes a byte to file descriptor 4 when it is ready for its job, and reads one from file descriptor 3 when
-    /// the job is there. Otherwise the program is started when its job is there.
+    /// Whether the program writes a byte to file descriptor 4 when it is ready for its job, and reads one from file
+    /// descriptor 3 when the job is there. Otherwise the program is started when its job is there.
     pub waits: bool,
-    /// Whether it runs no job, and forks a copy of itself for each: a template ([`crate::Template`]). It reports that it is
-    /// ready as a program that waits; on file descriptor 3 is a socket with requests.
+    /// Whether the program runs no job, and forks a copy of itself for each: a template ([`crate::Template`]). It
+    /// reports that it is ready as a program that waits; on file descriptor 3 is a socket with requests.
     pub forks: bool,
     /// Programs with the same owner run as the same user, where the daemon may change users: they can change what they left
     /// in `write`. Absent: each runs as another.
@@ -115,7 +115,7 @@ pub struct Job {
     pub files: Vec<(String, Bytes)>,
     /// Files that are put into its current folder, by name (one part, no `/`).
     pub inputs: Vec<(String, Bytes)>,
-    /// What it reads from its standard input.
+    /// Bytes that the program reads from its standard input.
     pub stdin: Bytes,
     /// Longest wall-clock time.
     pub time: Duration,
@@ -126,7 +126,7 @@ pub struct Job {
     pub stays: bool,
 }
 
-/// How strongly a program is isolated; stronger is greater.
+/// Strength of a program's isolation; stronger is greater.
 ///
 /// The strongest is declared first, as the schema of a configuration lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -148,7 +148,7 @@ impl Level {
     /// Every level, the weakest first.
     pub const ALL: [Self; 3] = [Self::LimitsOnly, Self::NoNamespaces, Self::Full];
 
-    /// Its name in configuration, status and metrics.
+    /// Returns the name of the level in configuration, status and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -180,7 +180,7 @@ impl Layer {
     /// All layers, in the order in which they are tried.
     pub const ALL: [Self; 3] = [Self::Namespaces, Self::Landlock, Self::Seccomp];
 
-    /// Its name in logs and status.
+    /// Returns the name of the layer in logs and status.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

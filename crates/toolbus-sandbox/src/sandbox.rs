@@ -70,7 +70,7 @@ pub enum SandboxError {
     WorkFolders {
         /// The folder.
         folder: String,
-        /// What the system said.
+        /// Error that the system reported.
         error: io::Error,
     },
     /// The job's files could not be put in place.
@@ -102,7 +102,7 @@ pub struct Waiting {
     plan: Plan,
     is_ready: bool,
     sandbox: Sandbox,
-    /// It forked this one, and ends with the last of its forks.
+    /// Template that forked this program, and ends with the last of its forks.
     template: Option<Arc<Template>>,
 }
 
@@ -126,7 +126,7 @@ struct Made {
     user: Option<UserInTurn>,
 }
 
-/// What a system allows.
+/// Layers that a system allows, and what it refuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probed {
     /// The layers in which the program ran; `None`: it did not run even without any.
@@ -388,7 +388,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// Whether it has ended while it waited.
+    /// Checks whether the program has ended while it waited.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.made.helper.is_gone()
@@ -454,7 +454,7 @@ impl KeptProgram {
         }
     }
 
-    /// Whether it has ended while it waited.
+    /// Checks whether the program has ended while it waited.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.made.helper.is_gone()

@@ -53,7 +53,7 @@ pub(crate) struct CgroupSpec {
     pub(crate) cpu: PathBuf,
 }
 
-/// What the daemon sends after that.
+/// Messages that the daemon sends after the specification.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum DaemonMessage {
     /// The program to start. The bytes of its standard input follow.
@@ -84,7 +84,7 @@ pub(crate) struct JobHeader {
     pub(crate) stays: bool,
 }
 
-/// What the helper sends.
+/// Messages that the helper sends.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum HelperMessage {
     /// The watchdog has begun. Always the first message, unless that failed.
@@ -106,7 +106,7 @@ pub(crate) enum HelperMessage {
     Ended(RunReport),
 }
 
-/// How a run went.
+/// Report on a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RunReport {
     pub(crate) ending: Ending,
@@ -153,7 +153,7 @@ pub(crate) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<O
     Ok(Some(serde_json::from_slice(&body)?))
 }
 
-/// What a system call filter allows besides the common calls.
+/// Calls that a system call filter allows besides the common ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FilterOptions {
     pub(crate) has_namespaces: bool,

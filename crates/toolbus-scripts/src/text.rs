@@ -1,7 +1,5 @@
 //! Quantities, and long texts, as callers are shown them.
 
-use std::time::Duration;
-
 /// The first `beginning` and the last `end` characters of a text, and between them how many are left out.
 pub(crate) fn without_middle(text: &str, beginning: usize, end: usize) -> String {
     let count = text.chars().count();
@@ -31,15 +29,6 @@ pub(crate) fn number(count: u64, thing: &str) -> String {
     format!("{count} {thing}{plural}")
 }
 
-/// A time in seconds.
-pub(crate) fn seconds(time: Duration) -> String {
-    let tenths = (time.as_millis() + 50) / 100;
-    match tenths % 10 {
-        0 => format!("{}s", tenths / 10),
-        tenth => format!("{}.{tenth}s", tenths / 10),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,11 +44,5 @@ mod tests {
     fn sizes_are_whole_where_they_are_and_have_one_digit_where_not() {
         let sizes = [0, 1, 1023, 1024, 1536, 1 << 20, 256 << 20, (1 << 20) + (1 << 19), 3 << 30];
         insta::assert_snapshot!(sizes.map(size).join(", "), @"0 bytes, 1 byte, 1023 bytes, 1 KiB, 1.5 KiB, 1 MiB, 256 MiB, 1.5 MiB, 3 GiB");
-    }
-
-    #[test]
-    fn seconds_have_a_digit_after_the_point_where_it_matters() {
-        let times = [0.5, 1.0, 1.04, 7.5, 15.0, 299.96].map(|time| seconds(Duration::from_secs_f64(time)));
-        insta::assert_snapshot!(times.join(", "), @"0.5s, 1s, 1s, 7.5s, 15s, 300s");
     }
 }

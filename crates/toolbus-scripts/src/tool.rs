@@ -157,7 +157,7 @@ fn script_deadline(call: &ToolCall) -> Instant {
 impl ScriptToolInner {
     /// Waits for a turn, has a script run, and words the result. `runs` may say what the script's session has come to.
     async fn run<F: Future<Output = Result<(Finished, Option<InSession>), RunFailure>>>(
-        &self,
+        self: &Arc<Self>,
         call: &ToolCall,
         arguments: ScriptArguments,
         begun: Instant,
@@ -179,6 +179,7 @@ impl ScriptToolInner {
         let owner = call.caller.agent.as_ref().map(|_| Arc::clone(&call.caller.owner));
         let idempotency_key = call.idempotency_key.clone();
         let call_id = Arc::clone(&call.call_id);
+        let requested = packages.clone();
         let script =
             Script { call_id, owner, source: script, input, files, packages, time, cpu, deadline, idempotency_key };
         let result = runs(script, watcher).await;
@@ -192,11 +193,25 @@ impl ScriptToolInner {
                     Some(memory) => memory.save(&mut finished.outcome.artifacts).await,
                     None => SavedFiles::default(),
                 };
-                let Settings { limits, packages, language, .. } = &self.settings;
-                let language = language.as_deref();
-                let Rights { network: has_network, processes: has_processes } = self.rights;
-                let given = ScriptBudget { limits, packages, language, time, cpu, has_network, has_processes, session };
-                Ok(text::output(&finished, given, saved))
+                let tool = Arc::clone(self);
+                let size = finished.outcome.size();
+                let word = move || {
+                    let Settings { limits, packages, language, .. } = &tool.settings;
+                    let given = ScriptBudget {
+                        limits,
+                        packages,
+                        requested: &requested,
+                        language: language.as_deref(),
+                        time,
+                        cpu,
+                        has_network: tool.rights.network,
+                        has_processes: tool.rights.processes,
+                        session,
+                    };
+                    text::output(&finished, given, saved)
+                };
+                // What fails as unavailable is the interpreter.
+                call.in_turn(size, word).await.map_err(|_| call.timed_out(None))
             }
             Err(failure) => not_run(failure, elapsed),
         }

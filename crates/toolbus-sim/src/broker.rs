@@ -7,8 +7,9 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use toolbus_core::bus::{Delivery, Ownership, Settle, Subscription, Target};
-use toolbus_protocol::{Properties, topic};
+use toolbus_protocol::{Outcome, Properties, ToolError, message_type, topic};
 
 use crate::context::{Fault, Observed, ScheduleContext};
 
@@ -25,7 +26,7 @@ pub(crate) struct SimMessage {
 }
 
 impl SimMessage {
-    /// Its type and ids, for the trace.
+    /// Returns the type and ids of a message, for the trace.
     pub(crate) fn name(properties: &Properties) -> String {
         let kind = properties.message_type.as_deref().unwrap_or("-").rsplit('.').next().unwrap_or_default();
         format!("{kind} {}", properties.correlation_id.as_deref().unwrap_or("-"))
@@ -37,7 +38,7 @@ pub(crate) struct SimBroker {
     own: Weak<Self>,
     context: Arc<ScheduleContext>,
     tables: Mutex<Tables>,
-    /// Whether it does nothing for a while.
+    /// Whether the broker does nothing for a while.
     frozen: Observed<bool>,
 }
 
@@ -51,6 +52,16 @@ struct Tables {
     /// By delivery tag.
     unsettled: BTreeMap<u64, Unsettled>,
     tag: u64,
+    /// Cancelled when the connection ends.
+    connections: BTreeMap<u64, CancellationToken>,
+    strays: Vec<Stray>,
+}
+
+/// An answer that the tool did not start, published by a client that did not have the request any more.
+pub(crate) struct Stray {
+    pub(crate) by: Arc<str>,
+    /// The correlation id of the request.
+    pub(crate) request: String,
 }
 
 struct Consumer {
@@ -58,6 +69,7 @@ struct Consumer {
     who: Arc<str>,
     queue: Arc<str>,
     prefetch: usize,
+    is_inbox: bool,
     deliveries: mpsc::Sender<Delivery>,
 }
 
@@ -93,7 +105,7 @@ impl SimBroker {
         }
     }
 
-    /// What lies in a queue.
+    /// Returns the messages that are in a queue.
     pub(crate) fn messages(&self, queue: &str) -> Vec<SimMessage> {
         self.tables.lock().queues.get(queue).into_iter().flatten().cloned().collect()
     }
@@ -103,6 +115,11 @@ impl SimBroker {
         let tables = self.tables.lock();
         let of_daemons = tables.queues.iter().filter(|(name, _)| name.starts_with(prefix) && !name.ends_with(".dlq"));
         (of_daemons.map(|(_, queue)| queue.len()).sum(), tables.unsettled.len())
+    }
+
+    /// Takes out what was published by clients that did not have the requests any more.
+    pub(crate) fn strays(&self) -> Vec<Stray> {
+        std::mem::take(&mut self.tables.lock().strays)
     }
 
     pub(crate) fn has_queue(&self, name: &str) -> bool {
@@ -127,19 +144,21 @@ impl SimBroker {
         }
         tables.bindings.extend(subscription.topics.iter().map(|topic| (topic.clone(), Arc::clone(&queue))));
         let (prefetch, who) = (usize::from(subscription.prefetch), Arc::clone(who));
-        tables.consumers.push(Consumer { connection, who, queue, prefetch, deliveries });
+        let is_inbox = subscription.is_inbox;
+        tables.consumers.push(Consumer { connection, who, queue, prefetch, is_inbox, deliveries });
         drop(tables);
         self.hand_out();
     }
 
-    /// Ends the consumers of a connection. What was delivered can still be settled.
+    /// Ends the consumers of a connection that are not of inboxes. What was delivered can still be settled.
     pub(crate) fn unsubscribe(&self, connection: u64) {
-        self.tables.lock().consumers.retain(|consumer| consumer.connection != connection);
+        self.tables.lock().consumers.retain(|consumer| consumer.connection != connection || consumer.is_inbox);
     }
 
     /// Ends a connection: what was not settled is delivered again, and its exclusive queues are gone.
     pub(crate) fn disconnect(&self, connection: u64) {
         let mut tables = self.tables.lock();
+        let ended = tables.connections.remove(&connection);
         tables.consumers.retain(|consumer| consumer.connection != connection);
         let exclusive = std::mem::take(&mut tables.exclusive);
         let (gone, kept) = exclusive.into_iter().partition::<BTreeSet<_>, _>(|(of, _)| *of == connection);
@@ -157,6 +176,9 @@ impl SimBroker {
             self.put_back(&mut tables, unsettled);
         }
         drop(tables);
+        if let Some(ended) = ended {
+            ended.cancel();
+        }
         self.hand_out();
     }
 
@@ -178,6 +200,13 @@ impl SimBroker {
                 bound.map(|(_, queue)| Arc::clone(queue)).collect::<BTreeSet<_>>().into_iter().collect()
             }
         };
+        let correlation = properties.correlation_id.as_ref();
+        let has_request = |unsettled: &Unsettled| {
+            *unsettled.who == *from && unsettled.message.properties.correlation_id.as_ref() == correlation
+        };
+        if says_not_started(properties, body) && !tables.unsettled.values().any(has_request) {
+            tables.strays.push(Stray { by: from.into(), request: correlation.cloned().unwrap_or_default() });
+        }
         let (Target::Topic(topic) | Target::Queue(topic) | Target::DeadLetter(topic)) = target;
         let topic: Arc<str> = topic.as_str().into();
         let mut routed = 0;
@@ -238,7 +267,8 @@ impl SimBroker {
             let (tag, consumer) = (tables.tag, tables.consumers.remove(place));
             let described = SimMessage::name(&message.properties);
             self.context.note("broker", format_args!("delivers {described} to {} ({tag})", consumer.who));
-            let delivery = self.delivery(tag, &consumer, &message);
+            let lost = tables.connections.entry(consumer.connection).or_default().clone();
+            let delivery = self.delivery(tag, &consumer, &message, lost);
             let (connection, who, queue) =
                 (consumer.connection, Arc::clone(&consumer.who), Arc::clone(&consumer.queue));
             tables.unsettled.insert(tag, Unsettled { connection, who, queue, message });
@@ -252,7 +282,7 @@ impl SimBroker {
         drop(refused);
     }
 
-    fn delivery(&self, tag: u64, consumer: &Consumer, message: &SimMessage) -> Delivery {
+    fn delivery(&self, tag: u64, consumer: &Consumer, message: &SimMessage, lost: CancellationToken) -> Delivery {
         Delivery {
             properties: Arc::clone(&message.properties),
             body: message.body.clone(),
@@ -263,7 +293,7 @@ impl SimBroker {
             earlier_deliveries: message.deliveries,
             delivery_tag: tag,
             arrived: self.context.clock.now(),
-            settle: Box::new(SimSettle { broker: Weak::clone(&self.own), tag: Some(tag) }),
+            settle: Box::new(SimSettle { broker: Weak::clone(&self.own), tag: Some(tag), lost }),
         }
     }
 }
@@ -281,6 +311,12 @@ impl Tables {
     }
 }
 
+/// Whether a message is the answer to a call whose tool did not start.
+fn says_not_started(properties: &Properties, body: &Bytes) -> bool {
+    let outcome = |body: &Bytes| serde_json::from_slice::<ToolError>(body).ok()?.outcome;
+    properties.message_type.as_deref() == Some(message_type::TOOL_ERROR) && outcome(body) == Some(Outcome::NotStarted)
+}
+
 fn dead_letters_of(queue: &str) -> Arc<str> {
     format!("{queue}.dlq").into()
 }
@@ -289,6 +325,7 @@ fn dead_letters_of(queue: &str) -> Arc<str> {
 struct SimSettle {
     broker: Weak<SimBroker>,
     tag: Option<u64>,
+    lost: CancellationToken,
 }
 
 impl SimSettle {
@@ -311,6 +348,10 @@ impl Settle for SimSettle {
 
     fn requeue(self: Box<Self>) -> BoxFuture<'static, ()> {
         self.settle(true)
+    }
+
+    fn lost(&self) -> Option<&CancellationToken> {
+        Some(&self.lost)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::context::{Fault, Observed, ScheduleContext};
 /// The numbers of connections, none of which is used twice in a process. Their values are not in the trace.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 
-/// How a client is connected.
+/// State of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Connection {
     /// By the connection of this number.
@@ -168,7 +168,7 @@ impl Bus for SimBus {
     }
 
     fn stop_consuming(&self) -> BoxFuture<'_, ()> {
-        self.subscriptions.lock().clear();
+        self.subscriptions.lock().retain(|(subscription, _)| subscription.is_inbox);
         if let Connection::Open(number) = self.connection.get() {
             self.broker.unsubscribe(number);
         }

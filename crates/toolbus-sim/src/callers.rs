@@ -19,13 +19,13 @@ pub(crate) const CALLERS: [&str; 2] = ["ana", "bob"];
 /// Publishes of one request until a caller gives up.
 const MAX_PUBLISHES: usize = 30;
 
-/// What a caller is going to ask for.
+/// Request that a caller is going to make.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) number: usize,
-    /// What its tool records its runs under: the number of the first ask with the same key, or its own.
+    /// Number under which the ask's tool records its runs: that of the first ask with the same key, or its own.
     pub(crate) request: usize,
-    /// Whether it has an idempotency key.
+    /// Whether the ask has an idempotency key.
     pub(crate) has_key: bool,
     pub(crate) caller: &'static str,
     /// The model's id of the call, which comes back in later calls.

@@ -1,4 +1,4 @@
-//! What all parts of one schedule share: its clock, its choices, its faults, and its trace.
+//! Context that all parts of one schedule share: its clock, its choices, its faults, and its trace.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -11,7 +11,7 @@ use toolbus_core::Clock;
 
 use crate::chance::Chance;
 
-/// What can go wrong: first what a single message or operation meets.
+/// Fault that can happen: first those that a single message or operation meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// A message is routed, and its publisher gets no confirm.
@@ -66,7 +66,7 @@ impl Fault {
         Self::CallCancelled,
     ];
 
-    /// Its name in the trace and in the table.
+    /// Returns the name of the fault in the trace and in the table.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -89,15 +89,15 @@ impl Fault {
     }
 }
 
-/// How often each fault happened.
+/// Number of times that each fault happened.
 pub type Faults = BTreeMap<Fault, u64>;
 
-/// What all parts of a schedule share.
+/// Context that all parts of a schedule share.
 pub(crate) struct ScheduleContext {
     pub(crate) clock: Clock,
     pub(crate) chance: Chance,
     start: Instant,
-    /// How often each fault of messages happens, in a hundred messages.
+    /// Frequency of each fault of messages, in a hundred messages.
     odds: BTreeMap<Fault, u64>,
     /// Whether nothing goes wrong any more.
     healed: AtomicBool,

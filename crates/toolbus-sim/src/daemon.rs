@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use toolbus_core::bus::{Bus, Ownership, Subscription};
 use toolbus_core::caller::Identity;
 use toolbus_core::events::Discard;
@@ -32,14 +33,14 @@ pub(crate) const PREFIX: &str = "toolbus";
 pub(crate) const INVOKE: &str = "toolbus.invoke";
 /// The queue of its dead letters.
 pub(crate) const DEAD_LETTERS: &str = "toolbus.invoke.dlq";
-/// How long the ledger knows of a request: longer than any schedule lasts.
+/// Time for which the ledger knows of a request: longer than any schedule lasts.
 const TTL: Duration = Duration::from_hours(24);
 /// Largest answer that the ledger keeps, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
 /// Calls that run at a time, and as many wait.
 const ROOM: usize = 6;
 
-/// What is there before a process, and outlives it.
+/// Objects that are there before a process, and outlive it.
 #[derive(Clone)]
 pub(crate) struct Surroundings {
     pub(crate) context: Arc<ScheduleContext>,
@@ -53,7 +54,8 @@ pub(crate) struct SimDaemon {
     pub(crate) bus: Arc<SimBus>,
     service: Arc<Service>,
     alive: Arc<AtomicBool>,
-    _consuming: JoinSet<()>,
+    consuming: JoinSet<()>,
+    stop_receiving: CancellationToken,
 }
 
 impl SimDaemon {
@@ -110,8 +112,10 @@ impl SimDaemon {
         let of_calls = Arc::clone(&service);
         consuming.spawn(async move { of_calls.serve_calls(calls).await });
         let of_requests = Arc::clone(&service);
-        consuming.spawn(async move { of_requests.serve_requests(&control, requests).await });
-        Ok(Self { bus, service, alive, _consuming: consuming })
+        let stop_receiving = CancellationToken::new();
+        let ended = stop_receiving.clone();
+        consuming.spawn(async move { of_requests.serve_inbox(&control, requests, &ended).await });
+        Ok(Self { bus, service, alive, consuming, stop_receiving })
     }
 
     /// Ends the process without a word. What was under way in it waits for ever for bus, tools and ledger, which is as good
@@ -122,9 +126,11 @@ impl SimDaemon {
     }
 
     /// Ends the process in order, as the binary does.
-    pub(crate) async fn drain(self, patience: Duration) -> Drained {
+    pub(crate) async fn drain(mut self, patience: Duration) -> Drained {
         self.bus.stop_consuming().await;
         let drained = self.service.drain(patience).await;
+        self.stop_receiving.cancel();
+        while self.consuming.join_next().await.is_some() {}
         self.bus.close().await;
         self.alive.store(false, Ordering::Relaxed);
         drained
@@ -157,5 +163,6 @@ fn settings(context: &ScheduleContext, ledger: SimLedger) -> DispatcherSettings 
 fn subscription(queue: &str, topics: &[&str], ownership: Ownership) -> Subscription {
     let prefetch = u16::try_from(2 * ROOM).unwrap_or(u16::MAX);
     let topics = topics.iter().map(|topic| (*topic).to_owned()).collect();
-    Subscription { queue: queue.to_owned(), topics, prefetch, max_body: usize::MAX, ownership }
+    let is_inbox = ownership == Ownership::Replica;
+    Subscription { queue: queue.to_owned(), topics, prefetch, max_body: usize::MAX, ownership, is_inbox }
 }

@@ -20,7 +20,7 @@ use toolbus_store::{MemoryLedger, OpenError, SqliteLedger};
 
 use crate::context::{Fault, ScheduleContext};
 
-/// What a ledger keeps: more than any schedule needs.
+/// Limits of what a ledger keeps: more than any schedule needs.
 const LIMITS: LedgerLimits = LedgerLimits { max_entries: 10_000, max_bytes: 64 * 1024 * 1024 };
 
 /// Where entries are kept that outlive a process.

@@ -1,4 +1,4 @@
-//! What must hold at the end of a schedule.
+//! Conditions that must hold at the end of a schedule.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use toolbus_core::tool::Effect;
 use toolbus_protocol::message_type;
 
-use crate::broker::{SimBroker, SimMessage};
+use crate::broker::{SimBroker, SimMessage, Stray};
 use crate::callers::Ask;
 use crate::daemon::DEAD_LETTERS;
 use crate::tools::{Execution, Executions};
@@ -26,6 +26,8 @@ pub enum Violation {
     RanTwice(usize, usize),
     /// An answer says something that is not so.
     Untrue(usize, String),
+    /// A process refused a request that it did not have any more.
+    NotItsOwn(usize, String),
     /// Messages wait in the daemon's queues, or were never settled.
     Unsettled {
         /// Messages that wait.
@@ -49,6 +51,9 @@ impl fmt::Display for Violation {
             Self::MessageIdsDiffer(request) => write!(f, "the answers of request {request} have different message ids"),
             Self::RanTwice(request, times) => write!(f, "request {request} had its effect {times} times"),
             Self::Untrue(request, why) => write!(f, "the answer of request {request} is not true: {why}"),
+            Self::NotItsOwn(request, process) => {
+                write!(f, "{process} refused request {request} after it had lost its connection")
+            }
             Self::Unsettled { waiting, unsettled } => {
                 write!(f, "{waiting} messages wait in the daemon's queues, {unsettled} deliveries are not settled")
             }
@@ -71,10 +76,18 @@ impl Oracle<'_> {
     pub(crate) fn check(&self) -> Vec<Violation> {
         let messages = self.asks.iter().filter_map(|ask| self.check_message(ask));
         let identities = self.asks.iter().filter(|ask| ask.request == ask.number);
-        messages.chain(identities.flat_map(|ask| self.check_identity(ask))).collect()
+        let strays = self.broker.strays().into_iter().filter_map(|stray| self.check_stray(&stray));
+        messages.chain(identities.flat_map(|ask| self.check_identity(ask))).chain(strays).collect()
     }
 
-    /// What holds for each message.
+    /// Checks that what is published without its request is of a run of the same process.
+    fn check_stray(&self, Stray { by, request }: &Stray) -> Option<Violation> {
+        let ask = self.asks.iter().find(|ask| ask.id() == *request)?;
+        let has_run = self.executions.of(ask.request).iter().any(|run| run.process == *by);
+        (!has_run).then(|| Violation::NotItsOwn(ask.number, by.as_ref().to_owned()))
+    }
+
+    /// Checks what holds for each message.
     fn check_message(&self, ask: &Ask) -> Option<Violation> {
         let answers = self.answers(ask);
         let ids: BTreeSet<_> = answers.iter().map(|answer| &answer.properties.message_id).collect();
@@ -86,7 +99,7 @@ impl Oracle<'_> {
         (ids.len() > 1 && !ask.has_key).then_some(Violation::MessageIdsDiffer(ask.number))
     }
 
-    /// What holds for all messages that are one request.
+    /// Checks what holds for all messages that are one request.
     fn check_identity(&self, ask: &Ask) -> Vec<Violation> {
         let mut violations = Vec::new();
         let (number, is_repeatable) = (ask.number, ask.effect.is_repeatable());

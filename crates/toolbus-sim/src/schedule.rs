@@ -26,18 +26,18 @@ const PATIENCE: std::ops::RangeInclusive<u64> = 0..=10_000;
 /// Time after the last fault in which everything is answered and settled.
 const LAST_WAIT: Duration = Duration::from_secs(3_600);
 
-/// What became of a schedule.
+/// Outcome of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduleReport {
     /// Everything that happened, one line each.
     pub trace: String,
-    /// How often each fault happened.
+    /// Number of occurrences of each fault.
     pub faults: Faults,
     /// Requests.
     pub requests: usize,
     /// Runs of tools.
     pub executions: usize,
-    /// What should not have happened.
+    /// Events that should not have happened.
     pub violations: Vec<Violation>,
 }
 

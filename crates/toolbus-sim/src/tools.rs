@@ -20,7 +20,7 @@ pub(crate) const TOOLS: [(&str, Effect); 4] = [
     ("other", Effect::Undeclared),
 ];
 
-/// How a run ends.
+/// End of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// With a result.
@@ -66,7 +66,9 @@ pub(crate) fn arguments(request: usize, time: Duration, ending: Ending) -> Value
 pub(crate) struct Execution {
     /// The number of the request, by which it is compared with what was asked.
     pub(crate) request: usize,
-    /// Whether it has had its effect.
+    /// The process in which it ran.
+    pub(crate) process: Arc<str>,
+    /// Whether the run has had its effect.
     pub(crate) has_acted: bool,
     /// The text of its result, once it has ended with one.
     pub(crate) result: Option<String>,
@@ -130,7 +132,8 @@ impl Executor for SimTools {
         let request = usize::try_from(number("request")).unwrap_or_default();
         let half = Duration::from_millis(number("ms")) / 2;
         let ending = Ending::read(call.arguments.get("end").and_then(Value::as_str).unwrap_or_default());
-        let run = self.executions.begin(Execution { request, has_acted: false, result: None });
+        let process = Arc::clone(&self.process);
+        let run = self.executions.begin(Execution { request, process, has_acted: false, result: None });
         self.context.note(&self.process, format_args!("{} of request {request} begins as run {run}", call.tool));
         self.wait(half).await;
         if ending == Ending::Refused {

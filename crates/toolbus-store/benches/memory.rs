@@ -1,4 +1,4 @@
-//! What working memory costs: reads, writes and searches of an agent that has 10 000 entries.
+//! Cost of working memory: reads, writes and searches of an agent that has 10 000 entries.
 //!
 //! `cargo bench -p toolbus-store --bench memory`. Each value has some 60 words.
 

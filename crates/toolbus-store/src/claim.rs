@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
 
-/// What the name of the lock's file adds to that of the file.
+/// Ending that the name of the lock's file adds to that of the file.
 const ENDING: &str = ".lock";
 /// Longest description of a holder that is read, in bytes.
 const MAX_HOLDER: u64 = 4096;
@@ -48,8 +48,8 @@ impl FileClaim {
         Ok(Self { _lock: lock })
     }
 
-    /// What another process says of itself that has claimed a file; `None` if no other has. A process that has claimed the
-    /// file itself loses its claim by asking.
+    /// Returns the description that another process gives of itself that has claimed a file; `None` if no other has. A
+    /// process that has claimed the file itself loses its claim by asking.
     ///
     /// # Errors
     ///

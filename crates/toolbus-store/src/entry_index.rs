@@ -36,7 +36,7 @@ pub(crate) struct MemoryMark {
     pub(crate) revision: u64,
 }
 
-/// What has changed in the entries of an owner.
+/// Changes in the entries of an owner.
 pub(crate) struct EntryChanges {
     /// The state that it leads to.
     pub(crate) mark: MemoryMark,
@@ -194,7 +194,7 @@ fn read_all(entries: &[Arc<MemoryEntry>], now: Duration, query: &SearchQuery) ->
     hits.map(|(entry, score)| SearchHit { info: entry.info.clone(), score, start: start_of(entry) }).collect()
 }
 
-/// What of an entry is searched.
+/// Returns the text of an entry that is searched.
 fn text_of(MemoryEntry { info, value }: &MemoryEntry) -> String {
     let labels = info.category.iter().chain(&info.tags).map(AsRef::as_ref);
     let labels: Vec<&str> = [info.key.as_str()].into_iter().chain(labels).collect();

@@ -22,11 +22,11 @@ use crate::sqlite_log::{self, LogState};
 /// Operations that wait for the connection; further ones wait for a slot.
 const MAX_WAITING: usize = 64;
 
-/// How long to wait for another process that holds the file.
+/// Longest wait for another process that holds the file.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two attempts to open it, where SQLite does not wait by itself.
 const RETRY: Duration = Duration::from_millis(10);
-/// How often a log is read that seems to be damaged.
+/// Number of times that a log is read that seems to be damaged.
 const LOG_ATTEMPTS: usize = 3;
 /// First bytes of every database of SQLite, the length of its header, and where two of its numbers are.
 const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -34,11 +34,11 @@ const HEADER: u64 = 100;
 const USER_VERSION: usize = 60;
 const APPLICATION_ID: usize = 68;
 
-/// What a file holds.
+/// Contents of a file.
 pub(crate) struct Schema {
     /// Marks the file as one of this kind.
     pub(crate) application: [u8; 4],
-    /// What each version of the tables adds to the one before. Only ever appended to.
+    /// Additions of each version of the tables to the one before. Only ever appended to.
     pub(crate) migrations: &'static [&'static str],
     /// Whether each commit reaches the disk.
     pub(crate) is_durable: bool,
@@ -234,19 +234,19 @@ impl Store for Sqlite {
 /// Why a file cannot be used as a store. The texts follow the file's name.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Its folder is missing.
+    /// Missing folder of the file.
     #[error("its folder does not exist; create it, for the daemon's user alone")]
     NoFolder,
-    /// It cannot be read and written.
+    /// File that cannot be read and written.
     #[error("it cannot be opened for reading and writing: {0}")]
     Unusable(io::Error),
-    /// It is a folder, a pipe or a device.
+    /// Folder, pipe or device instead of a file.
     #[error("it is no regular file")]
     NoFile,
-    /// It is something else.
+    /// File that is not a database of SQLite.
     #[error("it is not a database of SQLite; name another file")]
     NoDatabase,
-    /// It is a database of something else.
+    /// Database of something else.
     #[error("it is a database of another program; name another file")]
     Foreign,
     /// A later version of this program has written it.
@@ -259,7 +259,7 @@ pub enum OpenError {
         /// Latest version that is known.
         known: usize,
     },
-    /// Its log was damaged after it was written.
+    /// Log of the file that was damaged after it was written.
     #[error(
         "its log {0} is damaged, and calls that began or were answered would be forgotten: restore both files from one \
          backup, or remove the log to go on without what it had"
@@ -271,7 +271,7 @@ pub enum OpenError {
     /// SQLite refuses.
     #[error("{0}")]
     Sqlite(rusqlite::Error),
-    /// Its thread cannot be started.
+    /// Thread of the file that cannot be started.
     #[error("no thread can be started for it: {0}")]
     Thread(io::Error),
 }

@@ -32,7 +32,7 @@ INSERT INTO ledger (key, fingerprint, run, instance, expires_at, size, answer)
     VALUES (x'00', x'00', x'00', '', 0, 0, zeroblob(65536));
 DELETE FROM ledger WHERE key = x'00'";
 
-/// What version 2 of the file adds. `ledger_usage` is one row, the sums of all entries.
+/// Additions of version 2 of the file. `ledger_usage` is one row, the sums of all entries.
 pub(crate) const MIGRATION: &str = "
 CREATE TABLE ledger (
     id INTEGER PRIMARY KEY,
@@ -58,11 +58,12 @@ CREATE TRIGGER ledger_deleted AFTER DELETE ON ledger BEGIN
     UPDATE ledger_usage SET entries = entries - 1, bytes = bytes - 256 - old.size;
 END";
 
-/// What version 3 changes: each transaction writes the sums once, which costs less than triggers for each entry.
+/// Changes of version 3: each transaction writes the sums once, which costs less than triggers for each entry.
 pub(crate) const WITHOUT_TRIGGERS: &str =
     "DROP TRIGGER ledger_inserted; DROP TRIGGER ledger_answered; DROP TRIGGER ledger_deleted";
 
-/// What version 4 adds: expired entries are found whatever the order in which they began, because times to live differ.
+/// Addition of version 4: expired entries are found whatever the order in which they began, because times to live
+/// differ.
 pub(crate) const EXPIRY_INDEX: &str = "CREATE INDEX IF NOT EXISTS ledger_expires_at ON ledger (expires_at)";
 
 /// Keeps entries in a file, which several processes on one machine may share.
@@ -80,7 +81,7 @@ struct Usage {
     shed: AtomicU64,
 }
 
-/// What the writing thread knows.
+/// State of the writing thread.
 #[derive(Debug)]
 struct Writer {
     limits: LedgerLimits,

@@ -14,7 +14,7 @@ use std::path::Path;
 const MAGIC: u32 = 0x377f_0682;
 const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
-/// What a disk writes whole or not at all, in bytes.
+/// Size of what a disk writes whole or not at all, in bytes.
 const SECTOR: usize = 512;
 /// Largest page of SQLite.
 const MAX_PAGE: u32 = 65_536;
@@ -22,7 +22,7 @@ const MAX_PAGE: u32 = 65_536;
 /// use of the file left have other salts.
 const CHANGED_BITS: u32 = 2;
 
-/// What a log holds.
+/// Contents of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogState {
     /// Whole transactions, or nothing.

@@ -23,7 +23,7 @@ use crate::entry_index::{EntryChanges, EntryIndexes, MemoryMark};
 use crate::sqlite::{OpenError, Schema, milliseconds, signed};
 use crate::sqlite_threads::{SqliteThreads, Writer};
 
-/// What the name of the file adds to that of the store's file.
+/// Ending that the name of the file adds to that of the store's file.
 const ENDING: &str = "-memory";
 
 /// The tables. `memory_usage` counts what `kind` and `name` have, kept right by the triggers: 0 is all, 1 a share, 2 a
@@ -86,14 +86,14 @@ pub struct SqliteMemory {
     indexes: Arc<EntryIndexes>,
 }
 
-/// What the writing thread knows.
+/// State of the writing thread.
 #[derive(Debug)]
 struct MemoryWriter {
     limits: MemoryLimits,
     clock: Clock,
 }
 
-/// What of a limit is used.
+/// Used part of a limit.
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
     entries: u64,
@@ -310,7 +310,7 @@ fn insert(connection: &Connection, owner: &MemoryOwner, entry: &NewEntry, now: D
     Ok(replaced == 0)
 }
 
-/// What has changed in the entries of an owner since a state.
+/// Returns the changes in the entries of an owner since a state.
 fn changes(
     connection: &Connection,
     owner: &str,

@@ -26,7 +26,7 @@ type Report = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 /// An operation that only reads.
 type Read = Box<dyn FnOnce(&Connection) + Send>;
 
-/// What the writing thread knows, and what it does beside the operations.
+/// State of the writing thread, and its work beside the operations.
 pub(crate) trait Writer: Send + 'static {
     /// Runs at the beginning of each transaction.
     fn start(&self, _: &Connection) -> rusqlite::Result<()> {
@@ -51,7 +51,7 @@ pub(crate) struct SqliteThreads<W> {
     state: Arc<WriteState>,
 }
 
-/// What the writing thread tells, also of writes that their callers have given up.
+/// State that the writing thread tells, also of writes that their callers have given up.
 #[derive(Debug, Default)]
 struct WriteState {
     /// Whether a transaction is under way.

@@ -46,7 +46,7 @@ struct HeldEntry {
     revision: u64,
 }
 
-/// How much a share has.
+/// Entries and bytes of a share.
 #[derive(Debug, Clone, Copy, Default)]
 struct ShareUsage {
     entries: u64,

@@ -1,5 +1,5 @@
-//! What telemetry costs a call, and a request of an MCP client beside it, in microseconds of one thread, with a collector that takes
-//! everything.
+//! Cost of telemetry for a call, and for a request of an MCP client beside it, in microseconds of one thread, with a
+//! collector that takes everything.
 //!
 //! `cargo run --profile dist -p toolbus-telemetry --example cost`
 

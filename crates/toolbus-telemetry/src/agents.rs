@@ -1,4 +1,4 @@
-//! What is recorded of other agents and their tasks.
+//! Records of other agents and their tasks.
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Meter};

@@ -26,7 +26,7 @@ pub(crate) const fn status_place(status: Status) -> usize {
     }
 }
 
-/// What `error.type` says of a call.
+/// Value of `error.type` for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorLabel {
     /// Nothing: it has a result, or no end at all.

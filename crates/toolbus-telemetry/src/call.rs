@@ -7,6 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry_sdk::trace::SdkTracer;
 use toolbus_core::Clock;
 use toolbus_core::bus::Delivery;
+use toolbus_core::caller::Caller;
 use toolbus_core::failure::Status;
 use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, LedgerEvent, Passing, Telemetry};
 use toolbus_core::tool::ToolDescriptor;
@@ -102,6 +103,7 @@ impl Telemetry for Recorder {
             return Box::new(Passing::new(parent));
         }
         let destination = shared.destinations.of(&delivery.queue, &delivery.routing_key);
+        shared.record_age(delivery);
         let trace = match &shared.tracer {
             Some(tracer) => Trace::begin(tracer, &shared.identity, &destination, delivery, parent),
             None => Trace::Carried(parent.cloned()),
@@ -135,6 +137,16 @@ impl Telemetry for Recorder {
 }
 
 impl RecorderShared {
+    /// Records how old a message is that says when it was sent.
+    fn record_age(&self, delivery: &Delivery) {
+        let (Some(instruments), Some(sent)) = (&self.instruments, delivery.properties.timestamp) else { return };
+        if sent > 0 {
+            let age = self.clock.since_epoch().saturating_sub(Duration::from_secs(sent));
+            let queue = KeyValue::new("queue", delivery.queue.to_string());
+            instruments.queue_age.record(age.as_secs_f64(), &[queue]);
+        }
+    }
+
     fn count_dead_letters(&self, queue: &str, reason: DeadReason, number: u64) {
         if let Some(instruments) = &self.instruments {
             let labels = [KeyValue::new("reason", reason.as_str()), KeyValue::new("queue", queue.to_owned())];
@@ -148,11 +160,11 @@ impl CallSpan for CallTelemetry {
         self.trace.trace_id()
     }
 
-    fn executing(&mut self, tool: &ToolDescriptor, call_id: &str, session_id: Option<&str>) -> Option<TraceContext> {
+    fn executing(&mut self, tool: &ToolDescriptor, call_id: &str, caller: &Caller) -> Option<TraceContext> {
         if self.shared.instruments.is_some() {
             self.tool = Some(self.shared.tools.of(Some(tool)));
         }
-        self.trace.execute(tool, call_id, session_id, self.shared.clock)
+        self.trace.execute(tool, call_id, caller, self.shared.clock)
     }
 
     fn executed(&mut self, end: &CallEnd, duration: Duration) {
@@ -189,7 +201,7 @@ impl CallSpan for CallTelemetry {
                 self.record_invocation(instruments, end.status, summary);
             }
         }
-        self.trace.finish(failure);
+        self.trace.finish(failure, summary.caller);
     }
 }
 
@@ -199,16 +211,16 @@ impl CallTelemetry {
             Some(tool) => Arc::clone(tool),
             None => self.shared.tools.of(summary.tool),
         };
-        let labels = tool.invoked(status);
-        instruments.invoke_duration.record(summary.invoke.as_secs_f64() * 1_000.0, labels);
-        instruments.invocations.add(1, labels);
+        let labels = tool.invoked(status, summary.caller.and_then(Caller::section));
+        instruments.invoke_duration.record(summary.invoke.as_secs_f64() * 1_000.0, &labels);
+        instruments.invocations.add(1, &labels);
         let place = status_place(status);
         let labels = self.shared.by_status.get(place, || [KeyValue::new("status", status.as_str())]);
         instruments.overhead.record(summary.overhead.as_secs_f64(), labels);
     }
 }
 
-/// How an invocation ended. A kept answer that is sent once more is no second invocation.
+/// Returns the end of an invocation. A kept reply that is sent once more is no second invocation.
 fn invoked(summary: &CallSummary<'_>) -> Option<CallEnd> {
     summary.end.filter(|_| !summary.replayed)
 }

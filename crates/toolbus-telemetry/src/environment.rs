@@ -18,7 +18,8 @@ pub(crate) struct Environment<'a> {
 pub struct EnvironmentError {
     /// Name of the variable, or of the setting.
     pub variable: String,
-    /// What it should hold. The value itself is not repeated: it may hold credentials.
+    /// Description of what the variable or setting should hold. The value itself is not repeated: it may hold
+    /// credentials.
     pub expected: &'static str,
 }
 
@@ -182,8 +183,11 @@ pub(crate) fn error(variable: &str, expected: &'static str) -> EnvironmentError 
 /// An address without a scheme would silently mean TLS, and another one nothing at all.
 fn checked(variable: &str, endpoint: String) -> Result<String, EnvironmentError> {
     let rest = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
+    // Where a password with a reserved character ended too early, the user is the host, and is shown.
+    let is_whole =
+        |rest: &str| !rest.contains('#') && !rest.split(['/', '?', '\\']).skip(1).any(|part| part.contains('@'));
     match rest {
-        Some(rest) if !rest.is_empty() && !rest.starts_with('/') => Ok(endpoint),
+        Some(rest) if !rest.is_empty() && !rest.starts_with('/') && is_whole(rest) => Ok(endpoint),
         _ => Err(error(variable, ENDPOINT)),
     }
 }

@@ -68,7 +68,7 @@ pub enum TelemetryError {
     NoRuntime,
 }
 
-/// How many signals there are.
+/// Number of signals.
 pub const SIGNALS: usize = Signal::ALL.len();
 
 /// Where a signal is exported to.
@@ -298,6 +298,14 @@ impl Exporters {
     pub fn watch_ledger(&self, look: impl Fn() -> LedgerUsage + Send + Sync + 'static) {
         if let Some(meter) = self.meter() {
             instruments::observe_ledger(&meter, look);
+        }
+    }
+
+    /// Calls `look` at each export for the other daemons that take calls of this one, by what they share. To be called
+    /// once; `look` is not to wait.
+    pub fn watch_other_daemons(&self, look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static) {
+        if let Some(meter) = self.meter() {
+            instruments::observe_other_daemons(&meter, look);
         }
     }
 

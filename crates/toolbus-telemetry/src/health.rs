@@ -10,7 +10,7 @@ const QUIET: Duration = Duration::from_secs(60);
 /// Longest part of an exporter's error that is logged, in characters.
 const MAX_SHOWN: usize = 200;
 
-/// What went wrong on the way to the collector: counted always, logged now and then.
+/// Failures on the way to the collector: counted always, logged now and then.
 #[derive(Debug, Default)]
 pub(crate) struct ExportHealth {
     spans: Losses,
@@ -20,7 +20,7 @@ pub(crate) struct ExportHealth {
     clock: Clock,
 }
 
-/// What is lost where it cannot be queued or exported. Metrics are cumulative: the next export has them.
+/// Kind of data that is lost where it cannot be queued or exported. Metrics are cumulative: the next export has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
     Spans,
@@ -30,7 +30,7 @@ pub(crate) enum Loss {
 #[derive(Debug, Default)]
 struct Losses {
     count: AtomicU64,
-    /// How many of them the log has reported.
+    /// Number of losses that the log has reported.
     reported: AtomicU64,
 }
 

@@ -10,6 +10,7 @@ use toolbus_core::ledger::LedgerUsage;
 use toolbus_core::telemetry::Load;
 
 use crate::health::ExportHealth;
+use crate::process;
 
 /// Milliseconds, from 1 ms to 300 s.
 const INVOKE_BOUNDS: [f64; 17] = [
@@ -21,11 +22,14 @@ const EXECUTE_BOUNDS: [f64; 14] =
     [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
 /// Seconds, as the conventions for messaging advise.
 const MESSAGING_BOUNDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
-/// Seconds, from 50 µs to 100 ms.
-const OVERHEAD_BOUNDS: [f64; 11] =
-    [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1];
+/// Seconds, from 50 µs to 10 s.
+const OVERHEAD_BOUNDS: [f64; 17] = [
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+/// Seconds, from one, as finely as senders tell, to an hour.
+const AGE_BOUNDS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0];
 
-/// What calls are recorded with.
+/// Instruments that calls are recorded with.
 pub(crate) struct CallInstruments {
     pub(crate) invoke_duration: Histogram<f64>,
     pub(crate) invocations: Counter<u64>,
@@ -35,6 +39,7 @@ pub(crate) struct CallInstruments {
     pub(crate) consumed: Counter<u64>,
     pub(crate) sent: Counter<u64>,
     pub(crate) overhead: Histogram<f64>,
+    pub(crate) queue_age: Histogram<f64>,
     pub(crate) dead_letters: Counter<u64>,
     pub(crate) ledger_events: Counter<u64>,
 }
@@ -77,6 +82,12 @@ impl CallInstruments {
                 &OVERHEAD_BOUNDS,
                 "The part of a call's time that is the daemon's and not the tool's.",
             ),
+            queue_age: histogram(
+                "toolbus.queue.age",
+                "s",
+                &AGE_BOUNDS,
+                "From the sending of a message, as its sender says, to its arrival.",
+            ),
             dead_letters: counter(
                 "toolbus.dead_letters",
                 "{message}",
@@ -107,6 +118,7 @@ pub(crate) fn observe_breakers(
 
 /// Registers what is looked up at each export instead of being recorded.
 pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<BusState>, health: &Arc<ExportHealth>) {
+    process::observe(meter);
     let gauge = |name: &'static str, unit: &'static str, description: &'static str| {
         meter.u64_observable_gauge(name).with_unit(unit).with_description(description)
     };
@@ -134,6 +146,11 @@ pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<Bus
     let waiting = gauge("toolbus.calls.waiting", "{call}", "Calls waiting for a permit now.");
     waiting.with_callback(move |gauge| gauge.observe(value(), &[])).build();
 
+    let (load, clock) = (Arc::clone(load), health.clock());
+    let oldest = meter.f64_observable_gauge("toolbus.calls.waiting.age").with_unit("s");
+    let oldest = oldest.with_description("How long the call has waited that has waited longest.");
+    oldest.with_callback(move |gauge| gauge.observe(load.oldest_wait(clock.now()).as_secs_f64(), &[])).build();
+
     let value = of_bus(|state| u64::from(state.connected));
     let connected = gauge("toolbus.broker.connected", "1", "1 while both connections to the broker are open.");
     connected.with_callback(move |gauge| gauge.observe(value(), &[])).build();
@@ -149,6 +166,16 @@ pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<Bus
     let value = of_bus(|state| state.reconnects);
     let reconnects = counter("toolbus.broker.reconnects", "{reconnect}", "Connections lost since the start.");
     reconnects.with_callback(move |counter| counter.observe(value(), &[])).build();
+
+    let depth = gauge("toolbus.queue.depth", "{message}", "Messages that wait in a queue of the broker.");
+    let bus = bus.clone();
+    depth
+        .with_callback(move |gauge| {
+            for (queue, messages) in &bus.borrow().depths {
+                gauge.observe(u64::from(*messages), &[KeyValue::new("queue", queue.clone())]);
+            }
+        })
+        .build();
 
     let value = of_health(ExportHealth::dropped_spans);
     let dropped = counter("toolbus.telemetry.dropped_spans", "{span}", "Spans that could not be exported.");
@@ -168,6 +195,16 @@ pub(crate) fn observe_reloads(meter: &Meter, look: impl Fn() -> [(&'static str, 
     let reloads = meter.u64_observable_counter("toolbus.config.reloads").with_unit("{reload}");
     let reloads = reloads.with_description("Reloads of the configuration.");
     reloads.with_callback(move |counter| observe_by("outcome", look(), counter)).build();
+}
+
+/// Calls `look` at each export for the other daemons that take calls of this one, by what they share with it.
+pub(crate) fn observe_other_daemons(
+    meter: &Meter,
+    look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static,
+) {
+    let daemons = meter.u64_observable_gauge("toolbus.other_daemons").with_unit("{daemon}");
+    let daemons = daemons.with_description("Other daemons that take the same calls under another configuration.");
+    daemons.with_callback(move |gauge| observe_by("shares", look(), gauge)).build();
 }
 
 /// Calls `look` at each export for the replicas that share a store, by whether they have the configuration of this one.

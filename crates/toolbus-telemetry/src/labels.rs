@@ -12,7 +12,7 @@ pub(crate) const OTHER_NAME: &str = "_other";
 /// Stands for every value outside a closed set.
 pub(crate) const OTHER: &str = "_OTHER";
 
-/// What is labelled from closed sets.
+/// Set of labels from closed sets.
 pub(crate) trait LabelSet: Copy + Eq {
     /// Combinations of names and kinds that have labels of their own.
     const MAX_OWN: usize;

@@ -24,6 +24,7 @@ mod logs;
 mod mcp;
 mod mcp_client;
 mod mcp_server;
+mod process;
 mod quarantine;
 mod redacted;
 mod remote;

@@ -28,12 +28,12 @@ const CHATTY: [&str; 9] =
 /// `warn`, as many as those send. The bus and the MCP client crate log what an operator needs.
 const SILENT: [&str; 2] = ["lapin", "rmcp"];
 
-/// What is logged, and in which form.
+/// Choice of what is logged, and in which form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
     /// Directives with commas between them: `LEVEL` or `TARGET=LEVEL`, such as `info,toolbus_core=debug`.
     pub filter: String,
-    /// How a line looks.
+    /// Format of a line.
     pub format: LogFormat,
     /// Whether text is coloured.
     pub coloured: bool,
@@ -70,8 +70,8 @@ pub fn check_filter(filter: &str) -> Result<(), LoggingError> {
     read_filter(filter).map(drop)
 }
 
-/// What [`init`] makes the subscriber of the process, with another writer than standard error. With exporters each layer
-/// has a filter of its own; without, there is one filter for everything.
+/// Builds what [`init`] makes the subscriber of the process, with another writer than standard error. With exporters
+/// each layer has a filter of its own; without, there is one filter for everything.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What the metrics of MCP servers and of MCP clients have in common, by OpenTelemetry's conventions for MCP.
+//! Common parts of the metrics of MCP servers and of MCP clients, by OpenTelemetry's conventions for MCP.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl<K: LabelSet> Durations<K> {
     }
 }
 
-/// What two programs speak, and over what.
+/// Protocol version that two programs speak, and transport that they use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wire {
     version: &'static str,

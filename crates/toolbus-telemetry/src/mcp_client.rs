@@ -1,4 +1,4 @@
-//! What is recorded of MCP servers, by the names of OpenTelemetry's conventions for MCP where there are some.
+//! Records of MCP servers, by the names of OpenTelemetry's conventions for MCP where there are some.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct McpClientRecorder {
     durations: Option<Durations<ClientKind>>,
 }
 
-/// What is looked up at each export.
+/// Counts that are looked up at each export.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct McpServerCounts {
     /// Every phase, with the number of servers in it.
@@ -135,7 +135,7 @@ const MAX_OWN: usize = 2_800;
 const _: () =
     assert!(MAX_OWN + combinations(METHODS.len(), ERRORS.len()) <= MAX_SERIES, "what comes late must find room, too");
 
-/// What is labelled from closed sets.
+/// Values that are labelled from closed sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ClientKind {
     method: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! What is recorded of MCP clients and their requests, by the names of OpenTelemetry's conventions for MCP.
+//! Records of MCP clients and their requests, by the names of OpenTelemetry's conventions for MCP.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -81,9 +81,14 @@ impl McpServerRequest for RecordedRequest {
 
 /// Registers what is looked up at each export.
 pub(crate) fn observe(meter: &Meter, sessions: impl Fn() -> u64 + Send + Sync + 'static) {
-    let gauge = meter.u64_observable_gauge("toolbus.door.sessions").with_unit("{session}");
-    let gauge = gauge.with_description("Sessions of MCP clients.");
-    gauge.with_callback(move |gauge| gauge.observe(sessions(), &[])).build();
+    let sessions = Arc::new(sessions);
+    // The second is the name of version 0.1, kept for one more.
+    for name in ["toolbus.mcp_server.sessions", "toolbus.door.sessions"] {
+        let sessions = Arc::clone(&sessions);
+        let gauge =
+            meter.u64_observable_gauge(name).with_unit("{session}").with_description("Sessions of MCP clients.");
+        gauge.with_callback(move |gauge| gauge.observe(sessions(), &[])).build();
+    }
 }
 
 /// A span that is recorded.
@@ -170,7 +175,7 @@ const MAX_OWN: usize = 1_900;
 const _: () =
     assert!(MAX_OWN + combinations(METHODS.len(), ERRORS.len()) <= MAX_SERIES, "what comes late must find room, too");
 
-/// What is known of a request from its beginning.
+/// Facts of a request that are known from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct KnownRequest {
     method: &'static str,
@@ -192,12 +197,12 @@ impl KnownRequest {
     }
 }
 
-/// How a request came.
+/// Returns the labels of the way in which a request came.
 fn connection_labels(wire: Wire) -> impl Iterator<Item = KeyValue> {
     wire.labels().into_iter().chain(wire.is_tcp().then(|| KeyValue::new("network.protocol.name", "http")))
 }
 
-/// What is labelled from closed sets.
+/// Values that are labelled from closed sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestLabels {
     /// A request, and what went wrong with it.
@@ -211,7 +216,7 @@ impl RequestLabels {
         Self::Request(known, error.map(|error| among(&ERRORS, error)))
     }
 
-    /// What went wrong, and the code of the answer, where that is an error of JSON-RPC.
+    /// Returns the labels of what went wrong, and the code of the response, where that is an error of JSON-RPC.
     fn failure(self) -> impl Iterator<Item = KeyValue> {
         let error = match self {
             Self::Request(_, error) => error,

@@ -19,9 +19,9 @@ const MAX_SOURCES: usize = 1_000;
 pub struct QuarantinedTools {
     /// The source.
     pub source: String,
-    /// How many there are.
+    /// Number of quarantined tools.
     pub count: u64,
-    /// Its definitions that were not as they were, since the start.
+    /// Number of definitions of the source that were not as they were, since the start.
     pub changes: u64,
 }
 

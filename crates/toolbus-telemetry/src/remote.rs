@@ -1,4 +1,4 @@
-//! What is looked up at each export of tool sets whose tools other daemons list.
+//! Counts that are looked up at each export of tool sets whose tools other daemons list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

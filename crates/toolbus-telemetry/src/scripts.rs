@@ -1,4 +1,4 @@
-//! What is recorded of scripts.
+//! Records of scripts.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ struct ScriptInstruments {
     memory_peak: Histogram<u64>,
 }
 
-/// What is looked up at each export.
+/// Counts that are looked up at each export.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ScriptLoad {
     /// Scripts that wait for their turn.

@@ -1,4 +1,4 @@
-//! What is exported and logged, and for whom.
+//! Choice of what is exported and logged, and for whom.
 
 use std::str::FromStr;
 
@@ -19,7 +19,7 @@ pub struct TelemetrySettings {
     pub service_name: String,
     /// Value of `service.version`.
     pub service_version: String,
-    /// Value of `service.instance.id`: different for every running daemon.
+    /// Value of `service.instance.id`: no other running daemon has it.
     pub service_instance: String,
     /// Removes secrets from what is exported.
     pub redactor: Redactor,
@@ -27,7 +27,7 @@ pub struct TelemetrySettings {
     pub clock: Clock,
 }
 
-/// How a log line is written.
+/// Format in which a log line is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -39,7 +39,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// How metrics, traces and logs are sent.
+/// Protocol by which metrics, traces and logs are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum Protocol {

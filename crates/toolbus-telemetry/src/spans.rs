@@ -12,6 +12,7 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 use toolbus_core::Clock;
 use toolbus_core::bus::Delivery;
+use toolbus_core::caller::Caller;
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{TraceContext, bounded};
 
@@ -40,7 +41,7 @@ pub(crate) struct Recorded {
     carried: Option<TraceContext>,
     tool: Option<(Span, SystemTime)>,
     reply: Option<Span>,
-    /// What the spans of request and answer have in common.
+    /// Attributes that the spans of request and reply have in common.
     messaging: Vec<KeyValue>,
 }
 
@@ -95,7 +96,7 @@ impl Trace {
         &mut self,
         tool: &ToolDescriptor,
         call_id: &str,
-        session_id: Option<&str>,
+        caller: &Caller,
         clock: Clock,
     ) -> Option<TraceContext> {
         let recorded = match self {
@@ -109,14 +110,15 @@ impl Trace {
             KeyValue::new("gen_ai.tool.call.id", bounded(call_id).to_owned()),
             KeyValue::new("toolbus.tool.source", Arc::clone(&tool.source)),
         ];
-        let session = session_id.map(|id| KeyValue::new("gen_ai.conversation.id", bounded(id).to_owned()));
+        let session = caller.session.as_deref();
+        let session = session.map(|id| KeyValue::new("gen_ai.conversation.id", bounded(id).to_owned()));
         // This span stands for the request to the server, too: the conventions advise against a second one.
         let method = (tool.provider == MCP).then(|| KeyValue::new("mcp.method.name", "tools/call"));
         let started = clock.wall();
         let builder = SpanBuilder::from_name(format!("execute_tool {}", tool.name))
             .with_kind(SpanKind::Internal)
             .with_start_time(started)
-            .with_attributes(attributes.into_iter().chain(session).chain(method));
+            .with_attributes(attributes.into_iter().chain(session).chain(method).chain(agent(caller)));
         let span = recorded.tracer.build_with_context(builder, &recorded.context);
         let carried = carried(span.span_context());
         recorded.tool = Some((span, started));
@@ -165,17 +167,23 @@ impl Trace {
     }
 
     /// Ends the trace here.
-    pub(crate) fn finish(&mut self, failure: ErrorLabel) {
+    pub(crate) fn finish(&mut self, failure: ErrorLabel, caller: Option<&Caller>) {
         if let Self::Recorded(recorded) = self {
             // The dispatcher reports no end of a tool whose call is requeued.
             drop(recorded.tool.take());
             drop(recorded.reply.take());
             if let Some(process) = &mut recorded.process {
+                process.set_attributes(caller.and_then(agent));
                 fail(process, failure.as_str());
                 process.end();
             }
         }
     }
+}
+
+/// The agent that calls, if it is known.
+fn agent(caller: &Caller) -> Option<KeyValue> {
+    caller.agent.as_ref().map(|agent| KeyValue::new("gen_ai.agent.name", agent.as_str().to_owned()))
 }
 
 fn fail(span: &mut Span, error_type: Option<&'static str>) {
@@ -226,7 +234,7 @@ pub(crate) fn remote(context: &TraceContext) -> Option<SpanContext> {
     remote.is_valid().then_some(remote)
 }
 
-/// What a message carries to continue `span`.
+/// Returns the trace context that a message carries to continue `span`.
 pub(crate) fn carried(span: &SpanContext) -> Option<TraceContext> {
     let flags = span.trace_flags().to_u8();
     let parent = format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id());

@@ -1,4 +1,4 @@
-//! What is recorded of sub-agents.
+//! Records of sub-agents.
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Meter};

@@ -1,7 +1,8 @@
-//! Which tools have labels of their own.
+//! Which tools, and which agents, have labels of their own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use opentelemetry::KeyValue;
 use parking_lot::RwLock;
@@ -12,41 +13,69 @@ use crate::attributes::{ErrorLabel, FAILURES, Prebuilt, STATUSES, status_place};
 
 /// Tools with labels of their own. With the two fixed labels and every failure this stays below [`MAX_SERIES`].
 const MAX_TOOLS: usize = 200;
+/// Combinations of agent, tool and status with labels of their own. Beyond, the agent is [`OTHER`].
+const MAX_OF_AGENTS: usize = 3_000;
 /// Series that a metric may have; the SDK folds further ones into one, which would hide tools by chance.
 pub(crate) const MAX_SERIES: usize = 6_000;
 
 const _: () = assert!((MAX_TOOLS + 2) * FAILURES <= MAX_SERIES, "every tool may fail in every way");
-const _: () = assert!((MAX_TOOLS + 2) * STATUSES <= MAX_SERIES, "every tool may have every status");
+const _: () = assert!((MAX_TOOLS + 2) * STATUSES + MAX_OF_AGENTS <= MAX_SERIES, "every tool may have every status");
 
 /// Stands for every name that is no tool's: names come from outside, and are without number.
 const UNKNOWN: &str = "_unknown";
-/// Stands for every tool that came after the first [`MAX_TOOLS`].
+/// Stands for every tool that came after the first [`MAX_TOOLS`], and for every caller without a section.
 const OTHER: &str = "_other";
+
+/// Attribute sets by [`status_place`].
+type ByStatus = [Option<Arc<[KeyValue]>>; STATUSES];
 
 /// The attribute sets of one tool.
 #[derive(Debug)]
 pub(crate) struct ToolLabels {
     name: Arc<str>,
     source: Arc<str>,
-    by_status: Prebuilt<STATUSES>,
+    by_agent: RwLock<HashMap<Arc<str>, ByStatus>>,
     by_failure: Prebuilt<FAILURES>,
+    /// Sets in the `by_agent` of all tools, but for those of [`OTHER`].
+    of_agents: Arc<AtomicUsize>,
 }
 
 impl ToolLabels {
-    fn new(name: impl Into<Arc<str>>, source: impl Into<Arc<str>>) -> Arc<Self> {
-        let (by_status, by_failure) = Default::default();
-        Arc::new(Self { name: name.into(), source: source.into(), by_status, by_failure })
+    fn new(name: impl Into<Arc<str>>, source: impl Into<Arc<str>>, of_agents: &Arc<AtomicUsize>) -> Arc<Self> {
+        let (by_agent, by_failure) = Default::default();
+        let of_agents = Arc::clone(of_agents);
+        Arc::new(Self { name: name.into(), source: source.into(), by_agent, by_failure, of_agents })
     }
 
-    /// Attributes of the `rockbot.tool.…` metrics.
-    pub(crate) fn invoked(&self, status: Status) -> &[KeyValue] {
-        self.by_status.get(status_place(status), || {
-            [
-                KeyValue::new("tool_name", Arc::clone(&self.name)),
-                KeyValue::new("status", status.as_str()),
-                KeyValue::new("tool_source", Arc::clone(&self.source)),
-            ]
-        })
+    /// Attributes of the `rockbot.tool.…` metrics; `agent` is the name of the caller's section.
+    pub(crate) fn invoked(&self, status: Status, agent: Option<&Arc<str>>) -> Arc<[KeyValue]> {
+        let (place, name) = (status_place(status), agent.map_or(OTHER, |agent| agent));
+        let known = |sets: &HashMap<Arc<str>, ByStatus>| sets.get(name)?.get(place)?.clone();
+        let found = known(&self.by_agent.read());
+        if let Some(found) = found {
+            return found;
+        }
+        let mut by_agent = self.by_agent.write();
+        // Another call may have been quicker.
+        if let Some(found) = known(&by_agent) {
+            return found;
+        }
+        let enter = |count: usize| (count < MAX_OF_AGENTS).then_some(count + 1);
+        if agent.is_some() && self.of_agents.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enter).is_err() {
+            drop(by_agent);
+            return self.invoked(status, None);
+        }
+        let name: Arc<str> = agent.map_or_else(|| OTHER.into(), Arc::clone);
+        let labels: Arc<[KeyValue]> = Arc::new([
+            KeyValue::new("tool_name", Arc::clone(&self.name)),
+            KeyValue::new("status", status.as_str()),
+            KeyValue::new("tool_source", Arc::clone(&self.source)),
+            KeyValue::new("agent", Arc::clone(&name)),
+        ]);
+        if let Some(set) = by_agent.entry(name).or_default().get_mut(place) {
+            *set = Some(Arc::clone(&labels));
+        }
+        labels
     }
 
     /// Attributes of `gen_ai.execute_tool.duration`.
@@ -64,6 +93,7 @@ pub(crate) struct LabelledTools {
     known: RwLock<LabelTable>,
     unknown: Arc<ToolLabels>,
     other: Arc<ToolLabels>,
+    of_agents: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
@@ -81,8 +111,9 @@ impl LabelTable {
 
 impl LabelledTools {
     pub(crate) fn new() -> Self {
-        let (unknown, other) = (ToolLabels::new(UNKNOWN, UNKNOWN), ToolLabels::new(OTHER, OTHER));
-        Self { known: RwLock::default(), unknown, other }
+        let of_agents = Arc::default();
+        let [unknown, other] = [UNKNOWN, OTHER].map(|name| ToolLabels::new(name, name, &of_agents));
+        Self { known: RwLock::default(), unknown, other, of_agents }
     }
 
     /// The labels of a call of `tool`, or of a name that is no tool's.
@@ -108,7 +139,7 @@ impl LabelledTools {
         if known.count >= MAX_TOOLS {
             return Arc::clone(&self.other);
         }
-        let labels = ToolLabels::new(Arc::clone(&tool.name), Arc::clone(&tool.source));
+        let labels = ToolLabels::new(Arc::clone(&tool.name), Arc::clone(&tool.source), &self.of_agents);
         known.tools.entry(Arc::clone(&tool.name)).or_default().push(Arc::clone(&labels));
         known.count += 1;
         labels
@@ -117,9 +148,10 @@ impl LabelledTools {
 
 #[cfg(test)]
 mod tests {
+    use toolbus_core::failure::Status;
     use toolbus_core::tool::ToolDescriptor;
 
-    use super::{LabelledTools, MAX_TOOLS};
+    use super::{LabelledTools, MAX_OF_AGENTS, MAX_TOOLS};
 
     #[test]
     fn a_name_that_is_no_tools_has_the_fixed_label() {
@@ -138,6 +170,24 @@ mod tests {
         assert_eq!(&*tools.of(Some(&late)).name, "_other");
         let first = ToolDescriptor::new("tool_0", "rest", "rest");
         assert_eq!(&*tools.of(Some(&first)).name, "tool_0");
+    }
+
+    #[test]
+    fn agents_have_labels_of_their_own_until_there_are_too_many_and_earlier_ones_keep_theirs() {
+        let tools = LabelledTools::new();
+        let echo = tools.of(Some(&ToolDescriptor::new("echo", "echo", "local")));
+        let agent_of = |agent: Option<&str>, status| {
+            let labels = echo.invoked(status, agent.map(Into::into).as_ref());
+            labels.iter().find(|label| label.key.as_str() == "agent").unwrap().value.to_string()
+        };
+        assert_eq!(agent_of(None, Status::Ok), "_other");
+        for number in 0..MAX_OF_AGENTS {
+            let name = format!("agent_{number}");
+            assert_eq!(agent_of(Some(&name), Status::Ok), name);
+        }
+        assert_eq!(agent_of(Some("late"), Status::Ok), "_other");
+        assert_eq!(agent_of(Some("agent_0"), Status::Error), "_other", "a status of its own is a series of its own");
+        assert_eq!(agent_of(Some("agent_0"), Status::Ok), "agent_0");
     }
 
     #[test]

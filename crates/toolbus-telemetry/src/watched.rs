@@ -16,8 +16,8 @@ use toolbus_core::redact::Redactor;
 use crate::health::{ExportHealth, Loss};
 use crate::redacted::clean_span;
 
-/// How many spans or log records wait to be exported. The SDK drops what its queue cannot take and counts nothing; this
-/// counts the same queue from outside, so that a loss is known.
+/// Number of spans or log records that wait to be exported. The SDK drops what its queue cannot take and counts
+/// nothing; this counts the same queue from outside, so that a loss is known.
 #[derive(Debug)]
 pub(crate) struct ExportQueue {
     count: AtomicUsize,

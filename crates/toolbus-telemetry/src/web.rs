@@ -1,4 +1,4 @@
-//! What is recorded of the web tools.
+//! Records of the web tools.
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter};

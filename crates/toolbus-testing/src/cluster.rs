@@ -279,7 +279,7 @@ impl Drop for RabbitCluster {
     }
 }
 
-/// What a list of two columns has beside a name.
+/// Returns the value that a list of two columns has beside a name.
 fn value<'a>(listed: &'a str, name: &str) -> &'a str {
     let mut rows = listed.lines().filter_map(|line| line.split_once('\t'));
     rows.find_map(|(first, value)| (first == name).then(|| value.trim())).unwrap_or_default()

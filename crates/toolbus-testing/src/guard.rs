@@ -1,4 +1,4 @@
-//! What ends a RabbitMQ node when a test wants it, and when the test process ends in whatever way.
+//! Guard that ends a RabbitMQ node when a test wants it, and when the test process ends in whatever way.
 
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 /// Says to a guard that what the node has stored stays.
 pub(crate) const KEEP: &[u8] = b"keep";
 
-/// How a node is run.
+/// Commands by which a node is run.
 pub(crate) struct NodeCommands<'a> {
-    /// What the node is run within: a command that runs another one, or nothing.
+    /// Command that the node is run within: a command that runs another one, or nothing.
     pub(crate) within: &'a str,
     /// Arguments of `epmd`, which is started first: the node would start another one, outside the process group.
     pub(crate) epmd: &'a str,

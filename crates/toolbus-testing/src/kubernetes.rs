@@ -133,12 +133,12 @@ impl ApiServer {
         cluster.objects.keys().filter(|(of, _)| *of == resource).map(|(_, name)| name.clone()).collect()
     }
 
-    /// What has been created by requests.
+    /// Returns the objects that have been created by requests.
     pub fn created(&self) -> Vec<Value> {
         self.shared.cluster.lock().created.clone()
     }
 
-    /// How often this verb was used; with a resource behind it, of another than pods.
+    /// Counts the uses of this verb; with a resource behind it, of another than pods.
     pub fn requests(&self, verb: &str) -> usize {
         self.shared.cluster.lock().requests.iter().filter(|request| *request == verb).count()
     }
@@ -149,7 +149,7 @@ impl ApiServer {
     }
 }
 
-/// What is served of a resource.
+/// Builds the routes that serve a resource.
 fn routes(resource: &'static str, path: &str) -> Router<Shared> {
     let all = get(move |shared, query| list(resource, shared, query))
         .post(move |shared, path, body| create(resource, shared, path, body));
@@ -158,7 +158,7 @@ fn routes(resource: &'static str, path: &str) -> Router<Shared> {
     Router::new().route(path, all).route(&format!("{path}/{{name}}"), one)
 }
 
-/// How tests name a verb: with its resource, but for pods.
+/// Returns the name that tests give a verb: with its resource, but for pods.
 fn of_resource(verb: &str, resource: &str) -> String {
     if resource == "pods" { verb.to_owned() } else { format!("{verb} {resource}") }
 }

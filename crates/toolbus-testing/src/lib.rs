@@ -1,5 +1,6 @@
-//! What tests share: real servers (a private RabbitMQ node, a cluster of three, a Redis server, a TCP proxy that breaks on
-//! demand, an OTLP receiver), an API server of Kubernetes that runs pods as processes, patience, and inputs for parsers.
+//! Shared parts of tests: real servers (a private RabbitMQ node, a cluster of three, a Redis server, a TCP proxy that
+//! breaks on demand, an OTLP receiver), an API server of Kubernetes that runs pods as processes, patience, and inputs
+//! for parsers.
 
 pub mod cluster;
 mod guard;

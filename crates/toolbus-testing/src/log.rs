@@ -1,4 +1,4 @@
-//! What code under test logs, as text.
+//! Log of code under test, as text.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use tracing_subscriber::fmt::MakeWriter;
 pub struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
 impl LogCapture {
-    /// What was written until now.
+    /// Returns the text that was written until now.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()

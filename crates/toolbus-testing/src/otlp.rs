@@ -32,7 +32,7 @@ pub use opentelemetry_proto::tonic as proto;
 /// Exports that are kept; further ones are answered and forgotten.
 const MAX_KEPT: usize = 10_000;
 
-/// What the receiver does with an export.
+/// Behaviour of the receiver with an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behaviour {
     /// Keeps it and says so.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for a condition, before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How many times as long things may take on a machine that does other work as well.
+/// Factor by which permitted times are multiplied on a machine that does other work as well.
 const SLACK: u32 = 20;
 
 /// The longest time that something may take which needs less than `quiet` on a machine with nothing else to do: `quiet`

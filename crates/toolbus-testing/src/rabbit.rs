@@ -21,6 +21,8 @@ use crate::tls;
 
 /// Variable with the path of the socket at which the shared node can be asked for.
 pub const SHARED: &str = "TOOLBUS_TEST_BROKER";
+/// Variable with the folder of RabbitMQ's programs, for another version than the installed one.
+const PROGRAMS: &str = "TOOLBUS_RABBITMQ";
 /// File in a node's folder with its ports.
 const PORTS: &str = "ports";
 
@@ -28,7 +30,7 @@ const PORTS: &str = "ports";
 const INSTALLED: &str = "/usr/lib/rabbitmq/lib";
 /// Longest start of a node on a busy machine.
 const START_TIME: Duration = Duration::from_secs(90);
-/// What `rabbitmqctl` says of a node that has not started completely.
+/// Message of `rabbitmqctl` about a node that has not started completely.
 const STARTING: &str = "requires the 'rabbit' app to be running";
 /// A port that was free can be taken by another process before the node binds it.
 const START_ATTEMPTS: usize = 3;
@@ -324,6 +326,9 @@ impl Ports {
 }
 
 pub(crate) fn installed() -> io::Result<PathBuf> {
+    if let Some(programs) = std::env::var_os(PROGRAMS) {
+        return Ok(PathBuf::from(programs));
+    }
     let missing = || io::Error::other("install it with `apt-get install rabbitmq-server` (version 3.10 or newer)");
     let versions = fs::read_dir(INSTALLED).map_err(|_| missing())?;
     let mut found: Vec<PathBuf> = versions.flatten().map(|entry| entry.path().join("sbin")).collect();

@@ -88,13 +88,13 @@ impl RedisServer {
         (Ipv4Addr::LOCALHOST, self.ports[0]).into()
     }
 
-    /// Its URL, with the password.
+    /// Returns the URL of the server, with the password.
     #[must_use]
     pub fn url(&self) -> String {
         url_at(self.address())
     }
 
-    /// Its URL for TLS, with the password.
+    /// Returns the URL of the server for TLS, with the password.
     #[must_use]
     pub fn tls_url(&self) -> String {
         format!("rediss://:{PASSWORD}@localhost:{}/0", self.ports[1])

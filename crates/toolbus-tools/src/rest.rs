@@ -35,7 +35,7 @@ pub use self::config::{
 pub use self::seeds::endpoints_of_seeds;
 pub use self::template::UrlTemplateError;
 
-/// How its tools are used, for models.
+/// Guide to the use of the REST tools, for models.
 pub const GUIDE: &str = include_str!("rest/guide.md");
 
 /// Makes a tool of an endpoint, of source and provider `rest`.

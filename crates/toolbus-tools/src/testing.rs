@@ -23,6 +23,7 @@ pub(crate) fn call(tool: &Tool, arguments: Value) -> ToolCall {
         cancelled: CancellationToken::new(),
         trace: None,
         room: None,
+        turns: toolbus_core::Turns::default(),
         progress: None,
     }
 }

@@ -15,13 +15,13 @@ use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolO
 use crate::arguments::{self, shown};
 use crate::nearest::nearest;
 
-/// How its tools are used, for models.
+/// Guide to the use of the time tools, for models.
 pub const GUIDE: &str = include_str!("time/guide.md");
 
 /// The tools `current_time` and `convert_time`, of source `time`.
 #[must_use]
 pub fn tools(clock: Clock) -> Vec<Tool> {
-    let zones = Arc::new(Zones::new());
+    let zones = Arc::new(Zones::new(clock));
     let current = CurrentTime { clock, zones: Arc::clone(&zones) };
     vec![Tool::new(current_time(), current), Tool::new(convert_time(), ConvertTime { clock, zones })]
 }
@@ -117,17 +117,56 @@ impl LocalTime {
     }
 }
 
+/// Longest abbreviation of a zone, such as `AEDT`.
+const ABBREVIATION: usize = 5;
 /// Names suggested for one that does not exist.
 const SUGGESTIONS: usize = 3;
 
 /// The IANA time zones: the system's, or else those built in.
 struct Zones {
+    clock: Clock,
     database: TimeZoneDatabase,
 }
 
 impl Zones {
-    fn new() -> Self {
-        Self { database: TimeZoneDatabase::from_env() }
+    fn new(clock: Clock) -> Self {
+        Self { clock, database: TimeZoneDatabase::from_env() }
+    }
+
+    /// Returns what to write instead. A zone that is hours off would be taken and believed, so an abbreviation, which several zones
+    /// have, has none; and of names that are alike all are as far from UTC now as the likest.
+    fn hint(&self, name: &str) -> String {
+        let name = name.trim();
+        if let Some(fixed) = of_offset(name) {
+            return format!("Did you mean `{fixed}`? Names of fixed offsets have the sign the other way round.");
+        }
+        let is_last = |zone: String| zone.rsplit('/').next().is_some_and(|last| last.eq_ignore_ascii_case(name));
+        let is_capital = name.bytes().all(|byte| byte.is_ascii_uppercase());
+        let is_short = name.len() <= ABBREVIATION && name.bytes().all(|byte| byte.is_ascii_alphabetic());
+        if is_short
+            && (is_capital || name.len() < ABBREVIATION)
+            && !self.database.available().any(|zone| is_last(zone.to_string()))
+        {
+            return "If it is an abbreviation, name a place instead, such as `America/New_York` or `Asia/Kolkata`."
+                .to_owned();
+        }
+        let region = name.split_once('/').map(|(region, _)| region.to_ascii_lowercase());
+        let is_place = |zone: &String| {
+            zone.split_once('/').is_some_and(|(of_zone, _)| {
+                of_zone != "Etc" && region.as_ref().is_none_or(|region| of_zone.eq_ignore_ascii_case(region))
+            })
+        };
+        let places = self.database.available().map(|zone| zone.to_string()).filter(is_place);
+        let mut near = nearest(name, places, SUGGESTIONS);
+        let now = present(self.clock);
+        let offset = |zone: &String| self.database.get(zone).ok().map(|zone| zone.to_offset(now));
+        let likest = near.first().and_then(offset);
+        near.retain(|zone| offset(zone) == likest);
+        if near.is_empty() {
+            "Use an IANA name such as `Europe/Berlin`.".to_owned()
+        } else {
+            format!("Did you mean `{}`?", near.join("`, `"))
+        }
     }
 
     /// The zone of a name, in any case.
@@ -138,16 +177,24 @@ impl Zones {
     fn get(&self, argument: &str, name: &str) -> Result<TimeZone, ToolFailure> {
         // The database has its own names only: a path never reaches the file system.
         self.database.get(name).map_err(|error| {
-            let near = nearest(name, self.database.available().map(|zone| zone.to_string()), SUGGESTIONS);
-            let hint = if near.is_empty() {
-                "Use an IANA name such as `Europe/Berlin`.".to_owned()
-            } else {
-                format!("Did you mean `{}`?", near.join("`, `"))
-            };
+            let hint = self.hint(name);
             ToolFailure::invalid(format!("Argument `{argument}`: there is no time zone {}. {hint}", shown(name)))
                 .with_detail(error)
         })
     }
+}
+
+/// The zone of an offset in whole hours, such as `UTC+2` or `+02:00`.
+fn of_offset(name: &str) -> Option<String> {
+    let start = name.get(..3).filter(|start| start.eq_ignore_ascii_case("utc") || start.eq_ignore_ascii_case("gmt"));
+    let offset = start.map_or(name, |start| name.get(start.len()..).unwrap_or_default()).trim();
+    let (sign, hours) = offset.strip_prefix('+').map(|hours| ('-', hours)).or_else(|| {
+        let hours = offset.strip_prefix(['-', '\u{2212}'])?;
+        Some(('+', hours))
+    })?;
+    let hours: u8 = hours.strip_suffix(":00").unwrap_or(hours).parse().ok()?;
+    let most = if sign == '-' { 14 } else { 12 };
+    (1..=most).contains(&hours).then(|| format!("Etc/GMT{sign}{hours}"))
 }
 
 /// The tool `convert_time`.
@@ -283,6 +330,36 @@ mod tests {
             let failure = run(&tool(), json!({"timezone": wanted})).await.unwrap_err();
             assert_eq!(failure.cause, Cause::InvalidArguments);
             assert!(failure.message.contains(near) && failure.message.contains(wanted), "{}", failure.message);
+        }
+    }
+
+    #[tokio::test]
+    async fn no_zone_is_suggested_that_is_hours_off() {
+        let table = [
+            ("UTC+2", "`Etc/GMT-2`"),
+            ("GMT-05", "`Etc/GMT+5`"),
+            ("+02:00", "`Etc/GMT-2`"),
+            ("PST", "abbreviation"),
+            ("IST", "abbreviation"),
+            ("AEDT", "abbreviation"),
+            ("pdt", "abbreviation"),
+            ("UTC+05:30", "such as `Europe/Berlin`"),
+            ("new york", "`America/New_York`"),
+        ];
+        for (wanted, hint) in table {
+            let failure = run(&tool(), json!({"timezone": wanted})).await.unwrap_err();
+            assert!(failure.message.contains(hint), "{wanted}: {}", failure.message);
+        }
+        // As far from UTC as the likest.
+        for wanted in ["America/Los_Angls", "Europe/Lond", "Australia/Sidney", "Asia/Kolkatta"] {
+            let message = run(&tool(), json!({"timezone": wanted})).await.unwrap_err().message;
+            let (_, named) = message.split_once("Did you mean `").unwrap();
+            let mut offsets = Vec::new();
+            for zone in named.trim_end_matches("`?").split("`, `") {
+                offsets.push(current(json!({"timezone": zone})).await["utc_offset"].clone());
+            }
+            offsets.dedup();
+            assert_eq!(offsets.len(), 1, "{message}");
         }
     }
 

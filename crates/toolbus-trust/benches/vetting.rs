@@ -1,4 +1,4 @@
-//! What vetting costs: `cargo bench -p toolbus-trust`.
+//! Cost of vetting: `cargo bench -p toolbus-trust`.
 
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot be made should fail")]
 

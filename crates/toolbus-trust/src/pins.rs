@@ -204,7 +204,7 @@ impl Pins {
         })
     }
 
-    /// How many tools are quarantined and how many changes there were, by source.
+    /// Counts the quarantined tools and the changes, by source.
     #[must_use]
     pub fn counts(&self) -> Vec<Count> {
         let state = self.state();
@@ -355,12 +355,17 @@ fn log_changes(changes: &[PinChange]) {
                 "a tool is quarantined; `toolbus pins diff` shows why, and `toolbus pins approve` approves it"
             ),
             PinChangeKind::Tool { tool, state, is_held: false } => {
-                tracing::info!(source, tool, state = state.as_str(), "a tool is not as it was; it is not quarantined");
+                tracing::info!(
+                    source,
+                    tool,
+                    state = state.as_str(),
+                    "the definition of a tool changed; it is not quarantined"
+                );
             }
         }
     }
     if let Some(more) = changes.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
-        tracing::warn!(more, "more tools are not as they were; `toolbus pins` lists them all");
+        tracing::warn!(more, "the definitions of more tools changed; `toolbus pins` lists them all");
     }
 }
 

@@ -6,6 +6,7 @@
 mod encoded;
 mod haystack;
 mod normal;
+mod passages;
 mod rules;
 
 use std::collections::HashSet;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use toolbus_core::tool::{Suspicion, ToolDescriptor};
 
 use self::haystack::{Haystack, TextSource};
+pub use self::passages::SuspectPassage;
 pub use self::rules::RulesError;
 use self::rules::{CheckKind, RuleSet, Weight};
 use crate::schema::{TextPath, TextRole, each_text};

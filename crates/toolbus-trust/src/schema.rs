@@ -61,13 +61,13 @@ const fn is_schema(value: &Value) -> bool {
     matches!(value, Value::Object(_))
 }
 
-/// What the value of a keyword is.
+/// Kind of value of a keyword.
 enum Keyword {
     /// Schemas by names that the author chose.
     Named,
     /// Values that arguments are compared with, or examples of such.
     Data,
-    /// What a validator reads.
+    /// Value that a validator reads.
     Technical,
     /// A schema, several, or prose.
     Other,
@@ -156,9 +156,9 @@ pub(crate) enum TextRole {
 /// Where a text is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TextPath<'a> {
-    /// What it is in.
+    /// Path of what the text is in.
     pub(crate) within: Option<&'a TextPath<'a>>,
-    /// Its name there.
+    /// Name of the text in what encloses it.
     pub(crate) step: &'a str,
 }
 

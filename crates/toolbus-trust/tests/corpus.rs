@@ -1,4 +1,4 @@
-//! How well the scan tells poisoned definitions from others.
+//! Accuracy with which the scan tells poisoned definitions from others.
 //!
 //! `corpus/benign.jsonl` and `corpus/poisoned.jsonl` are what the rules were made with. `corpus/held-….jsonl` were
 //! written before there was any rule, and no rule was changed for them: their figures are the ones to believe. The figures

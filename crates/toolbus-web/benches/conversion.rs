@@ -1,4 +1,4 @@
-//! How fast pages become Markdown, beside the parser alone: `cargo bench -p toolbus-web`.
+//! Speed at which pages become Markdown, beside the parser alone: `cargo bench -p toolbus-web`.
 
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot be made should fail")]
 

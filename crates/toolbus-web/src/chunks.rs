@@ -1,4 +1,4 @@
-//! How a long page is kept in working memory.
+//! Storage of a long page in working memory.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) struct ChunkSettings {
     pub(crate) threshold: usize,
     /// Length of the longest chunk, in characters.
     pub(crate) max: usize,
-    /// How long chunks are kept.
+    /// Time for which chunks are kept.
     pub(crate) ttl: Duration,
 }
 

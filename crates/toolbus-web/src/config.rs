@@ -35,7 +35,7 @@ pub struct BrowseConfig {
     /// Longest chunk, in characters.
     #[schemars(range(min = 500))]
     pub chunk_max: usize,
-    /// How long chunks are kept; at most 24 h.
+    /// Time for which chunks are kept; at most 24 h.
     pub chunk_ttl: HumanDuration,
     /// Most bytes that are read of a page, after decompression.
     pub max_page: ByteSize,
@@ -61,7 +61,7 @@ impl Default for BrowseConfig {
     fn default() -> Self {
         Self {
             chunking_threshold: 8000,
-            chunk_max: 4000,
+            chunk_max: 8000,
             chunk_ttl: HumanDuration::from_secs(30 * 60),
             max_page: ByteSize::from_mib(10),
             timeout: HumanDuration::from_secs(20),

@@ -4,6 +4,7 @@ mod cache;
 mod robots;
 mod spacing;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reqwest::header::{ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
@@ -11,7 +12,7 @@ use reqwest::{Response, StatusCode};
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
 use toolbus_outbound::egress::{Egress, EgressError, HostLists, Refusal, next_hop};
-use toolbus_outbound::read_up_to;
+use toolbus_outbound::read_growing;
 use url::Url;
 
 use self::cache::{PageCache, is_unchanged};
@@ -19,11 +20,16 @@ use self::robots::RobotsCache;
 use self::spacing::HostSpacing;
 use crate::config::BrowseConfig;
 use crate::page::RawPage;
+use crate::slots::{FairSlots, Slot};
 
-/// What is preferred of a page that exists in several forms.
+/// Preferred forms of a page that exists in several forms.
 const ACCEPTED: HeaderValue = HeaderValue::from_static(
     "text/html,application/xhtml+xml,text/markdown;q=0.9,text/*;q=0.8,application/json;q=0.8,*/*;q=0.5",
 );
+/// Bytes of a page above which it takes a slot.
+const SMALL_PAGE: usize = 64 * 1024;
+/// Larger pages that are in memory at a time, of one owner and of all.
+const LARGE_PAGES: (usize, usize) = (2, 6);
 const LANGUAGE: HeaderValue = HeaderValue::from_static("en;q=0.9,*;q=0.5");
 
 /// Fetches pages of hosts that the rules allow.
@@ -33,6 +39,7 @@ pub(crate) struct Fetcher {
     cache: PageCache,
     robots: Option<RobotsCache>,
     spacing: Option<HostSpacing>,
+    large_pages: FairSlots,
     /// Bytes.
     max_page: usize,
     max_redirects: usize,
@@ -42,8 +49,10 @@ pub(crate) struct Fetcher {
 #[derive(Debug)]
 pub(crate) struct FetchedPage {
     pub(crate) page: RawPage,
-    /// Whether it was kept, and its site has said that it is unchanged.
+    /// Whether the page was kept, and its site has said that it is unchanged.
     pub(crate) is_unchanged: bool,
+    /// Held while the page, or what is made of it, is in memory; absent for a small page.
+    pub(crate) slot: Option<Slot>,
 }
 
 /// Why there is no page.
@@ -92,6 +101,7 @@ impl Fetcher {
             cache: PageCache::new(bytes(config.cache)),
             robots: config.robots.then(RobotsCache::default),
             spacing: config.spacing.map(HumanDuration::get).map(HostSpacing::new),
+            large_pages: FairSlots::new(LARGE_PAGES.0, LARGE_PAGES.1),
             max_page: bytes(config.max_page),
             max_redirects: config.max_redirects,
         }
@@ -101,12 +111,23 @@ impl Fetcher {
         &self.egress
     }
 
-    /// Fetches a page for an agent with these lists.
+    /// A slot for a large page of an owner.
+    pub(crate) async fn slot(&self, owner: &Arc<str>) -> Slot {
+        self.large_pages.take(owner).await
+    }
+
+    /// Fetches a page for an agent with these lists, which the owner's name stands for where pages take turns.
     ///
     /// # Errors
     ///
     /// If there is no whole page with status 200 by `until`.
-    pub(crate) async fn get(&self, url: &Url, lists: &HostLists, until: Instant) -> Result<FetchedPage, FetchError> {
+    pub(crate) async fn get(
+        &self,
+        url: &Url,
+        lists: &HostLists,
+        owner: &Arc<str>,
+        until: Instant,
+    ) -> Result<FetchedPage, FetchError> {
         let mut url = url.clone();
         for followed in 0..=self.max_redirects {
             let is_first = followed == 0;
@@ -139,34 +160,47 @@ impl Fetcher {
                 }
                 None => {
                     if let Some(known) = known.filter(|_| is_unchanged(&response)) {
-                        return Ok(FetchedPage { page: known.page(url), is_unchanged: true });
+                        let is_small = known.len() <= SMALL_PAGE;
+                        let slot = if is_small { None } else { Some(within(until, self.slot(owner)).await?) };
+                        return Ok(FetchedPage { page: known.page(url), is_unchanged: true, slot });
                     }
-                    let page = within(until, self.read(url, response)).await??;
-                    return Ok(FetchedPage { page, is_unchanged: false });
+                    let (page, slot) = within(until, self.read(url, response, owner)).await??;
+                    return Ok(FetchedPage { page, is_unchanged: false, slot });
                 }
             }
         }
         Err(FetchError::TooManyRedirects(self.max_redirects))
     }
 
-    async fn read(&self, url: Url, mut response: Response) -> Result<RawPage, FetchError> {
+    async fn read(
+        &self,
+        url: Url,
+        mut response: Response,
+        owner: &Arc<str>,
+    ) -> Result<(RawPage, Option<Slot>), FetchError> {
         let status = response.status();
         if !status.is_success() {
             return Err(FetchError::Status { status, retry_after: retry_after(response.headers()) });
         }
-        let (body, is_whole) = read_up_to(&mut response, self.max_page).await.map_err(|_| FetchError::Lost)?;
+        let mut slot = None;
+        let grow = async {
+            slot = Some(self.slot(owner).await);
+            self.max_page
+        };
+        let read = read_growing(&mut response, SMALL_PAGE.min(self.max_page), grow).await;
+        let (body, is_whole) = read.map_err(|_| FetchError::Lost)?;
         let content_type = response.headers().get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
         let content_type = String::from_utf8_lossy(content_type).into_owned();
         let page = RawPage { url, content_type, body, is_cut: !is_whole };
         if is_whole && status == StatusCode::OK {
             self.cache.put(&page, response.headers());
         }
-        Ok(page)
+        Ok((page, slot))
     }
 }
 
 impl FetchError {
-    /// How the fetch ended, as telemetry names it.
+    /// Returns the outcome of the fetch, as telemetry names it.
     pub(crate) fn outcome(&self) -> &'static str {
         match self {
             Self::Refused(_) | Self::RefusedAfterRedirect(_) => "refused",
@@ -209,7 +243,7 @@ async fn within<T>(until: Instant, task: impl Future<Output = T>) -> Result<T, F
     tokio::time::timeout_at(until.into(), task).await.map_err(|_| FetchError::Timeout)
 }
 
-/// How long a server asks to wait: seconds, or until a date.
+/// Returns the time that a server asks to wait: seconds, or until a date.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = value.parse() {

@@ -15,8 +15,10 @@ use crate::page::PageText;
 
 /// The API of github.com.
 const PUBLIC_API: &str = "https://api.github.com";
-/// The host whose pages are read by the API.
-const HOST: &str = "github.com";
+/// The hosts whose pages are read by the API.
+const HOSTS: [&str; 2] = ["github.com", "www.github.com"];
+/// Most parts of a path that may belong to the name of a branch.
+const MAX_BRANCH_PARTS: usize = 4;
 /// Comments and files that are read: one page of the API.
 const PER_PAGE: usize = 100;
 /// Most bytes of one response.
@@ -35,13 +37,33 @@ pub(crate) struct GitHub {
     headers: HeaderMap,
 }
 
-/// What a URL of GitHub shows.
+/// Item that a URL of GitHub shows.
 #[derive(Debug, PartialEq, Eq)]
 enum GitHubItem<'a> {
     Issue(&'a str),
     Pull(&'a str),
-    File { revision: &'a str, path: String },
+    /// Revision and path; where the one ends and the other begins the API knows, because names of branches may have
+    /// slashes.
+    File(&'a [&'a str]),
     Repository,
+}
+
+/// Reply of GitHub's API for a page.
+#[derive(Debug)]
+pub(crate) enum GitHubReply {
+    Page(PageText),
+    /// Nothing: the page itself has to be read.
+    None,
+    /// The same, because too many requests were sent; until then, in seconds since 1970, if that is known.
+    Limited(Option<i64>),
+}
+
+/// Reason for which a request to the API has no reply.
+enum ApiError {
+    /// There is nothing of the kind, or it is not given.
+    Absent,
+    /// As [`GitHubReply::Limited`].
+    Limited(Option<i64>),
 }
 
 impl GitHub {
@@ -58,45 +80,68 @@ impl GitHub {
         Ok(Self { client: HttpClient::new()?, api: Url::parse(api.unwrap_or(PUBLIC_API)).ok(), headers })
     }
 
-    /// What a page of GitHub shows, if it is one that the API has and gives.
-    pub(crate) async fn read(&self, url: &Url, until: Instant) -> Option<PageText> {
-        if url.host_str() != Some(HOST) || url.port().is_some() {
-            return None;
-        }
-        let segments: Vec<&str> = url.path_segments()?.filter(|segment| !segment.is_empty()).collect();
-        let (owner, repository, rest) = match segments.as_slice() {
-            [owner, repository, rest @ ..] => (*owner, *repository, rest),
-            _ => return None,
+    /// Whether a page is one of GitHub's.
+    pub(crate) fn has(url: &Url) -> bool {
+        url.host_str().is_some_and(|host| HOSTS.contains(&host)) && url.port().is_none()
+    }
+
+    /// Reads what a page of GitHub shows, if the page is one that the API has and gives.
+    pub(crate) async fn read(&self, url: &Url, until: Instant) -> GitHubReply {
+        let segments: Vec<&str> = url.path_segments().into_iter().flatten().filter(|part| !part.is_empty()).collect();
+        let [owner, repository, rest @ ..] = segments.as_slice() else { return GitHubReply::None };
+        let (true, Some(item)) = (is_name(owner) && is_name(repository), GitHubItem::of(rest)) else {
+            return GitHubReply::None;
         };
-        let item = GitHubItem::of(rest)?;
         let name = format!("{owner}/{repository}");
         let until = until.min(toolbus_core::Clock::SYSTEM.now() + TIMEOUT);
         let reading = async {
             match item {
                 GitHubItem::Issue(number) => self.thread(&name, number, false).await,
                 GitHubItem::Pull(number) => self.thread(&name, number, true).await,
-                GitHubItem::File { revision, path } => self.file(&name, revision, &path).await,
+                GitHubItem::File(parts) => self.file(&name, parts).await,
                 GitHubItem::Repository => self.repository(&name).await,
             }
         };
-        tokio::time::timeout_at(until.into(), reading).await.ok().flatten()
+        match tokio::time::timeout_at(until.into(), reading).await {
+            Ok(Ok(page)) => GitHubReply::Page(page),
+            Ok(Err(ApiError::Limited(until))) => GitHubReply::Limited(until),
+            Ok(Err(ApiError::Absent)) | Err(_) => GitHubReply::None,
+        }
     }
 
-    async fn thread(&self, name: &str, number: &str, is_pull: bool) -> Option<PageText> {
+    async fn thread(&self, name: &str, number: &str, is_pull: bool) -> Result<PageText, ApiError> {
         let kind = if is_pull { "pulls" } else { "issues" };
         let thread: Thread = self.json(&format!("repos/{name}/{kind}/{number}"), &[]).await?;
         let page = [("per_page", PER_PAGE.to_string())];
-        let comments: Vec<Comment> =
-            self.json(&format!("repos/{name}/issues/{number}/comments"), &page).await.unwrap_or_default();
+        let mut limit = None;
+        let comments = self.json(&format!("repos/{name}/issues/{number}/comments"), &page).await;
+        let comments: Vec<Comment> = or_missing(comments, &mut limit);
         let files: Vec<ChangedFile> = match is_pull {
-            true => self.json(&format!("repos/{name}/pulls/{number}/files"), &page).await.unwrap_or_default(),
+            true => or_missing(self.json(&format!("repos/{name}/pulls/{number}/files"), &page).await, &mut limit),
             false => Vec::new(),
         };
-        Some(thread.page(name, number, is_pull, &comments, &files))
+        let mut page = thread.page(name, number, is_pull, &comments, &files);
+        page.notes.extend(limit);
+        Ok(page)
     }
 
-    async fn file(&self, name: &str, revision: &str, path: &str) -> Option<PageText> {
-        let text = self.text(&format!("repos/{name}/contents/{path}"), &[("ref", revision.to_owned())]).await?;
+    async fn file(&self, name: &str, parts: &[&str]) -> Result<PageText, ApiError> {
+        let (parts, most) = match parts {
+            // In full, the API does not take it together with a path.
+            ["refs", "heads" | "tags", rest @ ..] => (rest, MAX_BRANCH_PARTS),
+            parts => (parts, MAX_BRANCH_PARTS),
+        };
+        let mut found = Err(ApiError::Absent);
+        for at in 1..=most.min(parts.len().saturating_sub(1)) {
+            let (revision, path) = parts.split_at_checked(at).unwrap_or_default();
+            let (revision, path) = (decoded(&revision.join("/")), path.join("/"));
+            found = match self.text(&format!("repos/{name}/contents/{path}"), &[("ref", revision.clone())]).await {
+                Err(ApiError::Absent) => continue,
+                found => found.map(|text| (text, revision, decoded(&path))),
+            };
+            break;
+        }
+        let (text, revision, path) = found?;
         let language = path.rsplit_once('.').map_or("", |(_, extension)| extension);
         let is_markdown = language.eq_ignore_ascii_case("md") || language.eq_ignore_ascii_case("markdown");
         let title = format!("{path} [{name}, {revision}]");
@@ -105,12 +150,14 @@ impl GitHub {
             true => text,
             false => format!("{fence}{language}\n{}\n{fence}", text.trim_end_matches('\n')),
         };
-        Some(PageText { title, text, notes: Vec::new() })
+        Ok(PageText { title, text, notes: Vec::new() })
     }
 
-    async fn repository(&self, name: &str) -> Option<PageText> {
+    async fn repository(&self, name: &str) -> Result<PageText, ApiError> {
         let found: Repository = self.json(&format!("repos/{name}"), &[]).await?;
-        let readme = self.text(&format!("repos/{name}/readme"), &[]).await;
+        let mut limit = None;
+        let readme = self.text(&format!("repos/{name}/readme"), &[]).await.map(Some);
+        let readme = or_missing(readme, &mut limit);
         let mut text = String::new();
         if let Some(description) = &found.description {
             let _ = writeln!(text, "{description}\n");
@@ -133,19 +180,20 @@ impl GitHub {
         if let Some(readme) = readme {
             let _ = write!(text, "\n---\n\n{}", readme.trim());
         }
-        Some(PageText { title: found.full_name, text, notes: Vec::new() })
+        Ok(PageText { title: found.full_name, text, notes: limit.into_iter().collect() })
     }
 
-    async fn json<T: DeserializeOwned>(&self, path: &str, query: &[(&str, String)]) -> Option<T> {
-        serde_json::from_slice(&self.get(path, query, JSON).await?).ok()
+    async fn json<T: DeserializeOwned>(&self, path: &str, query: &[(&str, String)]) -> Result<T, ApiError> {
+        serde_json::from_slice(&self.get(path, query, JSON).await?).map_err(|_| ApiError::Absent)
     }
 
-    async fn text(&self, path: &str, query: &[(&str, String)]) -> Option<String> {
-        String::from_utf8(self.get(path, query, RAW).await?).ok().filter(|text| !text.contains('\0'))
+    async fn text(&self, path: &str, query: &[(&str, String)]) -> Result<String, ApiError> {
+        let text = String::from_utf8(self.get(path, query, RAW).await?).ok();
+        text.filter(|text| !text.contains('\0')).ok_or(ApiError::Absent)
     }
 
-    async fn get(&self, path: &str, query: &[(&str, String)], accept: &'static str) -> Option<Vec<u8>> {
-        let mut url = self.api.clone()?;
+    async fn get(&self, path: &str, query: &[(&str, String)], accept: &'static str) -> Result<Vec<u8>, ApiError> {
+        let mut url = self.api.clone().ok_or(ApiError::Absent)?;
         let base = url.path().trim_end_matches('/').to_owned();
         url.set_path(&format!("{base}/{path}"));
         if !query.is_empty() {
@@ -154,24 +202,65 @@ impl GitHub {
         let mut request = Request::new(Method::GET, url);
         *request.headers_mut() = self.headers.clone();
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
-        match self.client.send(request).await.ok()? {
-            HttpReply::Response(mut response) if response.status() == StatusCode::OK => {
-                let (bytes, is_whole) = read_up_to(&mut response, MAX_RESPONSE).await.ok()?;
-                is_whole.then_some(bytes)
+        let Ok(HttpReply::Response(mut response)) = self.client.send(request).await else {
+            return Err(ApiError::Absent);
+        };
+        match response.status() {
+            StatusCode::OK => {
+                let read = read_up_to(&mut response, MAX_RESPONSE).await.ok();
+                read.and_then(|(bytes, is_whole)| is_whole.then_some(bytes)).ok_or(ApiError::Absent)
             }
-            HttpReply::Response(_) | HttpReply::Redirect(..) => None,
+            StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => Err(limited(response.headers())),
+            _ => Err(ApiError::Absent),
         }
     }
 }
 
+/// Whether a segment of a URL is a name of GitHub as it stands, which cannot lead to another part of the API.
+fn is_name(segment: &str) -> bool {
+    segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// A refusal: for too many requests, or because something is not given.
+fn limited(headers: &HeaderMap) -> ApiError {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.parse::<i64>().ok();
+    let now = || jiff::Timestamp::try_from(toolbus_core::Clock::SYSTEM.wall()).ok().map(jiff::Timestamp::as_second);
+    match (number("retry-after"), number("x-ratelimit-remaining")) {
+        (Some(wait), _) => ApiError::Limited(now().map(|now| now.saturating_add(wait))),
+        (None, Some(0)) => ApiError::Limited(number("x-ratelimit-reset")),
+        _ => ApiError::Absent,
+    }
+}
+
+/// A part of a page, or nothing, with a note if too many requests were sent.
+fn or_missing<T: Default>(part: Result<T, ApiError>, limit: &mut Option<String>) -> T {
+    part.unwrap_or_else(|error| {
+        if let ApiError::Limited(until) = error {
+            *limit = Some(limit_note(until, "so parts of this page are missing"));
+        }
+        T::default()
+    })
+}
+
+/// A note that GitHub's API takes no more requests, and what follows from it.
+pub(crate) fn limit_note(until: Option<i64>, consequence: &str) -> String {
+    let until = until.and_then(|until| jiff::Timestamp::from_second(until).ok());
+    let until = until.map_or_else(String::new, |until| format!(" until {until}"));
+    format!("GitHub's API takes no more requests of this daemon{until}, {consequence}.")
+}
+
+fn decoded(text: &str) -> String {
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
 impl<'a> GitHubItem<'a> {
-    fn of(path: &[&'a str]) -> Option<Self> {
+    fn of(path: &'a [&'a str]) -> Option<Self> {
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         match path {
             [] => Some(Self::Repository),
             ["issues", number] if is_number(number) => Some(Self::Issue(number)),
             ["pull", number, ..] if is_number(number) => Some(Self::Pull(number)),
-            ["blob", revision, path @ ..] if !path.is_empty() => Some(Self::File { revision, path: path.join("/") }),
+            ["blob" | "blame" | "raw", parts @ ..] if parts.len() > 1 => Some(Self::File(parts)),
             _ => None,
         }
     }
@@ -296,17 +385,16 @@ mod tests {
 
     #[test]
     fn the_urls_of_issues_pull_requests_files_and_repositories_are_recognised() {
-        let of = |path: &'static str| {
+        let of = |path: &str| {
             let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
-            GitHubItem::of(segments.get(2..).unwrap())
+            format!("{:?}", GitHubItem::of(&segments[2..]))
         };
-        assert_eq!(of("o/r"), Some(GitHubItem::Repository));
-        assert_eq!(of("o/r/issues/12"), Some(GitHubItem::Issue("12")));
-        assert_eq!(of("o/r/pull/12/files"), Some(GitHubItem::Pull("12")));
-        let file = GitHubItem::File { revision: "main", path: "src/lib.rs".to_owned() };
-        assert_eq!(of("o/r/blob/main/src/lib.rs"), Some(file));
+        assert_eq!(of("o/r"), "Some(Repository)");
+        assert_eq!(of("o/r/issues/12"), "Some(Issue(\"12\"))");
+        assert_eq!(of("o/r/pull/12/files"), "Some(Pull(\"12\"))");
+        assert_eq!(of("o/r/blob/main/src/lib.rs"), "Some(File([\"main\", \"src\", \"lib.rs\"]))");
         for path in ["o/r/issues", "o/r/issues/new", "o/r/blob/main", "o/r/tree/main/src", "o/r/wiki"] {
-            assert_eq!(of(path), None, "{path}");
+            assert_eq!(of(path), "None", "{path}");
         }
     }
 }

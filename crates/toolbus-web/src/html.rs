@@ -6,8 +6,10 @@
 mod article;
 mod code;
 mod dom;
+mod formula;
 mod link;
 mod markdown;
+mod section;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -27,6 +29,8 @@ const MAX_DEPTH: u32 = 512;
 const MAX_NODES: usize = 4_000_000;
 /// Fewest characters that make a page one that shows something without scripts.
 const MIN_TEXT: usize = 200;
+/// Most frames that are named.
+const MAX_FRAMES: usize = 5;
 /// Longest title, in characters.
 const MAX_TITLE: usize = 300;
 
@@ -66,7 +70,7 @@ impl HtmlLimits {
     }
 }
 
-/// How much of a page is wanted.
+/// Part of a page that is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PagePart {
     /// The main content.
@@ -86,14 +90,19 @@ pub struct Converted {
     pub needs_scripts: bool,
     /// Whether a limit has left out the rest of the page.
     pub is_cut: bool,
+    /// Sections, frames and other pages that a reader must know of.
+    pub notes: Vec<String>,
 }
 
 /// Converts a page that was loaded from `url`.
 #[must_use]
 pub fn convert(html: &str, url: &Url, part: PagePart, limits: &HtmlLimits) -> Converted {
-    let dom = Dom::parse(html, limits);
-    let choice = ArticleChoice::of(&dom, part, limits);
+    let mut dom = Dom::parse(html, limits);
+    formula::flatten(&mut dom);
+    let mut choice = ArticleChoice::of(&dom, part, limits);
     let base = base(&dom, url);
+    let mut notes = Vec::new();
+    notes.extend(narrowed(&dom, url, &mut choice));
     let mut writer = MarkdownWriter::new(&dom, &choice, &base, limits);
     writer.write(choice.top());
     let (markdown, is_short) = writer.finish();
@@ -103,10 +112,55 @@ pub fn convert(html: &str, url: &Url, part: PagePart, limits: &HtmlLimits) -> Co
         && has_scripts()
         && !choice.has_much_text()
         && !choice.is_short();
-    Converted { title, markdown, needs_scripts, is_cut: dom.is_cut || choice.is_short() || is_short }
+    let is_little = markdown.len() < MIN_TEXT;
+    notes.extend(refresh(&dom, &base));
+    notes.extend(frames(&dom, &base, is_little));
+    Converted { title, markdown, needs_scripts, is_cut: dom.is_cut || choice.is_short() || is_short, notes }
 }
 
-/// What relative links are relative to. A base that is too long for an address is none: each link would copy it.
+/// Narrows what is written to the section that the address names.
+fn narrowed(dom: &Dom, url: &Url, choice: &mut ArticleChoice) -> Option<String> {
+    let fragment = url.fragment().filter(|fragment| !fragment.is_empty() && !fragment.starts_with(":~:"))?;
+    let fragment = percent_encoding::percent_decode_str(fragment).decode_utf8_lossy();
+    let name = toolbus_core::text::shown(&fragment);
+    Some(match section::find(dom, &fragment) {
+        Some((first, end)) => {
+            choice.narrow(dom, first, end);
+            format!(
+                "This is the section `{name}` alone. For the whole page, leave out what follows `#` in its address."
+            )
+        }
+        None => format!("The page has no section `{name}`, so all of it is shown."),
+    })
+}
+
+/// The page to which this one sends its readers on.
+fn refresh(dom: &Dom, base: &Url) -> Option<String> {
+    let is_refresh = |id: &NodeId| dom.attribute(*id, "http-equiv").eq_ignore_ascii_case("refresh");
+    let content =
+        dom.ids().filter(|id| dom.name(*id) == "meta").find(is_refresh).map(|id| dom.attribute(id, "content"))?;
+    let target = content.split_once([';', ',']).map(|(_, target)| target.trim())?;
+    let is_key = target.get(..3).is_some_and(|key| key.eq_ignore_ascii_case("url"));
+    let target = if is_key { target.get(3..)?.trim_start().strip_prefix('=')? } else { target };
+    let url = address(base, target.trim().trim_matches(['"', '\'']))?;
+    Some(format!("This page sends its readers on to {url} . Read that."))
+}
+
+/// The frames of which a page consists.
+fn frames(dom: &Dom, base: &Url, is_little: bool) -> Option<String> {
+    let is_frame = |id: &NodeId| dom.name(*id) == "frame" || (is_little && dom.name(*id) == "iframe");
+    let sources = dom.ids().filter(is_frame).filter_map(|id| address(base, dom.attribute(id, "src").trim()));
+    let urls: Vec<String> = sources.take(MAX_FRAMES).collect();
+    (!urls.is_empty()).then(|| format!("The content of this page is in frames. Read them: {} .", urls.join(" , ")))
+}
+
+fn address(base: &Url, text: &str) -> Option<String> {
+    let url = base.join(Some(text).filter(|text| !text.is_empty())?).ok()?;
+    (matches!(url.scheme(), "http" | "https") && url.as_str().len() <= link::MAX_URL).then(|| url.into())
+}
+
+/// Returns the address that relative links are relative to. A base that is too long for an address is none: each link
+/// would copy it.
 fn base(dom: &Dom, url: &Url) -> Url {
     let base = dom.ids().find(|id| dom.name(*id) == "base" && !dom.attribute(*id, "href").is_empty());
     base.and_then(|id| url.join(dom.attribute(id, "href")).ok())

@@ -7,16 +7,20 @@
 //! 2. [`page`] finds out what it is, and decodes it. [`html`] turns HTML into Markdown.
 //! 3. `browse` cleans the text, and says what is suspect in it.
 //!
-//! Conversions run beside the runtime's workers, a few at a time, each with limits of time, depth and size.
+//! Conversions run beside the runtime's workers, a few at a time, each with limits of time, depth and size; those of
+//! hostile formats and large pages run in confined processes (`confined`).
 
 mod browse;
 mod chunks;
 mod config;
+mod confined;
 mod fetch;
 mod github;
 pub mod html;
 pub mod page;
 mod search;
+mod slots;
+mod superscript;
 #[cfg(test)]
 mod tests;
 
@@ -30,13 +34,15 @@ use toolbus_outbound::{HttpClient, HttpClientError};
 use toolbus_trust::scan::{RulesError, Scanner};
 
 pub use self::config::{BrowseConfig, WebConfig};
+use self::confined::Converter;
+pub use self::confined::take_over;
 pub use self::search::{JsonResults, SearchProvider};
 
 /// The source of the tools.
 pub const SOURCE: &str = "web";
 /// Name of the tool that searches.
 pub const SEARCH: &str = search::NAME;
-/// How its tools are used, for models.
+/// Guide to the use of the web tools, for models.
 pub const GUIDE: &str = include_str!("guide.md");
 /// The same for models that cannot search.
 pub const BROWSE_GUIDE: &str = include_str!("browse_guide.md");
@@ -68,12 +74,22 @@ pub fn tools(
     lookup: Option<HostLookup>,
     events: &Arc<dyn WebEvents>,
 ) -> Result<Vec<Tool>, WebError> {
+    tools_with(config, rules, lookup, events, Converter::new())
+}
+
+fn tools_with(
+    config: &WebConfig,
+    rules: EgressRules,
+    lookup: Option<HostLookup>,
+    events: &Arc<dyn WebEvents>,
+    converter: Converter,
+) -> Result<Vec<Tool>, WebError> {
     let default_agent = concat!("toolbus/", env!("CARGO_PKG_VERSION"));
     let mut egress = Egress::new(rules, config.browse.user_agent.as_deref().unwrap_or(default_agent))?;
     if let Some(lookup) = lookup {
         egress = egress.with_lookup(lookup);
     }
-    let mut tools = vec![browse::tool(config, egress, Scanner::new()?, Arc::clone(events))?];
+    let mut tools = vec![browse::tool(config, egress, Scanner::new()?, Arc::clone(events), converter)?];
     if !config.search.is_empty() {
         tools.push(search::tool(&config.search, &HttpClient::new()?, Arc::clone(events)));
     }

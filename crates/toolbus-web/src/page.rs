@@ -3,27 +3,31 @@
 mod charset;
 mod json;
 mod pdf;
-mod pdf_objects;
+mod pdf_layout;
 
+use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use crate::html::{self, HtmlLimits, PagePart};
 
 /// Most text of a page, in bytes: Markdown may be longer than its HTML, where links are long.
-const MAX_TEXT: usize = 32 << 20;
+const MAX_TEXT: usize = 16 << 20;
+/// Bytes of HTML above which a page is converted in a process of its own: its tree takes many times as much memory.
+const LARGE_HTML: usize = 1 << 20;
 
-/// How a page is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Form in which a page is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum BrowseMode {
-    /// Its main content as Markdown.
+    /// Main content of the page as Markdown.
     #[default]
     Article,
     /// All of it as Markdown.
     Full,
-    /// Its source.
+    /// Source of the page.
     Raw,
 }
 
@@ -41,36 +45,39 @@ pub struct RawPage {
 }
 
 /// A page as text.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageText {
     /// The title; empty if there is none.
     pub title: String,
     /// The text, without the title.
     pub text: String,
-    /// What a reader must know of it.
+    /// Facts that a reader must know of the page.
     pub notes: Vec<String>,
 }
 
 /// Why a page has no text.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PageError {
     /// Another type.
     #[error("it is {kind} of {size} bytes, which is not text")]
     NotText {
-        /// Its type.
+        /// Type of the page.
         kind: String,
         /// Bytes; at least, if it was cut.
         size: usize,
     },
     /// A PDF that cannot be read.
     #[error("its PDF cannot be read: {0}")]
-    Pdf(&'static str),
+    Pdf(Cow<'static, str>),
+    /// The process was ended.
+    #[error("reading it takes more memory or time than one page may take")]
+    TooHeavy,
     /// The conversion failed.
     #[error("it could not be converted")]
     Failed,
 }
 
-/// What a body is.
+/// Kind of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PageKind {
     Html,
@@ -91,9 +98,13 @@ impl RawPage {
         catch_unwind(AssertUnwindSafe(|| self.converted(mode, time))).unwrap_or(Err(PageError::Failed))
     }
 
-    /// Whether it is a PDF, whose library knows no limit of time.
-    pub(crate) fn is_pdf(&self) -> bool {
-        self.kind() == PageKind::Pdf
+    /// Whether the document is converted in a process of its own.
+    pub(crate) fn is_heavy(&self, mode: BrowseMode) -> bool {
+        match self.kind() {
+            PageKind::Pdf => true,
+            PageKind::Html => mode != BrowseMode::Raw && self.body.len() > LARGE_HTML,
+            PageKind::Json | PageKind::Text | PageKind::Other => false,
+        }
     }
 
     fn converted(&self, mode: BrowseMode, time: Duration) -> Result<PageText, PageError> {
@@ -106,7 +117,7 @@ impl RawPage {
             }
             (PageKind::Pdf, _) => {
                 if self.is_cut {
-                    return Err(PageError::Pdf("it is too large"));
+                    return Err(PageError::Pdf("it is too large".into()));
                 }
                 pdf::text(&self.body, &limits)?
             }
@@ -118,8 +129,8 @@ impl RawPage {
                 }
             }
             (PageKind::Html | PageKind::Json | PageKind::Text, _) => {
-                let is_html = self.kind() == PageKind::Html;
-                let text = charset::decode(&self.body, &self.content_type, is_html).into_owned();
+                let names_charset = self.kind() == PageKind::Html || self.body.trim_ascii_start().starts_with(b"<?xml");
+                let text = charset::decode(&self.body, &self.content_type, names_charset).into_owned();
                 PageText { text, ..PageText::default() }
             }
             (PageKind::Other, _) => return Err(PageError::NotText { kind: self.shown_type(), size: self.body.len() }),
@@ -168,6 +179,8 @@ impl RawPage {
             PageKind::Pdf
         } else if lower.starts_with(b"<!doctype html") || lower.starts_with(b"<html") {
             PageKind::Html
+        } else if lower.starts_with(b"<?xml") {
+            PageKind::Text
         } else if start.contains(&0) || std::str::from_utf8(start).is_err_and(|error| error.error_len().is_some()) {
             PageKind::Other
         } else {
@@ -182,7 +195,7 @@ impl RawPage {
 }
 
 fn of_html(converted: html::Converted) -> PageText {
-    let html::Converted { title, mut markdown, needs_scripts, is_cut } = converted;
+    let html::Converted { title, mut markdown, needs_scripts, is_cut, mut notes } = converted;
     // The heading of many pages repeats their title.
     if let Some(heading) = markdown.strip_prefix("# ") {
         let (heading, rest) = heading.split_once('\n').unwrap_or((heading, ""));
@@ -190,8 +203,7 @@ fn of_html(converted: html::Converted) -> PageText {
             markdown = rest.trim_start().to_owned();
         }
     }
-    let mut notes = Vec::new();
-    if needs_scripts {
+    if needs_scripts && notes.is_empty() {
         notes.push(
             "This page shows its content only with scripts, which are not run here. Look for another source, such as \
              an API or a feed."
@@ -200,6 +212,9 @@ fn of_html(converted: html::Converted) -> PageText {
     }
     if is_cut {
         notes.push("The page is nested too deep, or too large: its end is left out.".to_owned());
+    }
+    if markdown.is_empty() && notes.is_empty() {
+        notes.push("The page shows no text.".to_owned());
     }
     PageText { title, text: markdown, notes }
 }

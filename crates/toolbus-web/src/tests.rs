@@ -22,6 +22,8 @@ use toolbus_outbound::egress::{EgressConfig, EgressRules, HostLists, HostLookup}
 
 use self::server::Server;
 use crate::config::{BrowseConfig, WebConfig};
+use crate::confined::Converter;
+use crate::confined::tests::helper;
 
 /// Hears what happens, and keeps it.
 #[derive(Default)]
@@ -60,6 +62,7 @@ async fn call_for(tool: &Tool, arguments: Value, time: Duration) -> Result<ToolO
         cancelled: CancellationToken::new(),
         trace: None,
         room: None,
+        turns: toolbus_core::Turns::default(),
         progress: None,
         idempotency_key: None,
     };
@@ -102,7 +105,8 @@ fn browse_telling(servers: &[&Server], config: WebConfig, lookup: HostLookup, ev
     let allow_hosts = servers.iter().map(|server| server.address.to_string().parse().unwrap()).collect();
     let config_of_egress = EgressConfig { allow_hosts, ..EgressConfig::default() };
     let rules = EgressRules::new(config_of_egress, BTreeMap::new(), HostLists::default());
-    crate::tools(&config, rules, Some(lookup), events).unwrap().remove(0)
+    let converter = Converter::with(helper());
+    crate::tools_with(&config, rules, Some(lookup), events, converter).unwrap().remove(0)
 }
 
 fn with_browse(browse: BrowseConfig) -> WebConfig {

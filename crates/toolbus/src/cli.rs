@@ -160,7 +160,13 @@ impl Cli {
     /// The definition of the command line; its help shows global options only on request.
     #[must_use]
     pub fn definition(shows_global: bool) -> clap::Command {
-        Self::command().mut_args(|arg| if shows_global && arg.is_global_set() { arg.hide(false) } else { arg })
+        let command =
+            Self::command().mut_args(|arg| if shows_global && arg.is_global_set() { arg.hide(false) } else { arg });
+        // What runs or checks a configuration is of little use without saying which.
+        let config = command.get_arguments().find(|arg| arg.get_id() == "config").cloned().map(|arg| arg.hide(false));
+        ["serve", "check"]
+            .into_iter()
+            .fold(command, |command, name| command.mut_subcommand(name, |subcommand| subcommand.args(config.clone())))
     }
 }
 
@@ -254,6 +260,9 @@ mod tests {
 
     #[test]
     fn help_shows_a_commands_own_options_and_the_global_ones_if_asked() {
+        for words in [&["serve"][..], &["check"]] {
+            assert!(help(false, words).contains("--config <FILE>"), "{words:?}");
+        }
         for words in [&["agents"][..], &["mcp", "list"], &[]] {
             let (short, all) = (help(false, words), help(true, words));
             assert!(!short.contains("--bus-url <") && short.contains("--help-all"), "{short}");

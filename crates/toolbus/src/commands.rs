@@ -14,6 +14,7 @@ pub mod dlq;
 mod edit;
 pub mod explain;
 pub mod health;
+mod identity;
 pub mod init;
 pub mod mcp;
 pub mod pins;
@@ -75,13 +76,13 @@ async fn dispatch(cli: Cli) -> Result<ExitCode, u8> {
     let told_by_kind = |error: TargetError| error.tell();
     match cli.command {
         Command::Serve(args) => run_daemon(args, &global).await,
-        Command::Call(args) => call::run(args, &context(&global)?).await.map_err(|error| {
+        Command::Call(args) => call::run(args, &context(&global, &["bus"])?).await.map_err(|error| {
             told(&error);
             error.exit_code()
         }),
-        Command::Demo(args) => demo::run(args, &context(&global)?).await.map_err(told),
-        Command::Dlq(args) => dlq::run(args, &context(&global)?).await.map_err(|error| error.tell()),
-        Command::Health(args) => health::run(args, &context(&global)?).await.map_err(told),
+        Command::Demo(args) => demo::run(args, &configured_by(&global)?).await.map_err(told),
+        Command::Dlq(args) => dlq::run(args, &context(&global, &["bus"])?).await.map_err(|error| error.tell()),
+        Command::Health(args) => health::run(args, &context(&global, &[])?).await.map_err(told),
         Command::Schema => schema::run().map_err(told),
         Command::Check(args) => check::run(args, &operator()).await.map_err(told_by_kind),
         Command::Agents(args) => agents::run(args, &operator()).await.map_err(told_by_kind),
@@ -108,13 +109,21 @@ async fn dispatch(cli: Cli) -> Result<ExitCode, u8> {
 ///
 /// If the configuration has a mistake.
 pub fn configured(global: &GlobalArgs) -> Result<Context, ExitCode> {
-    context(global).map_err(ExitCode::from)
+    configured_by(global).map_err(ExitCode::from)
 }
 
-fn context(global: &GlobalArgs) -> Result<Context, u8> {
+fn configured_by(global: &GlobalArgs) -> Result<Context, u8> {
+    in_context(global, Config::load)
+}
+
+/// The same with the secrets of these sections alone. What is suspicious is for `check` and the daemon to say.
+fn context(global: &GlobalArgs, sections: &'static [&'static str]) -> Result<Context, u8> {
+    in_context(global, |sources| Config::load_for(sources, sections))
+}
+
+fn in_context(global: &GlobalArgs, load: impl FnOnce(&Sources) -> Result<Loaded, Problems>) -> Result<Context, u8> {
     let sources = global.sources(environment());
-    let Loaded { config, warnings } = Config::load(&sources).map_err(|problems| complain(&problems))?;
-    warnings.iter().for_each(|warning| warn(warning));
+    let Loaded { config, warnings } = load(&sources).map_err(|problems| complain(&problems))?;
     Ok(Context { config, sources, output: global.output, warnings })
 }
 

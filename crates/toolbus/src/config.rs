@@ -72,7 +72,7 @@ pub use toolbus_scripts::commands::CommandConfig;
 pub use toolbus_scripts::config::ScriptConfig;
 pub use toolbus_tools::rest::RestConfig;
 pub use toolbus_web::WebConfig;
-pub use tools::{ToolLimits, ToolsConfig, ToolsError};
+pub use tools::{ToolLimits, ToolsConfig};
 pub use toolsets::ToolsetConfig;
 
 use described::DescribedRest;
@@ -224,7 +224,7 @@ impl Config {
     #[must_use]
     pub fn digest(&self) -> String {
         let common = Self {
-            bus: BusConfig { name: String::new(), ..self.bus.clone() },
+            bus: self.bus.without_names(),
             http: HttpConfig::default(),
             daemon: DaemonConfig { roles: Some(self.roles()), ..DaemonConfig::default() },
             telemetry: TelemetryConfig::default(),
@@ -250,7 +250,17 @@ impl Config {
     ///
     /// Every problem that there is; unless a file cannot be parsed at all, which is then reported alone.
     pub fn load(sources: &Sources) -> Result<Loaded, Problems> {
-        Self::load_after(sources, None)
+        Self::load_after(sources, None, NeededSecrets::All)
+    }
+
+    /// The same for what uses the secrets of these sections alone: others need not be there, as on the machine of an
+    /// operator, and what stands for a missing one is not to be used.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Config::load`].
+    pub fn load_for(sources: &Sources, sections: &'static [&'static str]) -> Result<Loaded, Problems> {
+        Self::load_after(sources, None, NeededSecrets::Of(sections))
     }
 
     /// The same for a process that runs with `running`: MCP servers of the file that cannot be used as they are written
@@ -260,7 +270,7 @@ impl Config {
     ///
     /// As for [`Config::load`].
     pub fn load_again(sources: &Sources, running: &Self) -> Result<Loaded, Problems> {
-        Self::load_after(sources, Some(running))
+        Self::load_after(sources, Some(running), NeededSecrets::All)
     }
 
     /// How a daemon with these sources logs, as far as they can be read: also one that does not start.
@@ -282,8 +292,8 @@ impl Config {
     #[must_use]
     pub fn bus_in(files: &[PathBuf]) -> Option<BusUrl> {
         let tree = Self::as_given(&Sources { files: files.to_owned(), ..Sources::default() }, &schema());
-        match tree.get(&key_path(&["bus", "url"])) {
-            Some(written) => BusUrl::deserialize(written).ok(),
+        match tree.get(&key_path(&["bus"])) {
+            Some(written) => BusConfig::deserialize(written).ok()?.address().ok(),
             None => Some(BusUrl::default()),
         }
     }
@@ -303,7 +313,7 @@ impl Config {
         tree
     }
 
-    fn load_after(sources: &Sources, running: Option<&Self>) -> Result<Loaded, Problems> {
+    fn load_after(sources: &Sources, running: Option<&Self>, needed: NeededSecrets) -> Result<Loaded, Problems> {
         let schema = schema();
         let mut tree = Tree::default();
         let unreadable: Vec<Problem> =
@@ -318,10 +328,16 @@ impl Config {
         let strays = warnings::strays(&sources.environment, tree.root(), &servers);
         // First: the addresses among the secrets have a format.
         let (unresolved, given) = resolve_secrets(&mut tree, &schema, &sources.environment);
+        let (unresolved, left_out): (Vec<_>, Vec<_>) = unresolved.into_iter().partition(|one| needed.has(&one.path));
+        let left_out: Vec<KeyPath> = left_out.into_iter().map(|one| one.path).collect();
+        left_out.iter().for_each(|path| tree.replace(path, absent(path).into()));
         let mut differences = toolbus_config::differences(&tree, &schema, &format::FORMATS)
             .map_err(|error| Problems(vec![nowhere(error.to_string())]))?;
-        differences.extend(unresolved);
-        let wrong: Vec<KeyPath> = differences.iter().map(|difference| difference.path.clone()).collect();
+        bus::supersede_parts(&mut tree);
+        // One that a later address has replaced is not needed.
+        differences.extend(unresolved.into_iter().filter(|one| tree.get(&one.path).is_some()));
+        let wrong: Vec<KeyPath> =
+            differences.iter().map(|difference| &difference.path).chain(&left_out).cloned().collect();
         let described = DescribedRest::read(&tree, &wrong, &sources.environment);
         differences.extend(rules::contradictions(&tree, wrong, &servers, &described));
         problems.extend(in_order(&tree, differences));
@@ -330,6 +346,7 @@ impl Config {
         }
         match serde_json::from_value::<Self>(tree.root().clone()) {
             Ok(mut config) => {
+                config.bus.url = config.bus.address().unwrap_or(config.bus.url);
                 config.mcp.file = servers;
                 config.rest.described = described.by_key;
                 config.given = secrets::of_tree(&tree, &given);
@@ -345,6 +362,32 @@ impl Config {
             // Not the error's own text: it may repeat a secret.
             Err(_) => Err(Problems(vec![nowhere("cannot be read, though it fits the schema".to_owned())])),
         }
+    }
+}
+
+/// Which secrets must be there.
+#[derive(Debug, Clone, Copy)]
+enum NeededSecrets {
+    All,
+    /// Those of these sections.
+    Of(&'static [&'static str]),
+}
+
+impl NeededSecrets {
+    fn has(self, path: &[String]) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(sections) => path.first().is_some_and(|first| sections.contains(&first.as_str())),
+        }
+    }
+}
+
+/// Stand-in for a secret that is absent and not needed, of the kind that is likely meant.
+fn absent(path: &[String]) -> &'static str {
+    match path.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["bus", "url"] => "amqps://localhost",
+        ["store", "url"] => "rediss://localhost",
+        _ => "a secret that was not needed and not read",
     }
 }
 

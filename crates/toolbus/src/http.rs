@@ -4,9 +4,11 @@ pub mod admin;
 mod auth;
 mod bodies;
 mod connections;
+mod entrance;
 mod health;
 mod listeners;
 mod origin;
+mod other_daemons;
 mod refusal;
 mod reloads;
 mod remote;
@@ -19,6 +21,7 @@ pub use health::{
     McpServerHealth, NoServers, OUTDATED, OpenBreaker, Readiness, ScriptStatus,
 };
 pub use listeners::{AdminSocket, HttpServer, HttpState, ListenError, Listeners, ListenersError, SocketError};
+pub use other_daemons::{OtherDaemon, SharedIntake};
 pub(crate) use refusal::HttpRefusal;
 pub use reloads::{LastReload, ReloadCounts, ReloadReport};
 pub use remote::{RemotePhase, RemoteSetHealth};

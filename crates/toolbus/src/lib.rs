@@ -5,6 +5,7 @@ pub mod audit;
 pub mod cli;
 pub mod commands;
 pub mod config;
+mod families;
 pub mod http;
 pub mod limits;
 pub mod local_daemon;

@@ -51,7 +51,7 @@ impl LocalDaemon {
     /// As [`Self::open`].
     pub async fn with_daemon(config: &Config, pins: Option<PathBuf>) -> Result<Self, LocalDaemonError> {
         let mut app = App::build(config, Mode::Command { pins }).await?;
-        app.start_servers().await;
+        app.start().await;
         app.listen();
         Ok(Self { bus: app.bus(), app: Some(app) })
     }

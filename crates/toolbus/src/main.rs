@@ -14,6 +14,9 @@ fn main() -> ExitCode {
     if let Some(code) = toolbus_sandbox::take_over(env::args_os()) {
         return code;
     }
+    if let Some(code) = toolbus_web::take_over(env::args_os()) {
+        return code;
+    }
     if let Some(code) = toolbus_mcp_client::process::guard::take_over(env::args_os()) {
         return code;
     }

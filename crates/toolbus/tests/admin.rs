@@ -97,8 +97,8 @@ fn who_may_use_what_is_asked_of_the_running_daemon() {
     assert_eq!((code, &*err), (0, ""));
     insta::assert_snapshot!(out, @r#"
     AGENT    TOOLS  PROFILE   RUNNING  WAITING  RATE LIMITS   BINDINGS
-    ana      2/2    subagent  192      512      convert_time  whatsapp:sales
-    default  0/2    -         192      512      -             -
+    ana      2/2    subagent  0/192    0/512    convert_time  whatsapp:sales
+    default  0/2    -         0/192    0/512    -             -
     "#);
     let (_, out, _) = served.run(&["agents", "ana", "--binding", "whatsapp:sales"]);
     insta::assert_snapshot!(out, @r#"
@@ -359,4 +359,29 @@ fn a_daemon_is_asked_over_http_with_its_token() {
     child.wait().unwrap();
     assert_eq!(told.each_ref().map(|(code, _, _)| *code), [0, 0, 2, 2], "{told:?}");
     assert!(told[3].2.contains("TOOLBUS_ADMIN_TOKEN"), "{}", told[3].2);
+}
+
+#[test]
+fn without_a_broker_the_running_daemon_makes_the_call() {
+    let served = Served::start("");
+    let call = |more: &[&str]| served.run(&[&["call", "current_time", "timezone=UTC"], more].concat());
+    let (code, out, err) = call(&["--as", "ana"]);
+    assert!(code == 0 && out.contains("UTC") && err.contains("the running daemon makes this call"), "{out}{err}");
+    assert_eq!(call(&["--as", "bruno"]).0, 3);
+    // A setting of the command line is not one of that daemon.
+    let (code, out, err) = call(&["--as", "ana", "--set", "tools.echo=true"]);
+    assert!(code == 0 && out.contains("UTC") && !err.contains("the running daemon"), "{out}{err}");
+    // What is switched off there is, and was not in a process of the command's own.
+    assert_eq!(served.run(&["disable", "tool", "current_time"]).0, 0);
+    let (code, _, err) = call(&["--as", "ana"]);
+    assert!(code == 3 && err.contains("tool_not_found"), "{err}");
+}
+
+#[test]
+fn a_breaker_of_no_tool_is_not_reset() {
+    let served = Served::start("");
+    let (code, out, _) = served.run(&["breaker", "reset", "current_time"]);
+    assert!(code == 0 && out.contains("got its calls already"), "{out}");
+    let (code, _, err) = served.run(&["breaker", "reset", "curent_time"]);
+    assert!(code == 2 && err.contains("did you mean `current_time`?"), "{err}");
 }

@@ -211,3 +211,39 @@ fn a_file_is_the_store_of_one_daemon_until_that_ends() {
     assert_eq!(check("other.toml").status.code(), Some(0));
     Served::start(&["--config", &path("other.toml")]).read_until("HTTP: listening");
 }
+
+#[test]
+fn a_successor_waits_for_the_store_of_a_daemon_that_still_drains() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(path("toolbus.toml"), format!("[store]\nurl = \"sqlite:{}\"\n", path("toolbus.db"))).unwrap();
+    let config = path("toolbus.toml");
+    let mut first = Served::start(&["--config", &config]);
+    first.read_until("HTTP: listening");
+    let mut second = Served::start(&["--config", &config]);
+    second.read_until("waiting for this daemon's predecessor to end");
+    first.signal("TERM");
+    second.read_until("HTTP: listening");
+    assert_eq!(first.code(), Some(0));
+}
+
+#[test]
+fn a_mounted_configuration_that_changes_is_taken_over_without_a_signal() {
+    // As Kubernetes mounts a ConfigMap: the file is a link into a folder that is replaced as a whole.
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let mount = |version: &str, text: &str| {
+        std::fs::create_dir(at(version)).unwrap();
+        std::fs::write(at(version).join("toolbus.toml"), text).unwrap();
+        std::os::unix::fs::symlink(version, at("new")).unwrap();
+        std::fs::rename(at("new"), at("..data")).unwrap();
+    };
+    mount("..1", "[tools]\necho = false\n");
+    std::os::unix::fs::symlink("..data/toolbus.toml", at("toolbus.toml")).unwrap();
+    let mut served = Served::start(&["--config", &at("toolbus.toml").display().to_string()]);
+    served.read_until("HTTP: listening");
+    mount("..2", "[tools]\necho = true\n");
+    assert!(served.read_until("reload: done").contains("tools"));
+    mount("..3", "[tools]\necko = true\n");
+    assert!(served.read_until("reload: refused").contains("ecko"));
+}

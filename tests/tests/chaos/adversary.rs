@@ -85,7 +85,8 @@ fn configuration(backend: &Backend) -> String {
     let visible = ["get_weather", "lookup", "list", "stamp", "vault_open_717aca2af203"];
     let hidden = HIDDEN.into_iter().filter(|hidden| *hidden != "bruno");
     let mut tools: Vec<_> = visible.into_iter().chain(hidden).map(|name| tool(backend, name)).collect();
-    let note = r#"{"type":"object","properties":{"folder":{"type":"string"},"note":{"type":"string"}},"required":["folder"],"additionalProperties":false}"#;
+    let note =
+        r#"{"type":"object","properties":{"folder":{"type":"string"},"note":{"type":"string"}},"required":["folder"]}"#;
     tools.push(backend.endpoint("read_note", "/weather/{folder}", note, ""));
     let anything = r#"{"type":"object"}"#;
     tools.push(backend.endpoint(

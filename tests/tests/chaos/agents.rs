@@ -48,7 +48,7 @@ kind = "rest"
 endpoints = ["stamp"]
 "#;
 
-/// What agents without a section send, and what they get.
+/// Messages that agents without a section send, and replies that they get.
 struct Crowd {
     site: BrokerNamespace,
     channel: Channel,

@@ -87,7 +87,7 @@ async fn while_the_node_of_the_dead_letters_is_down_calls_go_on_and_an_answer_wi
         survivor.exchange(&format!("without-it-{number}")).await;
     }
     backend.open();
-    let returned = "a dead letter was not confirmed; its request goes back to its queue";
+    let returned = "a dead letter was not confirmed; its request was requeued";
     eventually("an answer that no queue takes", async || (!daemon.logged(returned).is_empty()).then_some(())).await;
     survivor.exchange("while an answer waits").await;
 
@@ -103,7 +103,7 @@ async fn while_the_node_of_the_dead_letters_is_down_calls_go_on_and_an_answer_wi
     fixture.end().await;
 }
 
-/// What happens to the network or the nodes while calls are made.
+/// Fault of the network or the nodes while calls are made.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     /// The leader of the requests' queue is killed.
@@ -114,7 +114,7 @@ enum Fault {
     LeaderCut,
     /// No node reaches another, so that there is no majority.
     AllCut,
-    /// What the leader sends to the others is dropped; what they send arrives.
+    /// Loss of all that the leader sends to the others; what they send arrives.
     LeaderMute,
     /// The leader and one follower do not reach each other; the third node reaches both. A node that notices pauses, so
     /// that none may be left that sees a majority.

@@ -1,4 +1,4 @@
-//! What servers see of the daemon, and what callers can make it start.
+//! Things that servers see of the daemon, and that callers can make it start.
 
 use std::collections::BTreeSet;
 

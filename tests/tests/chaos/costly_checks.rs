@@ -42,7 +42,6 @@ struct Fixture {
     daemon: Daemon,
     ana: Client,
     bruno: Client,
-    live: Connection,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -60,8 +59,7 @@ impl Fixture {
         let site = BrokerNamespace::shared().await;
         let daemon = Daemon::start(&site, &format!("{RULES}{more}")).await;
         let (ana, bruno) = (Client::connect(&site).await, Client::connect(&site).await);
-        let live = Connection::open(daemon.listen()).await;
-        let mut fixture = Self { site, daemon, ana, bruno, live, _turn: turn };
+        let fixture = Self { site, daemon, ana, bruno, _turn: turn };
         // The first ones pay for what is made once.
         fixture.others(&mut Waits::default()).await;
         fixture
@@ -86,10 +84,11 @@ impl Fixture {
     }
 
     /// A look at `/livez`, and a call of bruno's.
-    async fn others(&mut self, waits: &mut Waits) {
+    async fn others(&self, waits: &mut Waits) {
         let began = Instant::now();
-        self.live.write("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
-        assert_eq!(self.live.answer().await.code, 200);
+        let mut live = Connection::open(self.daemon.listen()).await;
+        live.write("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+        assert_eq!(live.answer().await.code, 200);
         waits.live = waits.live.max(began.elapsed());
         let began = Instant::now();
         let echo = self.bruno.request("echo", &json!({"text": "well"})).by("bruno");
@@ -99,7 +98,7 @@ impl Fixture {
     }
 
     /// Ana's request, and how others wait until its only answer is there.
-    async fn beside(&mut self, request: &Request) -> (Message, Duration) {
+    async fn beside(&self, request: &Request) -> (Message, Duration) {
         let (began, mut waits) = (Instant::now(), Waits::default());
         self.ana.send(request).await;
         while self.ana.answers_to(&request.correlation).is_empty() {
@@ -143,7 +142,7 @@ async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_ones_
         list_tool(&backend, "texts", &json!({"type": "string"})),
         list_tool(&backend, "branches", &json!({"anyOf": branches})),
     ];
-    let mut fixture = Fixture::start(&tools.concat()).await;
+    let fixture = Fixture::start(&tools.concat()).await;
     for (tool, count) in [("texts", WIDE), ("branches", BRANCHED)] {
         assert_eq!(fixture.ana.exchange(&fixture.by_ana(tool, &json!({"list": ["x"]}))).await.code(), "");
         fixture.daemon.forget_peak();
@@ -162,7 +161,7 @@ async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_ones_
 
 #[tokio::test]
 async fn a_long_text_and_costly_patterns_of_a_server_end_in_time_and_hold_up_nobody() {
-    let mut fixture = Fixture::with_patterns(1).await;
+    let fixture = Fixture::with_patterns(1).await;
     let connected = fixture.daemon.logged("connected to the broker").len();
     for length in [60_000, 200_000, 500_000] {
         let request = fixture.by_ana("match_0", &json!({"text": letters(length)}));
@@ -179,7 +178,7 @@ async fn a_long_text_and_costly_patterns_of_a_server_end_in_time_and_hold_up_nob
 
 #[tokio::test]
 async fn compiled_schemas_of_many_tools_with_many_patterns_are_kept_by_size() {
-    let mut fixture = Fixture::with_patterns(TOOLS).await;
+    let fixture = Fixture::with_patterns(TOOLS).await;
     fixture.daemon.forget_peak();
     let before = fixture.daemon.peak();
     for tool in 0..TOOLS {

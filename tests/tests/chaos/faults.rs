@@ -28,7 +28,7 @@ const CALLERS: usize = 8;
 const CALLS_OF_A_CLIENT: usize = 200;
 /// Longest wait for calls to go on between two faults. Some faults meet a daemon that has not recovered from the last one.
 const BREATH: Duration = Duration::from_millis(250);
-/// What the tool prints, after it has written its argument to a file.
+/// Text that the tool prints, after it has written its argument to a file.
 const WORKED: &str = "worked for ";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

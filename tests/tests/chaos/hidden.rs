@@ -1,5 +1,5 @@
-//! What a caller may not see is, to that caller, what does not exist: in every member, property and header of an answer,
-//! and in the time that it takes.
+//! Things that a caller may not see and that are, to that caller, like things that do not exist: in every field,
+//! property and header of a reply, and in the time that the reply takes.
 
 use std::time::{Duration, Instant};
 

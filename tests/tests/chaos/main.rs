@@ -6,6 +6,7 @@
 
 mod adversary;
 mod agents;
+mod channels;
 mod cluster;
 mod confined;
 mod costly_checks;
@@ -15,6 +16,7 @@ mod fairness;
 mod faults;
 mod fixture;
 mod floods;
+mod heavy;
 mod hidden;
 mod listings;
 mod publishers;

@@ -1,6 +1,6 @@
-//! What one publisher can send to harm others: huge bodies, headers that fill a frame, thousands of
-//! calls of a tool that hangs, names without end. Memory stays bounded, and the calls of another agent take hardly longer than at a
-//! responder that does nothing, on the same broker beside the same messages. (Agents in any number: `agents.rs`.)
+//! Messages that one publisher can send to harm others: huge bodies, headers that fill a frame, thousands of calls of a
+//! tool that hangs, names without end. Memory stays bounded, and the calls of another agent take hardly longer than at
+//! a responder that does nothing, on the same broker beside the same messages. (Agents in any number: `agents.rs`.)
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,8 @@ use crate::turn;
 
 /// Calls of another agent of which the time is taken, at least.
 const CALLS: usize = 200;
-/// How many times as long 99 of 100 of them may take beside what is sent here: as at rest, or as at the bare responder.
+/// Multiple of the time at rest, or at the bare responder, that 99 of 100 of these calls may take beside what is sent
+/// here.
 const SLOWER: u32 = 3;
 /// And how long in any case, on a machine with nothing else to do: publisher, broker and daemon share its processors, and
 /// what one queue has before a call is delivered before it.
@@ -96,8 +97,8 @@ impl Fixture {
         fixture
     }
 
-    /// How long bruno's answers take, by the daemon or by what listens on this topic: of some calls, and of all until the
-    /// flood is over.
+    /// Measures the time that bruno's replies take, by the daemon or by what listens on this topic: of some calls, and
+    /// of all until the flood is over.
     async fn times(&self, topic: Option<&str>, is_over: &AtomicBool) -> Times {
         let mut times = Vec::new();
         while times.len() < CALLS || !is_over.load(Ordering::Relaxed) {
@@ -116,7 +117,7 @@ impl Fixture {
         self.times(topic, &AtomicBool::new(true)).await
     }
 
-    /// How long bruno's answers take on one topic while all of these are sent to another, or the same.
+    /// Measures the time that bruno's replies take on one topic while all of these are sent to another, or the same.
     async fn beside(&self, topic: Option<&str>, flooded: Option<&str>, requests: &[Request]) -> Times {
         let is_over = AtomicBool::new(false);
         let flood = async {

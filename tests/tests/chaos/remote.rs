@@ -12,14 +12,14 @@ use toolbus_testing::patience::{at_most, eventually};
 use crate::fixture::{Fixture, python};
 
 /// The server of every way, and a place that nobody may be led to.
-struct Remote {
+pub(crate) struct Remote {
     _server: Child,
     port: String,
     elsewhere: TcpListener,
 }
 
 impl Remote {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
         elsewhere.set_nonblocking(true).unwrap();
         let mut server = Command::new("python3")
@@ -35,7 +35,7 @@ impl Remote {
         Self { _server: server, port, elsewhere }
     }
 
-    fn section(&self, name: &str, way: &str, keys: &str) -> String {
+    pub(crate) fn section(&self, name: &str, way: &str, keys: &str) -> String {
         let port = &self.port;
         format!("[mcp.servers.\"{name}\"]\nurl = \"http://127.0.0.1:{port}/{way}\"\n{keys}\n")
     }
@@ -51,7 +51,8 @@ impl Remote {
                 is_settled.then(|| server["lastError"].as_str().map(str::to_owned))?
             })
             .await;
-            told.push(format!("{way}: {}", error.replace(&self.port, "PORT")));
+            let elsewhere = self.elsewhere.local_addr().unwrap().port().to_string();
+            told.push(format!("{way}: {}", error.replace(&self.port, "PORT").replace(&elsewhere, "ELSEWHERE")));
         }
         told.join("\n")
     }
@@ -79,7 +80,7 @@ async fn servers_that_refuse_for_ever_are_tried_seldom_and_shown() {
     fixture.neighbour_serves().await;
     let errors = remote.errors(&fixture, &ways).await;
     insta::assert_snapshot!(errors, @"
-    redirect: the MCP server at http://127.0.0.1:PORT answered HTTP 307; redirects are not followed: configure the address that it redirects to
+    redirect: the MCP server at http://127.0.0.1:PORT answered HTTP 307; redirects are not followed: configure the address that it redirects to, http://127.0.0.1:ELSEWHERE/mcp
     sse-elsewhere: the MCP server at http://127.0.0.1:PORT wants messages posted to another server, which is refused
     sse-flood: the MCP server at http://127.0.0.1:PORT sent an event of more than 16777216 bytes
     drop: the connection to the MCP server at http://127.0.0.1:PORT ended before the answer was complete

@@ -22,7 +22,7 @@ const START: Duration = Duration::from_secs(60);
 const PERIOD: Duration = Duration::from_secs(1);
 /// Calls of one client, which looks for an answer among all that it has received.
 const CALLS_OF_A_CLIENT: usize = 200;
-/// How much more the last third of the samples may have than the first: of memory a part and KiB, of others a number.
+/// Increase that the last third of the samples may have over the first: of memory a part and KiB, of others a number.
 /// Allocators take and give back pages; connections and threads come and go.
 const MORE_MEMORY: (f64, f64) = (0.05, 8.0 * 1024.0);
 const MORE_OF_OTHERS: f64 = 4.0;

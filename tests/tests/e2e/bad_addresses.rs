@@ -48,7 +48,7 @@ async fn an_answer_that_nobody_listens_for_is_dead_lettered_with_one_warning_and
     assert_eq!((dead.content().as_str(), dead.correlation_id()), ("lost", request.correlation.as_str()));
     assert_eq!(dead.header("rb-dead-reason"), "undeliverable_answer");
     assert_eq!(dead.header("rb-dead-reply-to"), "tool.result.nobody");
-    daemon.logged_times("dead-lettered an answer that cannot be delivered", 1).await;
+    daemon.logged_times("dead-lettered a reply that cannot be delivered", 1).await;
     daemon.stop(&site).await;
     let labels = [("reason", "undeliverable_answer"), ("queue", &site.queue())];
     assert_eq!(sum(&receiver, "toolbus.dead_letters", &labels), 1);
@@ -76,7 +76,7 @@ async fn requests_whose_queues_for_answers_are_full_hold_up_no_other_caller() {
     }
 
     hoarder.send(&hoarder.raw("{}").on("tool.ping").reply_to(&full)).await;
-    let dropped = eventually("a pong to be dropped", async || daemon.logged("an answer was not delivered").pop()).await;
+    let dropped = eventually("a pong to be dropped", async || daemon.logged("a reply was not delivered").pop()).await;
     assert_eq!(dropped["reason"], "a queue for it is full or down", "and not only once its time is over");
     daemon.stop(&site).await;
 }

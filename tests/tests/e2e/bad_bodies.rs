@@ -1,4 +1,4 @@
-//! What unusable bodies and arguments get.
+//! Replies to unusable bodies and arguments.
 
 use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;

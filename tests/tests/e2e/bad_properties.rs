@@ -1,4 +1,4 @@
-//! What unusual properties, headers and budgets get.
+//! Replies to unusual properties, headers and budgets.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

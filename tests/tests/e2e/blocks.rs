@@ -9,11 +9,11 @@ const REASONS: [&str; 5] = [
     "needs a container engine",
 ];
 
-/// What `/readyz` shows once a daemon is ready, and once one that cannot become so has seen why.
+/// Texts that `/readyz` shows once a daemon is ready, and once one that cannot become so has seen why.
 const READY: &str = r#""ready":true"#;
 const BLOCKED: &str = r#""detail":""#;
 
-/// What a document has a test do with a block.
+/// Action that a document has a test perform with a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Runs to its end, which must be success.

@@ -44,7 +44,7 @@ async fn a_tool_that_keeps_failing_is_refused_at_once_and_comes_back_with_a_tria
     assert_eq!(status["breakers"][0]["name"], "pay", "{status}");
     let listed = daemon.operate(&["breaker", "list", "--output", "json"]).await.json();
     assert_eq!(listed["breakers"][0]["failures"].as_u64(), Some(3), "{listed}");
-    assert_eq!(daemon.logged("breaker: fails again and again, not called for now").len(), 1);
+    assert_eq!(daemon.logged("circuit breaker opened").len(), 1);
 
     // The backend comes back, and a trial finds it.
     let app = axum::Router::new().fallback(async || "paid");
@@ -56,7 +56,7 @@ async fn a_tool_that_keeps_failing_is_refused_at_once_and_comes_back_with_a_tria
     })
     .await;
     assert_eq!(answer.content(), "paid");
-    assert_eq!(daemon.logged("breaker: works again").len(), 1);
+    assert_eq!(daemon.logged("circuit breaker closed").len(), 1);
     let listed = daemon.operate(&["breaker", "list"]).await;
     assert_eq!(listed.out.trim(), "every tool and server gets its calls");
     server.abort();

@@ -119,13 +119,18 @@ async fn what_the_broker_refuses_is_told_at_once_and_not_as_out_of_reach() {
     let (_connection, channel) = other.channel().await;
     let (options, arguments) = (ExchangeDeclareOptions::default(), FieldTable::default());
     channel.exchange_declare(other.exchange.as_str().into(), ExchangeKind::Direct, options, arguments).await.unwrap();
-    let [mut login, mut host, mut exchange] = [site.clone(), site.clone(), site];
+    let node = RabbitNode::shared().await;
+    node.ctl(&["add_user", &site.prefix, "hunter2"]).await;
+    node.ctl(&["set_permissions", &site.prefix, "^e2e.*", ".*", ".*"]).await;
+    let [mut login, mut host, mut right, mut exchange] = [site.clone(), site.clone(), site.clone(), site];
+    right.url = node.url_of(&right.prefix, "hunter2");
     login.url = login.url.replace("guest:guest", "guest:hunter2");
     host.url = host.url.replace("%2f", "nowhere");
     exchange.exchange.clone_from(&other.exchange);
     let wrong = [
         (login, "the broker refused the login"),
         (host, "the broker refused the virtual host"),
+        (right, "give this user the right to configure"),
         (exchange, "exists with"),
     ];
     for (site, told) in wrong {

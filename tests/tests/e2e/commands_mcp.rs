@@ -6,7 +6,7 @@ use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::{Run, toolbus};
 
 const LONG: &str = "trigger-long-running-operation";
-/// How every PNG file begins.
+/// First bytes of every PNG file.
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 /// A tool set with a server for each session.
 const DESK: &str = "[identity]\ntrust_headers = true\n[agents.ana]\ntoolsets = [\"desk\"]\n\
@@ -26,7 +26,7 @@ fn knowing(work: &Workplace, which: &str) -> Value {
     server
 }
 
-/// What the tool `get-env` told.
+/// Returns what the tool `get-env` told.
 fn which(run: &Run) -> Value {
     assert_eq!(run.code, 0, "{run:?}");
     run.json()["WHICH"].clone()

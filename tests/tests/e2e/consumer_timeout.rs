@@ -8,7 +8,7 @@ use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 
-/// How often the broker closes the channel while the call runs: more often than a request may be delivered.
+/// Number of times that the broker closes the channel while the call runs: more often than a request may be delivered.
 const CLOSES: usize = 6;
 
 #[tokio::test]

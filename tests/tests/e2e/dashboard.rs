@@ -29,8 +29,8 @@ const ANA: &str = "Authorization: Bearer the-token-of-ana";
 
 /// A metric's name as the collector's exporter for Prometheus writes it.
 fn series_name(metric: &Metric) -> String {
-    let (is_counter, is_gauge) =
-        (matches!(metric.data, Some(Data::Sum(_))), matches!(metric.data, Some(Data::Gauge(_))));
+    let is_counter = matches!(&metric.data, Some(Data::Sum(sum)) if sum.is_monotonic);
+    let is_gauge = matches!(metric.data, Some(Data::Gauge(_)));
     let unit = match metric.unit.as_str() {
         "ms" => "_milliseconds",
         "s" => "_seconds",
@@ -79,8 +79,9 @@ fn exposition(receiver: &Receiver) -> String {
         };
         for point in points {
             let value = match point.value {
-                Some(number_data_point::Value::AsInt(value)) => value,
-                other => panic!("{name} is no whole number: {other:?}"),
+                Some(number_data_point::Value::AsInt(value)) => value.to_string(),
+                Some(number_data_point::Value::AsDouble(value)) => value.to_string(),
+                None => panic!("{name} has no value"),
             };
             writeln!(text, "{name}{{{}}} {value}", labels(&point.attributes, "")).unwrap();
         }
@@ -148,11 +149,11 @@ impl Prometheus {
     }
 }
 
-/// What the dashboard asks, with its variables as they are at first.
+/// Lists the queries of the dashboard, with its variables as they are at first.
 fn expressions() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
-    let variables = variables.map(|variable| {
+    let variables = variables.filter(|variable| variable["type"] == "query").map(|variable| {
         let query = variable["query"]["query"].as_str().unwrap();
         let inner = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')')).unwrap();
         let (metric, label) = inner.split_once(", ").unwrap();
@@ -165,6 +166,32 @@ fn expressions() -> Vec<String> {
         expression.replace("$__rate_interval", "1m").replace("$job", ".*").replace("$tool", ".*")
     });
     variables.chain(filled).collect()
+}
+
+/// Every value of a field, however deep it is.
+fn every<'a>(field: &str, value: &'a Value, found: &mut Vec<&'a Value>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(fields.get(field));
+            fields.values().for_each(|value| every(field, value, found));
+        }
+        Value::Array(values) => values.iter().for_each(|value| every(field, value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_dashboard_asks_the_data_source_that_its_reader_chooses() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let first = &dashboard["templating"]["list"][0];
+    assert_eq!([&first["name"], &first["type"], &first["query"]], ["datasource", "datasource", "prometheus"]);
+    let mut sources = Vec::new();
+    every("datasource", &dashboard, &mut sources);
+    assert!(sources.len() > 40, "{}", sources.len());
+    assert!(
+        sources.iter().all(|source| **source == json!({"type": "prometheus", "uid": "${datasource}"})),
+        "{sources:?}"
+    );
 }
 
 /// A daemon with a tool, MCP servers of which one does not run, and an MCP client.
@@ -252,6 +279,17 @@ async fn the_first_dead_letter_of_each_queue_is_an_increase_and_raises_the_alert
     eventually("an increase", async || (!prometheus.values(&increased).await.is_empty()).then_some(())).await;
     let alerts = "count by (queue) (ALERTS{alertname=\"ToolbusDeadLetters\", alertstate=\"firing\"})";
     eventually("the alert, of both queues", async || (prometheus.values(alerts).await.len() == 2).then_some(())).await;
+    let fired = prometheus.get("alerts").await.unwrap();
+    let fired =
+        fired["alerts"].as_array().unwrap().iter().filter(|one| one["labels"]["alertname"] == "ToolbusDeadLetters");
+    let host = format!("{}:", rustix::system::uname().nodename().to_str().unwrap());
+    for alert in fired {
+        let labels = &alert["labels"];
+        assert!(labels["instance"].as_str().unwrap().starts_with(&host), "{labels}");
+        let expected = ["job", "instance", "queue", "reason"].map(|label| labels[label].as_str().unwrap().to_owned());
+        let summary = alert["annotations"]["summary"].as_str().unwrap();
+        assert!(expected.iter().all(|part| summary.contains(part)), "{summary}");
+    }
     let rules = prometheus.get("rules").await.unwrap();
     for rule in rules["groups"][0]["rules"].as_array().unwrap() {
         assert_eq!(rule["health"], "ok", "{rule}");

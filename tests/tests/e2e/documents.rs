@@ -21,18 +21,18 @@ use crate::blocks::{Block, Kind, blocks, fits};
 const LONGEST: &str = "300";
 /// Where documents say that broker and daemon listen.
 const PORTS: [&str; 2] = ["127.0.0.1:5672", "127.0.0.1:8471"];
-/// What a command names that uses the broker.
+/// Names that occur in commands that use the broker.
 const BROKER: [&str; 4] = [PORTS[0], "local-broker.toml", "/etc/toolbus", "rabbitmqctl"];
 /// Folders of a machine that are folders of the copy here.
 const FOLDERS: [&str; 4] = ["/etc/toolbus", "/srv", "/run/secrets", "/var/lib/toolbus"];
 /// As `cargo`: the binary is built already.
 const CARGO: &str = "#!/bin/sh
-case \"$1 $2 $3\" in
-'run --release --') shift 3; exec target/release/toolbus \"$@\" ;;
+case \"$1 $2\" in
+'run --') shift 2; exec target/debug/toolbus \"$@\" ;;
 *) echo \"cargo $*: not known to this test\" >&2; exit 64 ;;
 esac
 ";
-/// What a session begins with: aliases as in a terminal, and the daemon that runs in the background.
+/// Beginning of a session: aliases as in a terminal, and the daemon that runs in the background.
 const PROLOGUE: &str = "shopt -s expand_aliases
 stop() { if [ -n \"$daemon\" ]; then kill -TERM \"$daemon\"; wait \"$daemon\"; fi; daemon=; }
 ready() { until curl -s http://DAEMON/readyz | grep -qF \"$1\"; do kill -0 \"$daemon\" || return 1; sleep 0.1; done; }
@@ -42,7 +42,7 @@ trap stop EXIT
 /// A copy of the files of a clone, in which one document is run.
 struct Copy {
     folder: TempDir,
-    /// What stands in its files for what documents write.
+    /// Texts that documents write, and what stands for them in the files of the copy.
     replaced: Vec<(String, String)>,
     node: Option<RabbitNode>,
 }
@@ -70,12 +70,12 @@ impl Copy {
         self.folder.path().join(name)
     }
 
-    /// What a text of a document is here.
+    /// Converts a text of a document to what it is here.
     fn here(&self, text: &str) -> String {
         self.replaced.iter().fold(text.to_owned(), |text, (written, real)| text.replace(written, real))
     }
 
-    /// What a text printed here is in a document.
+    /// Converts a text printed here to what it is in a document.
     fn there(&self, text: &str) -> String {
         self.replaced.iter().fold(text.to_owned(), |text, (written, real)| text.replace(real, written))
     }
@@ -93,7 +93,7 @@ impl Copy {
         }
         for folder in [
             "clone/guides",
-            "clone/target/release",
+            "clone/target/debug",
             "home",
             "machine/srv/notes",
             "machine/srv/work",
@@ -103,7 +103,7 @@ impl Copy {
         ] {
             fs::create_dir_all(self.path(folder)).unwrap();
         }
-        symlink(binary(), self.path("clone/target/release/toolbus")).unwrap();
+        symlink(binary(), self.path("clone/target/debug/toolbus")).unwrap();
         let plain = fs::Permissions::from_mode(0o600);
         for (name, source) in [("toolbus.toml", "config/local-broker.toml"), ("mcp.json", "examples/mcp.json")] {
             let content = fs::read(self.path("clone").join(source)).unwrap();
@@ -114,6 +114,7 @@ impl Copy {
             let secret = format!("the-token-of-{name}").into_bytes();
             self.write(&format!("machine/run/secrets/{name}"), secret, plain.clone());
         }
+        self.write("machine/run/secrets/bus/password", b"the-password-of-the-bus".to_vec(), plain.clone());
         let program = fs::Permissions::from_mode(0o755);
         self.write("programs/cargo", CARGO.into(), program.clone());
         if let Some(node) = &self.node {
@@ -147,7 +148,7 @@ impl Copy {
         command
     }
 
-    /// What is not as the document says, with the line of each block.
+    /// Lists what is not as the document says, with the line of each block.
     async fn differences(&self, document: &str) -> Vec<String> {
         let blocks = blocks(document);
         let mut found = Vec::new();
@@ -224,7 +225,7 @@ impl Copy {
     }
 }
 
-/// What is run of a document, with the line of its block, and what it should print, if the document says so.
+/// Lists what is run of a document, with the line of its block, and what it should print, if the document says so.
 fn steps(blocks: &[Block]) -> Vec<(usize, String, Option<&str>)> {
     let mut steps = Vec::new();
     for Block { line, kind } in blocks {
@@ -242,8 +243,8 @@ fn steps(blocks: &[Block]) -> Vec<(usize, String, Option<&str>)> {
     steps
 }
 
-/// What is not as a document of the repository says. `has_program` puts `toolbus` where the shell finds it, as after an
-/// installation.
+/// Lists what is not as a document of the repository says. `has_program` puts `toolbus` where the shell finds it, as
+/// after an installation.
 async fn differences(name: &str, has_program: bool) -> Vec<String> {
     let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)).unwrap();
     let copy = Copy::for_document(&document).await;

@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
-use toolbus_testing::patience::at_most;
+use toolbus_testing::patience::{at_most, eventually};
 
 /// Calls that run while the daemon is to end, and its longest time after the slowest of them, on a machine with nothing
 /// else to do.
@@ -151,4 +152,63 @@ async fn an_interrupt_drains_as_well() {
     fixture.backend.open();
     assert_eq!(fixture.client.answer(&running).await.content(), "passed running");
     assert_eq!(fixture.daemon.ended().await.code(), Some(0), "{}", fixture.daemon.text());
+}
+
+/// Configuration of a daemon that calls tools of another daemon, and agents.
+const FRONT: &str = r#"
+[identity]
+trust_headers = true
+[agents.ana]
+toolsets = ["lab"]
+allowed_agents = ["Bob"]
+[toolsets.lab]
+kind = "remote"
+topic = "tool.invoke.lab"
+[toolsets.lab.tools.echo]
+description = "Answers with its text"
+effect = "effectful"
+[a2a]
+[[a2a.agents]]
+name = "Bob"
+"#;
+
+#[tokio::test]
+async fn a_running_call_receives_the_reply_of_another_daemon_or_agent_that_it_waits_for() {
+    let site = BrokerNamespace::shared().await;
+    let mut front = Daemon::start(&site, FRONT).await;
+    // The other daemon, and the agent, which the test is.
+    let (other, client) = (Client::connect(&site).await, Client::connect(&site).await);
+    for topic in ["tool.invoke.lab", "agent.task.Bob"] {
+        other.bind(topic).await;
+    }
+    let remote = client.request("lab.echo", &json!({"text": "hi"})).by("ana");
+    let task = json!({"agent_name": "Bob", "skill": "sum", "message": "Add 1 and 2", "wait": true});
+    let task = client.request("invoke_agent", &task).by("ana");
+    for request in [&remote, &task] {
+        client.send(request).await;
+    }
+    let [passed_on, given] = eventually("the call and the task", async || {
+        let received = other.received();
+        let with = |field: &str| received.iter().find(|message| message.body().get(field).is_some()).cloned();
+        Some([with("toolName")?, with("taskId")?])
+    })
+    .await;
+    front.signal("TERM").await;
+    front.blocked_by("draining").await;
+
+    let reply = |to: &Message, kind: &str, body: &Value| {
+        let (address, correlation) = (to.properties.reply_to().clone().unwrap(), to.correlation_id().into());
+        let reply = other.raw(body.to_string()).on(address.as_str()).of_type(kind).by("Bob");
+        reply.with(|properties| properties.with_correlation_id(correlation))
+    };
+    let call_id = &passed_on.body()["toolCallId"];
+    let result = json!({"toolCallId": call_id, "toolName": "echo", "content": "hi", "isError": false});
+    other.publish("", &reply(&passed_on, "RockBot.Tools.ToolInvokeResponse", &result)).await;
+    let parts = json!([{"kind": "text", "text": "3"}]);
+    let result = json!({"taskId": given.body()["taskId"], "state": 3, "message": {"role": "agent", "parts": parts}});
+    other.send(&reply(&given, "RockBot.A2A.AgentTaskResult", &result)).await;
+    assert_eq!(client.answer(&remote).await.content(), "hi");
+    let told = client.answer(&task).await.content();
+    assert!(told.contains('3'), "{told}");
+    assert_eq!(front.ended().await.code(), Some(0), "{}", front.text());
 }

@@ -54,6 +54,6 @@ async fn each_agent_gets_the_guides_of_its_tools_and_finds_those_tools() {
     let of_bruno = found("bruno").await;
     assert!(of_bruno["results"].as_array().unwrap().iter().all(|one| one["name"] != "schedule_task"), "{of_bruno}");
     let services = text(&client, "ana", "search_known_services", json!({"query": "files"})).await;
-    assert_eq!(services, "{\n  \"results\": []\n}");
+    assert_eq!(services, r#"{"results":[]}"#);
     daemon.stop(&site).await;
 }

@@ -7,7 +7,7 @@ use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
-use toolbus_e2e::program::toolbus;
+use toolbus_e2e::program::{toolbus, toolbus_in};
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 
@@ -33,7 +33,7 @@ toolsets = ["own"]
 [agents.bruno]
 allowed_tools = ["for_bruno", "hold"]
 "#;
-/// What the log says when it starts.
+/// Log message when the daemon starts.
 const REFUSED: &str =
     "requests without user_id are refused every tool, as are those of logins without a section in agents";
 
@@ -153,7 +153,7 @@ async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_
     fixture.daemon.stop(&fixture.site).await;
 }
 
-/// What agents call: its one tool is the other daemon's.
+/// Configuration of the daemon that agents call: its one tool is the other daemon's.
 const FRONT: &str = r#"
 [invoke]
 topics = ["tool.invoke.front"]
@@ -350,6 +350,32 @@ async fn the_command_calls_as_the_login_that_it_has() {
     }
     assert_eq!(fixture.backend.count("called"), 2);
     fixture.daemon.stop(&fixture.site).await;
+}
+
+#[tokio::test]
+async fn the_first_configuration_with_a_broker_lets_its_next_command_work() {
+    let mut site = BrokerNamespace::shared().await;
+    site.url = url_of("carla").await;
+    let folder = tempfile::tempdir().unwrap();
+    let written = toolbus_in(folder.path(), &["init", "--yes", "--agent", "ana", "--bus-url", &site.url]).await;
+    assert_eq!(written.code, 0, "{written:?}");
+    let text = std::fs::read_to_string(folder.path().join("toolbus.toml")).unwrap();
+    let daemon = Daemon::start(&site, &text).await;
+    let file = folder.path().join("toolbus.toml");
+    let call = async |more: &[&str]| {
+        let site = site.arguments();
+        let site = site.iter().map(String::as_str);
+        let words = ["call", "current_time", "timezone=UTC", "--config", file.to_str().unwrap()];
+        toolbus(&words.into_iter().chain(site).chain(more.iter().copied()).collect::<Vec<_>>()).await
+    };
+    let called = call(&[]).await;
+    assert!(called.code == 0 && called.out.contains("UTC"), "{called:?}");
+    let refused = call(&["--as", "bruno"]).await;
+    assert!(refused.code == 2 && refused.err.contains("the login `carla` is the agent `ana`"), "{refused:?}");
+    let stranger = url_of("bruno").await;
+    let told = call(&["--set", &format!("bus.url={stranger}")]).await;
+    assert!(told.code == 3 && told.err.contains("the login `bruno` is the agent `bruno`"), "{told:?}");
+    daemon.stop(&site).await;
 }
 
 #[tokio::test]

@@ -22,9 +22,9 @@ use crate::recipe::{Fixture, PASSWORD, USERS, VHOST, shipped};
 /// Requests of a client until the broker's refusal is its answer, each of which may take ten seconds.
 const TRIES: usize = 6;
 
-/// What each user tries, what comes of it (`yes`, or the code with which the broker closes the channel), and with which
-/// names: of `publish` exchange and topic, of `publish as` the `user_id` before them, of `bind queue` queue, exchange and
-/// topic. In this order: what is bound was declared before.
+/// Attempts of each user, what comes of each (`yes`, or the code with which the broker closes the channel), and with
+/// which names: of `publish` exchange and topic, of `publish as` the `user_id` before them, of `bind queue` queue,
+/// exchange and topic. In this order: what is bound was declared before.
 const ATTEMPTS: &str = "
 svc-ana | publish | yes | rockbot tool.invoke, rockbot tool.invoke.mcp, rockbot tool.invoke.agent.ana
 svc-ana | publish | yes | rockbot tool.list, rockbot tool.hints, rockbot tool.ping, rockbot tool.cancel
@@ -70,7 +70,7 @@ toolbus | publish | yes | rockbot tool.result.ana, rockbot tool.result, rockbot 
 toolbus | publish | yes | rockbot tool.meta.mcp.ana, rockbot script.result.ana, rockbot agent.response.ana
 toolbus | publish | yes | rockbot mcp.manage.response.ana, amq.default any.queue, rockbot.dlx toolbus.invoke
 toolbus | publish | yes | rockbot scheduled.task.ana, rockbot agent.task.ana, rockbot agent.task.cancel.ana
-toolbus | publish | yes | rockbot discovery.announce, rockbot agent.task.status
+toolbus | publish | yes | rockbot discovery.announce, rockbot agent.task.status, rockbot tool.ping
 toolbus | publish | yes | rockbot agent.response.toolbus.any, rockbot subagent.task.thinkers
 toolbus | publish | yes | rockbot subagent.cancel.thinkers, rockbot subagent.progress.ana, rockbot subagent.result.ana
 toolbus | publish | 403 | rockbot subagent.report
@@ -333,7 +333,8 @@ async fn an_agent_needs_no_more_than_the_recipe_gives_it_for_mcp_servers() {
     daemon.stop(&fixture.site).await;
 }
 
-/// What RockBot's stock agent sends: it names itself, sets no `user_id`, and wants its answer on its own topic.
+/// Builds the request that RockBot's stock agent sends: the agent names itself, sets no `user_id`, and wants its reply
+/// on its own topic.
 fn of_stock_agent(client: &Client, topic: &str, kind: &str, body: &Value) -> Request {
     let request = client.raw(body.to_string()).on(topic).of_type(kind).header("rb-source", "ana");
     request.with(|it| it.with_content_type("application/json".into()).with_timestamp(now()))

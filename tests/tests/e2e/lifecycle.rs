@@ -1,4 +1,4 @@
-//! What a collector sees of a daemon's life beside calls: spans, and the log.
+//! Telemetry of a daemon's life beside calls, as a collector sees it: spans, and the log.
 
 use std::collections::BTreeSet;
 

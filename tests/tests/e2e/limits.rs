@@ -1,4 +1,4 @@
-//! What a call may cost: how often a tool may be called, and what spends of it.
+//! Permitted cost of a call: how often a tool may be called, and what counts towards that.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! The broker lost under load, a queue deleted: everything comes back by itself, and nothing is run twice.
+//! The broker lost under load, a connection, a queue, the disk of the ledger: everything comes back by itself, and nothing is
+//! run twice.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +13,11 @@ use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_e2e::program::toolbus;
 use toolbus_e2e::survivor::Survivor;
 use toolbus_testing::patience::{at_most, eventually};
 use toolbus_testing::rabbit::RabbitNode;
+use toolbus_testing::redis::RedisServer;
 
 /// Requests in all, and how many are under way at a time.
 const REQUESTS: usize = 400;
@@ -127,6 +130,10 @@ async fn a_broker_that_takes_no_messages_is_named_and_answers_follow_when_it_doe
     backend.open();
     daemon.blocked_by("broker_blocked").await;
     assert_eq!(client.answers_to(&request.correlation), []);
+    let names = site.arguments();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let late = toolbus(&[&["call", "hold", "id=late"], &names[..]].concat()).await;
+    assert!(late.code == 7 && late.err.contains("the broker takes no messages now"), "{late:?}");
     node.ctl(&["set_vm_memory_high_watermark", "0.4"]).await;
     assert_eq!(client.answer(&request).await.content(), "passed held");
     assert_eq!(backend.count("held"), 1);
@@ -163,4 +170,75 @@ async fn connections_closed_by_the_broker_are_opened_again_and_the_running_call_
     daemon.stop(&site).await;
     assert_eq!(backend.count("held"), 1);
     assert!(site.take(&survivor.queue).await.is_none(), "one answer");
+}
+
+#[tokio::test]
+async fn a_daemon_that_lost_its_connection_says_nothing_of_calls_that_another_one_runs() {
+    let (site, backend, redis) = (BrokerNamespace::shared().await, Backend::start().await, RedisServer::start().await);
+    let (proxy, behind) = site.proxied().await;
+    let tools = backend.tool("pay", "/gate?id={id}", "effect = \"effectful\"\ntimeout = \"10m\"");
+    let settings =
+        |more: &str| format!("[store]\nurl = \"{}\"\n[invoke]\nmax_timeout = \"10m\"\n{more}{tools}", redis.url());
+    let first = Daemon::start(&behind, &settings("max_in_flight = 2\n")).await;
+    let client = Client::connect(&site).await;
+    let ids: Vec<String> = (0..6).map(|number| format!("call-{number}")).collect();
+    let requests: Vec<_> = ids.iter().map(|id| client.request("pay", &json!({"id": id}))).collect();
+    for request in &requests {
+        client.send(request).await;
+    }
+    let waiting = async |count: u64| {
+        eventually("calls that wait", async || {
+            let (_, status) = first.get("/status").await?;
+            (status["counts"]["waiting"] == count).then_some(())
+        })
+        .await;
+    };
+    // An agent runs at most three quarters of the calls that the daemon may.
+    waiting(5).await;
+    let second = Daemon::start(&site, &settings("")).await;
+    proxy.cut();
+    eventually("all calls at the backend", async || (backend.total() == ids.len()).then_some(())).await;
+    waiting(0).await;
+    proxy.restore();
+    first.wait_until_ready().await;
+    backend.open();
+    for (request, id) in requests.iter().zip(&ids) {
+        assert_eq!(client.answer(request).await.content(), format!("passed {id}"));
+    }
+    first.stop(&site).await;
+    second.stop(&site).await;
+    // What the first one ran is told by both.
+    let all = client.caught_up().await;
+    assert!(all.iter().all(|answer| answer.code().is_empty()), "{all:?}");
+    assert!(ids.iter().all(|id| backend.count(id) == 1));
+}
+
+/// Limits the length of files that a daemon may write, which has SIGXFSZ ignored.
+async fn limit_files(daemon: &Daemon, most: &str) {
+    let arguments = [format!("--pid={}", daemon.pid()), format!("--fsize={most}:")];
+    let status = tokio::process::Command::new("prlimit").args(arguments).status().await.unwrap();
+    assert!(status.success(), "{status}");
+}
+
+#[tokio::test]
+async fn a_ledger_that_takes_no_call_takes_readiness_away_and_gives_it_back_without_one() {
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let pay = backend.tool("pay", "/work?id={id}", "effect = \"effectful\"");
+    let launcher = ["/bin/sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"];
+    let settings = format!("[store]\nurl = \"sqlite:toolbus.db\"\n{pay}");
+    let mut daemon = Daemon::spawn_by(&launcher, &site, &settings, &[]);
+    daemon.wait_until_listening().await;
+    daemon.wait_until_ready().await;
+    let client = Client::connect(&site).await;
+    limit_files(&daemon, "0").await;
+    let refused = client.call("pay", &json!({"id": "refused"})).await;
+    let told = (refused.code(), refused.body()["outcome"].clone(), refused.body()["isRetryable"].clone());
+    assert_eq!(told, ("execution_failed".to_owned(), json!("not_started"), json!(true)));
+    let blocker = daemon.blocked_by("store_away").await;
+    assert!(blocker["detail"].as_str().unwrap().starts_with("ledger: "), "{blocker}");
+    limit_files(&daemon, "unlimited").await;
+    daemon.wait_until_ready().await;
+    assert_eq!(client.call("pay", &json!({"id": "paid"})).await.content(), "worked for paid");
+    assert_eq!((backend.count("refused"), backend.count("paid")), (0, 1));
+    daemon.stop(&site).await;
 }

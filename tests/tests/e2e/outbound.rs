@@ -1,4 +1,4 @@
-//! What is set for an agent when it calls: whom it may address, arguments that it does not choose, its own credentials.
+//! Settings for an agent when it calls: whom it may address, arguments that it does not choose, its own credentials.
 
 use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;

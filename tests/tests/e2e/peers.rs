@@ -7,7 +7,7 @@ use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
 use uuid::Uuid;
 
-/// What a peer named RockBot sends, with properties and headers as it sends them.
+/// Builds the request that a peer named RockBot sends, with properties and headers as it sends them.
 fn peers_request(client: &Client, body: &str) -> Request {
     let request = client.raw(body);
     let sent = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();

@@ -9,7 +9,7 @@ use toolbus_e2e::client::Client;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::rabbit::RabbitNode;
 
-/// What operators read.
+/// Document that operators read.
 pub(crate) const RECIPE: &str = include_str!("../../../docs/rabbitmq.md");
 /// Everybody whom the definitions name.
 pub(crate) const USERS: [&str; 6] = ["toolbus", "operator", "observer", "svc-ana", "svc-bruno", "svc-worker"];

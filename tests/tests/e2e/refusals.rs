@@ -1,4 +1,4 @@
-//! What is counted of calls that were refused: each with a status of its own.
+//! Counting of calls that were refused: each with a status of its own.
 
 use std::collections::BTreeMap;
 

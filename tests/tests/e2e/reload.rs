@@ -9,7 +9,7 @@ use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
-/// What the log says of a configuration that is not taken.
+/// Log message for a configuration that is not taken.
 const REFUSED: &str = "reload: refused; everything stays as it was";
 /// Reloads under load.
 const RELOADS: usize = 20;

@@ -7,7 +7,7 @@ use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
-/// What runs the tools: only those of agents whose rules it knows.
+/// Configuration of the daemon that runs the tools: only those of agents whose rules it knows.
 const LAB: &str = r#"
 [invoke]
 topics = ["tool.invoke.lab"]
@@ -21,7 +21,7 @@ allowed_tools = ["echo"]
 allowed_tools = ["get_*"]
 "#;
 
-/// What the agents call.
+/// Configuration of the daemon that the agents call.
 const FRONT: &str = r#"
 [identity]
 trust_headers = true
@@ -121,7 +121,7 @@ async fn a_cancelled_call_is_cancelled_at_the_other_daemon_each_time() {
     front.stop(&site).await;
 }
 
-/// What a call that waits for another daemon may take, with its message and all that is known of it, in KiB.
+/// Memory that a call that waits for another daemon may take, with its message and all that is known of it, in KiB.
 const MAX_PER_CALL: u64 = 64;
 
 #[tokio::test]

@@ -11,11 +11,11 @@ use crate::recipe::{Fixture, PASSWORD, VHOST};
 
 /// As in `least_privilege`: what each user tries, what comes of it, and with which names.
 const ATTEMPTS: &str = "
-toolbus | publish | yes | rockbot tool.invoke.lab, rockbot tool.list.lab, rockbot tool.cancel
+toolbus | publish | yes | rockbot tool.invoke.lab, rockbot tool.list.lab, rockbot tool.cancel, rockbot tool.ping
 toolbus | publish | yes | rockbot tool.result.ana, rockbot tool.meta.tools.ana, amq.default any.queue
 toolbus | publish | yes | rockbot tool.invoke.mcp, rockbot mcp.manage, rockbot tool.meta.mcp.refresh
 toolbus | publish | 403 | rockbot tool.invoke, rockbot tool.invoke.other, rockbot tool.list, rockbot mcp.manage.any
-toolbus | publish | 403 | rockbot tool.list.other, rockbot tool.hints, rockbot tool.ping, rockbot tool.session.end
+toolbus | publish | 403 | rockbot tool.list.other, rockbot tool.hints, rockbot tool.session.end
 toolbus | publish | 403 | rockbot script.invoke, rockbot reply.mine, rockbot tool.cancel.any, rockbot tool.invoke.mcp.any
 toolbus | publish as | 406 | svc-ana rockbot tool.invoke.lab
 toolbus | declare queue | yes | reply.mine, toolbus.more
@@ -26,6 +26,7 @@ toolbus | bind queue | 403 | reply.mine rockbot tool.meta.tools.ana, reply.mine 
 toolbus | bind queue | 403 | reply.mine rockbot tool.invoke.lab, reply.mine rockbot tool.list.lab, reply.mine rockbot #
 toolbus | consume | 403 | toolbus-lab.invoke, toolbus-lab.control, svc-ana.answers
 toolbus-lab | publish | yes | rockbot tool.meta.tools.toolbus, amq.default reply.any, rockbot.dlx toolbus-lab.invoke
+toolbus-lab | publish | yes | rockbot tool.ping
 toolbus-lab | publish | 403 | rockbot tool.meta.tools.ana, rockbot tool.meta.mcp.toolbus, rockbot tool.result.ana
 toolbus-lab | publish | 403 | rockbot tool.invoke, rockbot tool.invoke.lab, rockbot tool.list.lab, rockbot tool.cancel
 toolbus-lab | publish | 403 | rockbot mcp.manage, rockbot tool.meta.mcp.refresh, rockbot.dlx toolbus.invoke
@@ -34,7 +35,7 @@ toolbus-lab | declare queue | yes | toolbus-lab.more
 toolbus-lab | declare queue | 403 | toolbus.more, reply.mine, svc-ana.answers
 toolbus-lab | declare exchange | 403 | rockbot
 toolbus-lab | bind queue | yes | toolbus-lab.invoke rockbot tool.invoke.lab, toolbus-lab.control rockbot tool.list.lab
-toolbus-lab | bind queue | yes | toolbus-lab.control rockbot tool.cancel
+toolbus-lab | bind queue | yes | toolbus-lab.control rockbot tool.cancel, toolbus-lab.control rockbot tool.ping
 toolbus-lab | bind queue | 403 | toolbus-lab.invoke rockbot tool.invoke, toolbus-lab.control rockbot tool.list
 toolbus-lab | bind queue | 403 | toolbus-lab.control rockbot tool.meta.tools.toolbus, toolbus-lab.control rockbot #
 toolbus-lab | bind queue | 403 | toolbus.invoke rockbot tool.invoke.lab
@@ -42,7 +43,7 @@ toolbus-lab | consume | yes | toolbus-lab.invoke.dlq
 toolbus-lab | consume | 403 | toolbus.invoke, toolbus.invoke.dlq, svc-ana.answers
 ";
 
-/// What the agents call.
+/// Configuration of the daemon that the agents call.
 const FRONT: &str = r#"
 [identity]
 source = "broker"
@@ -54,7 +55,7 @@ kind = "remote"
 topic = "tool.invoke.lab"
 "#;
 
-/// What runs the tools.
+/// Builds the configuration of the daemon that runs the tools.
 fn lab(tools: &str) -> String {
     format!(
         "[bus]\nname = \"lab\"\nqueue_prefix = \"toolbus-lab\"\n[invoke]\ntopics = [\"tool.invoke.lab\"]\n\

@@ -32,7 +32,7 @@ async fn daemon(fixture: &Fixture) -> Daemon {
     daemon
 }
 
-/// What RockBot's agent of this name publishes.
+/// Builds the request that RockBot's agent of this name publishes.
 fn request(client: &Client, name: &str, script: Option<&str>) -> Request {
     let mut request = client.raw("");
     let body = json!({

@@ -66,9 +66,9 @@ async fn what_is_off_stays_off_over_a_restart_and_is_shown() {
     ");
     insta::assert_snapshot!(operated(&daemon, &["agents"]).await, @"
     AGENT    TOOLS  PROFILE  RUNNING  WAITING  RATE LIMITS  BINDINGS
-    ana      2/3    -        192      512      -            -
-    bruno    0/3    -        192      512      -            -         switched off
-    default  0/3    -        192      512      -            -
+    ana      2/3    -        0/192    0/512    -            -
+    bruno    0/3    -        0/192    0/512    -            -         switched off
+    default  0/3    -        0/192    0/512    -            -
 
     switched off: tool echo, agent bruno
     ");

@@ -1,4 +1,5 @@
-//! What a collector sees of one call: the sender's trace goes on, and the metrics have the contract's names.
+//! Telemetry of one call, as a collector sees it: the sender's trace goes on, and the metrics have the contract's
+//! names.
 
 use std::collections::BTreeMap;
 

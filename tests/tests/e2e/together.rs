@@ -15,7 +15,7 @@ fn block(begin: &str) -> &'static str {
     rest.split("```").next().unwrap()
 }
 
-/// What was called and said, without ids.
+/// Record of what was called and said, without ids.
 struct Transcript {
     text: String,
     ids: Vec<String>,

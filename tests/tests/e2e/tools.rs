@@ -1,4 +1,4 @@
-//! What a call gets whose tool does not behave.
+//! Reply to a call whose tool does not behave.
 
 use std::fmt::Write as _;
 

@@ -20,7 +20,7 @@ use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 
 const DOCUMENT: &str = include_str!("../../../docs/policy.md");
-/// What the document leaves out.
+/// Content that the document leaves out.
 const MORE: &str = include_str!("worked_example.md");
 const CONFIGURATION: &str = include_str!("../../../config/agents.toml");
 /// Where the configuration expects the backend.
@@ -50,7 +50,7 @@ fn rows(heading: &str) -> Vec<Vec<String>> {
     lines.map(|line| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect()).collect()
 }
 
-/// What a cell holds that is all code.
+/// Returns the content of a cell that is all code.
 fn code(cell: &str) -> &str {
     cell.trim_matches('`')
 }

@@ -8,7 +8,7 @@ use toolbus_testing::patience::{at_most, eventually};
 
 /// Longest time from the first bytes to the line in the log, on a machine with nothing else to do.
 const AT_ONCE: Duration = Duration::from_millis(500);
-/// What the daemon logs about such a client, after the name of the protocol.
+/// Text that the daemon logs about a client of another protocol, after the name of the protocol.
 const TOLD: &str =
     "here, and this port takes HTTP without TLS alone: use http:// in its address, or a proxy that ends TLS";
 

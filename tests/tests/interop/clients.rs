@@ -9,11 +9,10 @@ use crate::fixture::{Fixture, TOKEN};
 pub(crate) const WITH_SESSIONS: &str = "2025-11-25";
 pub(crate) const STATELESS: &str = "2026-07-28";
 
-/// What users of clients copy from the README, for this server and this token.
-fn of_readme(url: &str) -> String {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
-    let section = readme.split("## Use it from an MCP client").nth(1).unwrap();
-    let json = section.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
+/// Builds what users of clients copy from the examples, for this server and this token.
+fn of_example(url: &str) -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/mcp_client.json");
+    let json = std::fs::read_to_string(path).unwrap();
     let (address, token) = ("http://127.0.0.1:8471/mcp", "${ANA_TOKEN}");
     assert!(json.contains(address) && json.contains(token), "{json}");
     json.replace(address, url).replace(token, TOKEN)
@@ -37,7 +36,7 @@ pub(crate) async fn saw(fixture: &Fixture, client: ClientKind, arguments: &[&str
 async fn use_mcp_server(client: ClientKind, mode: &[&str], protocol: &str) {
     let fixture = Fixture::new().await;
     let url = fixture.url();
-    let configuration = of_readme(&url);
+    let configuration = of_example(&url);
     let server = if client == ClientKind::FastMcp { vec![configuration.as_str()] } else { vec![url.as_str(), TOKEN] };
     let mut seen = saw(&fixture, client, &[&server, mode].concat()).await;
     fixture.eventually_heard("notifications/cancelled").await;

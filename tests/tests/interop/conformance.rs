@@ -15,7 +15,7 @@ use toolbus_e2e::program::{Run, binary, interpreter};
 const CLIENT_MS: &str = "90000";
 /// The scenario that wants the client back within 0.2 s of a given time, which a busy machine does not always grant.
 const PUNCTUAL: &str = "sse-retry";
-/// How often that one is tried again, alone.
+/// Number of times that the punctual scenario is tried again, alone.
 const TRIES: usize = 5;
 const SIDES: [&str; 2] = ["client", "server"];
 

@@ -7,14 +7,14 @@ use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::interpreter;
 use toolbus_testing::patience::eventually;
 
-/// What the client shows.
+/// Token that the client shows.
 pub(crate) const TOKEN: &str = "the-token-of-ana-0123456789";
 /// A server that tells, as the tool `about`, how often it was asked.
 const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_small.py");
 /// Tools besides those that a test looks at, so that a list has more than one page.
 const MANY: usize = 250;
 
-/// What ana may use at first, besides many more.
+/// Tools that ana may use at first, besides many more.
 const ALLOWED: [&str; 6] =
     ["convert_time", "desk.about", "echo", "get-structured-content", "many_*", "trigger-long-running-operation"];
 
@@ -49,7 +49,7 @@ impl Fixture {
         Self { work, daemon }
     }
 
-    /// What is laid over the configuration.
+    /// Builds the rules that are laid over the configuration.
     fn rules(work: &Workplace, allowed: &[&str]) -> String {
         format!(
             "[http]\nadmin_token = {OPERATOR:?}\ntokens = {{ ana = {TOKEN:?} }}\n\

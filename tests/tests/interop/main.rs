@@ -1,5 +1,5 @@
-//! What others wrote, with the real binary: MCP servers behind it, MCP clients and model providers before it, and the
-//! public conformance suite on both sides.
+//! Software that others wrote, with the real binary: MCP servers behind it, MCP clients and model providers before it,
+//! and the public conformance suite on both sides.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
 mod clients;

@@ -19,7 +19,7 @@ use toolbus_testing::patience::eventually;
 
 use crate::fixture::{Fixture, TOKEN};
 
-/// What the client is told besides answers.
+/// Notifications that the client gets besides answers.
 #[derive(Debug, Clone, Default)]
 struct Told {
     progress: Arc<Mutex<Vec<f64>>>,

@@ -1,4 +1,4 @@
-//! What servers that others wrote answer, as the wire has it.
+//! Answers of servers that others wrote, as the wire has them.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;

@@ -13,7 +13,7 @@ use toolbus_testing::patience::{at_most, eventually};
 /// Longest time between the end of a server and the failure of its calls. It takes milliseconds; the rest is for a machine
 /// that has much to do.
 const FAST: Duration = Duration::from_secs(1);
-/// What the bridge may add to the time that a server takes to start.
+/// Time that the bridge may add to the time that a server takes to start.
 const ADDED: Duration = Duration::from_secs(1);
 
 /// A query that runs for minutes.

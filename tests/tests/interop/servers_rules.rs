@@ -1,4 +1,4 @@
-//! What may be called of a server that others wrote, and with which arguments.
+//! Tools that may be called of a server that others wrote, and with which arguments.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;

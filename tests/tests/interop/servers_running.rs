@@ -7,7 +7,7 @@ use toolbus_e2e::mcp::{Workplace, at, ready, status, with_progress};
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
-/// What the server was sent.
+/// File of what the server was sent.
 const LOG: &str = "sent.jsonl";
 const LONG: &str = "trigger-long-running-operation";
 

@@ -39,6 +39,6 @@ async fn a_server_that_does_not_answer_is_not_called_for_a_while_and_comes_back_
         (answer.code() != "execution_failed").then_some(answer)
     });
     assert_eq!(answer.await.content(), "stuck.tell: again");
-    assert_eq!(daemon.logged("breaker: works again").len(), 1);
+    assert_eq!(daemon.logged("circuit breaker closed").len(), 1);
     daemon.stop(&site).await;
 }

@@ -10,7 +10,7 @@ use toolbus_testing::patience::eventually;
 use crate::peer::{INVOKE, MANAGE, REFRESH};
 use crate::small::{Small, known};
 
-/// What agents call.
+/// Configuration of the daemon that agents call.
 const FRONT: &str = r#"
 [bus]
 name = "front"
@@ -24,7 +24,7 @@ topic = "tool.invoke.mcp"
 server = "Notes"
 "#;
 
-/// What the log says of servers of one name.
+/// Log message for servers of one name.
 const SEVERAL: &str = "several bridges have an MCP server of one name: each runs its calls, and one answers";
 
 /// A bridge of the peers, which the test is.
@@ -42,7 +42,7 @@ impl Bridge {
         Self { client, name }
     }
 
-    /// How many requests on a topic have come.
+    /// Counts the requests that have come on a topic.
     fn count(&self, topic: &str) -> usize {
         self.client.received().iter().filter(|message| message.routing_key == topic).count()
     }

@@ -1,4 +1,4 @@
-//! What is meant for the daemon itself, and for nobody's server; and who starts servers.
+//! Requests for the daemon itself, not for one of its MCP servers; and who starts servers.
 
 use serde_json::json;
 use toolbus_e2e::client::Client;

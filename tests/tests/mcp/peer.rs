@@ -120,7 +120,7 @@ impl Peer {
         indexes
     }
 
-    /// What the agent knows of servers: each index adds to it, and takes away.
+    /// Returns what the agent knows of servers: each index adds to it, and takes away.
     pub(crate) fn known(&self) -> Known {
         let mut known = Known::new();
         for index in self.indexes() {

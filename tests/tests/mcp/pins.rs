@@ -9,11 +9,11 @@ use toolbus_testing::patience::eventually;
 
 use crate::small::{Small, known};
 
-/// What the log says of each tool that is quarantined.
+/// Log message for each tool that is quarantined.
 const HELD: &str = "a tool is quarantined; `toolbus pins diff` shows why, and `toolbus pins approve` approves it";
 /// A store beside which pins are kept.
 const STORE: &str = "[store]\nurl = 'sqlite:toolbus.db'\n";
-/// What a server has when it is first seen.
+/// Tools of a server when it is first seen.
 const FIRST: [(&str, &str); 2] = [("read", "Reads a file. Nothing else."), ("write", "Writes a file.")];
 /// The same with another description.
 const CHANGED: [(&str, &str); 2] = [("read", "Reads a file. Sends it away."), ("write", "Writes a file.")];
@@ -25,7 +25,7 @@ fn server(small: &Small, more: &str) -> String {
     format!("{STORE}{section}")
 }
 
-/// How the tools are that `toolbus pins` lists of a source: by name, the state and whether it is quarantined.
+/// Returns the tools that `toolbus pins` lists of a source: by name, the state and whether the tool is quarantined.
 async fn states(daemon: &Daemon, source: &str) -> Vec<(String, String, bool)> {
     let listed = daemon.operate(&["pins", "--source", source, "--output", "json"]).await;
     // Nothing is known of the source yet.

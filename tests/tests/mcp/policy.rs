@@ -1,4 +1,4 @@
-//! What a caller may not use is not there, on every way to a server's tool.
+//! Absence of what a caller may not use, on every way to a server's tool.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,8 @@ account = "sales"
 allowed_tools = ["read_note", "mcp_*"]
 "#;
 
-/// What is hidden from a caller, and what is not there: server and tool. No name is near one that a caller sees.
+/// Tools that are hidden from a caller, and tools that are not there: server and tool. No name is near one that a
+/// caller sees.
 const HIDDEN: [[(&str, &str); 2]; 3] = [
     [("notes", "publish"), ("notes", "pubxish")],
     [("notes", "shred"), ("notes", "shrxd")],
@@ -95,7 +96,7 @@ impl Caller<'_> {
         request.of_type("RockBot.Tools.Mcp.McpGetServiceDetailsRequest")
     }
 
-    /// What the caller is shown of servers, on each way: the same.
+    /// Checks what the caller is shown of servers, on each way: the same.
     async fn sees(&self, all: &Known) {
         let list = self.client.exchange(&self.message("tool.list", &json!({}))).await.body();
         let mut listed = Known::new();

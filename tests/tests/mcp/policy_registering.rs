@@ -32,7 +32,7 @@ async fn called(client: &Client, agent: &str, tool: &str, arguments: &Value) -> 
     client.exchange(&client.request(tool, arguments).by(agent)).await
 }
 
-/// What a server tells of itself; the code of the answer when there is none.
+/// Returns what a server tells of itself; the code of the reply when it tells nothing.
 async fn about(client: &Client, agent: &str, server: &str) -> Result<Value, String> {
     let request = client.request("about", &json!({})).by(agent).header("rb-rb-mcp-server", server);
     let answer = client.exchange(&request).await;

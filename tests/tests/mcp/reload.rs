@@ -11,11 +11,11 @@ use toolbus_testing::patience::eventually;
 
 use crate::small::{Small, is_running, known};
 
-/// What the log says of a file that was read again.
+/// Log message for a file that was read again.
 const READ: &str = "read the file of MCP servers again";
-/// What it says of servers that cannot be used.
+/// Log message for servers that cannot be used.
 const UNUSABLE: &str = "MCP servers cannot be used as they are configured";
-/// What it says when nothing changes for that reason.
+/// Log message when nothing changes because the file cannot be read.
 const KEPT: &str = "the file of MCP servers cannot be read: its servers stay as they are";
 
 /// Waits until these servers, and no others, have their tools; gives the process of each.

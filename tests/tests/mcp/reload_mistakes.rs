@@ -9,7 +9,7 @@ use toolbus_testing::patience::eventually;
 
 use crate::small::{Small, known};
 
-/// What the log says of every mistake, once.
+/// Log message for every mistake, once.
 const MISTAKE: &str = "MCP servers cannot be used as they are configured";
 
 /// Waits until the last error of `time` says something of its configuration, or nothing; gives the server's status.

@@ -98,7 +98,7 @@ pub(crate) fn python() -> String {
     std::env::var("TOOLBUS_PYTHON").unwrap_or_else(|_| "/usr/bin/python3".to_owned())
 }
 
-/// What `toolbus mcp list` tells of the servers, when the tools of all of these are known.
+/// Returns what `toolbus mcp list` tells of the servers, when the tools of all of these are known.
 pub(crate) async fn known(daemon: &Daemon, servers: &[&str]) -> Value {
     eventually("the tools of the servers", async || {
         let listed = daemon.operate(&["mcp", "list", "--output", "json"]).await;

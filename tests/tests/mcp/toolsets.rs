@@ -63,7 +63,7 @@ impl Fixture {
         self.client.raw(body.to_string()).by(agent)
     }
 
-    /// What the server of a session tells of itself.
+    /// Returns what the server of a session tells of itself.
     async fn about(&self, agent: &str, session: &str) -> Value {
         told(&self.client.exchange(&self.request(agent, session)).await)
     }

@@ -7,7 +7,7 @@ use toolbus_e2e::http::{Connection, hello, posted};
 
 use crate::tokens::{ANA, RULES};
 
-/// How long a head may take, and how much longer the busiest machine may take to notice.
+/// Time that a head may take, and how much longer the busiest machine may take to notice.
 const HEAD_TIME: Duration = Duration::from_secs(2);
 const LATE: Duration = Duration::from_secs(20);
 

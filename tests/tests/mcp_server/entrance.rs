@@ -1,4 +1,4 @@
-//! What a request must say of itself to get in.
+//! Information that a request must give of itself to get in.
 
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::http::{Answer, Connection, hello};

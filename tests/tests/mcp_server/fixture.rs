@@ -67,7 +67,7 @@ impl Fixture {
         client
     }
 
-    /// What the audit has of calls of a tool.
+    /// Returns what the audit has of calls of a tool.
     pub(crate) fn audited(&self, tool: &str) -> Vec<String> {
         let text = std::fs::read_to_string(self.daemon.folder().join("audit.jsonl")).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |end| &text[..=end]);

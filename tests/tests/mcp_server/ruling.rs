@@ -1,4 +1,4 @@
-//! What rules give, and rules that change under a client's feet.
+//! Rights that rules give, and rules that change while a client is connected.
 
 use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;

@@ -1,4 +1,5 @@
-//! What a collector sees of a client: its trace goes on through the tool, and its requests and sessions are counted.
+//! Telemetry of a client, as a collector sees it: the client's trace goes on through the tool, and its requests and
+//! sessions are counted.
 
 use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
@@ -108,7 +109,7 @@ async fn sessions_are_counted_while_they_last() {
     for _ in 0..3 {
         sessions.push(client.post(&[ANA], &hello()).await.header("mcp-session-id").unwrap().to_owned());
     }
-    let now = || sum(&receiver, "toolbus.door.sessions", &[]);
+    let now = || sum(&receiver, "toolbus.mcp_server.sessions", &[]);
     eventually("three sessions", async || (now() == 3).then_some(())).await;
     let head = format!("{ANA}\r\nMcp-Session-Id: {}", sessions[0]);
     client.write(&format!("DELETE /mcp HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n")).await;

@@ -12,7 +12,7 @@ pub(crate) const ANA: &str = "Authorization: Bearer s3cret-token-of-ana";
 /// An MCP server for ana. Lines of `[http]` may follow.
 pub(crate) const RULES: &str =
     "[audit]\nfile = \"audit.jsonl\"\n[tools]\necho = true\n[http]\ntokens = { ana = \"s3cret-token-of-ana\" }\n";
-/// How long a wrong token waits for its answer.
+/// Time for which a wrong token waits for its answer.
 const PENALTY: Duration = Duration::from_secs(2);
 
 fn audited(daemon: &Daemon) -> Vec<Value> {

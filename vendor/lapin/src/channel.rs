@@ -697,6 +697,11 @@ impl Channel {
     }
 
     fn on_channel_close_ok_sent(&self, error: Option<Error>) {
+        // Changed for Toolbus: both sides closed the channel at once, and the broker has still to
+        // confirm our close. The channel ends then.
+        if self.frames.expects_channel_close_ok(self.id) {
+            return;
+        }
         let err = error.clone().unwrap_or_else(|| {
             ErrorKind::InvalidChannelState(ChannelState::Closing, "channel.close-ok sent").into()
         });
@@ -1060,6 +1065,27 @@ impl Channel {
                 Error::from(ErrorKind::ProtocolError(error))
             }).map_err(|error| info!(channel=%self.id, ?method, code_to_error=%error, "Channel closed with a non-error code")).ok();
         self.set_closing(error.clone());
+        // Changed for Toolbus: the broker closes the connection over a publish that follows our
+        // close-ok.
+        self.frames.drop_publishes(
+            self.id,
+            error.clone().unwrap_or_else(|| self.status.state_error("channel.close")),
+        );
+        // Changed for Toolbus: both sides closed the channel at once. The broker's close-ok comes
+        // next, and must find the channel; ours is queued before that, as the broker waits for it.
+        if self.frames.expects_channel_close_ok(self.id) {
+            let (promise, resolver) = Promise::new("channel.close-ok");
+            self.send_method_frame(
+                AMQPClass::Channel(protocol::channel::AMQPMethod::CloseOk(
+                    protocol::channel::CloseOk {},
+                )),
+                Box::new(resolver.clone()),
+                None,
+                Some(resolver),
+            );
+            self.internal_rpc.spawn(promise);
+            return Ok(());
+        }
         let channel = self.clone();
         self.internal_rpc
             .spawn(async move { channel.channel_close_ok(error).await });

@@ -145,6 +145,16 @@ impl Frames {
             .next_expected_close_ok_reply(channel_id, error)
     }
 
+    /// Changed for Toolbus: whether we closed this channel, and the broker has not confirmed it.
+    pub(crate) fn expects_channel_close_ok(&self, channel_id: ChannelId) -> bool {
+        let inner = self.lock_inner();
+        let replies = inner.expected_replies.get(&channel_id);
+        replies.is_some_and(|replies| {
+            let mut replies = replies.iter();
+            replies.any(|reply| matches!(&reply.0, Reply::ChannelCloseOk(_)))
+        })
+    }
+
     pub(crate) fn has_pending(&self) -> bool {
         self.lock_inner().has_pending()
     }
@@ -176,6 +186,12 @@ impl Frames {
 
     pub(crate) fn drop_frames_for_channel(&self, channel_id: ChannelId, error: Error) {
         self.lock_inner().drop_frames_for_channel(channel_id, error)
+    }
+
+    /// Changed for Toolbus: drops the publishes of a channel of which nothing was sent yet.
+    pub(crate) fn drop_publishes(&self, channel_id: ChannelId, error: Error) {
+        let frames = &mut self.lock_inner().low_prio_frames;
+        Inner::drop_pending_frames_for_channel(channel_id, frames, error);
     }
 
     pub(crate) fn poison_channel(&self, channel_id: ChannelId, error: Error) {

@@ -1,6 +1,6 @@
 //! The daemon as an agent: it announces tools as its skills, and runs them as tasks.
 //!
-//! A task is a call of its caller: what the caller may not use is no skill, whatever is announced.
+//! A task is a call of its caller: what the caller may not use is no skill, and neither is what is not announced.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,12 +79,14 @@ impl Announcer {
         self.announce(AgentCard { is_deregistering: true, skills: Vec::new(), ..self.card() }).await;
     }
 
+    /// Whether a tool is announced, and may be the skill of a task.
+    fn is_skill(&self, tool: &ToolDescriptor) -> bool {
+        *tool.source != *SOURCE && self.patterns.iter().any(|pattern| pattern.matches(&tool.name))
+    }
+
     pub(crate) fn card(&self) -> AgentCard {
         let tools = self.policy.current().tools();
-        let is_skill = |tool: &&Arc<ToolDescriptor>| {
-            *tool.source != *SOURCE && self.patterns.iter().any(|pattern| pattern.matches(&tool.name))
-        };
-        let skills = tools.iter().filter(is_skill).map(|tool| AgentSkill {
+        let skills = tools.iter().filter(|tool| self.is_skill(tool)).map(|tool| AgentSkill {
             id: tool.name.to_string(),
             name: tool.title.clone().unwrap_or_else(|| tool.name.to_string()),
             description: Some(tool.description.clone()),
@@ -169,7 +171,7 @@ impl SkillHandler {
             let text = format!("There is no skill '{}'.", shown(&task.skill));
             refused(AgentTaskError::SKILL_NOT_SUPPORTED, text)
         };
-        let tool = effective.get(&task.skill).filter(|allowed| *allowed.tool.descriptor.source != *SOURCE);
+        let tool = effective.get(&task.skill).filter(|allowed| self.announcer.is_skill(&allowed.tool.descriptor));
         let tool = tool.ok_or_else(no_skill)?.tool;
         let arguments = arguments(&task.message, &tool.descriptor).ok_or_else(|| {
             refused(AgentTaskError::INVALID_REQUEST, "The message is no JSON object with the arguments.".to_owned())
@@ -205,7 +207,8 @@ impl SkillHandler {
     }
 }
 
-/// What is answered to a request that cannot be read: it is about the task that its properties name.
+/// Builds the reply to a request that cannot be read: the reply is about the task that the properties of the request
+/// name.
 fn not_usable(asked: &ControlRequest, code: &str, reason: &str) -> ControlReply {
     let error = AgentTaskError {
         task_id: asked.envelope.correlation_id.clone(),

@@ -18,7 +18,7 @@ pub struct A2aConfig {
     /// More of them, as RockBot's agents write them: `well-known-agents.json`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agents_file: Option<PathBuf>,
-    /// How long an agent is known after it has announced itself.
+    /// Time for which an agent is known after it has announced itself.
     pub ttl: HumanDuration,
     /// Agents that are known by their announcements.
     #[schemars(range(min = 1, max = 10_000))]
@@ -28,7 +28,7 @@ pub struct A2aConfig {
     pub max_tasks: usize,
     /// Longest time that a task may have.
     pub max_timeout: HumanDuration,
-    /// How long a task is kept after it has ended.
+    /// Time for which a task is kept after it has ended.
     pub keep: HumanDuration,
     /// Tools that this daemon announces as skills of an agent, by pattern of their names; `[]`: it announces nothing.
     #[schemars(length(max = 1000), extend("items" = {"type": "string", "format": "toolbus-pattern"}))]
@@ -39,9 +39,9 @@ pub struct A2aConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WellKnownAgent {
-    /// Its name.
+    /// Name of the agent.
     pub name: AgentName,
-    /// What it is, for models.
+    /// Description of the agent, for models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1000))]
     pub description: Option<String>,
@@ -53,20 +53,20 @@ pub struct WellKnownAgent {
     #[serde(default)]
     #[schemars(extend("maxProperties" = 64))]
     pub headers: BTreeMap<String, Secret>,
-    /// What it can do; `[]`: what its own card says, or anything.
+    /// Skills of the agent; `[]`: what its own card says, or anything.
     #[serde(default)]
     #[schemars(length(max = 50))]
     pub skills: Vec<WellKnownSkill>,
 }
 
-/// What an agent can do.
+/// Skill of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WellKnownSkill {
     /// The name that tasks give.
     #[schemars(length(min = 1, max = 100))]
     pub id: String,
-    /// What it does.
+    /// Description of the skill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1000))]
     pub description: Option<String>,

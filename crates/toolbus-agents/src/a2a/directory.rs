@@ -26,9 +26,9 @@ use super::http::HttpAgent;
 #[derive(Clone)]
 pub(crate) struct KnownAgent {
     pub(crate) name: AgentName,
-    /// What it says, or is said, of itself.
+    /// Card with what the agent says of itself, or what is said of it.
     pub(crate) card: Arc<AgentCard>,
-    /// How it is reached over HTTP; `None`: over the bus.
+    /// Access to the agent over HTTP; `None`: the agent is reached over the bus.
     pub(crate) http: Option<Arc<HttpAgent>>,
     /// When it last announced itself, in seconds since 1970; `None` if it is known by the configuration alone.
     pub(crate) last_seen: Option<u64>,
@@ -194,7 +194,8 @@ impl AgentDirectory {
 }
 
 impl KnownAgent {
-    /// Its card: where it is reached over HTTP, what it has said of itself there fills in what the configuration leaves out.
+    /// Returns the card of the agent: where the agent is reached over HTTP, what it has said of itself there fills in
+    /// what the configuration leaves out.
     pub(crate) fn card(&self) -> AgentCard {
         let mut card = AgentCard::clone(&self.card);
         if let Some(own) = self.http.as_ref().and_then(|http| http.last_card()) {

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use toolbus_core::bus::PublishError;
+use toolbus_core::store::StoreError;
 use toolbus_core::text::shortened;
 use toolbus_protocol::{
     AgentMessage, AgentTaskError, AgentTaskResult, AgentTaskState, Envelope, derived_message_id, header, topic,
@@ -19,10 +20,10 @@ use crate::share_values::ShareValueError;
 
 /// Time between two looks at what is due.
 const PERIOD: Duration = Duration::from_secs(5);
-/// How long after its time a task is ended, in seconds: the call that waits for it does so itself.
+/// Time between the deadline of a task and its end, in seconds: the call that waits for the task ends it itself.
 const GRACE: u64 = 6;
 
-/// How much of a result is kept for a later look, in characters.
+/// Longest part of a result that is kept for a later look, in characters.
 const MAX_KEPT: usize = 16_000;
 /// The profile under which an agent reads the results of others.
 const PROFILE: &str = "a2a-synthesis";
@@ -116,6 +117,23 @@ impl AgentService {
         self.settle(&task, now).await;
         self.count_end("timeout");
         true
+    }
+
+    /// Whether an answer is the one that counts: the first, or the same again, which no replica may have handed on.
+    pub(super) async fn is_first(&self, task: &AgentTask, body: &[u8]) -> Result<bool, StoreError> {
+        let digest = task.digest_of(body);
+        let update = |task: &mut AgentTask| {
+            let is_new = task.ended.is_none() && task.digest.is_none();
+            if is_new {
+                task.digest = Some(digest.clone());
+            }
+            is_new
+        };
+        if self.retried(|| self.tasks().update(&task.id, update)).await?.is_some() {
+            return Ok(true);
+        }
+        let known = self.retried(|| self.tasks().get(&task.id)).await?;
+        Ok(known.is_some_and(|known| known.ended.is_none() && known.digest == Some(digest.clone())))
     }
 
     /// Hands the end of a task to who waits for it, and keeps it.

@@ -29,7 +29,7 @@ const VERSION_HEADER: HeaderName = HeaderName::from_static("a2a-version");
 const CARD: &str = ".well-known/agent-card.json";
 /// The binding that is spoken.
 const BINDING: &str = "JSONRPC";
-/// How long a card is used.
+/// Time for which a card is used.
 const CARD_TIME: Duration = Duration::from_secs(10 * 60);
 /// Longest body of a response, in bytes.
 const MAX_BODY: usize = 1024 * 1024;
@@ -42,15 +42,15 @@ const MOST_FAILED_LOOKS: u32 = 10;
 
 /// An agent that is reached over HTTP.
 pub(crate) struct HttpAgent {
-    /// Its URL, with a slash at its end.
+    /// URL of the agent, with a slash at its end.
     base: Url,
     headers: HeaderMap,
     card: Mutex<Option<FetchedCard>>,
-    /// How often another card was fetched.
+    /// Number of times that another card was fetched.
     card_changes: AtomicU64,
 }
 
-/// What an agent said of itself.
+/// Card in which an agent described itself.
 #[derive(Clone)]
 struct FetchedCard {
     card: Arc<AgentCard>,
@@ -75,11 +75,11 @@ pub(crate) struct HttpTask<'a> {
     pub(crate) on_behalf_of: &'a str,
 }
 
-/// How far a task is.
+/// Progress of a task.
 pub(crate) struct HttpProgress {
     /// The agent's own id of the task; absent where it has answered at once.
     pub(crate) remote: Option<String>,
-    /// What it says of the state.
+    /// Note of the agent on the state.
     pub(crate) note: Option<String>,
     pub(crate) result: AgentTaskResult,
 }
@@ -157,12 +157,12 @@ impl HttpAgent {
         Self { base, headers, card: Mutex::default(), card_changes: AtomicU64::new(0) }
     }
 
-    /// What it said of itself when it was asked last.
+    /// Returns what the agent said of itself when it was asked last.
     pub(crate) fn last_card(&self) -> Option<Arc<AgentCard>> {
         self.card.lock().as_ref().map(|fetched| Arc::clone(&fetched.card))
     }
 
-    /// How often [`Self::last_card`] became another.
+    /// Returns the number of times that [`Self::last_card`] became another.
     pub(crate) fn card_changes(&self) -> u64 {
         self.card_changes.load(Ordering::Acquire)
     }
@@ -369,7 +369,7 @@ struct HttpCard {
     supported_interfaces: Vec<AgentInterface>,
     #[serde(default)]
     skills: Vec<HttpSkill>,
-    /// What cards before 1.0 have.
+    /// Protocol version that cards before 1.0 have.
     protocol_version: Option<String>,
 }
 
@@ -395,7 +395,7 @@ struct HttpSkill {
     examples: Vec<String>,
 }
 
-/// What `SendMessage` gives.
+/// Result of `SendMessage`.
 #[derive(Deserialize)]
 struct SendMessageResult {
     message: Option<HttpMessage>,

@@ -1,4 +1,4 @@
-//! What agents say about tasks.
+//! Reports of agents about tasks.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,7 +8,7 @@ use toolbus_protocol::{
     message_type,
 };
 
-/// How a task ended.
+/// End of a task.
 #[derive(Debug, Clone)]
 pub(crate) enum TaskEnd {
     Result(AgentTaskResult),
@@ -60,7 +60,7 @@ impl TaskEnd {
         }
     }
 
-    /// What the caller reads.
+    /// Returns the text that the caller reads.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Result(result) => result.text(),
@@ -76,7 +76,7 @@ fn cleaned<T: Serialize + DeserializeOwned + Default>(message: T, redactor: &Red
     serde_json::from_value(value).unwrap_or_default()
 }
 
-/// What an agent says about a task.
+/// Report of an agent about a task.
 pub(super) enum TaskReport {
     End(TaskEnd),
     State { task_id: String, state: Option<AgentTaskState>, note: Option<String> },

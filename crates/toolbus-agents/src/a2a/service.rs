@@ -40,10 +40,11 @@ use super::tasks::{AgentTask, AgentTasks};
 
 /// Longest wait for a confirm.
 const PUBLISH_TIME: Duration = Duration::from_secs(4);
-/// How often a result is tried to be handed on, or the store to be asked, and the time between.
+/// Number of attempts to hand on a result, or to ask the store, and the time between them.
 pub(super) const ATTEMPTS: usize = 5;
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
-/// What is counted of a message that has to come again, because the store does not say or keep what it needs.
+/// Outcome that is counted of a message that has to come again, because the store does not say or keep what the message
+/// needs.
 pub(super) const STORE_AWAY: &str = "store_unavailable";
 /// Longest message about a task that is read, in bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
@@ -56,13 +57,13 @@ pub(super) const MAX_ID: usize = 100;
 /// Time before the first look at a task over HTTP.
 const FIRST_POLL: Duration = Duration::from_secs(2);
 
-/// What a task is about, for whom.
+/// Subject of a task, and for whom the task is.
 pub(crate) struct TaskOrder {
     pub(crate) task: AgentTask,
     pub(crate) message: String,
 }
 
-/// What the daemon has of agents and their tasks. Cheap to clone.
+/// State that the daemon has of agents and their tasks. Cheap to clone.
 #[derive(Clone)]
 pub struct AgentService {
     parts: Arc<ServiceParts>,
@@ -79,7 +80,7 @@ struct ServiceParts {
     topics: [String; 2],
     /// Who waits here, by the task's id.
     waiting: Mutex<HashMap<String, oneshot::Sender<TaskEnd>>>,
-    /// What is being handed on, by the task's id.
+    /// Results that are being handed on, by the task's id.
     finishing: Mutex<HashSet<String>>,
     /// Tasks over HTTP.
     running: TaskTracker,
@@ -364,7 +365,7 @@ impl AgentService {
         self.parts.events.task_ended(outcome);
     }
 
-    /// What removes secrets of the daemon.
+    /// Returns the redactor, which removes secrets of the daemon.
     pub(super) fn redactor(&self) -> &Redactor {
         &self.parts.redactor
     }
@@ -474,10 +475,17 @@ impl AgentService {
         }
         match said {
             TaskReport::End(end) => match FinishClaim::begin(self, &task.id) {
-                Some(_finishing) => {
-                    self.finish(task.clone(), end).await;
-                    "result"
-                }
+                Some(_finishing) => match self.is_first(&task, body).await {
+                    Ok(true) => {
+                        self.finish(task.clone(), end).await;
+                        "result"
+                    }
+                    Ok(false) => "repeated",
+                    Err(error) => {
+                        self.warn_away(&error, "the store is away: the end of a task goes back to its queue");
+                        STORE_AWAY
+                    }
+                },
                 None => "repeated",
             },
             TaskReport::State { state, note, .. } => {

@@ -13,7 +13,7 @@ use crate::share_values::{ShareValueError, ShareValues};
 const TASKS: &str = "a2a-tasks";
 /// The lists of the tasks of each share.
 const SHARES: &str = "a2a-shares";
-/// How often a change is tried again that another process is faster than.
+/// Number of times that a change is tried again when another process is faster.
 const ATTEMPTS: usize = 16;
 
 /// A task of an agent for another.
@@ -36,16 +36,16 @@ pub(crate) struct AgentTask {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ended: Option<u64>,
     pub(crate) state: AgentTaskState,
-    /// Whether it ended because nothing came in time.
+    /// Whether the task ended because nothing came in time.
     #[serde(default)]
     pub(crate) is_late: bool,
-    /// What the agent said last of its state.
+    /// Last note of the agent on its state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
     /// The beginning of its result, or why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) result: Option<String>,
-    /// Its id at an agent that is reached over HTTP.
+    /// Id of the task at an agent that is reached over HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remote: Option<String>,
     /// The topic of the replica whose call waits for the result.
@@ -54,7 +54,7 @@ pub(crate) struct AgentTask {
     /// The replica that ended it: what two replicas write at once must differ, for one of them to learn that it was slower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ended_by: Option<String>,
-    /// Digest of the result as it is handed to that replica.
+    /// Digest of the answer that counts; once it is kept, of the result as it is handed to that replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) digest: Option<String>,
 }

@@ -24,7 +24,7 @@ use crate::texts::{agent, as_json, rfc3339};
 pub const NAMES: [&str; 5] = [INVOKE, LIST, DETAILS, TASK, CANCEL];
 /// Source of the tools.
 pub const SOURCE: &str = "a2a";
-/// How its tools are used, for models.
+/// Guide to the use of the A2A tools, for models.
 pub const GUIDE: &str = include_str!("guide.md");
 pub(crate) const INVOKE: &str = "invoke_agent";
 const LIST: &str = "list_known_agents";
@@ -43,7 +43,7 @@ const MAX_LIST: usize = 256 * 1024;
 /// Names that an answer lists.
 const MAX_LISTED: usize = 20;
 
-/// What the tools have in common. Cheap to clone.
+/// Parts that the tools have in common. Cheap to clone.
 #[derive(Clone)]
 pub struct A2aTools {
     service: AgentService,
@@ -122,11 +122,11 @@ fn invoke_descriptor(max_minutes: u64) -> ToolDescriptor {
             "type": "object",
             "properties": {
                 "agent_name": text(MAX_NAME, &format!("Name of the agent, as `{LIST}` shows it")),
-                "skill": text(MAX_NAME, "Id of the skill that is asked for"),
+                "skill": text(MAX_NAME, "Id of the skill to use, as `{LIST}` shows it"),
                 "message": text(MAX_MESSAGE, "What is to be done, complete in itself"),
                 "timeout_minutes": {
                     "type": "integer", "minimum": 1, "maximum": max_minutes,
-                    "description": format!("Time for the task; default {DEFAULT_MINUTES}"),
+                    "description": format!("Minutes that the task may take; default {DEFAULT_MINUTES}"),
                 },
                 "wait": { "type": "boolean", "description": "Whether to wait for the result; default false" },
                 "context_id": text(MAX_NAME, "The conversation to go on with, as an earlier result gives it"),
@@ -145,7 +145,7 @@ fn list_descriptor() -> ToolDescriptor {
         Effect::ReadOnly,
         json!({
             "type": "object",
-            "properties": { "skill": text(MAX_NAME, "Lists agents with this skill alone; upper and lower case are the same") },
+            "properties": { "skill": text(MAX_NAME, "Lists only agents that have this skill; upper and lower case are the same") },
             "additionalProperties": false,
         }),
     )
@@ -315,7 +315,7 @@ impl Executor for InvokeAgent {
     }
 }
 
-/// What is answered where the result comes later.
+/// Builds the output where the result comes later.
 fn dispatched(AgentTask { agent, id, .. }: &AgentTask) -> ToolOutput {
     ToolOutput::text(format!(
         "Task dispatched to agent '{agent}' with task_id: {id}. The result will arrive asynchronously and fold into the \
@@ -323,7 +323,7 @@ fn dispatched(AgentTask { agent, id, .. }: &AgentTask) -> ToolOutput {
     ))
 }
 
-/// What is answered once a task has ended.
+/// Builds the output once a task has ended.
 fn result_of(task: &AgentTask, end: &TaskEnd) -> ToolOutput {
     let AgentTask { agent, id, .. } = task;
     let text = end.text();
@@ -387,7 +387,7 @@ struct ListedAgent {
     #[serde(skip_serializing_if = "Option::is_none")]
     last_seen: Option<String>,
     skills: Vec<ListedSkill>,
-    /// What to do where there was no room for description and skills.
+    /// Advice on what to do where there was no room for description and skills.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<&'static str>,
 }

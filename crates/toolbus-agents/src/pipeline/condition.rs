@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use serde_json::{Number, Value};
 use toolbus_core::text::shown;
+use toolbus_core::turns::is_small;
 
 use super::template::{StepValues, ValueRef};
 
@@ -55,7 +56,12 @@ impl StepCondition {
         Ok(Self { value: resolve(reference)?, test })
     }
 
-    /// Whether it is met; if not, the reason.
+    /// Whether little has to be looked at.
+    pub(super) fn is_small(&self, values: StepValues<'_>) -> bool {
+        values.find(&self.value).map_or(true, is_small)
+    }
+
+    /// Checks whether the condition is met; returns the reason if not.
     ///
     /// # Errors
     ///
@@ -102,6 +108,8 @@ fn contains(value: &Value, part: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
@@ -118,10 +126,10 @@ mod tests {
     #[test]
     fn each_test_is_met_by_what_it_names() {
         let ids = [9_007_199_254_740_992_u64, 9_007_199_254_740_993];
-        let value = json!({
+        let value = Arc::new(json!({
             "n": 5, "text": "all good", "list": ["x", 1], "null": null, "no": false,
             "id": ids[0], "next": ids[1], "ids": [ids[0]],
-        });
+        }));
         for (value_ref, test, expected, is_met) in [
             ("a/n", "equals", json!(5.0), true),
             ("a/n", "equals", json!("5"), false),

@@ -1,6 +1,7 @@
-//! What a caller wants to be run, read and checked before anything runs.
+//! Pipelines that a caller wants to be run, read and checked before anything runs.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -33,7 +34,7 @@ const AGENT_TOOL: &str = "invoke_agent";
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PipelinePlan {
     pub(super) description: String,
-    /// How long it may take; `None`: as long as the call.
+    /// Time that the pipeline may take; `None`: as long as the call.
     pub(super) timeout: Option<Duration>,
     pub(super) steps: Vec<StepPlan>,
 }
@@ -45,13 +46,13 @@ pub(super) struct StepPlan {
     /// The MCP server that has the tool; `None`: any tool of the name.
     pub(super) server: Option<String>,
     pub(super) tool: String,
-    pub(super) params: ValueTemplate,
+    pub(super) params: Arc<ValueTemplate>,
     /// Another name of its value, under which the answer has it.
     pub(super) output_to: Option<String>,
     /// The elements that the tool is called for, one by one; `None`: it is called once.
     pub(super) for_each: Option<ValueRef>,
     /// Under which conditions it runs: all of them.
-    pub(super) when: Vec<StepCondition>,
+    pub(super) when: Arc<[StepCondition]>,
     /// Attempts after the first.
     pub(super) retries: u32,
     /// Whether the pipeline goes on if it fails.
@@ -173,7 +174,7 @@ struct StepNames<'a> {
 }
 
 impl StepNames<'_> {
-    /// What a reference means. `input` is what the step has from `input_from`; `has_items` says whether it has
+    /// Finds what a reference means. `input` is what the step has from `input_from`; `has_items` says whether it has
     /// `for_each`.
     fn resolve(&self, text: &str, input: Option<&ValueRef>, has_items: bool) -> Result<ValueRef, String> {
         let text = text.trim();
@@ -241,9 +242,9 @@ fn read_step(step: &Value, tools: &[String], names: &StepNames<'_>) -> Result<St
         names.resolve(text, input.as_ref(), has_items)
     };
     let for_each = step.for_each.map(|text| resolve(&text, false)).transpose()?;
-    let params = ValueTemplate::parse_object(&params, &mut |text| resolve(text, for_each.is_some()))?;
+    let params = ValueTemplate::parse_object(&params, &mut |text| resolve(text, for_each.is_some()))?.into();
     let when = step.when.iter().map(|condition| StepCondition::parse(condition, |text| resolve(text, false)));
-    let when = when.collect::<Result<Vec<_>, _>>()?;
+    let when = when.collect::<Result<_, _>>()?;
     if input.is_some() && !uses_input {
         return Err("nothing uses `input_from`: put `{{input}}` where its value belongs in `params`".to_owned());
     }

@@ -14,12 +14,14 @@ use toolbus_core::failure::{Cause, Effect, ToolFailure};
 use toolbus_core::progress::Progress;
 use toolbus_core::text::shortened;
 use toolbus_core::tool::{ToolCall, ToolOutput};
+use toolbus_core::turns::SMALL;
 use toolbus_core::{InnerCall, InnerOrigin};
 use toolbus_protocol::{Code, Outcome};
 
-use super::Pipelines;
+use super::condition::StepCondition;
 use super::definition::{PipelinePlan, StepPlan};
-use super::template::{RenderError, StepValues};
+use super::template::{RenderError, StepValues, ValueRef, ValueTemplate};
+use super::{Pipelines, RunningPipeline, Taken};
 
 /// Largest arguments of a step, in bytes.
 const MAX_ARGUMENTS: usize = 1024 * 1024;
@@ -36,15 +38,14 @@ const NODE: usize = size_of::<Value>();
 pub(super) struct PipelineRun<'a> {
     pipelines: &'a Pipelines,
     call: &'a ToolCall,
+    running: &'a RunningPipeline,
     /// Taken while a tool runs.
-    turns: Semaphore,
-    /// Bytes that values may still take.
-    room: AtomicUsize,
+    slots: Semaphore,
     steps: usize,
     ended: AtomicUsize,
 }
 
-/// What became of a step.
+/// End of a step.
 enum StepEnd {
     Ok {
         value: Value,
@@ -52,9 +53,9 @@ enum StepEnd {
         failed_items: usize,
     },
     Failed(StepFailure),
-    /// It did not run, and the pipeline goes on.
+    /// Step that did not run, in a pipeline that goes on.
     Skipped(String),
-    /// It did not run, and neither does what comes after it.
+    /// Step that did not run; what comes after it does not run either.
     NotRun(String),
 }
 
@@ -64,30 +65,33 @@ struct StepFailure {
     /// The code of a refused call; `None` where the tool itself says that it failed.
     code: Option<Code>,
     text: String,
-    /// What is known of side effects.
+    /// Known facts about side effects.
     effects: Option<Outcome>,
     attempts: u32,
 }
 
 #[derive(Serialize)]
-struct PipelineReport<'a> {
-    description: &'a str,
+struct PipelineReport {
+    description: String,
     outcome: &'static str,
-    steps: Vec<StepReport<'a>>,
+    steps: Vec<StepReport>,
     /// The values that have a name of their own.
     #[serde(skip_serializing_if = "Map::is_empty")]
     outputs: Map<String, Value>,
-    /// The last value, where none has.
+    /// The last value, where that has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Value>,
     /// Why the values are not in the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     omitted: Option<String>,
+    /// The other values, which are dropped in a turn, like these.
+    #[serde(skip)]
+    _others: Vec<Arc<Value>>,
 }
 
-#[derive(Serialize)]
-struct StepReport<'a> {
-    id: &'a str,
+#[derive(Clone, Serialize)]
+struct StepReport {
+    id: String,
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<Code>,
@@ -103,13 +107,17 @@ struct StepReport<'a> {
 }
 
 impl<'a> PipelineRun<'a> {
-    pub(super) fn new(pipelines: &'a Pipelines, call: &'a ToolCall, plans: &[PipelinePlan]) -> Self {
-        let config = &pipelines.config;
+    pub(super) fn new(
+        pipelines: &'a Pipelines,
+        call: &'a ToolCall,
+        running: &'a RunningPipeline,
+        plans: &[PipelinePlan],
+    ) -> Self {
         Self {
             pipelines,
             call,
-            turns: Semaphore::new(config.max_parallel),
-            room: AtomicUsize::new(usize::try_from(config.max_values.bytes()).unwrap_or(usize::MAX)),
+            running,
+            slots: Semaphore::new(pipelines.config.max_parallel),
             steps: plans.iter().map(|plan| plan.steps.len()).sum(),
             ended: AtomicUsize::new(0),
         }
@@ -118,28 +126,35 @@ impl<'a> PipelineRun<'a> {
     /// Runs all of them to their ends.
     pub(super) async fn run(&self, plans: &[PipelinePlan]) -> ToolOutput {
         let running = plans.iter().enumerate().map(|(number, plan)| self.pipeline(number, plan));
-        let mut reports = join_all(running).await;
+        let reports = join_all(running).await;
         let is_error = reports.iter().all(|report| report.outcome != "ok");
-        let mut text = answer(&reports);
         // The outcomes are what must arrive: what was done is not to be done again.
-        if text.len() > MAX_ANSWER
-            && self.call.room.as_ref().is_none_or(|room| room.take(super::NAME, text.len()).is_err())
-        {
-            let omitted =
-                format!("The answer has {} bytes with its values. Ask for less, or keep them by a step.", text.len());
-            for report in &mut reports {
-                (report.outputs, report.output) = (Map::new(), None);
-                report.omitted = Some(omitted.clone());
+        let bare: Vec<_> = reports.iter().map(PipelineReport::without_values).collect();
+        let room = self.call.room.clone();
+        let complete = move || {
+            let text = answer(&reports);
+            let has_room =
+                text.len() <= MAX_ANSWER || room.is_some_and(|room| room.take(super::NAME, text.len()).is_ok());
+            if has_room {
+                return Ok(text);
             }
-            text = answer(&reports);
-        }
+            Err(format!("The answer has {} bytes with its values. Ask for less, or keep them by a step.", text.len()))
+        };
+        let text = match self.call.in_turn(self.running.bytes(), complete).await {
+            Ok(text) => text,
+            Err(late) => Err(late.message),
+        };
+        let text = text.unwrap_or_else(|reason| {
+            let with_reason = |report: PipelineReport| PipelineReport { omitted: Some(reason.clone()), ..report };
+            answer(&bare.into_iter().map(with_reason).collect::<Vec<_>>())
+        });
         ToolOutput { is_error, ..ToolOutput::text(text) }
     }
 
-    async fn pipeline(&self, number: usize, plan: &'a PipelinePlan) -> PipelineReport<'a> {
+    async fn pipeline(&self, number: usize, plan: &PipelinePlan) -> PipelineReport {
         let now = self.pipelines.clock.now();
         let deadline = plan.timeout.map_or(self.call.deadline, |timeout| self.call.deadline.min(now + timeout));
-        let mut values: Vec<Option<Value>> = Vec::with_capacity(plan.steps.len());
+        let mut values: Vec<Option<Arc<Value>>> = Vec::with_capacity(plan.steps.len());
         let mut reports = Vec::with_capacity(plan.steps.len());
         let mut stopped = None;
         for (place, step) in plan.steps.iter().enumerate() {
@@ -154,23 +169,30 @@ impl<'a> PipelineRun<'a> {
             }
             let (value, report) = reported(&step.id, end);
             self.report_progress(number, step, report.outcome);
-            values.push(value);
+            values.push(value.map(Arc::new));
             reports.push(report);
         }
+        let last = values.iter().rposition(Option::is_some);
+        let is_named = |step: usize| plan.steps.get(step).is_some_and(|step| step.output_to.is_some());
+        let unnamed = last.filter(|step| !is_named(*step)).and_then(|step| values.get_mut(step));
+        let output = unnamed.and_then(Option::take).map(Arc::unwrap_or_clone);
         let mut outputs = Map::new();
         for (step, value) in plan.steps.iter().zip(&mut values) {
-            if let (Some(name), true) = (&step.output_to, value.is_some()) {
-                outputs.insert(name.clone(), value.take().unwrap_or_default());
+            if let Some(name) = &step.output_to
+                && let Some(value) = value.take()
+            {
+                outputs.insert(name.clone(), Arc::unwrap_or_clone(value));
             }
         }
-        let has_names = plan.steps.iter().any(|step| step.output_to.is_some());
+        let others: Vec<Arc<Value>> = values.into_iter().flatten().collect();
         PipelineReport {
-            description: &plan.description,
+            description: plan.description.clone(),
             outcome: if stopped.is_some() { "failed" } else { "ok" },
             steps: reports,
             outputs,
-            output: values.into_iter().rev().flatten().next().filter(|_| !has_names),
+            output,
             omitted: None,
+            _others: others,
         }
     }
 
@@ -188,33 +210,76 @@ impl<'a> PipelineRun<'a> {
         &self,
         step: &StepPlan,
         place: (usize, usize),
-        values: &[Option<Value>],
+        steps: &[Option<Arc<Value>>],
         deadline: Instant,
     ) -> StepEnd {
         if self.pipelines.clock.now() >= deadline {
             return StepEnd::NotRun("The time of the pipeline was over.".to_owned());
         }
-        let values = StepValues { steps: values, item: None };
-        if let Some(reason) = step.when.iter().find_map(|condition| condition.check(values).err()) {
-            return StepEnd::Skipped(reason);
+        let values = StepValues { steps, item: None };
+        match self.unmet(step, values).await {
+            Ok(None) => {}
+            Ok(Some(reason)) => return StepEnd::Skipped(reason),
+            Err(late) => return StepEnd::NotRun(late.message),
         }
         let key = self.call.idempotency_key.as_ref().map(|key| format!("{key}.{}.{}", place.0, place.1));
         let Some(items) = &step.for_each else {
-            return match step.params.render(values, MAX_ARGUMENTS) {
+            return match self.rendered(step, steps, None).await {
                 Ok(arguments) => self.called(step, key, arguments, deadline).await,
-                Err(error) => refused(error),
+                Err(end) => end,
             };
         };
-        let items = match values.find(items) {
-            Ok(Value::Array(items)) => items,
+        let count = match values.find(items) {
+            Ok(Value::Array(items)) => items.len(),
             Ok(_) => return failed(format!("`{}` is no list.", items.text)),
             Err(error) => return refused(error),
         };
         let most = self.pipelines.config.max_items;
-        if items.len() > most {
-            return failed(format!("The list of `for_each` has {} elements, and the limit is {most}.", items.len()));
+        if count > most {
+            return failed(format!("The list of `for_each` has {count} elements, and the limit is {most}."));
         }
-        self.each(step, key.as_deref(), values, items, deadline).await
+        self.each(step, key.as_deref(), (steps, count), deadline).await
+    }
+
+    /// The reason for which a step is skipped, if there is one.
+    async fn unmet(&self, step: &StepPlan, values: StepValues<'_>) -> Result<Option<String>, ToolFailure> {
+        fn unmet(when: &[StepCondition], values: StepValues<'_>) -> Option<String> {
+            when.iter().find_map(|condition| condition.check(values).err())
+        }
+        if step.when.iter().all(|condition| condition.is_small(values)) {
+            return Ok(unmet(&step.when, values));
+        }
+        let (when, steps) = (Arc::clone(&step.when), values.steps.to_vec());
+        self.call.in_turn(usize::MAX, move || unmet(&when, StepValues { steps: &steps, item: None })).await
+    }
+
+    /// The arguments of a step; with `item`, for the element of this number.
+    async fn rendered(
+        &self,
+        step: &StepPlan,
+        steps: &[Option<Arc<Value>>],
+        item: Option<usize>,
+    ) -> Result<String, StepEnd> {
+        fn rendered(
+            (params, for_each): (&ValueTemplate, Option<&ValueRef>),
+            (steps, item): (&[Option<Arc<Value>>], Option<usize>),
+            max: usize,
+        ) -> Result<String, RenderError> {
+            let values = StepValues { steps, item: None };
+            let list = for_each.map(|items| values.find(items)).transpose()?;
+            let item = list.zip(item).and_then(|(list, number)| list.get(number));
+            params.render(StepValues { item, ..values }, max)
+        }
+        let few = rendered((&step.params, step.for_each.as_ref()), (steps, item), SMALL);
+        let all = match few {
+            Err(RenderError::TooLarge(_)) => {
+                let (params, for_each, steps) = (Arc::clone(&step.params), step.for_each.clone(), steps.to_vec());
+                let render = move || rendered((&params, for_each.as_ref()), (&steps, item), MAX_ARGUMENTS);
+                self.call.in_turn(usize::MAX, render).await.map_err(|late| StepEnd::NotRun(late.message))?
+            }
+            few => few,
+        };
+        all.map_err(refused)
     }
 
     /// Calls the tool of a step for each element. After a failure that stops the pipeline, no further call begins.
@@ -222,18 +287,17 @@ impl<'a> PipelineRun<'a> {
         &self,
         step: &StepPlan,
         key: Option<&str>,
-        values: StepValues<'_>,
-        items: &[Value],
+        (steps, count): (&[Option<Arc<Value>>], usize),
         deadline: Instant,
     ) -> StepEnd {
         let stopped = &AtomicBool::new(false);
-        let calls = (0..items.len()).map(|number| async move {
+        let calls = (0..count).map(|number| async move {
             if stopped.load(Ordering::Relaxed) {
                 return StepEnd::NotRun(String::new());
             }
-            let end = match step.params.render(StepValues { item: items.get(number), ..values }, MAX_ARGUMENTS) {
+            let end = match self.rendered(step, steps, Some(number)).await {
                 Ok(arguments) => self.called(step, key.map(|key| format!("{key}.{number}")), arguments, deadline).await,
-                Err(error) => refused(error),
+                Err(end) => end,
             };
             if !matches!(end, StepEnd::Ok { .. }) && !step.continues {
                 stopped.store(true, Ordering::Relaxed);
@@ -241,7 +305,7 @@ impl<'a> PipelineRun<'a> {
             end
         });
         let mut ends = stream::iter(calls).buffered(self.pipelines.config.max_parallel);
-        let (mut all, mut most_attempts, mut first, mut failures) = (Vec::with_capacity(items.len()), 1, None, 0);
+        let (mut all, mut most_attempts, mut first, mut failures) = (Vec::with_capacity(count), 1, None, 0);
         let (mut has_effects, mut is_unknown) = (false, false);
         while let Some(end) = ends.next().await {
             match &end {
@@ -265,8 +329,8 @@ impl<'a> PipelineRun<'a> {
             }
         }
         match first {
-            Some(StepEnd::Failed(failure)) if !step.continues || failures == items.len() => {
-                let text = format!("{failures} of {} calls failed or did not begin. {}", items.len(), failure.text);
+            Some(StepEnd::Failed(failure)) if !step.continues || failures == count => {
+                let text = format!("{failures} of {count} calls failed or did not begin. {}", failure.text);
                 // The outcome of the first failed call does not hold for the whole list.
                 let effects = match failure.effects {
                     _ if is_unknown => Some(Outcome::Unknown),
@@ -277,7 +341,7 @@ impl<'a> PipelineRun<'a> {
                 };
                 StepEnd::Failed(StepFailure { text, effects, ..failure })
             }
-            Some(other) if !step.continues || failures == items.len() => other,
+            Some(other) if !step.continues || failures == count => other,
             _ => StepEnd::Ok { value: Value::Array(all), attempts: most_attempts, failed_items: failures },
         }
     }
@@ -290,7 +354,7 @@ impl<'a> PipelineRun<'a> {
         loop {
             let effect = self.effect_of(step);
             let (mut failure, is_safe, wait) = match self.invoke(step, key.clone(), arguments.clone(), deadline).await {
-                Ok(output) if !output.is_error => return self.keep(output, attempts),
+                Ok(output) if !output.is_error => return self.keep(output, attempts).await,
                 Ok(output) => {
                     let text = shortened(&text_of(output), MAX_ERROR).into_owned();
                     (StepFailure { code: None, text, effects: None, attempts }, effect.is_repeatable(), None)
@@ -316,7 +380,7 @@ impl<'a> PipelineRun<'a> {
         }
     }
 
-    /// What repeating the tool of a step would do.
+    /// Returns the effect that repeating the tool of a step would have.
     fn effect_of(&self, step: &StepPlan) -> Effect {
         let effective = self.pipelines.policy.effective(&self.call.caller);
         let allowed = match &step.server {
@@ -333,8 +397,8 @@ impl<'a> PipelineRun<'a> {
         arguments: String,
         deadline: Instant,
     ) -> Result<ToolOutput, ToolFailure> {
-        let turn = tokio::time::timeout_at(deadline.into(), self.turns.acquire()).await;
-        let Ok(Ok(_turn)) = turn else {
+        let slot = tokio::time::timeout_at(deadline.into(), self.slots.acquire()).await;
+        let Ok(Ok(_slot)) = slot else {
             let text = "The time of the pipeline was over before the tool could begin. It was not run.";
             return Err(ToolFailure::new(Cause::Expired, text));
         };
@@ -355,27 +419,52 @@ impl<'a> PipelineRun<'a> {
     }
 
     /// The value of a step, if there is room for it.
-    fn keep(&self, output: ToolOutput, attempts: u32) -> StepEnd {
-        let value = value_of(output);
-        let bytes = weight(&value);
-        let taken = self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| room.checked_sub(bytes));
-        if taken.is_err() {
-            let most = self.pipelines.config.max_values;
-            let text = format!("The tool ran; its value has no room: all values of a call take at most {most}.");
-            return StepEnd::Failed(StepFailure { code: None, text, effects: None, attempts });
+    async fn keep(&self, output: ToolOutput, attempts: u32) -> StepEnd {
+        let failed = |text| StepEnd::Failed(StepFailure { code: None, text, effects: None, attempts });
+        let room = self.running.room();
+        let size = if output.is_large() { usize::MAX } else { 0 };
+        let read = move || {
+            let value = value_of(output);
+            room.take(weight(&value)).map(|()| value)
+        };
+        match self.call.in_turn(size, read).await {
+            Ok(Ok(value)) => StepEnd::Ok { value, attempts, failed_items: 0 },
+            Ok(Err(Taken::ByThis)) => {
+                let most = self.pipelines.config.max_values;
+                failed(format!("The tool ran; its value has no room: all values of a call take at most {most}."))
+            }
+            Ok(Err(Taken::ByAll)) => failed(
+                "The tool ran; its value has no room now: other pipelines keep too much. Run fewer at a time."
+                    .to_owned(),
+            ),
+            Err(late) => failed(late.message),
         }
-        StepEnd::Ok { value, attempts, failed_items: 0 }
+    }
+}
+
+impl PipelineReport {
+    fn without_values(&self) -> Self {
+        Self {
+            description: self.description.clone(),
+            outcome: self.outcome,
+            steps: self.steps.clone(),
+            outputs: Map::new(),
+            output: None,
+            omitted: None,
+            _others: Vec::new(),
+        }
     }
 }
 
 /// All reports as JSON.
-fn answer(reports: &[PipelineReport<'_>]) -> String {
+fn answer(reports: &[PipelineReport]) -> String {
     // Strings, numbers and values are always JSON.
     format!(r#"{{"pipelines":{}}}"#, serde_json::to_string(reports).unwrap_or_default())
 }
 
 /// The value of a step, and what the answer says of it.
-fn reported(id: &str, end: StepEnd) -> (Option<Value>, StepReport<'_>) {
+fn reported(id: &str, end: StepEnd) -> (Option<Value>, StepReport) {
+    let id = id.to_owned();
     let report =
         StepReport { id, outcome: "ok", code: None, text: None, effects: None, attempts: None, failed_items: None };
     let several = |attempts: u32| Some(attempts).filter(|attempts| *attempts > 1);

@@ -1,6 +1,7 @@
 //! Values of earlier steps in the arguments of a step: references and templates, which run no code.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -11,7 +12,7 @@ const OPEN: &str = "{{";
 /// Ends it.
 const CLOSE: &str = "}}";
 
-/// What a reference begins at.
+/// Origin at which a reference begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ValueOrigin {
     /// The value of the step of this number.
@@ -54,7 +55,7 @@ pub(super) enum TextPart {
 #[derive(Clone, Copy)]
 pub(super) struct StepValues<'a> {
     /// Those of steps, by number; `None` for a step that has none.
-    pub(super) steps: &'a [Option<Value>],
+    pub(super) steps: &'a [Option<Arc<Value>>],
     /// The element that the step is called for.
     pub(super) item: Option<&'a Value>,
 }
@@ -78,7 +79,7 @@ impl<'a> StepValues<'a> {
     /// If there is none.
     pub(super) fn find(&self, reference: &ValueRef) -> Result<&'a Value, RenderError> {
         let value = match reference.origin {
-            ValueOrigin::Step(number) => self.steps.get(number).and_then(Option::as_ref),
+            ValueOrigin::Step(number) => self.steps.get(number).and_then(Option::as_deref),
             ValueOrigin::Item => self.item,
         };
         let value = value.ok_or_else(|| RenderError::NoValue(shown(&reference.text)))?;
@@ -162,8 +163,7 @@ impl ValueTemplate {
     pub(super) fn render(&self, values: StepValues<'_>, max: usize) -> Result<String, RenderError> {
         let mut json = BoundedJson { bytes: Vec::new(), max };
         self.write(values, &mut json)?;
-        // Only JSON is written, which is UTF-8.
-        Ok(String::from_utf8(json.bytes).unwrap_or_default())
+        Ok(json.into_text())
     }
 
     fn write(&self, values: StepValues<'_>, json: &mut BoundedJson) -> Result<(), RenderError> {
@@ -171,20 +171,17 @@ impl ValueTemplate {
             Self::Fixed(value) => json.value(value),
             Self::Ref(reference) => json.value(values.find(reference)?),
             Self::Text(parts) => {
-                let mut text = String::new();
+                let mut text = BoundedJson { bytes: Vec::new(), max: json.max };
                 for part in parts {
                     match part {
-                        TextPart::Fixed(fixed) => text.push_str(fixed),
+                        TextPart::Fixed(fixed) => text.raw(fixed)?,
                         TextPart::Ref(reference) => match values.find(reference)? {
-                            Value::String(value) => text.push_str(value),
-                            value => text.push_str(&value.to_string()),
+                            Value::String(value) => text.raw(value)?,
+                            value => text.value(value)?,
                         },
                     }
-                    if text.len() > json.max {
-                        return Err(RenderError::TooLarge(json.max));
-                    }
                 }
-                json.value(&text)
+                json.value(&text.into_text())
             }
             Self::List(elements) => {
                 json.raw("[")?;
@@ -215,6 +212,11 @@ struct BoundedJson {
 }
 
 impl BoundedJson {
+    fn into_text(self) -> String {
+        // Only texts and JSON are written, which are UTF-8.
+        String::from_utf8(self.bytes).unwrap_or_default()
+    }
+
     fn value(&mut self, value: &impl Serialize) -> Result<(), RenderError> {
         let max = self.max;
         serde_json::to_writer(self, value).map_err(|_| RenderError::TooLarge(max))
@@ -258,7 +260,7 @@ mod tests {
 
     fn render(template: &Value, value: Option<Value>, max: usize) -> Result<String, RenderError> {
         let template = ValueTemplate::parse(template, &mut resolve).unwrap();
-        template.render(StepValues { steps: &[value], item: Some(&json!(7)) }, max)
+        template.render(StepValues { steps: &[value.map(Arc::new)], item: Some(&json!(7)) }, max)
     }
 
     #[test]

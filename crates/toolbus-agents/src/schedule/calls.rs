@@ -24,7 +24,7 @@ use super::task::{ScheduledCall, Task};
 /// Calls that run at a time, of all agents and of one share.
 const CALLS: usize = 64;
 const CALLS_OF_SHARE: usize = 8;
-/// How often a call is tried that could not begin, before its failure is published.
+/// Number of times that a call that could not begin is tried, before its failure is published.
 pub(super) const TRIES: u32 = 6;
 /// Bytes of messages that may wait here for a queue. Of a call whose message has no room, the ledger is asked again.
 const MAX_WAITING: usize = 16 * 1024 * 1024;
@@ -57,7 +57,7 @@ pub(super) struct EndedCall {
     pub(super) result: CallResult,
 }
 
-/// What is to be published of a call.
+/// Message to be published of a call.
 pub(super) struct WaitingMessage {
     pub(super) time: u64,
     pub(super) body: Bytes,
@@ -104,12 +104,12 @@ impl ScheduledCalls {
         self.running.values().any(|call| call.task.id == task.id)
     }
 
-    /// What is to be published of the call of a task.
+    /// Returns the message to be published of the call of a task.
     pub(super) fn message_of(&self, task: &Task) -> Option<&WaitingMessage> {
         self.messages.get(&task.id).filter(|message| task.begun == Some(message.time))
     }
 
-    /// How many more calls of a share may run.
+    /// Returns the number of further calls of a share that may run.
     pub(super) fn room_of(&self, share: &str) -> usize {
         CALLS_OF_SHARE.saturating_sub(self.running.values().filter(|call| call.share == share).count())
     }

@@ -12,7 +12,7 @@ pub struct ScheduleConfig {
     /// IANA name of the time zone that cron expressions are in, where the agent gives none; absent: the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// What becomes of times that passed while no daemon ran.
+    /// Treatment of times that passed while no daemon ran.
     pub missed: Missed,
     /// Messages that `missed = "all"` makes up for at most, of one task: the latest.
     #[schemars(range(min = 1, max = 1000))]
@@ -24,7 +24,7 @@ pub struct ScheduleConfig {
     pub min_interval: HumanDuration,
 }
 
-/// What becomes of times that have passed.
+/// Treatment of times that have passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

@@ -3,9 +3,20 @@
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
+use toolbus_core::text::shown;
 
 /// Times that are looked at for the shortest time between two.
 const GAPS: usize = 60;
+
+/// The fields of an expression, with the values that each takes.
+const FIELDS: [(&str, &str); 6] = [
+    ("second", "0 to 59, a list, a range or a step"),
+    ("minute", "0 to 59, a list, a range or a step"),
+    ("hour", "0 to 23, a list, a range or a step"),
+    ("day of the month", "1 to 31 or L, a list, a range or a step"),
+    ("month", "1 to 12 or JAN to DEC, a list, a range or a step"),
+    ("day of the week", "0 to 7 or SUN to SAT, a list, a range or a step"),
+];
 
 /// A cron expression in a time zone. Times are seconds since 1970.
 #[derive(Debug, Clone)]
@@ -27,11 +38,7 @@ impl CronExpression {
     ///
     /// If `text` is something else.
     pub(crate) fn parse(text: &str, zone: TimeZone) -> Result<Self, CronError> {
-        let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).dom_and_dow(true).build();
-        match parser.parse(text) {
-            Ok(cron) => Ok(Self { cron, zone }),
-            Err(error) => Err(CronError(error.to_string().trim_end_matches('.').to_owned())),
-        }
+        parsed(text).map(|cron| Self { cron, zone }).ok_or_else(|| CronError(problem(text)))
     }
 
     /// The first time after `seconds`; `None` if there is none.
@@ -54,6 +61,27 @@ impl CronExpression {
     fn local(&self, seconds: u64) -> Option<Zoned> {
         Some(Timestamp::from_second(i64::try_from(seconds).ok()?).ok()?.to_zoned(self.zone.clone()))
     }
+}
+
+fn parsed(text: &str) -> Option<croner::Cron> {
+    let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).dom_and_dow(true).build();
+    parser.parse(text).ok()
+}
+
+/// Returns the mistake in a text that is no expression: the library's own words mean nothing to a model.
+fn problem(text: &str) -> String {
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let Some(first) = FIELDS.len().checked_sub(fields.len()).filter(|first| *first < 2) else {
+        return "it needs five fields (minute hour day-of-month month day-of-week), or six with seconds first"
+            .to_owned();
+    };
+    for (place, (field, (name, values))) in fields.iter().zip(FIELDS.iter().skip(first)).enumerate() {
+        let alone: Vec<&str> = (0..fields.len()).map(|other| if other == place { *field } else { "*" }).collect();
+        if parsed(&alone.join(" ")).is_none() {
+            return format!("the {name} `{}` is not {values}", shown(field));
+        }
+    }
+    "its fields do not fit together".to_owned()
 }
 
 fn seconds_of(time: &Zoned) -> Option<u64> {
@@ -144,8 +172,14 @@ mod tests {
         for text in refused {
             assert!(CronExpression::parse(text, berlin()).is_err(), "{text}");
         }
-        let error = CronExpression::parse("* * *", berlin()).unwrap_err();
-        assert_eq!(error.to_string(), "Invalid pattern: Pattern must have 5 or 6 fields when years are disallowed");
+        let said = |text| CronExpression::parse(text, berlin()).unwrap_err().to_string();
+        let fields = "it needs five fields (minute hour day-of-month month day-of-week), or six with seconds first";
+        assert_eq!((said("* * *"), said("@reboot")), (fields.to_owned(), fields.to_owned()));
+        assert_eq!(
+            said("0 0 9 * * FOO"),
+            "the day of the week `FOO` is not 0 to 7 or SUN to SAT, a list, a range or a step"
+        );
+        assert_eq!(said("0 25 * * *"), "the hour `25` is not 0 to 23, a list, a range or a step");
     }
 
     #[test]

@@ -14,13 +14,13 @@ use super::task_store::SCHEDULER;
 
 /// Key of the lease.
 const KEY: &str = "lease";
-/// How long the same value is seen before another process takes the lease.
+/// Time for which the same value is seen before another process takes the lease.
 const LEASE: Duration = Duration::from_secs(10);
-/// How long a value is good for its holder, from before it was written.
+/// Time for which a value is good for its holder, from before it was written.
 const AUTHORITY: Duration = Duration::from_secs(8);
 /// Time between two values.
 const RENEWAL: Duration = Duration::from_secs(2);
-/// What a holder leaves behind that has ended.
+/// Value that a holder that has ended leaves behind.
 const FREE: &[u8] = b"free";
 
 /// A process's view of the lease.

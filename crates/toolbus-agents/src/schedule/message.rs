@@ -15,7 +15,7 @@ use crate::texts::rfc3339;
 /// The profile under which agents do what was scheduled, and under which scheduled calls run.
 pub(super) const PROFILE: &str = "scheduled";
 
-/// What became of a call.
+/// Result of a call.
 pub(super) type CallResult = Result<ToolOutput, ToolFailure>;
 
 /// The body for a time, with what became of the call of that time if the task makes calls.

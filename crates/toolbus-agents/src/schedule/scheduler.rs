@@ -34,7 +34,7 @@ use crate::share_values::ShareValueError;
 const PERIOD: Duration = Duration::from_millis(500);
 /// Time after which everything is read again.
 const RELOAD: Duration = Duration::from_secs(60);
-/// How far the clock may be set back before everything is read again.
+/// Time by which the clock may be set back before everything is read again.
 const SET_BACK: Duration = Duration::from_secs(60);
 /// Longest wait for a confirm.
 const PUBLISH_TIME: Duration = Duration::from_secs(4);
@@ -57,9 +57,9 @@ pub struct Scheduler {
     lease: Option<Lease>,
     /// When each share is due next, in milliseconds since 1970.
     due: BTreeMap<String, u64>,
-    /// What could not be published, by the id of its task.
+    /// Messages that could not be published, by the id of their task.
     failing: HashMap<String, Retry>,
-    /// What was published, and the store could not be told, by the id of its task.
+    /// Messages that were published, but of which the store could not be told, by the id of their task.
     unsettled: HashMap<String, Published>,
     calls: ScheduledCalls,
     /// Whether nothing begins any more.
@@ -79,7 +79,7 @@ struct Retry {
     at: u64,
 }
 
-/// What was published of a task.
+/// Record of what was published of a task.
 struct Published {
     id: String,
     /// As it was when the task was read.
@@ -105,7 +105,7 @@ enum PublishFailure {
     LeaseEnded,
 }
 
-/// What was done of a share.
+/// Record of what was done of a share.
 struct SharePass {
     published: Vec<Published>,
     /// Calls whose times the store has.

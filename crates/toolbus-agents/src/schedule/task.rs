@@ -9,9 +9,9 @@ use toolbus_protocol::derived_message_id;
 use super::config::Missed;
 use super::cron::{CronError, CronExpression};
 
-/// How late a time may be published with `missed = "skip"`, in seconds.
+/// Longest delay with which a time may be published with `missed = "skip"`, in seconds.
 const LATE: u64 = 60;
-/// How far ahead of the clock what was done may be, in seconds: beyond, the clock was wrong then.
+/// Longest time by which what was done may be ahead of the clock, in seconds: beyond, the clock was wrong then.
 const AHEAD: u64 = 60 * 60;
 
 /// A task of an agent. Times are seconds since 1970.
@@ -33,7 +33,7 @@ pub(crate) struct Task {
     /// The last time that was published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<u64>,
-    /// What is called at each time; absent: the agent is told that the time has come.
+    /// Tool call made at each time; absent: the agent is told that the time has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tool: Option<ScheduledCall>,
     /// The time whose call may have begun, and whose result is not published.
@@ -52,7 +52,7 @@ pub(crate) struct ScheduledCall {
     pub(crate) binding: Option<String>,
 }
 
-/// What is to be published of a task.
+/// Times to be published of a task.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DueTimes {
     /// In order; empty where missed times are skipped.
@@ -86,7 +86,7 @@ impl Task {
         cron.next_after(time)
     }
 
-    /// What is due at `now`; `None` if that is nothing.
+    /// Returns what is due at `now`; `None` if that is nothing.
     ///
     /// # Errors
     ///

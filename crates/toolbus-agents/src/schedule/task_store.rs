@@ -11,7 +11,7 @@ use toolbus_protocol::Random;
 use super::task::Task;
 use crate::share_values::{ShareValueError, ShareValues};
 
-/// What schedulers know of each other and of changes.
+/// Namespace of what schedulers know of each other and of changes.
 pub(super) const SCHEDULER: &str = "scheduler";
 /// Key of the latest changes by tools.
 const CHANGE: &str = "change";

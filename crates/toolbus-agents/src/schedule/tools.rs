@@ -29,7 +29,7 @@ use crate::texts::agent;
 pub const NAMES: [&str; 3] = [SCHEDULE, LIST, CANCEL];
 /// Source of the tools.
 pub const SOURCE: &str = "scheduling";
-/// How its tools are used, for models.
+/// Guide to the use of the scheduling tools, for models.
 pub const GUIDE: &str = include_str!("guide.md");
 const SCHEDULE: &str = "schedule_task";
 const LIST: &str = "list_scheduled_tasks";
@@ -46,10 +46,12 @@ const MAX_TOOL: usize = 200;
 const MAX_ARGUMENTS: usize = 64 * 1024;
 /// Longest text of arguments in a list, in characters.
 const MAX_SHOWN: usize = 200;
-/// How late a task is shown as overdue, in seconds.
+/// In seconds.
+const HALF_YEAR: u64 = 183 * 24 * 3600;
+/// Delay from which a task is shown as overdue, in seconds.
 const OVERDUE: u64 = 5;
 
-/// What the tools have in common. Cheap to clone.
+/// Parts that the tools have in common. Cheap to clone.
 #[derive(Clone)]
 pub struct ScheduleTools {
     tasks: TaskStore,
@@ -268,9 +270,21 @@ impl ScheduleTools {
             .map_err(|error| invalid("cron", &cron, &format!("is no cron expression: {error}")))?;
         let now = self.now();
         // One that has no time is looked for through three thousand years.
-        let times = tokio::task::spawn_blocking(move || (expression.next_after(now), expression.shortest_gap(now)));
-        let (next, gap) = times.await.map_err(|error| ToolFailure::new(Cause::Failed, "").with_detail(error))?;
+        let times = tokio::task::spawn_blocking(move || {
+            let last = expression.next_after(now.saturating_sub(HALF_YEAR)).filter(|last| *last <= now);
+            (expression.next_after(now), last, expression.shortest_gap(now))
+        });
+        let (next, last, gap) = times.await.map_err(|error| ToolFailure::new(Cause::Failed, "").with_detail(error))?;
         let Some(next) = next else { return Err(invalid("cron", &cron, "never comes; choose another expression")) };
+        // A moment that has just passed would come in a year.
+        if let Some(last) = last.filter(|_| run_once && next > now.saturating_add(HALF_YEAR)) {
+            let [last, next, now] = [last, next, now].map(|time| shown_in(&zone, time));
+            return Err(invalid(
+                "cron",
+                &cron,
+                &format!("is in the past: it was {last}, and is next {next}. The present time is {now}"),
+            ));
+        }
         let least = self.config.min_interval;
         if !run_once && gap.is_some_and(|gap| gap < least.get().as_secs()) {
             return Err(invalid(
@@ -325,7 +339,7 @@ impl ScheduleTools {
     }
 }
 
-/// What is wrong with a call that is to be scheduled, as what is wrong with an argument.
+/// Turns what is wrong with a call that is to be scheduled into what is wrong with an argument.
 fn of_tool(failure: ToolFailure) -> ToolFailure {
     match failure.cause {
         Cause::UnknownTool | Cause::UnknownServer | Cause::InvalidArguments => {

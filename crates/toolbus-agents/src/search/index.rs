@@ -1,4 +1,4 @@
-//! What callers can use, as words: kept for each set of tools until it is another one.
+//! Index of what callers can use, as words: kept for each set of tools until it is another one.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -21,7 +21,7 @@ use crate::a2a::tools::INVOKE;
 const MAX_TOP: usize = 3;
 /// Longest summary, in characters.
 const MAX_SUMMARY: usize = 300;
-/// What an agent is found by, in bytes: its card is what an outsider wrote, and there may be many.
+/// Longest text by which an agent is found, in bytes: its card is what an outsider wrote, and there may be many.
 pub(super) const MAX_CARD: usize = 4096;
 /// Memory that the kept indexes of one kind take, in bytes. The last one is kept, whatever its size.
 const MAX_SIZE: usize = 64 * 1024 * 1024;
@@ -33,7 +33,7 @@ pub(super) struct Indexes {
     services: Mutex<IndexCache<ServiceKey, ServiceIndex>>,
 }
 
-/// What the services of a caller depend on.
+/// Values that the services of a caller depend on.
 #[derive(PartialEq, Eq, Hash)]
 struct ServiceKey {
     tools: ToolSetId,
@@ -138,11 +138,11 @@ pub(super) struct IndexedService {
     pub(super) id: String,
     pub(super) kind: ServiceKind,
     pub(super) summary: String,
-    /// Its tools, each with its words, or the first of its skills.
+    /// Tools of the service, each with its words, or the first of its skills.
     parts: Vec<(String, TextWords)>,
 }
 
-/// What a service is.
+/// Kind of a service.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServiceKind {
     /// An MCP server.
@@ -169,7 +169,7 @@ pub(super) struct ServiceMatch<'a> {
     pub(super) service: &'a IndexedService,
     /// 1 is that of the best, to two decimals.
     pub(super) relevance_score: f64,
-    /// Its tools that fit best, or its first skills.
+    /// Tools of the service that fit best, or its first skills.
     pub(super) top: Vec<&'a str>,
 }
 
@@ -246,7 +246,7 @@ impl IndexedService {
     }
 }
 
-/// What an agent is found by.
+/// Returns the text by which an agent is found.
 pub(super) fn of_agent(card: &AgentCard) -> String {
     let own = [Some(&card.agent_name), card.description.as_ref()];
     let skills = card.skills.iter().flat_map(|skill| {
@@ -264,7 +264,7 @@ pub(super) fn of_agent(card: &AgentCard) -> String {
     text
 }
 
-/// What a tool is found by.
+/// Returns the text by which a tool is found.
 fn text(descriptor: &ToolDescriptor) -> String {
     format!("{} {} {}", descriptor.name, descriptor.title.as_deref().unwrap_or_default(), descriptor.description)
 }

@@ -56,7 +56,7 @@ fn agents(_: &Caller) -> Vec<AgentCard> {
     vec![card]
 }
 
-/// What is said of servers and agents; nothing of it changes.
+/// Returns what is said of servers and agents; nothing of it changes.
 fn sources() -> SearchSources {
     let summaries: Summaries = Arc::new(|server| (server == "github").then(|| "Repositories\nand issues".to_owned()));
     SearchSources { summaries, agents: Arc::new(agents), version: Arc::new(|| 0) }
@@ -65,48 +65,22 @@ fn sources() -> SearchSources {
 async fn search(agent: &str, tool: &str, query: &str) -> String {
     let tools = CallerSearch::new(&policy(), sources()).tools();
     let found = testing::run(&tools, testing::agent(agent), tool, json!({"query": query}), Clock::SYSTEM);
-    found.await.unwrap().content.unwrap()
+    let found = found.await.unwrap().content.unwrap();
+    assert!(!found.contains('\n'), "JSON for models is not indented: {found}");
+    found
 }
 
 #[tokio::test]
 async fn services_are_found_by_their_tools_and_the_best_of_these_come_first() {
-    insta::assert_snapshot!(search("bob", SERVICES, "pull requests").await, @r#"
-    {
-      "results": [
-        {
-          "id": "github",
-          "type": "mcp",
-          "summary": "Repositories\nand issues",
-          "relevance_score": 1.0,
-          "top_tools": [
-            "list_pull_requests",
-            "create_issue"
-          ]
-        }
-      ]
-    }
-    "#);
-    assert_eq!(search("ana", SERVICES, "pull requests").await, "{\n  \"results\": []\n}");
+    insta::assert_snapshot!(search("bob", SERVICES, "pull requests").await, @r#"{"results":[{"id":"github","type":"mcp","summary":"Repositories\nand issues","relevance_score":1.0,"top_tools":["list_pull_requests","create_issue"]}]}"#);
+    assert_eq!(search("ana", SERVICES, "pull requests").await, r#"{"results":[]}"#);
     let of_ana = search("ana", SERVICES, "日本語").await;
-    assert!(of_ana.contains("\"id\": \"files\"") && !of_ana.contains("write_file"), "{of_ana}");
+    assert!(of_ana.contains(r#""id":"files""#) && !of_ana.contains("write_file"), "{of_ana}");
 }
 
 #[tokio::test]
 async fn tools_are_found_with_their_schemas_if_the_caller_can_use_them() {
-    insta::assert_snapshot!(search("ana", TOOLS, "time zone").await, @r#"
-    {
-      "results": [
-        {
-          "name": "convert_time",
-          "description": "Converts a time to another time zone",
-          "relevance_score": 1.0,
-          "parameters": {
-            "type": "object"
-          }
-        }
-      ]
-    }
-    "#);
+    insta::assert_snapshot!(search("ana", TOOLS, "time zone").await, @r#"{"results":[{"name":"convert_time","description":"Converts a time to another time zone","relevance_score":1.0,"parameters":{"type":"object"}}]}"#);
     let names = async |agent: &str| {
         let found: Value = serde_json::from_str(&search(agent, TOOLS, "file").await).unwrap();
         found["results"].as_array().unwrap().iter().map(|one| one["name"].to_string()).collect::<Vec<_>>()
@@ -117,24 +91,8 @@ async fn tools_are_found_with_their_schemas_if_the_caller_can_use_them() {
 
 #[tokio::test]
 async fn agents_are_found_by_their_skills_if_the_caller_has_the_tool_that_gives_them_tasks() {
-    insta::assert_snapshot!(search("bob", SERVICES, "budget").await, @r#"
-    {
-      "results": [
-        {
-          "id": "Finance",
-          "type": "a2a",
-          "summary": "Knows what things cost",
-          "relevance_score": 1.0,
-          "top_skills": [
-            "forecast",
-            "audit",
-            "invoice"
-          ]
-        }
-      ]
-    }
-    "#);
-    assert_eq!(search("ana", SERVICES, "budget").await, "{\n  \"results\": []\n}");
+    insta::assert_snapshot!(search("bob", SERVICES, "budget").await, @r#"{"results":[{"id":"Finance","type":"a2a","summary":"Knows what things cost","relevance_score":1.0,"top_skills":["forecast","audit","invoice"]}]}"#);
+    assert_eq!(search("ana", SERVICES, "budget").await, r#"{"results":[]}"#);
 }
 
 #[test]

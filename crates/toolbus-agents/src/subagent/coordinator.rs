@@ -396,7 +396,7 @@ impl ControlHandler for Subagents {
     }
 }
 
-/// What ids of tasks of a share begin with.
+/// Returns the digits that ids of tasks of a share begin with.
 fn digits(share: &str) -> String {
     let mut digest = derived_message_id(share, "", "");
     digest.truncate(SHARE_DIGITS);

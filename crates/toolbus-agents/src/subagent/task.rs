@@ -1,12 +1,15 @@
 //! A task of a sub-agent: who works on it, and what became of it.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use toolbus_core::caller::AgentName;
 use toolbus_core::text::shortened;
+use toolbus_core::tool::time_text;
 
 /// Ended tasks of a share that are kept, the latest.
 const MAX_ENDED: usize = 8;
-/// What lists show of a description, in characters.
+/// Longest part of a description that lists show, in characters.
 pub(super) const MAX_SHOWN: usize = 100;
 
 /// A task that an agent has given. Times are seconds since 1970.
@@ -31,7 +34,7 @@ pub(super) struct SubagentTask {
     pub(super) end: Option<SubagentEnd>,
 }
 
-/// What became of a task.
+/// End of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SubagentEnd {
@@ -49,7 +52,7 @@ pub(super) struct SubagentEnd {
 pub(super) enum Ignored {
     /// There is no such task.
     NoTask,
-    /// Its sender is not of the pool of the task.
+    /// Sender that is not of the pool of the task.
     NotAsked,
     /// Another agent works on the task.
     AnotherWorks,
@@ -93,7 +96,8 @@ impl SubagentTask {
             return false;
         }
         let minutes = (self.deadline - self.created) / 60;
-        let error = Some(format!("The sub-agent did not finish within {minutes} min."));
+        let error =
+            Some(format!("The sub-agent did not finish within {}.", time_text(Duration::from_secs(minutes * 60))));
         self.end = Some(SubagentEnd { at: now, output: String::new(), is_success: false, error, is_told: false });
         true
     }
@@ -145,7 +149,7 @@ mod tests {
         assert_eq!(task.claim(Some(&agent("w1")), &pool, 1), Err(Ignored::AnotherWorks));
         assert_eq!(task.claim(Some(&agent("w2")), &pool, 600), Err(Ignored::Ended));
         assert!(!task.expire(599) && task.expire(600) && !task.expire(601));
-        assert_eq!(task.end.unwrap().error.unwrap(), "The sub-agent did not finish within 10 min.");
+        assert_eq!(task.end.unwrap().error.unwrap(), "The sub-agent did not finish within 10 minutes.");
     }
 
     #[test]

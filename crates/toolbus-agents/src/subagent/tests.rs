@@ -66,6 +66,7 @@ impl Fixture {
             prefetch: 100,
             max_body: 100_000,
             ownership: Ownership::Shared,
+            is_inbox: false,
         })
     }
 
@@ -140,7 +141,10 @@ async fn a_task_is_offered_to_its_pool_and_its_reports_reach_the_agent_that_gave
         })
     );
     let listed = fixture.text("ana", "list_subagents", json!({})).await;
-    assert_eq!(listed, format!("Active subagents (1):\n- {id}, by no agent yet, for 0 s, 300 s left: Count the frogs"));
+    assert_eq!(
+        listed,
+        format!("Active subagents (1):\n- {id}, by no agent yet, for 0 s, 5 minutes left: Count the frogs")
+    );
 
     assert_eq!(fixture.progress("w1", &id).await, Ok(()));
     assert_eq!(next(&mut progress).await["message"], "counting");
@@ -173,7 +177,7 @@ async fn reports_of_agents_that_were_not_asked_that_answer_twice_late_or_as_some
     let late = next(&mut results).await;
     assert_eq!(
         (&late["isSuccess"], &late["error"]),
-        (&json!(false), &json!("The sub-agent did not finish within 5 min."))
+        (&json!(false), &json!("The sub-agent did not finish within 5 minutes."))
     );
     fixture.subagents.sweep().await.unwrap();
     assert!(results.try_recv().is_err(), "each end is told once");

@@ -1,13 +1,14 @@
 //! The tools: `spawn_subagent`, `cancel_subagent` and `list_subagents`.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use toolbus_core::caller::AgentName;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::{shortened, shown};
-use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput, rounded_text, time_text};
 
 use super::coordinator::Subagents;
 use super::task::{MAX_SHOWN, SubagentEnd, SubagentTask, forget_ended};
@@ -29,7 +30,7 @@ const MAX_CONTEXT: usize = 16_000;
 const MAX_DESCRIPTIONS: usize = 384 * 1024;
 /// Minutes that a task has if its agent says nothing else.
 const DEFAULT_MINUTES: u64 = 10;
-/// What a list shows of an output, in characters.
+/// Longest part of an output that a list shows, in characters.
 const MAX_LISTED: usize = 2000;
 
 impl Subagents {
@@ -52,32 +53,34 @@ impl Subagents {
 fn spawn_descriptor(subagents: &Subagents) -> ToolDescriptor {
     let pools: Vec<&String> = subagents.config.pools.keys().collect();
     let most = subagents.minutes(Some(u64::MAX));
-    ToolDescriptor::local(
-        SPAWN,
-        SOURCE,
-        "Gives a task to another agent, which works on it while you go on. It knows nothing of this conversation, so say \
-         everything that it needs. Its result arrives as a message; `list_subagents` shows what has become of it.",
-        Effect::Effectful,
-        json!({
-            "type": "object",
-            "properties": {
-                "description": { "type": "string", "minLength": 1, "maxLength": MAX_DESCRIPTION,
-                    "description": "What is to be done, complete in itself, and what the result should be" },
-                "context": { "type": "string", "maxLength": MAX_CONTEXT, "description": "What you know that helps" },
-                "timeout_minutes": { "type": "integer", "minimum": 1,
-                    "description": format!("Minutes that it may take, at most {most}; default {DEFAULT_MINUTES}") },
-                "pool": { "type": "string", "enum": pools, "description": "Which agents are asked; default: the first" },
-            },
-            "required": ["description"],
-        }),
-    )
+    let about = "Gives a task to another agent, which works on it while you go on. It knows nothing of this conversation, so \
+                 say everything that it needs. Its result arrives as a message; `list_subagents` shows what has become of it.";
+    let mut parameters = json!({
+        "type": "object",
+        "properties": {
+            "description": { "type": "string", "minLength": 1, "maxLength": MAX_DESCRIPTION,
+                "description": "What to do, complete in itself, and what the result should be" },
+            "context": { "type": "string", "maxLength": MAX_CONTEXT, "description": "What you know that helps with the task" },
+            "timeout_minutes": { "type": "integer", "minimum": 1,
+                "description": format!("Minutes that the task may take, at most {most}; default {DEFAULT_MINUTES}") },
+        },
+        "required": ["description"],
+    });
+    // An empty list of values would make a provider refuse the tool, and all others with it.
+    if let (Some(first), Some(properties)) =
+        (pools.first(), parameters.get_mut("properties").and_then(Value::as_object_mut))
+    {
+        let about = format!("The group of agents that are asked; default `{first}`");
+        properties.insert("pool".to_owned(), json!({ "type": "string", "enum": pools, "description": about }));
+    }
+    ToolDescriptor::local(SPAWN, SOURCE, about, Effect::Effectful, parameters)
 }
 
 fn cancel_descriptor() -> ToolDescriptor {
     ToolDescriptor::local(
         CANCEL,
         SOURCE,
-        "Cancels a task that you have given to another agent. What it has done stays done.",
+        "Cancels a task that you have given to another agent. Work already done is not undone.",
         Effect::Idempotent,
         json!({
             "type": "object",
@@ -176,18 +179,20 @@ impl Executor for SpawnSubagent {
             return Ok(ToolOutput::error(text));
         }
         let (id, minutes) = (&task.id, (task.deadline - task.created) / 60);
-        let text =
-            format!("Subagent spawned with task_id: {id}. Its result arrives as a message within {minutes} min.");
+        let text = format!(
+            "Subagent spawned with task_id: {id}. Its result arrives as a message within {}.",
+            time_text(Duration::from_secs(minutes * 60))
+        );
         Ok(ToolOutput::text(text))
     }
 }
 
-/// What its agent's texts of a task take in the store, in bytes.
+/// Returns the size in the store of the texts that a task has from its agent, in bytes.
 fn description_size(task: &SubagentTask) -> usize {
     stored_size(&task.description) + stored_size(&task.primary_session)
 }
 
-/// What a text takes in the store, in bytes.
+/// Returns the size of a text in the store, in bytes.
 pub(super) fn stored_size(text: &str) -> usize {
     let escape = |character: char| match character {
         '"' | '\\' => 2,
@@ -239,11 +244,12 @@ fn listed(tasks: &[SubagentTask], now: u64) -> String {
         false => format!("Active subagents ({}):", active.len()),
     };
     for SubagentTask { id, description, created, deadline, worker, .. } in active {
-        let (since, left) = (now.saturating_sub(*created), deadline.saturating_sub(now));
+        let [since, left] = [now.saturating_sub(*created), deadline.saturating_sub(now)]
+            .map(|seconds| rounded_text(Duration::from_secs(seconds)));
         let worker = worker.as_ref().map_or_else(|| "no agent yet".to_owned(), AgentName::to_string);
         let description = shortened(description, MAX_SHOWN);
         // Writing to a string does not fail.
-        let _ = write!(text, "\n- {id}, by {worker}, for {since} s, {left} s left: {description}");
+        let _ = write!(text, "\n- {id}, by {worker}, for {since}, {left} left: {description}");
     }
     for task in ended {
         let Some(SubagentEnd { output, is_success, error, .. }) = &task.end else { continue };

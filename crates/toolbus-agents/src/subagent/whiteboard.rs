@@ -49,7 +49,7 @@ impl Subagents {
             Tool::new(
                 descriptor(
                     WRITE,
-                    "Writes an entry of the whiteboard that an agent and its sub-agents share, in place of any other of its key.",
+                    "Writes an entry of the whiteboard that you share with your sub-agents, or with the agent that gave you a task. An entry with the same key is replaced.",
                     Effect::Idempotent,
                     json!({ "key": key(), "value": value }),
                     &["key", "value"],
@@ -59,7 +59,7 @@ impl Subagents {
             Tool::new(
                 descriptor(
                     READ,
-                    "Reads an entry of the whiteboard.",
+                    "Reads an entry of the whiteboard that you share with your sub-agents, or with the agent that gave you a task.",
                     Effect::ReadOnly,
                     json!({ "key": key() }),
                     &["key"],
@@ -67,7 +67,13 @@ impl Subagents {
                 ReadWhiteboard(self.clone()),
             ),
             Tool::new(
-                descriptor(LIST, "Lists the entries of the whiteboard.", Effect::ReadOnly, json!({}), &[]),
+                descriptor(
+                    LIST,
+                    "Lists the keys of the whiteboard that you share with your sub-agents, or with the agent that gave you a task.",
+                    Effect::ReadOnly,
+                    json!({}),
+                    &[],
+                ),
                 ListWhiteboard(self.clone()),
             ),
         ]
@@ -100,7 +106,7 @@ impl Subagents {
 
 fn descriptor(name: &str, about: &str, effect: Effect, mut properties: Value, required: &[&str]) -> ToolDescriptor {
     if let Some(properties) = properties.as_object_mut() {
-        let text = "The task that you work on as a sub-agent, whose agent's whiteboard is meant; absent: your own";
+        let text = "Id of your sub-agent task; leave out for your own whiteboard";
         properties.insert("task_id".to_owned(), json!({ "type": "string", "maxLength": 64, "description": text }));
     }
     let parameters =

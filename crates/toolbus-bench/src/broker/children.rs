@@ -18,7 +18,7 @@ use crate::error::MeasureError;
 use crate::errors::Errors;
 use toolbus::commands::Context;
 
-/// What the bare responder prints once it listens.
+/// Text that the bare responder prints once it listens.
 pub(super) const READY: &str = "ready";
 /// Patterns of each agent, where there are rules for agents.
 const PATTERNS: usize = 200;
@@ -53,7 +53,7 @@ impl Floor {
         self.child.id().unwrap_or_default()
     }
 
-    /// It holds nothing that must be finished.
+    /// Kills the process, which holds nothing that must be finished.
     pub(super) async fn stop(&mut self) {
         let _ = self.child.kill().await;
     }

@@ -1,4 +1,4 @@
-//! What entries of a ledger take.
+//! Size of entries of a ledger.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) fn remove_folder(args: &MeasureArgs, id: &str) {
     }
 }
 
-/// What a million entries take, with answers of [`ANSWER`] bytes.
+/// Size of a million entries, with replies of [`ANSWER`] bytes.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LedgerSizes {

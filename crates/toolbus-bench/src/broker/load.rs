@@ -30,7 +30,7 @@ pub(crate) struct BrokerLoad {
     callers: Vec<mpsc::Receiver<CallerReply>>,
 }
 
-/// What is called.
+/// Target of calls.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadTarget {
     /// Where calls are published.

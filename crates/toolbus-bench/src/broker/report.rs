@@ -15,7 +15,7 @@ use crate::figures::{self, Row};
 use crate::report::{Gate, Measured};
 use toolbus::commands::Context;
 
-/// What the sides cost.
+/// Cost of the sides.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Broker {
@@ -30,7 +30,7 @@ pub(super) struct Broker {
     /// Other daemons against the one that only answers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     others: Vec<OtherRatio>,
-    /// What a million entries of a ledger take.
+    /// Size of a million entries of a ledger.
     #[serde(skip_serializing_if = "Option::is_none")]
     million_entries: Option<LedgerSizes>,
 }
@@ -45,7 +45,7 @@ struct OtherRatio {
     p50: f64,
 }
 
-/// What a gate looks at.
+/// Figure that a gate looks at.
 #[derive(Debug, Clone, Copy)]
 enum Bound {
     /// Throughput is at least this.
@@ -54,7 +54,7 @@ enum Bound {
     P50(f64),
 }
 
-/// What is wanted of the other daemons: side, calls in flight, bound, and that as text.
+/// Requirements for the other daemons: side, calls in flight, bound, and that as text.
 const WANTED: [(&str, u16, Bound, &str); 3] = [
     (SQLITE, 64, Bound::Throughput(0.6), "≥ 0.6"),
     (REMOTE, 64, Bound::Throughput(0.45), "≥ 0.45"),

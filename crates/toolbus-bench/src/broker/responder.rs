@@ -17,7 +17,7 @@ use crate::broker::site::{BrokerError, BrokerSetup, short};
 pub(crate) struct Responder {
     /// Where it listens.
     pub(crate) site: BrokerSetup,
-    /// Its queue.
+    /// Queue of the responder.
     pub(crate) queue: String,
     /// The topic that its queue is bound to.
     pub(crate) topic: String,
@@ -26,7 +26,7 @@ pub(crate) struct Responder {
 const ANSWER: &[u8] =
     br#"{"toolCallId":"0123456789abcdef0123456789abcdef","toolName":"echo","content":"hello","isError":false}"#;
 
-/// What answers of the daemon to the same call carry.
+/// Headers that replies of the daemon to the same call carry.
 const HEADERS: [(&str, &str); 6] = [
     ("rb-source", "toolbus"),
     ("rb-destination", "bench"),

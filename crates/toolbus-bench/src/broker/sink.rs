@@ -39,7 +39,7 @@ impl Sink {
         Ok(Self { address, bytes, server })
     }
 
-    /// What to give as `telemetry.otlp_endpoint`.
+    /// Returns the value to give as `telemetry.otlp_endpoint`.
     pub(super) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }

@@ -12,12 +12,12 @@ use crate::error::MeasureError;
 use toolbus::config::Config;
 use toolbus::local_daemon::LocalDaemon;
 
-/// How many.
+/// Number of servers.
 pub(super) const SERVERS: usize = 50;
-/// How long they are left alone.
+/// Time for which the servers are left alone.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// What they cost.
+/// Cost of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Crowd {

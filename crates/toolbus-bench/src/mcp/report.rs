@@ -11,7 +11,7 @@ use crate::args::MeasureArgs;
 use crate::figures::{self, Row};
 use crate::report::Measured;
 
-/// What the sides cost.
+/// Cost of the sides.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Bridge {

@@ -100,6 +100,7 @@ impl McpSides {
             cancelled: CancellationToken::new(),
             trace: None,
             room: None,
+            turns: toolbus_core::Turns::default(),
             progress: None,
         };
         let output = self.direct.call(&self.subject.tool, &call).await;

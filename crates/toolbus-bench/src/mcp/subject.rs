@@ -1,4 +1,4 @@
-//! What is measured: a server, and a call of its tool.
+//! Subject of a measurement: a server, and a call of its tool.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ pub(crate) struct MeasuredServer {
     pub(crate) args: Vec<String>,
     pub(crate) tool: Arc<str>,
     pub(crate) arguments: Arc<Map<String, Value>>,
-    /// What the tool answers; absent: anything that is no error.
+    /// Answer of the tool; absent: anything that is no error.
     pub(crate) answer: Option<&'static str>,
 }
 
 impl MeasuredServer {
-    /// What the arguments name, or else this program as the smallest server.
+    /// Returns the server that the arguments name, or else this program as the smallest server.
     pub(crate) fn of(args: &MeasureArgs) -> Result<Self, MeasureError> {
         let Some(command) = &args.mcp_command else { return Self::smallest() };
         let mut words = command.split_whitespace().map(str::to_owned);

@@ -62,7 +62,7 @@ impl Idle {
         Ok(Self { sessions, before, with_sessions, with_streams })
     }
 
-    /// What the sessions take, in MiB.
+    /// Returns the memory that the sessions take, in MiB.
     pub(super) fn of_sessions(&self) -> f64 {
         mib(self.with_sessions.saturating_sub(self.before))
     }

@@ -20,12 +20,12 @@ use crate::mcp::processes::kill;
 use crate::mcp::subject::MeasuredServer;
 use crate::rounds::Rounds;
 
-/// How often what is waited for is asked for.
+/// Interval at which what is waited for is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(20);
-/// How long a proxy is asked after the death of its server.
+/// Time for which a proxy is asked after the death of its server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What was measured of one proxy.
+/// Measurements of one proxy.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Compared {
@@ -77,7 +77,7 @@ struct PeerSide {
 }
 
 impl Peers {
-    /// How often something is measured in each round.
+    /// Returns the number of measurements in each round.
     pub(super) fn turns(args: &MeasureArgs) -> usize {
         if args.peer.is_empty() { 0 } else { (args.peer.len() + 1) * args.callers.len() }
     }

@@ -19,7 +19,7 @@ const CARRIED: f64 = 0.7;
 /// Most memory that a thousand idle sessions may take, in MiB.
 const MEMORY: f64 = 20.0;
 
-/// What the sides cost.
+/// Cost of the sides.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct McpServerBench {
@@ -54,7 +54,8 @@ fn figures_of(rows: &[Row], side: McpServerSide, callers: u16) -> Option<Figures
     rows.iter().find(|row| row.callers == callers && row.side == side.name()).map(|row| row.figures)
 }
 
-/// What the MCP server adds to the call on the bus, where one call at a time was measured.
+/// Builds the gates for the time that the MCP server adds to the call on the bus, where one call at a time was
+/// measured.
 fn added(rows: &[Row]) -> Vec<Gate> {
     let gate = |side: McpServerSide| {
         let added = figures_of(rows, side, 1)?.p50_ms - figures_of(rows, McpServerSide::Bus, 1)?.p50_ms;
@@ -64,7 +65,8 @@ fn added(rows: &[Row]) -> Vec<Gate> {
     SIDES.into_iter().filter_map(gate).collect()
 }
 
-/// What the MCP server carries of what the page does, with as many connections as were measured at most.
+/// Builds the gates for the part of the page's throughput that the MCP server carries, with as many connections as were
+/// measured at most.
 fn carried(rows: &[Row]) -> Vec<Gate> {
     let Some(callers) = rows.iter().map(|row| row.callers).max().filter(|callers| *callers > 1) else {
         return Vec::new();
@@ -78,7 +80,7 @@ fn carried(rows: &[Row]) -> Vec<Gate> {
     SIDES.into_iter().filter_map(gate).collect()
 }
 
-/// What idle sessions take, as if there were a thousand.
+/// Builds the gate for the memory that idle sessions take, as if there were a thousand.
 fn memory(idle: &Idle) -> Gate {
     let taken = idle.of_sessions() / f64::from(idle.sessions) * 1e3;
     let what = "memory of 1000 idle sessions".to_owned();

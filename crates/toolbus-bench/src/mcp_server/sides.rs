@@ -22,7 +22,7 @@ const TOOL: &str = "echo";
 /// Longest wait for one answer on the bus.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 
-/// What is asked for again and again.
+/// Request that is made again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum McpServerSide {
     /// The call as a request on the embedded bus, which a daemon in this process answers.

@@ -1,4 +1,4 @@
-//! What scripts leave behind in the process that ran them.
+//! Resources that scripts leave behind in the process that ran them.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,14 +16,14 @@ use crate::error::MeasureError;
 
 /// Scripts before the first count, at most: what is made once is there then.
 const WARM_UP: u32 = 50;
-/// What is made ready after a script, and what ends after it, is there or gone when nothing changed for so long.
+/// Time without a change after which what is made ready after a script is there, and what ends after it is gone.
 const STILL: Duration = Duration::from_millis(300);
-/// How often that is looked at.
+/// Interval at which the footprint is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longest wait for that.
 const STILL_TIME: Duration = Duration::from_secs(10);
 
-/// What this process has.
+/// Resources that this process has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Footprint {
@@ -39,7 +39,7 @@ pub(super) struct Footprint {
     pub(super) mounts: usize,
 }
 
-/// What it has before many scripts and after them.
+/// Resources that this process has before many scripts and after them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Growth {
@@ -71,7 +71,7 @@ impl Growth {
     }
 }
 
-/// What there is once all is ready that will be, and all has ended that does.
+/// Returns the footprint once all is ready that will be, and all has ended that does.
 async fn settled(runner: &SandboxRunner, ready: usize) -> Result<Footprint, MeasureError> {
     filled(runner, ready).await?;
     let begun = Instant::now();

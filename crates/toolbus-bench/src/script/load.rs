@@ -13,7 +13,7 @@ use super::programs::Program;
 use super::subject;
 use crate::error::MeasureError;
 
-/// What callers repeat.
+/// Work that callers repeat.
 #[derive(Clone)]
 pub(super) enum Work {
     /// Starting the interpreter.

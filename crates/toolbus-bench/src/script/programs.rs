@@ -10,7 +10,7 @@ use toolbus_scripts::interpreter::Interpreter;
 use super::subject::{SOURCE, WRITTEN};
 use crate::error::MeasureError;
 
-/// What every program reads of the system, if it is there.
+/// Paths of the system that every program reads, if they are there.
 const SYSTEM: [&str; 4] = ["/usr", "/lib", "/lib64", "/bin"];
 /// Arguments of `bwrap` before what may be read.
 const ISOLATION: [&str; 8] =
@@ -56,12 +56,12 @@ impl Program {
     }
 }
 
-/// How the interpreter is started: as it is for scripts.
+/// Builds the arguments with which the interpreter is started: as it is for scripts.
 fn python(source: &str) -> Vec<OsString> {
     ["-I", "-S", "-c", source].map(OsString::from).into()
 }
 
-/// What of the system the interpreter may read; nothing within another.
+/// Returns the paths of the system that the interpreter may read; none within another.
 fn readable(interpreter: &Interpreter) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     let system = SYSTEM.iter().map(Path::new).filter(|path| path.exists());

@@ -21,12 +21,12 @@ const FORKED: f64 = 0.5;
 const PACKAGES_MS: f64 = 15.0;
 /// Fewest scripts a second in forked interpreters, as a multiple of the interpreters that the same cores start.
 const FORKED_RATE: f64 = 1.4;
-/// What a warm start has to stay below, likewise.
+/// Time that a warm start has to stay below, as a multiple of the interpreter alone.
 const WARM: f64 = 1.0;
 /// Most memory that many scripts may leave with this process, in bytes.
 const MEMORY: u64 = 2 << 20;
 
-/// What the sides cost.
+/// Cost of the sides.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Scripts {
@@ -132,7 +132,8 @@ fn figures_of(rows: &[Row], side: &str) -> Option<Figures> {
     rows.iter().find(|row| row.side == side).map(|row| row.figures)
 }
 
-/// What starting a script may cost. What was not measured is not met, but for packages, which are measured where there are some.
+/// Builds the gates for the cost of starting a script. What was not measured is not met, but for packages, which are
+/// measured where there are some.
 fn starts<'a>(names: &'a Names, rows: &'a [Row]) -> impl Iterator<Item = Gate> + 'a {
     let of = |side: &str, figure: fn(Figures) -> f64| figures_of(rows, side).map_or(f64::NAN, figure);
     let p50 = move |side: &str| of(side, |figures| figures.p50_ms);
@@ -157,7 +158,7 @@ fn starts<'a>(names: &'a Names, rows: &'a [Row]) -> impl Iterator<Item = Gate> +
     cold.chain([warm, forked]).chain(packages)
 }
 
-/// How many forked interpreters there have to be.
+/// Builds the gate for the rate of forked interpreters.
 fn rate(throughput: &Throughput) -> Gate {
     let Throughput { callers, forked, .. } = *throughput;
     Gate {
@@ -168,7 +169,7 @@ fn rate(throughput: &Throughput) -> Gate {
     }
 }
 
-/// What many scripts may leave behind.
+/// Builds the gates for what many scripts may leave behind.
 fn left(growth: &Growth) -> impl Iterator<Item = Gate> {
     let Growth { side, scripts, before, after, .. } = *growth;
     let gate = move |of: &str, wanted, measured, is_met| Gate {

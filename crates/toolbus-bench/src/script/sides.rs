@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const WARM: usize = 2;
 /// Longest wait for interpreters to be ready.
 const READY_TIME: Duration = Duration::from_secs(60);
-/// How often that is looked at.
+/// Time between two checks whether interpreters are ready.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// A way to run a script.
@@ -43,7 +43,7 @@ pub(super) enum Side {
     Packages,
 }
 
-/// What each side needs.
+/// Parts that the sides need.
 pub(super) struct Sides {
     plain: Arc<Program>,
     bwrap: Result<Program, String>,
@@ -212,7 +212,7 @@ async fn without_namespaces(subject: &Subject) -> Result<SandboxRunner, String> 
     }
 }
 
-/// What an error says beside that there are no figures.
+/// Returns what an error says beside that there are no figures.
 fn reason(error: MeasureError) -> String {
     match error {
         MeasureError::Script(why) => why,

@@ -1,4 +1,4 @@
-//! What is measured: a script, and what runs it.
+//! Subject of the measurement: a script, and what runs it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use toolbus::config::{Config, HumanDuration, ScriptConfig};
 
 /// The script.
 pub(super) const SOURCE: &str = "print(1)";
-/// What it writes.
+/// Output of the script.
 pub(super) const WRITTEN: &[u8] = b"1\n";
 /// Whose scripts they are.
 const AGENT: &str = "bench";
@@ -58,7 +58,7 @@ impl Installer for Installed {
 }
 
 impl Subject {
-    /// What the arguments and the configuration name.
+    /// Builds the subject that the arguments and the configuration name.
     pub(super) async fn of(args: &MeasureArgs, config: &Config) -> Result<Self, MeasureError> {
         let mut section = config.script.clone().unwrap_or_default();
         if let Some(python) = &args.python {
@@ -107,7 +107,7 @@ impl Subject {
         self.section.in_flight()
     }
 
-    /// What the daemon keeps ready.
+    /// Returns the configuration of the pool that the daemon keeps ready.
     pub(super) fn pool(&self) -> PoolConfig {
         PoolConfig { mode: PoolMode::Spawn, ..self.section.pool.clone() }
     }
@@ -177,6 +177,7 @@ pub(super) async fn call(tool: &ScriptTool) -> Result<(), MeasureError> {
         cancelled: CancellationToken::new(),
         trace: None,
         room: None,
+        turns: toolbus_core::Turns::default(),
         progress: None,
     };
     let output = tool.execute(call).await.map_err(|failure| MeasureError::Script(failure.message))?;

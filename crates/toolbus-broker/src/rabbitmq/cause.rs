@@ -10,7 +10,7 @@ use toolbus_core::text::with_dates;
 
 /// Longest wait for what listens somewhere to show what it is.
 const LOOK_TIME: Duration = Duration::from_secs(2);
-/// What begins AMQP 0-9-1, and ends a request to servers that wait for lines.
+/// Bytes that begin AMQP 0-9-1, and end a request to servers that wait for lines.
 const GREETING: &[u8] = b"AMQP\x00\x00\x09\x01\r\n\r\n";
 
 /// AMQP reply codes that mean something here.
@@ -28,7 +28,7 @@ pub(super) fn code(error: &Error) -> Option<u16> {
     }
 }
 
-/// What went wrong. The broker's own text where there is one; it holds no credentials.
+/// Returns what went wrong. The broker's own text where there is one; it holds no credentials.
 pub(super) fn words(error: &Error) -> String {
     match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),
@@ -59,12 +59,29 @@ pub(super) fn connecting(error: &Error) -> String {
                 words(error)
             )
         }
-        _ => words(error),
+        _ => with_key(words(error)),
     }
 }
 
-/// What listens there instead of what the URL says, and what to change: the client itself tells of frames or records that
-/// it cannot read.
+/// The words of a failed TLS handshake, with the key of the configuration that decides it.
+fn with_key(words: String) -> String {
+    let has = |parts: &[&str]| parts.iter().any(|part| words.contains(part));
+    let advice = if has(&["NotValidForName", "not valid for name"]) {
+        "the host in bus.url must be a name of the broker's certificate"
+    } else if has(&["Expired", "certificate expired", "NotValidYet"]) {
+        "the broker's certificate must be renewed, or the clock of this machine be set"
+    } else if has(&["invalid peer certificate"]) {
+        "bus.tls.ca must be the authority that signed the broker's certificate"
+    } else if has(&["fatal alert", "KeyMismatch", "keys may not be consistent"]) {
+        "bus.tls.cert and bus.tls.key must be a certificate that the broker trusts, and its key"
+    } else {
+        return words;
+    };
+    format!("{words}: {advice}")
+}
+
+/// Returns what listens there instead of what the URL says, and what to change: the client itself tells of frames or
+/// records that it cannot read.
 pub(super) async fn other_protocol(uri: &AMQPUri) -> Option<String> {
     let authority = &uri.authority;
     let looking = async {

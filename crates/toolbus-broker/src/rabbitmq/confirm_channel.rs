@@ -35,7 +35,7 @@ use super::connection::ConnectionHandle;
 const BACKLOG: usize = 1024;
 /// Longest wait for knowledge of whose a return was. A queue that never confirms must not hold up other verdicts.
 const UNCLEAR_TIME: Duration = Duration::from_secs(5);
-/// How often that is looked at while nothing else happens.
+/// Time between two looks at unclear returns while nothing else happens.
 const PULSE: Duration = Duration::from_secs(1);
 
 /// Longest wait for a channel to be opened.
@@ -108,7 +108,7 @@ struct Publish {
     verdict: oneshot::Sender<Result<Routing, PublishFailure>>,
 }
 
-/// What tells one message from another when it is returned.
+/// Properties that tell one message from another when it is returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ConfirmKey {
     exchange: ShortString,
@@ -190,7 +190,7 @@ async fn drive(channel: Channel, mut publishes: mpsc::Receiver<Publish>, clock: 
     }
 }
 
-/// What is known of the publishes of one channel.
+/// Knowledge of the publishes of one channel.
 #[derive(Default)]
 struct PendingConfirms {
     next: u64,

@@ -11,6 +11,7 @@ use futures_util::StreamExt;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::uri::AMQPUri;
 use lapin::{BasicProperties, Connection, ConnectionProperties, Event};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::lifecycle;
@@ -27,10 +28,10 @@ use super::topology::{self, TopologyError};
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// Longest wait for the broker's answer to an orderly close.
 const CLOSE_TIME: Duration = Duration::from_secs(3);
-/// How often a connection is looked at, in case its loss was not announced.
+/// Time between two looks at a connection, in case its loss was not announced.
 const PULSE: Duration = Duration::from_secs(1);
 
-/// What lasted this long was healthy, even if it carried nothing.
+/// Time after which whatever lasted that long was healthy, even if it carried nothing.
 pub(super) const HEALTHY: Duration = Duration::from_secs(5);
 /// Time between two messages that show whether the broker takes and confirms messages.
 const PROBE_PERIOD: Duration = Duration::from_secs(10);
@@ -47,6 +48,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 pub(super) struct ConnectionHandle {
     connection: watch::Receiver<Option<Arc<Connection>>>,
     carried: Arc<AtomicBool>,
+    ended: Arc<Mutex<CancellationToken>>,
 }
 
 /// The bus has been closed.
@@ -65,6 +67,11 @@ impl ConnectionHandle {
     /// Whether there is a connection now.
     pub(super) fn is_open(&self) -> bool {
         self.connection.borrow().as_ref().is_some_and(|connection| connection.status().connected())
+    }
+
+    /// Cancelled once the present connection has ended.
+    pub(super) fn ended(&self) -> CancellationToken {
+        self.ended.lock().clone()
     }
 
     /// Notes that the connection has carried a message: after its loss, the next one is tried soon.
@@ -87,6 +94,8 @@ pub(super) struct ConnectionSupervisor {
     connection: watch::Sender<Option<Arc<Connection>>>,
     /// Whether the present connection has carried a message.
     carried: Arc<AtomicBool>,
+    /// Cancelled once the present connection has ended.
+    ended: Arc<Mutex<CancellationToken>>,
 }
 
 impl ConnectionSupervisor {
@@ -98,8 +107,9 @@ impl ConnectionSupervisor {
     ) -> (Self, ConnectionHandle) {
         let (sender, connection) = watch::channel(None);
         let carried = Arc::new(AtomicBool::new(false));
-        let handle = ConnectionHandle { connection, carried: carried.clone() };
-        (Self { kind, settings, state, closing, connection: sender, carried }, handle)
+        let ended = Arc::<Mutex<CancellationToken>>::default();
+        let handle = ConnectionHandle { connection, carried: carried.clone(), ended: ended.clone() };
+        (Self { kind, settings, state, closing, connection: sender, carried, ended }, handle)
     }
 
     /// Runs until the bus is closed, or until something is wrong that no retry mends.
@@ -124,9 +134,11 @@ impl ConnectionSupervisor {
                     self.state.opened(self.kind);
                     // What the one before carried may have been noted after its loss.
                     self.carried.store(false, Ordering::Relaxed);
+                    *self.ended.lock() = CancellationToken::new();
                     self.connection.send_replace(Some(connection.clone()));
                     let lost = closing.run_until_cancelled(self.keep(&connection)).await;
                     self.connection.send_replace(None);
+                    self.ended.lock().cancel();
                     let Some(reason) = lost else { return self.close(&connection).await };
                     self.state.lost(self.kind, &reason);
                     attempts = Attempts::begin(self.kind, Some(&reason));
@@ -192,7 +204,10 @@ impl ConnectionSupervisor {
         let lost = |error: &lapin::Error| TopologyError::Lost(cause::connecting(error));
         let name = format!("{} {}", self.settings.name, self.kind);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let runtime = lapin::runtime::default_runtime().map_err(|error| lost(&error))?;
+        let runtime = {
+            let _thread = self.settings.thread.enter();
+            lapin::runtime::default_runtime().map_err(|error| lost(&error))?
+        };
         let tls = self.settings.tls.clone();
         let connecting = Connection::connect_uri_with_config(endpoint.clone(), properties, tls, runtime);
         let connection = match connecting.await {
@@ -210,7 +225,7 @@ impl ConnectionSupervisor {
 
     /// Waits for the end of a connection, and returns its reason.
     async fn keep(&self, connection: &Connection) -> String {
-        if self.kind == ConnectionKind::Consume {
+        if self.kind != ConnectionKind::Publish {
             return self.watch(connection).await;
         }
         tokio::select! {
@@ -262,7 +277,8 @@ impl ConnectionSupervisor {
                 _ = pulse.tick() => None,
             };
             match event {
-                Some(Event::Error(error)) => reason = cause::words(&error),
+                // Errors that end a channel are announced here, too.
+                Some(Event::Error(error)) if !connection.status().connected() => reason = cause::words(&error),
                 Some(Event::ConnectionBlocked(why)) => {
                     warn!(reason = why, "the broker takes no messages for now");
                     self.state.blocked(Some(&why));

@@ -12,7 +12,7 @@ use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, B
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::bus::{Delivery, Ownership, Settle, Subscription};
@@ -22,7 +22,7 @@ use super::connection::{Backoff, ConnectionHandle, HEALTHY};
 use super::settings::Checked;
 use super::state::StateTracker;
 use super::topology::{self, Bindings, TopologyError};
-use super::{cause, properties};
+use super::{LOOK_TIME, cause, properties};
 
 /// Longest wait for the broker to confirm that a consumer is cancelled.
 const CANCEL_TIME: Duration = Duration::from_secs(5);
@@ -34,14 +34,19 @@ const SUBSCRIBE_TIME: Duration = Duration::from_secs(10);
 /// Time between two renewals of a queue's bindings, which end with their exchange; the broker announces that to no client.
 const RENEW_PERIOD: Duration = Duration::from_secs(10);
 
-/// What a consumer's task needs.
+/// Consumers that renew their bindings at a time: each opens a channel for it, and a connection has few.
+pub(super) const MAX_RENEWALS: usize = 4;
+
+/// Parts that a consumer's task needs.
 pub(super) struct Consumer {
     pub(super) subscription: Subscription,
-    /// Its number in the state.
+    /// Number of the consumer in the state.
     pub(super) id: u64,
     pub(super) settings: Arc<Checked>,
     pub(super) state: Arc<StateTracker>,
     pub(super) connection: ConnectionHandle,
+    /// Has a permit for each consumer that may renew its bindings now.
+    pub(super) renewals: Arc<Semaphore>,
     pub(super) stop: CancellationToken,
 }
 
@@ -73,6 +78,7 @@ impl Consumer {
                         never = self.renew(&connection, bindings) => match never {},
                     };
                     self.state.consuming(self.id, false);
+                    self.state.depth(queue, None);
                     let Some(reason) = lost else {
                         if !self.stop.is_cancelled() {
                             self.state.remove_consumer(self.id);
@@ -81,7 +87,11 @@ impl Consumer {
                     };
                     reason
                 }
-                Some(Err(TopologyError::Lost(reason) | TopologyError::Refused(reason))) => reason,
+                Some(Err(TopologyError::Lost(reason))) => reason,
+                Some(Err(TopologyError::Refused(reason))) => {
+                    self.state.refused(&reason);
+                    reason
+                }
                 Some(Err(TopologyError::Fatal(reason))) => {
                     error!(queue, reason, "the queue cannot be consumed like this");
                     self.state.fatal(&reason);
@@ -124,16 +134,18 @@ impl Consumer {
         let mut is_deaf = false;
         loop {
             tokio::time::sleep(RENEW_PERIOD).await;
+            let _permit = self.renewals.acquire().await;
             let renewing = topology::renew(connection, &self.settings, &self.subscription, &bindings);
             let queue = self.subscription.queue.as_str();
             match self.in_time(renewing).await {
                 Ok(renewed) => {
                     bindings = renewed.unwrap_or(bindings);
                     if is_deaf {
-                        info!(queue, "the bindings are back");
+                        info!(queue, "bindings restored");
                         self.state.consuming(self.id, true);
                     }
                     is_deaf = false;
+                    self.look(connection).await;
                 }
                 Err(TopologyError::Lost(reason) | TopologyError::Refused(reason) | TopologyError::Fatal(reason)) => {
                     // The loss of a connection has been logged by its supervisor.
@@ -151,6 +163,15 @@ impl Consumer {
         }
     }
 
+    /// Notes how many messages wait in a queue that outlives the process.
+    async fn look(&self, connection: &Connection) {
+        let Subscription { queue, ownership, .. } = &self.subscription;
+        if !matches!(ownership, Ownership::Replica | Ownership::Answers) {
+            let looking = topology::message_count(connection, queue);
+            self.state.depth(queue, tokio::time::timeout(LOOK_TIME, looking).await.ok().flatten());
+        }
+    }
+
     async fn subscribe(&self, connection: &Connection) -> Result<Subscribed, TopologyError> {
         let bindings = topology::queue(connection, &self.settings, &self.subscription).await?;
         let lost = |error: lapin::Error| TopologyError::Lost(cause::words(&error));
@@ -161,8 +182,9 @@ impl Consumer {
         // Without a bound the client would buffer the whole queue.
         channel.basic_qos(window(&self.subscription), BasicQosOptions::default()).await.map_err(lost)?;
         channel.set_max_body(self.subscription.max_body);
-        let consume = channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default());
-        let stream = consume.await.map_err(lost)?;
+        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+        let consumed = channel.basic_consume(queue.clone(), "".into(), options, arguments).await;
+        let stream = consumed.map_err(|error| topology::refused_or_lost(&queue, &error))?;
         opening.channel = None;
         let channel = ConsumerChannel {
             channel,
@@ -170,6 +192,7 @@ impl Consumer {
             runtime: Handle::current(),
             is_early: self.subscription.ownership == Ownership::Answers,
             clock: self.settings.clock,
+            lost: self.connection.ended().child_token(),
         };
         Ok(Subscribed { channel: Arc::new(channel), stream, bindings })
     }
@@ -207,7 +230,10 @@ impl Consumer {
                     self.connection.carried();
                     channel.delivery(delivery)
                 }
-                Some(Err(error)) => return Some(cause::words(&error)),
+                Some(Err(error)) => {
+                    channel.lost.cancel();
+                    return Some(cause::words(&error));
+                }
                 None => return Some("the broker cancelled the consumer (was the queue deleted?)".to_owned()),
             };
             if channel.is_early {
@@ -241,7 +267,7 @@ impl Drop for OpeningChannel {
     }
 }
 
-/// What a queue's consumer consists of.
+/// Parts of a queue's consumer.
 struct Subscribed {
     channel: Arc<ConsumerChannel>,
     stream: lapin::Consumer,
@@ -256,6 +282,8 @@ struct ConsumerChannel {
     /// Whether deliveries are acknowledged when they are handed on.
     is_early: bool,
     clock: Clock,
+    /// Cancelled once the channel has ended, or its connection.
+    lost: CancellationToken,
 }
 
 impl ConsumerChannel {
@@ -342,6 +370,10 @@ impl Settle for Settler {
             self.settled = true;
             self.channel.requeue(self.tag).await;
         })
+    }
+
+    fn lost(&self) -> Option<&CancellationToken> {
+        Some(&self.channel.lost)
     }
 }
 

@@ -27,7 +27,7 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// Topics to which a replay binds a queue. Further ones are refused, so that a queue gets no unbounded number of bindings.
 const MAX_TOPICS: usize = 256;
-/// What a broker writes into headers about earlier deliveries of a message, and what makes it deliver copies.
+/// Headers that a broker writes about earlier deliveries of a message, and those that make it deliver copies.
 const OF_EARLIER_DELIVERIES: [&str; 8] =
     ["x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", "x-opt-deaths", "CC", "BCC"];
 
@@ -79,7 +79,7 @@ struct ReplayChannel {
 #[derive(Debug)]
 pub struct DeadLetter {
     amqp: Delivery,
-    /// Its properties.
+    /// Properties of the dead letter.
     pub properties: Properties,
     /// Why it is dead: one of the daemon's reasons, or the broker's (`expired`, `delivery_limit`, …); empty: not known.
     pub reason: String,
@@ -91,7 +91,7 @@ pub struct DeadLetter {
     pub topic: Option<String>,
 }
 
-/// What became of a letter that was published again.
+/// Outcome of a dead letter that was published again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplayOutcome {
     /// A queue has it; it is no dead letter any more.
@@ -380,13 +380,13 @@ impl DeadLetter {
         Self { properties, reason, reply_to, since, topic, amqp }
     }
 
-    /// Its number among those that were read, for [`DeadLetterQueue::remove`].
+    /// Returns the number of the dead letter among those that were read, for [`DeadLetterQueue::remove`].
     #[must_use]
     pub const fn number(&self) -> u64 {
         self.amqp.delivery_tag
     }
 
-    /// Its body.
+    /// Returns the body of the dead letter.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.amqp.data
@@ -433,7 +433,7 @@ fn is_senders(name: &str) -> bool {
             .any(|of_broker| name == *of_broker || (of_broker.ends_with('-') && name.starts_with(of_broker)))
 }
 
-/// What the broker says of the death of a message: the last one comes first.
+/// Returns what the broker says of the death of a message: the last one comes first.
 fn first_death(headers: &FieldTable) -> Option<FieldTable> {
     match headers.inner().get("x-death")? {
         AMQPValue::FieldArray(deaths) => match deaths.as_slice().first()? {

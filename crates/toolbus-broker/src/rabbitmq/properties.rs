@@ -22,12 +22,13 @@ pub(super) fn read(amqp: &BasicProperties) -> Properties {
         reply_to: text(amqp.reply_to()),
         timestamp: *amqp.timestamp(),
         user_id: text(amqp.user_id()),
+        expiration: text(amqp.expiration()).and_then(|milliseconds| milliseconds.parse().ok()),
         persistent: *amqp.delivery_mode() == Some(PERSISTENT),
         headers: amqp.headers().as_ref().map(read_headers).unwrap_or_default(),
     }
 }
 
-/// How often a quorum queue delivered the message before.
+/// Returns the number of times that a quorum queue delivered the message before.
 pub(super) fn earlier_deliveries(amqp: &BasicProperties) -> u32 {
     let header = amqp.headers().as_ref().and_then(|headers| headers.inner().get(DELIVERY_COUNT));
     header.and_then(integer).map_or(0, |count| u32::try_from(count.max(0)).unwrap_or(u32::MAX))
@@ -58,6 +59,9 @@ pub(super) fn write(properties: &Properties) -> Result<BasicProperties, PublishE
     if let Some(user_id) = &properties.user_id {
         amqp = amqp.with_user_id(short("user id", user_id)?);
     }
+    if let Some(milliseconds) = properties.expiration {
+        amqp = amqp.with_expiration(short("expiration", &milliseconds.to_string())?);
+    }
     if !properties.headers.is_empty() {
         let mut headers = FieldTable::default();
         for (name, value) in &properties.headers {
@@ -75,7 +79,7 @@ pub(super) fn short(what: &str, text: &str) -> Result<ShortString, PublishError>
 }
 
 /// Stands for a value that is no text, so that a header which narrows what its sender may do is not lost with it. No profile,
-/// binding or key is this.
+/// binding, key or number is this.
 const UNREADABLE: &str = "\u{0}";
 
 fn read_headers(table: &FieldTable) -> Vec<(String, String)> {
@@ -88,7 +92,7 @@ fn read_headers(table: &FieldTable) -> Vec<(String, String)> {
 
 /// Whether a header says what its sender leaves itself, such as one run of a call that it may send again.
 fn narrows(name: &str) -> bool {
-    let all = [header::TOOL_PROFILE, header::BINDING, header::IDEMPOTENCY_KEY];
+    let all = [header::TOOL_PROFILE, header::BINDING, header::IDEMPOTENCY_KEY, header::HOPS];
     all.iter().any(|narrow| name == *narrow || name == header::on_the_wire(narrow))
 }
 
@@ -142,6 +146,7 @@ mod tests {
             ("rb-rb-tool-profile", true),
             ("rb-binding", true),
             ("rb-rb-idempotency-key", true),
+            ("rb-rb-hops", true),
             ("rb-rb-timeout-ms", false),
         ];
         let mut table = FieldTable::default();
@@ -164,6 +169,7 @@ mod tests {
             reply_to: Some("tool.result.ana".into()),
             timestamp: Some(1_700_000_000),
             user_id: Some("svc-ana".into()),
+            expiration: Some(1500),
             persistent: true,
             headers: vec![("rb-source".into(), "añá".into())],
         };

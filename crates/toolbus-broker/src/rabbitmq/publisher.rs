@@ -1,5 +1,7 @@
 //! Publishing with confirms: proven addresses share one channel, others have one each while it lasts.
 
+use std::sync::Arc;
+
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation};
 use parking_lot::{Mutex, MutexGuard};
@@ -9,12 +11,13 @@ use toolbus_core::bus::{BusState, Outgoing, PublishError, Routing, Target};
 use super::cause;
 use super::confirm_channel::{Prepared, PublishFailure, SharedChannel, open};
 use super::connection::ConnectionHandle;
-use super::probe::PublishProbe;
 use super::properties;
+use super::questions::Questions;
 use super::settings::Checked;
 
-/// Messages to unproven addresses on their way at a time; further ones wait for one of them.
-const MAX_CHANNELS: usize = 64;
+/// Messages to unproven addresses on their way at a time; further ones wait for one of them. A broker may grant few
+/// channels.
+const MAX_CHANNELS: usize = 24;
 /// Channels that are kept for the next of these, once a burst of them is over: the client looks at all channels of the
 /// connection for each frame that it sends.
 const MAX_IDLE: usize = 8;
@@ -22,8 +25,8 @@ const MAX_IDLE: usize = 8;
 /// The publishing half of the bus.
 ///
 /// A broker that refuses an address closes the channel, with every publish on it. So a message to an address that never
-/// took one has a channel for itself: what closes it is known, and is [`PublishError::Refused`]. All others share one
-/// pipelined channel, which carries several times as much. Should a proven address close that one (its permission was
+/// took one, and for which the broker was not asked, has a channel for itself: what closes it is known, and is
+/// [`PublishError::Refused`]. All others share one pipelined channel, which carries several times as much. Should one of these close that one (its permission was
 /// taken away), all that was pending there gets [`PublishError::Unavailable`]; the caller repeats it as unproven, and so
 /// learns which address is refused.
 ///
@@ -41,20 +44,25 @@ pub(super) struct Publisher {
     places: Semaphore,
     /// Channels for unproven addresses that are not in use; the last one used is used next.
     idle: Mutex<Vec<Channel>>,
-    probe: PublishProbe,
+    questions: Arc<Questions>,
 }
 
 impl Publisher {
-    pub(super) fn new(settings: &Checked, handle: ConnectionHandle, state: watch::Receiver<BusState>) -> Self {
+    pub(super) fn new(
+        settings: &Checked,
+        handle: ConnectionHandle,
+        state: watch::Receiver<BusState>,
+        questions: Arc<Questions>,
+    ) -> Self {
         Self {
             exchange: settings.exchange.clone(),
             dead_letter_exchange: settings.dead_letter_exchange.clone(),
-            probe: PublishProbe::new(handle.clone()),
             connection: handle,
             state,
             shared: SharedChannel::new(settings.clock),
             places: Semaphore::new(MAX_CHANNELS),
             idle: Mutex::default(),
+            questions,
         }
     }
 
@@ -62,28 +70,37 @@ impl Publisher {
     pub(super) async fn publish(&self, message: &Outgoing) -> Result<Routing, PublishError> {
         let prepared = self.prepare(message)?;
         self.wait_while_blocked().await?;
-        let published = match message.proven {
+        let published = match message.proven || self.questions.is_permitted(&prepared.exchange, &prepared.address) {
             true => self.publish_shared(message, prepared).await,
             false => self.publish_alone(message, prepared).await,
         };
-        if published.is_ok() {
-            self.connection.carried();
+        match &published {
+            Ok(_) => self.connection.carried(),
+            Err(PublishError::Refused(_)) => {
+                let Prepared { exchange, address, .. } = self.prepare(message)?;
+                self.questions.forget(&exchange, &address);
+            }
+            Err(_) => {}
         }
         published
     }
 
     /// See [`toolbus_core::bus::Bus::refusal`].
     pub(super) async fn refusal(&self, target: &Target) -> Option<String> {
-        if self.state.borrow().blocked.is_some() {
-            return None;
-        }
         let (exchange, address) = self.place(target);
-        self.probe.refusal(exchange, properties::short("address", address).ok()?).await
+        self.questions.refusal(&exchange, &properties::short("address", address).ok()?).await
     }
 
     async fn publish_shared(&self, message: &Outgoing, prepared: Prepared) -> Result<Routing, PublishError> {
         let channel = self.shared.open(&self.connection).await?;
-        match channel.publish(prepared).await.map_err(|failure| self.error(&failure)) {
+        let published = channel.publish(prepared).await;
+        if let Err(PublishFailure::Amqp(error)) = &published
+            && cause::refusal(error).is_some()
+        {
+            // Which address it was is not known.
+            self.questions.forget_all();
+        }
+        match published.map_err(|failure| self.error(&failure)) {
             Err(PublishError::Rejected(_)) => {
                 let published = self.publish_alone(message, self.prepare(message)?).await;
                 if published.is_ok() {

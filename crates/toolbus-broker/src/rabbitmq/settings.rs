@@ -1,4 +1,4 @@
-//! What an operator says about the broker, and its check before anything is started.
+//! Settings of an operator for the broker, and their check before anything is started.
 
 use std::fmt;
 use std::fs;
@@ -11,13 +11,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_core::Clock;
 
+use super::thread::ConnectionThread;
+use super::url::{AmqpUrl, AmqpUrlError};
+
 /// Seconds between heartbeats by default: a silent network is noticed after twice this time.
 const HEARTBEAT: u16 = 10;
 /// Largest frame in bytes, unless the URL says otherwise: the broker's own default. Named all the same, because the
 /// client then makes its buffers once; growing them after the broker has answered touches 16 MiB for good.
 const FRAME_MAX: u32 = 131_072;
 
-/// How to reach the broker, and how things are named there.
+/// Settings for reaching the broker, and for naming things there.
 #[derive(Clone)]
 pub struct RabbitMqSettings {
     /// One URL, or those of a cluster's nodes, tried in turn: `amqp://` or `amqps://`, with credentials.
@@ -61,7 +64,7 @@ pub enum QueueType {
 }
 
 impl QueueType {
-    /// Its name, as the broker and the configuration write it.
+    /// Returns the name of the queue type, as the broker and the configuration write it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -94,12 +97,12 @@ pub enum SettingsError {
     #[error("bus.url is empty: give at least one amqp:// or amqps:// URL")]
     NoUrl,
     /// One URL is not valid. The URL itself is not shown: it may hold a password.
-    #[error("bus.url, number {position}: {reason}; expected amqp://user:password@host:port/vhost")]
+    #[error("bus.url, number {position}: {error}")]
     Url {
         /// Which one, from 1.
         position: usize,
-        /// What is wrong.
-        reason: String,
+        /// Error in the URL.
+        error: AmqpUrlError,
     },
     /// A name is longer than 255 bytes.
     #[error("{key} is longer than 255 bytes")]
@@ -111,19 +114,23 @@ pub enum SettingsError {
     #[error("bus.tls.cert and bus.tls.key belong together: give both or none")]
     HalfIdentity,
     /// A file cannot be read.
-    #[error("bus.tls: cannot read {path}: {source}")]
+    #[error("bus.tls.{key}: cannot read {path}: {source}")]
     File {
+        /// The key of the section that names it.
+        key: &'static str,
         /// The file.
         path: PathBuf,
         /// Why not.
         source: std::io::Error,
     },
     /// A file holds something else.
-    #[error("bus.tls: {path} holds no {expected} in PEM")]
+    #[error("bus.tls.{key}: {path} holds no {expected} in PEM")]
     NotPem {
+        /// The key of the section that names it.
+        key: &'static str,
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// Content that the file should hold.
         expected: &'static str,
     },
 }
@@ -137,6 +144,7 @@ pub(super) struct Checked {
     pub(super) queue_type: QueueType,
     pub(super) tls: OwnedTLSConfig,
     pub(super) clock: Clock,
+    pub(super) thread: ConnectionThread,
 }
 
 impl Checked {
@@ -153,18 +161,20 @@ impl Checked {
             queue_type: settings.queue_type,
             tls: settings.tls.as_ref().map(read_tls).transpose()?.unwrap_or_default(),
             clock: settings.clock,
+            thread: ConnectionThread::start(),
         })
     }
 }
 
 fn endpoint((index, url): (usize, &String)) -> Result<AMQPUri, SettingsError> {
-    let mut uri: AMQPUri = url.parse().map_err(|reason| SettingsError::Url { position: index + 1, reason })?;
+    let read = url.parse::<AmqpUrl>().and_then(|url| url.endpoint());
+    let mut uri = read.map_err(|error| SettingsError::Url { position: index + 1, error })?;
     uri.query.heartbeat.get_or_insert(HEARTBEAT);
     uri.query.frame_max.get_or_insert(FRAME_MAX);
     Ok(uri)
 }
 
-/// What may be logged of an endpoint.
+/// Returns the part of an endpoint that may be logged.
 pub(super) fn host_of(uri: &AMQPUri) -> String {
     let scheme = if uri.scheme == AMQPScheme::AMQPS { "amqps" } else { "amqp" };
     format!("{scheme}://{}:{}", uri.authority.host, uri.authority.port)
@@ -173,20 +183,21 @@ pub(super) fn host_of(uri: &AMQPUri) -> String {
 fn read_tls(tls: &Tls) -> Result<OwnedTLSConfig, SettingsError> {
     let identity = match (&tls.cert, &tls.key) {
         (Some(cert), Some(key)) => Some(OwnedIdentity::PKCS8 {
-            pem: read_pem(cert, "CERTIFICATE")?.into_bytes(),
-            key: read_pem(key, "PRIVATE KEY")?.into_bytes(),
+            pem: read_pem("cert", cert, "CERTIFICATE")?.into_bytes(),
+            key: read_pem("key", key, "PRIVATE KEY")?.into_bytes(),
         }),
         (None, None) => None,
         _ => return Err(SettingsError::HalfIdentity),
     };
-    let cert_chain = tls.ca.as_deref().map(|ca| read_pem(ca, "CERTIFICATE")).transpose()?;
+    let cert_chain = tls.ca.as_deref().map(|ca| read_pem("ca", ca, "CERTIFICATE")).transpose()?;
     Ok(OwnedTLSConfig { identity, cert_chain })
 }
 
-fn read_pem(path: &Path, expected: &'static str) -> Result<String, SettingsError> {
-    let text = fs::read_to_string(path).map_err(|source| SettingsError::File { path: path.to_path_buf(), source })?;
+fn read_pem(key: &'static str, path: &Path, expected: &'static str) -> Result<String, SettingsError> {
+    let text =
+        fs::read_to_string(path).map_err(|source| SettingsError::File { key, path: path.to_path_buf(), source })?;
     let found = text.lines().any(|line| line.starts_with("-----BEGIN ") && line.contains(expected));
-    if found { Ok(text) } else { Err(SettingsError::NotPem { path: path.to_path_buf(), expected }) }
+    if found { Ok(text) } else { Err(SettingsError::NotPem { key, path: path.to_path_buf(), expected }) }
 }
 
 #[cfg(test)]
@@ -244,6 +255,11 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let tls = Tls { ca: Some(file.path().into()), cert: None, key: None };
         let text = refused(RabbitMqSettings { tls: Some(tls), ..settings(&["amqps://localhost"]) });
-        assert!(text.contains("CERTIFICATE") && text.contains(file.path().to_str().unwrap()), "{text}");
+        assert!(
+            text.starts_with("bus.tls.ca: ")
+                && text.contains("CERTIFICATE")
+                && text.contains(file.path().to_str().unwrap()),
+            "{text}"
+        );
     }
 }

@@ -9,11 +9,12 @@ use toolbus_core::bus::BusState;
 /// Longest reason, in characters: what brokers and proxies send is theirs to choose.
 const MAX_REASON: usize = 400;
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionKind {
     Consume,
     Publish,
+    Ask,
 }
 
 impl ConnectionKind {
@@ -21,6 +22,7 @@ impl ConnectionKind {
         match self {
             Self::Consume => "consume",
             Self::Publish => "publish",
+            Self::Ask => "ask",
         }
     }
 }
@@ -39,7 +41,7 @@ pub(super) struct StateTracker {
     hidden: Mutex<Hidden>,
 }
 
-/// What the shown state follows from.
+/// Facts from which the shown state follows.
 #[derive(Default)]
 struct Hidden {
     /// Whether the connection for consuming is open, and that for publishing.
@@ -83,6 +85,9 @@ impl StateTracker {
         let blocked = hidden.blocked();
         self.shown.send_modify(|state| {
             state.connected = false;
+            if kind == ConnectionKind::Consume {
+                state.depths.clear();
+            }
             state.blocked = blocked;
             state.reconnects += 1;
             state.last_error = Some(bounded(reason));
@@ -170,8 +175,19 @@ impl StateTracker {
                 consumer.1 = confirmed;
             }
             if state.is_ready() {
-                state.last_error = None;
+                (state.last_error, state.refused) = (None, None);
             }
+        });
+    }
+
+    /// Notes how many messages wait in a queue; `None` if that is not known.
+    pub(super) fn depth(&self, queue: &str, messages: Option<u32>) {
+        self.shown.send_if_modified(|state| {
+            match messages {
+                Some(messages) => drop(state.depths.insert(queue.to_owned(), messages)),
+                None => drop(state.depths.remove(queue)),
+            }
+            false
         });
     }
 
@@ -185,6 +201,7 @@ impl Hidden {
         match kind {
             ConnectionKind::Consume => self.consume = is_open,
             ConnectionKind::Publish => self.publish = is_open,
+            ConnectionKind::Ask => {}
         }
     }
 

@@ -10,7 +10,7 @@ use lapin::options::{
     ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{Channel, Connection, Error, ExchangeKind};
+use lapin::{Channel, Connection, Error, ExchangeKind, Queue};
 use toolbus_core::bus::{Ownership, Subscription};
 use tracing::{debug, warn};
 
@@ -19,14 +19,14 @@ use super::settings::{Checked, QueueType};
 
 /// Deliveries of one message after which a quorum queue gives up on it.
 const DELIVERY_LIMIT: i64 = 20;
-/// How long a dead letter is kept: 72 h, in milliseconds.
+/// Time for which a dead letter is kept: 72 h, in milliseconds.
 const DEAD_LETTER_TTL_MS: i64 = 72 * 60 * 60 * 1_000;
 const DEAD_LETTER_MAX_MESSAGES: i64 = 10_000;
 const DEAD_LETTER_MAX_BYTES: i64 = 256 * 1024 * 1024;
-/// How often a queue that is to be deleted is asked for its consumers, and the time between.
+/// Number of times that a queue that is to be deleted is asked for its consumers, and the time between.
 const UNUSED_LOOKS: usize = 30;
 const UNUSED_PERIOD: Duration = Duration::from_millis(100);
-/// What RabbitMQ says of a classic queue, which is on one node of a cluster, while that node is down.
+/// Words of RabbitMQ about a classic queue, which is on one node of a cluster, while that node is down.
 const NODE_DOWN: &str = "home node";
 /// The key of the configuration that decides the type of our queues.
 const QUEUE_TYPE_KEY: &str = "bus.queue_type";
@@ -34,13 +34,13 @@ const QUEUE_TYPE_KEY: &str = "bus.queue_type";
 /// Why something could not be declared or subscribed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TopologyError {
-    /// It may work later.
+    /// Failure that may not recur later.
     #[error("{0}")]
     Lost(String),
-    /// It works once an operator has changed something at the broker or in the configuration.
+    /// Failure that lasts until an operator has changed something at the broker or in the configuration.
     #[error("{0}")]
     Refused(String),
-    /// It never will; the text says what to do.
+    /// Failure that never ends; the text says what to do.
     #[error("{0}")]
     Fatal(String),
 }
@@ -79,8 +79,7 @@ pub(super) async fn queue(
     let mut bindings = Vec::new();
     match subscription.ownership {
         Ownership::Existing => {
-            let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-            let found = declare(connection, &name, options, FieldTable::default()).await;
+            let found = find_queue(connection, &name).await;
             return found.map(|()| Bindings(bindings)).map_err(|error| match cause::code(&error) {
                 Some(NOT_FOUND) => TopologyError::Lost(format!("queue '{name}' does not exist; it is waited for")),
                 _ => lost("queue", &name, &error),
@@ -89,7 +88,7 @@ pub(super) async fn queue(
         Ownership::Replica | Ownership::Answers => {
             let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
             let declared = declare(connection, &name, options, FieldTable::default()).await;
-            declared.map_err(|error| lost("queue", &name, &error))?;
+            declared.map_err(|error| refused_or_lost(&name, &error))?;
         }
         Ownership::Shared => {
             bindings.extend(shared(connection, settings, &name, &[settings.queue_type]).await?);
@@ -132,17 +131,21 @@ pub(super) async fn renew(
     queue(connection, settings, subscription).await.map(Some)
 }
 
-/// Whether a queue of this name exists, as far as the broker says. One whose node is down does.
-pub(super) async fn has_queue(connection: &Connection, name: &str) -> Option<bool> {
+/// Looks for a queue of this name. For one that is not there, or is another connection's own, the broker answers with an
+/// error.
+pub(super) async fn find_queue(connection: &Connection, name: &ShortString) -> Result<(), Error> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    match declare(connection, &short(name).ok()?, options, FieldTable::default()).await {
-        Ok(()) => Some(true),
-        Err(error) => match cause::code(&error)? {
-            // Another connection's own.
-            RESOURCE_LOCKED => Some(true),
-            NOT_FOUND => Some(cause::words(&error).contains(NODE_DOWN)),
-            _ => None,
-        },
+    declare(connection, name, options, FieldTable::default()).await
+}
+
+/// Whether the broker said that there is a queue. One whose node is down counts as there.
+pub(super) fn is_there(found: Result<(), Error>) -> Option<bool> {
+    let Err(error) = found else { return Some(true) };
+    match cause::code(&error)? {
+        // Another connection's own.
+        RESOURCE_LOCKED => Some(true),
+        NOT_FOUND => Some(cause::words(&error).contains(NODE_DOWN)),
+        _ => None,
     }
 }
 
@@ -297,14 +300,23 @@ async fn declare(
     .await
 }
 
-/// How many consumers a queue has, where the broker tells this user.
+/// Returns the number of consumers of a queue, where the broker tells this user.
 pub(super) async fn consumer_count(connection: &Connection, queue: &str) -> Option<u32> {
+    Some(look_up(connection, queue).await?.consumer_count())
+}
+
+/// Returns the number of messages that wait in a queue, without those that consumers have, where the broker tells this user.
+pub(super) async fn message_count(connection: &Connection, queue: &str) -> Option<u32> {
+    Some(look_up(connection, queue).await?.message_count())
+}
+
+async fn look_up(connection: &Connection, queue: &str) -> Option<Queue> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let channel = connection.create_channel().await.ok()?;
     let queue = channel.queue_declare(short(queue).ok()?, options, FieldTable::default()).await.ok()?;
-    // Whatever becomes of the channel, the count is known.
+    // Whatever becomes of the channel, the counts are known.
     let _ = channel.close(200, "done".into()).await;
-    Some(queue.consumer_count())
+    Some(queue)
 }
 
 /// Deletes queues without a consumer, with their dead-letter queues, and then the exchanges that nothing is bound to.
@@ -357,6 +369,17 @@ async fn on_own_channel(
 fn short(name: &str) -> Result<ShortString, TopologyError> {
     let too_long = |_| TopologyError::Fatal(format!("'{:.40}…' is longer than 255 bytes: choose a shorter name", name));
     ShortString::try_new(name).map_err(too_long)
+}
+
+/// Reason for which a queue of the daemon cannot be declared or consumed.
+pub(super) fn refused_or_lost(name: &ShortString, error: &Error) -> TopologyError {
+    match cause::code(error) {
+        Some(ACCESS_REFUSED) => TopologyError::Refused(format!(
+            "queue '{name}': {}: give this user the right to configure, write and read queues of such a name",
+            cause::words(error)
+        )),
+        _ => lost("queue", name, error),
+    }
 }
 
 fn lost(kind: &str, name: impl Display, error: &Error) -> TopologyError {

@@ -1,4 +1,4 @@
-//! What every bus does. Each behaviour is tested by name for each bus, in `embedded.rs` and `rabbitmq.rs`.
+//! Behaviour of every bus. Each behaviour is tested by name for each bus, in `embedded.rs` and `rabbitmq.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,6 +144,20 @@ pub(crate) async fn after_consuming_is_stopped_what_is_in_hand_can_be_settled(bu
     in_hand.settle.acknowledge().await;
 }
 
+pub(crate) async fn an_inbox_receives_until_the_bus_is_closed(bus: &dyn Bus) {
+    let inbox = unique("inbox");
+    let mut requests = bus.consume(subscription(&unique("requests"), &["t"]));
+    let own = Subscription { is_inbox: true, ownership: Ownership::Replica, ..subscription(&inbox, &[]) };
+    let mut replies = bus.consume(own);
+    ready(bus).await;
+    bus.stop_consuming().await;
+    assert_eq!(requests.recv().await.map(|delivery| delivery.body), None);
+    assert_eq!(bus.publish(&to_queue(&inbox, "reply")).await, Ok(Routing::Routed));
+    assert_eq!(take(&mut replies).await, "reply");
+    bus.close().await;
+    assert_eq!(replies.recv().await.map(|delivery| delivery.body), None);
+}
+
 pub(crate) async fn properties_and_headers_arrive_as_they_were_sent(bus: &dyn Bus) {
     let mut deliveries = consume(bus, &unique("properties"), &["t"]).await;
     let properties = Arc::new(Properties {
@@ -154,6 +168,7 @@ pub(crate) async fn properties_and_headers_arrive_as_they_were_sent(bus: &dyn Bu
         reply_to: Some("tool.result.ana".into()),
         timestamp: Some(1_700_000_000),
         user_id: None,
+        expiration: Some(60_000),
         persistent: true,
         headers: vec![("rb-rb-timeout-ms".into(), "500".into()), ("rb-source".into(), "añá".into())],
     });

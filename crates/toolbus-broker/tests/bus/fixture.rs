@@ -15,7 +15,7 @@ use toolbus_testing::rabbit::RabbitNode;
 use tracing::Level;
 use tracing::subscriber::DefaultGuard;
 
-/// How long nothing must happen before it counts as not happening.
+/// Time for which nothing must happen before it counts as not happening.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// The node that most tests share. Nothing that is done to it may disturb other tests.
@@ -68,6 +68,7 @@ pub(crate) fn subscription(queue: &str, topics: &[&str]) -> Subscription {
         prefetch: 10,
         max_body: usize::MAX,
         ownership: Ownership::Shared,
+        is_inbox: false,
     }
 }
 

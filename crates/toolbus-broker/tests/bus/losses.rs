@@ -332,3 +332,17 @@ async fn closing_while_the_broker_is_away_ends_at_once() {
     assert!(deliveries.recv().await.is_none());
     assert_eq!(bus.state().borrow().consumers.iter().filter(|it| it.1).count(), 0, "{:?}", BusState::default());
 }
+
+#[tokio::test]
+async fn heartbeats_are_sent_while_the_threads_of_calls_are_busy() {
+    /// More than two heartbeats, after which the broker closes a connection.
+    const BUSY: Duration = Duration::from_secs(5);
+    let bus = start(node().await.url() + "?heartbeat=1").await;
+    let mut deliveries = consume(&bus, &unique("busy"), &["t"]).await;
+    // The one thread that this runtime has.
+    let (_held, never) = std::sync::mpsc::channel::<()>();
+    assert!(never.recv_timeout(BUSY).is_err());
+    still_works(&bus, &mut deliveries).await;
+    assert_eq!(bus.state().borrow().reconnects, 0);
+    bus.close().await;
+}

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod addresses;
+mod channels;
 mod contract;
 mod embedded;
 mod fixture;

@@ -83,6 +83,35 @@ async fn an_address_that_the_user_may_not_write_to_is_refused_and_harms_no_other
 }
 
 #[tokio::test]
+async fn a_permission_that_the_broker_confirmed_and_took_away_costs_one_message_and_no_other() {
+    let owner = settings(&node().await.url());
+    let (name, url) = user(".*", ".*", ".*").await;
+    let bus = RabbitMq::start(RabbitMqSettings { urls: vec![url], ..owner }).unwrap();
+    let mut deliveries = consume(&bus, &unique("harmless"), &["t"]).await;
+    let mut refused = to_queue(&unique("reply"), "refused");
+    refused.proven = false;
+    assert_eq!(bus.refusal(&refused.target).await, None);
+    node().await.ctl(&["set_permissions", &name, ".*", "^(?!amq.default).*$", ".*"]).await;
+    assert_eq!(bus.refusal(&Target::Queue(unique("another"))).await, None, "what holds for one queue holds for all");
+
+    let proven = to_topic("t", "proven");
+    let refused = async || {
+        loop {
+            match bus.publish(&refused).await {
+                Err(PublishError::Refused(words)) => return words,
+                outcome => assert!(!outcome.is_err_and(|error| error.is_certain())),
+            }
+        }
+    };
+    let (words, ()) = tokio::join!(refused(), deliver(&bus, &proven));
+    assert!(words.contains("amq.default"), "{words}");
+    assert_eq!(take(&mut deliveries).await, "proven");
+    assert_eq!(bus.refusal(&Target::Queue(unique("another"))).await, Some(words));
+    assert_eq!(bus.state().borrow().reconnects, 0);
+    bus.close().await;
+}
+
+#[tokio::test]
 async fn wrong_credentials_are_tried_again_and_named_without_being_shown() {
     let (node, name) = (&node().await, unique("user"));
     let bus = RabbitMq::start(settings(&node.url_of(&name, "s3cret"))).unwrap();

@@ -1,4 +1,4 @@
-//! How queues are declared on RabbitMQ, and what happens when they exist already.
+//! Declaration of queues on RabbitMQ, and what happens when they exist already.
 
 use toolbus_broker::rabbitmq::{QueueType, RabbitMq, RabbitMqSettings};
 use toolbus_core::bus::{Bus, Ownership, Subscription};
@@ -48,6 +48,25 @@ async fn quorum_queues_have_their_arguments_and_a_dead_letter_queue() {
     }
     let bindings = node().await.ctl(&["list_bindings", "source_name", "destination_name", "routing_key"]).await;
     assert!(bindings.contains(&format!("{dead_letters}\t{queue}.dlq\t{queue}")), "{bindings}");
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn how_many_messages_wait_is_known_of_each_queue_that_outlives_the_process() {
+    let bus = rabbitmq().await;
+    let (queue, own) = (unique("depth"), unique("own"));
+    let _deliveries = bus.consume(Subscription { prefetch: 1, ..subscription(&queue, &["t"]) });
+    let replica = Subscription { ownership: Ownership::Replica, ..subscription(&own, &["u"]) };
+    let _own = bus.consume(replica);
+    ready(&bus).await;
+    for _ in 0..4 {
+        deliver(&bus, &to_queue(&queue, "x")).await;
+    }
+    eventually("three messages to wait", async || {
+        let depths = bus.state().borrow().depths.clone();
+        (depths == [(queue.clone(), 3)].into()).then_some(())
+    })
+    .await;
     bus.close().await;
 }
 

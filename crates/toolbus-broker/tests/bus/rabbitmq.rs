@@ -61,6 +61,11 @@ async fn after_consuming_is_stopped_what_is_in_hand_can_be_settled() {
 }
 
 #[tokio::test]
+async fn an_inbox_receives_until_the_bus_is_closed() {
+    contract::an_inbox_receives_until_the_bus_is_closed(&rabbitmq().await).await;
+}
+
+#[tokio::test]
 async fn properties_and_headers_arrive_as_they_were_sent() {
     contract::properties_and_headers_arrive_as_they_were_sent(&rabbitmq().await).await;
 }

@@ -1,4 +1,4 @@
-//! What is lost when small packets are held back is seen at one message in flight.
+//! Loss from small packets that are held back, which is seen at one message in flight.
 
 use std::time::Duration;
 

@@ -42,6 +42,7 @@ impl Lab {
             prefetch: 100,
             max_body: usize::MAX,
             ownership: Ownership::Replica,
+            is_inbox: false,
         });
         let daemons = RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, MAX_ANSWER);
         Self { bus, requests, tool: daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful) }
@@ -62,6 +63,7 @@ impl Lab {
             headers: ["rb-source", "rb-rb-hops", "rb-rb-timeout-ms", "rb-rb-binding", "rb-rb-idempotency-key"]
                 .map(header),
             body: serde_json::from_slice(&delivery.body).unwrap(),
+            expiration: delivery.properties.expiration,
         };
         delivery.settle.acknowledge().await;
         asked
@@ -91,13 +93,14 @@ impl Lab {
     }
 }
 
-/// What the other daemon was asked.
+/// Request that the other daemon received.
 struct Asked {
     topic: String,
     reply_to: String,
     correlation: String,
     headers: [String; 5],
     body: Value,
+    expiration: Option<u64>,
 }
 
 fn ana() -> Caller {
@@ -119,6 +122,7 @@ fn call(caller: Caller) -> ToolCall {
         cancelled: CancellationToken::new(),
         trace: None,
         room: None,
+        turns: toolbus_core::Turns::default(),
         progress: None,
         idempotency_key: Some("key-1".into()),
     }
@@ -290,6 +294,12 @@ async fn of_a_bridge_without_a_name_no_other_answers_for_it() {
     lab.tool = lab.tool.clone().of_server(BridgedServer { server: "pay".into(), bridge: None });
     let running = lab.start(call(ana()));
     let asked = lab.next().await;
+    // A bridge that comes back later must not make a call that was given up.
+    assert!(
+        asked.expiration.is_some_and(|time| (1..=LIMIT.as_millis()).contains(&time.into())),
+        "{:?}",
+        asked.expiration
+    );
     let error = json!({"toolCallId": asked.body["toolCallId"], "toolName": "pay", "code": "tool_not_found",
         "message": "There is no such server.", "isRetryable": false});
     let envelope = Envelope {

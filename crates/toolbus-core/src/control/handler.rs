@@ -9,12 +9,11 @@ use futures_util::future::BoxFuture;
 use toolbus_protocol::{Envelope, ParseError};
 
 use super::MAX_CONTROL_BODY;
-use crate::answer::LARGE;
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::deadline::{Budgets, TimeBudget, inner};
 use crate::request::Address;
-use crate::turns::Turn;
+use crate::turns::{SMALL, Turn};
 
 /// Answers the requests of one topic.
 pub trait ControlHandler: Send + Sync + 'static {
@@ -89,10 +88,14 @@ impl ControlReply {
         }
     }
 
-    /// Keeps a turn until the message is sent, if the message is large: only so many of those are held in memory at a time.
+    /// Ends the turn in which the message was made. A large message counts as kept until it is sent: only so much of them
+    /// is held in memory at a time.
     #[must_use]
-    pub fn in_turn(mut self, turn: Turn) -> Self {
-        self.turn = (self.size() > LARGE).then_some(turn);
+    pub fn in_turn(mut self, mut turn: Turn) -> Self {
+        if self.size() > SMALL {
+            turn.keep(self.size());
+            self.turn = Some(turn);
+        }
         self
     }
 

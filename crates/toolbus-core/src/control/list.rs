@@ -10,18 +10,20 @@ use serde_json::value::{RawValue, to_raw_value};
 use toolbus_protocol::{Format, ToolListRequest, ToolListResponse, gemini_name, message_type, topic};
 
 use super::{ControlRefusal, ControlReply, ControlRequest, ControlService, body};
-use crate::answer::MAX_ANSWER;
 use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
 use crate::listing::{self, ListedTool, cut_description, render};
 use crate::policy::{AllowedTool, EffectiveTools, is_same_name};
+use crate::reply::MAX_REPLY;
 
+/// Most tools that OpenAI takes in one request.
+const MAX_OPENAI_TOOLS: usize = 128;
 /// Most tools that a notice names.
 const MAX_NAMED: usize = 20;
 /// Longest time until a list is ready, whatever its sender says.
 const LIST_TIME: Duration = Duration::from_secs(25);
-/// Lists that are kept. None is larger than an answer may be, so that this bounds their memory, too.
+/// Lists that are kept. None is larger than a reply may be, so that this bounds their memory, too.
 const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 
 /// The lists that were asked for last, by version and format: agents ask alike, and again.
@@ -37,11 +39,11 @@ struct ListedSet<'a> {
     leaves_out: bool,
 }
 
-/// Tools as an answer has them.
+/// Tools as a reply has them.
 struct RenderedTools {
     tools: Vec<Box<RawValue>>,
-    /// Which descriptions are cut, if any are.
-    cut: Option<String>,
+    /// Notice of tools that the provider does not take as they are, if there are any.
+    notice: Option<String>,
 }
 
 impl ControlService {
@@ -86,15 +88,15 @@ impl ControlService {
             tools: listed.as_ref().map_or(&[][..], |listed| &listed.tools),
             notice: listed.as_ref().and_then(|listed| {
                 // Not kept: there are several reasons for one empty list.
-                set.empty_reason().or_else(|| listed.cut.clone())
+                set.empty_reason().or_else(|| listed.notice.clone())
             }),
             not_modified,
         };
         let said = ControlReply::new(message_type::TOOL_LIST_RESPONSE, &response);
-        if said.size() > MAX_ANSWER {
+        if said.size() > MAX_REPLY {
             let size = said.size();
             let text = format!(
-                "The list has {size} bytes, and one answer at most {MAX_ANSWER}. Ask for some of the tools by `names`."
+                "The list has {size} bytes, and one answer at most {MAX_REPLY}. Ask for some of the tools by `names`."
             );
             return Err(ToolFailure::new(Cause::ResultTooLarge, text));
         }
@@ -123,7 +125,7 @@ impl ListCache {
             return Arc::clone(kept);
         }
         let listed = Arc::new(RenderedTools::new(set, format, names));
-        if names.is_empty() && listed.tools.iter().map(|tool| tool.get().len()).sum::<usize>() <= MAX_ANSWER {
+        if names.is_empty() && listed.tools.iter().map(|tool| tool.get().len()).sum::<usize>() <= MAX_REPLY {
             lists().put(key, Arc::clone(&listed));
         }
         listed
@@ -177,8 +179,21 @@ impl RenderedTools {
             // As text: values take many times the memory. They hold nothing that cannot be written.
             tools.extend(to_raw_value(&render(&definition, format)));
         }
-        Self { tools, cut: cut_notice(&cut, format) }
+        let notices = [number_notice(tools.len(), format), cut_notice(&cut, format)];
+        let notices: Vec<String> = notices.into_iter().flatten().collect();
+        Self { tools, notice: (!notices.is_empty()).then(|| notices.join(" ")) }
     }
+}
+
+/// Says that a provider refuses a request with so many tools.
+fn number_notice(count: usize, format: Format) -> Option<String> {
+    let is_limited = matches!(format, Format::OpenAi | Format::OpenAiResponses);
+    (is_limited && count > MAX_OPENAI_TOOLS).then(|| {
+        format!(
+            "The list has {count} tools, and OpenAI takes at most {MAX_OPENAI_TOOLS} in one request. Ask for some of them \
+             by `names`, or let the operator allow the agent fewer."
+        )
+    })
 }
 
 /// Names the tools whose descriptions the format does not take whole.
@@ -186,7 +201,10 @@ fn cut_notice(cut: &[Arc<str>], format: Format) -> Option<String> {
     let more = if cut.len() > MAX_NAMED { ", …" } else { "" };
     let named = cut.iter().take(MAX_NAMED).map(|name| &**name).collect::<Vec<_>>().join(", ");
     (!cut.is_empty()).then(|| {
-        format!("{} descriptions are cut, because the format `{format}` takes no longer ones: {named}{more}", cut.len())
+        format!(
+            "{} descriptions are cut, because the format `{format}` takes no longer ones: {named}{more}.",
+            cut.len()
+        )
     })
 }
 
@@ -211,6 +229,15 @@ mod tests {
 
     fn profile(header: &str, body: &str) -> Option<String> {
         agreed("profile", Some(header.into()), Some(body.to_owned()), is_same_name).ok()?.map(|name| name.to_string())
+    }
+
+    #[test]
+    fn openai_is_sent_no_more_tools_than_it_takes_without_a_word() {
+        for format in [Format::OpenAi, Format::OpenAiResponses] {
+            assert_eq!(number_notice(128, format), None);
+            assert!(number_notice(129, format).is_some_and(|notice| notice.contains("at most 128")));
+        }
+        assert_eq!(number_notice(10_000, Format::Anthropic), None);
     }
 
     #[test]

@@ -5,23 +5,23 @@ use std::sync::Arc;
 use toolbus_protocol::{Code, Envelope, Random, ToolError, bounded, header, message_type};
 
 use super::{ControlRefusal, ControlReply, ControlRequest};
-use crate::answer::{Reply, destination, whole_milliseconds};
 use crate::bus::Delivery;
 use crate::failure::{Status, verdict};
+use crate::reply::{Reply, destination, whole_milliseconds};
 use crate::telemetry::CallEnd;
 use crate::tool::Effect;
 
-/// The answer to a request, from the daemon of this name.
+/// The reply to a request, from the daemon of this name.
 pub(super) fn message(source: &str, random: Random, asked: &ControlRequest, said: ControlReply) -> Reply {
     let envelope = &asked.envelope;
-    let mut answer = Envelope::outgoing(said.message_type, source, random.id(), asked.clock.wall())
+    let mut reply = Envelope::outgoing(said.message_type, source, random.id(), asked.clock.wall())
         .answering(envelope, destination(envelope, &asked.caller))
         .with_header(header::CONTENT_TRUST, header::TRUST_TOOL_OUTPUT);
     if let Some(provider) = said.provider {
-        answer = answer.with_header(header::TOOL_PROVIDER, provider);
+        reply = reply.with_header(header::TOOL_PROVIDER, provider);
     }
-    answer.trace.clone_from(&envelope.trace);
-    let mut properties = answer.into_properties();
+    reply.trace.clone_from(&envelope.trace);
+    let mut properties = reply.into_properties();
     properties.persistent = said.persistent;
     Reply {
         properties: properties.into(),

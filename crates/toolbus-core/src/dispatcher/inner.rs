@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_protocol::TraceContext;
 
 use super::call::Call;
-use super::{Abort, Dispatcher, REPLY_GRACE, as_begun, cancelled, given_up_while_it_ran};
+use super::{Abort, Dispatcher, REPLY_GRACE, as_begun, cancelled, given_up_while_it_ran, shut_down};
 use crate::caller::Caller;
 use crate::failure::{Cause, Status, ToolFailure};
 use crate::progress::ProgressSink;
@@ -76,8 +76,7 @@ impl Invoker for Dispatcher {
             // A task of its own: when the call around it is given up, this one still ends in order, and is recorded.
             InnerOrigin::Tool => self.parts.tasks.spawn(async move { dispatcher.run_within(call).await }),
             InnerOrigin::McpClient | InnerOrigin::Schedule if self.parts.direct.is_closed() => {
-                let text = "The daemon is shutting down. Try again soon.";
-                return ready(Err(ToolFailure::new(Cause::Overloaded, text))).boxed();
+                return ready(Err(shut_down(false))).boxed();
             }
             // In the caller's own task: the caller drives it to its end.
             InnerOrigin::McpClient | InnerOrigin::Schedule => {
@@ -107,12 +106,12 @@ impl Dispatcher {
             Err(abort) => {
                 let failure = match abort {
                     Abort::Failed(failure) | Abort::Ignored(failure) => failure,
-                    Abort::Requeued | Abort::Known(_) => cancelled("The daemon shut down."),
+                    Abort::Requeued | Abort::Known(_) => shut_down(call.timing.ran.is_some()),
                 };
                 if origin != InnerOrigin::Tool {
                     self.log_failure(&call, &failure);
                 }
-                let verdict = call.verdict(&failure, call.ran.is_some());
+                let verdict = call.verdict(&failure, call.timing.ran.is_some());
                 let end = CallEnd { status: Status::Refused(verdict.code), cause: Some(failure.cause) };
                 (end, verdict.outcome, Err(ToolFailure { verdict: Some(verdict), ..failure }))
             }
@@ -127,9 +126,9 @@ impl Dispatcher {
     async fn run_identified(&self, inner: InnerCall) -> Result<ToolOutput, ToolFailure> {
         let span = self.parts.telemetry.nested(inner.trace.as_ref());
         let given_up = inner.cancelled.clone();
-        let (client, answer) = oneshot::channel();
+        let (client, reply) = oneshot::channel();
         let mut call = Call::within(&self.parts, inner, span);
-        call.direct = Some(client);
+        call.delivery.direct = Some(client);
         let latest = self.clock().now() + self.parts.settings.budgets.max + REPLY_GRACE;
         if let Some(call) = self.unless_known(call).await {
             self.run_to_end(call).await;
@@ -137,8 +136,8 @@ impl Dispatcher {
         // It is there by now, unless the call has attached to one that is under way.
         tokio::select! {
             biased;
-            answer = answer => match answer {
-                Ok(answer) => answer.read(),
+            reply = reply => match reply {
+                Ok(reply) => reply.read(),
                 Err(_) => {
                     let text = "The request with this idempotency key went back to its queue unanswered. Call again with the same key.";
                     Err(as_begun(cancelled(text)))

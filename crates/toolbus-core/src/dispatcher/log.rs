@@ -18,15 +18,7 @@ pub(super) struct Log {
     overloaded: Throttle,
     breaker_open: Throttle,
     ledger_away: Throttle,
-    pub(super) shed: Throttle,
     budgets: Throttle,
-    pub(super) requests: Throttle,
-    pub(super) undeliverable: Throttle,
-    pub(super) unconfirmed: Throttle,
-    pub(super) not_buried: Throttle,
-    pub(super) no_queue: Throttle,
-    pub(super) broker_away: Throttle,
-    pub(super) unrecorded: Throttle,
     pub(super) not_split: Throttle,
 }
 
@@ -53,7 +45,7 @@ impl Log {
             }
             Cause::Cancelled if !shutting_down => (Level::INFO, "a call was cancelled by its caller"),
             Cause::Overloaded => (Level::WARN, "refused a call because too many are under way"),
-            Cause::BreakerOpen => (Level::WARN, "refused a call because its tool fails again and again"),
+            Cause::BreakerOpen => (Level::WARN, "refused a call: the circuit breaker of its tool is open"),
             Cause::LedgerUnavailable => (Level::WARN, "refused a call because that it begins cannot be recorded"),
             Cause::Panicked => (Level::ERROR, "a tool panicked"),
             _ => (Level::WARN, "a call failed"),

@@ -10,14 +10,14 @@ use toolbus_protocol::{Envelope, ToolProgress, bounded, header, message_type};
 
 use super::Dispatcher;
 use super::call::Call;
-use crate::answer::destination;
 use crate::progress::{Progress, ProgressSink};
+use crate::reply::destination;
 use crate::request::Address;
 
 /// Time between two messages of one call; of the reports in between, the last is sent.
 const PERIOD: Duration = Duration::from_millis(50);
-/// Time that the last report gets before the answer overtakes it. A broker that needs as long for a report needs as long
-/// for the answer.
+/// Time that the last report gets before the reply overtakes it. A broker that needs as long for a report needs as long
+/// for the reply.
 const LAST: Duration = Duration::from_secs(2);
 /// Longest text of a report, in characters.
 const MAX_MESSAGE: usize = 1_000;
@@ -110,6 +110,6 @@ impl ProgressPublisher {
         let mut properties = envelope.into_properties();
         properties.persistent = false;
         let body = serde_json::to_vec(&body).unwrap_or_default();
-        self.dispatcher.parts.replies.tell(&self.address, properties, body.into()).await;
+        self.dispatcher.parts.replier.tell(&self.address, properties, body.into()).await;
     }
 }

@@ -1,15 +1,20 @@
-//! Step 11 of a result that is too long for a model: its parts are kept, and its caller gets the table of them.
+//! Step 11: secrets are removed from a result; of one that is too long for a model the parts are kept, and its caller gets
+//! the table of them.
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use toolbus_protocol::{ContentBlock, header};
 
+use super::Dispatcher;
 use super::call::Call;
-use super::{Dispatcher, beside, is_large};
+use crate::caller::Caller;
+use crate::failure::ToolFailure;
 use crate::gates::find;
 use crate::policy::EffectiveTools;
+use crate::redact::Redactor;
 use crate::request::ToolRef;
-use crate::results::{LongResult, MEMORY_TOOLS, READER, READER_SOURCE, SplitResult};
+use crate::results::{LongResult, MEMORY_TOOLS, READER, READER_SOURCE, ResultSplitter, SplitResult};
 use crate::text::{shown, truncated};
 use crate::tool::{ToolDescriptor, ToolOutput};
 
@@ -18,13 +23,18 @@ impl Call {
     pub(super) fn note_length(&mut self, output: &ToolOutput, effective: &EffectiveTools) {
         if self.splits_above(output).is_some_and(|max| may_be_long(output, max)) {
             let reader = find(effective, ToolRef::named(READER));
-            self.reads_parts = reader.is_some_and(|reader| &*reader.tool.descriptor.source == READER_SOURCE);
+            self.execution.reads_parts = reader.is_some_and(|reader| &*reader.tool.descriptor.source == READER_SOURCE);
         }
     }
 
     /// Length above which this result is split, in characters; `None` if it never is.
     fn splits_above(&self, output: &ToolOutput) -> Option<usize> {
-        output.split.as_ref().filter(|_| !self.gets_whole).map(|rule| rule.threshold).or(self.split_above)
+        output
+            .split
+            .as_ref()
+            .filter(|_| !self.execution.gets_whole)
+            .map(|rule| rule.threshold)
+            .or(self.execution.split_above)
     }
 
     /// Whether the caller gets the structured part of this result by itself.
@@ -35,37 +45,58 @@ impl Call {
 
     /// Whether the caller asks for this by a header. The responses of MCP have all of it.
     fn gets(&self, name: &str) -> bool {
-        self.cancelled.is_some() || self.request.envelope.header(name).is_some_and(|value| value.trim() == "1")
+        self.execution.cancelled.is_some()
+            || self.request.envelope.header(name).is_some_and(|value| value.trim() == "1")
     }
 }
 
+/// Rule by which a result that is too long is split.
+struct SplitPlan {
+    /// Length above which it is.
+    above: usize,
+    caller: Arc<Caller>,
+    tool: Arc<str>,
+    run: String,
+    /// Splitter of the result; `None` for a caller that cannot read parts.
+    splitter: Option<Arc<dyn ResultSplitter>>,
+}
+
+/// A result without secrets.
+struct ShapedResult {
+    output: ToolOutput,
+    /// Replacement of the result's text, which is too long.
+    long: Option<Shortened>,
+}
+
+/// Replacement of a text that is too long.
+struct Shortened {
+    /// Beginning of the text, for a caller that cannot read parts, or whose parts cannot be kept.
+    beginning: String,
+    /// Keeps the parts.
+    saving: Option<BoxFuture<'static, Result<SplitResult, String>>>,
+}
+
 impl Dispatcher {
-    /// Puts the table of its parts in the place of a text that is too long, or the beginning of it if its caller cannot
-    /// read parts.
-    pub(super) async fn split(&self, call: &Call, output: &mut ToolOutput) {
-        let Some(above) = call.splits_above(output) else { return };
-        let Some(tool) = call.tool.as_ref().filter(|tool| !is_of_memory(tool)) else { return };
-        if !may_be_long(output, above) || call.gets_structured(output) {
-            return;
-        }
-        let takes_long = is_large(output);
-        let text = text_of(output);
-        if text.chars().nth(above).is_none() {
-            return;
-        }
-        let text: Arc<str> = text.into();
-        let rule = output.split.take();
-        let results = self.parts.settings.results.as_ref().filter(|_| call.reads_parts);
-        let splitting = results.map(|results| {
-            let mut run = self.random().id();
-            run.truncate(8);
-            let (caller, tool) = (Arc::clone(&call.request.caller), Arc::clone(&tool.name));
-            let max = rule.as_ref().map_or(above, |rule| rule.max);
-            let result = LongResult { caller, tool, run, text: Arc::clone(&text), max, rule };
-            beside(takes_long, || results.splitter.split(result))
-        });
-        let split = match splitting {
-            Some(splitting) => splitting.await.map_err(Some),
+    /// Removes secrets from a result, and puts the table of its parts in the place of a text that is too long, or the
+    /// beginning of it if its caller cannot read parts.
+    pub(super) async fn shape(&self, call: &Call, output: &mut ToolOutput) -> Result<(), ToolFailure> {
+        let redactor = &self.parts.settings.redactor;
+        let plan = self.split_plan(call, output);
+        let shaped = match output.is_large() {
+            false if plan.is_none() => {
+                output.redact(redactor);
+                return Ok(());
+            }
+            false => ShapedResult::new(std::mem::take(output), redactor, plan),
+            true => {
+                let (output, redactor) = (std::mem::take(output), redactor.clone());
+                self.finish_in_turn(call, move || ShapedResult::new(output, &redactor, plan)).await?
+            }
+        };
+        *output = shaped.output;
+        let Some(Shortened { beginning, saving }) = shaped.long else { return Ok(()) };
+        let split = match saving {
+            Some(saving) => saving.await.map_err(Some),
             None => Err(None),
         };
         let split = split.unwrap_or_else(|reason| {
@@ -73,16 +104,65 @@ impl Dispatcher {
                 && let Some(left_out) = self.parts.log.not_split.due()
             {
                 tracing::warn!(
-                    tool = %shown(&tool.name),
+                    tool = call.execution.tool.as_deref().map(|tool| tracing::field::display(shown(&tool.name))),
                     trace_id = call.span.trace_id(),
                     reason,
                     left_out,
                     "a long result was cut: its parts cannot be kept"
                 );
             }
-            SplitResult { text: beside(takes_long, || truncated(&text, above)), parts: Vec::new() }
+            SplitResult { text: beginning, parts: Vec::new() }
         });
         replace_text(output, split, call.gets(header::RESOURCE_LINKS));
+        Ok(())
+    }
+
+    /// Returns the rule by which a result is split; `None` if it is not too long, or never split.
+    fn split_plan(&self, call: &Call, output: &ToolOutput) -> Option<SplitPlan> {
+        let above = call.splits_above(output)?;
+        let tool = call.execution.tool.as_ref().filter(|tool| !is_of_memory(tool))?;
+        if !may_be_long(output, above) || call.gets_structured(output) {
+            return None;
+        }
+        let results = self.parts.settings.results.as_ref().filter(|_| call.execution.reads_parts);
+        let mut run = self.random().id();
+        run.truncate(8);
+        Some(SplitPlan {
+            above,
+            caller: Arc::clone(&call.request.caller),
+            tool: Arc::clone(&tool.name),
+            run,
+            splitter: results.map(|results| Arc::clone(&results.splitter)),
+        })
+    }
+}
+
+impl ShapedResult {
+    /// Does what takes long.
+    fn new(mut output: ToolOutput, redactor: &Redactor, plan: Option<SplitPlan>) -> Self {
+        output.redact(redactor);
+        let long = plan.and_then(|plan| plan.shortened(&mut output));
+        Self { output, long }
+    }
+}
+
+impl SplitPlan {
+    /// Takes the text out of a result, if it is too long.
+    fn shortened(self, output: &mut ToolOutput) -> Option<Shortened> {
+        let Self { above, caller, tool, run, splitter } = self;
+        let joined = joined_texts(output);
+        // Not copied: it may be large.
+        let text = joined.as_ref().or(output.content.as_ref())?;
+        text.chars().nth(above)?;
+        let beginning = truncated(text, above);
+        let rule = output.split.take();
+        let content = output.content.take();
+        output.blocks.iter_mut().filter(|block| is_text(block)).for_each(|block| block.text = None);
+        let text = joined.or(content)?;
+        let max = rule.as_ref().map_or(above, |rule| rule.max);
+        let saving =
+            splitter.map(|splitter| splitter.split(LongResult { caller, tool, run, text: text.into(), max, rule }));
+        Some(Shortened { beginning, saving })
     }
 }
 
@@ -104,10 +184,10 @@ fn texts(output: &ToolOutput) -> impl Iterator<Item = &str> {
     output.blocks.iter().filter(|block| is_text(block)).filter_map(|block| block.text.as_deref())
 }
 
-/// The text of a result: that of its blocks, or its content if no block has text.
-fn text_of(output: &ToolOutput) -> String {
+/// The texts of a result's blocks; `None` if no block has one, so that its content is its text.
+fn joined_texts(output: &ToolOutput) -> Option<String> {
     let texts: Vec<&str> = texts(output).collect();
-    if texts.is_empty() { output.content.clone().unwrap_or_default() } else { texts.join("\n") }
+    (!texts.is_empty()).then(|| texts.join("\n"))
 }
 
 /// Puts another text in the place of that of a result. Other blocks stay; for an MCP client, there is a link to each part.

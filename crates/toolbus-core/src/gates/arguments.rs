@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
-use toolbus_protocol::parse_object;
+use toolbus_protocol::parse_arguments;
 
 use super::compiled::{Cache, Compiled};
 pub use super::compiled::{SchemaError, check_schema};
 use super::meter::{CheckLimits, Meter, Spent};
-use super::recipients::{declared, may_read_as};
+use super::recipients::declared;
+use crate::argument_names;
 use crate::clock::Clock;
 use crate::deadline;
 use crate::failure::{Cause, ToolFailure};
@@ -66,9 +67,9 @@ impl From<ToolFailure> for ArgumentRefusal {
 }
 
 impl Arguments {
-    pub(crate) fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock, turns: Turns) -> Self {
         let checker = ArgumentChecker { clock, schemas: Cache::new(), warned: Throttle::default() };
-        Self { checker: Arc::new(checker), turns: Turns::new() }
+        Self { checker: Arc::new(checker), turns }
     }
 
     /// Parses `text`, adds what is set for the caller, and validates all of it against the tool's schema. No text is an
@@ -147,16 +148,11 @@ impl ArgumentChecker {
         let mut members = if text.is_empty() {
             Map::new()
         } else {
-            parse_object(text.as_bytes())
+            parse_arguments(text)
                 .map_err(|error| ToolFailure::invalid(format!("The arguments are not usable: {error}.")))?
         };
-        if let Some(forced) = forced
-            && let Some((name, set)) = taken_for(&members, forced, tool.descriptor.parameters.as_deref())
-        {
-            let name = shown(name);
-            let text =
-                format!("The argument `{name}` could be taken for `{set}`, which the operator sets. Leave it out.");
-            return Err(ToolFailure::invalid(text).into());
+        if let Some(parameters) = tool.descriptor.parameters.as_deref() {
+            argument_names::restore(&mut members, || declared(parameters));
         }
         for (argument, value) in forced.into_iter().flat_map(|forced| &forced.0) {
             // Refused and not replaced: the tool would do something else than its caller asked for.
@@ -240,17 +236,27 @@ impl Compiled {
     }
 }
 
-/// An argument that the tool does not declare, and may read as one that is set; and that one.
-fn taken_for<'a>(
-    members: &'a Map<String, Value>,
-    forced: &'a Forced,
-    parameters: Option<&Value>,
-) -> Option<(&'a String, &'a String)> {
-    let set_like = |name: &String| forced.0.keys().find(|set| may_read_as(name, set));
-    let mut alike = members.keys().filter_map(|name| Some((name, set_like(name)?))).peekable();
-    alike.peek()?;
-    let declared = parameters.map(declared).unwrap_or_default();
-    alike.find(|(name, _)| !declared.contains(name.as_str()))
+/// Refuses arguments beside those that are set for the caller, unless the tool's schema declares them or `is_recipient`
+/// holds for their name: a tool may take an undeclared one for one that is set, however it is written.
+///
+/// # Errors
+///
+/// [`Cause::InvalidArguments`], naming the first such argument.
+pub(crate) fn declared_beside(
+    forced: &Forced,
+    tool: &Tool,
+    is_recipient: impl Fn(&str) -> bool,
+    arguments: &Map<String, Value>,
+) -> Result<(), ToolFailure> {
+    let declared = tool.descriptor.parameters.as_deref().map(declared).unwrap_or_default();
+    let is_known = |name: &str| declared.contains(name) || forced.0.contains_key(name) || is_recipient(name);
+    let Some(name) = arguments.keys().find(|name| !is_known(name)) else { return Ok(()) };
+    let name = shown(name);
+    let text = format!(
+        "The tool's parameters do not declare the argument `{name}`, which the tool could take for one that the operator \
+         sets. Leave it out."
+    );
+    Err(ToolFailure::invalid(text))
 }
 
 /// A text with names that a caller chose: what is not visible is escaped, and quotes stay.

@@ -8,6 +8,8 @@ use lru::LruCache;
 use serde_json::Value;
 
 use super::meter::{Metered, PatternBytes};
+use super::pattern_keyword::PatternKeyword;
+use crate::ecma_pattern::{MAX_BACKTRACKS, backtracks, parts};
 use crate::text::shortened;
 use crate::tool::Schema;
 
@@ -42,8 +44,8 @@ pub(super) struct Compiled {
     size: usize,
 }
 
-/// Checks that a tool's schema can be used: valid JSON Schema, no reference to elsewhere, no pattern that would need
-/// backtracking, and none that takes too much memory.
+/// Checks that a tool's schema can be used: valid JSON Schema, no reference to elsewhere, and no pattern that takes too
+/// much memory.
 ///
 /// # Errors
 ///
@@ -57,13 +59,13 @@ impl Compiled {
         let patterns = PatternCount::of(schema);
         if patterns.all == 0 {
             // Those of the metaschemas, to which a schema may refer, are few and small.
-            return build(schema, LEAST_MEMORY).map(|validator| Self::sized(validator, schema, &patterns, 0));
+            return build(schema, LEAST_MEMORY, false).map(|validator| Self::sized(validator, schema, &patterns, 0));
         }
         let fits = |size: &usize| size.max(&LEAST_MEMORY).saturating_mul(patterns.all) <= MAX_PATTERNS;
         let mut refused =
             SchemaError(format!("has {} patterns; at most {} can be used", patterns.all, MAX_PATTERNS / LEAST_MEMORY));
         for size in PATTERN_SIZES.into_iter().filter(fits) {
-            match build(schema, size) {
+            match build(schema, size, patterns.backtrack) {
                 Ok(validator) => return Ok(Self::sized(validator, schema, &patterns, size)),
                 Err(error) => refused = error,
             }
@@ -74,34 +76,43 @@ impl Compiled {
     /// `size` is the largest compiled form of its patterns, in bytes.
     fn sized(validator: Validator<Metered>, schema: &Value, patterns: &PatternCount, size: usize) -> Self {
         let text = schema.to_string().len().saturating_mul(MEMORY_PER_BYTE);
+        let of_names = size.saturating_mul(patterns.of_names);
+        let of_names = if patterns.names_backtrack { of_names.saturating_mul(MAX_BACKTRACKS) } else { of_names };
         Self {
             validator,
-            patterns: PatternBytes { of_texts: size, of_names: size.saturating_mul(patterns.of_names) },
+            patterns: PatternBytes { of_texts: size, of_names },
             size: text + patterns.all * size.max(LEAST_MEMORY) * (1 + STATES_PER_BYTE * KEPT_STATES),
         }
     }
 }
 
-fn build(schema: &Value, size: usize) -> Result<Validator<Metered>, SchemaError> {
-    // Linear time: schemas come from servers and arguments from callers.
+fn build(schema: &Value, size: usize, backtracks: bool) -> Result<Validator<Metered>, SchemaError> {
     let states = size.max(LEAST_MEMORY) * STATES_PER_BYTE;
-    let patterns = PatternOptions::regex().size_limit(size).dfa_size_limit(states);
-    jsonschema::options_for::<Metered>()
-        .offline()
-        .with_pattern_options(patterns)
-        .should_validate_formats(true)
-        .build(schema)
-        .map_err(|error| {
-            SchemaError(shortened(&format!("at `{}`: {error}", error.instance_path()), MAX_ERROR).into_owned())
-        })
+    let options = jsonschema::options_for::<Metered>().offline().should_validate_formats(true);
+    let options = if backtracks {
+        let names = PatternOptions::fancy_regex().backtrack_limit(MAX_BACKTRACKS);
+        options
+            .with_pattern_options(names.size_limit(size).dfa_size_limit(states))
+            .with_keyword("pattern", move |_, value, _| Ok(Box::new(PatternKeyword::new(value, size, states)?)))
+    } else {
+        // Linear time: schemas come from servers and arguments from callers.
+        options.with_pattern_options(PatternOptions::regex().size_limit(size).dfa_size_limit(states))
+    };
+    options.build(schema).map_err(|error| {
+        SchemaError(shortened(&format!("at `{}`: {error}", error.instance_path()), MAX_ERROR).into_owned())
+    })
 }
 
-/// Patterns in a schema; parts that are no schemas may count, too.
+/// Patterns in a schema, and the parts of those that backtrack; what is no schema may count, too.
 #[derive(Default)]
 struct PatternCount {
     all: usize,
     /// Those of `patternProperties`.
     of_names: usize,
+    /// Whether any needs an engine that backtracks.
+    backtrack: bool,
+    /// Whether one of `patternProperties` does.
+    names_backtrack: bool,
 }
 
 impl PatternCount {
@@ -117,10 +128,16 @@ impl PatternCount {
             Value::Object(members) => {
                 for (name, value) in members {
                     match (&**name, value) {
-                        ("pattern", Value::String(_)) => self.all += 1,
+                        ("pattern", Value::String(source)) => {
+                            self.all += parts(source);
+                            self.backtrack |= backtracks(source);
+                        }
                         ("patternProperties", Value::Object(of)) => {
-                            self.all += of.len();
-                            self.of_names += of.len();
+                            let names = of.keys().map(|source| parts(source)).sum::<usize>();
+                            self.all += names;
+                            self.of_names += names;
+                            self.names_backtrack |= of.keys().any(|source| backtracks(source));
+                            self.backtrack |= self.names_backtrack;
                         }
                         _ => {}
                     }
@@ -205,8 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_would_need_backtracking_is_refused() {
-        assert!(check_schema(&json!({"pattern": "(?=a)b"})).is_err());
+    fn a_pattern_that_looks_around_or_refers_back_can_be_used() {
+        for pattern in ["(?=a)b", "(?<!a)b", r#"^(['"]).*\1$"#] {
+            assert!(check_schema(&json!({"pattern": pattern})).is_ok(), "{pattern}");
+            assert!(check_schema(&json!({"patternProperties": {pattern: {}}})).is_ok(), "{pattern}");
+        }
+        for none in ["(?=a", "(?=(", "(?=[b-a])"] {
+            assert!(check_schema(&json!({"pattern": none})).is_err(), "{none}");
+        }
     }
 
     #[test]

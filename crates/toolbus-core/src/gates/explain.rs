@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Gates, rate};
+use super::{Gates, beside_forced, rate};
 use crate::caller::Caller;
 use crate::failure::ToolFailure;
 use crate::policy::{Because, EffectiveTools, listed};
@@ -104,7 +104,8 @@ impl Gates {
         steps.push(pass(StepName::Resolve, because));
 
         let forced = effective.forced(allowed);
-        let arguments = match self.arguments.check(allowed.tool, arguments, forced.as_deref()) {
+        let checked = self.arguments.check(allowed.tool, arguments, forced.as_deref());
+        let arguments = match checked.and_then(|them| beside_forced(&effective, allowed, forced.as_deref(), them)) {
             Ok(arguments) => arguments,
             Err(failure) => {
                 steps.push(refuse(StepName::Arguments, failure.message.clone(), failure));

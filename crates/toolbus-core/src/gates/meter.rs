@@ -17,6 +17,7 @@ use jsonschema::types::JsonType;
 use serde_json::{Map, Number, Value, map};
 
 use crate::clock::Clock;
+use crate::ecma_pattern::{MAX_BACKTRACKED, MAX_BACKTRACKS};
 
 /// Bytes of text that cost a step.
 const BYTES_PER_STEP: usize = 16;
@@ -27,6 +28,9 @@ const STEPS_PER_LOOK: u64 = 4096;
 const MAX_COMPARISON: u64 = 8 * 1024 * 1024 * 1024;
 /// The clock is looked at before comparisons that take more than this together, in the same unit.
 const COMPARED_PER_LOOK: u64 = 16 * 1024 * 1024;
+
+/// Bytes of a pattern's compiled form that cost as much as one step back costs for each byte of the text.
+const BACKTRACK_COST: usize = 16;
 
 /// Why a check ended before it was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,6 +143,11 @@ impl Meter {
         }
         self.charge(1 + (length / BYTES_PER_STEP) as u64);
     }
+
+    /// Charges the comparison of a text of `length` bytes with a pattern that backtracks, before they are compared.
+    fn charge_backtracking(&self, length: usize) {
+        self.charge_text(length.min(MAX_BACKTRACKED), MAX_BACKTRACKS * BACKTRACK_COST);
+    }
 }
 
 /// Leaves the check, whatever depth of the validator it is in. No hook is called, so nothing is logged.
@@ -165,6 +174,13 @@ pub(super) struct MeteredValue<'a> {
 }
 
 impl<'a> MeteredValue<'a> {
+    /// Charges the comparison of a text of `length` bytes with a pattern that backtracks.
+    pub(super) fn charge_backtracking(&self, length: usize) {
+        if let Some(meter) = self.meter {
+            meter.charge_backtracking(length);
+        }
+    }
+
     fn look(&self) -> &'a Value {
         if let Some(meter) = self.meter {
             meter.charge(1);

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::gates::pace::Pace;
-use crate::telemetry::{Load, LoadGuard};
+use crate::load::{Load, LoadGuard};
 use crate::tool::ToolDescriptor;
 
 /// Bodies of waiting calls may hold this much memory together, in bytes.
@@ -49,33 +49,18 @@ pub(crate) struct AgentGate {
     max_queued: usize,
     /// Whether several callers share it.
     is_shared: bool,
-    texts: &'static Texts,
     /// Changed under the lock of [`Permits`] only.
     used: Used,
     /// How long its calls hold their places.
     pace: Mutex<Pace>,
 }
 
-/// What a caller receives at a gate.
-struct Texts {
-    /// When too many wait.
-    full: &'static str,
-    /// When no place came free.
-    late: &'static str,
-    /// When none will come free.
-    hopeless: &'static str,
-}
-
-const CALLS: Texts = Texts {
-    full: "Too many calls of this agent are waiting.",
-    late: "No place to run this call came free in time.",
-    hopeless: "The calls of this agent that wait already take longer than this call may wait. It was not run.",
-};
-const TURNS: Texts = Texts {
-    full: "Too many calls wait for their turn to be checked or listed.",
-    late: "No turn to check or list this call came in time.",
-    hopeless: "The calls whose turn comes first take longer than this call may wait.",
-};
+/// Failure of a call when too many of its caller's calls wait.
+const FULL: &str = "Too many calls of this agent are waiting.";
+/// When no place came free.
+const LATE: &str = "No place to run this call came free in time.";
+/// When none will come free.
+const HOPELESS: &str = "The calls of this agent that wait already take longer than this call may wait. It was not run.";
 
 /// What calls use of the places that there are.
 #[derive(Default)]
@@ -92,6 +77,8 @@ type ToolLimit = (Arc<str>, usize);
 /// What a call needs to run.
 #[derive(Clone)]
 struct PermitRequest {
+    /// Name of the tool, if a tool is to run.
+    name: Option<Arc<str>>,
     tool: Option<ToolLimit>,
     agent: Arc<AgentGate>,
     caller: Arc<str>,
@@ -159,25 +146,25 @@ impl Permits {
         bytes: usize,
         until: Instant,
     ) -> Result<Permit, ToolFailure> {
+        let name = tool.map(|tool| Arc::clone(&tool.name));
         let tool = tool.and_then(|tool| Some((Arc::clone(&tool.name), tool.max_in_flight?)));
-        let request = PermitRequest { tool, agent: Arc::clone(agent), caller };
+        let request = PermitRequest { name, tool, agent: Arc::clone(agent), caller };
         let (given, place) = oneshot::channel();
-        let number = {
+        let (number, now) = {
             let mut state = lock(&self.state);
             if state.fits(&request) {
                 let began = state.begin(&request);
                 return Ok(self.permit(request, began));
             }
-            state.wait(request.clone(), bytes, until, given)?
+            (state.wait(request.clone(), bytes, until, given)?, state.clock.now())
         };
-        let late = agent.texts.late;
         let mut waiting = Waiting { permits: self, request: Some(request), number, place };
-        let _counted = self.load.enter_waiting();
+        let _counted = self.load.enter_waiting(now);
         match tokio::time::timeout_at(until.into(), &mut waiting.place).await {
             Ok(Ok(began)) => waiting.request.take().map(|request| self.permit(request, began)),
             _ => None,
         }
-        .ok_or_else(|| overloaded(late))
+        .ok_or_else(|| overloaded(LATE))
     }
 
     /// Takes a place among those who wait, for a call that waits for something else than a permit.
@@ -191,14 +178,19 @@ impl Permits {
         caller: Arc<str>,
         bytes: usize,
     ) -> Result<WaitingElsewhere, ToolFailure> {
-        let request = PermitRequest { tool: None, agent: Arc::clone(agent), caller };
-        lock(&self.state).admit(&request, bytes)?;
+        let request = PermitRequest { name: None, tool: None, agent: Arc::clone(agent), caller };
+        let now = {
+            let mut state = lock(&self.state);
+            state.admit(&request, bytes)?;
+            state.clock.now()
+        };
         let state = Arc::clone(&self.state);
-        Ok(WaitingElsewhere { state, request, bytes, _counted: self.load.enter_waiting() })
+        Ok(WaitingElsewhere { state, request, bytes, _counted: self.load.enter_waiting(now) })
     }
 
     fn permit(&self, request: PermitRequest, began: Instant) -> Permit {
-        Permit { state: Arc::clone(&self.state), request, began, _running: self.load.enter_running() }
+        let running = self.load.enter_running(request.name.clone());
+        Permit { state: Arc::clone(&self.state), request, began, _running: running }
     }
 }
 
@@ -259,7 +251,7 @@ impl Drop for Permit {
 impl State {
     /// Whether a call could begin now.
     fn fits(&self, request: &PermitRequest) -> bool {
-        let PermitRequest { tool, agent, caller } = request;
+        let PermitRequest { tool, agent, caller, .. } = request;
         let of_agent = agent.used.running();
         let free = self.max_in_flight.saturating_sub(self.daemon.running());
         let free_to_agent = agent.max_in_flight.saturating_sub(of_agent);
@@ -376,7 +368,7 @@ impl State {
             left.is_some_and(|left| !agent.is_shared || self.bytes_of(request) <= left.saturating_mul(PER_FREE));
         let lacking = bytes.saturating_sub(room_of_agent);
         if !has_place || !(has_room || self.make_room(request, Some(&agent), lacking)) {
-            return Err(overloaded(agent.texts.full));
+            return Err(overloaded(FULL));
         }
         let free = self.max_waiting.saturating_sub(self.daemon.waiting());
         let share = share(WAITING_PER_FREE, agent.max_queued, self.max_waiting);
@@ -404,7 +396,7 @@ impl State {
         given: oneshot::Sender<Instant>,
     ) -> Result<u64, ToolFailure> {
         if self.is_hopeless(&request, until) {
-            return Err(overloaded(request.agent.texts.hopeless));
+            return Err(overloaded(HOPELESS));
         }
         self.admit(&request, bytes)?;
         let number = self.next_number;
@@ -512,14 +504,7 @@ impl AgentGate {
     /// Of one agent, of which at most `max_in_flight` calls run and `max_queued` wait.
     #[must_use]
     pub(crate) fn new(max_in_flight: usize, max_queued: usize) -> Self {
-        Self {
-            max_in_flight,
-            max_queued,
-            is_shared: false,
-            texts: &CALLS,
-            used: Used::default(),
-            pace: Mutex::default(),
-        }
+        Self { max_in_flight, max_queued, is_shared: false, used: Used::default(), pace: Mutex::default() }
     }
 
     /// Of several callers, of all of whom at most `max_in_flight` calls run and `max_queued` wait.
@@ -528,10 +513,9 @@ impl AgentGate {
         Self { is_shared: true, ..Self::new(max_in_flight, max_queued) }
     }
 
-    /// Like [`Self::shared`], for work that takes turns before a call runs.
-    #[must_use]
-    pub(crate) fn of_turns(max_in_flight: usize, max_queued: usize) -> Self {
-        Self { texts: &TURNS, ..Self::shared(max_in_flight, max_queued) }
+    /// Returns how many of its calls run and wait now.
+    pub(crate) fn used(&self) -> (usize, usize) {
+        (self.used.running(), self.used.waiting())
     }
 }
 

@@ -2,8 +2,10 @@
 
 mod compare;
 mod declared;
+mod layout;
 mod path;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +13,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 pub use self::compare::Compare;
+use self::declared::Declaration;
 pub use self::declared::{declared, may_read_as};
+use self::layout::{Layout, LayoutRefusal};
 use self::path::Found;
 pub use self::path::{RecipientPath, RecipientPathError};
 use crate::pattern::Pattern;
@@ -64,10 +68,8 @@ enum Reason {
     Unreadable(RecipientPath, Compare),
     /// No recipient, in all of these places.
     NoRecipient(Vec<RecipientPath>),
-    /// An argument that neither the tool's schema nor the policy declares.
+    /// An argument, or a field beside a recipient, that neither the tool's schema nor the policy declares.
     Undeclared(String),
-    /// A member of an object that a tool may read as the recipient.
-    SecondName(String),
 }
 
 impl Outbound {
@@ -106,13 +108,18 @@ impl AllowedRecipients {
         Ok(Self { compare, listed: listed.collect::<Result<_, _>>()? })
     }
 
-    /// Checks that the arguments name a recipient, and none that is not in the list. An object in which recipients
-    /// stand, such as an element of a list, names one itself: what else it holds may be one that no path reads.
+    /// Checks that the arguments name a recipient, and none that is not in the list. An object in which recipients stand,
+    /// such as an element of a list, names one itself, and has no field that the tool's schema does not declare.
     ///
     /// # Errors
     ///
     /// If the recipients are refused: the reason, for the caller.
-    pub fn check(&self, outbound: &Outbound, arguments: &Map<String, Value>) -> Result<(), RecipientRefusal> {
+    fn check(
+        &self,
+        outbound: &Outbound,
+        declaration: Option<&Declaration<'_>>,
+        arguments: &Map<String, Value>,
+    ) -> Result<(), RecipientRefusal> {
         let refused = |reason| RecipientRefusal { channel: Arc::clone(&outbound.channel), reason };
         let mut names_somebody = false;
         for path in &outbound.recipients {
@@ -124,22 +131,26 @@ impl AllowedRecipients {
         if !names_somebody {
             return Err(refused(Reason::NoRecipient(outbound.recipients.clone())));
         }
-        for argument in arguments.keys() {
-            let paths = outbound.recipients.iter().filter(|path| path.argument() == argument).cloned();
-            let paths: Vec<_> = paths.collect();
-            if !paths.is_empty() && !path::name_somebody(&paths, arguments) {
-                return Err(refused(Reason::NoRecipient(paths)));
-            }
-            if let Some(name) = path::second_name(&paths, arguments) {
-                return Err(refused(Reason::SecondName(name.to_owned())));
-            }
+        for (argument, value) in arguments.iter().filter(|(argument, _)| outbound.reads(argument)) {
+            let paths = || outbound.recipients.iter().filter(|path| path.argument() == argument);
+            let steps: Vec<_> = paths().map(RecipientPath::steps).collect();
+            let layout = Layout::new(&steps, declaration.map(|declaration| declaration.field(argument)).as_ref());
+            layout.check(value).map_err(|refusal| match refusal {
+                LayoutRefusal::NoRecipient => refused(Reason::NoRecipient(paths().cloned().collect())),
+                LayoutRefusal::Undeclared(name) => refused(Reason::Undeclared(name.to_owned())),
+            })?;
         }
         Ok(())
     }
 
     fn allows(&self, found: Found<'_>, path: &RecipientPath) -> Result<(), Reason> {
-        let Found::Text(text) = found else { return Err(Reason::Unreadable(path.clone(), self.compare)) };
-        match self.compare.normalised(text) {
+        let text = match found {
+            Found::Text(text) => Cow::Borrowed(text),
+            // Tools that take numbers for ids take the same digits in a text.
+            Found::Integer(number) => Cow::Owned(number.to_string()),
+            Found::Other => return Err(Reason::Unreadable(path.clone(), self.compare)),
+        };
+        match self.compare.normalised(&text) {
             Some(recipient) if self.listed.contains(&*recipient) => Ok(()),
             Some(_) => Err(Reason::NotListed(path.clone())),
             None => Err(Reason::Unreadable(path.clone(), self.compare)),
@@ -161,13 +172,14 @@ pub(super) fn check(
     is_forced: impl Fn(&str) -> bool,
     arguments: &Map<String, Value>,
 ) -> Result<(), RecipientRefusal> {
-    let declared = parameters.map(declared).unwrap_or_default();
+    let declaration = parameters.map(Declaration::of);
+    let declared = declaration.as_ref().map(Declaration::names).unwrap_or_default();
     let is_known = |name: &String| declared.contains(name.as_str()) || outbound.reads(name) || is_forced(name);
     if let Some(name) = arguments.keys().find(|name| !is_known(name)) {
         let reason = Reason::Undeclared(name.clone());
         return Err(RecipientRefusal { channel: Arc::clone(&outbound.channel), reason });
     }
-    allowed.check(outbound, arguments)
+    allowed.check(outbound, declaration.as_ref(), arguments)
 }
 
 impl fmt::Display for RecipientRefusal {
@@ -195,12 +207,9 @@ impl fmt::Display for RecipientRefusal {
             }
             Reason::Undeclared(name) => write!(
                 f,
-                "The tool's parameters do not declare the argument `{}`, which might name a recipient. Leave it out.",
+                "The tool's parameters do not declare `{}`, which might name a recipient. Leave it out.",
                 shown(name)
             ),
-            Reason::SecondName(name) => {
-                write!(f, "The member `{}` could be taken for a recipient on {channel}. Leave it out.", shown(name))
-            }
         }
     }
 }

@@ -9,8 +9,15 @@ use proptest::sample::{select, subsequence};
 use serde_json::{Map, Value, json};
 use toolbus_protocol::Format;
 
-use super::{definition, render, without};
+use super::{ListedTool, definition, render, without};
+use crate::argument_names;
 use crate::tool::{Effect, ModelHints, ToolDescriptor};
+
+/// The formats that are sent to a provider.
+const OF_PROVIDERS: [Format; 5] =
+    [Format::OpenAi, Format::OpenAiResponses, Format::Anthropic, Format::Gemini, Format::Bedrock];
+/// Tools of servers, by server: their names and schemas as the servers list them, with texts that are cut.
+const SERVERS: &str = include_str!("accepted/servers.json");
 
 fn rules(format: Format) -> Validator {
     let text = match format {
@@ -23,6 +30,38 @@ fn rules(format: Format) -> Validator {
         Format::Mcp => include_str!("accepted/mcp.json"),
     };
     jsonschema::validator_for(&serde_json::from_str(text).unwrap()).unwrap()
+}
+
+/// Reasons for which a provider refuses a tool in its format: those that it documents, and drafts before 2020-12.
+fn problems(tool: &ListedTool, format: Format) -> Vec<String> {
+    let entry = render(tool, format);
+    let mut problems: Vec<String> = rules(format).iter_errors(&entry).map(|error| error.to_string()).collect();
+    if OF_PROVIDERS.contains(&format) {
+        let schema = [
+            "/function/parameters",
+            "/parameters",
+            "/input_schema",
+            "/parametersJsonSchema",
+            "/toolSpec/inputSchema/json",
+        ];
+        let schema = schema.iter().find_map(|place| entry.pointer(place)).unwrap();
+        let compiled = jsonschema::options().with_draft(jsonschema::Draft::Draft202012).offline().build(schema);
+        problems.extend(compiled.err().map(|error| format!("{}: {error}", error.instance_path())));
+        let text = schema.to_string();
+        problems.extend(
+            ["(?!", "(?=", "(?<", "\"enum\":[]"]
+                .iter()
+                .filter(|part| text.contains(**part))
+                .map(|part| (*part).to_owned()),
+        );
+    }
+    if format == Format::Gemini {
+        problems.extend(undefined(&entry).iter().map(|name| format!("{name} is not defined")));
+    }
+    if !problems.is_empty() {
+        problems.push(entry.to_string());
+    }
+    problems
 }
 
 /// Names that a schema requires somewhere without defining them, which JSON Schema cannot forbid and Gemini refuses.
@@ -47,6 +86,90 @@ fn reference() -> impl Strategy<Value = Value> {
         .prop_map(Value::from)
 }
 
+/// Keywords of every draft, which schemas have with values of every kind.
+const KEYWORDS: [&str; 40] = [
+    "type",
+    "enum",
+    "const",
+    "required",
+    "properties",
+    "items",
+    "prefixItems",
+    "additionalItems",
+    "additionalProperties",
+    "patternProperties",
+    "propertyNames",
+    "dependencies",
+    "dependentRequired",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "divisibleBy",
+    "minLength",
+    "maxItems",
+    "uniqueItems",
+    "pattern",
+    "format",
+    "title",
+    "description",
+    "examples",
+    "default",
+    "deprecated",
+    "allOf",
+    "anyOf",
+    "not",
+    "if",
+    "contains",
+    "$ref",
+    "$recursiveRef",
+    "$anchor",
+    "$defs",
+    "definitions",
+    "x-order",
+];
+/// Keywords with schemas by name, the usual ones more often.
+const BY_NAME: [&str; 8] = [
+    "properties",
+    "properties",
+    "$defs",
+    "$defs",
+    "patternProperties",
+    "definitions",
+    "dependencies",
+    "dependentSchemas",
+];
+const DRAFTS: [&str; 7] = [
+    "http://json-schema.org/draft-04/schema#",
+    "http://json-schema.org/draft-06/schema#",
+    "http://json-schema.org/draft-07/schema#",
+    "https://json-schema.org/draft/2019-09/schema",
+    "https://json-schema.org/draft/2020-12/schema",
+    "https://example.com/schema",
+    "#anchor",
+];
+
+/// Values that few keywords take.
+fn wrong() -> impl Strategy<Value = Value> {
+    select(vec![
+        json!(null),
+        json!(true),
+        json!(false),
+        json!(-1),
+        json!(0),
+        json!(1.5),
+        json!("a"),
+        json!("any"),
+        json!([]),
+        json!([1, "a", "a"]),
+        json!(["string", "file"]),
+        json!({}),
+        json!({"a": 1}),
+        json!({"a": ["b", "b"], "b": true}),
+    ])
+}
+
 /// Schemas with every keyword that a provider has an opinion on, and some that are none at all.
 fn schema() -> impl Strategy<Value = Value> {
     let kind = prop_oneof![
@@ -62,13 +185,15 @@ fn schema() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(4, 64, 6, move |inner| {
         let by_name = vec((name(), inner.clone()), 0..4).prop_map(|members| Value::Object(Map::from_iter(members)));
         let member = prop_oneof![
-            4 => (select(vec!["properties", "$defs", "patternProperties"]), by_name),
-            2 => (select(vec!["allOf", "anyOf", "oneOf"]), vec(inner.clone(), 1..4).prop_map(Value::from)),
+            4 => (select(BY_NAME.to_vec()), by_name),
+            2 => (select(vec!["allOf", "anyOf", "oneOf", "items"]), vec(inner.clone(), 1..4).prop_map(Value::from)),
+            2 => (select(KEYWORDS.to_vec()), wrong()),
             2 => (select(vec!["items", "additionalProperties", "not", "const"]), inner),
             2 => (Just("type"), kind.clone()),
             1 => (Just("$ref"), reference()),
             1 => (Just("required"), subsequence(vec!["a", "b", "ids[]"], 0..=3).prop_map(Value::from)),
-            1 => (select(vec!["$schema", "$id"]), Just(json!("https://example.com/schema"))),
+            1 => (select(vec!["$schema", "$id", "id"]), select(DRAFTS.to_vec()).prop_map(Value::from)),
+            1 => (Just("pattern"), select(vec!["^a", "^(?!a)", "(", r"(a)\1"]).prop_map(Value::from)),
         ];
         vec(member, 0..7).prop_map(|members| {
             Value::Object(members.into_iter().map(|(keyword, value)| (keyword.to_owned(), value)).collect())
@@ -92,11 +217,8 @@ proptest! {
         let descriptor = ToolDescriptor::new(name, "test", "local");
         let tool = definition(&ToolDescriptor { description, parameters: parameters.map(Arc::new), effect, model_hints: Some(Arc::new(hints)), ..descriptor });
         for format in Format::ALL {
-            let entry = render(&tool, format);
-            let problems: Vec<String> = rules(format).iter_errors(&entry).map(|error| error.to_string()).collect();
-            prop_assert!(problems.is_empty(), "{}: {:?}\n{}", format, problems, entry);
-            let undefined = if format == Format::Gemini { undefined(&entry) } else { Vec::new() };
-            prop_assert!(undefined.is_empty(), "{}: {:?}\n{}", format, undefined, entry);
+            let problems = problems(&tool, format);
+            prop_assert!(problems.is_empty(), "{}: {:?}", format, problems);
         }
     }
 
@@ -104,8 +226,30 @@ proptest! {
     fn what_is_hidden_is_not_offered(schema in schema()) {
         let offered = without(&schema, &["a"]);
         prop_assert_eq!(offered.pointer("/properties/a"), None);
-        prop_assert!(!offered.pointer("/required").is_some_and(|names| names.as_array().unwrap().contains(&json!("a"))));
+        prop_assert!(!offered.pointer("/required").is_some_and(|names| names.as_array().is_some_and(|names| names.contains(&json!("a")))));
         prop_assert_eq!(without(&offered, &["a"]), offered);
+    }
+}
+
+#[test]
+fn every_provider_accepts_the_tools_of_real_servers_with_all_that_they_require() {
+    let servers: Value = serde_json::from_str(SERVERS).unwrap();
+    assert!(servers.as_object().unwrap().len() >= 25);
+    for (server, tools) in servers.as_object().unwrap() {
+        for listed in tools.as_array().unwrap() {
+            let (name, schema) = (listed["name"].as_str().unwrap(), &listed["inputSchema"]);
+            let descriptor = ToolDescriptor::new(name, "mcp:x", "mcp");
+            let tool = definition(&ToolDescriptor { parameters: Some(Arc::new(schema.clone())), ..descriptor });
+            for format in Format::ALL {
+                assert_eq!(problems(&tool, format), [""; 0], "{server} {name} {format}");
+            }
+            let shown = &render(&tool, Format::Anthropic)["input_schema"];
+            for required in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                let required = argument_names::shown_name(required);
+                assert!(shown["properties"].get(&*required).is_some(), "{server} {name}: {required}");
+                assert!(shown["required"].as_array().unwrap().iter().any(|name| name == &*required), "{server} {name}");
+            }
+        }
     }
 }
 

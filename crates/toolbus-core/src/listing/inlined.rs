@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::schema::{BY_NAME, ONE, SEVERAL, resolve};
+use super::draft::{BY_NAME, ONE, SEVERAL};
+use super::schema::resolve;
 
 /// Deepest chain of references that is followed; beyond, and in a circle, anything fits.
 const MAX_REFERENCES: usize = 8;
@@ -32,8 +33,6 @@ const GEMINI: [&str; 16] = [
     "additionalProperties",
     "required",
 ];
-/// Types of JSON Schema: `JSONSchemaType` in the same file.
-const GEMINI_TYPES: [&str; 7] = ["null", "boolean", "object", "array", "number", "integer", "string"];
 /// Keywords that Amazon's models accept at the root.
 const BEDROCK_ROOT: [&str; 3] = ["type", "properties", "required"];
 
@@ -80,7 +79,7 @@ impl<'a> Inliner<'a> {
         let mut inlined = Map::new();
         for (keyword, value) in members {
             let value = match (keyword.as_str(), value) {
-                ("$ref" | "$defs" | "definitions", _) => continue,
+                ("$ref" | "$defs", _) => continue,
                 (name, Value::Object(by_name)) if BY_NAME.contains(&name) => {
                     let inner = by_name.iter().map(|(name, schema)| (name.clone(), self.schema(schema, references)));
                     Value::Object(inner.collect())
@@ -110,7 +109,7 @@ impl<'a> Inliner<'a> {
 fn own_bytes(schema: &Value) -> usize {
     let Value::Object(members) = schema else { return bytes(schema) };
     let of_keyword = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
-        ("$ref" | "$defs" | "definitions", _) => 0,
+        ("$ref" | "$defs", _) => 0,
         (name, Value::Object(by_name)) if BY_NAME.contains(&name) => by_name.keys().map(String::len).sum(),
         (name, Value::Array(_)) if SEVERAL.contains(&name) => 0,
         (name, _) if ONE.contains(&name) => 0,
@@ -145,7 +144,6 @@ fn keep_gemini(schema: &mut Value) {
     if members.get("enum").is_some_and(|values| values.as_array().is_none_or(Vec::is_empty)) {
         members.remove("enum");
     }
-    keep_gemini_types(members);
     keep_defined(members);
     for (keyword, value) in members.iter_mut() {
         match (keyword.as_str(), value) {
@@ -155,21 +153,6 @@ fn keep_gemini(schema: &mut Value) {
             ("items" | "additionalProperties", inner) => keep_gemini(inner),
             _ => {}
         }
-    }
-}
-
-/// Leaves out types that Gemini does not know.
-fn keep_gemini_types(members: &mut Map<String, Value>) {
-    let is_known = |kind: &Value| kind.as_str().is_some_and(|kind| GEMINI_TYPES.contains(&kind));
-    let fits = match members.get_mut("type") {
-        Some(Value::Array(kinds)) => {
-            kinds.retain(is_known);
-            !kinds.is_empty()
-        }
-        kind => kind.is_none_or(|kind| is_known(kind)),
-    };
-    if !fits {
-        members.remove("type");
     }
 }
 
@@ -252,13 +235,11 @@ mod tests {
     }
 
     #[test]
-    fn gemini_is_asked_for_no_property_that_is_not_defined_and_no_type_that_is_none() {
+    fn gemini_is_asked_for_no_property_that_is_not_defined() {
         let schema = json!({"type": "object", "required": ["a", "x"], "properties": {
-            "a": {"type": "object", "required": ["b"]}, "c": {"type": ["string", "file"]}, "d": {"type": "any"}
+            "a": {"type": "object", "required": ["b"]}
         }});
-        let expected = json!({"type": "object", "required": ["a"], "properties": {
-            "a": {"type": "object"}, "c": {"type": ["string"]}, "d": {}
-        }});
+        let expected = json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "object"}}});
         assert_eq!(of_gemini(&schema), expected);
     }
 }

@@ -3,8 +3,9 @@ use toolbus_protocol::{Format, gemini_name};
 
 use super::ListedTool;
 use super::inlined::{of_bedrock, of_gemini};
-use super::schema::{ANY_OBJECT, full, is_anthropic_name, simple};
-use super::without::without;
+use super::renamed::renamed;
+use super::schema::{ANY_OBJECT, full, simple};
+use crate::argument_names::shown_name;
 use crate::tool::{Effect, ModelHints};
 
 /// Longest description that OpenAI accepts, in characters.
@@ -69,12 +70,14 @@ fn anthropic(tool: &ListedTool) -> Value {
     let mut entry = Map::new();
     entry.insert("name".to_owned(), json!(tool.llm_name));
     describe(&mut entry, &tool.description);
-    entry.insert("input_schema".to_owned(), nameable(&simple(tool.parameters.as_deref())));
+    entry.insert("input_schema".to_owned(), renamed(simple(tool.parameters.as_deref())));
     if let Some(hints) = &tool.model_hints {
         call_hints(&mut entry, hints, |caller| caller == "direct" || caller.starts_with("code_execution_"));
         // An example with a name that the schema may not have would be refused with the whole request.
-        let mut examples = hints.input_examples.clone();
-        examples.iter_mut().for_each(|example| example.retain(|name, _| is_anthropic_name(name)));
+        let with_shown_names = |example: &Map<String, Value>| -> Map<String, Value> {
+            example.iter().map(|(name, value)| (shown_name(name).into_owned(), value.clone())).collect()
+        };
+        let examples: Vec<_> = hints.input_examples.iter().map(with_shown_names).collect();
         if !examples.is_empty() {
             entry.insert("input_examples".to_owned(), json!(examples));
         }
@@ -107,16 +110,9 @@ fn bedrock(tool: &ListedTool) -> Value {
     let mut entry = Map::new();
     entry.insert("name".to_owned(), json!(tool.llm_name));
     describe(&mut entry, &tool.description);
-    let schema = of_bedrock(&nameable(&simple(tool.parameters.as_deref())));
+    let schema = of_bedrock(&renamed(simple(tool.parameters.as_deref())));
     entry.insert("inputSchema".to_owned(), json!({"json": schema}));
     json!({"toolSpec": entry})
-}
-
-/// The schema without the properties at its root whose names Anthropic's models do not accept.
-fn nameable(schema: &Value) -> Value {
-    let properties = schema.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
-    let refused: Vec<&str> = properties.map(String::as_str).filter(|name| !is_anthropic_name(name)).collect();
-    without(schema, &refused)
 }
 
 fn mcp(tool: &ListedTool) -> Value {
@@ -216,12 +212,12 @@ mod tests {
         let rendered = |format| rendered(&tool(Effect::ReadOnly), format);
         insta::assert_snapshot!(rendered(Format::OpenAiResponses), @r#"{"description":"Reads a file.","name":"fs_read_4074bc025755","parameters":{"properties":{"bytes[]":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes[]","path"],"type":"object"},"strict":false,"type":"function"}"#);
         insta::assert_snapshot!(rendered(Format::Gemini), @r#"{"description":"Reads a file.","name":"fs_read_4074bc025755","parametersJsonSchema":{"properties":{"bytes[]":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes[]","path"],"type":"object"}}"#);
-        insta::assert_snapshot!(rendered(Format::Bedrock), @r#"{"toolSpec":{"description":"Reads a file.","inputSchema":{"json":{"properties":{"path":{"type":"string"}},"required":["path"],"type":"object"}},"name":"fs_read_4074bc025755"}}"#);
+        insta::assert_snapshot!(rendered(Format::Bedrock), @r#"{"toolSpec":{"description":"Reads a file.","inputSchema":{"json":{"properties":{"bytes__7d0c787019d2":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes__7d0c787019d2","path"],"type":"object"}},"name":"fs_read_4074bc025755"}}"#);
     }
 
     #[test]
-    fn a_model_of_anthropic_gets_no_argument_that_it_could_not_name() {
-        insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::Anthropic), @r#"{"description":"Reads a file.","input_schema":{"properties":{"path":{"type":"string"}},"required":["path"],"type":"object"},"name":"fs_read_4074bc025755"}"#);
+    fn a_model_of_anthropic_gets_names_that_it_can_use() {
+        insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::Anthropic), @r#"{"description":"Reads a file.","input_schema":{"properties":{"bytes__7d0c787019d2":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes__7d0c787019d2","path"],"type":"object"},"name":"fs_read_4074bc025755"}"#);
     }
 
     #[test]
@@ -250,7 +246,7 @@ mod tests {
         registration: {}
         openai: {}
         openai-responses: {"allowed_callers":["direct","programmatic"],"defer_loading":true}
-        anthropic: {"allowed_callers":["direct","code_execution_20250825"],"defer_loading":true,"input_examples":[{"path":"/a"}]}
+        anthropic: {"allowed_callers":["direct","code_execution_20250825"],"defer_loading":true,"input_examples":[{"bytes__7d0c787019d2":[1],"path":"/a"}]}
         gemini: {}
         bedrock: {}
         mcp: {}

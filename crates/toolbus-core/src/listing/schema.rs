@@ -1,44 +1,14 @@
 use std::collections::{BTreeMap, HashSet};
 
-use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
 
+use super::converted::converted;
 use super::without::BRANCHES;
 
 /// The schema of a tool that has none, as text.
 pub(super) const ANY_OBJECT: &str = r#"{"properties":{},"type":"object"}"#;
-/// Longest name of a property that Anthropic accepts, in bytes.
-const MAX_ANTHROPIC_NAME: usize = 64;
-
 /// Keywords that OpenAI or Anthropic refuse at the root, or that mean nothing there once their properties are taken out.
 const REFUSED: [&str; 7] = ["$ref", "allOf", "anyOf", "oneOf", "not", "enum", "const"];
-/// Keywords that hold one schema.
-pub(super) const ONE: [&str; 12] = [
-    "items",
-    "additionalItems",
-    "additionalProperties",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "contains",
-    "propertyNames",
-    "contentSchema",
-    "not",
-    "if",
-    "then",
-    "else",
-];
-/// Keywords that hold a list of schemas; `items` did once.
-pub(super) const SEVERAL: [&str; 5] = ["allOf", "anyOf", "oneOf", "prefixItems", "items"];
-/// Keywords that hold schemas by name.
-pub(super) const BY_NAME: [&str; 6] =
-    ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"];
-
-/// Whether Anthropic accepts a property of this name at the root: `^[a-zA-Z0-9_.-]{1,64}$`.
-pub(super) fn is_anthropic_name(name: &str) -> bool {
-    let fits = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'-');
-    (1..=MAX_ANTHROPIC_NAME).contains(&name.len()) && name.bytes().all(fits)
-}
-
 /// The whole schema, as one of an object.
 pub(super) fn full(schema: Option<&Value>) -> Value {
     let mut root = schema.and_then(Value::as_object).cloned().unwrap_or_default();
@@ -53,16 +23,15 @@ pub(super) fn full(schema: Option<&Value>) -> Value {
 ///
 /// The properties that stand in the choices are shown as if all could be given: a model must know their names.
 pub(super) fn simple(schema: Option<&Value>) -> Value {
-    let mut root = full(schema);
-    if let (Some(document), Value::Object(members)) = (schema, &mut root) {
+    let document = schema.map(converted).unwrap_or_default();
+    let mut root = full(Some(&document));
+    if let Value::Object(members) = &mut root {
         let mut lifted =
-            Lifted { document, followed: HashSet::new(), properties: BTreeMap::new(), required: Vec::new() };
-        lifted.read(document, true);
+            Lifted { document: &document, followed: HashSet::new(), properties: BTreeMap::new(), required: Vec::new() };
+        lifted.read(&document, true);
         lifted.write(members);
         members.retain(|keyword, _| !REFUSED.contains(&keyword.as_str()));
     }
-    let document = root.clone();
-    repair(&mut root, &document);
     root
 }
 
@@ -115,6 +84,12 @@ impl<'a> Lifted<'a> {
         }
         self.required.sort_unstable();
         self.required.dedup();
+        if let Some(Value::Object(properties)) = root.get_mut("properties") {
+            for name in &self.required {
+                // A model must know that it is to be given.
+                properties.entry(*name).or_insert_with(|| json!({}));
+            }
+        }
         if self.required.is_empty() {
             root.remove("required");
         } else {
@@ -123,46 +98,9 @@ impl<'a> Lifted<'a> {
     }
 }
 
-/// What a reference to the same document means.
+/// The schema that a reference of a converted document names.
 pub(super) fn resolve<'a>(document: &'a Value, reference: &str) -> Option<&'a Value> {
-    let pointer = percent_decode_str(reference.strip_prefix('#')?).decode_utf8().ok()?;
-    document.pointer(&pointer)
-}
-
-/// Makes a schema and all within it fit: no names of its own, no reference that leads nowhere, no list of who knows what.
-fn repair(schema: &mut Value, document: &Value) {
-    let Value::Object(members) = schema else { return };
-    members.remove("$schema");
-    members.remove("$id");
-    if members.get("$ref").is_some_and(|r| r.as_str().and_then(|r| resolve(document, r)).is_none()) {
-        members.remove("$ref");
-    }
-    if members.get("type").is_some_and(is_list) && !members.contains_key("items") {
-        members.insert("items".to_owned(), json!({}));
-    }
-    for (keyword, value) in members.iter_mut() {
-        match value {
-            Value::Object(by_name) if BY_NAME.contains(&keyword.as_str()) => {
-                by_name.values_mut().for_each(|schema| {
-                    if !schema.is_object() && !schema.is_array() {
-                        // The same, in a form that every provider reads.
-                        *schema = if *schema == false { json!({"not": {}}) } else { json!({}) };
-                    }
-                    repair(schema, document);
-                });
-            }
-            Value::Array(schemas) if SEVERAL.contains(&keyword.as_str()) => {
-                schemas.iter_mut().for_each(|schema| repair(schema, document));
-            }
-            schema if ONE.contains(&keyword.as_str()) => repair(schema, document),
-            _ => {}
-        }
-    }
-}
-
-/// Whether a `type` allows a list.
-fn is_list(kind: &Value) -> bool {
-    kind == "array" || kind.as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "array"))
+    document.pointer(reference.strip_prefix('#')?)
 }
 
 #[cfg(test)]
@@ -245,14 +183,14 @@ mod tests {
         insta::assert_snapshot!(simplified(json!({
             "$id": "https://example.com/tool",
             "properties": {
-                "a": {"$ref": "#/anyOf/0", "description": "Gone with the choice."},
+                "a": {"$ref": "#/anyOf/0", "description": "Kept from the choice."},
                 "b": {"$ref": "https://example.com/tool#/$defs/x"},
                 "c": {"$ref": "#/%24defs/x"},
                 "d": {"$ref": "#"},
             },
             "anyOf": [{}],
             "$defs": {"x": {"$id": "x", "type": "string"}},
-        })), @r##"{"$defs":{"x":{"type":"string"}},"properties":{"a":{"description":"Gone with the choice."},"b":{},"c":{"$ref":"#/%24defs/x"},"d":{"$ref":"#"}},"type":"object"}"##);
+        })), @r##"{"$defs":{"0":{},"x":{"type":"string"}},"properties":{"a":{"$ref":"#/$defs/0","description":"Kept from the choice."},"b":{},"c":{"$ref":"#/$defs/x"},"d":{"$ref":"#"}},"type":"object"}"##);
     }
 
     #[test]
@@ -264,13 +202,5 @@ mod tests {
         ] {
             assert_eq!(simple(Some(&schema))["properties"], json!({}));
         }
-    }
-
-    #[test]
-    fn a_name_is_accepted_by_anthropic_or_not() {
-        for (name, expected) in [("a", true), ("projects.any", true), ("x-y_Z9", true), ("", false), ("ids[]", false)] {
-            assert_eq!(is_anthropic_name(name), expected, "{name}");
-        }
-        assert!(is_anthropic_name(&"x".repeat(64)) && !is_anthropic_name(&"x".repeat(65)));
     }
 }

@@ -87,7 +87,12 @@ impl EffectiveTools {
         let rules = &catalogue.rules;
         let number = rules.section_of(caller);
         let section = rules.section(number);
-        let cell = caller.binding.as_deref().map_or(Some(0), |name| section.binding(name));
+        let cell = match caller.binding.as_deref().map(|name| section.binding(name)) {
+            None => Some(0),
+            // The binding of the daemon that passes the call on, which has applied it, and listed the tools without it.
+            Some(None) if caller.hops > 0 => Some(0),
+            Some(cell) => cell,
+        };
         let profile = caller.profile.as_deref().map_or(Some(None), |name| rules.profile(name).map(Some));
         let denied = |reason| (0, None, Grant::Denied(reason));
         let (cell, profile, grant) = match (cell, profile) {
@@ -295,7 +300,8 @@ impl EffectiveTools {
     }
 
     /// Whether the caller has no section of its own.
-    pub(crate) fn is_everybody(&self) -> bool {
+    #[must_use]
+    pub fn is_everybody(&self) -> bool {
         self.rules().agent.is_none()
     }
 
@@ -326,6 +332,12 @@ impl EffectiveTools {
     pub fn limits(&self) -> (usize, usize) {
         let limits = self.rules().limits;
         (limits.max_in_flight, limits.max_queued)
+    }
+
+    /// Calls of the caller's agent that run and wait now.
+    #[must_use]
+    pub fn used(&self) -> (usize, usize) {
+        self.gate().used()
     }
 
     /// Number of that section, below the number of sections.

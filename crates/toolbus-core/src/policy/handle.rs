@@ -63,7 +63,7 @@ impl PolicyHandle {
                 catching_up: tokio::sync::Mutex::default(),
                 sessions: Mutex::new(LruCache::new(MAX_SESSIONS)),
                 version: watch::Sender::new(0),
-                turns: Turns::new(),
+                turns: Turns::default(),
             }),
         }
     }
@@ -132,7 +132,7 @@ impl PolicyHandle {
         effective
     }
 
-    /// Turns for listing what callers may use, which takes long where there are thousands of tools.
+    /// The turns for all heavy work of the daemon.
     #[must_use]
     pub fn turns(&self) -> &Turns {
         &self.shared.turns

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::forms::{ESCAPED_DIGITS, Edges};
+use super::forms::Edges;
 
 /// How much of a long form is enough to know it by, in bytes; it is removed as far as it goes on.
 const ENOUGH: usize = 4096;
@@ -41,8 +41,8 @@ impl Candidates {
         let (form, length) = self.longest(rest)?;
         let Edges { before: has_left, after: has_right } = form.edges;
         let is_complete = length == form.text.len();
-        let left = if has_left { digit_at_end(before) } else { 0 };
-        let right = if has_right && is_complete { digit_at_start(rest.get(length..)?) } else { 0 };
+        let left = usize::from(has_left && before.last().is_some_and(is_digit));
+        let right = usize::from(has_right && is_complete && rest.get(length).is_some_and(is_digit));
         Some(before.len() - left..before.len() + length + right)
     }
 
@@ -76,22 +76,6 @@ impl Form {
         }
         self.text.iter().zip(rest).take_while(|(one, other)| one == other).count()
     }
-}
-
-/// Bytes of the digit of Base64 at the end of `text`, as JSON may write it.
-fn digit_at_end(text: &[u8]) -> usize {
-    let escape = escapes().find(|escape| text.ends_with(escape.as_bytes()));
-    escape.map_or_else(|| usize::from(text.last().is_some_and(is_digit)), str::len)
-}
-
-/// The same at its beginning.
-fn digit_at_start(text: &[u8]) -> usize {
-    let escape = escapes().find(|escape| text.starts_with(escape.as_bytes()));
-    escape.map_or_else(|| usize::from(text.first().is_some_and(is_digit)), str::len)
-}
-
-fn escapes() -> impl Iterator<Item = &'static str> {
-    ESCAPED_DIGITS.into_iter().flat_map(|(_, escapes)| escapes.iter().copied())
 }
 
 pub(super) fn is_digit(byte: &u8) -> bool {

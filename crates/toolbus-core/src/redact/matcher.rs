@@ -15,6 +15,8 @@ const MAX_FAST: usize = 1_000;
 /// Forms that may overlap in one place before the search goes on behind them: forms that repeat themselves would make it
 /// slow.
 const MAX_OVERLAPS: usize = 64;
+/// JSON within strings of JSON that is looked into.
+const MAX_NESTED: usize = 3;
 
 /// Knows secrets by the first bytes of their forms, all of one length, and compares the rest.
 pub(super) struct Matcher {
@@ -45,8 +47,15 @@ impl Matcher {
 
     /// Whether any secret stands in `text`.
     pub(super) fn finds(&self, text: &[u8]) -> bool {
-        let is_in = |text: &[u8]| self.next(text, 0).is_some();
-        is_in(text) || View::ALL.iter().any(|view| view.decoded(text).is_some_and(|decoded| is_in(&decoded)))
+        self.finds_within(text, &View::ALL, MAX_NESTED)
+    }
+
+    fn finds_within(&self, text: &[u8], views: &[View], nested: usize) -> bool {
+        let has = |view: &View| {
+            let Some((views, nested)) = view.within(views, nested) else { return false };
+            view.decoded(text).is_some_and(|decoded| self.finds_within(&decoded, views, nested))
+        };
+        self.next(text, 0).is_some() || views.iter().any(has)
     }
 
     /// The text without secrets; nothing when it has none.
@@ -73,11 +82,16 @@ impl Matcher {
 
     /// Where secrets stand, in the text as it is and as it was before it was encoded, in order and apart from each other.
     fn places(&self, text: &[u8]) -> Vec<Range<usize>> {
+        self.places_within(text, &View::ALL, MAX_NESTED)
+    }
+
+    fn places_within(&self, text: &[u8], views: &[View], nested: usize) -> Vec<Range<usize>> {
         let mut places = self.plain_places(text);
         let in_text = places.len();
-        for view in View::ALL {
+        for view in views {
+            let Some((views, nested)) = view.within(views, nested) else { continue };
             if let Some(decoded) = view.decoded(text) {
-                places.extend(view.origins(text, self.plain_places(&decoded)));
+                places.extend(view.origins(text, self.places_within(&decoded, views, nested)));
             }
         }
         if places.len() == in_text {

@@ -43,6 +43,8 @@ fn a_secret_is_removed_as_it_is_and_as_encodings_write_it() {
         "tok-Zq7%2BYw/3%20%C3%84%22x%5C",
         "tok-Zq7+Yw/3%20%C3%84%22x%5C",
         "%74%6F%6b%2D%5A%71%37%2B%59%77%2F%33%20%C3%84%22%78%5C",
+        // JSON in a URL.
+        "tok-Zq7%2BYw%5C%2F3%20%5Cu00c4%5C%22x%5C%5C",
     ];
     for form in table {
         assert_eq!(redactor.text(&format!("a={form}&b")), "a=[redacted]&b", "{form}");
@@ -66,6 +68,35 @@ fn a_secret_is_removed_from_json_whatever_its_writer_escapes() {
     ];
     for form in table {
         assert_eq!(redactor.text(&format!(r#"{{"a":"{form}"}}"#)), r#"{"a":"[redacted]"}"#);
+    }
+}
+
+#[test]
+fn a_secret_is_removed_from_json_within_json_whatever_each_writer_escapes() {
+    let secret = "tok/Zq7-x\"y\\é😀";
+    let redactor = knowing([secret]);
+    let everything = |text: &str| text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
+    type Writer<'a> = &'a dyn Fn(&str) -> String;
+    let writers: [(&str, Writer<'_>); 4] = [
+        ("the least", &|text| serde_json::to_string(text).unwrap()),
+        ("slashes, too", &|text| serde_json::to_string(text).unwrap().replace('/', r"\/")),
+        ("a hyphen by number", &|text| serde_json::to_string(text).unwrap().replace('-', r"\u002D")),
+        ("everything by number", &|text| format!("\"{}\"", everything(text))),
+    ];
+    for (first, write) in &writers {
+        for (second, write_again) in &writers {
+            for levels in 1..4 {
+                let inner = write(&format!("a {secret} b"));
+                let text = (1..levels).fold(inner, |text, _| write_again(&text));
+                let what = format!("{first}, then {second}, {levels} levels: {text}");
+                let mut clean = redactor.text(&text).into_owned();
+                assert!(json_of(&redactor, &text).is_some(), "{what}");
+                for _ in 0..levels {
+                    clean = serde_json::from_str(&clean).unwrap_or_else(|error| panic!("{what}: {clean}: {error}"));
+                }
+                assert_eq!(clean, "a [redacted] b", "{what}");
+            }
+        }
     }
 }
 
@@ -155,7 +186,7 @@ fn a_beginning_is_cut_after_its_secrets_were_removed() {
 #[test]
 fn a_secret_has_further_forms_only_where_letters_are_written_in_several_ways() {
     let count = |secret| forms(secret).len();
-    assert_eq!([count("s3cr3t-t0ken-0123"), count("s3cr3t&t0ken-0123"), count("s3cr3t+t0ken-0123")], [4, 9, 11]);
+    assert_eq!([count("s3cr3t-t0ken-0123"), count("s3cr3t&t0ken-0123"), count("s3cr3t+t0ken-0123")], [4, 7, 7]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr_iter, memchr2};
 
 use super::candidates::is_digit;
 
@@ -11,14 +11,14 @@ use super::candidates::is_digit;
 const MIN_LINE: usize = 16;
 /// Longest entity of HTML, in bytes.
 const MAX_ENTITY: usize = 12;
-/// `&`, as it is and as libraries escape it in JSON.
-const AMPERSANDS: [&[u8]; 2] = [b"&", b"\\u0026"];
 /// Ends of lines, as they are and as JSON escapes them.
 const LINE_ENDS: [&[u8]; 3] = [b"\n", b"\\n", b"\\r\\n"];
 
 /// What a text may have been encoded by.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum View {
+    /// Strings of JSON, whichever characters a library escapes. One level of them: JSON may be a string of other JSON.
+    Json,
     /// Percent-encoding, whichever characters a library encodes.
     Percent,
     /// Entities of HTML and XML.
@@ -35,10 +35,13 @@ struct EncodedPart {
 }
 
 impl View {
-    pub(super) const ALL: [Self; 3] = [Self::Percent, Self::Html, Self::Lines];
+    pub(super) const ALL: [Self; 4] = [Self::Json, Self::Percent, Self::Html, Self::Lines];
 
     /// The text without the encoding; none where it has nothing of the kind.
     pub(super) fn decoded(self, text: &[u8]) -> Option<Vec<u8>> {
+        if self == Self::Json && !has_unusual_escapes(text) {
+            return None;
+        }
         let mut token = self.next(text, 0)?;
         let (mut decoded, mut done) = (Vec::with_capacity(text.len()), 0);
         loop {
@@ -52,6 +55,15 @@ impl View {
         }
         decoded.extend_from_slice(text.get(done..)?);
         Some(decoded)
+    }
+
+    /// Returns the views of the decoded text, and how deep JSON within JSON is looked into there; `None` if not at all.
+    /// JSON may hold JSON and any other encoding, each of which may hold one more string of JSON.
+    pub(super) fn within(self, views: &[Self], nested: usize) -> Option<(&[Self], usize)> {
+        match self {
+            Self::Json => nested.checked_sub(1).map(|nested| (views, nested)),
+            Self::Percent | Self::Html | Self::Lines => Some((&[Self::Json], 1)),
+        }
     }
 
     /// Where places of the decoded text, in their order, stand in the text itself.
@@ -69,12 +81,14 @@ impl View {
         loop {
             let rest = text.get(from..)?;
             let found = match self {
+                Self::Json => memchr(b'\\', rest),
                 Self::Percent => memchr(b'%', rest),
-                Self::Html => memchr2(b'&', b'\\', rest),
+                Self::Html => memchr(b'&', rest),
                 Self::Lines => memchr2(b'\n', b'\\', rest),
             }?;
             let start = from + found;
             let token = match self {
+                Self::Json => escape(text, start),
                 Self::Percent => percent(text, start),
                 Self::Html => entity(text, start),
                 Self::Lines => line_end(text, start),
@@ -116,6 +130,39 @@ impl Walk<'_> {
     }
 }
 
+/// Whether strings of JSON within the text may have been written in another way than the [forms](super::forms) have.
+fn has_unusual_escapes(text: &[u8]) -> bool {
+    memchr_iter(b'\\', text).any(|at| matches!(text.get(at + 1), Some(b'/' | b'u' | b'\\')))
+}
+
+/// `\/`, `\"`, `\u002f`.
+fn escape(text: &[u8], start: usize) -> Option<EncodedPart> {
+    let (character, length) = match text.get(start + 1)? {
+        b'b' => ('\u{8}', 2),
+        b'f' => ('\u{c}', 2),
+        b'n' => ('\n', 2),
+        b'r' => ('\r', 2),
+        b't' => ('\t', 2),
+        byte @ (b'"' | b'\\' | b'/') => (char::from(*byte), 2),
+        b'u' => {
+            let units = [utf16_unit(text, start), utf16_unit(text, start + 6)];
+            let mut characters = char::decode_utf16(units.into_iter().map_while(|unit| unit));
+            let character = characters.next()?.ok()?;
+            (character, 6 * character.len_utf16())
+        }
+        _ => return None,
+    };
+    let mut plain = [0; 4];
+    let written = character.encode_utf8(&mut plain).len();
+    Some(EncodedPart { place: start..start + length, plain, length: written })
+}
+
+/// The unit that an escape by number stands for.
+fn utf16_unit(text: &[u8], start: usize) -> Option<u16> {
+    let digits = text.get(start..start + 6)?.strip_prefix(b"\\u")?;
+    digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | u16::try_from(char::from(*digit).to_digit(16)?).ok()?))
+}
+
 /// `%2F`.
 fn percent(text: &[u8], start: usize) -> Option<EncodedPart> {
     let digit = |at: usize| char::from(*text.get(start + at)?).to_digit(16);
@@ -125,14 +172,12 @@ fn percent(text: &[u8], start: usize) -> Option<EncodedPart> {
 
 /// `&amp;`, `&#39;`, `&#x2F;`.
 fn entity(text: &[u8], start: usize) -> Option<EncodedPart> {
-    let rest = text.get(start..)?;
-    let ampersand = AMPERSANDS.into_iter().find(|ampersand| rest.starts_with(ampersand))?.len();
-    let name = rest.get(ampersand..)?;
+    let name = text.get(start + 1..)?;
     let length = name.iter().take(MAX_ENTITY).position(|byte| *byte == b';')?;
     let character = named(std::str::from_utf8(name.get(..length)?).ok()?)?;
     let mut plain = [0; 4];
     let written = character.encode_utf8(&mut plain).len();
-    Some(EncodedPart { place: start..start + ampersand + length + 1, plain, length: written })
+    Some(EncodedPart { place: start..start + length + 2, plain, length: written })
 }
 
 /// The character of an entity: those that have to be escaped have names, and any has a number.

@@ -62,6 +62,7 @@ async fn the_executor_that_was_registered_is_the_one_that_runs() {
         cancelled: tokio_util::sync::CancellationToken::new(),
         trace: None,
         room: None,
+        turns: crate::turns::Turns::default(),
         progress: None,
     };
     assert_eq!(executor.execute_boxed(call).await, Ok(ToolOutput::text("from b")));

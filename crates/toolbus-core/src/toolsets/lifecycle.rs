@@ -8,9 +8,8 @@ use tokio::time::{sleep_until, timeout};
 
 use super::instance::{AnyInstance, Panic, Started, contained};
 use super::session::{Id, SessionPhase, SetState, ToolSetSession};
-use crate::bulkhead::text_of;
 use crate::clock::Clock;
-use crate::failure::{Cause, ToolFailure};
+use crate::failure::{Cause, ToolFailure, text_of_panic};
 use crate::text::shown;
 
 /// Longest start of an instance.
@@ -110,7 +109,7 @@ async fn stop(place: &SessionSlot, instance: Arc<dyn AnyInstance>) {
     let mut stopping = Box::pin(contained(Box::pin(async move { stopping.stop_boxed().await })));
     match timeout(STOP_TIME, &mut stopping).await {
         Ok(Ok(())) => {}
-        Ok(Err(panic)) => place.complain(&format!("panic: {}", text_of(&*panic))),
+        Ok(Err(panic)) => place.complain(&format!("panic: {}", text_of_panic(&*panic))),
         Err(_) => place.complain("did not stop in time"),
     }
     place.release(stopping);
@@ -123,19 +122,19 @@ fn panicked(set: &str, panic: &Panic) -> ToolFailure {
         Cause::Panicked,
         format!("Tool set '{set}' could not be started for the session because of a mistake in its code."),
     )
-    .with_detail(format_args!("panic: {}", text_of(&**panic)))
+    .with_detail(format_args!("panic: {}", text_of_panic(&**panic)))
 }
 
 impl SessionSlot {
     /// Drops what is not ours, which may panic.
     fn release<T>(&self, it: T) {
         if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(move || drop(it))) {
-            self.complain(&format!("panic: {}", text_of(&*panic)));
+            self.complain(&format!("panic: {}", text_of_panic(&*panic)));
         }
     }
 
     fn complain(&self, detail: &str) {
-        tracing::error!(toolset = &*self.set.name, detail, "what ran a session of a tool set did not end in order");
+        tracing::error!(toolset = &*self.set.name, detail, "the task of a tool set's session ended with an error");
     }
 
     fn tell(&self, message: &str) {

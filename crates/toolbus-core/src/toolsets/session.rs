@@ -172,11 +172,12 @@ impl SessionTable {
 
     /// Whether another session of this share of the room may begin.
     pub(super) fn check(&self, share: &str) -> Result<(), Full> {
-        if self.sessions.len() >= self.max {
-            return Err(Full::Set(self.max));
-        }
+        // First: that another agent ends a session does not help then.
         if self.shares.get(share).copied().unwrap_or_default() >= self.max_per_agent {
             return Err(Full::Agent(self.max_per_agent));
+        }
+        if self.sessions.len() >= self.max {
+            return Err(Full::Set(self.max));
         }
         Ok(())
     }

@@ -40,6 +40,12 @@ impl SessionSets {
         sets.current.iter().find(|set| set.name() == name).cloned()
     }
 
+    /// The sets that are in force.
+    #[must_use]
+    pub fn current(&self) -> Vec<Arc<SessionSet>> {
+        self.sets.read().current.clone()
+    }
+
     /// Puts other sets in the place of these. Sessions of a set that is not among the others end when they have been idle
     /// for long enough: calls under way keep them.
     pub fn replace(&self, next: Vec<Arc<SessionSet>>) {

@@ -66,6 +66,18 @@ async fn shutdown_puts_back_what_can_be_repeated_and_what_did_not_start() {
 }
 
 #[tokio::test]
+async fn shutdown_puts_back_what_waits_for_its_backend() {
+    let world = World::new();
+    world.register("pending");
+    let (waiting, not_started) = world.begin(call("pending", json!({})));
+    world.until_running(1).await;
+    world.dispatcher.shut_down();
+    waiting.await.unwrap();
+    assert_eq!(not_started.get(), Some(Settled::Requeued));
+    assert!(world.bus.sent().is_empty());
+}
+
+#[tokio::test]
 async fn shutdown_answers_what_may_have_had_its_effect() {
     for tool in ["wait_effectful", "wait_undeclared"] {
         let world = World::new();

@@ -7,13 +7,14 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::AgentName;
-use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::failure::{Cause, ToolFailure, Verdict};
 use toolbus_core::tool::ToolOutput;
 use toolbus_core::{Drained, InnerCall, InnerOrigin, Invoker as _, Service};
 
 use crate::fixture::World;
 use tokio_util::task::TaskTracker;
 use toolbus_core::Clock;
+use toolbus_protocol::{Code, Outcome};
 
 /// A call of an MCP client.
 fn call(world: &World, tool: &str, session: &str) -> InnerCall {
@@ -74,4 +75,32 @@ async fn a_drain_waits_for_it_then_ends_it_and_further_ones_are_refused() {
     assert_eq!(cause(running.await.unwrap()), Cause::Cancelled);
     let late = begin(&world, call(&world, "echo", "s")).await.unwrap().unwrap_err();
     assert_eq!((late.cause, &*late.message), (Cause::Overloaded, "The daemon is shutting down. Try again soon."));
+}
+
+#[tokio::test]
+async fn a_call_that_did_not_begin_before_the_time_is_over_can_be_made_again() {
+    for (tool, key) in [("pay", None), ("pay", Some("k")), ("pending", None), ("pending", Some("k"))] {
+        let world = World::with(|settings| settings.max_in_flight = 1);
+        world.register("pending");
+        // What waits for its turn does so behind this one.
+        let before = match tool {
+            "pay" => Some(begin(&world, call(&world, "wait_effectful", "s"))),
+            _ => None,
+        };
+        let waiting = InnerCall { idempotency_key: key.map(Into::into), ..call(&world, tool, "s") };
+        if before.is_some() {
+            world.until_running(1).await;
+        }
+        let waiting = begin(&world, waiting);
+        while world.load.waiting() == 0 && before.is_some() || world.load.in_flight() == 0 {
+            tokio::task::yield_now().await;
+        }
+        world.dispatcher.shut_down();
+        let told = waiting.await.unwrap().unwrap_err().verdict.unwrap();
+        assert_eq!(
+            told,
+            Verdict { code: Code::Overloaded, is_retryable: true, outcome: Some(Outcome::NotStarted) },
+            "{tool} {key:?}"
+        );
+    }
 }

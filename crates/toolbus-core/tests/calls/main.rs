@@ -16,6 +16,7 @@ mod fixture;
 mod hinting;
 mod keyed;
 mod ledger;
+mod lost;
 mod marking;
 mod message;
 mod notifying;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::bus::{Delivery, Settle};
 use toolbus_protocol::Properties;
@@ -18,13 +19,21 @@ pub(crate) enum Settled {
     Dropped,
 }
 
-/// Tells how one delivery was settled.
-#[derive(Clone)]
-pub(crate) struct Settlement(Arc<Mutex<Option<Settled>>>);
+/// Tells how one delivery was settled, and loses its connection.
+#[derive(Clone, Default)]
+pub(crate) struct Settlement {
+    how: Arc<Mutex<Option<Settled>>>,
+    lost: CancellationToken,
+}
 
 impl Settlement {
     pub(crate) fn get(&self) -> Option<Settled> {
-        *self.0.lock()
+        *self.how.lock()
+    }
+
+    /// Ends the connection that brought the delivery.
+    pub(crate) fn lose(&self) {
+        self.lost.cancel();
     }
 }
 
@@ -32,7 +41,7 @@ struct Settler(Settlement);
 
 impl Settler {
     fn settle(self, how: Settled) -> BoxFuture<'static, ()> {
-        *self.0.0.lock() = Some(how);
+        *self.0.how.lock() = Some(how);
         Box::pin(async {})
     }
 }
@@ -45,11 +54,15 @@ impl Settle for Settler {
     fn requeue(self: Box<Self>) -> BoxFuture<'static, ()> {
         self.settle(Settled::Requeued)
     }
+
+    fn lost(&self) -> Option<&CancellationToken> {
+        Some(&self.0.lost)
+    }
 }
 
 impl Drop for Settler {
     fn drop(&mut self) {
-        self.0.0.lock().get_or_insert(Settled::Dropped);
+        self.0.how.lock().get_or_insert(Settled::Dropped);
     }
 }
 
@@ -120,7 +133,7 @@ impl Message {
 }
 
 pub(crate) fn delivery(message: Message) -> (Delivery, Settlement) {
-    let settlement = Settlement(Arc::default());
+    let settlement = Settlement::default();
     let delivery = Delivery {
         properties: message.properties.into(),
         size: message.body.len(),

@@ -43,7 +43,7 @@ impl NotificationSource for Count {
         true
     }
 
-    fn messages(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
+    fn messages(&self, _: &AgentName, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
         let had = before.map_or(0, |before| before.names().count());
         let more = now.names().count() - had;
         if before.is_some() && more == 0 { Vec::new() } else { vec![more.to_string().into_bytes()] }
@@ -202,7 +202,7 @@ async fn a_list_names_the_tools_whose_descriptions_its_format_cuts() {
     access.refresh();
     let notice = |listed: Value| listed["notice"].as_str().map(str::to_owned);
     let openai = notice(list(&world, Some("openai")).await).unwrap();
-    assert_eq!(openai, "1 descriptions are cut, because the format `openai` takes no longer ones: long");
+    assert_eq!(openai, "1 descriptions are cut, because the format `openai` takes no longer ones: long.");
     assert_eq!(notice(list(&world, Some("anthropic")).await), None);
 }
 

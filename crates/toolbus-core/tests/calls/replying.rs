@@ -90,17 +90,20 @@ async fn while_a_queue_that_took_no_answer_is_not_there_no_tool_is_run_for_it() 
 }
 
 #[tokio::test]
-async fn a_peers_topic_that_is_not_permitted_is_refused_before_the_tool_runs_unless_a_queue_has_its_name() {
+async fn a_peers_topic_that_is_not_permitted_is_a_queue_and_refused_once_it_took_no_answer() {
     let world = World::new();
-    let answer = world.answer(pay().typed(PEER).reply_to(Some("elsewhere.ana"))).await;
+    let call = || pay().typed(PEER).reply_to(Some("elsewhere.ana"));
+    let answer = world.answer(call()).await;
     assert_eq!((answer.target, world.runs()), (queue("elsewhere.ana"), 1));
 
     let world = World::new();
     world.bus.route(queue("elsewhere.ana"), Route::Unroutable);
-    let letter = world.answer(pay().typed(PEER).reply_to(Some("elsewhere.ana"))).await;
-    assert_eq!((letter.target, world.runs()), (dead_letters(), 0));
-    assert_eq!(letter.properties.header("rb-dead-reason"), Some("reply_to_refused"));
-    assert_eq!(letter.properties.header("rb-dead-reply-to"), Some("elsewhere.ana"));
+    for reason in ["undeliverable_answer", "reply_to_refused"] {
+        let letter = world.answer(call()).await;
+        assert_eq!((letter.target, world.runs()), (dead_letters(), 1));
+        assert_eq!(letter.properties.header("rb-dead-reason"), Some(reason));
+        assert_eq!(letter.properties.header("rb-dead-reply-to"), Some("elsewhere.ana"));
+    }
 }
 
 #[tokio::test]
@@ -117,7 +120,7 @@ async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
         assert_eq!(world.answer(call).await.target, dead_letters());
     }
     let lines = page.text();
-    assert_eq!(lines.matches("dead-lettered an answer").count(), 1, "{lines}");
+    assert_eq!(lines.matches("dead-lettered a reply").count(), 1, "{lines}");
     assert_eq!(lines.lines().count(), 1, "{lines}");
 }
 

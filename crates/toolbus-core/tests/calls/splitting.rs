@@ -27,7 +27,7 @@ struct Shelf {
 }
 
 impl ResultSplitter for Shelf {
-    fn split(&self, result: LongResult) -> BoxFuture<'_, Result<SplitResult, String>> {
+    fn split(&self, result: LongResult) -> BoxFuture<'static, Result<SplitResult, String>> {
         if self.is_away {
             return ready(Err("away".to_owned())).boxed();
         }

@@ -1,4 +1,4 @@
-//! What the API server and the node may do instead of running a script.
+//! Things that the API server and the node may do instead of running a script.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn states<const N: usize>(states: [serde_json::Value; N], log: &[u8]) -> Node {
     Node::States(states.into(), log.to_owned())
 }
 
-/// What an operator is told of a set-up that lets no script run.
+/// Returns what an operator is told of a set-up that lets no script run.
 pub(crate) fn misconfigured(failure: RunFailure) -> String {
     let RunFailure::Misconfigured(text) = failure else { panic!("{failure:?}") };
     text
@@ -155,7 +155,7 @@ async fn a_pod_that_ends_without_a_result_is_a_failure() {
     assert!(told.contains("NodeLost"), "{told}");
 }
 
-/// It was told that the script may have run, so that it was not tried again.
+/// Guards against the earlier report that the script may have run, so that it was not tried again.
 #[tokio::test]
 async fn a_pod_that_its_node_rejects_has_not_begun() {
     let no_log = || vec![refusal(400, "BadRequest", "container \"script\" in pod \"x\" is not available"); 10];
@@ -173,7 +173,7 @@ async fn a_pod_that_its_node_rejects_has_not_begun() {
     fixture.server.is_empty().await;
 }
 
-/// It was told that the script had not begun, so that its retry ran it a second time.
+/// Guards against the earlier report that the script had not begun, so that its retry ran it a second time.
 #[tokio::test]
 async fn a_script_whose_log_cannot_be_read_may_have_run() {
     let unreadable = || vec![refusal(500, "InternalError", "dial tcp 10.0.0.1:10250: connection refused"); 100];

@@ -1,11 +1,14 @@
 //! `tool.meta.mcp.{agent}`: the servers that an agent may use.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use toolbus_core::NotificationSource;
 use toolbus_core::caller::AgentName;
 use toolbus_core::policy::EffectiveTools;
+use toolbus_core::store::Store;
 use toolbus_protocol::{McpServerSummary, McpServersIndexed, message_type, topic};
 
 use crate::model_tools::list::summaries;
@@ -13,19 +16,63 @@ use crate::servers::ServerControl;
 
 /// Text of one message, in bytes; what is more goes into further messages.
 const MAX_MESSAGE: usize = 1024 * 1024;
+/// Where the store has which of the daemon's own servers agents know of: names, by the name of an agent.
+const NAMESPACE: &str = "mcp.told";
+/// Key of the agents without a section of their own, who all may use the same servers. No agent is named so.
+const EVERYBODY: &str = "*";
 
 /// The servers of which an agent may use tools, with the names of those tools. Published at the start, on request, and
 /// on changes.
 pub struct Index {
     servers: Arc<dyn ServerControl>,
+    store: Arc<dyn Store>,
+    /// By key.
+    told: Mutex<BTreeMap<String, ToldServers>>,
+}
+
+/// Names of servers that the agents of one key know of, by the folded name.
+#[derive(Default)]
+struct ToldServers {
+    /// Those of an earlier process.
+    earlier: BTreeMap<String, String>,
+    /// As the store has them.
+    kept: BTreeSet<String>,
 }
 
 impl Index {
-    /// The index of these servers.
+    /// The index of these servers. What agents know of is kept in `store`, so that servers are announced as removed that
+    /// were removed while no daemon ran.
     #[must_use]
-    pub fn new(servers: Arc<dyn ServerControl>) -> Self {
-        Self { servers }
+    pub fn new(servers: Arc<dyn ServerControl>, store: Arc<dyn Store>) -> Self {
+        Self { servers, store, told: Mutex::default() }
     }
+
+    /// Whether an earlier process announced servers that no daemon without servers has announced as removed.
+    pub async fn has_announced(store: &dyn Store) -> bool {
+        store.list(NAMESPACE).await.is_ok_and(|keys| !keys.is_empty())
+    }
+
+    /// Reads what agents of one key know of. Without it, nothing is announced as removed.
+    async fn read(&self, key: &str) -> ToldServers {
+        let stored = self.store.get(NAMESPACE, key).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "could not read which MCP servers agents know of");
+            None
+        });
+        let kept: BTreeSet<String> = stored.and_then(|stored| serde_json::from_slice(&stored).ok()).unwrap_or_default();
+        ToldServers { earlier: kept.iter().map(|name| (name.to_lowercase(), name.clone())).collect(), kept }
+    }
+
+    /// The servers that an earlier process announced to an agent, and that are no longer there.
+    fn removed_since(&self, key: &str, now: &BTreeMap<String, McpServerSummary>) -> Vec<String> {
+        let told = self.told.lock();
+        let earlier = told.get(key).into_iter().flat_map(|told| &told.earlier);
+        let is_gone = |folded: &str, name: &str| !now.contains_key(folded) && self.servers.origin(name).is_none();
+        earlier.filter(|(folded, name)| is_gone(folded, name)).map(|(_, name)| name.clone()).collect()
+    }
+}
+
+fn key_of<'a>(agent: &'a AgentName, now: &EffectiveTools) -> &'a str {
+    if now.is_everybody() { EVERYBODY } else { agent.as_str() }
 }
 
 /// The topic of an agent's index. `None` for an agent named `refresh`, whose index every bridge would take for a
@@ -47,12 +94,16 @@ impl NotificationSource for Index {
         true
     }
 
-    fn messages(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
+    fn messages(&self, agent: &AgentName, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
         // Lazy servers are announced with all others, and as soon as their tools are known.
+        let key = key_of(agent, now);
         let now = summaries(now, &*self.servers);
         let told = match before {
             // The requester waits for this message, even if it lists nothing.
-            None => McpServersIndexed { servers: now.into_values().collect(), removed_servers: Vec::new() },
+            None => {
+                let removed_servers = self.removed_since(key, &now);
+                McpServersIndexed { servers: now.into_values().collect(), removed_servers }
+            }
             Some(before) => {
                 let told = difference(&summaries(before, &*self.servers), now);
                 if told.servers.is_empty() && told.removed_servers.is_empty() {
@@ -62,6 +113,41 @@ impl NotificationSource for Index {
             }
         };
         parts(told).iter().map(|part| serde_json::to_vec(part).unwrap_or_default()).collect()
+    }
+
+    fn recall<'a>(&'a self, agent: &'a AgentName, now: &'a EffectiveTools) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let key = key_of(agent, now);
+            if !self.told.lock().contains_key(key) {
+                let told = self.read(key).await;
+                self.told.lock().entry(key.to_owned()).or_insert(told);
+            }
+        })
+    }
+
+    fn keep<'a>(&'a self, agent: &'a AgentName, now: &'a EffectiveTools) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let key = key_of(agent, now);
+            let mut names: BTreeSet<String> =
+                summaries(now, &*self.servers).into_values().map(|server| server.server_name).collect();
+            {
+                let told = self.told.lock();
+                // One that has not connected yet is still known.
+                names.extend(told.get(key).into_iter().flat_map(|told| told.earlier.values().cloned()));
+                names.retain(|name| self.servers.origin(name).is_some());
+                if told.get(key).is_some_and(|told| told.kept == names) {
+                    return;
+                }
+            }
+            let kept = match names.is_empty() {
+                true => self.store.delete(NAMESPACE, key).await.map(drop),
+                false => self.store.put(NAMESPACE, key, serde_json::to_vec(&names).unwrap_or_default()).await,
+            };
+            match kept {
+                Ok(()) => self.told.lock().entry(key.to_owned()).or_default().kept = names,
+                Err(error) => tracing::warn!(%error, "could not keep which MCP servers agents know of"),
+            }
+        })
     }
 }
 

@@ -46,13 +46,17 @@ pub(super) async fn all(connection: &Connection) -> Result<ServerListing, Servic
     let (mut listed, mut bytes, mut seen) = (ServerListing::default(), 0, HashSet::new());
     let mut cursor: Option<String> = None;
     for _ in 0..MAX_PAGES {
+        let is_empty = cursor.as_deref() == Some("");
         let params = PaginatedRequestParams::default().with_cursor(cursor.take());
         let request =
             ListToolsRequest { method: Default::default(), params: Some(params), extensions: Default::default() };
         let page = match connection.ask_timed(METHOD, ClientRequest::ListToolsRequest(request)).await {
             Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => return Ok(listed),
+            // Some servers end with an empty cursor, which is none to them.
+            Err(ServiceError::McpError(_)) if is_empty => return Ok(listed),
             page => page?,
         };
+        let before = listed.tools.len();
         // A page may hold thousands of definitions: they are measured beside the threads that calls run on.
         let taken = spawn_blocking(move || {
             let next = match page {
@@ -69,8 +73,11 @@ pub(super) async fn all(connection: &Connection) -> Result<ServerListing, Servic
         if listed.cut.is_some() {
             return Ok(listed);
         }
-        // Some servers end with an empty place.
-        let Some(next) = next.filter(|next| !next.is_empty()) else { return Ok(listed) };
+        if is_empty && listed.repeats_from(before) {
+            listed.tools.truncate(before);
+            return Ok(listed);
+        }
+        let Some(next) = next else { return Ok(listed) };
         if next.len() > MAX_CURSOR || !seen.insert(next.clone()) {
             listed.cut = Some("the server's pages lead back to where they were".to_owned());
             return Ok(listed);
@@ -87,6 +94,13 @@ impl ServerListing {
         let (mut listed, mut bytes) = (Self::default(), 0);
         listed.add_definitions(tools, &mut bytes);
         listed
+    }
+
+    /// Whether the tools from this one on are there before it, too: of such a server, an empty cursor is the first page.
+    fn repeats_from(&self, start: usize) -> bool {
+        let (before, page) = self.tools.split_at(start.min(self.tools.len()));
+        let names: HashSet<&str> = before.iter().map(|tool| &*tool.name).collect();
+        page.iter().all(|tool| names.contains(&*tool.name))
     }
 
     fn add(&mut self, page: ListToolsResult, bytes: &mut usize) -> Option<String> {

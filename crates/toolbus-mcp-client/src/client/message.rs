@@ -4,8 +4,8 @@ use rmcp::model::{
     CallToolResult, ContentBlock, CustomResult, JsonRpcResponse, JsonRpcVersion2_0, MetaObject, RequestId, ResultType,
     ServerJsonRpcMessage, ServerResult,
 };
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -23,6 +23,9 @@ pub(crate) fn read(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
         && let Some(message) = answer.message()
     {
         return Ok(message);
+    }
+    if let Some(result) = without_null_error(text) {
+        return read(&result);
     }
     let message = match serde_json::from_slice(text) {
         Ok(message) => message,
@@ -104,12 +107,31 @@ struct RawResponse<'a> {
     method: Option<IgnoredAny>,
     #[serde(borrow)]
     result: Option<&'a RawValue>,
+    #[serde(default, deserialize_with = "present")]
+    error: Option<Value>,
+}
+
+/// A result beside which there is an `error` that is null, without that; `None` for any other message.
+fn without_null_error(text: &[u8]) -> Option<Vec<u8>> {
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        jsonrpc: JsonRpcVersion2_0,
+        id: RequestId,
+        result: &'a RawValue,
+    }
+    memchr::memmem::find(text, b"\"error\"")?;
+    let RawResponse { id, method: None, result: Some(result), error: Some(Value::Null) } =
+        serde_json::from_slice(text).ok()?
+    else {
+        return None;
+    };
+    serde_json::to_vec(&Answer { jsonrpc: JsonRpcVersion2_0, id, result }).ok()
 }
 
 /// What can be read of an answer that as a whole cannot, most likely because it is nested too deep: whose answer it is,
 /// and of a page of tools those that are well.
 fn salvaged(text: &[u8]) -> Option<ServerJsonRpcMessage> {
-    let RawResponse { id, method: None, result } = serde_json::from_slice(text).ok()? else { return None };
+    let RawResponse { id, method: None, result, .. } = serde_json::from_slice(text).ok()? else { return None };
     let result = result.and_then(salvaged_page).unwrap_or_default();
     Some(ServerJsonRpcMessage::response(ServerResult::CustomResult(CustomResult(result)), id))
 }
@@ -142,9 +164,14 @@ pub(crate) fn answered(text: &[u8]) -> Option<RequestId> {
 }
 
 /// A text that rmcp is going to read: a page of tools that are not all readable is returned without its metadata, which
-/// is not used, and an unreadable response without a result.
-pub(crate) fn readable(text: String) -> String {
-    if let Ok(ServerJsonRpcMessage::Response(mut response)) = read(text.as_bytes())
+/// is not used, and an unreadable response without a result. `None` for what is no message.
+pub(crate) fn readable(text: String) -> Option<String> {
+    let message = read(text.as_bytes()).ok()?;
+    let text = match without_null_error(text.as_bytes()) {
+        Some(result) => String::from_utf8(result).ok()?,
+        None => text,
+    };
+    if let ServerJsonRpcMessage::Response(mut response) = message
         && let ServerResult::CustomResult(CustomResult(result)) = &mut response.result
     {
         if let Value::Object(members) = result
@@ -153,10 +180,10 @@ pub(crate) fn readable(text: String) -> String {
             members.remove("_meta");
         }
         if let Ok(written) = serde_json::to_string(&ServerJsonRpcMessage::Response(response)) {
-            return written;
+            return Some(written);
         }
     }
-    text
+    Some(text)
 }
 
 #[cfg(test)]
@@ -249,6 +276,18 @@ mod tests {
     }
 
     #[test]
+    fn an_error_that_is_null_beside_a_result_is_none() {
+        let result = json!({ "content": [{ "type": "text", "text": "x" }] });
+        let text = json!({ "jsonrpc": "2.0", "id": 7, "result": result, "error": null }).to_string();
+        let plain = json!({ "jsonrpc": "2.0", "id": 7, "result": result }).to_string();
+        let [with, without] = [&text, &plain].map(|text| format!("{:?}", read(text.as_bytes()).unwrap()));
+        assert_eq!(with, without);
+        let to_sdk: Value = serde_json::from_str(&readable(text).unwrap()).unwrap();
+        assert_eq!(to_sdk, serde_json::from_str::<Value>(&plain).unwrap());
+        assert_eq!(readable("pong".to_owned()), None);
+    }
+
+    #[test]
     fn one_definition_that_is_nested_too_deep_does_not_hide_the_others() {
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         let page = format!(r#"{{"tools":[{{"name":"bad","inputSchema":{deep}}},{{"name":"good"}}],"nextCursor":"2"}}"#);
@@ -264,26 +303,29 @@ mod tests {
         let message = |result: &Value| json!({ "jsonrpc": "2.0", "id": 1, "result": result }).to_string();
         let mut shadowed = page.clone();
         shadowed["_meta"] = json!({});
-        let read: ServerJsonRpcMessage = serde_json::from_str(&readable(message(&shadowed))).unwrap();
+        let read: ServerJsonRpcMessage = serde_json::from_str(&readable(message(&shadowed)).unwrap()).unwrap();
         let ServerJsonRpcMessage::Response(response) = read else { panic!("{read:?}") };
         let ServerResult::CustomResult(kept) = response.result else { panic!("it is not kept") };
         assert_eq!(kept.0, page);
 
         let result = message(&json!({ "_meta": {}, "content": [], "structuredContent": { "tools": 1 } }));
-        assert_eq!(readable(result.clone()), result);
+        assert_eq!(readable(result.clone()), Some(result));
         let other = message(&json!({ "_meta": { "a": 1 }, "resultType": "other" }));
-        assert_eq!(serde_json::from_str::<Value>(&readable(other.clone())).unwrap(), other.parse::<Value>().unwrap());
+        assert_eq!(
+            serde_json::from_str::<Value>(&readable(other.clone()).unwrap()).unwrap(),
+            other.parse::<Value>().unwrap()
+        );
     }
 
     #[test]
     fn what_the_sdk_cannot_read_is_a_response_without_a_result_to_it() {
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         for result in [deep.as_str(), r#"{"content":"\ud83d"}"#] {
-            let text = readable(format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#));
+            let text = readable(format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#)).unwrap();
             let read: ServerJsonRpcMessage = serde_json::from_str(&text).unwrap();
             assert_eq!(serde_json::to_value(read).unwrap(), json!({ "jsonrpc": "2.0", "id": 7, "result": null }));
         }
         let request = format!(r#"{{"jsonrpc":"2.0","id":7,"method":{deep}}}"#);
-        assert_eq!(readable(request.clone()), request);
+        assert_eq!(readable(request), None);
     }
 }

@@ -214,6 +214,7 @@ fn call() -> ToolCall {
         cancelled: CancellationToken::new(),
         trace: None,
         room: None,
+        turns: toolbus_core::Turns::default(),
         progress: None,
     }
 }

@@ -50,6 +50,9 @@ pub(super) fn find(command: &str, cwd: &Path, path: Option<&OsStr>) -> Result<Pa
     match (files.iter().find(is_executable), files.first()) {
         (Some(program), _) => Ok(program.clone()),
         (None, Some(_)) => Err(SpawnError::NotExecutable(command.to_owned())),
+        (None, None) if command.trim().contains(char::is_whitespace) => {
+            Err(SpawnError::HasArguments(command.to_owned()))
+        }
         (None, None) => Err(SpawnError::NotFound(command.to_owned())),
     }
 }
@@ -154,6 +157,9 @@ mod tests {
         assert_eq!(refused("tool", "third"), "program 'tool' was not found; give its full path, or check PATH");
         assert_eq!(refused("./second", ""), "program './second' was not found; give its full path, or check PATH");
         assert_eq!(refused("", "first"), "program '' was not found; give its full path, or check PATH");
+        let with_arguments =
+            "program 'python3 -u' was not found; `command` is the program alone, and its arguments belong into `args`";
+        assert_eq!(refused("python3 -u", "third"), with_arguments);
     }
 
     #[tokio::test(start_paused = true)]

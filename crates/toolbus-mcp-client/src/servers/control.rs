@@ -49,6 +49,42 @@ pub trait ServerControl: Send + Sync + 'static {
     fn origin(&self, name: &str) -> Option<ServerOrigin>;
 }
 
+/// No servers: for a daemon that has those of a bridge alone.
+#[derive(Debug, Clone, Copy)]
+pub struct NoServers;
+
+impl ServerControl for NoServers {
+    fn within_reach(&self, _: &EffectiveTools) -> Vec<ServerName> {
+        Vec::new()
+    }
+
+    fn asleep(&self, _: &EffectiveTools) -> Vec<ServerName> {
+        Vec::new()
+    }
+
+    fn refresh(&self, _: &ServerName) {}
+
+    fn describe(&self, _: &str) -> Option<ServerDescription> {
+        None
+    }
+
+    fn wake<'a>(&'a self, _: &'a ServerName, _: Instant) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn add<'a>(&'a self, _: ServerSpec, _: Instant) -> BoxFuture<'a, Result<Vec<String>, String>> {
+        Box::pin(std::future::ready(Err("this daemon runs no MCP servers".to_owned())))
+    }
+
+    fn remove<'a>(&'a self, _: &'a ServerName) -> BoxFuture<'a, bool> {
+        Box::pin(std::future::ready(false))
+    }
+
+    fn origin(&self, _: &str) -> Option<ServerOrigin> {
+        None
+    }
+}
+
 impl ServerControl for Servers {
     fn within_reach(&self, effective: &EffectiveTools) -> Vec<ServerName> {
         let entries = self.entries().into_iter();

@@ -7,13 +7,14 @@ use std::time::Duration;
 use rmcp::model::ToolAnnotations;
 use serde_json::{Map, Value, json};
 use toolbus_core::Clock;
+use toolbus_core::listing::converted;
 use toolbus_core::suggest::{MAX_SUGGESTIONS, near_names};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, Membership, Naming, ToolDescriptor, Validation};
 use toolbus_trust::scan::Scanner;
 use toolbus_trust::text;
 
-use super::schema;
+use super::schema::{self, SchemaProblem};
 use crate::client::ServerListing;
 use crate::spec::ServerSpec;
 use crate::status::{CleanedTexts, HiddenTool};
@@ -163,8 +164,8 @@ fn sorted_out(
             continue;
         }
         let descriptor = descriptor(source, &naming, &tool, &mut seen).and_then(|descriptor| {
-            check(&tool, source.validation, is_late)?;
-            Ok(descriptor)
+            let parameters = usable(&tool, source.validation, is_late)?;
+            Ok(ToolDescriptor { parameters: Some(Arc::new(parameters)), ..descriptor })
         });
         match descriptor {
             Ok(mut descriptor) => {
@@ -222,7 +223,6 @@ fn descriptor(
     Ok(ToolDescriptor {
         title: titles(tool).find(|title| says_something(title)).map(str::to_owned),
         description: description(source, tool),
-        parameters: Some(Arc::new(parameters(&tool.input_schema))),
         output_schema: output_schema(tool),
         effect: effect(tool.annotations.as_ref()),
         timeout: source.tool_timeout,
@@ -250,11 +250,26 @@ fn not_there(naming: &Naming, own_names: &[String]) -> Vec<HiddenTool> {
     missed.take(MAX_HIDDEN).map(told).collect()
 }
 
-fn check(tool: &rmcp::model::Tool, validation: Validation, is_late: &dyn Fn() -> bool) -> Result<(), Unusable> {
+/// The schema of a tool; of one whose parts have names of their own, the same without them; of one that is not valid by
+/// its own draft, what is left of it in draft 2020-12: the rest is for the server to check.
+fn usable(tool: &rmcp::model::Tool, validation: Validation, is_late: &dyn Fn() -> bool) -> Result<Value, Unusable> {
     if is_late() {
         return Err(Unusable::Unchecked);
     }
-    Ok(schema::check(&tool.input_schema, validation)?)
+    let declared = parameters(&tool.input_schema);
+    match schema::check(&tool.input_schema, validation) {
+        Err(problem @ SchemaProblem::Unusable(_)) => match converted(&declared) {
+            Value::Object(left) if schema::check(&left, validation).is_ok() => Ok(Value::Object(left)),
+            _ => Err(problem.into()),
+        },
+        Err(problem @ (SchemaProblem::Identity(_) | SchemaProblem::Elsewhere(_))) => {
+            match schema::without_identities(&declared) {
+                Some(Value::Object(plain)) => Ok(schema::check(&plain, validation).map(|()| Value::Object(plain))?),
+                _ => Err(problem.into()),
+            }
+        }
+        checked => Ok(checked.map(|()| declared)?),
+    }
 }
 
 fn titles(tool: &rmcp::model::Tool) -> impl Iterator<Item = &str> {

@@ -4,6 +4,7 @@
 
 mod branching;
 mod graph;
+mod identity;
 mod keywords;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use toolbus_core::SchemaError;
 use toolbus_core::tool::Validation;
 
 use self::graph::Graph;
+pub(crate) use self::identity::without_identities;
 
 /// Longest schema, in bytes of compact JSON.
 const MAX_SIZE: usize = 64 * 1024;

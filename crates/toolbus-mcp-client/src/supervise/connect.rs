@@ -146,8 +146,8 @@ impl Connector {
                 // Without an agent, tools are listed with the first.
                 let credential = credential.or_else(|| endpoint.credentials.all().next()).cloned();
                 let opener = Opener::new(endpoint, credential, launcher.redactor(), launcher.clock());
-                let results = launcher.results().cloned();
-                (ConnectMode::Http(opener.map(|opener| opener.with_results(results))), Vec::new())
+                let large = launcher.large(spec.name.as_str());
+                (ConnectMode::Http(opener.map(|opener| opener.with_large(large))), Vec::new())
             }
         };
         let (server, observer) = (spec.name.clone(), Arc::clone(observer));

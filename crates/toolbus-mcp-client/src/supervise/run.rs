@@ -124,7 +124,7 @@ async fn failed(server: &SupervisedServer, error: ConnectError, failures: u32, w
         (false, false) => ServerState::Waiting,
     };
     if matches!(state, ServerState::Parked { .. }) && failures == PARKED_AFTER {
-        tracing::error!(server = name, failures, retry_ms, "an MCP server fails again and again: parked");
+        tracing::error!(server = name, failures, retry_ms, "an MCP server failed too often: parked");
     }
     server.remember_error(&error.text, error.stderr);
     server.state.send_replace(state);

@@ -26,12 +26,11 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::sync::DropGuard;
 use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
-use toolbus_core::results::ResultBudget;
 
 use self::client::Requester;
 use self::sse::SseTransport;
 use self::streamable::{EVENT_STREAM, JSON, SESSION};
-use super::TransportFailure;
+use super::{LargeMessages, TransportFailure};
 use crate::spec::{Credential, HttpKind, HttpSpec};
 
 pub(crate) use self::client::{McpHttpClient, OutgoingRequest};
@@ -157,7 +156,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Opens connections to one server with one credential, and remembers which transport it speaks.
 pub(crate) struct Opener {
     requester: Arc<Requester>,
-    results: Option<ResultBudget>,
+    large: LargeMessages,
     /// Whether a connection ends when the server forgets its session.
     ends_with_session: bool,
     configured: HttpKind,
@@ -197,12 +196,18 @@ impl Opener {
     ) -> Result<Self, HttpOpenError> {
         let requester = Arc::new(Requester::new(endpoint, credential, redactor, clock)?);
         let found = Mutex::new(endpoint.kind);
-        Ok(Self { requester, results: None, ends_with_session: false, configured: endpoint.kind, found })
+        Ok(Self {
+            requester,
+            large: LargeMessages::default(),
+            ends_with_session: false,
+            configured: endpoint.kind,
+            found,
+        })
     }
 
-    /// The same, with room for large answers.
-    pub(crate) fn with_results(self, results: Option<ResultBudget>) -> Self {
-        Self { results, ..self }
+    /// The same, with this for large responses.
+    pub(crate) fn with_large(self, large: LargeMessages) -> Self {
+        Self { large, ..self }
     }
 
     /// The same, for connections that end when the server forgets their session, instead of opening another one.
@@ -214,7 +219,7 @@ impl Opener {
     /// if the server takes messages at its URL, else by HTTP+SSE. Streamable HTTP that is known connects when the first
     /// message is sent.
     pub(crate) async fn open(&self) -> Result<HttpTransport, HttpOpenError> {
-        let client = McpHttpClient::new(Arc::clone(&self.requester), self.results.clone(), self.ends_with_session);
+        let client = McpHttpClient::new(Arc::clone(&self.requester), self.large.clone(), self.ends_with_session);
         match self.kind() {
             HttpKind::Streamable => Ok(HttpTransport::streamable(client)),
             HttpKind::Sse => {

@@ -12,16 +12,17 @@ use tokio::io::{
 };
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use tokio::task::coop::consume_budget;
-use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
-use toolbus_core::results::{ReservedRoom, ResultBudget};
+use toolbus_core::results::ReservedRoom;
 use toolbus_core::text::shown;
+use toolbus_core::turns::SMALL;
 
 use super::fast_path::PendingCalls;
-use super::{MAX_MESSAGE, MAX_VALUES, TransportFailure, has_few_values, line, max_message};
+use super::{LargeMessages, MAX_MESSAGE, MAX_VALUES, TransportFailure, has_few_values, line};
 use crate::client::message;
 use crate::process::Exited;
 
@@ -65,17 +66,16 @@ impl StdioTransport {
     pub(crate) fn new(
         from: impl AsyncRead + Send + Unpin + 'static,
         to: impl AsyncWrite + Send + Unpin + 'static,
-        server: Arc<str>,
         closing: CancellationToken,
         exited: Exited,
-        results: Option<ResultBudget>,
+        large: LargeMessages,
         clock: Clock,
     ) -> Self {
         let (outgoing, to_write) = mpsc::channel(OUTGOING);
         let (read, incoming) = mpsc::channel(INCOMING);
         let failure = TransportFailure::default();
         let pending = Arc::<PendingCalls>::default();
-        let reader = LineReader::new(from, server, Arc::clone(&pending), read, results, clock);
+        let reader = LineReader::new(from, Arc::clone(&pending), read, large, clock);
         #[expect(
             clippy::disallowed_methods,
             reason = "`closing` ends both, when the transport is dropped at the latest"
@@ -185,9 +185,6 @@ async fn write_batches(
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 * 1024;
-/// Longer lines are read on a thread of their own kind, in bytes: they would keep this one from every other call for
-/// milliseconds.
-const LONG: usize = 64 * 1024;
 /// After a long line that was dropped, reading rests for so many times as long as that took, so that a flood of them
 /// gets a part of the processor.
 const REST: u32 = 3;
@@ -243,13 +240,12 @@ fn parse(line: &[u8]) -> Result<Option<ServerJsonRpcMessage>, LineError> {
 struct LineReader<R> {
     from: BufReader<R>,
     line: Vec<u8>,
-    server: Arc<str>,
     pending: Arc<PendingCalls>,
     to: mpsc::Sender<Received>,
     /// What messages that wait to be taken may have together.
     room: Arc<Semaphore>,
-    /// Room for lines that are longer than [`MAX_MESSAGE`], and that of the last line.
-    results: Option<ResultBudget>,
+    large: LargeMessages,
+    /// Room of the last line.
     reserved: Option<ReservedRoom>,
     skipped: u64,
     skipped_in_a_row: u32,
@@ -259,20 +255,18 @@ struct LineReader<R> {
 impl<R: AsyncRead + Unpin> LineReader<R> {
     fn new(
         from: R,
-        server: Arc<str>,
         pending: Arc<PendingCalls>,
         to: mpsc::Sender<Received>,
-        results: Option<ResultBudget>,
+        large: LargeMessages,
         clock: Clock,
     ) -> Self {
         Self {
             from: BufReader::with_capacity(CHUNK, from),
             line: Vec::new(),
-            server,
             pending,
             to,
             room: Arc::new(Semaphore::new(MAX_MESSAGE)),
-            results,
+            large,
             reserved: None,
             skipped: 0,
             skipped_in_a_row: 0,
@@ -294,14 +288,17 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             () = left => ReadEnd::Closed { is_within_line: false },
         };
         if self.skipped > 0 {
-            tracing::info!(server = &*self.server, lines = self.skipped, "skipped lines that were no MCP messages");
+            tracing::info!(
+                server = &*self.large.server,
+                lines = self.skipped,
+                "skipped lines that were no MCP messages"
+            );
         }
         let is_abandoned = matches!(end, ReadEnd::Abandoned);
         failure.set(match end {
             ReadEnd::Abandoned => "the connection was closed".to_owned(),
             ReadEnd::LongLine => {
-                let most = max_message(self.results.as_ref());
-                format!("the server wrote a line over {} MiB", most / (1024 * 1024))
+                format!("the server wrote a line over {} MiB", self.large.max() / (1024 * 1024))
             }
             ReadEnd::LargeMessage => format!("the server wrote a message of more than {MAX_VALUES} values"),
             ReadEnd::Noise => format!("the server wrote {MAX_SKIPPED} lines in a row that are no MCP messages"),
@@ -345,7 +342,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                 };
             }
             let began = self.clock.now();
-            let message = if self.line.len() > LONG { self.parse_elsewhere().await } else { parse(&self.line) };
+            let message = if self.line.len() > SMALL { self.parse_elsewhere().await } else { parse(&self.line) };
             match message {
                 Ok(None) => {}
                 Err(LineError::TooLarge) => return ReadEnd::LargeMessage,
@@ -377,23 +374,23 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         (&mut self.from).take(MAX_MESSAGE as u64).read_until(b'\n', &mut self.line).await?;
         if self.line.len() == MAX_MESSAGE
             && self.line.last() != Some(&b'\n')
-            && let Some(results) = &self.results
+            && let Some(results) = &self.large.results
         {
             self.reserved = Some(results.reserve().await);
-            let more = max_message(Some(results)) - MAX_MESSAGE;
+            let more = self.large.max() - MAX_MESSAGE;
             (&mut self.from).take(more as u64).read_until(b'\n', &mut self.line).await?;
         }
         Ok(())
     }
 
-    /// The same as [`parse`] for a long line, off this thread.
+    /// The same as [`parse`] for a long line, in a turn.
     async fn parse_elsewhere(&mut self) -> Result<Option<ServerJsonRpcMessage>, LineError> {
         let line = std::mem::take(&mut self.line);
-        let parsed = spawn_blocking(move || {
+        let parsed = self.large.read(line.len(), move || {
             let message = if message::is_long_notification(&line) { Err(LineError::Unneeded) } else { parse(&line) };
             (message, line)
         });
-        // A thread that did not come back is one of a runtime that ends.
+        // One that was not read is one of a runtime that ends.
         let (message, line) = parsed.await.unwrap_or((Ok(None), Vec::new()));
         self.line = line;
         message
@@ -412,7 +409,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             let (start, _) = self.line.split_at(self.line.len().min(256));
             let line = shown(String::from_utf8_lossy(start).trim_ascii());
             let error = shown(&error.to_string());
-            tracing::warn!(server = &*self.server, line, error, "skipped a line that is no MCP message");
+            tracing::warn!(server = &*self.large.server, line, error, "skipped a line that is no MCP message");
         }
     }
 }

@@ -104,8 +104,12 @@ impl ServerControl for Fleet {
         panic!("no message removes a server directly")
     }
 
-    fn origin(&self, _: &str) -> Option<ServerOrigin> {
-        None
+    fn origin(&self, name: &str) -> Option<ServerOrigin> {
+        let published = self.registry.snapshot();
+        let is_it = |server: &str| server.eq_ignore_ascii_case(name);
+        let is_there = ["Lazy", "stuck"].into_iter().any(is_it)
+            || published.tools().filter_map(|tool| tool.descriptor.server.as_deref()).any(is_it);
+        is_there.then_some(ServerOrigin::Configuration)
     }
 }
 
@@ -240,7 +244,8 @@ impl Fixture {
         let asleep = asleep.iter().map(|server| (*server).into()).collect();
         let fleet = Arc::new(Fleet { registry: registry.clone(), refreshed, woken: Mutex::default(), asleep });
         let servers = Arc::clone(&fleet) as Arc<dyn ServerControl>;
-        let (notifier, asking) = dispatcher.notifier_of(Index::new(Arc::clone(&servers)), Arc::clone(&shared));
+        let (notifier, asking) =
+            dispatcher.notifier_of(Index::new(Arc::clone(&servers), Arc::clone(&store)), Arc::clone(&shared));
         let invoker = Arc::new(dispatcher.clone()) as Arc<dyn Invoker>;
         let before = RememberedAgents::new(store, Clock::SYSTEM);
         let refresh = Arc::new(RefreshHandler::new(access.clone(), asking, Arc::clone(&servers), before));
@@ -367,5 +372,6 @@ fn subscription(queue: &str, topic: &str, ownership: Ownership) -> Subscription 
         prefetch: 64,
         max_body: usize::MAX,
         ownership,
+        is_inbox: false,
     }
 }

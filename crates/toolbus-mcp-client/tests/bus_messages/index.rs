@@ -244,3 +244,34 @@ async fn a_server_that_starts_with_its_first_use_is_told_once_and_then_its_tools
     assert_eq!(told(&ana.next().await.body), (vec![server("Lazy", &["dream"])], vec![]));
     world.end().await;
 }
+
+#[tokio::test]
+async fn servers_that_were_removed_while_no_daemon_ran_are_announced_as_removed_at_the_next_start() {
+    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    let start = |asleep: &[&str]| Fixture::of(Identity::default(), policy(), false, Arc::clone(&store), asleep);
+    let world = start(&["Lazy"]);
+    let mut ana = world.listen(&topic::mcp_servers("ana"));
+    ana.next().await;
+    for (server, tool) in [("Files", "read"), ("mail", "send")] {
+        world.publish(server, &[tool]);
+        ana.next().await;
+    }
+    let kept = async |agent: &'static str, expected: Value| {
+        eventually("the names are kept", async || {
+            let kept = store.get("mcp.told", agent).await.unwrap()?;
+            (serde_json::from_slice::<Value>(&kept).unwrap() == expected).then_some(())
+        })
+        .await;
+    };
+    kept("ana", json!(["Files", "Lazy", "mail"])).await;
+    kept("bob", json!(["Files", "Lazy"])).await;
+    world.end().await;
+
+    // The lazy one is still configured, and not shown to her yet.
+    let world = start(&[]);
+    let [mut ana, mut bob] = ["ana", "bob"].map(|agent| world.listen(&topic::mcp_servers(agent)));
+    assert_eq!(told(&ana.next().await.body), (vec![], vec!["Files".to_owned(), "mail".to_owned()]));
+    assert_eq!(told(&bob.next().await.body), (vec![], vec!["Files".to_owned()]), "no name of what it could not use");
+    kept("ana", json!(["Lazy"])).await;
+    world.end().await;
+}

@@ -52,7 +52,7 @@ pub(super) fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a s
     text.map(Some).ok_or_else(refused)
 }
 
-/// What the headers take away from what an agent may use.
+/// Restrictions by the headers of what an agent may use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Narrowed<'a> {
     pub(super) binding: Option<&'a str>,
@@ -120,7 +120,7 @@ pub(super) fn agree(headers: &HeaderMap, call: &RpcRequest<'_>, meta: &Meta<'_>)
     }
 }
 
-/// What the header `Mcp-Name` has to repeat.
+/// Returns what the header `Mcp-Name` has to repeat.
 fn name_of(call: &RpcRequest<'_>) -> Option<String> {
     #[derive(Deserialize)]
     struct NamedParams {

@@ -112,7 +112,7 @@ pub(crate) struct CallFlow {
     /// The tool, as the client calls it.
     tool: String,
     running: Option<Running>,
-    /// Whether it has a task of its own.
+    /// Whether the call has a task of its own.
     is_detached: bool,
     in_flight: Option<InFlightRequest>,
     progress: Option<(Box<RawValue>, mpsc::Receiver<Progress>)>,

@@ -160,7 +160,7 @@ pub(crate) const TOOLS: &str = "notifications/tools/list_changed";
 /// The notification of other texts.
 pub(crate) const RESOURCES: &str = "notifications/resources/list_changed";
 
-/// What has changed for one client.
+/// Changes for one client.
 pub(crate) struct ListChanges {
     backend: Arc<dyn Backend>,
     caller: Arc<Caller>,

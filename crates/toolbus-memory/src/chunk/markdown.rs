@@ -341,7 +341,7 @@ impl Fence {
     }
 }
 
-/// What ends the HTML that a line begins, where blank lines do not.
+/// Returns what ends the HTML that a line begins, where blank lines do not.
 fn html_end(line: &[u8]) -> Option<&'static str> {
     let tag = unindented(line)?.strip_prefix(b"<")?;
     for (start, end) in [("!--", "-->"), ("?", "?>"), ("![CDATA[", "]]>")] {

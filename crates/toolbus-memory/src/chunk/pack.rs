@@ -8,7 +8,7 @@ use memchr::memrchr;
 /// Chunks that a text is cut into before chunks get larger than the least, as far as the limits allow.
 const FEW_CHUNKS: usize = 500;
 
-/// How long chunks are, in characters.
+/// Lengths of chunks, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkLimits {
     min: usize,

@@ -128,7 +128,7 @@ fn the_outline_nests_headings_and_the_table_escapes_them() {
     let chunked = chunk(text, limits());
     let outline = chunked.outline(|index| index.to_string());
     assert_eq!(outline, "## Document Outline\n\n- **A | B** → `0`\n  - **C** → `1`\n  - **D** → `1`\n");
-    let table = chunked.table(|index| index.to_string());
+    let table = chunked.table(|index| index.to_string(), usize::MAX);
     assert_eq!(table, "| # | Heading | Key |\n|---|---------|-----|\n| 0 | A \\| B | `0` |\n| 1 | C; D | `1` |\n");
 }
 
@@ -137,7 +137,7 @@ fn a_table_of_very_many_chunks_ends_and_the_outline_names_all() {
     let text = "x".repeat(64 * 300);
     let chunked = chunk(&text, limits());
     let count = chunked.chunks.len();
-    let table = chunked.table(key);
+    let table = chunked.table(key, usize::MAX);
     assert!(table.ends_with(&format!("\n{} more chunks are in the outline.\n", count - MAX_ROWS)), "{table}");
     assert!(chunked.outline(key).contains(&format!("`{}`", key(count - 1))));
 }
@@ -212,7 +212,7 @@ proptest! {
         outlined.dedup();
         prop_assert_eq!(&outlined, &existing);
         let shown: Vec<String> = existing.into_iter().take(MAX_ROWS).collect();
-        prop_assert_eq!(keys(&chunked.table(key)), shown);
+        prop_assert_eq!(keys(&chunked.table(key, usize::MAX)), shown);
     }
 
     #[test]

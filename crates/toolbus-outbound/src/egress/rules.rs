@@ -78,7 +78,7 @@ pub enum Refusal {
     Address {
         /// The host as the URL names it.
         host: String,
-        /// What the address is.
+        /// Description of the address.
         what: &'static str,
     },
     /// A host that the configuration denies.

@@ -1,4 +1,4 @@
-//! What may be reached, in every spelling, and that nothing else is connected to.
+//! Tests of what may be reached, in every spelling, and that nothing else is connected to.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

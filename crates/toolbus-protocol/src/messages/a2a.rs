@@ -12,13 +12,13 @@ use crate::json::{ParseError, parse_object};
 pub struct AgentCard {
     /// The agent's name.
     pub agent_name: String,
-    /// What it is.
+    /// Description of the agent.
     pub description: Option<String>,
-    /// Its version.
+    /// Version of the agent.
     pub version: Option<String>,
-    /// What it can do.
+    /// Skills of the agent.
     pub skills: Vec<AgentSkill>,
-    /// Whether it goes away.
+    /// Whether the agent goes away.
     pub is_deregistering: bool,
     /// Where it is reached over HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,7 +31,7 @@ pub struct AgentCard {
     pub auth_header_value_base64: Option<String>,
 }
 
-/// What an agent can do.
+/// Skill of an agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentSkill {
@@ -39,7 +39,7 @@ pub struct AgentSkill {
     pub id: String,
     /// The name for people.
     pub name: String,
-    /// What it does.
+    /// Description of what the skill does.
     pub description: Option<String>,
     /// Words that it is found by.
     pub tags: Vec<String>,
@@ -57,20 +57,20 @@ pub struct AgentTaskRequest {
     pub context_id: Option<String>,
     /// The skill that is asked for.
     pub skill: String,
-    /// What is to be done.
+    /// Message that says what is to be done.
     pub message: AgentMessage,
     /// Further details.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Map<String, Value>>,
 }
 
-/// What is said to an agent, or by it.
+/// Message to an agent, or by it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentMessage {
     /// `user` or `agent`.
     pub role: String,
-    /// Its parts.
+    /// Parts of the message.
     pub parts: Vec<AgentMessagePart>,
 }
 
@@ -92,15 +92,15 @@ pub struct AgentMessagePart {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentArtifact {
-    /// Its name.
+    /// Name of the artifact.
     pub name: String,
-    /// What it is.
+    /// Description of the artifact.
     pub description: Option<String>,
-    /// Its parts.
+    /// Parts of the artifact.
     pub parts: Vec<AgentMessagePart>,
 }
 
-/// How a task ended, or that it waits for input: to the topic of the request's `reply_to`.
+/// Ending of a task, or notice that the task waits for input: to the topic of the request's `reply_to`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentTaskResult {
@@ -108,15 +108,15 @@ pub struct AgentTaskResult {
     pub task_id: String,
     /// The conversation that it belongs to.
     pub context_id: Option<String>,
-    /// Its state.
+    /// State of the task.
     pub state: AgentTaskState,
-    /// What was made.
+    /// Artifacts that were made.
     pub artifacts: Vec<AgentArtifact>,
-    /// What the agent says of it.
+    /// Message of the agent about the task.
     pub message: Option<AgentMessage>,
 }
 
-/// How far a task is: on `agent.task.status`.
+/// Progress of a task: on `agent.task.status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentTaskStatusUpdate {
@@ -124,9 +124,9 @@ pub struct AgentTaskStatusUpdate {
     pub task_id: String,
     /// The conversation that it belongs to.
     pub context_id: Option<String>,
-    /// Its state.
+    /// State of the task.
     pub state: AgentTaskState,
-    /// What the agent says of it.
+    /// Message of the agent about the task.
     pub message: Option<AgentMessage>,
 }
 
@@ -167,11 +167,11 @@ pub enum AgentTaskState {
     Working,
     /// The agent waits for input.
     InputRequired,
-    /// It is done.
+    /// Task that is done.
     Completed,
-    /// It failed.
+    /// Task that failed.
     Failed,
-    /// It was cancelled.
+    /// Task that was cancelled.
     Canceled,
 }
 
@@ -198,7 +198,7 @@ impl AgentTaskState {
         matches!(self, Self::Completed | Self::Failed | Self::Canceled)
     }
 
-    /// Its name in texts.
+    /// Returns the name of the state in texts.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -243,7 +243,7 @@ impl AgentMessagePart {
 }
 
 impl AgentTaskResult {
-    /// What the agent says, and the parts of what it made, as one text. Empty if there is neither.
+    /// Returns what the agent says, and the parts of what it made, as one text. Empty if there is neither.
     #[must_use]
     pub fn text(&self) -> String {
         let said = self.message.iter().flat_map(|message| &message.parts);

@@ -32,7 +32,7 @@ impl MessageFields for Ping {
     }
 }
 
-/// What a daemon says of itself.
+/// Description of a daemon by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pong {
@@ -42,7 +42,7 @@ pub struct Pong {
     pub version: String,
     /// Digest of the configuration: replicas of a fleet have the same.
     pub config_digest: String,
-    /// What this process does: `invoke`, `mcp`, …
+    /// Roles of this process: `invoke`, `mcp`, …
     pub roles: Vec<String>,
     /// Seconds since it began.
     pub uptime_seconds: u64,
@@ -50,6 +50,24 @@ pub struct Pong {
     pub in_flight: u64,
     /// Tools that are registered.
     pub tools: u64,
+    /// Queues and topics that the daemon takes calls from, in what it publishes of itself; absent in replies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub takes: Option<DaemonIntake>,
+}
+
+/// Where a daemon takes calls from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DaemonIntake {
+    /// Tells this run of a daemon from all others.
+    pub instance: String,
+    /// Start of the names of its queues.
+    pub queue_prefix: String,
+    /// Topics of calls.
+    pub topics: Vec<String>,
+    /// The one agent that it serves; absent: it serves all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
 }
 
 /// A request to cancel a running call of the same caller.

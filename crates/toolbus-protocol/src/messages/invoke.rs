@@ -144,8 +144,8 @@ impl ContentBlock {
         }
     }
 
-    /// What the URI of an entry of working memory begins with. Its key follows, each byte of it that is no letter, digit,
-    /// `-`, `.`, `_`, `~` or `/` as `%` and two hexadecimal digits.
+    /// Beginning of the URI of an entry of working memory. The key of the entry follows, each byte of it that is no
+    /// letter, digit, `-`, `.`, `_`, `~` or `/` as `%` and two hexadecimal digits.
     pub const MEMORY_URI: &str = "toolbus://memory/";
 
     /// The kind of [`Self::memory_link`].
@@ -167,7 +167,7 @@ impl ContentBlock {
         Self { kind, text, mime_type: Some("text/plain".to_owned()), uri: Some(uri), ..Self::default() }
     }
 
-    /// Whether it holds the structured part of a result.
+    /// Checks whether the block holds the structured part of a result.
     #[must_use]
     pub fn is_structured(&self) -> bool {
         self.uri.as_deref() == Some(Self::STRUCTURED_URI)
@@ -182,22 +182,22 @@ pub struct ToolError {
     pub tool_call_id: String,
     /// The tool, as the caller named it.
     pub tool_name: String,
-    /// What kind of failure.
+    /// Kind of failure.
     pub code: Code,
-    /// What happened and what to do next, for the caller.
+    /// Description of what happened and what to do next, for the caller.
     pub message: String,
     /// Whether the same call may succeed later.
     #[serde(default)]
     pub is_retryable: bool,
-    /// How long to wait before that, in milliseconds.
+    /// Time to wait before repeating the call, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// What is known of side effects.
+    /// Knowledge of side effects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
 }
 
-/// How far a running call is, for a caller that asked to hear of it.
+/// Progress of a running call, for a caller that asked to hear of it.
 #[derive(Debug, Clone, PartialEq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolProgress {
@@ -205,12 +205,12 @@ pub struct ToolProgress {
     pub tool_call_id: String,
     /// The tool, as the sender named it.
     pub tool_name: String,
-    /// How far, in units of the tool's own.
+    /// Progress so far, in units of the tool's own.
     pub progress: f64,
-    /// What `progress` is at the end, where that is known.
+    /// Value of `progress` at the end, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<f64>,
-    /// What the tool is doing, for people.
+    /// Description of what the tool is doing, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }

@@ -11,7 +11,7 @@ use crate::json::ParseError;
 /// Most names in a [`ToolListRequest`].
 pub const MAX_LISTED_NAMES: usize = 1000;
 
-/// How tools are described in a [`ToolListResponse`].
+/// Form in which tools are described in a [`ToolListResponse`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Format {
     /// As an agent registers tools: name, description, schema as text, source, hints.
@@ -95,7 +95,7 @@ pub struct ToolListRequest {
     pub profile: Option<String>,
     /// The binding that the caller asks for, as `channel:account`.
     pub binding: Option<String>,
-    /// How the tools are described; absent: [`Format::Registration`].
+    /// Form in which the tools are described; absent: [`Format::Registration`].
     pub format: Option<Format>,
     /// The tools that are asked for, at most [`MAX_LISTED_NAMES`]; absent: all. An empty list is read as absent.
     pub names: Option<Vec<String>>,
@@ -181,7 +181,7 @@ pub struct ToolListResponse<T = Vec<Value>> {
     pub version: String,
     /// The tools, in the format that was asked for.
     pub tools: T,
-    /// What the agent's developer should know.
+    /// Notice for the agent's developer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
     /// Whether `tools` is empty because the caller has this version already.

@@ -1,4 +1,4 @@
-//! What agents and bridges say to each other about MCP servers.
+//! Messages about MCP servers between agents and bridges.
 
 mod further;
 mod index;

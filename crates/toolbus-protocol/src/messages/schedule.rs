@@ -8,9 +8,9 @@ use super::{ToolError, ToolInvokeResponse};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScheduledTaskMessage {
-    /// Its name.
+    /// Name of the task.
     pub task_name: String,
-    /// What is to be done; of a task with a call, what it is for.
+    /// Description of what is to be done; of a task with a call, its purpose.
     pub description: String,
     /// The time that it was scheduled for, as RFC 3339 in UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -17,7 +17,7 @@ pub struct ScriptInvokeRequest {
     pub tool_call_id: Option<String>,
     /// The script's text.
     pub script: Option<String>,
-    /// What the script may read as its input.
+    /// Data that the script may read as its input.
     pub input_data: Option<String>,
     /// Seconds that the script may take; [`DEFAULT_SCRIPT_SECONDS`] when absent.
     #[serde(serialize_with = "or_default")]
@@ -72,18 +72,18 @@ impl MessageFields for ScriptInvokeRequest {
     }
 }
 
-/// What became of a script. There is no other form of answer: where there is no result, the exit code is
-/// [`Self::NOT_RUN`] and `stderr` says why.
+/// Outcome of a script. No other form of reply exists: where there is no result, the exit code is [`Self::NOT_RUN`] and
+/// `stderr` says why.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScriptInvokeResponse {
     /// Id of the call.
     pub tool_call_id: String,
-    /// What the script wrote to its standard output; absent when nothing.
+    /// Text that the script wrote to its standard output; absent when nothing.
     pub output: Option<String>,
-    /// What it wrote to its standard error; absent when nothing.
+    /// Text that the script wrote to its standard error; absent when nothing.
     pub stderr: Option<String>,
-    /// Its exit code.
+    /// Exit code of the script.
     pub exit_code: i32,
     /// Milliseconds that it took.
     pub elapsed_ms: u64,

@@ -10,7 +10,7 @@ use crate::json::ParseError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SubagentTaskMessage {
-    /// Its id, which reports and the whiteboard take.
+    /// Id of the task, which reports and the whiteboard take.
     pub task_id: String,
     /// The session to work in.
     pub subagent_session_id: String,
@@ -18,9 +18,9 @@ pub struct SubagentTaskMessage {
     pub primary_session_id: String,
     /// The agent that gave it.
     pub agent: String,
-    /// What is to be done.
+    /// Description of what is to be done.
     pub description: String,
-    /// What the agent knows of it.
+    /// Knowledge of the agent about the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
     /// When it has to have ended, as RFC 3339 in UTC.
@@ -31,13 +31,13 @@ pub struct SubagentTaskMessage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SubagentCancelMessage {
-    /// Its id.
+    /// Id of the task.
     pub task_id: String,
     /// Why, for people.
     pub reason: String,
 }
 
-/// How far a sub-agent is.
+/// Progress of a sub-agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SubagentProgressMessage {
@@ -47,13 +47,13 @@ pub struct SubagentProgressMessage {
     pub subagent_session_id: String,
     /// The session of the agent that gave the task.
     pub primary_session_id: String,
-    /// What it is doing.
+    /// Description of what the sub-agent is doing.
     pub message: String,
     /// When, as RFC 3339.
     pub timestamp: String,
 }
 
-/// What became of a task.
+/// Outcome of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SubagentResultMessage {
@@ -63,9 +63,9 @@ pub struct SubagentResultMessage {
     pub subagent_session_id: String,
     /// The session of the agent that gave the task.
     pub primary_session_id: String,
-    /// What the sub-agent found or did.
+    /// Text on what the sub-agent found or did.
     pub output: String,
-    /// Whether it did what it was to do.
+    /// Whether the sub-agent did what it was to do.
     pub is_success: bool,
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]

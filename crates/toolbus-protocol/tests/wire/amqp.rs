@@ -84,6 +84,7 @@ pub(crate) fn content_header(frame: &Frame) -> ContentHeader {
         reply_to,
         timestamp,
         user_id: None,
+        expiration: None,
         persistent,
         headers,
     };

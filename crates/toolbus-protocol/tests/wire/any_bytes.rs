@@ -25,7 +25,7 @@ const ENVELOPES: &[&[u8]] = &[
     b"id\n\nc\n\n0\nrb-rb-source\nana\nrb-rb-x\n1\nrb-rb-rb-x\n2\nrb-x\n3\nx\n4\nrb-\n5",
 ];
 
-/// What is written is the same when it is read and written again, and an error is short.
+/// Checks that what is written is the same when it is read and written again, and that an error is short.
 fn is_read_again<T: Serialize>(bytes: &[u8], parse: fn(&[u8]) -> Result<T, ParseError>) {
     match parse(bytes) {
         Err(error) => assert!(error.to_string().len() <= MAX_ERROR, "{error}"),

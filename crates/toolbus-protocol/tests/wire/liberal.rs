@@ -79,6 +79,12 @@ fn absent_null_and_empty_members_read_alike() {
 }
 
 #[test]
+fn a_byte_order_mark_before_the_body_is_no_part_of_it() {
+    let plain = r#"{"toolName":"t"}"#;
+    assert_eq!(parsed(&format!("\u{feff}{plain}")), parsed(plain));
+}
+
+#[test]
 fn a_request_without_a_tools_name_is_refused() {
     for body in [
         "{}",
@@ -102,10 +108,10 @@ fn a_body_that_is_not_a_request_is_refused_in_words() {
         (b"{\"toolName\":\"t\"}{}", "trailing characters at line 1 column 17"),
         (b"{\"toolName\":\"t\",}", "trailing comma at line 1 column 17"),
         (b"{'toolName':'t'}", "key must be a string at line 1 column 2"),
-        (b"\xef\xbb\xbf{\"toolName\":\"t\"}", "expected value at line 1 column 1"),
         (b"{\"toolName\":\"\xff\"}", "not UTF-8: invalid byte at offset 13"),
         (b"{\"toolName\":\"\xed\xa0\x80\"}", "not UTF-8: invalid byte at offset 13"),
         (b"\xff", "not UTF-8: invalid byte at offset 0"),
+        (b"\x1f\x8b\x08\x00", "compressed with gzip: send the JSON itself"),
         (b"{\"toolName\":\"\xe2\x82", "not UTF-8: invalid byte at offset 13"),
         (b"[]", "expected a JSON object, found an array"),
         (b" \n[{\"toolName\":\"t\"}]", "expected a JSON object, found an array"),

@@ -172,6 +172,7 @@ fn a_pong_says_what_the_daemon_is() {
         uptime_seconds: 90,
         in_flight: 3,
         tools: 12,
+        takes: None,
     };
     insta::assert_snapshot!(written(&pong), @r#"{"name":"toolbus","version":"0.1.0","configDigest":"9d3a","roles":["invoke","mcp"],"uptimeSeconds":90,"inFlight":3,"tools":12}"#);
     assert_eq!(serde_json::from_str::<Pong>(&written(&pong)).unwrap(), pong);

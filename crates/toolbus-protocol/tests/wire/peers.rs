@@ -1,4 +1,4 @@
-//! What peers send is read exactly.
+//! Tests that what peers send is read exactly.
 
 use toolbus_protocol::{
     Code, Envelope, ReplyTo, ToolError, ToolInvokeRequest, ToolInvokeResponse, header, message_type, parse_object,

@@ -1,4 +1,4 @@
-//! What we write, as decoded JSON, properties and headers.
+//! Tests of what we write, as decoded JSON, properties and headers.
 
 use serde::Serialize;
 use toolbus_protocol::{
@@ -173,6 +173,7 @@ fn an_answers_properties_are_written_as_a_peer_expects_them() {
             1772057704,
         ),
         user_id: None,
+        expiration: None,
         persistent: true,
         headers: [
             (

@@ -28,7 +28,7 @@ const DEEPEST: usize = 2;
 pub struct CollectedFiles {
     /// Those in `out`, by name.
     pub artifacts: Vec<Artifact>,
-    /// How many in `out` do not come back.
+    /// Number of files in `out` that do not come back.
     pub left_out: u64,
     /// See [`crate::Outcome::not_returned`].
     pub not_returned: Vec<String>,

@@ -110,7 +110,7 @@ pub(super) mod machine {
         }
     }
 
-    /// What the kernel does with a call: the value that the filter returns.
+    /// Returns what the kernel does with a call: the value that the filter returns.
     pub(crate) fn decide(program: &[sock_filter], call: &Call) -> u32 {
         let (mut at, mut loaded) = (0, 0);
         loop {

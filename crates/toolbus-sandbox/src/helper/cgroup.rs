@@ -28,7 +28,7 @@ pub(super) struct Cgroup {
     _folders: Vec<Folder>,
 }
 
-/// Its files, which also processes use that do not see its folder.
+/// Files of a cgroup, which also processes use that do not see its folder.
 #[derive(Debug)]
 pub(super) struct CgroupFiles {
     events: File,

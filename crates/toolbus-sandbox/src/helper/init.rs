@@ -26,15 +26,17 @@ use super::mounts::Proc;
 use super::seccomp::Filters;
 use super::start::{self, ProgramPipes};
 use super::template::Control;
-use super::tree::{ProcessTree, ProcessUsage, SeenCpuTime};
+use super::tree::{MOST_LOCKS, ProcessTree, ProcessUsage, SeenCpuTime};
 use super::work_folder::WorkFolder;
-use super::{mounts, process, template, usage, watchdog};
+use super::{limits, mounts, process, template, usage, watchdog};
 use crate::now;
 use crate::outcome::{Ending, Stop, Usage};
 use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, ProgramSpec, RunReport, SandboxSpec};
 
 /// Time between two measurements of what a program uses: without a cgroup in its first [`YOUTH`], and otherwise.
 const LOOKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(25)];
+/// The same while processes begin and end, without a cgroup: what they use after they were last seen does not count.
+const BRIEF_LOOK: Duration = Duration::from_millis(2);
 /// Time in which a program without a cgroup is measured more often.
 const YOUTH: Duration = Duration::from_millis(200);
 /// Time between two measurements of a work folder on disk.
@@ -48,7 +50,7 @@ const PROGRESS_PART: usize = 64 * 1024;
 /// Longest of these lines that is passed on, in bytes.
 const LONGEST_LINE: usize = 4096;
 
-/// What an init process needs.
+/// Data that an init process needs.
 pub(super) struct Task<'a> {
     pub(super) order: &'a SandboxSpec,
     /// The work folder, where that is on a disk.
@@ -160,10 +162,17 @@ pub(super) struct SandboxInit<'a> {
     /// Whether the program may have begun with its job.
     pub(super) has_begun: bool,
     seen: SeenCpuTime,
+    /// Memory without what processes share, and when it was measured.
+    proportional: Option<(Instant, u64)>,
+    /// The newest process when they were last measured, and whether there were others since the time before.
+    newest: Option<u64>,
+    is_changing: bool,
+    /// When its job has to have ended.
+    deadline: Option<Instant>,
     pub(super) before: Before,
 }
 
-/// What a program that stays has left of its jobs before.
+/// Remains of earlier jobs of a program that stays.
 #[derive(Default)]
 pub(super) struct Before {
     files: SeenFiles,
@@ -183,6 +192,10 @@ impl<'a> SandboxInit<'a> {
             program: None,
             has_begun: false,
             seen: SeenCpuTime::default(),
+            proportional: None,
+            newest: None,
+            is_changing: false,
+            deadline: None,
             before: Before::default(),
         }
     }
@@ -202,6 +215,17 @@ impl<'a> SandboxInit<'a> {
     /// Takes a program that another process has started as a child of this one.
     pub(super) fn adopt(&mut self, program: Pid) {
         self.program = Some(program);
+    }
+
+    /// From now on measures the program, and what it starts, without its forks.
+    pub(super) fn watch_alone(&mut self, program: i32) -> io::Result<()> {
+        self.tree.keep_to_namespace_of(program)
+    }
+
+    /// Limits the processes of a template that has so many forks.
+    pub(super) fn limit_forks(&self, forks: u64) -> io::Result<()> {
+        let Some(program) = self.program else { return Ok(()) };
+        Ok(limits::with_forks(program, &self.order.plan.limits, forks)?)
     }
 
     pub(super) const fn failure(&self, error: io::Error) -> JobFailure {
@@ -275,6 +299,7 @@ impl SandboxInit<'_> {
         let Some(program) = self.program else { return Ok(None) };
         let begun = now();
         let deadline = begun + Duration::from_millis(head.time_ms);
+        self.deadline = Some(deadline);
         let exited = pidfd_open(program, PidfdFlags::empty())?;
         let (mut peak, mut next_disk) = (0, begun + DISK_LOOK);
         let mut progress = ProgressPipe { next: begun, is_open: true };
@@ -286,7 +311,11 @@ impl SandboxInit<'_> {
             }
             let [young, old] = LOOKS;
             // A cgroup limits memory by itself.
-            let look = if time - begun < YOUTH && self.task.cgroup.is_none() { young } else { old };
+            let look = match self.task.cgroup {
+                None if self.is_changing => BRIEF_LOOK,
+                None if time - begun < YOUTH => young,
+                _ => old,
+            };
             let patience = look.min(deadline - time);
             let lifeline = self.task.lifeline.as_fd();
             // Another one that says nothing, where a descriptor is of no interest.
@@ -342,6 +371,7 @@ impl SandboxInit<'_> {
                 next_disk = now() + DISK_LOOK;
             }
         };
+        self.deadline = None;
         let mut stays = is_done && matches!(ending, Ending::Exited(_)) && self.stop(program);
         let mut cpu_us = 0;
         if stays {
@@ -406,18 +436,41 @@ impl SandboxInit<'_> {
             None => self.tree.socket_buffers(self.alone(), self.order.layers.namespaces && !self.order.plan.network),
         };
         if used.memory + sockets > limit && !self.is_alone() {
-            // Twice: of processes that end while they are looked at, the others show a greater share.
-            used.memory = (0..2).map(|_| self.tree.proportional_memory()).min().unwrap_or(used.memory);
+            used.memory = self.proportional_memory();
         }
         used.memory += sockets;
         used.cpu_ms = match self.task.cgroup.and_then(CgroupFiles::cpu_ms) {
             Some(cpu_ms) => cpu_ms,
-            None => {
-                let waited_for = used.cpu_ms + usage::of_children().cpu_us / 1000;
-                waited_for.max(self.seen.update(std::mem::take(&mut used.own_cpu_ms)))
-            }
+            None => self.seen_cpu_ms(&mut used),
         };
         used
+    }
+
+    /// Resident memory of all processes, as of the last few milliseconds: all page tables are read for it.
+    fn proportional_memory(&mut self) -> u64 {
+        let [young, _] = LOOKS;
+        if let Some((at, memory)) = self.proportional
+            && now() - at < young
+        {
+            return memory;
+        }
+        // Twice: of processes that end while they are looked at, the others show a greater share.
+        let memory = self.tree.proportional_memory(self.deadline).min(self.tree.proportional_memory(self.deadline));
+        self.proportional = Some((now(), memory));
+        memory
+    }
+
+    /// CPU time of all processes, as far as it can be seen without a cgroup.
+    fn seen_cpu_ms(&mut self, used: &mut ProcessUsage) -> u64 {
+        let newest = self.tree.newest();
+        self.is_changing = self.newest.is_some_and(|before| newest != Some(before)) && !self.is_alone();
+        self.newest = newest;
+        for (pid, own) in &mut used.own_cpu_us {
+            *own = self.tree.scheduled_us(*pid).map_or(*own, |scheduled| scheduled.max(*own));
+        }
+        // Of a template, forks are children of this process.
+        let of_ended = if self.tree.is_of_one_namespace() { 0 } else { usage::of_children().cpu_us / 1000 };
+        (used.cpu_ms + of_ended).max(self.seen.update(std::mem::take(&mut used.own_cpu_us)) / 1000)
     }
 
     /// The limit that the program exceeds, if its CPU time is limited to so much.
@@ -428,7 +481,7 @@ impl SandboxInit<'_> {
 
     fn exceeded(&self, used: &ProcessUsage, head: &JobHeader) -> Option<Stop> {
         let limits = &self.order.plan.limits;
-        if used.memory > limits.memory || self.is_out_of_memory() {
+        if used.memory > limits.memory || used.locks > MOST_LOCKS || self.is_out_of_memory() {
             Some(Stop::Memory)
         } else if used.cpu_ms > self.before.cpu_ms + head.cpu_ms {
             Some(Stop::Cpu)

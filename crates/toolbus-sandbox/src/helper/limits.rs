@@ -13,10 +13,13 @@ const MIB: u64 = 1024 * 1024;
 const SPARE_ADDRESSES: u64 = 1024 * MIB;
 /// Largest stack of the first thread, and the size of that of every other one, which is reserved as a whole.
 const STACK: u64 = 8 * MIB;
-/// What glibc reserves for the heap of a thread.
+/// Size that glibc reserves for the heap of a thread.
 const THREAD_HEAP: u64 = 64 * MIB;
-/// How many programs of one user may have all of their threads at a time.
+/// Number of programs of one user that may have all of their threads at a time.
 const OF_OTHERS: u64 = 8;
+
+/// Processes that a template may be allowed later: those of its forks count for its user, too.
+const OF_FORKS: u64 = 1 << 20;
 
 /// Largest core file: one byte means none. At zero bytes the system's handler (`core_pattern`) would still be started.
 const NO_CORE: u64 = 1;
@@ -29,8 +32,9 @@ pub(super) fn no_core() -> io::Result<()> {
 }
 
 /// Limits this process and those that it starts. `free`: processes of the program's user that its limit does not count;
-/// `None` if that user may run any others.
-pub(super) fn apply(limits: &Limits, free: Option<u64>) -> io::Result<()> {
+/// `None` if that user may run any others. `forks`: whether the program is a template, of which [`with_forks`] raises the
+/// limit of processes.
+pub(super) fn apply(limits: &Limits, free: Option<u64>, forks: bool) -> io::Result<()> {
     let of_threads = limits.processes.saturating_mul(STACK + THREAD_HEAP);
     let addresses = limits.memory.saturating_mul(4).saturating_add(SPARE_ADDRESSES).saturating_add(of_threads);
     for (resource, most) in [
@@ -47,10 +51,27 @@ pub(super) fn apply(limits: &Limits, free: Option<u64>) -> io::Result<()> {
     ] {
         lower(resource, most)?;
     }
-    if let Some(free) = free {
-        lower(Resource::Nproc, limits.processes.saturating_add(free))?;
+    match free {
+        Some(free) if forks => {
+            Ok(setrlimit(Resource::Nproc, of_template(limits.processes.saturating_add(free), limits))?)
+        }
+        Some(free) => lower(Resource::Nproc, limits.processes.saturating_add(free)),
+        None => Ok(()),
     }
+}
+
+/// Limits the processes and threads of a template to those that so many forks may have, and as many of its own.
+pub(super) fn with_forks(template: Pid, limits: &Limits, forks: u64) -> rustix::io::Result<()> {
+    let each = limits.processes.saturating_add(2);
+    prlimit(Some(template), Resource::Nproc, of_template(each.saturating_mul(forks.saturating_add(1)), limits))?;
     Ok(())
+}
+
+/// A limit of processes for a template, which can be raised later without a privilege.
+fn of_template(most: u64, limits: &Limits) -> Rlimit {
+    let maximum = limits.processes.saturating_add(OF_FORKS);
+    let maximum = rustix::process::getrlimit(Resource::Nproc).maximum.map_or(maximum, |own| own.min(maximum));
+    Rlimit { current: Some(most.min(maximum)), maximum: Some(maximum) }
 }
 
 /// Limits the processes and threads of a program that another process has limited otherwise. `free`: as for [`apply`].

@@ -35,7 +35,7 @@ impl Network {
         Self { daemon: File::open("/proc/self/ns/net").ok().and_then(leave) }
     }
 
-    /// What this process keeps open for it.
+    /// Returns the descriptor that this process keeps open for the network.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.daemon.as_ref().map(File::as_fd)
     }

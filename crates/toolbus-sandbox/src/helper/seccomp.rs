@@ -24,10 +24,16 @@ const NAMESPACES: i32 = libc::CLONE_NEWNS
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
+/// Flags of clone(2) that are set together or not at all: descriptors that one process shares with another, or one thread does
+/// not share with the others, are not where they are counted.
+const SHARED_DESCRIPTORS: u64 = (libc::CLONE_FILES | libc::CLONE_THREAD) as u64;
+/// The flag of close_range(2) by which a thread has descriptors of its own.
+const UNSHARE: u64 = 1 << 1;
 /// The part of a socket's type that is no flag.
 const SOCKET_TYPE: u64 = 0xf;
-/// Commands of fcntl(2) that affect only the process itself.
-const FCNTL: [i32; 13] = [
+/// Commands of fcntl(2) that affect only the process itself. Not locks of open files: one that travels between processes is seen
+/// in none, and its locks hold memory that is not counted.
+const FCNTL: [i32; 10] = [
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
     libc::F_GETFD,
@@ -37,9 +43,6 @@ const FCNTL: [i32; 13] = [
     libc::F_GETLK,
     libc::F_SETLK,
     libc::F_SETLKW,
-    libc::F_OFD_GETLK,
-    libc::F_OFD_SETLK,
-    libc::F_OFD_SETLKW,
     libc::F_GETPIPE_SZ,
 ];
 /// Requests of ioctl(2) about files and pipes.
@@ -72,7 +75,7 @@ pub(super) struct Filters {
     absent: BpfProgram,
     unsupported: BpfProgram,
     allowed: BpfProgram,
-    /// What a fork of a template adds: refuses what a template may do besides.
+    /// Filter that a fork of a template adds: refuses what a template may do besides.
     of_fork: BpfProgram,
     options: FilterOptions,
 }
@@ -117,12 +120,12 @@ impl Filters {
         self.of_fork.iter().flat_map(bytes).collect()
     }
 
-    /// How many filters a fork of a template has, beside those that this process has.
+    /// Returns the number of filters that a fork of a template has, beside those that this process has.
     pub(super) const fn count_of_fork() -> u32 {
         FILTERS + 1
     }
 
-    /// What they allow.
+    /// Returns what the filters allow.
     pub(super) const fn options(&self) -> FilterOptions {
         self.options
     }
@@ -178,11 +181,15 @@ fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError
         rules.remove(&libc::SYS_sendmsg);
     }
     let no_namespaces = SeccompCondition::new(0, Length::Dword, Is::MaskedEq(NAMESPACES as u64), 0)?;
+    let shares = SeccompCondition::new(2, Length::Dword, Is::MaskedEq(UNSHARE), 0)?;
+    rules.insert(libc::SYS_close_range, vec![SeccompRule::new(vec![shares])?]);
     if shape.has_namespaces {
-        rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![no_namespaces])?]);
+        let shared = |flags| SeccompCondition::new(0, Length::Dword, Is::MaskedEq(SHARED_DESCRIPTORS), flags);
+        let kinds = [0, SHARED_DESCRIPTORS].map(|flags| SeccompRule::new(vec![no_namespaces.clone(), shared(flags)?]));
+        rules.insert(libc::SYS_clone, kinds.into_iter().collect::<Result<_, _>>()?);
         rules.extend(OF_FAMILIES.iter().map(|call| (*call, Vec::new())));
     } else {
-        let thread = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+        let thread = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_FILES;
         let thread = SeccompCondition::new(0, Length::Dword, Is::MaskedEq(thread as u64), thread as u64)?;
         rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![no_namespaces, thread])?]);
         // To itself: another filter looks at whom they are for.
@@ -219,7 +226,7 @@ fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError
     Ok(rules)
 }
 
-/// What templates may do and their forks may not.
+/// Returns the rules for the system calls that templates may make and their forks may not.
 fn of_templates() -> Result<SyscallRules, seccompiler::BackendError> {
     let mut rules: SyscallRules = OF_TEMPLATES.iter().map(|call| (*call, Vec::new())).collect();
     rules.insert(libc::SYS_prctl, any(0, &PRCTL_OF_TEMPLATES.map(|option| option as u64))?);
@@ -260,7 +267,7 @@ fn failed(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::other(error)
 }
 
-/// What every program may do.
+/// System calls that every program may make.
 const ALWAYS: &[i64] = &[
     // its own descriptors and files; Landlock decides which
     libc::SYS_read,
@@ -275,7 +282,6 @@ const ALWAYS: &[i64] = &[
     libc::SYS_pwritev2,
     libc::SYS_openat,
     libc::SYS_close,
-    libc::SYS_close_range,
     libc::SYS_lseek,
     libc::SYS_fstat,
     libc::SYS_newfstatat,
@@ -514,8 +520,17 @@ mod tests {
     fn values() -> Vec<u64> {
         let bits = (0..64).map(|bit| 1 << bit);
         let constants = FCNTL.map(|it| it as u64).into_iter().chain(IOCTL).chain(PRCTL.map(|it| it as u64));
-        let thread = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
-        let flags = [0, thread, thread | libc::CLONE_NEWNS, libc::O_CREAT | libc::O_TMPFILE, 0o7777, i32::MAX, -1];
+        let thread = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_FILES;
+        let flags = [
+            0,
+            thread,
+            libc::CLONE_THREAD | libc::CLONE_FILES,
+            thread | libc::CLONE_NEWNS,
+            libc::O_CREAT | libc::O_TMPFILE,
+            0o7777,
+            i32::MAX,
+            -1,
+        ];
         let families = [libc::AF_INET, libc::AF_INET6, libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::MAP_SHARED | 0x20];
         bits.chain(constants).chain(flags.into_iter().chain(families).map(|it| it as u64)).collect()
     }

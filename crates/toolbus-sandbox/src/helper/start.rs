@@ -21,9 +21,6 @@ use super::work_folder::{HOME, JOB, OUT, TEMPORARY};
 use super::{landlock, limits};
 use crate::wire::{GO, PROGRESS, ProgramSpec, READY};
 
-/// Processes of the forks of a template that count for its user, too: each fork limits its own.
-const OF_FORKS: u64 = 1 << 20;
-
 /// The init process's ends of the pipes between it and the program.
 pub(super) struct ProgramPipes {
     go: File,
@@ -130,13 +127,11 @@ fn become_program(
     let has_namespaces = order.layers.namespaces;
     // The first thread of the program; and the init process, which is of the same user in a namespace.
     let free = match (has_namespaces, order.user) {
-        // Its forks have limits of their own.
-        (true, _) if plan.forks => Some(2 + OF_FORKS),
         (true, _) => Some(2),
         (false, Some(_)) => Some(1),
         (false, None) => None,
     };
-    limits::apply(&plan.limits, free).map_err(naming("limits"))?;
+    limits::apply(&plan.limits, free, plan.forks).map_err(naming("limits"))?;
     if let (false, Some(user)) = (has_namespaces, order.user) {
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(user));
         set_thread_groups(&[])?;

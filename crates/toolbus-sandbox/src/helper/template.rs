@@ -31,9 +31,10 @@ use super::mounts::{self, INSIDE, Proc};
 use super::process::{ChildSignals, Forked, fork_into, leave};
 use super::seccomp::Filters;
 use super::start::{ProgramPipes, naming};
-use super::tree::ProcessTree;
+use super::tree::{ProcessTree, ProcessUsage};
 use super::{landlock, watchdog};
-use crate::wire::{self, HelperMessage, ProgramSpec, SandboxSpec, USERS_OF_FORKS};
+use crate::plan::Limits;
+use crate::wire::{self, HelperMessage, PROGRESS, ProgramSpec, SandboxSpec, USERS_OF_FORKS};
 
 /// Longest time in which a template forks, or a fork is confined.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,6 +44,13 @@ const LOOK: Duration = Duration::from_millis(10);
 const NAMESPACES: [&str; 6] = ["user", "pid", "mnt", "ipc", "uts", NETWORK];
 /// The one that it may share with its template.
 const NETWORK: &str = "net";
+/// Time between two looks at a template that is ready.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
+/// CPU time that a template may use after it is ready, in milliseconds, and besides for each fork.
+const IDLE_CPU_MS: u64 = 500;
+const FORK_CPU_MS: u64 = 100;
+/// Looks in a row at which a template may have a process besides: the one by which it forks is there for a moment.
+const BUSY_LOOKS: u32 = 3;
 /// Longest thing that a fork reports, in bytes.
 const LONGEST: u64 = 512;
 /// Most bytes of a file in `/proc` that is read.
@@ -51,7 +59,7 @@ const LONGEST_STATUS: u64 = 8192;
 /// The init process's end of the socket on which the watchdog asks for forks.
 pub(super) type Control = OwnedFd;
 
-/// What one run gets from the watchdog.
+/// Request that one run gets from the watchdog.
 struct ForkRequest {
     socket: UnixStream,
     stdout: OwnedFd,
@@ -124,27 +132,52 @@ pub(super) fn serve(
     let ([program], 1) = (&init.tree().living_pids()[..], init.used().tasks) else {
         return Err(io::Error::other("an import has started threads or processes"));
     };
+    if init.tree().shares_memory(*program) {
+        return Err(io::Error::other("an import has made memory or a lock that its forks would share"));
+    }
+    if init.tree().highest_descriptor(*program) > Some(PROGRESS) {
+        return Err(io::Error::other("an import has opened files, which its forks do not have"));
+    }
+    let program = *program;
     rustix::io::write(control, &[0])?;
 
     // As this `/proc` numbers it, which may be that of an outer namespace.
     let cgroup_of = || read(&outer, &format!("{program}/cgroup"));
     let own = cgroup_of()?;
-    let (mut forks, mut is_gone) = (0, false);
+    init.watch_alone(program)?;
+    let mut idleness = Idleness { before_ms: init.used().cpu_ms, busy_looks: 0 };
+    let (mut forks, mut is_gone, mut next_look) = (0, false, crate::now() + IDLE_LOOK);
+    let mut running: Vec<Pid> = Vec::new();
     loop {
         let waited_for = [
             (control.as_fd(), PollFlags::IN),
             (task.lifeline.as_fd(), PollFlags::empty()),
             (ended.as_fd(), PollFlags::IN),
         ];
-        let [asked, is_orphan, has_ended] = ready_of(waited_for, None)?;
+        let patience = (!is_gone).then(|| next_look.saturating_duration_since(crate::now()));
+        let [asked, is_orphan, has_ended] = ready_of(waited_for, patience)?;
         if is_orphan {
             return Ok(());
+        }
+        if !is_gone && next_look <= crate::now() {
+            next_look = crate::now() + IDLE_LOOK;
+            if let Some(why) = idleness.end(&init.used(), init.is_out_of_memory(), &task.order.plan.limits, forks) {
+                if !init.tree().kill_each() {
+                    return Err(io::Error::other(why));
+                }
+                // Its forks go on.
+                is_gone = true;
+                rustix::io::write(control, why.as_bytes())?;
+            }
         }
         if has_ended {
             ended.clear();
             loop {
                 match wait(WaitOptions::NOHANG) {
-                    Ok(Some((pid, _))) => is_gone |= init.is_program(pid),
+                    Ok(Some((pid, _))) => {
+                        is_gone |= init.is_program(pid);
+                        running.retain(|fork| *fork != pid);
+                    }
                     Ok(None) => break,
                     // The template has ended, and the last of its forks.
                     Err(_) => return Ok(()),
@@ -163,9 +196,10 @@ pub(super) fn serve(
             }
             let user = if task.order.user.is_some() { INSIDE + 1 + forks % USERS_OF_FORKS } else { INSIDE };
             forks = forks.wrapping_add(1);
+            init.limit_forks(running.len() as u64 + 1)?;
             match start_fork(task, &outer, user, &request) {
-                Ok(None) => {}
-                Ok(Some(mapped)) => {
+                Ok(StartedFork::Above(fork)) => running.push(fork),
+                Ok(StartedFork::Within(mapped)) => {
                     ended.unblock()?;
                     let ended = run_fork(task, &outer, &mapped, request, &requests);
                     leave(i32::from(ended.is_err()));
@@ -180,9 +214,46 @@ pub(super) fn serve(
     }
 }
 
-/// Forks an init process into namespaces within those of this one, with `user` as its only user. Returns a pipe in it, which
-/// has a byte once the user is mapped.
-fn start_fork(task: &Task<'_>, proc: &Proc, user: u32, request: &ForkRequest) -> io::Result<Option<OwnedFd>> {
+/// Use of resources by a template since it is ready, when it should only fork.
+struct Idleness {
+    /// CPU time that it had used when it became ready, in milliseconds.
+    before_ms: u64,
+    busy_looks: u32,
+}
+
+impl Idleness {
+    /// Returns the reason for which the template must end, if there is one.
+    fn end(
+        &mut self,
+        used: &ProcessUsage,
+        is_out_of_memory: bool,
+        limits: &Limits,
+        forks: u32,
+    ) -> Option<&'static str> {
+        self.busy_looks = if used.tasks > 1 { self.busy_looks + 1 } else { 0 };
+        let cpu_ms = IDLE_CPU_MS + FORK_CPU_MS * u64::from(forks);
+        if used.tasks > 2 || self.busy_looks >= BUSY_LOOKS {
+            Some("an import has started threads or processes later")
+        } else if used.cpu_ms > self.before_ms + cpu_ms {
+            Some("an import goes on to use CPU time")
+        } else if used.memory > limits.memory || is_out_of_memory {
+            Some("an import goes on to take memory")
+        } else {
+            None
+        }
+    }
+}
+
+/// Which process this is after the init process of a fork was started.
+enum StartedFork {
+    /// That of the template, with the one of the fork.
+    Above(Pid),
+    /// That of the fork, with a pipe that has a byte once its user is mapped.
+    Within(OwnedFd),
+}
+
+/// Forks an init process into namespaces within those of this one, with `user` as its only user.
+fn start_fork(task: &Task<'_>, proc: &Proc, user: u32, request: &ForkRequest) -> io::Result<StartedFork> {
     let (mapped, tell_mapped) = pipe_with(PipeFlags::CLOEXEC)?;
     let (number, tell_number) = pipe_with(PipeFlags::CLOEXEC)?;
     // The id maps of a hidden process can be written by root alone.
@@ -193,9 +264,9 @@ fn start_fork(task: &Task<'_>, proc: &Proc, user: u32, request: &ForkRequest) ->
             drop((tell_mapped, number));
             let own = readlinkat(proc, "self", Vec::new())?.into_bytes();
             File::from(tell_number).write_all(&own)?;
-            Ok(Some(mapped))
+            Ok(StartedFork::Within(mapped))
         }
-        Ok(Forked::Parent(_)) => {
+        Ok(Forked::Parent(fork)) => {
             watchdog::hide()?;
             drop(tell_number);
             let mut own = String::new();
@@ -205,7 +276,7 @@ fn start_fork(task: &Task<'_>, proc: &Proc, user: u32, request: &ForkRequest) ->
                 File::from(map).write_all(format!("{INSIDE} {user} 1").as_bytes())?;
             }
             File::from(tell_mapped).write_all(&[0])?;
-            Ok(None)
+            Ok(StartedFork::Above(fork))
         }
         Err(error) => {
             watchdog::hide()?;
@@ -364,7 +435,7 @@ fn verify(init: &SandboxInit<'_>, proc: &Proc, number: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// What proc_pid_status(5) says of a confined process.
+/// Returns what proc_pid_status(5) says of a confined process.
 fn expected(drops_groups: bool) -> impl Iterator<Item = (&'static str, String)> {
     let ids = [INSIDE; 4].map(|id| id.to_string()).join(" ");
     let none = "0".repeat(16);

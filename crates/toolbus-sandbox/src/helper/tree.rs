@@ -1,10 +1,10 @@
 //! The processes of a program, as a `/proc` shows them.
 
 use std::collections::{HashMap, HashSet};
-use std::io::{self, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Dir, Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
@@ -20,6 +20,9 @@ const KILLING: Duration = Duration::from_secs(10);
 const SOCKET: u64 = 320 * 1024;
 /// Most bytes of one file of `/proc` that is read.
 const LONGEST: u64 = 8192;
+/// Most record locks that processes may hold together. The kernel counts their memory for no process and no cgroup, and takes
+/// microseconds to list each.
+pub(super) const MOST_LOCKS: u64 = 4096;
 
 /// The processes of a program, without this process.
 pub(super) struct ProcessTree {
@@ -28,19 +31,23 @@ pub(super) struct ProcessTree {
     own: i32,
     /// Whether this process is the first of a PID namespace, which has no processes but these.
     is_namespace: bool,
+    /// If set, processes in namespaces within this one are not among them: how many numbers the others have.
+    depth: Option<usize>,
 }
 
-/// What processes use together.
+/// Resources that processes use together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ProcessUsage {
     /// Resident memory and page tables, in bytes; what processes share is counted for each.
     pub(super) memory: u64,
     /// CPU time in milliseconds, with that of children that they have waited for.
     pub(super) cpu_ms: u64,
-    /// CPU time of each process alone, in milliseconds.
-    pub(super) own_cpu_ms: HashMap<i32, u64>,
+    /// CPU time of each process alone, in microseconds.
+    pub(super) own_cpu_us: HashMap<i32, u64>,
     /// Processes and threads.
     pub(super) tasks: u64,
+    /// Record locks, up to one more than [`MOST_LOCKS`].
+    pub(super) locks: u64,
 }
 
 impl ProcessTree {
@@ -53,22 +60,78 @@ impl ProcessTree {
     /// The descendants of this process, in a `/proc` of the whole system.
     pub(super) fn of_descendants(proc: OwnedFd) -> io::Result<Self> {
         let own = readlinkat(&proc, "self", Vec::new())?.into_string().map_err(io::Error::other)?;
-        Ok(Self { proc, own: own.parse().map_err(io::Error::other)?, is_namespace: false })
+        Ok(Self { proc, own: own.parse().map_err(io::Error::other)?, is_namespace: false, depth: None })
     }
 
-    /// What they use. `program` is set if the program can have no children; then only it is measured.
+    /// Leaves out processes of other namespaces than that of a process.
+    pub(super) fn keep_to_namespace_of(&mut self, pid: i32) -> io::Result<()> {
+        self.depth = Some(self.depth_of(pid).ok_or(io::ErrorKind::NotFound)?);
+        Ok(())
+    }
+
+    /// Whether processes of namespaces within this one are left out.
+    pub(super) const fn is_of_one_namespace(&self) -> bool {
+        self.depth.is_some()
+    }
+
+    /// Whether a process has memory that its forks and others can write to, too.
+    pub(super) fn shares_memory(&self, pid: i32) -> bool {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        // One whose memory cannot be looked at may have some.
+        let Ok(maps) = openat(&self.proc, format!("{pid}/maps"), flags, Mode::empty()) else { return true };
+        let is_shared = |line: &str| {
+            let rights = line.split_ascii_whitespace().nth(1).unwrap_or_default();
+            rights.contains('w') && rights.ends_with('s')
+        };
+        let mut lines = BufReader::new(std::fs::File::from(maps)).split(b'\n').map_while(Result::ok);
+        lines.any(|line| is_shared(&String::from_utf8_lossy(&line)))
+    }
+
+    /// The highest number of a descriptor of a process; `None` if it has none, or they cannot be looked at.
+    pub(super) fn highest_descriptor(&self, pid: i32) -> Option<i32> {
+        self.numbers(&format!("{pid}/fd")).into_iter().max()
+    }
+
+    /// Measures what the processes use. `program` is set if the program can have no children; then only it is measured.
     pub(super) fn used(&self, program: Option<Pid>) -> ProcessUsage {
         let mut used = ProcessUsage::default();
         for stat in self.stats(program) {
             // Also that of a process that no parent waits for.
             used.cpu_ms += stat.cpu_ms;
-            used.own_cpu_ms.insert(stat.pid, stat.own_cpu_ms);
+            used.own_cpu_us.insert(stat.pid, stat.own_cpu_ms * 1000);
             if !stat.is_dead {
                 used.memory += stat.memory + self.page_tables(stat.pid);
                 used.tasks += stat.threads;
+                used.locks += self.locks_of(&stat, MOST_LOCKS.saturating_add(1).saturating_sub(used.locks));
             }
         }
         used
+    }
+
+    /// Locks that a process holds on files, at most so many: all of them are on files that it has open.
+    fn locks_of(&self, stat: &ProcessStat, most: u64) -> u64 {
+        let Some(folder) = self.folder_of(stat, "fdinfo") else { return 0 };
+        let mut locks = 0;
+        for entry in Dir::read_from(&folder).into_iter().flatten().flatten() {
+            if locks >= most {
+                break;
+            }
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            let Ok(file) = openat(&folder, entry.file_name(), flags, Mode::empty()) else { continue };
+            let lines = BufReader::new(std::fs::File::from(file)).split(b'\n').map_while(Result::ok);
+            let left = usize::try_from(most - locks).unwrap_or(usize::MAX);
+            locks += lines.filter(|line| line.starts_with(b"lock:")).take(left).count() as u64;
+        }
+        locks
+    }
+
+    /// A folder of a process, as a living thread of it has it.
+    fn folder_of(&self, stat: &ProcessStat, name: &str) -> Option<OwnedFd> {
+        let path = match stat.has_ended_leader.then(|| self.threads(stat.pid).into_iter().next()).flatten() {
+            Some(thread) => format!("{}/task/{thread}/{name}", stat.pid),
+            None => format!("{}/{name}", stat.pid),
+        };
+        openat(&self.proc, path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
     }
 
     /// Most memory that their sockets hold, in bytes, which is not part of the resident memory. `has_network`: whether they
@@ -84,12 +147,7 @@ impl ProcessTree {
     }
 
     fn sockets_of(&self, stat: &ProcessStat) -> u64 {
-        let path = match stat.has_ended_leader.then(|| self.threads(stat.pid).into_iter().next()).flatten() {
-            Some(thread) => format!("{}/task/{thread}/fd", stat.pid),
-            None => format!("{}/fd", stat.pid),
-        };
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let Ok(folder) = openat(&self.proc, path, flags, Mode::empty()) else { return 0 };
+        let Some(folder) = self.folder_of(stat, "fd") else { return 0 };
         let entries = Dir::read_from(&folder).into_iter().flatten().flatten();
         let is_socket = |name: &std::ffi::CStr| {
             readlinkat(&folder, name, Vec::new()).is_ok_and(|target| target.to_bytes().starts_with(b"socket:"))
@@ -97,15 +155,28 @@ impl ProcessTree {
         entries.filter(|entry| is_socket(entry.file_name())).count() as u64
     }
 
-    /// Resident memory of all of them, in bytes; what processes share is counted once. Reads all page tables.
-    pub(super) fn proportional_memory(&self) -> u64 {
+    /// CPU time of the first thread of a process, in microseconds: other files of `/proc` round it to 10 ms.
+    pub(super) fn scheduled_us(&self, pid: i32) -> Option<u64> {
+        let nanoseconds: u64 = self.read(&format!("{pid}/schedstat"))?.split_ascii_whitespace().next()?.parse().ok()?;
+        Some(nanoseconds / 1000)
+    }
+
+    /// The number of the newest process or thread in the namespace of this process.
+    pub(super) fn newest(&self) -> Option<u64> {
+        self.read("loadavg")?.split_ascii_whitespace().next_back()?.parse().ok()
+    }
+
+    /// Resident memory of all of them, in bytes; what processes share is counted once. Reads all page tables, of those that it
+    /// comes to before the deadline.
+    pub(super) fn proportional_memory(&self, deadline: Option<Instant>) -> u64 {
         let of = |stat: &ProcessStat| {
             let rollup = self.read(&format!("{}/smaps_rollup", stat.pid)).and_then(|text| kilobytes(&text, "Pss:"));
             // It may have ended meanwhile, or hide its memory.
             let resident = || self.stat(stat.pid).filter(|stat| !stat.is_dead).map_or(0, |stat| stat.memory);
             rollup.unwrap_or_else(resident) + self.page_tables(stat.pid)
         };
-        self.living().iter().map(of).sum()
+        let in_time = |_: &&ProcessStat| deadline.is_none_or(|deadline| now() < deadline);
+        self.living().iter().take_while(in_time).map(of).sum()
     }
 
     /// Kills all of them, until none is left.
@@ -128,6 +199,21 @@ impl ProcessTree {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
+    }
+
+    /// Kills each of them, until none is left. Returns whether that succeeded.
+    pub(super) fn kill_each(&self) -> bool {
+        let deadline = now() + KILLING;
+        while now() < deadline {
+            let living = self.living();
+            if living.is_empty() {
+                return true;
+            }
+            for pid in living.iter().filter_map(|stat| self.inner(stat.pid)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        false
     }
 
     /// Stops `program`, a child of this process, and kills all others until none is left. Returns whether that succeeded.
@@ -154,9 +240,17 @@ impl ProcessTree {
         if !self.is_namespace {
             return Pid::from_raw(pid);
         }
+        Pid::from_raw(self.numbers_of(pid)?.split_ascii_whitespace().next_back()?.parse().ok()?)
+    }
+
+    /// The numbers of a process, from the namespace of this `/proc` to its own.
+    fn numbers_of(&self, pid: i32) -> Option<String> {
         let status = self.read(&format!("{pid}/status"))?;
-        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-        Pid::from_raw(numbers.split_ascii_whitespace().next_back()?.parse().ok()?)
+        status.lines().find_map(|line| line.strip_prefix("NSpid:")).map(str::to_owned)
+    }
+
+    fn depth_of(&self, pid: i32) -> Option<usize> {
+        Some(self.numbers_of(pid)?.split_ascii_whitespace().count())
     }
 
     /// The numbers of the living ones, as this `/proc` has them.
@@ -192,7 +286,8 @@ impl ProcessTree {
                 break;
             }
         }
-        stats.into_iter().filter(|stat| family.contains(&stat.pid)).collect()
+        let is_kept = |pid| self.depth.is_none_or(|depth| self.depth_of(pid) == Some(depth));
+        stats.into_iter().filter(|stat| family.contains(&stat.pid) && is_kept(stat.pid)).collect()
     }
 
     fn stat(&self, pid: i32) -> Option<ProcessStat> {
@@ -247,17 +342,17 @@ impl ProcessTree {
 #[derive(Debug, Default)]
 pub(super) struct SeenCpuTime {
     last: HashMap<i32, u64>,
-    of_ended_ms: u64,
+    of_ended_us: u64,
 }
 
 impl SeenCpuTime {
-    /// Takes over what the living processes have used, and returns what all have used that were seen, in milliseconds.
+    /// Takes over what the living processes have used, and returns what all have used that were seen, in microseconds.
     pub(super) fn update(&mut self, now: HashMap<i32, u64>) -> u64 {
         // A smaller number is that of another process with the same id.
         let ended = self.last.iter().filter(|(pid, last)| now.get(pid).is_none_or(|now| now < last));
-        self.of_ended_ms += ended.map(|(_, last)| last).sum::<u64>();
+        self.of_ended_us += ended.map(|(_, last)| last).sum::<u64>();
         self.last = now;
-        self.of_ended_ms + self.last.values().sum::<u64>()
+        self.of_ended_us + self.last.values().sum::<u64>()
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::process::Pid;
 
 use crate::outcome::Usage;
 
-/// What all ended children have used, with their own children.
+/// Returns what all ended children have used, with their own children.
 #[expect(unsafe_code, reason = "there is no safe interface to getrusage")]
 pub(super) fn of_children() -> Usage {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();

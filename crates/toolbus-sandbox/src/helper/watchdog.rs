@@ -158,6 +158,9 @@ fn wait_for_template(daemon: &UnixStream, init: &impl AsFd, control: &OwnedFd) -
     Ok(is_ready)
 }
 
+/// Most bytes of why a template ends.
+const LONGEST_REASON: usize = 256;
+
 /// The forks of a template.
 struct Forks<'a> {
     order: &'a SandboxSpec,
@@ -185,6 +188,7 @@ impl Forks<'_> {
                 .collect();
             all.push(PollFd::from_borrowed_fd(daemon.as_fd(), PollFlags::IN));
             all.push(PollFd::from_borrowed_fd(init.as_fd(), PollFlags::IN));
+            all.push(PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::IN));
             match poll(&mut all, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -192,9 +196,18 @@ impl Forks<'_> {
             let mut ready = all.iter().map(|one| !one.revents().is_empty()).collect::<Vec<_>>().into_iter();
             drop(all);
             self.running.retain(|_| !ready.next().unwrap_or_default());
-            let [asked, has_ended] = [ready.next(), ready.next()].map(Option::unwrap_or_default);
+            let [asked, has_ended, said] = [ready.next(), ready.next(), ready.next()].map(Option::unwrap_or_default);
             if has_ended {
                 return Ok(());
+            }
+            if said {
+                // The template has ended; its forks go on.
+                let mut why = [0; LONGEST_REASON];
+                let Some((length, _)) = wire::receive_descriptors(self.control.as_fd(), &mut why)? else {
+                    return wait_for_end(daemon, init);
+                };
+                let why = String::from_utf8_lossy(why.get(..length).unwrap_or_default()).into_owned();
+                wire::send(&mut &*daemon, &HelperMessage::Failed { why, has_begun: false })?;
             }
             if asked {
                 let Some((streams, _)) = wire::receive_streams(daemon.as_fd())? else { return Ok(()) };

@@ -76,7 +76,7 @@ impl Drop for WorkFolder {
     }
 }
 
-/// How much is in a folder.
+/// Amount of files and bytes in a folder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FolderSize {
     pub(super) files: u64,

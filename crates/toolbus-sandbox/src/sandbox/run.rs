@@ -32,7 +32,7 @@ pub(super) async fn told(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<He
     Ok(serde_json::from_slice(&body)?)
 }
 
-/// What a program writes while it runs.
+/// Output that a program writes while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written<'a> {
     /// A part of its standard output, in order.
@@ -82,8 +82,9 @@ pub(super) async fn run(
     };
     match timeout(patience, outcome).await {
         Ok(outcome) => outcome,
-        // The helper ends everything when its socket is dropped.
-        Err(_) => Err(SandboxError::Lost),
+        // Its time was over long ago, and what it holds takes the kernel long to take down. The helper ends everything when its
+        // socket is dropped.
+        Err(_) => Ok((Outcome::without_output(Ending::Stopped(Stop::Time), now() - begun), false)),
     }
 }
 
@@ -161,7 +162,7 @@ async fn report(
     }
 }
 
-/// What was read of one stream.
+/// Bytes that were read of one stream.
 struct StreamBuffer {
     kept: BytesMut,
     /// Most bytes that are kept.
@@ -212,5 +213,21 @@ impl StreamBuffer {
 impl From<StreamBuffer> for Stream {
     fn from(StreamBuffer { kept, is_cut, .. }: StreamBuffer) -> Self {
         Self { bytes: Bytes::from(kept), is_cut }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_that_takes_long_to_end_has_timed_out() {
+        // The other ends are open, and say nothing.
+        let (helper, _streams) = Helper::pair().unwrap();
+        let mut made = Made { helper, number: 0, has_watchdog: true, user: None };
+        let job = Job { time: Duration::from_secs(1), ..Job::default() };
+        let (outcome, stays) = run(&mut made, &Plan::least().limits, &job, None).await.unwrap();
+        assert_eq!((outcome.ending, stays), (Ending::Stopped(Stop::Time), false));
     }
 }

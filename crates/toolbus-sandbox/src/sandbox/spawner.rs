@@ -102,7 +102,16 @@ impl Helper {
 
     /// Whether all processes of the sandbox have ended.
     pub(super) fn is_gone(&self) -> bool {
-        let mut socket = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::empty())];
+        self.has(PollFlags::empty())
+    }
+
+    /// Whether they have ended, or something was said that is not read yet.
+    pub(super) fn is_gone_or_says(&self) -> bool {
+        self.has(PollFlags::IN)
+    }
+
+    fn has(&self, event: PollFlags) -> bool {
+        let mut socket = [PollFd::from_borrowed_fd(self.socket.as_fd(), event)];
         let polled = poll(&mut socket, Some(&Timespec::default()));
         !matches!(polled, Ok(0))
     }

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use super::spawner::Helper;
 use super::{Made, Sandbox, SandboxError, Waiting};
 use crate::plan::{Layers, Level, Plan};
-use crate::wire::{self, FilterOptions};
+use crate::wire::{self, FilterOptions, HelperMessage};
+
+/// Longest message of a template that has ended, in bytes.
+const LONGEST: usize = 512;
 
 /// A confined program that runs no job, and forks a copy of itself for each.
 ///
@@ -63,9 +66,21 @@ impl Template {
         })
     }
 
-    /// Whether it has ended.
+    /// Whether the template has ended. Its forks may go on.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.made.helper.is_gone()
+        self.made.helper.is_gone_or_says()
+    }
+
+    /// Takes the reason for which the sandbox has ended the template after it was ready; `None` if it has not.
+    #[must_use]
+    pub fn misbehaved(&self) -> Option<String> {
+        let mut said = [0; LONGEST];
+        // Whatever the runtime has seen of it.
+        let length = rustix::io::read(&self.made.helper.socket, &mut said).ok()?;
+        match wire::receive(&mut said.get(..length)?).ok()?? {
+            HelperMessage::Failed { why, .. } => Some(why),
+            _ => None,
+        }
     }
 }

@@ -68,7 +68,7 @@ pub(crate) async fn run(level: Level, plan: &Plan, job: Job) -> Outcome {
     sandbox(level).start(plan).await.unwrap().run(job).await.unwrap()
 }
 
-/// What it wrote, as text.
+/// Returns what a program wrote to a stream, as text.
 pub(crate) fn text(stream: &toolbus_sandbox::Stream) -> String {
     String::from_utf8_lossy(&stream.bytes).into_owned()
 }

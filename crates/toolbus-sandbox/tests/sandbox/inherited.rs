@@ -1,4 +1,4 @@
-//! What a program has from who started the daemon.
+//! Tests of what a program has from who started the daemon.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

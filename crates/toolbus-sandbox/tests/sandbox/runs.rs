@@ -1,4 +1,4 @@
-//! What a run is given, and what comes of it.
+//! Tests of what a run is given, and what comes of it.
 
 use std::time::Duration;
 

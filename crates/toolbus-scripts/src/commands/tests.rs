@@ -68,6 +68,7 @@ async fn run_reporting(
         cancelled: CancellationToken::new(),
         trace: None,
         room: None,
+        turns: toolbus_core::Turns::default(),
         progress,
     };
     Arc::clone(&tool.executor).execute_boxed(call).await

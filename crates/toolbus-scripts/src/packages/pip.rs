@@ -23,8 +23,11 @@ use crate::unconfined::{self, UnconfinedRun};
 use crate::{environment, system};
 
 /// Runs pip in this interpreter. A sandbox may not let it touch modes, times and attributes of files, which it can do without.
+/// A package may name an address for one that it requires, which anything might be at: pip follows it, and has no option.
 const START: &str = "\
 import os, runpy, sys
+from pip._internal.exceptions import InstallationError
+from pip._internal.req import constructors
 def lenient(call, otherwise):
     def attempt(*args, **named):
         try:
@@ -34,6 +37,14 @@ def lenient(call, otherwise):
     return attempt
 for name, otherwise in [('chmod', None), ('utime', None), ('listxattr', [])]:
     setattr(os, name, lenient(getattr(os, name), otherwise))
+required = constructors.install_req_from_req_string
+def of_the_index(text, comes_from=None, *args, **named):
+    made = required(text, comes_from, *args, **named)
+    if getattr(made.req, 'url', None):
+        whose = getattr(comes_from, 'name', comes_from)
+        raise InstallationError(f'{whose} requires {made.name} from an address. Packages come from the index alone.')
+    return made
+constructors.install_req_from_req_string = of_the_index
 sys.argv[0] = 'pip'
 runpy.run_module('pip', run_name='__main__', alter_sys=True)
 ";
@@ -193,7 +204,8 @@ impl Pip {
         let said = [&outcome.stderr, &outcome.stdout].map(|stream| String::from_utf8_lossy(&stream.bytes));
         let said = said.iter().map(|text| text.trim()).find(|text| !text.is_empty()).unwrap_or_default();
         let installed = self.program.ancestors().nth(2).unwrap_or(&self.program);
-        self.mask.hide(said, &[&build.target(), &build.tmp(), &self.program, installed])
+        let said = self.mask.hide(said, &[&build.target(), &build.tmp(), &self.program, installed]);
+        if said.contains(NOT_FOUND) { format!("{said}\n{WHEELS_ONLY}") } else { said }
     }
 
     /// Refuses packages that are too large.
@@ -220,6 +232,10 @@ pub(super) fn installed(target: &Path) -> io::Result<(u64, Vec<String>)> {
     if packages.is_empty() { Err(io::Error::other("pip installed nothing")) } else { Ok((bytes, packages)) }
 }
 
+/// Words of pip for a package, or a version, that the index does not have as a wheel.
+const NOT_FOUND: &str = "No matching distribution found";
+/// Sentence that the daemon adds then.
+const WHEELS_ONLY: &str = "Only wheels can be installed, and no package or version that exists as source alone.";
 /// Keeps pip from reading any file of its own configuration.
 const NO_FILES: &str = "/dev/null";
 /// What begins the address of a folder of wheels, which is used in place of an index.

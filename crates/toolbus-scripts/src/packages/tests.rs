@@ -9,6 +9,7 @@ use toolbus_testing::patience::eventually;
 
 use super::*;
 use crate::testing::{LEVELS, sandbox};
+use toolbus_sandbox::Level;
 
 /// Longest life of a session.
 const LIFETIME: Duration = Duration::from_secs(2 * 3600);
@@ -377,10 +378,13 @@ async fn a_record_that_cannot_be_read_is_as_good_as_none() {
 
 // The real pip, with wheels in a folder instead of an index.
 
-/// Makes wheels of some packages, of which `app` needs `lib`. `lib` is there in two versions.
+/// Makes wheels of some packages, of which `app` needs `lib`. `lib` is there in two versions. `odd` names an address for it, and
+/// `app` does so for what was not asked for.
 const WHEELS: &str = r#"
 import sys, zipfile
-for name, version, needs in [('app', '1.0', 'lib'), ('lib', '1.0', ''), ('lib', '2.0', '')]:
+at = f'lib @ http://{sys.argv[2]}/lib-9.0-py3-none-any.whl'
+app = f'lib\nProvides-Extra: dev\nRequires-Dist: {at} ; extra == "dev"'
+for name, version, needs in [('app', '1.0', app), ('lib', '1.0', ''), ('lib', '2.0', ''), ('odd', '1.0', at)]:
     info = f'{name}-{version}.dist-info'
     metadata = f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n' + (f'Requires-Dist: {needs}\n' if needs else '')
     with zipfile.ZipFile(f'{sys.argv[1]}/{name}-{version}-py3-none-any.whl', 'w') as wheel:
@@ -406,6 +410,8 @@ async fn interpreter() -> Interpreter {
 struct WheelFolder {
     folder: tempfile::TempDir,
     interpreter: Interpreter,
+    /// Listener at the address that packages name.
+    elsewhere: std::net::TcpListener,
 }
 
 impl WheelFolder {
@@ -414,17 +420,20 @@ impl WheelFolder {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let interpreter = interpreter().await;
         fs::create_dir(folder.path().join("wheels")).unwrap();
+        let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        elsewhere.set_nonblocking(true).unwrap();
         let made = std::process::Command::new(&interpreter.program)
             .args(["-c", WHEELS])
             .arg(folder.path().join("wheels"))
+            .arg(elsewhere.local_addr().unwrap().to_string())
             .status();
         assert!(made.unwrap().success());
-        Self { folder, interpreter }
+        Self { folder, interpreter, elsewhere }
     }
 
     fn open(&self, sandbox: Option<&Sandbox>) -> PackageCache {
         let config = PackagesConfig {
-            allow: ["app", "lib"].map(str::to_owned).into(),
+            allow: ["app", "lib", "odd"].map(str::to_owned).into(),
             timeout: HumanDuration::from_secs(120),
             max_size: LargeSize::from_mib(16),
             cache: self.folder.path().join("cache"),
@@ -460,6 +469,14 @@ impl WheelFolder {
         let error = install(&cache, &["lib==3.0"]).await.unwrap_err().to_string();
         assert!(error.starts_with("pip install failed (exit 1):\nERROR: Could not find a version"), "{error}");
         assert!(error.contains("lib==3.0") && error.contains("1.0, 2.0"), "{error}");
+        assert!(error.ends_with("no package or version that exists as source alone."), "{error}");
+    }
+
+    /// That no package comes from an address which another one names.
+    async fn check_addresses(&self, sandbox: Option<&Sandbox>) {
+        let error = install(&self.open(sandbox), &["odd"]).await.unwrap_err().to_string();
+        assert!(error.contains("odd requires lib from an address. Packages come from the index alone."), "{error}");
+        assert_eq!(self.elsewhere.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "nothing has connected");
     }
 }
 
@@ -473,4 +490,10 @@ async fn pip_does_its_work_in_the_sandbox() {
     for level in LEVELS {
         WheelFolder::new().await.check(Some(&sandbox(level))).await;
     }
+}
+
+#[tokio::test]
+async fn a_package_that_names_an_address_for_another_is_refused_and_the_address_is_not_asked() {
+    WheelFolder::new().await.check_addresses(None).await;
+    WheelFolder::new().await.check_addresses(Some(&sandbox(Level::Full))).await;
 }

@@ -26,13 +26,13 @@ def prepare():
             sys.modules["os"].environ._data.pop(name.encode(), None)
     if forks:
         # It does not return.
-        fork_for_scripts(posix.getcwd(), lambda own: end(run, *await_script(job, own)))
+        fork_for_scripts(posix.getcwd(), lambda own: end(run, *await_script(job, packages, own)))
     # What is there by now stays until the end: no collection needs to look at it.
     gc.freeze()
-    return await_script(job, b".")
+    return await_script(job, packages, b".")
 
 
-def await_script(job, ready):
+def await_script(job, packages, ready):
     posix.write(4, ready)
     posix.close(4)
     gone = not posix.read(3, 1)
@@ -49,6 +49,9 @@ def await_script(job, ready):
         key = file.read()
     if key:
         variables[b"TOOLBUS_IDEMPOTENCY_KEY"] = key
+    if packages:
+        # For an interpreter that the script starts.
+        variables[b"PYTHONPATH"] = packages.encode("utf-8", "surrogateescape")
     for name, value in variables.items():
         posix.putenv(name, value)
         posix.environ[name] = value
@@ -58,5 +61,9 @@ def await_script(job, ready):
     if "os" in sys.modules:
         sys.modules["os"].environ._data.pop(b"TOOLBUS_JOB", None)
     sys.argv[:] = ["script.py"]
+    if text:
+        given = posix.open(job + "/input", posix.O_RDONLY)
+        posix.dup2(given, 0)
+        posix.close(given)
     with open(job + "/script.py", "rb") as file:
         return file.read(), posix.environ[b"TOOLBUS_OUTPUT"].decode()

@@ -11,11 +11,19 @@ PART = 0x40000
 
 
 def settle():
-    """Collects once what imports left, so that forks share memory, and writes what they printed."""
+    """Collects once what imports left, so that forks share memory, and writes what they printed. Returns the generators of
+    random numbers that imports have made."""
     sys.stdout.flush()
     sys.stderr.flush()
     gc.collect()
+    random, numbers = sys.modules.get("random"), sys.modules.get("numpy.random")
+    kinds = (random.Random,) if random else ()
+    if numbers:
+        kinds += numbers.BitGenerator, numbers.RandomState
+    # Not `isinstance`, which asks objects that stand for others.
+    generators = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
     gc.freeze()
+    return generators
 
 
 def fork_for_scripts(home, become_script):
@@ -62,6 +70,7 @@ def fork_for_scripts(home, become_script):
             # Another descriptor gets its number.
             requests.detach()
             own = confine(libc, ctypes, fcntl, types, message, given, home)
+            seed_again(generators)
         except BaseException as error:
             report(error)
             return 1
@@ -71,7 +80,7 @@ def fork_for_scripts(home, become_script):
             sys.excepthook(type(error), error, error.__traceback__)
         posix._exit(1)
 
-    settle()
+    generators = settle()
     requests = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fileno=3)
     posix.write(4, b".")
     posix.close(4)
@@ -117,14 +126,22 @@ def confine(libc, ctypes, fcntl, types, message, given, home):
     posix.closerange(FIRST_FREE, posix.sysconf("SC_OPEN_MAX"))
     program = Program((len(message) - 2) // 8, message[2:])
     checked(ctypes, libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))
-    seed_again()
     return str(posix.getpid()).encode()
 
 
-def seed_again():
-    """Forks must not share what they draw; `random` does this itself."""
-    numbers = sys.modules.get("numpy.random")
-    if numbers:
-        numbers.seed()
+def seed_again(generators):
+    """Forks must not share what they draw; `random` does this itself for its functions."""
+    for one in generators:
+        try:
+            if hasattr(one, "seed"):
+                one.seed()
+            else:
+                one.state = type(one)().state
+        except Exception:
+            # A package has made it another way.
+            pass
+    uuid = sys.modules.get("uuid")
+    if uuid:
+        uuid._node = uuid._last_timestamp = None
     if "_ssl" in sys.modules:
         sys.modules["_ssl"].RAND_add(posix.urandom(32), 32.0)

@@ -27,7 +27,10 @@ pub const BOOTSTRAP: &str = concat!(
 
 def start():
     import os
-    job = os.path.dirname(os.environ["TOOLBUS_INPUT_FILE"])
+    given = os.environ["TOOLBUS_INPUT_FILE"]
+    job = os.path.dirname(given)
+    with open(given, "rb") as file:
+        os.dup2(file.fileno(), 0)
     sys.argv[:] = ["script.py"]
     sys.path[0] = os.getcwd()
     sys.path.append(job)
@@ -104,6 +107,7 @@ fn environment(script: &Script, folder: &ScriptFolder, packages: Option<PathBuf>
         ("LANG".into(), "C.UTF-8".into()),
         ("PYTHONDONTWRITEBYTECODE".into(), "1".into()),
         ("MPLBACKEND".into(), "Agg".into()),
+        ("USER".into(), "script".into()),
         ("HOME".into(), folder.part("home").into()),
         ("TMPDIR".into(), folder.part("tmp").into()),
         ("TOOLBUS_INPUT_FILE".into(), folder.part("job/input").into()),
@@ -264,6 +268,7 @@ mod tests {
     TMPDIR
     TOOLBUS_INPUT_FILE
     TOOLBUS_OUTPUT
+    USER
     ");
     }
 

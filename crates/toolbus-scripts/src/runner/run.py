@@ -5,6 +5,8 @@ ONLY_AST = 0x400
 # Larger ones are compiled at once: their tree takes many times their size.
 LARGEST_TREE = 100_000
 LONGEST_VALUE = 64_000
+# Methods whose result is a number of characters, which no script is after.
+WRITES = ("write", "write_bytes", "write_text", "writerow")
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".gif")
 EXCEPTHOOK = sys.excepthook
 
@@ -38,6 +40,8 @@ def halves(source, name="script.py"):
         if not tree.body or not isinstance(tree.body[-1], _ast.Expr):
             return whole(), None
         last = _ast.Expression(tree.body.pop().value)
+        if isinstance(last.body, _ast.Call) and getattr(last.body.func, "attr", None) in WRITES:
+            return whole(), None
         return (
             compile(tree, name, "exec", dont_inherit=True),
             compile(last, name, "eval", dont_inherit=True),

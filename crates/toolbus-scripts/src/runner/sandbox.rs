@@ -310,8 +310,13 @@ const PROGRAMS: [&str; 3] = ["/bin", "/usr/bin", "/etc/alternatives"];
 /// What a script with packages may read besides: matplotlib asks `fc-list` for fonts, which complains without these.
 const FONTS: [&str; 2] = ["/etc/fonts", "/usr/share/fontconfig"];
 /// The whole environment of a script, but for what names its own files.
-pub(super) const ENVIRONMENT: [(&str, &str); 3] =
-    [("LANG", "C.UTF-8"), ("MPLBACKEND", "Agg"), ("PATH", "/usr/local/bin:/usr/bin:/bin")];
+pub(super) const ENVIRONMENT: [(&str, &str); 4] = [
+    ("LANG", "C.UTF-8"),
+    ("MPLBACKEND", "Agg"),
+    ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+    // Its user has no name here but this.
+    ("USER", "script"),
+];
 
 /// Plans for interpreters that run one script each.
 #[derive(Debug)]

@@ -19,6 +19,9 @@ class Session:
         # As of a single script: its own folder first, then packages, and last where `multiprocessing` finds the script.
         sys.path.insert(0, os.getcwd())
         sys.path.extend([packages, self.job] if packages else [self.job])
+        if packages:
+            # For an interpreter that a script starts.
+            os.environ["PYTHONPATH"] = packages
         sys.argv[:] = ["script.py"]
         self.module = main_module()
 
@@ -73,6 +76,10 @@ class Session:
     def take_input(self):
         with open(self.job + "/input", "rb") as file:
             text = file.read()
+            os.dup2(file.fileno(), 0)
+        os.lseek(0, 0, os.SEEK_SET)
+        # Without what is left of earlier input.
+        sys.stdin = open(0, errors="surrogateescape", closefd=False)
         os.environb.pop(b"ROCKBOT_INPUT", None)
         if b"\0" not in text and len(text) < 128 * 1024 - len("ROCKBOT_INPUT="):
             os.environb[b"ROCKBOT_INPUT"] = text

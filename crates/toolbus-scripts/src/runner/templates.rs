@@ -1,5 +1,6 @@
 //! Interpreters that fork for each script: one for each agent and set of packages, which runs no script itself.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use toolbus_core::Clock;
 use toolbus_sandbox::{Plan, Sandbox, SandboxError, Template, Waiting};
 
-/// Most templates at a time; the one that was not used for longest ends for another.
+/// Most templates at a time.
 const MOST: usize = 16;
 /// Most scripts of one: with it they share the seed of hashes and the addresses of what they have loaded.
 const SCRIPTS: u32 = 200;
@@ -27,8 +28,13 @@ const IMPORTS: Duration = Duration::from_secs(30);
 const LAST_SCRIPTS: u32 = 50;
 /// How long one is still used when the next is started: the time that this has for its imports.
 const LAST_TIME: Duration = IMPORTS;
+/// Templates that start at a time, one of each agent at the most: their imports are not in the queue of scripts.
+const STARTING: usize = 2;
 /// How long none is tried after one could not be started.
 const BACKOFF: Duration = Duration::from_secs(600);
+
+/// Log text for packages that no template can be used for.
+const REFUSED: &str = "no interpreter forks for these scripts; each gets one of its own";
 
 /// What distinguishes templates. Scripts of different agents never share one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -91,15 +97,21 @@ impl Templates {
         if state.is_over {
             return None;
         }
+        let may_start = state.may_start(&key.owner);
         if let Some(entry) = state.entries.get_mut(key) {
             entry.last_used = now;
             match &mut entry.state {
                 TemplateState::Starting => return None,
                 TemplateState::Refused(at) if Clock::SYSTEM.since(*at) < BACKOFF => return None,
                 TemplateState::Refused(_) => {}
+                TemplateState::Ready(in_use) if let Some(why) = in_use.misbehaved() => {
+                    tracing::warn!(error = why, agent = &*key.owner, "{REFUSED}");
+                    (entry.state, entry.next) = (TemplateState::Refused(now), None);
+                    return None;
+                }
                 TemplateState::Ready(in_use) => {
                     if let Some(waiting) = in_use.take_or_replace(&mut entry.next) {
-                        if in_use.ends_soon() && entry.next.is_none() {
+                        if may_start && in_use.ends_soon() && entry.next.is_none() {
                             entry.next = Some(TemplateState::Starting);
                             let (shared, key, plan) = (Arc::clone(&self.shared), key.clone(), plan());
                             spawn(self.end.clone(), async move { shared.follow(key, plan).await });
@@ -111,6 +123,9 @@ impl Templates {
                     }
                 }
             }
+        }
+        if !may_start {
+            return None;
         }
         state.make_room(key);
         let end = self.end.child_token();
@@ -154,11 +169,31 @@ fn spawn(end: CancellationToken, task: impl Future<Output = ()> + Send + 'static
 }
 
 impl TemplatesState {
+    /// Whether another one may start for an agent.
+    fn may_start(&self, owner: &str) -> bool {
+        let is_starting = |state: &TemplateState| matches!(state, TemplateState::Starting);
+        let starting =
+            self.entries.iter().filter(|(_, entry)| entry.next.iter().chain([&entry.state]).any(is_starting));
+        let (mut all, mut own) = (0, 0);
+        for (key, _) in starting {
+            all += 1;
+            own += usize::from(&*key.owner == owner);
+        }
+        own == 0 && all < STARTING
+    }
+
+    /// Ends the one that was not used for longest, of the agent that has the most.
     fn make_room(&mut self, key: &TemplateKey) {
         if self.entries.len() < MOST || self.entries.contains_key(key) {
             return;
         }
-        let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.last_used).map(|(key, _)| key.clone());
+        let mut counts: HashMap<Arc<str>, usize> = HashMap::from([(Arc::clone(&key.owner), 1)]);
+        for key in self.entries.keys() {
+            *counts.entry(Arc::clone(&key.owner)).or_default() += 1;
+        }
+        let count = |key: &TemplateKey| Reverse(counts.get(&key.owner).copied());
+        let oldest = self.entries.iter().min_by_key(|(key, entry)| (count(key), entry.last_used));
+        let oldest = oldest.map(|(key, _)| key.clone());
         oldest.and_then(|oldest| self.entries.remove(&oldest));
     }
 }
@@ -186,6 +221,11 @@ impl InUse {
     /// Whether the next template is to be started.
     fn ends_soon(&self) -> bool {
         self.left <= LAST_SCRIPTS || Clock::SYSTEM.since(self.since) > LIFE - LAST_TIME
+    }
+
+    /// Takes the reason for which the template was ended, if it was.
+    fn misbehaved(&self) -> Option<String> {
+        self.template.is_gone().then(|| self.template.misbehaved()).flatten()
     }
 
     /// The next fork; `None` if the template has ended or is worn.
@@ -223,7 +263,7 @@ impl TemplatesShared {
             Ok(template) => TemplateState::Ready(InUse::new(template)),
             Err(error) => {
                 let agent = &*key.owner;
-                tracing::warn!(%error, agent, "no interpreter forks for these scripts; each gets one of its own");
+                tracing::warn!(%error, agent, "{REFUSED}");
                 TemplateState::Refused(Clock::SYSTEM.now())
             }
         }
@@ -288,5 +328,44 @@ mod tests {
         assert_eq!(alive() - before, 1);
         sleep(BACKOFF).await;
         assert_eq!((alive() - before, templates.shared.state.lock().entries.len()), (0, 0));
+    }
+
+    fn key(owner: &str, packages: usize) -> TemplateKey {
+        TemplateKey { owner: owner.into(), packages: Some(format!("/{packages}").into()) }
+    }
+
+    #[tokio::test]
+    async fn an_agent_with_many_sets_of_packages_ends_its_own_templates() {
+        let now = Clock::SYSTEM.now();
+        let mut state = TemplatesState::default();
+        let entry = |age| Entry {
+            last_used: now.checked_sub(Duration::from_secs(age)).unwrap(),
+            state: TemplateState::Refused(now),
+            next: None,
+            _keeping: CancellationToken::new().drop_guard(),
+        };
+        state.entries.insert(key("calm", 0), entry(100));
+        state.entries.extend((1..MOST).map(|number| (key("busy", number), entry(number as u64))));
+        state.make_room(&key("busy", MOST));
+        assert!(state.entries.contains_key(&key("calm", 0)));
+        assert!(!state.entries.contains_key(&key("busy", MOST - 1)), "the one that was not used for longest");
+        assert_eq!(state.entries.len(), MOST - 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_templates_import_at_a_time_and_one_of_each_agent() {
+        let templates = Templates::new(Sandbox::with_helper("/nonexistent", Level::NoNamespaces).unwrap());
+        // Their tasks run when this one waits.
+        let keys = [key("a", 1), key("a", 2), key("b", 1), key("c", 1)];
+        for key in &keys {
+            assert!(templates.take(key, probe).is_none());
+        }
+        let is_tried = || keys.each_ref().map(|key| templates.shared.state.lock().entries.contains_key(key));
+        assert_eq!(is_tried(), [true, false, true, false]);
+        sleep(IMPORTS).await;
+        for key in &keys {
+            assert!(templates.take(key, probe).is_none());
+        }
+        assert_eq!(is_tried(), [true; 4]);
     }
 }

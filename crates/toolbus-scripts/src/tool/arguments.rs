@@ -28,6 +28,8 @@ const NAMES: [&str; 4] = [SCRIPT, INPUT_DATA, INPUT_FILES, TIMEOUT_SECONDS];
 const OF_PYTHON: [&str; 2] = [PIP_PACKAGES, SESSION];
 /// Those that there are besides with working memory.
 const KEYS: [&str; 2] = [INPUT_KEYS, OUTPUT_KEYS];
+/// Fence of code in Markdown.
+const FENCE: &str = "```";
 /// Most files that one script is given.
 pub(super) const MAX_FILES: usize = 64;
 /// Longest name of one, in bytes.
@@ -66,7 +68,7 @@ impl ScriptArguments {
         }
         let given = |name| arguments.get(name).filter(|value| !value.is_null());
         let script = match given(SCRIPT) {
-            Some(Value::String(script)) => script.clone(),
+            Some(Value::String(script)) => without_fence(script).to_owned(),
             Some(_) => {
                 return Err(ToolFailure::invalid("Argument `script` must be a string: the text of the program."));
             }
@@ -88,6 +90,15 @@ impl ScriptArguments {
             input_keys: keys(given(INPUT_KEYS), INPUT_KEYS)?,
             output_keys: keys(given(OUTPUT_KEYS), OUTPUT_KEYS)?,
         })
+    }
+}
+
+/// A script without the fence of Markdown around it, in which a model may have put it.
+fn without_fence(script: &str) -> &str {
+    let fenced = script.trim().strip_prefix(FENCE).and_then(|rest| rest.strip_suffix(FENCE)?.split_once('\n'));
+    match fenced {
+        Some((language, code)) if !language.contains('`') && code.ends_with('\n') => code,
+        _ => script,
     }
 }
 
@@ -321,6 +332,18 @@ mod tests {
         ];
         for (value, expected) in table {
             assert_eq!(with("input_data", &value).unwrap().input.as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn the_fence_of_markdown_around_a_script_is_taken_off() {
+        for (given, expected) in [
+            ("```python\nprint(1)\n```", "print(1)\n"),
+            ("\n```\nprint(1)\n```\n", "print(1)\n"),
+            ("text = \"\n```\n\"", "text = \"\n```\n\""),
+            ("```python\nprint(1)", "```python\nprint(1)"),
+        ] {
+            assert_eq!(read(&json!({"script": given})).unwrap().script, expected);
         }
     }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolbus_core::tool::{Effect, ToolDescriptor, Validation};
+use toolbus_core::tool::{Effect, ToolDescriptor, Validation, time_text};
 
 use super::arguments::{
     INPUT_DATA, INPUT_FILES, INPUT_KEYS, OUTPUT_KEYS, PIP_PACKAGES, SCRIPT, SESSION, TIMEOUT_SECONDS,
 };
 use super::{Rights, ScriptMemory, Settings};
-use crate::text::{seconds, size};
+use crate::text::size;
 
 /// Source and kind of the tool.
 pub const SOURCE: &str = "script";
@@ -42,13 +42,13 @@ fn description(settings: &Settings, rights: Rights, has_sessions: bool) -> Strin
     let (language, value, figures) = match settings.language.as_deref() {
         None => (
             "Python",
-            "; of one that prints nothing the value of its last expression",
+            " If it prints nothing, the value of its last expression is returned.",
             "; so do figures of matplotlib that are open at the end",
         ),
         Some(language) => (language, "", ""),
     };
     format!(
-        "Runs a {language} script and returns what it prints to standard output{value}. Each script runs by itself, in a folder of its own that is gone afterwards{unless}, with no \
+        "Runs a {language} script and returns what it prints to standard output.{value} Each script runs by itself, in a folder of its own that is gone afterwards{unless}, with no \
          files but input_files{keys}.{network}{programs} Files that it writes to the folder named by the environment variable \
          TOOLBUS_OUTPUT come back with the answer, at most {artifacts} together{figures}. A script fails when it exits with another code than 0; its standard error is shown then. It \
          may use {memory} of memory, {disk} of disk and {processes} processes and threads, and print {output}.",
@@ -61,7 +61,8 @@ fn description(settings: &Settings, rights: Rights, has_sessions: bool) -> Strin
 }
 
 fn parameters(settings: &Settings, has_sessions: bool) -> Value {
-    let (default, most) = (seconds(settings.timeout.min(settings.max_timeout)), seconds(settings.max_timeout));
+    let [default, most] =
+        [settings.timeout.min(settings.max_timeout), settings.max_timeout].map(|time| time.as_secs_f64());
     let language = settings.language.as_deref().unwrap_or("Python");
     let mut schema = json!({
         "type": "object",
@@ -72,8 +73,9 @@ fn parameters(settings: &Settings, has_sessions: bool) -> Value {
             },
             INPUT_DATA: {
                 "type": "string",
-                "description": "Data for the script, for example JSON. The script finds it in the file that the \
-                    environment variable TOOLBUS_INPUT_FILE names, and, up to 128 KiB, in the variable ROCKBOT_INPUT.",
+                "description": "Data for the script, for example JSON. The script finds it on standard input, in the \
+                    file that the environment variable TOOLBUS_INPUT_FILE names, and, up to 128 KiB, in the variable \
+                    ROCKBOT_INPUT.",
             },
             INPUT_FILES: {
                 "type": "object",
@@ -82,7 +84,7 @@ fn parameters(settings: &Settings, has_sessions: bool) -> Value {
             },
             TIMEOUT_SECONDS: {
                 "type": "integer",
-                "description": format!("Seconds that the script may run. Default: {default}, at most {most}."),
+                "description": format!("Seconds that the script may run; default {default}, at most {most}"),
             },
         },
         "required": [SCRIPT],
@@ -116,14 +118,14 @@ fn output_keys(memory: &ScriptMemory) -> String {
     format!(
         "Keys under which text files are kept in working memory for {}, instead of being returned: what the script writes \
          to `report.csv` in the folder TOOLBUS_OUTPUT under the key `report.csv`.",
-        seconds(memory.ttl)
+        time_text(memory.ttl)
     )
 }
 
 fn session(settings: &Settings) -> String {
     let limits = settings.sessions.map(|limits| {
-        let idle = seconds(limits.idle_timeout);
-        let longest = limits.max_lifetime.map(|life| format!(", and after {} at the latest", seconds(life)));
+        let idle = time_text(limits.idle_timeout);
+        let longest = limits.max_lifetime.map(|life| format!(", and after {} at the latest", time_text(life)));
         format!(", after {idle} without a script{}", longest.unwrap_or_default())
     });
     format!(
@@ -139,7 +141,8 @@ fn packages(settings: &Settings) -> String {
         return "Leave it out: no packages can be installed. The standard library is there.".to_owned();
     }
     format!(
-        "Packages that the script imports beyond the standard library, such as [\"name\", \"name==1.2\"]; {}.",
+        "Packages that the script imports beyond the standard library, such as [\"name\", \"name==1.2\"]; {}. They are \
+         installed from wheels alone.",
         settings.packages.listed()
     )
 }

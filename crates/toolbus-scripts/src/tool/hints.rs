@@ -27,8 +27,26 @@ const PACKAGES: [(&str, &str); 16] = [
     ("yaml", "pyyaml"),
 ];
 
-/// A sentence on the error that a traceback of Python ends with, where the script could not know better.
+/// What programs say that read `/proc`, and what to use instead.
+const WITHOUT_PROC: [(&str, &str); 2] = [
+    (
+        "uv_resident_set_memory",
+        "There is no /proc here, which `process.memoryUsage` reads. `process.resourceUsage().maxRSS` says how much memory \
+         a script has used, in KiB.",
+    ),
+    (
+        "/proc must be mounted",
+        "There is no /proc here, which `free`, `ps` and `top` read. `resource.getrusage` of Python says how much memory and \
+         time a script has used.",
+    ),
+];
+
+/// A sentence on the error that a traceback of Python ends with, or that a program says which reads `/proc`, where the
+/// script could not know better.
 pub(super) fn hint(stderr: &str, given: ScriptBudget<'_>) -> Option<String> {
+    if let Some((_, instead)) = WITHOUT_PROC.iter().find(|(said, _)| stderr.contains(said)) {
+        return Some((*instead).to_owned());
+    }
     if given.language.is_some() {
         return None;
     }
@@ -39,6 +57,9 @@ pub(super) fn hint(stderr: &str, given: ScriptBudget<'_>) -> Option<String> {
     let goes_through = |names: &[&str]| lines.iter().any(|line| names.iter().any(|name| line.contains(name)));
     let has = |texts: &[&str]| texts.iter().any(|text| error.contains(text));
     let limits = given.limits;
+    if error.starts_with("SyntaxError: ") {
+        return notebook(error, &lines, given);
+    }
     if let Some((_, rest)) = error.split_once("ModuleNotFoundError: No module named '") {
         return module(rest.split(['\'', '.']).next()?, given);
     }
@@ -66,6 +87,8 @@ pub(super) fn hint(stderr: &str, given: ScriptBudget<'_>) -> Option<String> {
         )
     } else if !given.has_processes && is_refused && is_process {
         Some("Scripts cannot start processes here. Use threads, or do the same in Python.".to_owned())
+    } else if has(&["FileNotFoundError: "]) && error.contains("'/proc") {
+        Some("There is no /proc here. `resource.getrusage` says how much memory and time a script has used.".to_owned())
     } else if has(&["FileNotFoundError: "]) && is_process {
         Some("That program is not there. A script can start what is in /bin and /usr/bin.".to_owned())
     } else if has(&["FileNotFoundError: "]) {
@@ -90,6 +113,32 @@ pub(super) fn hint(stderr: &str, given: ScriptBudget<'_>) -> Option<String> {
     }
 }
 
+/// Returns advice on syntax that only notebooks understand.
+fn notebook(error: &str, lines: &[&str], given: ScriptBudget<'_>) -> Option<String> {
+    let begins = |sign| lines.iter().find_map(|line| line.trim_start().strip_prefix(sign));
+    if error.contains("outside") && ["await", "async for", "async with"].iter().any(|word| error.contains(word)) {
+        Some("A script runs outside of an event loop. Put this into `async def main():`, and end with `asyncio.run(main())`.".to_owned())
+    } else if begins('!').is_some() {
+        let packages = if given.packages.is_empty() {
+            "no packages can be installed here"
+        } else {
+            "ask for packages in pip_packages"
+        };
+        Some(format!(
+            "Lines that begin with `!` are for notebooks: {packages}, and start programs with `subprocess.run`."
+        ))
+    } else {
+        let magic: String =
+            begins('%')?.trim_start_matches('%').chars().take_while(|it| it.is_ascii_alphanumeric()).collect();
+        (!magic.is_empty()).then(|| {
+            format!(
+                "`%{}` is a magic command of notebooks, which scripts do not have. Leave the line out.",
+                shown(&magic)
+            )
+        })
+    }
+}
+
 /// What to do about a module that is not there.
 fn module(name: &str, given: ScriptBudget<'_>) -> Option<String> {
     let known = PACKAGES.iter().find(|(module, _)| *module == name).map(|(_, package)| *package);
@@ -97,6 +146,12 @@ fn module(name: &str, given: ScriptBudget<'_>) -> Option<String> {
     let packages = given.packages;
     Some(if packages.is_empty() {
         "No packages can be installed here. Use Python's standard library.".to_owned()
+    } else if given.requested.iter().any(|requested| requested.name() == package) {
+        format!(
+            "`{}` was installed, and has no such module; or a Python that the script started was kept from it: it finds \
+             packages by the variable PYTHONPATH, and not with the options -I and -E.",
+            shown(&package)
+        )
     } else if packages.allows(&package) {
         format!("Ask for the package: pip_packages [\"{}\"].", shown(&package))
     } else {
@@ -108,7 +163,7 @@ fn module(name: &str, given: ScriptBudget<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::requirement::AllowedPackages;
+    use crate::requirement::{AllowedPackages, Requirement};
     use crate::tool::text::tests::given;
 
     fn of(stderr: &str) -> String {
@@ -121,6 +176,13 @@ mod tests {
         insta::assert_snapshot!(of_module("numpy.linalg"), @r#"Ask for the package: pip_packages ["numpy"]."#);
         insta::assert_snapshot!(of_module("yaml"), @r#"Ask for the package: pip_packages ["pyyaml"]."#);
         insta::assert_snapshot!(of_module("pandas"), @"There is no package for it here; allowed are: numpy, pyyaml==6.0. Or use Python's standard library.");
+        let allowed = AllowedPackages::parse(&["numpy"]).unwrap();
+        let requested = [Requirement::parse("numpy").unwrap()];
+        let there = hint(
+            "ModuleNotFoundError: No module named 'numpy'",
+            ScriptBudget { requested: &requested, ..given(&allowed) },
+        );
+        assert!(there.unwrap().starts_with("`numpy` was installed, and has no such module;"));
         let none = hint("ModuleNotFoundError: No module named 'numpy'", given(&AllowedPackages::default()));
         insta::assert_snapshot!(none.unwrap(), @"No packages can be installed here. Use Python's standard library.");
     }
@@ -132,6 +194,9 @@ mod tests {
             "  File \"/usr/lib/python3.11/socket.py\", line 836, in create_connection\nPermissionError: [Errno 1] Operation not permitted",
             "  File \"/usr/lib/python3.11/subprocess.py\", line 1901, in _execute_child\nPermissionError: [Errno 1] Operation not permitted",
             "  File \"/usr/lib/python3.11/subprocess.py\", line 1901, in _execute_child\nFileNotFoundError: [Errno 2] No such file or directory: 'git'",
+            "FileNotFoundError: [Errno 2] No such file or directory: '/proc/self/status'",
+            "Error: /proc must be mounted\n  To mount /proc at boot you need an /etc/fstab line like:",
+            "Error: ENOENT: no such file or directory, uv_resident_set_memory\n    at process.memoryUsage",
             "FileNotFoundError: [Errno 2] No such file or directory: 'data.csv'",
             "PermissionError: [Errno 13] Permission denied: '/tmp/x'",
             "RuntimeError: can't start new thread",
@@ -146,6 +211,9 @@ mod tests {
     Scripts have no network. Fetch data with another tool, and give it in input_data or input_files.
     Scripts cannot start processes here. Use threads, or do the same in Python.
     That program is not there. A script can start what is in /bin and /usr/bin.
+    There is no /proc here. `resource.getrusage` says how much memory and time a script has used.
+    There is no /proc here, which `free`, `ps` and `top` read. `resource.getrusage` of Python says how much memory and time a script has used.
+    There is no /proc here, which `process.memoryUsage` reads. `process.resourceUsage().maxRSS` says how much memory a script has used, in KiB.
     A script sees no files but those in input_files, and those that it writes itself.
     Write to the current folder, to a temporary one, or to the folder that TOOLBUS_OUTPUT names.
     A script may have 64 processes and threads at a time.
@@ -154,6 +222,23 @@ mod tests {
     A script may write 64 MiB and 4096 files. Delete what is not needed any more.
     A file may have 64 MiB.
     A process may have 256 files open. Close those that are not needed any more.
+    ");
+    }
+
+    #[test]
+    fn what_only_notebooks_understand_is_told_with_what_to_do_instead() {
+        let table = [
+            "  File \"script.py\", line 5\n    x = await main()\nSyntaxError: 'await' outside function",
+            "  File \"script.py\", line 5\n    async with x: pass\nSyntaxError: 'async with' outside async function",
+            "  File \"script.py\", line 1\n    !pip install numpy\n    ^\nSyntaxError: invalid syntax",
+            "  File \"script.py\", line 1\n    %%time\n    ^\nSyntaxError: invalid syntax",
+            "  File \"script.py\", line 1\n    'return' here\n    ^\nSyntaxError: 'return' outside function",
+        ];
+        insta::assert_snapshot!(table.map(of).join("\n"), @"
+    A script runs outside of an event loop. Put this into `async def main():`, and end with `asyncio.run(main())`.
+    A script runs outside of an event loop. Put this into `async def main():`, and end with `asyncio.run(main())`.
+    Lines that begin with `!` are for notebooks: ask for packages in pip_packages, and start programs with `subprocess.run`.
+    `%time` is a magic command of notebooks, which scripts do not have. Leave the line out.
     ");
     }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::tool::ToolCall;
+use toolbus_core::tool::{ToolCall, time_text};
 use toolbus_core::working_memory::{EntryKey, MemoryError, MemoryOwner, Namespace, NewEntry, WorkingMemory};
 use toolbus_sandbox::Artifact;
 
 use super::Settings;
 use super::arguments::{INPUT_FILES, INPUT_KEYS, MAX_FILES, MAX_NAME, OUTPUT_KEYS, ScriptArguments, max_input};
-use crate::text::{seconds, size};
+use crate::text::size;
 
 /// The category of entries that scripts leave.
 const CATEGORY: &str = "script";
@@ -135,7 +135,7 @@ impl<'a> MemoryFiles<'a> {
                     output.is_some_and(|output| entries.iter().any(|entry| entry.key == output.key))
                 };
                 files.retain(|file| !is_saved(file));
-                let (keys, time) = (keys.join(", "), seconds(self.memory.ttl));
+                let (keys, time) = (keys.join(", "), time_text(self.memory.ttl));
                 saved.notes.push(format!("Saved in working memory for {time}, and not returned: {keys}."));
             }
             Err(error) => {

@@ -161,6 +161,7 @@ impl ToolFixture {
             cancelled: CancellationToken::new(),
             trace: None,
             room: None,
+            turns: toolbus_core::Turns::default(),
             progress: None,
         };
         Arc::clone(&self.tool.executor).execute_boxed(call)
@@ -366,13 +367,13 @@ async fn what_was_not_measured_of_a_run_is_absent() {
 #[test]
 fn what_a_model_is_told() {
     let descriptor = ToolFixture::new().tool.descriptor;
-    insta::assert_snapshot!(descriptor.description, @"Runs a Python script and returns what it prints to standard output; of one that prints nothing the value of its last expression. Each script runs by itself, in a folder of its own that is gone afterwards, with no files but input_files. There is no network. Files that it writes to the folder named by the environment variable TOOLBUS_OUTPUT come back with the answer, at most 4 MiB together; so do figures of matplotlib that are open at the end. A script fails when it exits with another code than 0; its standard error is shown then. It may use 256 MiB of memory, 64 MiB of disk and 64 processes and threads, and print 1 MiB.");
+    insta::assert_snapshot!(descriptor.description, @"Runs a Python script and returns what it prints to standard output. If it prints nothing, the value of its last expression is returned. Each script runs by itself, in a folder of its own that is gone afterwards, with no files but input_files. There is no network. Files that it writes to the folder named by the environment variable TOOLBUS_OUTPUT come back with the answer, at most 4 MiB together; so do figures of matplotlib that are open at the end. A script fails when it exits with another code than 0; its standard error is shown then. It may use 256 MiB of memory, 64 MiB of disk and 64 processes and threads, and print 1 MiB.");
     insta::assert_json_snapshot!(descriptor.parameters.as_deref(), @r#"
     {
       "additionalProperties": false,
       "properties": {
         "input_data": {
-          "description": "Data for the script, for example JSON. The script finds it in the file that the environment variable TOOLBUS_INPUT_FILE names, and, up to 128 KiB, in the variable ROCKBOT_INPUT.",
+          "description": "Data for the script, for example JSON. The script finds it on standard input, in the file that the environment variable TOOLBUS_INPUT_FILE names, and, up to 128 KiB, in the variable ROCKBOT_INPUT.",
           "type": "string"
         },
         "input_files": {
@@ -380,7 +381,7 @@ fn what_a_model_is_told() {
           "type": "object"
         },
         "pip_packages": {
-          "description": "Packages that the script imports beyond the standard library, such as [\"name\", \"name==1.2\"]; allowed are: numpy, requests.",
+          "description": "Packages that the script imports beyond the standard library, such as [\"name\", \"name==1.2\"]; allowed are: numpy, requests. They are installed from wheels alone.",
           "items": {
             "type": "string"
           },
@@ -391,7 +392,7 @@ fn what_a_model_is_told() {
           "type": "string"
         },
         "timeout_seconds": {
-          "description": "Seconds that the script may run. Default: 30s, at most 300s.",
+          "description": "Seconds that the script may run; default 30, at most 300",
           "type": "integer"
         }
       },
@@ -434,5 +435,10 @@ fn a_model_is_told_what_scripts_cannot_do_only_where_it_is_so() {
     let descriptor = super::descriptor::descriptor(&any, Rights { network: false, processes: false }, false);
     assert!(descriptor.description.contains(" There is no network. It has threads, and cannot start other programs"));
     let parameters = descriptor.parameters.unwrap();
-    assert!(parameters["properties"]["pip_packages"]["description"].as_str().unwrap().ends_with("; any is allowed."));
+    assert!(
+        parameters["properties"]["pip_packages"]["description"]
+            .as_str()
+            .unwrap()
+            .ends_with("; any is allowed. They are installed from wheels alone.")
+    );
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use toolbus_core::tool::{Program, ToolOutput};
+use toolbus_core::tool::{Program, ToolOutput, time_text};
 use toolbus_protocol::ContentBlock;
 use toolbus_sandbox::{Artifact, Ending, Limits, Outcome, Stop, Stream};
 
 use super::memory::SavedFiles;
 use super::{PYTHON, artifacts, hints, name_of};
-use crate::requirement::AllowedPackages;
+use crate::requirement::{AllowedPackages, Requirement};
 use crate::runner::Finished;
-use crate::text::{number, seconds, size, without_middle};
+use crate::text::{number, size, without_middle};
 
 /// The text of a script without output.
 const NO_OUTPUT: &str = "(no output)";
@@ -35,6 +35,8 @@ const KILLED: i32 = 137;
 pub(super) struct ScriptBudget<'a> {
     pub(super) limits: &'a Limits,
     pub(super) packages: &'a AllowedPackages,
+    /// Those that the script asked for.
+    pub(super) requested: &'a [Requirement],
     /// `None`: Python.
     pub(super) language: Option<&'a str>,
     pub(super) time: Duration,
@@ -131,7 +133,7 @@ fn stopped(stop: Stop, stdout: &str, stderr: &str, ScriptBudget { limits, cpu, .
     let (reason, advice) = match stop {
         Stop::Time => ("took too long".to_owned(), "Increase timeout_seconds, or do less work."),
         Stop::Cpu => (
-            format!("used up its CPU time of {}", seconds(cpu)),
+            format!("used up its CPU time of {}", time_text(cpu)),
             "Do less work, or increase timeout_seconds: the CPU time grows with it.",
         ),
         Stop::Memory => (
@@ -288,6 +290,7 @@ pub(super) mod tests {
             limits: &LIMITS,
             language: None,
             packages,
+            requested: &[],
             time: TIME,
             cpu: TIME / 2,
             has_network: false,
@@ -396,7 +399,7 @@ pub(super) mod tests {
     fn everything_else_that_is_used_up_has_words_of_its_own() {
         let told = Stop::ALL[1..].iter().map(|stop| of(Ending::Stopped(*stop), "", "")).collect::<Vec<_>>().join("\n");
         assert_snapshot!(told, @"
-    isError: The script used up its CPU time of 15s, and was stopped. Do less work, or increase timeout_seconds: the CPU time grows with it.
+    isError: The script used up its CPU time of 15 s, and was stopped. Do less work, or increase timeout_seconds: the CPU time grows with it.
     isError: The script used more than 256 MiB of memory, and was stopped. Work on less at a time, for example by reading files in pieces.
     isError: The script had more than 64 processes and threads, and was stopped. Start fewer.
     isError: The script wrote more than 64 MiB, or more than 4096 files, into its work folder, and was stopped. Write less, or delete what is not needed any more.

@@ -190,6 +190,9 @@ async fn a_package_is_imported_before_and_one_that_starts_threads_is_not() {
         ("calm-one", "import os\nprint('imported')\nVALUE = 7\nTHREADS = os.environ['OPENBLAS_NUM_THREADS']\n"),
         ("threaded", "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"),
         ("busy", "import os\nif os.fork() == 0:\n    import time\n    time.sleep(600)\n"),
+        ("sharing", "import mmap\nBLOCK = mmap.mmap(-1, 4096)\n"),
+        ("locking", "import multiprocessing\nLOCK = multiprocessing.Lock()\n"),
+        ("opening", "FILE = open(__file__)\n"),
     ]);
     let runner = runner().await.with_installer(Arc::new(modules));
     let with =
@@ -202,7 +205,7 @@ async fn a_package_is_imported_before_and_one_that_starts_threads_is_not() {
         (finished.start == StartKind::Forked).then(|| assert_eq!(stdout(&finished), "True False\n"))
     })
     .await;
-    for package in ["threaded", "busy"] {
+    for package in ["threaded", "busy", "sharing", "locking", "opening"] {
         let waiting = runner.status().warm;
         let refused = "import sys\nprint(len(sys.modules) > 0)";
         for _ in 0..10 {
@@ -211,6 +214,88 @@ async fn a_package_is_imported_before_and_one_that_starts_threads_is_not() {
         assert_eq!(runner.status().warm, waiting, "{package}");
     }
     runner.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_package_that_does_something_after_its_import_ends_the_template() {
+    let later = |action: &str| {
+        let begin = "import ctypes, os, signal, time\n";
+        let end = "signal.signal(signal.SIGALRM, act)\nsignal.setitimer(signal.ITIMER_REAL, 0.3, 0.3)\n";
+        format!("{begin}KEPT = []\ndef act(*_):\n{action}{end}")
+    };
+    let forking =
+        "    if os.fork() == 0:\n        ctypes.CDLL(None).prctl(15, b'atk-later')\n        time.sleep(600)\n";
+    let actions = [
+        ("forking", later(forking)),
+        (
+            "burning",
+            later("    until = time.process_time() + 0.2\n    while time.process_time() < until:\n        pass\n"),
+        ),
+        ("growing", later("    KEPT.append(b'x' * (6 << 20))\n")),
+    ];
+    let modules = Modules::new(&actions.each_ref().map(|(name, source)| (*name, source.as_str())));
+    let runner = runner().await.with_installer(Arc::new(modules));
+    for (package, _) in &actions {
+        let script = || Script { packages: vec![Requirement::parse(package).unwrap()], ..script("print('ran')") };
+        let mut was_forked = false;
+        eventually("a template that is ended", async || {
+            let finished = runner.run(script()).await.unwrap();
+            assert_eq!(stdout(&finished), "ran\n", "{package}");
+            was_forked |= finished.start == StartKind::Forked;
+            (was_forked && finished.start == StartKind::Cold).then_some(())
+        })
+        .await;
+        for _ in 0..3 {
+            assert_eq!(runner.run(script()).await.unwrap().start, StartKind::Cold, "{package}: not tried again");
+        }
+    }
+    eventually("the end of what the package has started", async || (living("atk-later") == 0).then_some(())).await;
+    runner.shutdown().await;
+}
+
+#[tokio::test]
+async fn generators_that_an_import_has_made_draw_other_numbers_in_each_fork() {
+    let seeded = "import random, uuid\nOWN = random.Random(1)\nclass Own(random.Random): pass\nOTHER = Own()\n\
+                  uuid._node = uuid._random_getnode()\n";
+    let runner = runner().await.with_installer(Arc::new(Modules::new(&[("seeded", seeded)])));
+    let source = "import seeded, uuid\nprint(seeded.OWN.random(), seeded.OTHER.random(), uuid.uuid1().node)";
+    let script = || Script { packages: vec![Requirement::parse("seeded").unwrap()], ..script(source) };
+    let (mut forks, mut drawn) = (0, BTreeSet::new());
+    eventually("four forks", async || {
+        let finished = runner.run(script()).await.unwrap();
+        if finished.start == StartKind::Forked {
+            forks += 1;
+            let printed = stdout(&finished);
+            assert!(printed.split_whitespace().all(|it| drawn.insert(it.to_owned())), "drawn twice: {printed}");
+        }
+        (forks == 4).then_some(())
+    })
+    .await;
+    runner.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_interpreter_that_a_script_starts_finds_its_packages() {
+    let runner = runner().await.with_installer(Arc::new(Modules::new(&[("calm", "VALUE = 7\n")])));
+    let source =
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import calm; print(calm.VALUE)'], check=True)";
+    let script = || Script { packages: vec![Requirement::parse("calm").unwrap()], ..script(source) };
+    let (mut was_cold, mut was_forked) = (false, false);
+    eventually("a cold start and a fork", async || {
+        let finished = runner.run(script()).await.unwrap();
+        assert_eq!(stdout(&finished), "7\n");
+        was_cold |= finished.start == StartKind::Cold;
+        was_forked |= finished.start == StartKind::Forked;
+        (was_cold && was_forked).then_some(())
+    })
+    .await;
+    runner.shutdown().await;
+}
+
+/// Number of processes of this name that are alive on the machine.
+fn living(name: &str) -> usize {
+    let stats = fs::read_dir("/proc").unwrap().flatten().map(|entry| fs::read_to_string(entry.path().join("stat")));
+    stats.flatten().filter(|stat| stat.contains(&format!("({name}) ")) && !stat.contains(") Z ")).count()
 }
 
 /// A plan for a template with this program instead of what forks.

@@ -149,7 +149,7 @@ print('CARGO' in str([environ[i] for i in range(5) if environ[i]]))
 ";
     for level in LEVELS {
         let expected = "HOME LANG MPLBACKEND PATH ROCKBOT_INPUT TMPDIR TOOLBUS_INPUT_FILE TOOLBUS_OUTPUT \
-                        TOOLBUS_PROGRESS_FD\nFalse\n";
+                        TOOLBUS_PROGRESS_FD USER\nFalse\n";
         assert_eq!(printed(level, "", source).await, expected, "{level}");
     }
 }

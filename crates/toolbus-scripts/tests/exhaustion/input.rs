@@ -59,7 +59,7 @@ attempt(['python3'] + ['x' * 100000] * 500, {})
 }
 
 #[tokio::test]
-async fn who_asks_for_input_finds_its_end() {
+async fn who_asks_for_input_finds_what_was_given_and_its_end() {
     let source = "
 import sys
 print(repr(sys.stdin.read()))
@@ -68,8 +68,8 @@ try:
 except EOFError:
     print('end')
 ";
-    assert_printed(&both(given(source, "not here")).await, ["''\nend"; 2]);
-    assert_printed(&warm(given(source, "not here")).await, ["''\nend"; 2]);
+    assert_printed(&both(given(source, "not here")).await, ["'not here'\nend"; 2]);
+    assert_printed(&warm(given(source, "not here")).await, ["'not here'\nend"; 2]);
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn the_key_of_its_call_is_in_a_variable() {
 #[tokio::test]
 async fn a_script_has_no_variable_of_the_daemon() {
     let source = "import os\nprint(sorted(os.environ))";
-    let expected = "['HOME', 'LANG', 'MPLBACKEND', 'PATH', 'ROCKBOT_INPUT', 'TMPDIR', 'TOOLBUS_INPUT_FILE', 'TOOLBUS_OUTPUT', 'TOOLBUS_PROGRESS_FD']";
+    let expected = "['HOME', 'LANG', 'MPLBACKEND', 'PATH', 'ROCKBOT_INPUT', 'TMPDIR', 'TOOLBUS_INPUT_FILE', 'TOOLBUS_OUTPUT', 'TOOLBUS_PROGRESS_FD', 'USER']";
     assert_printed(&both(script(source)).await, [expected; 2]);
     assert_printed(&warm(script(source)).await, [expected; 2]);
 }

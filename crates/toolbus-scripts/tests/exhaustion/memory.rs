@@ -225,6 +225,39 @@ print(attempt('memfd_create', b'x', 0), attempt('shmget', 0, 1 << 20, 0o1600), a
 }
 
 #[tokio::test]
+async fn record_locks_count() {
+    // Each byte range is memory of the kernel.
+    let source = "
+import fcntl
+files = [open(str(number), 'w') for number in range(40)]
+for at in range(0, 200000, 2):
+    fcntl.lockf(files[at // 2 % 40], fcntl.LOCK_EX, 1, at)
+";
+    for outcome in both(script(source)).await.into_iter().chain(without_cgroups(script(source)).await) {
+        assert_eq!(outcome.ending, Ending::Stopped(Stop::Memory), "{outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn locks_that_no_process_shows_are_refused() {
+    let source = "
+import ctypes, fcntl, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(call):
+    return os.strerror(ctypes.get_errno()) if call() < 0 else 'done'
+CLONE_FILES, CLOSE_RANGE_UNSHARE = 0x400, 2
+range = struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 1, 0)
+file = open('locked', 'w').fileno()
+print(attempt(lambda: libc.fcntl(file, 37, range)), attempt(lambda: libc.syscall(56, CLONE_FILES | 17, 0, 0, 0, 0)),
+    attempt(lambda: libc.close_range(60, 60, CLOSE_RANGE_UNSHARE)), sep=', ')
+";
+    assert_printed(
+        &both(script(source)).await,
+        ["Operation not permitted, Operation not permitted, Operation not permitted"; 2],
+    );
+}
+
+#[tokio::test]
 async fn recursion_in_python_raises() {
     let source = "
 def deeper():

@@ -76,6 +76,7 @@ async fn told(tool: &Tool, packages: &Value) -> String {
         cancelled: CancellationToken::new(),
         trace: None,
         room: None,
+        turns: toolbus_core::Turns::default(),
         progress: None,
     };
     match Arc::clone(&tool.executor).execute_boxed(call).await {

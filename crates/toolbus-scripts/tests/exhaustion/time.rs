@@ -5,8 +5,9 @@ use std::time::Duration;
 use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Stop};
 use toolbus_scripts::runner::Script;
+use toolbus_testing::patience::at_most;
 
-use crate::fixture::{both, brief, ended, named, script, warm, without_cgroups};
+use crate::fixture::{both, brief, ended, named, script, text, warm, without_cgroups};
 
 /// Asserts that a script that has 1.5 s is ended with them, however loaded the machine is.
 async fn assert_out_of_time(name: &str, source: &str) {
@@ -182,4 +183,54 @@ time.sleep(600)
         }
     }
     ended("atk-burn").await;
+}
+
+#[tokio::test]
+async fn processor_time_of_very_short_children_that_nobody_waits_for_counts() {
+    // Each ends before it would be seen twice.
+    let source = "
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for number in range(2000):
+    if os.fork() == 0:
+        until = time.process_time() + 0.005
+        while time.process_time() < until:
+            pass
+        os._exit(0)
+    print(number)
+    time.sleep(0.006)
+";
+    let script = Script { cpu: Duration::from_millis(1200), ..script(named("atk-short", source)) };
+    for [full, _] in [both(script.clone()).await, without_cgroups(script).await] {
+        assert_eq!(full.ending, Ending::Stopped(Stop::Cpu), "{full:?}");
+        let used = Duration::from_millis(5) * u32::try_from(text(&full.stdout).lines().count()).unwrap();
+        assert!(used < at_most(Duration::from_secs(2)), "{used:?}");
+    }
+    ended("atk-short").await;
+}
+
+#[tokio::test]
+async fn a_script_with_very_many_mappings_ends_with_its_time() {
+    // Neighbours differ in their rights, so that each is a mapping of its own; to look at them takes long.
+    let source = "
+import mmap
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+block = libc.mmap(None, ctypes.c_size_t(60000 * 4096), 0, 0x22, -1, 0)
+for page in range(0, 60000, 2):
+    libc.mprotect(block + page * 4096, 4096, 1)
+kept = b'x' * (20 << 20)
+for _ in range(10):
+    if os.fork() == 0:
+        kept = b'y' * (2 << 20)
+        break
+time.sleep(600)
+";
+    let script = brief(named("atk-maps", source), 3000);
+    for [full, _] in [both(script.clone()).await, without_cgroups(script).await] {
+        assert!(matches!(full.ending, Ending::Stopped(_)), "{full:?}");
+        assert!(full.elapsed < at_most(Duration::from_secs(4)), "{full:?}");
+    }
+    ended("atk-maps").await;
 }

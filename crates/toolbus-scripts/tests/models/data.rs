@@ -31,6 +31,12 @@ print(f"stdev {stdev(float(row['amount']) for row in rows):.3f}")
 }
 
 #[tokio::test]
+async fn the_input_is_on_standard_input_too_and_its_end_is_the_end_of_input() {
+    let script = "import sys\nprint(input(), sys.stdin.readline().strip(), sys.stdin.read() == '')";
+    assert_snapshot!(answer_with("one\nzwei ä\n", script).await, @"one zwei ä True");
+}
+
+#[tokio::test]
 async fn json_that_is_no_string_arrives_as_json() {
     let script = r#"
 import json, os

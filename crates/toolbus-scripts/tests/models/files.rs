@@ -64,7 +64,6 @@ with open(out / "table.csv", "w", newline="") as file:
 (out / "data.json").write_text(json.dumps({"ü": [1, 2]}, ensure_ascii=False))
 "##;
     assert_snapshot!(answer_at_both(script).await, @r#"
-    13
     Files: bar.svg, data.json, dot.png, table.csv
     [toolbus:output/bar.svg image/svg+xml: <svg xmlns="http://www.w3.org/2000/svg"><rect width="9" height="4"/></svg>]
     [toolbus:output/data.json application/json: {"ü": [1, 2]}]
@@ -135,9 +134,9 @@ os.environ["API_KEY"]
 "#;
     assert_snapshot!(answer_at_both(script).await, @r#"
     isError: Script failed (exit 1):
-    ['HOME', 'LANG', 'MPLBACKEND', 'PATH', 'ROCKBOT_INPUT', 'TMPDIR', 'TOOLBUS_INPUT_FILE', 'TOOLBUS_OUTPUT', 'TOOLBUS_PROGRESS_FD']
+    ['HOME', 'LANG', 'MPLBACKEND', 'PATH', 'ROCKBOT_INPUT', 'TMPDIR', 'TOOLBUS_INPUT_FILE', 'TOOLBUS_OUTPUT', 'TOOLBUS_PROGRESS_FD', 'USER']
     ['script.py'] __main__ True True
-    None nobody ''
+    None script ''
     stderr:
     Traceback (most recent call last):
       File "script.py", line 7, in <module>

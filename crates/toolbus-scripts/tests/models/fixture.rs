@@ -220,6 +220,7 @@ fn call(tool: &Tool, caller: Caller, arguments: Map<String, Value>, progress: Op
         cancelled: CancellationToken::new(),
         trace: None,
         room: None,
+        turns: toolbus_core::Turns::default(),
         progress,
         idempotency_key: None,
     }

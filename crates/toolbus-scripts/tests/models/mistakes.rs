@@ -27,12 +27,6 @@ async fn mistakes_of_syntax_are_shown_with_their_line() {
         print('it's')
     SyntaxError: unterminated string literal (detected at line 1)
     "#);
-    assert_snapshot!(answer("```python\nprint(1)\n```\n").await, @r#"
-    isError: Script failed (exit 1):
-      File "script.py", line 1
-        ```python
-    SyntaxError: invalid syntax
-    "#);
     assert_snapshot!(answer("print('a')\nreturn 1\n").await, @r#"
     isError: Script failed (exit 1):
       File "script.py", line 2

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 
-use crate::fixture::answer;
+use crate::fixture::{answer, answer_at_both};
 
 #[tokio::test]
 async fn files_are_listed_packed_and_dated_by_programs() {
@@ -207,4 +207,9 @@ subprocess.run(["./run.sh"])
     [Write to the current folder, to a temporary one, or to the folder that TOOLBUS_OUTPUT names.]
     [Saved in the work folder and not returned: run.sh. Write to the folder that TOOLBUS_OUTPUT names.]
     "#);
+}
+
+#[tokio::test]
+async fn the_user_of_a_script_has_a_name() {
+    assert_snapshot!(answer_at_both("import getpass\ngetpass.getuser()").await, @"'script'");
 }

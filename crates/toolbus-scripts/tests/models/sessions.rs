@@ -47,6 +47,19 @@ async fn the_next_script_finds_variables_functions_and_modules_of_the_one_before
 }
 
 #[tokio::test]
+async fn each_script_has_its_own_input_on_standard_input() {
+    for level in LEVELS {
+        let steps = Steps::at(level).await;
+        let mut answers = Vec::new();
+        for input in ["one\nleft", "two", ""] {
+            let script = "import sys\nsys.stdin.readline().strip() or 'nothing'";
+            answers.push(steps.answer_to(&json!({"script": script, "input_data": input})).await);
+        }
+        assert_eq!(answers, ["'one'", "'two'", "'nothing'"], "{level}");
+    }
+}
+
+#[tokio::test]
 async fn files_stay_and_come_back_once() {
     let scripts = [
         "import os\nout = os.environ['TOOLBUS_OUTPUT']\nopen('notes.txt', 'w').write('kept')\nopen(out + '/a.csv', 'w').write('1')",
@@ -55,18 +68,15 @@ async fn files_stay_and_come_back_once() {
         "open(out + '/a.csv', 'a').write('3')",
     ];
     assert_snapshot!(answers(&scripts).await, @r#"
-    1
     Files: a.csv
     [Saved in the work folder and not returned: notes.txt. Write to the folder that TOOLBUS_OUTPUT names.]
     [toolbus:output/a.csv text/csv: 1]
     --
     ('kept', ['a.csv'])
     --
-    1
     Files: b.csv
     [toolbus:output/b.csv text/csv: 2]
     --
-    1
     Files: a.csv
     [toolbus:output/a.csv text/csv: 13]
     "#);

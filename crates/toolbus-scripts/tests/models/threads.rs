@@ -146,6 +146,7 @@ async fn coroutines_that_nobody_awaits_are_told() {
     isError: Script failed (exit 1):
       File "script.py", line 6
     SyntaxError: 'await' outside function
+    [A script runs outside of an event loop. Put this into `async def main():`, and end with `asyncio.run(main())`.]
     "#);
     let last = answer("async def main():\n    return 1\n\nmain()\n").await;
     assert!(last.starts_with("<coroutine object main at 0x") && last.contains("was never awaited"), "{last}");

@@ -22,7 +22,7 @@ const MAX_IN_FLIGHT: usize = 256;
 const SHORTEST_DELAY: Duration = Duration::from_millis(50);
 /// Longest of these delays.
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
-/// What a server says that has become a replica, so that another one takes writes under its name now.
+/// Error of a server that has become a replica, so that another one takes writes under its name now.
 const READ_ONLY: &str = "READONLY";
 
 /// One server, over one connection that all operations share.

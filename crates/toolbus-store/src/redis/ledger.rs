@@ -29,8 +29,8 @@ const SWEEP_AT_LEASE: usize = 1000;
 /// Entries that one operation removes to make room at most: one answer may take the room of many.
 const MAX_REMOVED: usize = 10_000;
 
-/// What the scripts share. Keys: see `counts` and so on. Arguments: milliseconds that the time is ahead of the server's,
-/// start of the keys of entries, id of the entry, then those of the script.
+/// Common part of the scripts. Keys: see `counts` and so on. Arguments: milliseconds that the time is ahead of the
+/// server's, start of the keys of entries, id of the entry, then those of the script.
 const COMMON: &str = "
 local counts, ends, answered, sizes, leases = unpack(KEYS)
 local time = redis.call('TIME')
@@ -131,8 +131,8 @@ redis.call('ZADD', leases, text(now + ARGV[4]), id)
 sweep(SWEEP_AT_LEASE)
 return reply(0)";
 
-/// What a script returns: outcome, entries, bytes, entries that were removed to make room; then of the entry: fingerprint,
-/// run, instance, whether that is alive, answer.
+/// Values that a script returns: outcome, entries, bytes, entries that were removed to make room; then of the entry:
+/// fingerprint, run, instance, whether that is alive, reply.
 type Reply = (u8, u64, u64, u64, Option<Vec<u8>>, Option<Vec<u8>>, Option<String>, bool, Option<Vec<u8>>);
 
 /// Keeps entries on a Redis server, for all replicas.

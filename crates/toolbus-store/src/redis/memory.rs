@@ -28,11 +28,11 @@ use crate::entry_index::{EntryChanges, EntryIndexes, MemoryMark};
 const SWEEP: usize = 10_000;
 /// Bytes of texts after which a response ends; the next one goes on.
 const PAGE: usize = 4 * 1024 * 1024;
-/// How long the server keeps what nothing is added to: longer than any entry lasts.
+/// Time for which the server keeps what nothing is added to: longer than any entry lasts.
 const KEPT: Duration = MAX_TTL.saturating_add(Duration::from_secs(60 * 60));
 
-/// What the scripts share. Keys: state, info, values, ends, usage. Arguments: milliseconds since 1970, start of the names
-/// of owners' keys, owner, then those of the script.
+/// Common part of the scripts. Keys: state, info, values, ends, usage. Arguments: milliseconds since 1970, start of the
+/// names of owners' keys, owner, then those of the script.
 const COMMON: &str = "
 local state, info, values, ends, usage = unpack(KEYS)
 local now, start, owner = tonumber(ARGV[1]), ARGV[2], ARGV[3]
@@ -161,7 +161,7 @@ end
 if more == 0 then last = revision end
 return {epoch, deletions, last, more, keys, saved}";
 
-/// What [`CHANGES`] returns.
+/// Values that [`CHANGES`] returns.
 type ChangesReply = (String, u64, u64, bool, Vec<String>, Vec<String>);
 
 /// Keeps entries on a Redis server, for all replicas.
@@ -181,7 +181,7 @@ struct MemoryScripts {
     changes: Script,
 }
 
-/// What is known of an entry, as it is kept. Times are in milliseconds since 1970.
+/// Metadata of an entry, as they are kept. Times are in milliseconds since 1970.
 #[derive(Serialize, Deserialize)]
 struct EntryMetadata {
     category: Option<Arc<str>>,
@@ -231,7 +231,7 @@ impl RedisMemory {
         milliseconds(self.clock.since_epoch())
     }
 
-    /// What has changed in the entries of an owner since a state.
+    /// Returns the changes in the entries of an owner since a state.
     async fn changes(&self, owner: &str, since: Option<MemoryMark>) -> Result<EntryChanges, MemoryError> {
         let mut known = since;
         let mut last = since.map_or(0, |since| since.revision);

@@ -1,4 +1,5 @@
-//! What replicas know of each other by one server: what has changed in the store, and which of them there are.
+//! Knowledge that replicas have of each other by one server: what has changed in the store, and which of them there
+//! are.
 
 use std::time::Duration;
 

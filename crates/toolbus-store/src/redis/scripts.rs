@@ -1,4 +1,4 @@
-//! What runs in the server: each script is atomic, and leaves the same when it is run twice.
+//! Scripts that run in the server: each script is atomic, and leaves the same when it is run twice.
 
 use ::redis::Script;
 

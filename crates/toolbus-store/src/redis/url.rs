@@ -18,7 +18,7 @@ pub struct RedisUrl(Url);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RedisUrlError {
     /// Not a URL at all.
-    #[error(r#"not a URL ({0}); expected "redis://:password@host:6379/0" or "rediss://…""#)]
+    #[error(r#"not a URL ({0}); expected "redis://:password@host:6379/0" or "rediss://…"; {ENCODE}"#)]
     Url(#[from] url::ParseError),
     /// Of another scheme.
     #[error(r#"not an address of Redis; expected "redis://…" or "rediss://…""#)]
@@ -27,17 +27,18 @@ pub enum RedisUrlError {
     #[error(r#"no host; expected "redis://:password@host:6379/0""#)]
     Host,
     /// With a path that is no number of a database.
-    #[error("no number of a database after the host; expected for example `/0`")]
+    #[error("no number of a database after the host; expected for example `/0`; {ENCODE}")]
     Database,
     /// With a query or a fragment.
-    #[error("nothing may follow the number of the database")]
+    #[error("nothing may follow the number of the database; {ENCODE}")]
     Options,
     /// A user or password that is no UTF-8.
-    #[error(
-        "user and password must be UTF-8, percent-encoded where they have other characters than letters and digits"
-    )]
+    #[error("user and password must be UTF-8; {ENCODE}")]
     Login,
 }
+
+/// Advice for a reserved character that has ended the password too early.
+const ENCODE: &str = "percent-encode `/`, `#`, `?`, `@`, `:` and `%` in user and password, such as `%2F` for `/`";
 
 impl RedisUrl {
     /// The URL with its credentials, for connecting.
@@ -127,6 +128,9 @@ mod tests {
             ("rediss://:hunter2@host/0#insecure", RedisUrlError::Options),
             ("redis://:hunter2@host?protocol=resp3", RedisUrlError::Options),
             ("redis://:hunter2%ff@host", RedisUrlError::Login),
+            ("redis://hunter2:12/x@host", RedisUrlError::Database),
+            ("redis://hunter2:12?x@host", RedisUrlError::Options),
+            ("redis://hunter2:12#x@host", RedisUrlError::Options),
         ] {
             let error = text.parse::<RedisUrl>().unwrap_err();
             assert_eq!(error, expected, "{text}");

@@ -7,7 +7,7 @@ use toolbus_testing::redis::RedisServer;
 
 use crate::redis::store_of;
 
-/// What the stores are kept in, as long as they are used.
+/// Folder and server that the stores are kept in, as long as they are used.
 type Places = (TempDir, RedisServer);
 
 /// An empty store of each kind.

@@ -1,4 +1,4 @@
-//! What every ledger does. A new one joins in [`ledgers`].
+//! Behaviour of every ledger. A new one joins in [`ledgers`].
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a ledger in a file keeps when its process ends.
+//! Entries that a ledger in a file keeps when its process ends.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! How two daemons use a ledger for one request, as a model: every order of deliveries, crashes, lost connections, late
-//! answers, lapsed leases and expiry is explored.
+//! Use of a ledger by two daemons for one request, as a model: every order of deliveries, crashes, lost connections,
+//! late replies, lapsed leases and expiry is explored.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -13,7 +13,7 @@ enum Entry {
     Answered { run: u8, answer: u8 },
 }
 
-/// What a daemon does with the request.
+/// Step of a daemon with the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Step {
     Idle,
@@ -41,7 +41,7 @@ struct World {
     effects: u8,
     answers: BTreeSet<u8>,
     expired: u8,
-    /// How often each may still happen.
+    /// Number of times that each may still happen.
     duplicates: u8,
     crashes: u8,
     losses: u8,
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// What a daemon does next.
+    /// Takes the next step of a daemon.
     fn step(&mut self, daemon: usize, without: Without) {
         self.daemons[daemon] = match self.daemons[daemon] {
             Step::Idle => Step::Idle,

@@ -44,7 +44,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a step gives.
+/// Result of a step.
 #[derive(Debug, PartialEq)]
 enum Given {
     Entry(Option<LedgerEntry>),

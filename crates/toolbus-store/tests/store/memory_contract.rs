@@ -1,4 +1,4 @@
-//! What every working memory does. A new one joins in [`memories`].
+//! Behaviour of every working memory. A new one joins in [`memories`].
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a working memory in a file finds out about its file.
+//! Findings of a working memory in a file about its file.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What a ledger in a file knows when the machine stopped in the middle of a write, and when bits of its log changed.
+//! Knowledge of a ledger in a file when the machine stopped in the middle of a write, and when bits of its log changed.
 //!
 //! The files are copied after each operation. A power loss leaves something between two copies: of what an operation wrote,
 //! the log up to some byte, or some sectors of it; or the whole log, and some sectors of the file.
@@ -24,7 +24,7 @@ const OPERATIONS: usize = 240;
 const LOSSES: usize = 2;
 const FLIPS: usize = 3;
 const EVERY: usize = 3;
-/// What a disk writes whole or not at all.
+/// Size of what a disk writes whole or not at all.
 const SECTOR: usize = 512;
 /// The header of a log, which is on the disk before the frames that follow.
 const HEADER: usize = 32;
@@ -56,7 +56,7 @@ impl Disk {
         Self { file: read("store.db"), log: read("store.db-wal") }
     }
 
-    /// What a power loss leaves on the way from here to another state.
+    /// Returns what a power loss leaves on the way from here to another state.
     fn on_the_way(&self, to: &Self, chance: &mut Chance) -> Self {
         if chance.below(4) == 0 {
             return Self { file: torn(&self.file, &to.file, chance), log: to.log.clone() };
@@ -123,7 +123,7 @@ fn open(folder: &Path) -> Result<SqliteLedger, String> {
     SqliteLedger::open(&folder.join("store.db"), limits, Clock::SYSTEM).map_err(|error| error.to_string())
 }
 
-/// What is known of the keys: that they began, and how they were answered.
+/// Knowledge of the keys: that they began, and how they were answered.
 type Known = BTreeMap<u16, Option<Bytes>>;
 
 #[derive(Clone)]
@@ -174,7 +174,7 @@ fn key(number: u16) -> RequestKey {
     RequestKey(key)
 }
 
-/// What a ledger knows of some keys.
+/// Returns what a ledger knows of some keys.
 async fn knows(ledger: &SqliteLedger, keys: impl Iterator<Item = u16>) -> Known {
     let mut known = Known::new();
     for number in keys {

@@ -1,4 +1,4 @@
-//! What is told of other agents.
+//! Telemetry of other agents.
 
 use toolbus_core::events::{AgentEvents as _, AgentOutcomes};
 use toolbus_telemetry::{Exporters, Protocol};

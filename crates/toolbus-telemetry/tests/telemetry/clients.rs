@@ -1,4 +1,4 @@
-//! What is told of MCP clients.
+//! Telemetry of MCP clients.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
 
 use crate::observed::{attributes, hex, kind, metrics, span};
-use crate::support::{Daemon, OK, SAMPLED, UNSAMPLED, parent, rabbit, tool};
+use crate::support::{Daemon, OK, SAMPLED, UNSAMPLED, agent, parent, rabbit, tool};
 
 const METHODS: [&str; 10] = [
     "initialize",
@@ -85,7 +85,7 @@ async fn a_call_of_a_client_goes_on_in_its_trace_and_the_tool_runs_within_it() {
     let request = McpServerOperation { request: r#""a-7""#, parent: Some(&sender), ..call() };
     let request = daemon.exporters.mcp_server().started(&request);
     let mut inner = daemon.telemetry.nested(request.trace().as_ref());
-    inner.executing(&tool("weather"), "call-1", None);
+    inner.executing(&tool("weather"), "call-1", &agent("ana"));
     inner.executed(&OK, Duration::from_millis(20));
     let carried = request.trace().unwrap();
     request.finished(Some("weather"), None);

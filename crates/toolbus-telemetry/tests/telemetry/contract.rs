@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use toolbus_core::caller::Caller;
 use toolbus_core::failure::{Cause, Status};
 use toolbus_core::ledger::LedgerUsage;
 use toolbus_core::telemetry::{CallEnd, CallSummary, DeadReason, LedgerEvent};
@@ -18,7 +19,7 @@ use crate::pins;
 use crate::scripts;
 use crate::servers;
 use crate::subagents;
-use crate::support::{Daemon, OK, SAMPLED, Script, delivery, embedded, parent, rabbit, refused, request, tool};
+use crate::support::{Daemon, OK, SAMPLED, Script, agent, delivery, embedded, parent, rabbit, refused, request, tool};
 use crate::tables::{self, AttributeRow};
 use crate::web;
 
@@ -76,10 +77,13 @@ async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Bu
     let without_cause = CallEnd { status: Status::Refused(Code::Timeout), cause: None };
     for end in codes.chain(causes).chain(others).chain([without_cause]) {
         let call = Script::of(Some(&weather), end);
-        Script { parent: Some(parent(SAMPLED)), session_id: Some("session-1"), ..call }.tell(telemetry);
+        let caller = Caller { session: Some("session-1".into()), ..agent("ana") };
+        Script { parent: Some(parent(SAMPLED)), caller, ..call }.tell(telemetry);
     }
     Script::of(None, refused(Code::ToolNotFound, Cause::UnknownTool)).tell(telemetry);
     Script { properties: Properties::default(), ..Script::of(Some(&weather), OK) }.tell(telemetry);
+    let sent = Properties { timestamp: Some(1), ..request() };
+    Script { properties: sent, ..Script::of(Some(&weather), OK) }.tell(telemetry);
     Script { delivered: false, ..Script::of(Some(&weather), OK) }.tell(telemetry);
     for reason in DeadReason::ALL {
         telemetry.dead_lettered("toolbus.invoke", reason);

@@ -1,6 +1,7 @@
-//! What metrics are labelled with, and what they count.
+//! Labels of metrics, and what metrics count.
 
 use toolbus_core::bus::BusState;
+use toolbus_core::caller::Caller;
 use toolbus_core::failure::{Cause, Status};
 use toolbus_core::telemetry::CallEnd;
 use toolbus_protocol::Code;
@@ -9,7 +10,7 @@ use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
 
 use crate::observed::metrics;
-use crate::support::{Daemon, OK, Script, refused, tool};
+use crate::support::{Daemon, OK, Script, agent, refused, tool};
 
 /// No spans, and metrics as often as can be.
 const QUICK: [(&str, &str); 2] = [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_METRIC_EXPORT_INTERVAL", "20")];
@@ -41,6 +42,28 @@ async fn many_tools_that_end_in_every_way_stay_below_the_limit_of_series() {
     assert_eq!(invocations.value(&[("tool_name", "_other"), ("tool_source", "_other"), ("status", "ok")]), Some(100.0));
     assert_eq!(invocations.value(&[("tool_name", "tool_199"), ("status", "timeout")]), Some(1.0));
     assert_eq!(metrics["gen_ai.execute_tool.duration"].values("gen_ai.tool.name").len(), 201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_are_counted_by_agents_of_the_configuration_and_those_of_all_others_together() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &QUICK[..1]);
+    let weather = tool("weather");
+    let stranger = Caller { has_section: false, ..agent("eve") };
+    for caller in [agent("ana"), agent("ana"), agent("bob"), stranger, Caller::unknown()] {
+        Script { caller, ..Script::of(Some(&weather), OK) }.tell(&*daemon.telemetry);
+    }
+    Script { caller: agent("bob"), ..Script::of(None, refused(Code::ToolNotFound, Cause::UnknownTool)) }
+        .tell(&*daemon.telemetry);
+    daemon.end().await;
+
+    let metrics = metrics(&receiver);
+    for name in ["rockbot.tool.invocations", "rockbot.tool.invoke.duration"] {
+        let of = |agent, tool| metrics[name].value(&[("agent", agent), ("tool_name", tool)]);
+        let found = [("ana", "weather"), ("bob", "weather"), ("_other", "weather"), ("bob", "_unknown")];
+        assert_eq!(found.map(|(agent, tool)| of(agent, tool)), [Some(2.0), Some(1.0), Some(2.0), Some(1.0)], "{name}");
+        assert_eq!(metrics[name].values("agent").len(), 3);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -107,7 +130,10 @@ async fn gauges_follow_the_broker() {
     let up = BusState { connected: true, reconnects: 2, consumers, ..BusState::default() };
     daemon.bus.send_replace(up.clone());
     states([1.0, 0.0, 1.0, 2.0]).await;
-    daemon.bus.send_replace(BusState { blocked: Some("memory".into()), ..up });
+    let depths = [("toolbus.invoke".to_owned(), 7)].into();
+    daemon.bus.send_replace(BusState { blocked: Some("memory".into()), depths, ..up });
     states([1.0, 1.0, 0.0, 2.0]).await;
+    let depth = metrics(&receiver)["toolbus.queue.depth"].value(&[("queue", "toolbus.invoke")]);
+    assert_eq!(depth, Some(7.0));
     daemon.end().await;
 }

@@ -1,4 +1,4 @@
-//! What a real OTLP receiver gets of calls.
+//! Telemetry of calls that a real OTLP receiver gets.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

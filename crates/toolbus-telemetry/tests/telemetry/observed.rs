@@ -1,4 +1,4 @@
-//! What arrived at a receiver, in the words of the contract.
+//! Telemetry that arrived at a receiver, in the words of the contract.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,9 +54,9 @@ fn series(metric: Metric) -> Series {
             ("histogram", bounds, points.map(|point| (attributes(point.attributes), point.count as f64)).collect())
         }
         Data::Sum(sum) => {
-            assert!(sum.is_monotonic, "{}", metric.name);
+            let kind = if sum.is_monotonic { "counter" } else { "up-down counter" };
             let points = sum.data_points.into_iter();
-            ("counter", Vec::new(), points.map(|point| (attributes(point.attributes), number(point.value))).collect())
+            (kind, Vec::new(), points.map(|point| (attributes(point.attributes), number(point.value))).collect())
         }
         Data::Gauge(gauge) => {
             let points = gauge.data_points.into_iter();

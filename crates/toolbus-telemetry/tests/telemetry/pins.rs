@@ -1,4 +1,4 @@
-//! What is recorded of tools that are held back.
+//! Records of tools that are held back.
 
 use toolbus_telemetry::{Exporters, Protocol, QuarantinedTools, RemoteSetCounts};
 use toolbus_testing::otlp::Receiver;
@@ -6,7 +6,7 @@ use toolbus_testing::otlp::Receiver;
 use crate::observed::metrics;
 use crate::support::{Daemon, rabbit};
 
-/// What the contract says that can be asked.
+/// Registers what the contract says that can be asked.
 pub(crate) fn look(exporters: &Exporters) {
     exporters.watch_pins(|| {
         let source = |name: &str, count, changes| QuarantinedTools { source: name.to_owned(), count, changes };
@@ -15,6 +15,7 @@ pub(crate) fn look(exporters: &Exporters) {
     exporters.watch_reloads(|| [("applied", 2), ("refused", 0)]);
     exporters.watch_breakers(|| 1, || 4);
     exporters.watch_replicas(|| [("same", 1), ("different", 0)]);
+    exporters.watch_other_daemons(|| [("queues", 1), ("topics", 0)]);
     exporters.watch_remote(|| RemoteSetCounts {
         phases: vec![("waiting", 0), ("ready", 1), ("away", 2)],
         ages: vec![("remote:lab".to_owned(), 70), ("mcp:notes".to_owned(), 3)],
@@ -37,6 +38,8 @@ async fn held_tools_and_changes_are_looked_up_at_each_export() {
     assert_eq!(breakers, [Some(1.0), Some(4.0)]);
     let reloads = |outcome| metrics["toolbus.config.reloads"].value(&[("outcome", outcome)]);
     assert_eq!((reloads("applied"), reloads("refused")), (Some(2.0), Some(0.0)));
+    let others = |shares| metrics["toolbus.other_daemons"].value(&[("shares", shares)]);
+    assert_eq!((others("queues"), others("topics")), (Some(1.0), Some(0.0)));
     let sets = |phase| metrics["toolbus.remote.sets"].value(&[("phase", phase)]);
     assert_eq!(["waiting", "ready", "away"].map(sets), [Some(0.0), Some(1.0), Some(2.0)]);
     assert_eq!(of("toolbus.remote.list.age", "remote:lab"), Some(70.0));

@@ -1,4 +1,4 @@
-//! What is told of scripts.
+//! Telemetry of scripts.
 
 use std::time::Duration;
 

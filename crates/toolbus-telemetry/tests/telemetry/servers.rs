@@ -1,4 +1,4 @@
-//! What is told of MCP servers.
+//! Telemetry of MCP servers.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! How the spans of a call hang together, and what goes on to others.
+//! Connections between the spans of a call, and what goes on to others.
 
 use std::time::Duration;
 
+use toolbus_core::caller::Caller;
 use toolbus_core::failure::{Cause, Status};
 use toolbus_core::telemetry::{CallEnd, CallSummary};
 use toolbus_protocol::{Code, TraceContext};
@@ -11,7 +12,7 @@ use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
 
 use crate::observed::{attributes, hex, metrics, span};
 use crate::support::{
-    Carried, Daemon, OK, SAMPLED, Script, UNSAMPLED, delivery, parent, rabbit, refused, request, tool,
+    Carried, Daemon, OK, SAMPLED, Script, UNSAMPLED, agent, delivery, parent, rabbit, refused, request, tool,
 };
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -52,7 +53,7 @@ async fn a_call_within_a_call_is_a_tool_that_runs_and_no_message() {
         let around = parent(around);
         let mut call = daemon.telemetry.nested(Some(&around));
         assert_eq!(call.trace_id(), Some(TRACE));
-        assert!(call.executing(&weather, "c", None).is_some());
+        assert!(call.executing(&weather, "c", &agent("ana")).is_some());
         call.executed(&OK, Duration::from_millis(20));
         call.finished(&CallSummary { tool: Some(&weather), end: Some(OK), ..CallSummary::unanswered(Duration::ZERO) });
     }
@@ -122,7 +123,8 @@ async fn ids_of_any_length_are_cut_before_they_are_recorded() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
     let mut call = daemon.telemetry.arrived(&delivery(request()), None);
-    call.executing(&tool("weather"), &"x".repeat(1_000_000), Some(&"y".repeat(1_000_000)));
+    let caller = Caller { session: Some("y".repeat(1_000_000).into()), ..agent("ana") };
+    call.executing(&tool("weather"), &"x".repeat(1_000_000), &caller);
     call.executed(&OK, Duration::ZERO);
     call.finished(&CallSummary { end: Some(OK), replayed: true, ..CallSummary::unanswered(Duration::ZERO) });
     daemon.end().await;
@@ -137,7 +139,7 @@ async fn a_call_that_goes_back_to_its_queue_leaves_no_span_open() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
     let mut call = daemon.telemetry.arrived(&delivery(request()), None);
-    call.executing(&tool("weather"), "call-1", None);
+    call.executing(&tool("weather"), "call-1", &agent("ana"));
     call.finished(&CallSummary::unanswered(Duration::from_millis(3)));
     daemon.end().await;
 

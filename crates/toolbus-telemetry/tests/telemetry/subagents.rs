@@ -1,4 +1,4 @@
-//! What is told of sub-agents.
+//! Telemetry of sub-agents.
 
 use toolbus_core::events::SubagentEvents;
 use toolbus_telemetry::{Exporters, Protocol};

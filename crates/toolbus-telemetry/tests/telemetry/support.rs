@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use toolbus_core::Clock;
 use toolbus_core::bus::{BusState, Delivery, Settle};
+use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, Status};
 use toolbus_core::redact::Redactor;
 use toolbus_core::secret::Secret;
@@ -72,7 +73,8 @@ impl Daemon {
         };
         let look_up = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let exporters = Exporters::start(&settings, &look_up).unwrap();
-        let (bus, state) = watch::channel(BusState::default());
+        let (bus, state) =
+            watch::channel(BusState { depths: [("toolbus.invoke".to_owned(), 3)].into(), ..BusState::default() });
         let load = Arc::<Load>::default();
         let telemetry = exporters.telemetry(&load, &state, identity);
         Self { exporters, telemetry, bus, load, redactor }
@@ -108,6 +110,11 @@ pub(crate) fn refused(code: Code, cause: Cause) -> CallEnd {
 
 pub(crate) fn tool(name: &str) -> ToolDescriptor {
     ToolDescriptor::new(name, "rest", "rest")
+}
+
+/// An agent of the configuration.
+pub(crate) fn agent(name: &str) -> Caller {
+    Caller::agent(AgentName::parse(name).unwrap())
 }
 
 /// Settles nothing, since there is no bus.
@@ -146,13 +153,13 @@ pub(crate) fn request() -> Properties {
     }
 }
 
-/// What a call is, before it is told.
+/// Description of a call, before it is told.
 pub(crate) struct Script<'a> {
     pub(crate) properties: Properties,
     pub(crate) parent: Option<TraceContext>,
     /// The tool that runs; without, the call is refused before one is found.
     pub(crate) tool: Option<&'a ToolDescriptor>,
-    pub(crate) session_id: Option<&'a str>,
+    pub(crate) caller: Caller,
     pub(crate) end: CallEnd,
     pub(crate) delivered: bool,
     /// Whether the answer was given before.
@@ -169,7 +176,8 @@ pub(crate) struct Carried {
 
 impl Script<'_> {
     pub(crate) fn of(tool: Option<&ToolDescriptor>, end: CallEnd) -> Script<'_> {
-        Script { properties: request(), parent: None, tool, session_id: None, end, delivered: true, replayed: false }
+        let (caller, delivered) = (Caller::unknown(), true);
+        Script { properties: request(), parent: None, tool, caller, end, delivered, replayed: false }
     }
 
     /// Tells the call as the dispatcher does.
@@ -178,12 +186,13 @@ impl Script<'_> {
         let trace_id = span.trace_id().map(str::to_owned);
         let mut to_tool = None;
         if let Some(tool) = self.tool {
-            to_tool = span.executing(tool, "call-1", self.session_id);
+            to_tool = span.executing(tool, "call-1", &self.caller);
             span.executed(&self.end, Duration::from_millis(20));
         }
         let answer = span.publishing("answer-1");
         span.published(self.delivered, Duration::from_millis(2));
         span.finished(&CallSummary {
+            caller: Some(&self.caller),
             tool: self.tool,
             end: Some(self.end),
             replayed: self.replayed,

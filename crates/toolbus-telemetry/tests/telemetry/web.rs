@@ -1,4 +1,4 @@
-//! What is told of the web tools.
+//! Telemetry of the web tools.
 
 use toolbus_core::events::{WebEvents as _, WebFetch, WebSearch};
 use toolbus_telemetry::{Exporters, Protocol};

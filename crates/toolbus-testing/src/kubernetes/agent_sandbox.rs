@@ -1,4 +1,4 @@
-//! What agent-sandbox does with claims, and the node with programs that are started in their pods.
+//! Behaviour of agent-sandbox with claims, and of the node with programs that are started in their pods.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-/// What the node does with a pod, and agent-sandbox with a claim.
+/// Behaviour of the node with a pod, and of agent-sandbox with a claim.
 #[derive(Debug, Clone)]
 pub enum Node {
     /// Runs the program of its container; gives it a sandbox of the warm pool.
@@ -24,11 +24,11 @@ pub(super) type Key = (&'static str, String);
 /// A response that takes the place of the right one.
 #[derive(Debug, Clone)]
 pub struct ApiRefusal {
-    /// Its HTTP code.
+    /// HTTP code of the response.
     pub code: u16,
     /// The reason, in one word.
     pub reason: &'static str,
-    /// What is wrong.
+    /// Description of what is wrong.
     pub message: &'static str,
     /// Seconds after which it asks to try again.
     pub retry_after: Option<u32>,

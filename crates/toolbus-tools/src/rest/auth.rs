@@ -12,8 +12,8 @@ use crate::Secret;
 /// Credentials by agent.
 type PerAgent = BTreeMap<AgentName, EndpointAgentCredential>;
 
-/// How the daemon proves to an endpoint who it is. With `per_agent`, each agent has a credential of its own, and an agent
-/// without one is refused.
+/// Method by which the daemon proves to an endpoint who it is. With `per_agent`, each agent has a credential of its
+/// own, and an agent without one is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Auth {

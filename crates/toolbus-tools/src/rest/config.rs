@@ -39,7 +39,7 @@ pub struct RestConfig {
 pub struct DescribedEndpoints {
     /// The endpoints.
     pub endpoints: Vec<Endpoint>,
-    /// What is worth a warning.
+    /// Notes that are worth a warning.
     pub notes: Vec<String>,
 }
 
@@ -118,7 +118,7 @@ pub struct Endpoint {
     /// Name of the tool.
     #[schemars(extend("format" = "toolbus-name"))]
     pub name: String,
-    /// What it does, for a model.
+    /// Description of what the endpoint does, for a model.
     #[schemars(length(min = 1, max = 65_536))]
     pub description: String,
     /// Address, with arguments in braces in its path and query: `https://host/v1/{city}?units={units}`.
@@ -129,14 +129,14 @@ pub struct Endpoint {
     /// JSON Schema of the arguments, as JSON text; absent: any object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<String>,
-    /// How the daemon proves to the endpoint who it is; absent: not at all.
+    /// Method by which the daemon proves to the endpoint who it is; absent: not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<Auth>,
     /// Headers of every request; a value may be a secret.
     #[serde(default)]
     #[schemars(extend("maxProperties" = 64))]
     pub headers: BTreeMap<String, Secret>,
-    /// What becomes of arguments that the address does not use: "none" adds them to the query, "json" makes them the
+    /// Treatment of arguments that the address does not use: "none" adds them to the query, "json" makes them the
     /// body.
     #[serde(default)]
     pub body: Body,
@@ -146,7 +146,7 @@ pub struct Endpoint {
     /// Largest response that is read; absent: 1MiB, or `results.max_size` where a longer result is kept in parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_response: Option<ByteSize>,
-    /// What repeating a call would do; absent: what the method says, nothing for POST and PATCH.
+    /// Effect that repeating a call would have; absent: what the method says, nothing for POST and PATCH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
     /// Header by which the endpoint recognises a request that is sent again, unless the tool is read-only; "none": no header.
@@ -203,7 +203,7 @@ impl Endpoint {
         (usize::try_from(bytes).unwrap_or(usize::MAX), self.max_response.is_none())
     }
 
-    /// What repeating a call does: as declared, or else by the method.
+    /// Returns the effect of repeating a call: as declared, or else by the method.
     #[must_use]
     pub fn effect(&self) -> Effect {
         match self.effect.unwrap_or_default() {
@@ -223,14 +223,14 @@ impl Endpoint {
         self.auth.as_ref().and_then(Auth::shared).map(|credential| credential.confidential()).unwrap_or_default()
     }
 
-    /// Whether it has a credential that is never sent, because agents have their own.
+    /// Checks whether the endpoint has a credential that is never sent, because agents have their own.
     #[must_use]
     pub fn has_idle_credential(&self) -> bool {
         self.auth.as_ref().is_some_and(|auth| auth.has_agents() && auth.has_shared())
     }
 }
 
-/// What becomes of arguments that the address does not use.
+/// Treatment of arguments that the address does not use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -273,7 +273,7 @@ impl Method {
         }
     }
 
-    /// What repeating a request does by the method's definition (RFC 9110, 9.2).
+    /// Returns the effect of repeating a request by the method's definition (RFC 9110, 9.2).
     pub(super) const fn effect(self) -> Effect {
         match self {
             Self::Get | Self::Head => Effect::ReadOnly,
@@ -315,7 +315,7 @@ impl FromStr for Method {
     }
 }
 
-/// What is wrong with an endpoint's section.
+/// Mistake in an endpoint's section.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// No name.
@@ -327,7 +327,7 @@ pub enum EndpointError {
     /// A placeholder that no argument can fill.
     #[error("the URL has a placeholder `{{{placeholder}}}`, but `parameters` has no property of that name{hint}")]
     Undeclared {
-        /// Its name.
+        /// Name of the placeholder.
         placeholder: String,
         /// The nearest property's name, as part of the sentence.
         hint: String,
@@ -346,7 +346,7 @@ pub enum EndpointError {
     AgentCredential {
         /// The agent.
         agent: AgentName,
-        /// What is wrong with them.
+        /// Mistake in the credentials.
         error: CredentialError,
     },
     /// The headers.

@@ -24,9 +24,9 @@ pub(super) enum EndpointCredentials {
     PerAgent(BTreeMap<AgentName, RequestCredentials>),
 }
 
-/// What a request carries.
+/// Headers that a request carries, and mask of its response.
 pub(super) struct RequestCredentials {
-    /// Its headers, credentials included.
+    /// Headers of the request, credentials included.
     pub(super) headers: HeaderMap,
     /// A server that echoes its request must not hand these credentials to the caller.
     pub(super) mask: ResponseMask,
@@ -79,14 +79,14 @@ impl EndpointCredentials {
 /// Shortest credential that is looked for, in bytes: a shorter one would match by chance.
 const MIN_CONFIDENTIAL: usize = 8;
 
-/// What stands in an answer where a credential stood.
+/// Text that stands in a response where a credential stood.
 const REDACTED: &str = "[redacted]";
 
 /// The first half of media types: a header's value that begins so is no credential.
 const MEDIA: [&str; 8] = ["application", "audio", "font", "image", "multipart", "text", "video", "*"];
 
 /// The texts that must not come back in the answer to a request.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct ResponseMask(Vec<Secret>);
 
 impl ResponseMask {
@@ -110,6 +110,11 @@ impl ResponseMask {
     /// Hides them in a text that is all there is.
     pub(super) fn whole(&self, text: &str) -> String {
         self.until(text, text.len())
+    }
+
+    /// Hides them in a text, which is copied only if it has one.
+    pub(super) fn masked(&self, text: String) -> String {
+        if self.0.iter().any(|secret| text.contains(secret.expose())) { self.whole(&text) } else { text }
     }
 
     /// Hides them in the beginning of a longer text. Of its end as much is left out as a credential may have been cut to,

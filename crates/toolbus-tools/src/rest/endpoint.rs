@@ -57,7 +57,7 @@ impl EndpointExecutor {
             HttpReply::Response(response) => {
                 let room = call.room.as_ref().filter(|_| self.grows);
                 let limit = ResponseLimit { bytes: self.max_response, room };
-                response::read(&self.name, response, limit, mask).await
+                response::read(&self.name, response, limit, mask, call).await
             }
             HttpReply::Redirect(status, error) => {
                 let text = format!("HTTP {status}: the redirect was not followed, because {error}");

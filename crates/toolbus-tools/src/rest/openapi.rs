@@ -136,7 +136,7 @@ pub fn read(
     Ok(DescribedEndpoints { endpoints, notes })
 }
 
-/// Whether it is of OpenAPI 3.0, and not of 3.1.
+/// Checks whether the document is of OpenAPI 3.0, and not of 3.1.
 fn version(document: &Value) -> Result<bool, OpenApiError> {
     if document.get("swagger").is_some() {
         let what = "it is Swagger 2.0; expected OpenAPI 3.0 or 3.1. Converters make one of the other";
@@ -253,7 +253,7 @@ impl OperationFilter {
     }
 }
 
-/// What a part of a document is, or what its reference leads to.
+/// Returns a part of a document, or what its reference leads to.
 ///
 /// # Errors
 ///
@@ -266,7 +266,7 @@ fn resolved<'a>(document: &'a Value, mut part: &'a Value) -> Result<&'a Value, S
     Err("its `$ref`s lead in a circle".to_owned())
 }
 
-/// What a reference leads to.
+/// Returns what a reference leads to.
 fn target<'a>(document: &'a Value, reference: &str) -> Result<&'a Value, String> {
     let Some(pointer) = reference.strip_prefix('#') else {
         let reference = shown(reference);

@@ -10,7 +10,7 @@ use reqwest::{Response, StatusCode};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::results::{ResultRoom, too_large};
 use toolbus_core::text::{shortened, with_dates};
-use toolbus_core::tool::ToolOutput;
+use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_outbound::{SendError, read_growing, read_up_to};
 
 use super::credentials::ResponseMask;
@@ -21,7 +21,7 @@ const MAX_ERROR_BODY: usize = 4096;
 /// Longest wait that a server may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// How much of a response is read, in bytes after decompression.
+/// Limit to the part of a response that is read, in bytes after decompression.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ResponseLimit<'a> {
     /// Bytes.
@@ -47,15 +47,17 @@ impl ResponseLimit<'_> {
 
 /// Reads the response to its end, and maps its status.
 ///
-/// `name` is the tool's, for messages; `mask` hides the credentials of the request.
+/// `name` is the tool's, for messages; `mask` hides the credentials of the request. A large response is decoded in a turn
+/// of `call`.
 pub(super) async fn read(
     name: &str,
     response: Response,
     limit: ResponseLimit<'_>,
     mask: &ResponseMask,
+    call: &ToolCall,
 ) -> Result<ToolOutput, ToolFailure> {
     match response.status() {
-        status if status.is_success() => content(name, response, limit, mask).await.map(ToolOutput::text),
+        status if status.is_success() => content(name, response, limit, mask, call).await.map(ToolOutput::text),
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
             Err(unavailable(name, &response))
         }
@@ -68,6 +70,7 @@ async fn content(
     mut response: Response,
     limit: ResponseLimit<'_>,
     mask: &ResponseMask,
+    call: &ToolCall,
 ) -> Result<String, ToolFailure> {
     let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
     let (bytes, is_whole) = match announced {
@@ -84,7 +87,10 @@ async fn content(
         room.shrink(bytes.len());
     }
     let content_type = ContentType::of(response.headers());
-    content_type.decode(&bytes).map(|text| mask.whole(&text)).ok_or_else(|| {
+    let (own_type, own_mask) = (content_type.clone(), mask.clone());
+    let size = bytes.len();
+    let decode = move || own_type.decode_whole(bytes).map(|text| own_mask.masked(text));
+    call.in_turn(size, decode).await?.ok_or_else(|| {
         let shown = content_type.shown(mask);
         ToolFailure::new(Cause::InvalidResult, format!("Tool '{name}' answered with {shown}, which is not text."))
     })
@@ -131,7 +137,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 const MAX_SHOWN: usize = 100;
 
 /// The content type of a response.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct ContentType(String);
 
 impl ContentType {
@@ -159,6 +165,14 @@ impl ContentType {
         let (text, _, has_errors) = self.encoding().decode(bytes);
         // No text has a NUL, but many a binary format is valid UTF-8 up to it.
         (!has_errors && !text.contains('\0')).then(|| text.into_owned())
+    }
+
+    /// The same without a copy of what is UTF-8: it may be large.
+    fn decode_whole(&self, bytes: Vec<u8>) -> Option<String> {
+        if self.encoding() != UTF_8 || Encoding::for_bom(&bytes).is_some() {
+            return self.decode(&bytes);
+        }
+        String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
     }
 
     /// The same for the beginning of a longer text, whose last character may be cut.
@@ -214,6 +228,9 @@ fn judge(error: &reqwest::Error) -> (Cause, &'static str) {
             Cause::ConnectFailed,
             "could not be reached: there was no connection. Nothing was sent; try again later",
         );
+    }
+    if error.is_interim() {
+        return (Cause::InvalidResult, "answered with more than ten interim (1xx) responses");
     }
     if sources(error).filter_map(|source| source.downcast_ref::<hyper::Error>()).any(hyper::Error::is_parse) {
         return (Cause::InvalidResult, "answered with something that is not HTTP, or with too many headers");

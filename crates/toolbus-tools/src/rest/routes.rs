@@ -30,7 +30,7 @@ pub(super) enum Route {
     Header(HeaderName),
 }
 
-/// How lists and objects are written in a query.
+/// Style in which lists and objects are written in a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum QueryStyle {
     /// The name again for each element; members of an object under their own names.
@@ -43,7 +43,7 @@ pub(super) enum QueryStyle {
     Json,
 }
 
-/// What makes the body.
+/// Source of the body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum RoutedBody {
     /// There is none.
@@ -51,7 +51,7 @@ pub(super) enum RoutedBody {
     None,
     /// Arguments without a route, as an object.
     Members {
-        /// Whether it is sent without members, too.
+        /// Whether the body is sent without fields, too.
         is_required: bool,
     },
     /// The argument of this name.

@@ -20,9 +20,9 @@ const MAX_URL: usize = 16 * 1024;
 pub(super) struct UrlTemplate {
     /// Scheme, host and port.
     origin: Url,
-    /// What `/` separates, without the empty text before the first.
+    /// Parts that `/` separates, without the empty text before the first.
     path: Vec<UrlParts>,
-    /// What `&` separates.
+    /// Pairs that `&` separates.
     query: Vec<QueryPair>,
 }
 

@@ -93,7 +93,7 @@ impl Definition {
         Self { text: text.into(), digest }
     }
 
-    /// Its fingerprint.
+    /// Returns the fingerprint of the definition.
     #[must_use]
     pub const fn digest(&self) -> Digest {
         self.digest

@@ -20,7 +20,7 @@ const CONTEXT: usize = 3;
 pub struct Unified {
     /// The lines; the last one says how many are left out, if any are.
     pub text: String,
-    /// How many are left out.
+    /// Number of lines that are left out.
     pub left_out: usize,
 }
 

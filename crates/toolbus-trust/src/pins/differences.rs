@@ -1,4 +1,4 @@
-//! What there is to tell of pins, and what an operator can approve.
+//! Report on pins, and what an operator can approve.
 
 use std::collections::BTreeSet;
 
@@ -7,18 +7,18 @@ use super::level::Level;
 use super::record::{Pin, PinRecord, PresentTool, SourceRecord, ToolState, digest_of};
 use super::state::{MCP, PinState, reason};
 
-/// How one tool is.
+/// State of one tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinEntry {
-    /// Its source.
+    /// Source of the tool.
     pub source: String,
-    /// Its name within the source.
+    /// Name of the tool within the source.
     pub tool: String,
     /// The name that it is called by, where that is known.
     pub name: String,
-    /// How it is, compared with what is pinned.
+    /// State of the tool, compared with what is pinned.
     pub state: ToolState,
-    /// Whether it is quarantined.
+    /// Whether the tool is quarantined.
     pub is_held: bool,
     /// Since when it is like this; `None` if that is not recorded, as of a missing tool.
     pub since: Option<String>,
@@ -28,14 +28,14 @@ pub struct PinEntry {
     pub reason: Option<String>,
 }
 
-/// How one tool differs from what is pinned.
+/// Difference of one tool from what is pinned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// How it is.
+    /// State of the tool.
     pub entry: PinEntry,
-    /// What is pinned, or what it was before.
+    /// Definition that is pinned, or that the tool had before.
     pub before: Option<Definition>,
-    /// What it is now.
+    /// Definition that the tool has now.
     pub after: Option<Definition>,
 }
 
@@ -53,10 +53,10 @@ pub enum Mismatch {
         "an MCP server and a tool of {1} are called `{0}`: write `{MCP}{0}` for the server, or name the tool's with --source"
     )]
     Both(String, String),
-    /// It is as it was.
+    /// Tool or source that is as it was.
     #[error("there is nothing to approve: `{0}` is as it was pinned")]
     Nothing(String),
-    /// It is not what was shown.
+    /// Tool or source that is not what was shown.
     #[error("`{0}` changed again since it was shown; look at `toolbus pins diff {0}` once more")]
     Again(String),
 }

@@ -40,7 +40,7 @@ impl PinFileError {
     }
 }
 
-/// What is wrong with a file.
+/// Problem with a file.
 #[derive(Debug, thiserror::Error)]
 enum FileProblem {
     #[error("cannot be written: its folder does not exist; create it, or set pins.file")]

@@ -1,4 +1,4 @@
-//! What is done about changes, by source.
+//! Treatment of changes, by source.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use toolbus_core::tool::Naming;
 
 use super::definition::Digest;
 
-/// What is done about a changed tool.
+/// Treatment of a changed tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Level {
-    /// It is logged (`false` in the configuration).
+    /// Logging of the change (`false` in the configuration).
     #[default]
     Record,
     /// The tool is quarantined until an operator approves it.
@@ -74,9 +74,9 @@ impl JsonSchema for Level {
 /// A source that the configuration names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedSource {
-    /// Its name.
+    /// Name of the source.
     pub source: String,
-    /// How its tools are called.
+    /// Naming of the source's tools.
     pub naming: Naming,
     /// Fingerprint of its command or URL, which identifies it under another name; `None` if it has none.
     pub reached: Option<Digest>,

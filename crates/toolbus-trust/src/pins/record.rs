@@ -34,7 +34,7 @@ pub(super) struct SourceRecord {
     /// Fingerprint of its command or URL, which identifies it under another name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reached: Option<Digest>,
-    /// Its tools, by their names within it.
+    /// Tools of the source, by their names within it.
     pub(super) tools: BTreeMap<String, Pin>,
     /// Tools that differ from their pins, and wait for an operator.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -118,7 +118,7 @@ pub enum ToolState {
 }
 
 impl ToolState {
-    /// Its name.
+    /// Returns the name of the state.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -193,7 +193,7 @@ impl SourceRecord {
         Self { pending: BTreeMap::new(), ..self.clone() }
     }
 
-    /// How many tool names a source shares with this one; `None` if fewer than half of the smaller one's.
+    /// Counts the tool names that a source shares with this one; `None` if fewer than half of the smaller one's.
     pub(super) fn resembles(&self, present: &BTreeMap<String, PresentTool>) -> Option<usize> {
         let shared = self.tools.keys().filter(|name| present.contains_key(*name)).count();
         (shared > 0 && shared * 2 >= self.tools.len().min(present.len())).then_some(shared)

@@ -26,7 +26,7 @@ const MAX_UNNAMED_BYTES: usize = 32 << 20;
 /// Bytes that a definition takes in the file besides itself, about.
 const OVERHEAD: usize = 512;
 
-/// What was made of each descriptor, by source and name.
+/// Result of each descriptor, by source and name.
 type SeenTools = HashMap<(Arc<str>, Arc<str>), (Arc<ToolDescriptor>, PresentTool)>;
 
 /// The state of all sources.
@@ -43,7 +43,7 @@ pub(super) struct PinState {
     /// When the process began, until all sources of its start are known. Tools that are new before that are recorded
     /// with this age, so that it does not matter which source was faster.
     pub(super) starting: Option<String>,
-    /// What was reported of each source, so that it is reported once.
+    /// Reports of each source, so that each is made once.
     pub(super) reported: BTreeMap<String, BTreeSet<(String, ToolState, Option<Digest>)>>,
     /// Number of reported changes, by source.
     pub(super) changes: BTreeMap<String, u64>,
@@ -73,7 +73,7 @@ pub(super) enum PinChangeKind {
 }
 
 impl PinState {
-    /// What is pinned already.
+    /// Builds the state from what is pinned already.
     pub(super) fn of(record: PinRecord, levels: Levels) -> Self {
         let mut pins = Self { record, levels, ..Self::default() };
         // Pending changes of the record were reported when it was written.
@@ -354,7 +354,7 @@ fn size(source: &SourceRecord) -> usize {
     OVERHEAD + pinned.chain(waiting).sum::<usize>()
 }
 
-/// What source names of MCP servers begin with.
+/// Prefix of source names of MCP servers.
 pub(super) const MCP: &str = "mcp:";
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ const MAX_RUNS: usize = 32;
 /// Longest part of a run that is, in characters.
 const MAX_RUN: usize = 8 * 1024;
 
-/// What a text says when it is decoded.
+/// Decoded content of a text.
 pub(super) struct DecodedText {
     pub(super) place: String,
     pub(super) text: String,
@@ -68,7 +68,7 @@ fn text_of(digits: &[u32]) -> Option<String> {
     String::from_utf8(bytes.filter_map(|byte| u8::try_from(byte).ok()).collect()).ok()
 }
 
-/// What is written with so many per cent signs that it is not for a URL.
+/// Decodes what is written with so many per cent signs that it is not for a URL.
 fn per_cent(text: &str) -> Option<String> {
     text.bytes().filter(|byte| *byte == b'%').nth(MIN_RUN / 3 - 1)?;
     let digits: Vec<u32> = text

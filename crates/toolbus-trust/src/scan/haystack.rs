@@ -80,7 +80,7 @@ impl Haystack {
     }
 }
 
-/// What follows behind much empty space.
+/// Returns what follows behind much empty space.
 fn behind_space(text: &str) -> Option<&str> {
     let (mut lines, mut spaces) = (0, 0);
     for (at, byte) in text.bytes().enumerate() {

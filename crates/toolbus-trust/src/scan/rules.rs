@@ -61,7 +61,7 @@ struct WrittenCheck {
     check: CheckKind,
 }
 
-/// How much a finding says.
+/// Weight of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Weight {
@@ -71,7 +71,7 @@ pub(super) enum Weight {
     Low,
 }
 
-/// What is looked for other than by patterns.
+/// Kind of thing that is looked for other than by patterns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum CheckKind {
@@ -82,7 +82,7 @@ pub(super) enum CheckKind {
     Encoded,
 }
 
-/// What is known of a rule.
+/// Data of a rule.
 #[derive(Debug)]
 pub(super) struct Rule {
     pub(super) id: Arc<str>,

@@ -12,7 +12,7 @@ use crate::page::RawPage;
 
 /// The part of the cache that one page may take.
 const LARGEST_SHARE: usize = 4;
-/// What a page takes besides its body, in bytes.
+/// Size that a page takes besides its body, in bytes.
 const OVERHEAD: usize = 1024;
 /// Longest value that a site recognises a page by, in bytes: a page with a longer one is not kept.
 const LONGEST_HEADER: usize = 1024;
@@ -39,7 +39,7 @@ pub(super) struct CachedPage {
     last_modified: Option<HeaderValue>,
     content_type: String,
     body: Vec<u8>,
-    /// What it counts for.
+    /// Size for which the page counts.
     size: usize,
 }
 
@@ -103,6 +103,11 @@ impl CachedPage {
                 headers.insert(name, value.clone());
             }
         }
+    }
+
+    /// Bytes of the body.
+    pub(super) const fn len(&self) -> usize {
+        self.body.len()
     }
 
     pub(super) fn page(&self, url: Url) -> RawPage {

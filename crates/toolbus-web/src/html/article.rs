@@ -62,7 +62,7 @@ const CLASS_START: usize = 1024;
 /// Nodes that are looked at between two looks at the clock.
 const NODES_PER_CHECK: usize = 4096;
 
-/// What is written of a page.
+/// Choice of what is written of a page.
 pub(super) struct ArticleChoice {
     top: NodeId,
     /// By node: whether it is left out, with all below.
@@ -90,6 +90,22 @@ impl ArticleChoice {
             }
         }
         choice
+    }
+
+    /// Leaves out all that is before `first`, or from the number `end` on.
+    pub(super) fn narrow(&mut self, dom: &Dom, first: NodeId, end: usize) {
+        let around: Vec<NodeId> = std::iter::successors(dom.parent(first), |id| dom.parent(*id)).collect();
+        if first != self.top && !around.contains(&self.top) {
+            self.top = NodeId::ROOT;
+        }
+        for (number, left_out) in self.is_left_out.iter_mut().enumerate() {
+            *left_out |= number >= end || number < first.index();
+        }
+        for id in around {
+            if let Some(left_out) = self.is_left_out.get_mut(id.index()) {
+                *left_out = false;
+            }
+        }
     }
 
     /// The node that has the content.
@@ -151,7 +167,7 @@ impl ArticleChoice {
         texts
     }
 
-    /// What the page marks as its main content, if that has enough of its text.
+    /// Returns what the page marks as its main content, if that has enough of the page's text.
     fn marked(&self, dom: &Dom, texts: &[TextSize]) -> Option<NodeId> {
         let whole = size_of(texts, NodeId::ROOT).all;
         let mut marked: Option<NodeId> = None;

@@ -33,7 +33,7 @@ impl NodeId {
     }
 }
 
-/// What a node is.
+/// Content of a node.
 #[derive(Debug)]
 pub(super) enum Content {
     /// The document, a comment, or anything else without a text of its own.
@@ -96,6 +96,10 @@ impl Dom {
 
     pub(super) fn content(&self, id: NodeId) -> &Content {
         self.nodes.get(id.index()).map_or(&Content::Other, |node| &node.content)
+    }
+
+    pub(super) fn content_mut(&mut self, id: NodeId) -> Option<&mut Content> {
+        self.nodes.get_mut(id.index()).map(|node| &mut node.content)
     }
 
     pub(super) fn parent(&self, id: NodeId) -> Option<NodeId> {
@@ -190,7 +194,7 @@ impl Dom {
     }
 }
 
-/// What the parser builds the tree with.
+/// State with which the parser builds the tree.
 struct Builder {
     nodes: RefCell<Vec<DomNode>>,
     deepest: Cell<u32>,

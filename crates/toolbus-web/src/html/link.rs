@@ -5,7 +5,7 @@ use super::markdown::MarkdownWriter;
 
 /// Longest URL that is written, in bytes.
 pub(super) const MAX_URL: usize = 2048;
-/// What links to a heading from itself show.
+/// Signs that links to a heading from itself show.
 const ANCHOR_SIGNS: [&str; 5] = ["", "#", "¶", "§", "🔗"];
 
 impl MarkdownWriter<'_> {

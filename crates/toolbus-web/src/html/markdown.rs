@@ -44,9 +44,9 @@ pub(super) struct MarkdownWriter<'a> {
     pub(super) base: &'a Url,
     limits: &'a HtmlLimits,
     pub(super) out: String,
-    /// What each line begins with, for quotes and lists.
+    /// Text with which each line begins, for quotes and lists.
     prefix: String,
-    /// What the next line begins with instead of the end of its prefix: the sign of a list item, say.
+    /// Texts with which the next line begins instead of the end of its prefix: the sign of a list item, say.
     pub(super) markers: Vec<Marker>,
     /// Line breaks before the next text.
     pub(super) breaks: u8,
@@ -54,7 +54,7 @@ pub(super) struct MarkdownWriter<'a> {
     has_space: bool,
     /// Signs that are written with the next text, so that none surrounds nothing.
     pub(super) opens: Vec<&'static str>,
-    /// How many surrounding elements are one line.
+    /// Number of surrounding elements that are one line.
     pub(super) inline: u32,
     pub(super) is_in_link: bool,
     is_in_strong: bool,
@@ -332,7 +332,7 @@ impl<'a> MarkdownWriter<'a> {
         self.break_lines(2);
     }
 
-    /// What a node becomes as one line.
+    /// Converts a node to one line.
     pub(super) fn captured(&mut self, id: NodeId, is_cell: bool) -> String {
         let out = std::mem::take(&mut self.out);
         let opens = std::mem::take(&mut self.opens);
@@ -477,8 +477,10 @@ impl<'a> MarkdownWriter<'a> {
     }
 
     fn table(&mut self, id: NodeId) {
-        let table = if self.inline == 0 { Table::of(self.dom, id, |id| self.choice.leaves_out(id)) } else { None };
-        let Some(table) = table else { return self.block(id) };
+        let Some(table) = Table::of(self.dom, id, |id| self.choice.leaves_out(id)) else { return self.block(id) };
+        if self.inline > 0 {
+            return self.table_in_line(&table);
+        }
         self.break_lines(2);
         if let Some(caption) = table.caption {
             self.block(caption);
@@ -514,6 +516,24 @@ impl<'a> MarkdownWriter<'a> {
             }
         }
         self.break_lines(2);
+    }
+
+    /// Writes a table in a cell or a heading: cells are apart by commas, rows by semicolons.
+    fn table_in_line(&mut self, table: &Table<'_>) {
+        let mut lines = Vec::new();
+        for row in table.rows() {
+            if self.is_over() {
+                break;
+            }
+            let cells = row.cells.iter().map(|(_, cell)| self.captured(*cell, self.is_in_cell));
+            let cells: Vec<String> = cells.filter(|cell| !cell.is_empty()).collect();
+            lines.push(cells.join(", "));
+        }
+        self.has_space = true;
+        self.begin();
+        self.out.push_str(&lines.join("; "));
+        self.is_fresh = false;
+        self.has_space = true;
     }
 
     /// Writes a line that is Markdown already.

@@ -17,8 +17,7 @@ pub(super) struct Table<'a> {
 
 impl<'a> Table<'a> {
     pub(super) fn of(dom: &'a Dom, table: NodeId, is_left_out: impl Fn(NodeId) -> bool) -> Option<Self> {
-        let is_layout = |id: NodeId| matches!(dom.name(id), "table" | "pre" | "h1" | "h2" | "h3" | "hr");
-        if dom.attribute(table, "role") == "presentation" || dom.below(table, &is_left_out).any(is_layout) {
+        if dom.attribute(table, "role") == "presentation" {
             return None;
         }
         let (mut caption, mut rows, mut has_head) = (None, Vec::new(), false);
@@ -41,6 +40,14 @@ impl<'a> Table<'a> {
         let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
         let is_heading = |row: &Vec<NodeId>| !row.is_empty() && row.iter().all(|cell| dom.name(*cell) == "th");
         let has_header = has_head || rows.first().is_some_and(is_heading);
+        // A table in a table without a header lays it out; in one with a header it is the content of a cell.
+        let is_layout = |id: NodeId| {
+            let name = dom.name(id);
+            matches!(name, "pre" | "h1" | "h2" | "h3" | "hr") || (name == "table" && !has_header)
+        };
+        if dom.below(table, &is_left_out).any(is_layout) {
+            return None;
+        }
         (columns > 1).then_some(Self { dom, caption, rows, has_header })
     }
 

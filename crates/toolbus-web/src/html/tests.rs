@@ -220,6 +220,41 @@ fn without_marks_what_is_beside_the_main_text_stays_if_it_is_text() {
 }
 
 #[test]
+fn a_table_in_a_cell_keeps_its_cells_and_those_around_it_apart() {
+    let inner = "<table><tr><td>1<td>2<tr><td>3<td>4</table>";
+    let html = format!("<table><tr><th>Name<th>Sizes<tr><td>a<td>{inner}<tr><td>b<td>5</table>");
+    assert_eq!(markdown(&html), "| Name | Sizes |\n| --- | --- |\n| a | 1, 2; 3, 4 |\n| b | 5 |");
+    // One that lays out a page.
+    let html = format!("<table><tr><td>Menu<td><p>Text</p>{inner}</table>");
+    assert!(markdown(&html).ends_with("| | |\n| --- | --- |\n| 1 | 2 |\n| 3 | 4 |"), "{}", markdown(&html));
+}
+
+#[test]
+fn superscripts_subscripts_and_fractions_keep_their_values() {
+    let table = [
+        ("10<sup>23</sup> and 2<sup>10</sup> = 1024", "10²³ and 2¹⁰ = 1024"),
+        ("H<sub>2</sub>O, x<sub>max</sub>", "H₂O, x\\_(max)"),
+        ("e<sup>-<i>kt</i></sup>", "e^(-kt)"),
+        ("2<sup>2<sup>3</sup></sup>", "2^(2³)"),
+        ("in 1998<sup><a href='#fn1'>1</a></sup>", "in 1998¹"),
+        ("the 21<sup>st</sup> of May<sup>[4]</sup>", "the 21st of May[4]"),
+        ("10<span style='vertical-align: super; font-size: 60%'>6</span>", "10⁶"),
+        ("<code>10<sup>23</sup></code>", "`10²³`"),
+        ("<pre>10<sup>23</sup></pre>", "```\n10²³\n```"),
+        ("<table><tr><th>a<th>b<tr><td>10<sup>3</sup><td>5</table>", "| a | b |\n| --- | --- |\n| 10³ | 5 |"),
+        ("<math><msup><mn>10</mn><mn>23</mn></msup></math>", "10²³"),
+        ("<math><msubsup><mi>x</mi><mn>1</mn><mn>2</mn></msubsup></math>", "x₁²"),
+        ("<math><mfrac><mn>1</mn><mrow><mn>2</mn><mi>a</mi></mrow></mfrac></math>", "1/(2a)"),
+        ("<math><msqrt><mn>2</mn></msqrt></math>", "√2"),
+    ];
+    for (html, expected) in table {
+        assert_eq!(markdown(html), expected, "{html}");
+    }
+    assert_eq!(converted("<title>CO</title><h1>x</h1>", PagePart::Full).title, "CO");
+    assert_eq!(converted("<h1>CO<sub>2</sub> in 10<sup>3</sup> t</h1>", PagePart::Full).title, "CO₂ in 10³ t");
+}
+
+#[test]
 fn all_posts_of_a_thread_are_kept() {
     let posts: String = (1..=3)
         .map(|n| format!("<article><h3>user{n}</h3><p>{}</p></article>", format!("Post {n} says this. ").repeat(20)))

@@ -37,6 +37,65 @@ fn a_body_is_read_by_its_type_or_by_its_looks() {
 }
 
 #[test]
+fn xml_has_the_charset_that_it_names() {
+    let feed = "<?xml version='1.0' encoding='iso-8859-1'?><t>gr\u{fc}n</t>";
+    let bytes: Vec<u8> = feed.chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect();
+    for kind in ["application/xml", "application/rss+xml", "text/xml", ""] {
+        assert_eq!(text(kind, &bytes), feed, "{kind}");
+    }
+}
+
+#[test]
+fn pages_that_refer_to_others_or_show_nothing_say_so() {
+    let notes = |html: &str| read("text/html", html.as_bytes(), BrowseMode::Article).unwrap().notes.join("|");
+    let sent_on = "This page sends its readers on to https://site.example/b . Read that.";
+    for html in [
+        "<meta http-equiv=Refresh content='0; URL=/b'>",
+        "<meta http-equiv='refresh' content=\"5;url='/b'\"><p>Moved",
+        "<meta http-equiv=refresh content='0;/b'>",
+    ] {
+        assert_eq!(notes(html), sent_on, "{html}");
+    }
+    assert_eq!(
+        notes("<frameset><frame src=a.html><frame src=b.html></frameset>"),
+        "The content of this page is in frames. Read them: https://site.example/a/a.html , https://site.example/a/b.html ."
+    );
+    assert!(notes("<iframe src=/embedded></iframe>").contains("https://site.example/embedded"));
+    assert_eq!(notes("<meta http-equiv=refresh content=30><p>x"), "");
+    assert_eq!(notes("<body></body>"), "The page shows no text.");
+}
+
+#[test]
+fn the_section_that_an_address_names_is_shown_alone() {
+    let html = "<nav><a href=/>Home</a></nav><main><h1>Guide</h1><p>Begin</p><section><h2 id=install>Install</h2><p>How</p>\
+        <h3>Linux</h3><p>apt</p></section><h2><a name=use></a>Use</h2><p>So</p><a id=more></a><h2>More</h2><p>Rest</p>\
+        <dl><dt id=f>f(x)</dt><dd>Does f</dd><dt id=g>g(x)</dt><dd>Does g</dd></dl><p id=note>A note</p></main>";
+    let at = |fragment: &str| {
+        let url = Url::parse(&format!("https://site.example/a/#{fragment}")).unwrap();
+        RawPage { url, ..page("text/html", html.as_bytes()) }
+            .to_text(BrowseMode::Article, Duration::from_secs(600))
+            .unwrap()
+    };
+    let table = [
+        ("install", "## Install\n\nHow\n\n### Linux\n\napt"),
+        ("use", "## Use\n\nSo"),
+        ("f", "f(x)\n: Does f"),
+        ("g", "g(x)\n: Does g"),
+        ("note", "A note"),
+    ];
+    for (fragment, expected) in table {
+        let found = at(fragment);
+        assert_eq!(found.text, expected, "{fragment}");
+        assert!(found.notes[0].starts_with("This is the section"), "{:?}", found.notes);
+    }
+    assert!(at("more").text.starts_with("## More\n\nRest"));
+    let all = at("absent");
+    assert!(all.text.contains("Begin") && all.text.contains("Rest"));
+    assert!(all.notes[0].contains("has no section"), "{:?}", all.notes);
+    assert!(at("").notes.is_empty());
+}
+
+#[test]
 fn the_source_is_shown_as_it_is() {
     assert_eq!(read("text/html", b"<p>a", BrowseMode::Raw).unwrap().text, "<p>a");
     assert_eq!(read("application/json", b"{\"a\":1}", BrowseMode::Raw).unwrap().text, "{\"a\":1}");
@@ -67,7 +126,11 @@ fn pdf(pages: &[&str]) -> Vec<u8> {
     objects.push(format!("<< /Type /Pages /Kids [{}] /Count {} >>", kids.join(" "), pages.len()));
     objects.push("<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>".to_owned());
     for (n, text) in pages.iter().enumerate() {
-        let stream = format!("BT /F1 12 Tf 72 720 Td ({text}) Tj ET");
+        // A text alone, or operators.
+        let stream = match text.starts_with("BT ") {
+            true => (*text).to_owned(),
+            false => format!("BT /F1 12 Tf 72 720 Td ({text}) Tj ET"),
+        };
         objects.push(format!(
             "<< /Type /Page /Parent 2 0 R /Resources << /Font << /F1 3 0 R >> >> /MediaBox [0 0 612 792] /Contents {} 0 R >>",
             5 + 2 * n
@@ -106,39 +169,79 @@ fn a_pdf_becomes_its_text_page_by_page() {
 }
 
 #[test]
-fn fonts_that_share_a_large_map_of_characters_are_not_read() {
-    // Each name of a font would be a map of its own in memory.
-    let with = |names: usize| {
-        let entry = |code: usize| format!("<{code:04x}> <{}>\n", "0042".repeat(50));
-        let map: String = (0..30)
-            .map(|block| {
-                let entries: String = (0..100).map(|nth| entry(block * 100 + nth)).collect();
-                format!("100 beginbfchar\n{entries}endbfchar\n")
-            })
-            .collect();
-        let map = format!(
-            "/CIDInit /ProcSet findresource begin\n12 dict begin\nbegincmap\n/CIDSystemInfo\n<< /Registry (Adobe)\n\
-             /Ordering (UCS)\n/Supplement 0\n>> def\n/CMapName /Adobe-Identity-UCS def\n/CMapType 2 def\n\
-             1 begincodespacerange\n<0000> <FFFF>\nendcodespacerange\n{map}endcmap\n\
-             CMapName currentdict /CMap defineresource pop\nend\nend"
+fn words_columns_lines_and_paragraphs_of_a_pdf_are_those_that_a_reader_sees() {
+    let at = |x: f64, y: f64, size: u8, text: &str| format!("/F1 {size} Tf 1 0 0 1 {x} {y} Tm ({text}) Tj ");
+    let shown = |operators: &str| text("application/pdf", &pdf(&[&format!("BT /F1 12 Tf {operators} ET")]));
+    let table = [
+        // Words by gaps: within one operator, by absolute places, letter by letter.
+        ("72 720 Td [(di)20(f)-15(ferent)-280(w)40(ere)] TJ".to_owned(), "different were"),
+        (at(72.0, 720.0, 12, "The") + &at(96.7, 720.0, 12, "quick"), "The quick"),
+        ("72 720 Td (M) Tj 10 0 Td (a) Tj 6.7 0 Td (r) Tj 9.4 0 Td (o) Tj".to_owned(), "Mar o"),
+        // Letters that are set apart are no words.
+        ("2 Tc 72 720 Td (Spaced text) Tj".to_owned(), "Spaced text"),
+        (at(72.0, 720.0, 12, "Name") + &at(200.0, 720.0, 12, "12") + &at(240.0, 720.0, 12, "345"), "Name\t12\t345"),
+        (at(72.0, 700.0, 12, "one") + &at(72.0, 686.0, 12, "two") + &at(72.0, 640.0, 12, "three"), "one\ntwo\n\nthree"),
+        (at(72.0, 600.0, 12, "below") + &at(72.0, 700.0, 12, "above"), "below\n\nabove"),
+        // What is raised or lowered.
+        (at(72.0, 700.0, 12, "10") + &at(85.5, 705.0, 7, "23") + &at(97.0, 700.0, 12, "kg"), "10²³ kg"),
+        (at(72.0, 700.0, 12, "H") + &at(80.7, 697.0, 7, "2") + &at(84.8, 700.0, 12, "O"), "H₂O"),
+        (at(72.0, 705.0, 7, "1") + &at(76.5, 700.0, 12, "A note"), "1A note"),
+        // Drawn twice, to be bold; outside of the page.
+        (at(72.0, 700.0, 12, "bold") + &at(72.3, 700.0, 12, "bold"), "bold"),
+        (at(72.0, 700.0, 12, "seen") + &at(-500.0, 700.0, 12, "unseen"), "seen"),
+    ];
+    for (operators, expected) in table {
+        assert_eq!(shown(&operators), expected, "{operators}");
+    }
+}
+
+/// A PDF of one page with a font, further objects from number 6, and one string in hexadecimal.
+fn pdf_with_font(font: &str, objects: &[String], string: &str) -> Vec<u8> {
+    let stream = format!("BT /F1 12 Tf 72 720 Td <{string}> Tj ET");
+    let mut all = vec![
+        "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>".to_owned(),
+        "<< /Type /Page /Parent 2 0 R /Resources << /Font << /F1 5 0 R >> >> /MediaBox [0 0 612 792] /Contents 4 0 R >>"
+            .to_owned(),
+        format!("<< /Length {} >>\nstream\n{stream}\nendstream", stream.len()),
+        format!("<< /Type /Font {font} >>"),
+    ];
+    all.extend_from_slice(objects);
+    all.push("<< >>".to_owned());
+    pdf_of(&all)
+}
+
+#[test]
+fn ligatures_of_a_pdf_are_letters() {
+    let map = "/CIDInit /ProcSet findresource begin 12 dict begin begincmap /CMapName /X def /CMapType 2 def \
+               1 begincodespacerange <00> <FF> endcodespacerange 2 beginbfchar <01> <FB01> <02> <00660066> endbfchar \
+               1 beginbfrange <20> <7E> <0020> endbfrange endcmap CMapName currentdict /CMap defineresource pop end end";
+    let map = format!("<< /Length {} >>\nstream\n{map}\nendstream", map.len());
+    let mapped = "/Subtype /Type1 /BaseFont /Helvetica /ToUnicode 6 0 R";
+    assert_eq!(text("application/pdf", &pdf_with_font(mapped, &[map], "01766520 6f02")), "five off");
+    let named = "/Subtype /Type1 /BaseFont /Helvetica /Encoding << /Differences [1 /fi /fl /ff] >>";
+    assert_eq!(text("application/pdf", &pdf_with_font(named, &[], "017665 20 6f03")), "five off");
+}
+
+#[test]
+fn japanese_in_a_font_that_is_not_embedded_is_read_and_what_cannot_be_read_is_told() {
+    let font = |encoding: &str, ordering: &str| {
+        let below = format!(
+            "<< /Type /Font /Subtype /CIDFontType0 /BaseFont /Ryumin-Light /CIDSystemInfo << /Registry (Adobe) \
+             /Ordering ({ordering}) /Supplement 2 >> >>"
         );
-        let fonts: String = (0..names).map(|nth| format!("/F{nth} 4 0 R ")).collect();
-        let text = "BT /F0 12 Tf <0041> Tj ET";
-        pdf_of(&[
-            "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
-            "<< /Type /Pages /Kids [3 0 R] /Count 1 >>".to_owned(),
-            format!("<< /Type /Page /Parent 2 0 R /Resources << /Font << {fonts} >> >> /Contents 6 0 R >>"),
-            "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /ToUnicode 5 0 R >>".to_owned(),
-            format!("<< /Length {} >>\nstream\n{map}\nendstream", map.len()),
-            format!("<< /Length {} >>\nstream\n{text}\nendstream", text.len()),
-            "<< >>".to_owned(),
-        ])
+        let font = format!("/Subtype /Type0 /BaseFont /Ryumin-Light /Encoding /{encoding} /DescendantFonts [6 0 R]");
+        (font, [below])
     };
-    let few = read("application/pdf", &with(2), BrowseMode::Article).unwrap();
-    assert!(few.text.starts_with("BB") && few.notes.is_empty(), "{few:?}");
-    let many = read("application/pdf", &with(40), BrowseMode::Article).unwrap();
-    assert!(many.text.is_empty(), "{}", many.text);
-    assert_eq!(many.notes, ["The fonts of page 1 are too large, so that 1 of 1 pages were not read."]);
+    let (named, below) = font("90ms-RKSJ-H", "Japan1");
+    assert_eq!(text("application/pdf", &pdf_with_font(&named, &below, "93fa967b8cea")), "日本語");
+    let (named, below) = font("Identity-H", "Identity");
+    let unread = read("application/pdf", &pdf_with_font(&named, &below, "00050006"), BrowseMode::Article).unwrap();
+    assert_eq!(unread.text, "\u{fffd}");
+    assert!(unread.notes[0].starts_with("2 characters on page 1 could not be read"), "{:?}", unread.notes);
+    let unknown = "/Subtype /Type0 /BaseFont /X /Encoding /Nonsense-H";
+    let left_out = read("application/pdf", &pdf_with_font(unknown, &[], "00050006"), BrowseMode::Article).unwrap();
+    assert_eq!(left_out.notes[0], "Text in a font that cannot be read is left out on page 1.");
 }
 
 #[test]

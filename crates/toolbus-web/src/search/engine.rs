@@ -65,7 +65,7 @@ pub(crate) enum SearchError {
 }
 
 impl SearchError {
-    /// How the query ended, as telemetry names it.
+    /// Returns the outcome of the query, as telemetry names it.
     pub(super) const fn outcome(&self) -> &'static str {
         match self {
             Self::NoKey(_) => "no_key",
@@ -176,7 +176,7 @@ async fn body(mut response: Response) -> Option<Value> {
     serde_json::from_slice(&bytes).ok()
 }
 
-/// What an engine says of an error.
+/// Details that an engine gives of an error.
 #[derive(Debug, Default)]
 struct EngineError {
     text: String,

@@ -61,12 +61,13 @@ pub(crate) fn tool(providers: &[SearchProvider], client: &HttpClient, events: Ar
 }
 
 type SearchKey = (String, usize);
+type KeptResults = (Instant, Arc<[SearchResult]>);
 
 pub(super) struct SearchExecutor {
     engines: Vec<SearchEngine>,
     events: Arc<dyn WebEvents>,
-    /// By query and count: until when it is kept, and the answer.
-    answers: Mutex<LruCache<SearchKey, (Instant, Arc<str>)>>,
+    /// By query and count: until when they are kept, and the results.
+    answers: Mutex<LruCache<SearchKey, KeptResults>>,
 }
 
 impl SearchExecutor {
@@ -105,16 +106,16 @@ impl Executor for SearchExecutor {
         let key = (query.to_owned(), count);
         let now = Clock::SYSTEM.now();
         let known =
-            self.answers.lock().get(&key).filter(|(until, _)| *until > now).map(|(_, answer)| Arc::clone(answer));
+            self.answers.lock().get(&key).filter(|(until, _)| *until > now).map(|(_, results)| Arc::clone(results));
         if let Some(known) = known {
-            return Ok(ToolOutput::text(&*known));
+            return Ok(output(&known));
         }
         let until = call.deadline.checked_sub(MARGIN).unwrap_or(call.deadline);
         match self.search(query, count, until).await {
             Ok(results) => {
-                let answer: Arc<str> = shown(&results).into();
-                self.answers.lock().put(key, (Clock::SYSTEM.now() + LIFETIME, Arc::clone(&answer)));
-                Ok(ToolOutput::text(&*answer))
+                let results: Arc<[_]> = results.iter().map(SearchResult::cleaned).collect();
+                self.answers.lock().put(key, (Clock::SYSTEM.now() + LIFETIME, Arc::clone(&results)));
+                Ok(output(&results))
             }
             Err(errors) => {
                 let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
@@ -124,6 +125,26 @@ impl Executor for SearchExecutor {
     }
 }
 
+impl SearchResult {
+    /// The same without what engines mark words with, and not too long.
+    fn cleaned(&self) -> Self {
+        Self {
+            title: plain(&self.title, MAX_TITLE),
+            url: text::clean(&self.url.replace(' ', "%20"), MAX_SNIPPET).text.replace(char::is_whitespace, ""),
+            snippet: plain(&self.snippet, MAX_SNIPPET),
+        }
+    }
+}
+
+/// The results as text, and as `{"results": […]}` for programs and pipelines.
+fn output(results: &[SearchResult]) -> ToolOutput {
+    let structured = results
+        .iter()
+        .map(|SearchResult { title, url, snippet }| json!({"title": title, "url": url, "snippet": snippet}));
+    let structured = json!({"results": structured.collect::<Vec<_>>()});
+    ToolOutput { structured: Some(Box::new(structured)), ..ToolOutput::text(shown(results)) }
+}
+
 /// `1. [Title](url) — Snippet`, a line for each.
 fn shown(results: &[SearchResult]) -> String {
     if results.is_empty() {
@@ -131,10 +152,9 @@ fn shown(results: &[SearchResult]) -> String {
     }
     let mut lines = String::new();
     for (index, SearchResult { title, url, snippet }) in results.iter().enumerate() {
-        let title = plain(title, MAX_TITLE).replace('[', "(").replace(']', ")");
-        let url = url.replace(' ', "%20").replace('(', "%28").replace(')', "%29");
-        let _ = write!(lines, "{}. [{title}]({})", index + 1, text::clean(&url, MAX_SNIPPET).text);
-        let snippet = plain(snippet, MAX_SNIPPET);
+        let title = title.replace('[', "(").replace(']', ")");
+        let url = url.replace('(', "%28").replace(')', "%29");
+        let _ = write!(lines, "{}. [{title}]({url})", index + 1);
         if !snippet.is_empty() {
             let _ = write!(lines, " — {snippet}");
         }
@@ -196,7 +216,8 @@ mod tests {
         fn any_result_is_one_line(title in ".{0,60}", url in ".{0,60}", snippet in ".{0,60}") {
             let engine = serde_json::from_value::<SearchProvider>(json!({"provider": "json", "url": "http://a.example"}));
             let response = json!({"results": [{"title": title, "url": url, "snippet": snippet}]});
-            let shown = shown(&engine.unwrap().results(&response, 1).unwrap());
+            let results: Vec<_> = engine.unwrap().results(&response, 1).unwrap().iter().map(SearchResult::cleaned).collect();
+            let shown = shown(&results);
             prop_assert!(!shown.contains(['\n', '\r', '\u{85}', '\u{2028}']), "{}", shown);
         }
     }

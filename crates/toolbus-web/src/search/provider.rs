@@ -13,10 +13,10 @@ use super::SearchResult;
 
 const BRAVE: &str = "https://api.search.brave.com/res/v1/web/search";
 const TAVILY: &str = "https://api.tavily.com/search";
-/// What a URL of a generic engine has for the query, and for the number of results.
+/// Placeholders that a URL of a generic engine has for the query, and for the number of results.
 const QUERY: &str = "{query}";
 const COUNT: &str = "{count}";
-/// How many engines that did not answer are named.
+/// Number of engines that are named of those that did not answer.
 const MAX_SILENT: usize = 4;
 
 /// A search engine.

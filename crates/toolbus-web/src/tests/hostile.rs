@@ -130,11 +130,8 @@ async fn a_wrong_type_is_read_as_what_it_says_or_looks_like_and_harms_nothing() 
 
 #[tokio::test]
 async fn a_gzip_bomb_is_cut_where_pages_are() {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    for _ in 0..256 {
-        encoder.write_all(&[b' '; 1 << 20]).unwrap();
-    }
-    let bomb = encoder.finish().unwrap();
+    let head = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
+    let bomb = [&head, crate::confined::tests::spaces(256).as_slice()].concat();
     assert!(bomb.len() < 1 << 20);
     let headers = [("content-encoding", "gzip"), ("content-type", "text/plain")];
     let server = Server::start(|_| vec![("/", Answer::Bytes(response("200 OK", &headers, &bomb)))]).await;

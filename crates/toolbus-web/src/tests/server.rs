@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// What a path is answered with.
+/// Answer to a request for a path.
 #[derive(Clone)]
 pub(super) enum Answer {
     /// These bytes, then the connection is closed.
@@ -56,7 +56,7 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    /// How often a path was asked for.
+    /// Counts the requests for a path.
     pub(super) fn count(&self, path: &str) -> usize {
         let start = format!(" {path} HTTP/1.1");
         self.requests.lock().iter().filter(|request| request.lines().next().unwrap().ends_with(&start)).count()

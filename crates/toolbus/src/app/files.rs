@@ -16,10 +16,10 @@ use toolbus_scripts::runner::language::LanguageRunner;
 use toolbus_store::Sqlite;
 use toolbus_trust::pins::Pins;
 
-use super::scripts::script_section;
 use crate::audit::AuditLog;
 use crate::config::store::StoreUrl;
 use crate::config::{Config, Problem, Sources};
+use crate::families::script_section;
 
 /// Every file, folder and program that a daemon with this configuration could not use. Nothing is created, written or run.
 ///

@@ -3,25 +3,24 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use sha2::{Digest as _, Sha256};
 use tokio::task::{JoinError, spawn_blocking};
-use toolbus_agents::a2a::AgentsError;
+use toolbus_config::read_text;
 use toolbus_core::caller::AgentName;
 use toolbus_core::caller::IdentitySource;
 use toolbus_core::lifecycle;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::registry::RegistryError;
 use toolbus_core::toolsets::SessionSet;
-use toolbus_mcp_client::servers::PlacedServer;
 use toolbus_mcp_client::spec::ServerName;
 use tracing::Instrument as _;
 use tracing::field::Empty;
 
+use super::App;
 use super::parts::hide;
-use super::specifications::with_specifications;
-use super::toolsets::in_sessions;
-use super::{App, GuidesError, ScriptsError, agents, guides, memory, pipelines, schedule, subagents};
 use crate::config::toolsets::Kind;
-use crate::config::{Config, McpConfig, PinsConfig, PolicyError, Problems, ToolsConfig, ToolsError};
+use crate::config::{Config, McpConfig, PinsConfig, PolicyError, Problems, Sources, ToolsConfig};
+use crate::families::{self, FamilyError, Planned};
 use crate::http::ReloadReport;
 use crate::http::admin::ReloadRequest;
 
@@ -31,18 +30,9 @@ pub(super) enum ReloadError {
     /// The configuration has mistakes.
     #[error("{0}")]
     Problems(#[from] Problems),
-    /// The configured tools cannot be made.
+    /// The tools of a family cannot be made.
     #[error(transparent)]
-    Tools(#[from] ToolsError),
-    /// The configured commands cannot be run.
-    #[error(transparent)]
-    Scripts(#[from] ScriptsError),
-    /// The tools for other agents cannot be made.
-    #[error(transparent)]
-    Agents(#[from] AgentsError),
-    /// The folder of guides cannot be read.
-    #[error(transparent)]
-    Guides(#[from] GuidesError),
+    Family(#[from] FamilyError),
     /// The rules cannot be made.
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -60,10 +50,12 @@ pub(super) enum ReloadError {
     Reading(#[from] JoinError),
 }
 
-/// What may have changed.
+/// A part that may have changed.
 pub(super) enum Change {
     /// The configuration; by a request of an operator who waits for the report, or by a signal.
     Configuration(Option<ReloadRequest>),
+    /// A mounted file of the configuration, as the file system announces.
+    Files,
     /// The file of MCP servers.
     ServersFile,
 }
@@ -77,7 +69,18 @@ impl App {
                 let span = tracing::info_span!(target: lifecycle::TARGET, "reload", toolbus.reload.source = source);
                 return self.reload_servers().instrument(span).await;
             }
-            Change::Configuration(request) => request,
+            Change::Configuration(request) => {
+                self.files_read = fingerprint(&self.sources).await;
+                request
+            }
+            Change::Files => {
+                let now = fingerprint(&self.sources).await;
+                // What was read already, such as by `toolbus reload`, or is the same under another date.
+                if std::mem::replace(&mut self.files_read, now) == now {
+                    return;
+                }
+                None
+            }
         };
         let span = tracing::info_span!(
             target: lifecycle::TARGET,
@@ -106,10 +109,10 @@ impl App {
     /// # Errors
     ///
     /// If the configuration is invalid; nothing has changed then, nor if the future is dropped early.
-    async fn reload(&mut self) -> Result<ReloadReport, ReloadError> {
+    pub(super) async fn reload(&mut self) -> Result<ReloadReport, ReloadError> {
         let (sources, running) = (self.sources.clone(), self.config.clone());
         let loaded = spawn_blocking(move || Config::load_again(&sources, &running)).await??;
-        let (next, told) = with_specifications(&loaded.config, Some(&self.config)).await;
+        let (next, told) = families::with_specifications(&loaded.config, Some(&self.config)).await;
         if identity(&self.config) != identity(&next) {
             return Err(ReloadError::Identity);
         }
@@ -120,46 +123,24 @@ impl App {
         }
         // First: what is refused below may have got as far as the log. What waits for a restart is in use until then.
         hide(&[&self.config, &next], &self.redactor);
-        let of_scripts = self.scripts.tools(&next).await?;
-        let waiting = waiting(&self.config, &next, self.servers.is_some());
-        let merged = merged(&self.config, &next, self.servers.is_some());
+        let has_servers = self.given.servers.is_some();
+        let (waiting, merged) = (waiting(&self.config, &next, has_servers), merged(&self.config, &next, has_servers));
+        families::prepare(&self.families, &merged).await?;
         let changed = changed(&self.config, &merged);
         let before = names(&self.policy);
-        let (mut tools, mut sets) = in_sessions(&next, next.tools(&self.web_events)?, self.kept(&next));
-        tools.extend(of_scripts);
-        tools.extend(memory::tools(&merged, self.memory.as_ref()));
-        tools.extend(schedule::tools(&merged, &self.tasks, &self.gates));
-        tools.extend(pipelines::tool(&merged, self.pipelines.as_ref()));
-        tools.extend(subagents::tools(&merged, self.subagents.as_ref()));
-        tools.extend(next.remote_tools(&self.daemons)?);
-        let read = guides::load(&next, self.servers.as_ref())?;
-        let of_agents = agents::of_rules(&merged, self.agents.as_ref())?;
-        tools.extend(agents::tools(&merged, of_agents.as_ref()));
-        let search = guides::searching(&self.policy, self.servers.as_ref(), of_agents);
-        tools.extend(guides::tools(&next, read.as_ref(), &self.policy, &search));
+        let Planned { tools, sessions, commits } = families::plan(&self.families, &merged, &self.kept(&merged))?;
         let (identity, rules) = (next.identity(), next.policy()?);
-        let (placed, of_servers) = self.plan(&next);
-        sets.extend(of_servers);
-        sets.extend(self.scripts.sessions());
         self.policy.replace(identity, rules, |registry| {
             registry.replace_all(tools)?;
             self.pins.set_levels(next.pin_levels());
             Ok::<_, RegistryError>(())
         })?;
-        *self.guides.write() = read;
-        *self.search.0.write() = search;
-        self.sessions.replace(sets);
+        self.calls.sessions.replace(sessions);
         self.http_auth.replace(&next.http);
-        self.gates.breakers().configure(next.breaker.rules());
-        if let Some(servers) = &self.servers {
-            servers.apply(&next, placed);
-        }
-        self.remote.apply(&next);
+        self.calls.gates.breakers().configure(next.breaker.rules());
+        commits.into_iter().for_each(|commit| commit());
         hide(&[&merged, &next], &self.redactor);
         self.config = merged;
-        if self.is_consuming {
-            self.publish_model_tools();
-        }
         self.digest.send_replace(self.config.digest());
         let now = names(&self.policy);
         let beyond = |these: &BTreeSet<String>, those: &BTreeSet<String>| these.difference(those).cloned().collect();
@@ -191,30 +172,24 @@ impl App {
         }
     }
 
-    /// The servers of `next` with their places, and their tool sets that are built for each session.
-    pub(super) fn plan(&self, next: &Config) -> (Vec<PlacedServer>, Vec<Arc<SessionSet>>) {
-        self.servers.as_ref().map(|servers| servers.plan(next, self.kept(next))).unwrap_or_default()
-    }
-
     /// The tool sets whose sessions go on under `next`, because their parts are the same.
     fn kept(&self, next: &Config) -> impl Fn(&str) -> Option<Arc<SessionSet>> {
-        move |name: &str| is_unchanged(name, &self.config, next).then(|| self.sessions.get(name)).flatten()
+        move |name: &str| is_unchanged(name, &self.config, next).then(|| self.calls.sessions.get(name)).flatten()
     }
 
     /// Replaces the servers by those of `next`, which differs in its file of servers alone.
     fn take_servers(&mut self, next: Config) {
-        let Some(servers) = &self.servers else { return };
+        let Some(servers) = &self.given.servers else { return };
         if next.mcp.file == self.config.mcp.file {
             return;
         }
         hide(&[&next], &self.redactor);
         log_differences(&self.config, &next);
-        let (placed, mut sets) = servers.plan(&next, self.kept(&next));
-        let of_endpoints = next.toolsets.iter().filter(|(_, set)| set.kind == Kind::Rest);
-        sets.extend(of_endpoints.filter_map(|(name, _)| self.sessions.get(name)));
-        sets.extend(self.scripts.sessions());
+        let (placed, mut sets) = servers.plan(&next, &self.kept(&next));
+        let is_of_server = |name: &str| next.toolsets.get(name).is_some_and(|set| set.kind == Kind::Mcp);
+        sets.extend(self.calls.sessions.current().into_iter().filter(|set| !is_of_server(set.name())));
         let count = placed.len();
-        self.sessions.replace(sets);
+        self.calls.sessions.replace(sets);
         // Before what is new is there, and for what stays at once.
         self.pins.set_levels(next.pin_levels());
         self.policy.refresh();
@@ -227,6 +202,22 @@ impl App {
             tracing::info!(servers = count, "read the file of MCP servers again");
         }
     }
+}
+
+/// Reads the content of a configuration's files; `None` if one cannot be read.
+pub(super) async fn fingerprint(sources: &Sources) -> Option<[u8; 32]> {
+    let files = sources.files.clone();
+    let reading = spawn_blocking(move || {
+        let mut hash = Sha256::new();
+        for file in &files {
+            // One that is not there is reported by the reload.
+            let text = read_text(file).unwrap_or_default();
+            hash.update(text.len().to_le_bytes());
+            hash.update(text);
+        }
+        hash.finalize().into()
+    });
+    reading.await.ok()
 }
 
 /// Logs what came of a reload, after which there are so many tools.
@@ -266,7 +257,7 @@ fn log_differences(running: &Config, next: &Config) {
     }
 }
 
-/// How callers are identified; the queues of the daemon and the checks of its rules depend on it.
+/// The way in which callers are identified; the queues of the daemon and the checks of its rules depend on it.
 fn identity(config: &Config) -> (IdentitySource, Option<&AgentName>) {
     (config.identity.source, config.identity.agent.as_ref())
 }
@@ -291,7 +282,7 @@ fn names(policy: &PolicyHandle) -> BTreeSet<String> {
     policy.current().tools().iter().map(|tool| tool.name.to_string()).collect()
 }
 
-/// What a running daemon has after a reload: the parts of the next configuration that it applies, and its own of the rest.
+/// The configuration of a running daemon after a reload: the parts of the next configuration that it applies, and its own of the rest.
 fn merged(running: &Config, next: &Config, has_servers: bool) -> Config {
     let mcp = McpConfig {
         servers_file: running.mcp.servers_file.clone(),

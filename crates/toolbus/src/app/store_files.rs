@@ -1,31 +1,36 @@
-//! The files of the store, which can fail while the daemon runs: their file system is full, or they are removed.
+//! The parts of the store that calls need, which can fail while the daemon runs: a file system is full, a file is damaged or
+//! removed, a server takes no writes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{sleep, timeout};
 use toolbus_core::ledger::Ledger;
 use toolbus_core::store::StoreError;
 use toolbus_store::SqliteMemory;
 
+use super::watched_ledger::WatchedLedger;
+
 /// How often the files are checked.
 const PERIOD: Duration = Duration::from_secs(5);
-/// Longest time for the check of a file. It does not end while the file system does not answer.
+/// First time between a failure of the ledger and a trial. It doubles up to [`PERIOD`].
+const FIRST_TRIAL: Duration = Duration::from_millis(250);
+/// Longest time for the check of a file, and for a trial. It does not end while the file system does not answer.
 const CHECK_TIME: Duration = Duration::from_secs(5);
 
-/// Checks the files of the store until it is dropped, and tells why one cannot be written.
+/// Checks the store until it is dropped, and tells why a part of it cannot be used.
 #[derive(Debug)]
 pub(super) struct StoreFiles {
-    ledger: Option<Arc<dyn Ledger>>,
+    ledger: Option<Arc<WatchedLedger>>,
     memory: Option<Arc<SqliteMemory>>,
     state: watch::Sender<Vec<String>>,
 }
 
 impl StoreFiles {
-    /// Checks nothing before it is run; the receiver has a line for each file that cannot be written.
+    /// Checks nothing before it is run; the receiver has a line for each part that cannot be used.
     pub(super) fn new(
-        ledger: Option<Arc<dyn Ledger>>,
+        ledger: Option<Arc<WatchedLedger>>,
         memory: Option<Arc<SqliteMemory>>,
     ) -> (Self, watch::Receiver<Vec<String>>) {
         let (state, receiver) = watch::channel(Vec::new());
@@ -33,35 +38,58 @@ impl StoreFiles {
     }
 
     pub(super) async fn run(self) {
-        let mut ticks = interval(PERIOD);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failure = self.ledger.as_ref().map(|ledger| ledger.failure());
+        let mut pause = FIRST_TRIAL;
         loop {
-            ticks.tick().await;
             self.step().await;
+            let is_failing = failure.as_mut().is_some_and(|failure| failure.borrow_and_update().is_some());
+            if is_failing {
+                sleep(pause).await;
+                pause = (pause * 2).min(PERIOD);
+                if let Some(ledger) = &self.ledger {
+                    // Its error was told, or the next step tells it.
+                    let _ = timeout(CHECK_TIME, ledger.attempt()).await;
+                }
+                continue;
+            }
+            pause = FIRST_TRIAL;
+            let failed = async {
+                match &mut failure {
+                    // The sender is in the ledger, which is here.
+                    Some(failure) => drop(failure.changed().await),
+                    None => std::future::pending().await,
+                }
+            };
+            // What fails is told at once.
+            let _ = timeout(PERIOD, failed).await;
         }
     }
 
     async fn step(&self) {
         let mut found = Vec::new();
         if let Some(ledger) = &self.ledger {
-            found.extend(failure("ledger", ledger.check()).await);
+            let failed = ledger.failure().borrow().as_ref().map(|failure| format!("ledger: {}", failure.error));
+            found.extend(match failed {
+                Some(failed) => Some(failed),
+                None => failure("ledger", ledger.check()).await,
+            });
         }
         if let Some(memory) = &self.memory {
             found.extend(failure("working memory", memory.check()).await);
         }
         self.state.send_if_modified(|known| {
             for reason in found.iter().filter(|reason| !known.contains(reason)) {
-                tracing::warn!(reason, "a file of the store cannot be written");
+                tracing::warn!(reason, "the store cannot be used: calls that need it are refused");
             }
             if found.is_empty() && !known.is_empty() {
-                tracing::info!("the files of the store can be written again");
+                tracing::info!("the store can be used again");
             }
             std::mem::replace(known, found.clone()) != found
         });
     }
 }
 
-/// Why a file cannot be written, if its check fails or does not end.
+/// Returns the reason for which a part cannot be used, if its check fails or does not end.
 async fn failure(file: &str, check: impl Future<Output = Result<(), StoreError>>) -> Option<String> {
     match timeout(CHECK_TIME, check).await {
         Ok(checked) => checked.err().map(|error| format!("{file}: {error}")),
@@ -71,51 +99,158 @@ async fn failure(file: &str, check: impl Future<Output = Result<(), StoreError>>
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::atomic::{AtomicU8, Ordering};
+
     use bytes::Bytes;
     use futures_util::FutureExt;
-    use futures_util::future::{BoxFuture, pending};
-    use toolbus_core::ledger::{Begin, Begun, Finished, LedgerEntry, LedgerUsage, RequestKey, RunToken};
+    use futures_util::future::{BoxFuture, pending, ready};
+    use toolbus_core::Clock;
+    use toolbus_core::ledger::{
+        Begin, Begun, Fingerprint, Finished, LedgerEntry, LedgerLimits, LedgerUsage, RequestKey, RunToken,
+    };
+    use toolbus_store::{MemoryLedger, SqliteLedger};
 
     use super::*;
 
-    /// A ledger on a file system that does not answer.
+    const LIMITS: LedgerLimits = LedgerLimits { max_entries: 10_000, max_bytes: 1 << 30 };
+    /// State of a [`Faulty`] ledger.
+    const WORKS: u8 = 0;
+    const TAKES_NOTHING: u8 = 1;
+    const HANGS: u8 = 2;
+
     #[derive(Debug)]
-    struct Hanging;
+    struct Faulty {
+        ledger: MemoryLedger,
+        state: AtomicU8,
+    }
 
-    impl Ledger for Hanging {
-        fn look_up(&self, _: RequestKey) -> BoxFuture<'_, Result<Option<LedgerEntry>, StoreError>> {
-            pending().boxed()
+    impl Faulty {
+        fn new(state: u8) -> Arc<Self> {
+            Arc::new(Self { ledger: MemoryLedger::new(LIMITS, Clock::SYSTEM), state: state.into() })
         }
 
-        fn begin(&self, _: Begin) -> BoxFuture<'_, Result<Begun, StoreError>> {
-            pending().boxed()
+        fn done<'a, T: Send + 'a>(
+            &self,
+            operation: BoxFuture<'a, Result<T, StoreError>>,
+        ) -> BoxFuture<'a, Result<T, StoreError>> {
+            match self.state.load(Ordering::Relaxed) {
+                TAKES_NOTHING => ready(Err(StoreError::Failed("the disk is full".to_owned()))).boxed(),
+                HANGS => pending().boxed(),
+                _ => operation,
+            }
+        }
+    }
+
+    impl Ledger for Faulty {
+        fn look_up(&self, key: RequestKey) -> BoxFuture<'_, Result<Option<LedgerEntry>, StoreError>> {
+            self.ledger.look_up(key)
         }
 
-        fn finish(&self, _: RequestKey, _: RunToken, _: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
-            pending().boxed()
+        fn begin(&self, begin: Begin) -> BoxFuture<'_, Result<Begun, StoreError>> {
+            self.done(async move { self.ledger.begin(begin).await }.boxed())
         }
 
-        fn release(&self, _: RequestKey, _: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
-            pending().boxed()
+        fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
+            self.done(async move { self.ledger.finish(key, run, answer).await }.boxed())
         }
 
-        fn renew(&self, _: Arc<str>, _: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
-            pending().boxed()
+        fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
+            self.done(async move { self.ledger.release(key, run).await }.boxed())
+        }
+
+        fn renew(&self, instance: Arc<str>, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+            self.ledger.renew(instance, lease)
         }
 
         fn usage(&self) -> LedgerUsage {
-            LedgerUsage::default()
+            self.ledger.usage()
         }
 
         fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-            pending().boxed()
+            if self.state.load(Ordering::Relaxed) == HANGS { pending().boxed() } else { ready(Ok(())).boxed() }
         }
+    }
+
+    fn begin(key: RequestKey) -> Begin {
+        let (fingerprint, run, instance) = (Fingerprint([1; 32]), RunToken([2; 16]), "lab".into());
+        Begin { key, fingerprint, run, instance, ttl: Duration::from_secs(3600), replaces: false }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_file_system_that_does_not_answer_is_told() {
-        let (files, state) = StoreFiles::new(Some(Arc::new(Hanging)), None);
+        let (files, state) = StoreFiles::new(Some(Arc::new(WatchedLedger::new(Faulty::new(HANGS)))), None);
         timeout(CHECK_TIME * 2, files.step()).await.unwrap();
         assert_eq!(*state.borrow(), ["ledger: its file system has not answered for 5 s"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ledger_that_takes_nothing_is_told_at_once_and_until_it_takes_what_a_call_writes() {
+        let faulty = Faulty::new(WORKS);
+        let ledger = Arc::new(WatchedLedger::new(Arc::clone(&faulty) as _));
+        let (files, mut state) = StoreFiles::new(Some(Arc::clone(&ledger)), None);
+        let mut running = tokio::task::JoinSet::new();
+        running.spawn(files.run());
+        assert_eq!(ledger.begin(begin(RequestKey([0; 32]))).await, Ok(Begun::Begun));
+        assert!(state.borrow().is_empty());
+        faulty.state.store(TAKES_NOTHING, Ordering::Relaxed);
+        let failed = Clock::SYSTEM.now();
+        ledger.begin(begin(RequestKey([1; 32]))).await.unwrap_err();
+        state.wait_for(|found| *found == ["ledger: the store failed: the disk is full"]).await.unwrap();
+        assert_eq!(Clock::SYSTEM.since(failed), Duration::ZERO);
+        // No call comes meanwhile.
+        assert!(timeout(Duration::from_secs(60), state.changed()).await.is_err());
+        faulty.state.store(WORKS, Ordering::Relaxed);
+        timeout(PERIOD + CHECK_TIME, state.wait_for(Vec::is_empty)).await.unwrap().unwrap();
+        assert_eq!(ledger.look_up(RequestKey([1; 32])).await, Ok(None));
+    }
+
+    /// Overwrites the page of the index of keys that has this one.
+    fn damage(path: &Path, key: RequestKey) {
+        const PAGE: usize = 4096;
+        const LEAF_OF_INDEX: u8 = 10;
+        let mut file = std::fs::read(path).unwrap();
+        let has_key = |page: &&mut [u8]| page[0] == LEAF_OF_INDEX && page.windows(32).any(|bytes| bytes == key.0);
+        file.chunks_mut(PAGE).find(has_key).unwrap().fill(0xff);
+        std::fs::write(path, file).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_damaged_page_is_told_as_long_as_it_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("toolbus.db");
+        let key = |number: u16| {
+            let mut key = [0; 32];
+            key[..2].copy_from_slice(&number.wrapping_mul(40_503).to_be_bytes());
+            RequestKey(key)
+        };
+        let open = || Arc::new(WatchedLedger::new(Arc::new(SqliteLedger::open(&path, LIMITS, Clock::SYSTEM).unwrap())));
+        let ledger = open();
+        for number in 0..1_000 {
+            ledger.begin(begin(key(number))).await.unwrap();
+        }
+        // The threads write the log into the file when they end; two that end at the same moment may both leave that to the
+        // other.
+        drop(ledger);
+        let log = path.with_extension("db-wal");
+        toolbus_testing::patience::eventually("the end of the log", async || {
+            let is_written = !log.exists();
+            if !is_written {
+                drop(open());
+            }
+            is_written.then_some(())
+        })
+        .await;
+        damage(&path, key(501));
+
+        let ledger = open();
+        ledger.begin(begin(key(1_500))).await.unwrap();
+        assert!(ledger.failure().borrow().is_none(), "other pages are whole");
+        let RequestKey(mut beside) = key(501);
+        beside[31] = 8;
+        ledger.begin(begin(RequestKey(beside))).await.unwrap_err();
+        assert_eq!(ledger.check().await, Ok(()));
+        ledger.attempt().await.unwrap_err();
+        assert!(ledger.failure().borrow().is_some());
     }
 }

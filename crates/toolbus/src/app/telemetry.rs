@@ -9,23 +9,23 @@ use tokio::sync::watch;
 use toolbus_core::Clock;
 use toolbus_core::breaker::Breakers;
 use toolbus_core::bus::BusState;
-use toolbus_core::events::{AgentEvents, Discard, McpClientEvents, ScriptEvents, SubagentEvents, WebEvents};
+use toolbus_core::events::Discard;
+use toolbus_core::ledger::Ledger as _;
 use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
-use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_protocol::new_message_id;
 use toolbus_telemetry::{
-    BusIdentity, EnvironmentError, ExportTarget, Exporters, McpServerCounts, QuarantinedTools, ScriptLoad,
-    TelemetrySettings, logging,
+    BusIdentity, EnvironmentError, ExportTarget, Exporters, QuarantinedTools, TelemetrySettings, logging,
 };
 use toolbus_trust::pins::{Count, Pins};
 
+use super::AppError;
 use super::parts::redactor;
-use super::{AppError, AppScripts};
+use super::watched_ledger::WatchedLedger;
 use crate::config::{BusUrl, Config};
-use crate::http::{Health, McpAdmin, ScriptStatus};
+use crate::http::{Health, SharedIntake};
 
-/// What a daemon starts before everything else: its log, and the exporters of telemetry.
+/// Parts that a daemon starts before everything else: its log, and the exporters of telemetry.
 pub struct Recording {
     /// Removes the secrets of the configuration, from the log too.
     pub(super) redactor: Redactor,
@@ -92,9 +92,20 @@ fn settings(config: &Config, redactor: &Redactor) -> TelemetrySettings {
         protocol: config.telemetry.protocol,
         service_name: config.bus.name.clone(),
         service_version: env!("CARGO_PKG_VERSION").to_owned(),
-        service_instance: new_message_id(),
+        service_instance: instance(config),
         redactor: redactor.clone(),
         clock: Clock::SYSTEM,
+    }
+}
+
+/// The host, which in Kubernetes is the pod, and the port: no other running daemon has both, and a restarted one has them
+/// again. A daemon whose port the system chooses is another one at each start.
+fn instance(config: &Config) -> String {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    match config.http.listen.port() {
+        0 => format!("{host}:{}", new_message_id()),
+        port => format!("{host}:{port}"),
     }
 }
 
@@ -132,69 +143,19 @@ pub(super) fn of_calls(
     exporters.telemetry(load, bus, identity)
 }
 
-/// Records requests to MCP servers; a command records nothing.
-pub(super) fn of_servers(exporters: Option<&Exporters>) -> Arc<dyn McpClientEvents> {
-    match exporters {
-        Some(exporters) => Arc::new(exporters.mcp_client()),
-        None => Arc::new(Discard),
-    }
-}
-
-/// Records runs of scripts; a command records nothing.
-pub(super) fn of_scripts(exporters: Option<&Exporters>) -> Arc<dyn ScriptEvents> {
-    match exporters {
-        Some(exporters) => Arc::new(exporters.scripts()),
-        None => Arc::new(Discard),
-    }
-}
-
-/// Records other agents; a command records nothing.
-pub(super) fn of_agents(exporters: Option<&Exporters>) -> Arc<dyn AgentEvents> {
-    match exporters {
-        Some(exporters) => Arc::new(exporters.agents()),
-        None => Arc::new(Discard),
-    }
-}
-
-/// Records pages and searches; a command records nothing.
-pub(super) fn of_web(exporters: Option<&Exporters>) -> Arc<dyn WebEvents> {
-    match exporters {
-        Some(exporters) => Arc::new(exporters.web()),
-        None => Arc::new(Discard),
-    }
-}
-
-/// Records reports of sub-agents; a command records nothing.
-pub(super) fn of_subagents(exporters: Option<&Exporters>) -> Arc<dyn SubagentEvents> {
-    match exporters {
-        Some(exporters) => Arc::new(exporters.subagents()),
-        None => Arc::new(Discard),
-    }
-}
-
-/// Has the exporters ask for what is measured at each export: scripts, pins, MCP servers and reloads.
+/// Has the exporters ask for what is measured at each export: pins, other daemons, reloads, breakers and the ledger.
 pub(super) fn watch(
     exporters: &Exporters,
-    scripts: AppScripts,
     pins: Pins,
-    servers: Arc<dyn McpAdmin>,
     health: Arc<Health>,
+    breakers: Breakers,
+    ledger: Option<Arc<WatchedLedger>>,
 ) {
-    if scripts.status().is_some() {
-        let load = |ScriptStatus { runner, running, waiting, sessions }| ScriptLoad {
-            waiting: number(waiting),
-            running: number(running),
-            warm: number(runner.warm),
-            sessions: number(sessions),
-        };
-        exporters.watch_scripts(move || scripts.status().map(load).unwrap_or_default());
-    }
     exporters.watch_pins(move || {
         let of_source =
             |count: Count| QuarantinedTools { source: count.source, count: number(count.held), changes: count.changes };
         pins.counts().into_iter().map(of_source).collect()
     });
-    exporters.watch_mcp_client(move || counted(servers.status()));
     if health.replica_counts().is_some() {
         let health = Arc::clone(&health);
         exporters.watch_replicas(move || {
@@ -202,14 +163,18 @@ pub(super) fn watch(
             [("same", number(counts.same)), ("different", number(counts.different))]
         });
     }
+    let others = Arc::clone(&health);
+    exporters.watch_other_daemons(move || {
+        [SharedIntake::Queues, SharedIntake::Topics]
+            .map(|shares| (shares.as_str(), number(others.other_daemons(shares))))
+    });
     exporters.watch_reloads(move || {
         let counts = health.reloads();
         [("applied", counts.applied), ("refused", counts.refused)]
     });
-}
-
-/// Has what gets no calls because it fails looked at.
-pub(super) fn watch_breakers(exporters: &Exporters, breakers: Breakers) {
+    if let Some(ledger) = ledger {
+        exporters.watch_ledger(move || ledger.usage());
+    }
     let of_trips = breakers.clone();
     exporters.watch_breakers(move || number(breakers.open().len()), move || of_trips.trips());
 }
@@ -218,43 +183,23 @@ fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Every phase with its number of servers, also those that no server is in: so that a graph falls to zero.
-fn counted(servers: Vec<ServerStatus>) -> McpServerCounts {
-    let in_phase = |phase: PhaseName| servers.iter().filter(|server| server.phase == phase).count();
-    let phases = PhaseName::ALL.map(|phase| (phase.as_str(), number(in_phase(phase))));
-    let suspect = |server: &ServerStatus| (server.name.clone(), number(server.suspect_total));
-    let shadowed = |server: &ServerStatus| (server.name.clone(), number(server.shadowed_total));
-    McpServerCounts {
-        phases: phases.to_vec(),
-        suspects: servers.iter().map(suspect).collect(),
-        shadowed: servers.iter().map(shadowed).collect(),
-        restarts: servers.into_iter().map(|server| (server.name, server.restarts)).collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use toolbus_core::events::ScriptRun;
+    use toolbus_mcp_client::status::PhaseName;
 
     use super::*;
-    use crate::http::tests::example;
 
     #[test]
-    fn every_phase_is_counted_and_every_servers_restarts_suspects_and_shadowed_tools() {
-        let parked = ServerStatus {
-            phase: PhaseName::Parked,
-            restarts: 9,
-            suspect_total: 2,
-            shadowed_total: 7,
-            ..example("git")
+    fn a_daemon_that_starts_again_is_the_same_instance_and_one_on_another_port_another() {
+        let on = |port: u16| {
+            let mut config = Config::default();
+            config.http.listen.set_port(port);
+            instance(&config)
         };
-        let counted = counted(vec![example("files"), example("time"), parked]);
-        assert_eq!(counted.phases.len(), PhaseName::ALL.len());
-        let of = |name: &str| counted.phases.iter().find(|(phase, _)| *phase == name).map(|(_, count)| *count);
-        assert_eq!((of("ready"), of("parked"), of("idle")), (Some(2), Some(1), Some(0)));
-        assert_eq!(counted.restarts, [("files".to_owned(), 0), ("time".to_owned(), 0), ("git".to_owned(), 9)]);
-        assert_eq!(counted.suspects, [("files".to_owned(), 0), ("time".to_owned(), 0), ("git".to_owned(), 2)]);
-        assert_eq!(counted.shadowed, [("files".to_owned(), 0), ("time".to_owned(), 0), ("git".to_owned(), 7)]);
+        assert_eq!(on(8471), on(8471));
+        assert!(on(8471).ends_with(":8471") && on(8471) != on(8472));
+        assert_ne!(on(0), on(0));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A daemon with every section: what profiles leave of its tools, and which of its queues have dead letters.
 
+mod added_family;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -11,10 +13,13 @@ use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl;
 
+use toolbus_core::registry::Registry;
+
 use super::*;
 use crate::commands::dlq;
 use crate::config::mcp::MANAGEMENT_TOOLS;
 use crate::config::{BusConfig, BusUrl, RestConfig, ToolsConfig};
+use crate::families::{self, FamilyContext, Purpose};
 
 /// A configuration with every section that brings tools. It names every section, so that a new one belongs here, too.
 fn everything(folder: &std::path::Path) -> Config {
@@ -114,15 +119,14 @@ fn everything(folder: &std::path::Path) -> Config {
 
 /// Every tool that a daemon of this configuration registers by itself.
 async fn registered(config: &Config) -> Vec<Arc<ToolDescriptor>> {
-    let registry = registry(config).unwrap();
-    let policy = parts::policy(config, registry.clone()).unwrap();
-    let redactor = Redactor::default();
-    let servers = AppServers::new(config, registry.clone(), Arc::new(Discard), &redactor, None).unwrap().unwrap();
-    let registrar = servers.registrar(config, OpenStore::in_memory().store);
+    let policy = described(config).unwrap();
+    let context = FamilyContext::description(config, policy.clone());
+    let context = FamilyContext { purpose: Purpose::Command, ..context };
+    let servers = AppServers::new(&context).unwrap().unwrap();
+    let registrar = servers.registrar(config, Arc::clone(&context.store));
     let control: Arc<dyn ServerControl> = Arc::new(servers.bridge().clone());
-    let alone = Config { bus: BusConfig { url: BusUrl::Embedded, ..BusConfig::default() }, ..Config::default() };
-    let app = App::build(&alone, Mode::Command { pins: None }).await.unwrap();
-    let of_servers = model_tools::tools(&policy, control, Arc::new(app.dispatcher.clone()), registrar);
+    let of_servers = model_tools::tools(&policy, control, context.invoker(), registrar);
+    let registry = policy.registry();
     registry.register_all(of_servers).unwrap();
     registry.snapshot().list()
 }
@@ -190,9 +194,10 @@ async fn each_profile_has_decided_about_every_tool_that_the_daemon_registers() {
 
 /// The queues of a daemon with MCP servers, agents and sub-agents.
 fn queues(config: &Config) -> Vec<Subscription> {
-    let (bus, store) = (bus(config).unwrap(), OpenStore::in_memory().store);
-    let agents = agents::service(config, &store, bus, Arc::new(Discard), &Redactor::default()).unwrap();
-    listen::all_queues(config, true, agents.as_ref(), true).into_iter().map(|(queue, _)| queue).collect()
+    let policy = parts::policy(config, Registry::new()).unwrap();
+    let context = FamilyContext { purpose: Purpose::Daemon, ..FamilyContext::description(config, policy) };
+    let families = families::all(&context).unwrap();
+    listen::all_queues(config, &families).into_iter().map(|(queue, _)| queue).collect()
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::future::select_all;
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
@@ -91,6 +92,14 @@ pub(super) async fn changed(file: &mut Option<FileWatch>) {
         Some(file) => file.changed().await,
         None => std::future::pending().await,
     }
+}
+
+/// Waits for the next change of one of `files`; without files, forever.
+pub(super) async fn any_changed(files: &mut [FileWatch]) {
+    if files.is_empty() {
+        std::future::pending().await
+    }
+    select_all(files.iter_mut().map(|file| Box::pin(file.changed()))).await;
 }
 
 /// What tells one state of a file from another.

@@ -14,9 +14,9 @@ use crate::terminal::ignore_broken_pipe;
 
 /// Lists the agents; with a name, that agent's tools: which it may use, which not, and why.
 ///
-/// `default` is every agent without a section in the configuration. The answer is that of the daemon that runs the
-/// configuration. Where none runs, and with --offline, it is what the configuration alone says: without tools that are only
-/// known once connected, and without what is switched off.
+/// `default` is every agent without a section in the configuration. RUNNING and WAITING are its calls now, and the limits.
+/// The answer is that of the daemon that runs the configuration. Where none runs, and with --offline, it is what the
+/// configuration alone says: without calls, tools that are only known once connected, and what is switched off.
 #[derive(Debug, clap::Args)]
 pub struct AgentsArgs {
     /// Name of an agent.
@@ -68,19 +68,22 @@ fn of_all(answer: &Agents) -> String {
 
 fn row(agent: &AgentSummary) -> [String; 8] {
     let listed = |names: &[String]| if names.is_empty() { "-".to_owned() } else { one_line(&names.join(", ")) };
+    let of_limit =
+        |now: Option<usize>, limit: usize| now.map_or_else(|| limit.to_string(), |now| format!("{now}/{limit}"));
     [
         one_line(&agent.agent),
         format!("{}/{}", agent.tools, agent.total),
         agent.profile.as_deref().map_or_else(|| "-".to_owned(), one_line),
-        agent.max_in_flight.to_string(),
-        agent.max_queued.to_string(),
+        of_limit(agent.running, agent.max_in_flight),
+        of_limit(agent.waiting, agent.max_queued),
         listed(&agent.rate_limits),
         listed(&agent.bindings),
         if agent.disabled { "switched off".to_owned() } else { String::new() },
     ]
 }
 
-fn switches(disabled: &[Switched]) -> String {
+/// Formats the switches that are off, in one line.
+pub(super) fn switches(disabled: &[Switched]) -> String {
     let names: Vec<String> =
         disabled.iter().map(|switch| one_line(&format!("{} {}", switch.kind, switch.name))).collect();
     names.join(", ")
@@ -158,6 +161,8 @@ mod tests {
             profile: Some("subagent".to_owned()),
             max_in_flight: 32,
             max_queued: 64,
+            running: Some(32),
+            waiting: Some(7),
             rate_limits: vec!["web_*".to_owned()],
             bindings: vec!["whatsapp:sales".to_owned(), "whatsapp:support".to_owned()],
             disabled: true,
@@ -165,6 +170,8 @@ mod tests {
         let everybody = AgentSummary {
             agent: "default".to_owned(),
             profile: None,
+            running: None,
+            waiting: None,
             rate_limits: Vec::new(),
             bindings: Vec::new(),
             disabled: false,
@@ -174,7 +181,7 @@ mod tests {
         let disabled = vec![off("agent", "ana"), off("tool", "web\u{1b}[2J\nsearch")];
         insta::assert_snapshot!(of_all(&Agents { agents: vec![agent, everybody], unknown: UnknownCallers::Restricted, disabled }), @r#"
         AGENT    TOOLS  PROFILE   RUNNING  WAITING  RATE LIMITS  BINDINGS
-        ana      2/3    subagent  32       64       web_*        whatsapp:sales, whatsapp:support  switched off
+        ana      2/3    subagent  32/32    7/64     web_*        whatsapp:sales, whatsapp:support  switched off
         default  2/3    -         32       64       -            -
 
         switched off: agent ana, tool web\u{1b}[2J search

@@ -51,8 +51,8 @@ pub enum ArgumentsError {
 pub(super) fn parse(words: &[String]) -> Result<Option<Map<String, Value>>, ArgumentsError> {
     match words {
         [] => Ok(None),
-        [dash] if dash == "-" => Ok(Some(toolbus_protocol::parse_object(text(io::stdin())?.as_bytes())?)),
-        [text] if is_object(text) => Ok(Some(toolbus_protocol::parse_object(text.as_bytes())?)),
+        [dash] if dash == "-" => Ok(Some(toolbus_protocol::parse_arguments(&text(io::stdin())?)?)),
+        [text] if is_object(text) => Ok(Some(toolbus_protocol::parse_arguments(text)?)),
         words if words.iter().any(|word| word == "-" || is_object(word)) => Err(ArgumentsError::Mixed),
         pairs => {
             let mut members = Map::new();

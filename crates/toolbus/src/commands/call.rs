@@ -11,17 +11,20 @@ use anstyle::{AnsiColor, Style};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use toolbus_core::caller::AgentName;
+use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::milliseconds;
 use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_protocol::{
-    Code, ContentBlock, EXECUTE_PYTHON_SCRIPT, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse,
-    TraceContext, header, llm_name, new_message_id,
+    Code, ContentBlock, EXECUTE_PYTHON_SCRIPT, Envelope, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse,
+    TraceContext, header, llm_name, new_message_id, topic,
 };
 
 use super::arguments::{self, ArgumentsError};
-use super::target::RoleArgs;
-use super::{Context, one_line, told};
-use crate::config::{BusUrl, HumanDuration};
+use super::target::{RoleArgs, running};
+use super::{Context, identity, note, one_line, told};
+use crate::config::{BusUrl, Config, HumanDuration, Problems};
+use crate::http::admin::client::{AdminClient, AdminClientError};
+use crate::http::admin::view::{CallOutcome, CallRequest};
 use crate::local_daemon::{LocalDaemon, LocalDaemonError};
 use crate::terminal::OutputFormat;
 use crate::terminal::{ignore_broken_pipe, printable};
@@ -79,12 +82,21 @@ pub enum CallCommandError {
     /// The arguments cannot be sent.
     #[error(transparent)]
     Arguments(#[from] ArgumentsError),
+    /// No daemon would take the call for one of the agent of --as.
+    #[error("{0}")]
+    Identity(String),
+    /// The configuration cannot be used where the call runs in this process.
+    #[error("the configuration has mistakes\n{0}")]
+    Configuration(#[from] Problems),
     /// The bus could not be set up.
     #[error(transparent)]
     LocalDaemon(#[from] LocalDaemonError),
     /// There is no answer.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The running daemon does not answer.
+    #[error(transparent)]
+    Daemon(#[from] AdminClientError),
     /// The folder of --save.
     #[error("the folder `{}` of --save cannot be used: {error}", folder.display())]
     Folder {
@@ -104,6 +116,15 @@ impl CallArgs {
         let RoleArgs { binding, profile } = self.role.clone();
         Sender { agent: self.agent.clone(), login, binding, profile, ..Sender::default() }
     }
+
+    /// Who calls, as a daemon of this configuration sees it; `None` if it takes no call of this sender.
+    fn seen(&self, config: &Config) -> Option<Caller> {
+        let login = config.bus.url.login();
+        let mut properties = Properties::default();
+        properties.headers.push((header::SOURCE.to_owned(), toolbus_client::SOURCE.to_owned()));
+        self.sender(login.clone()).introduce(&mut properties);
+        config.identity().identify(login.as_deref(), &Envelope::read(&properties), topic_of(config))
+    }
 }
 
 impl CallCommandError {
@@ -111,11 +132,17 @@ impl CallCommandError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Arguments(_) | Self::LocalDaemon(_) | Self::Folder { .. } => 2,
+            Self::Arguments(_)
+            | Self::Identity(_)
+            | Self::Configuration(_)
+            | Self::LocalDaemon(_)
+            | Self::Folder { .. } => 2,
             // The tool may have run.
             Self::Output(_) => 1,
             Self::Client(ClientError::NoAnswer(_)) => 5,
-            Self::Client(_) => 7,
+            Self::Daemon(AdminClientError::TimedOut(..)) => 5,
+            Self::Daemon(AdminClientError::Refused(_)) => 2,
+            Self::Client(_) | Self::Daemon(_) => 7,
         }
     }
 }
@@ -133,6 +160,9 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallComm
             let ReplyContent::Result(result) = &answer.content else {
                 if let Err(error) = printed {
                     told(format!("the call was refused or failed, and the answer cannot be written: {error}"));
+                }
+                if !is_json && !context.config.agents.is_empty() && is_refusal(&answer.content) {
+                    note(&identity::shown(args.seen(&context.config).as_ref(), &context.config));
                 }
                 return Ok(ExitCode::from(exit_code(&answer.content)));
             };
@@ -163,7 +193,21 @@ async fn answered(args: &CallArgs, context: &Context) -> Result<CallReply, CallC
         // Before the call, which must not be made again because its files cannot be written.
         take(folder).map_err(|error| CallCommandError::Folder { folder: folder.clone(), error })?;
     }
-    let mut config = context.config.clone();
+    if context.config.bus.url == BusUrl::Embedded
+        && !args.progress
+        && context.sources.overrides.is_empty()
+        && let Ok(daemon) = running(context.config.daemon.socket.clone(), &context.sources).await
+    {
+        note(&format!("the running daemon makes this call: {daemon}"));
+        return by_daemon(args, arguments.as_ref(), &daemon, context).await;
+    }
+    identity::check(args.agent.as_ref(), args.seen(&context.config).as_ref(), &context.config)
+        .map_err(CallCommandError::Identity)?;
+    let mut config = match context.config.bus.url {
+        // The call runs here, with every secret that it may use.
+        BusUrl::Embedded => Config::load(&context.sources)?.config,
+        BusUrl::Amqp(_) => context.config.clone(),
+    };
     if args.name == EXECUTE_PYTHON_SCRIPT && config.bus.url == BusUrl::Embedded && context.sources.files.is_empty() {
         // No other process could run it, and no configuration forbids it.
         config.script.get_or_insert_default();
@@ -174,14 +218,40 @@ async fn answered(args: &CallArgs, context: &Context) -> Result<CallReply, CallC
     outcome
 }
 
+/// The answer of a daemon that is asked on its socket.
+async fn by_daemon(
+    args: &CallArgs,
+    arguments: Option<&Map<String, Value>>,
+    daemon: &AdminClient,
+    context: &Context,
+) -> Result<CallReply, CallCommandError> {
+    let RoleArgs { binding, profile } = args.role.clone();
+    let budget = args.timeout.map(HumanDuration::get);
+    let request = CallRequest {
+        agent: args.agent.as_ref().map(ToString::to_string),
+        tool: args.name.clone(),
+        arguments: arguments.and_then(|members| serde_json::value::to_raw_value(members).ok()),
+        server: args.server.clone(),
+        binding,
+        profile,
+        session: args.session.clone(),
+        timeout_ms: budget.map(milliseconds),
+    };
+    let patience = budget.unwrap_or(context.config.invoke.max_timeout.get()).saturating_add(GRACE);
+    let (body, content) = match daemon.post_within(patience, "/v1/call", &request).await? {
+        CallOutcome::Result(result) => (serde_json::to_vec(&result), ReplyContent::Result(result)),
+        CallOutcome::Error(error) => (serde_json::to_vec(&error), ReplyContent::Error(error)),
+    };
+    Ok(CallReply { properties: Arc::default(), body: body.unwrap_or_default().into(), content })
+}
+
 async fn exchange(
     args: &CallArgs,
     arguments: Option<&Map<String, Value>>,
     session: &LocalDaemon,
     context: &Context,
 ) -> Result<CallReply, CallCommandError> {
-    let topic = context.config.invoke.topics.first().map_or(toolbus_protocol::topic::TOOL_INVOKE, String::as_str);
-    let client = Client::connect(session.bus(), topic, CONNECT_TIME).await?;
+    let client = Client::connect(session.bus(), topic_of(&context.config), CONNECT_TIME).await?;
     let queue = format!("{}.invoke", context.config.queue_prefix());
     if session.bus().consumer_count(&queue).await == Some(0) {
         return Err(ClientError::NoDaemon(queue).into());
@@ -204,14 +274,40 @@ async fn exchange(
     if args.verbose {
         ignore_broken_pipe(show_request(&request))?;
     }
-    let answer = match args.progress {
-        false => client.send(&request, patience).await?,
-        true => followed(&client, &request, patience).await?,
+    let answering = async {
+        match args.progress {
+            false => Ok(client.send(&request, patience).await?),
+            true => followed(&client, &request, patience).await,
+        }
+    };
+    let answer = tokio::select! {
+        biased;
+        answer = answering => answer?,
+        reason = blocked(&client) => return Err(ClientError::Blocked(reason).into()),
     };
     if args.verbose {
         ignore_broken_pipe(show_message("answer", &answer.properties, &answer.body))?;
     }
     Ok(answer)
+}
+
+/// Waits until the broker takes no messages, and says why.
+async fn blocked(client: &Client) -> String {
+    let mut state = client.state();
+    let blocked = match state.wait_for(|state| state.blocked.is_some()).await {
+        Ok(state) => state.blocked.clone(),
+        Err(_) => None,
+    };
+    match blocked {
+        Some(reason) => reason,
+        // The bus was closed, and the call ends by that.
+        None => std::future::pending().await,
+    }
+}
+
+/// Where calls for a daemon of this configuration go.
+fn topic_of(config: &Config) -> &str {
+    config.invoke.topics.first().map_or(topic::TOOL_INVOKE, String::as_str)
 }
 
 /// The answer to a request, after reports of progress on standard error.
@@ -245,6 +341,11 @@ fn show_progress(report: &Progress) -> io::Result<()> {
 fn new_trace() -> Option<TraceContext> {
     let (trace, span) = (new_message_id(), new_message_id());
     TraceContext::parse(&format!("00-{trace}-{}-01", span.get(..16)?), None)
+}
+
+/// Whether another caller might not have been refused.
+fn is_refusal(content: &ReplyContent) -> bool {
+    matches!(content, ReplyContent::Error(ToolError { code: Code::ToolNotFound | Code::NotAllowed, .. }))
 }
 
 fn exit_code(content: &ReplyContent) -> u8 {

@@ -29,6 +29,9 @@ const MAX_NAMED: usize = 10;
 pub struct CheckArgs {
     #[command(flatten)]
     daemon: DaemonArgs,
+    /// Take no missing secret for a mistake, as where the configuration is checked and not run.
+    #[arg(long)]
+    without_secrets: bool,
 }
 
 /// Checks, and tells what was found. Exit code 2 when the configuration cannot be used.
@@ -38,7 +41,7 @@ pub struct CheckArgs {
 /// If the daemon does not answer that is to be asked, or nothing can be printed.
 pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let (sources, output) = (&operator.sources, operator.output);
-    let mut result = Config::load(sources);
+    let mut result = if args.without_secrets { Config::load_for(sources, &[]) } else { Config::load(sources) };
     if let Ok(loaded) = &mut result {
         loaded.warnings.extend(loaded.config.suspects());
         loaded.warnings.extend(loaded.config.missing_programs());

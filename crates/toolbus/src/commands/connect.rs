@@ -105,7 +105,7 @@ impl ClientProgram {
 ///
 /// If the configuration cannot be used, the client cannot be connected in this way, or its file cannot be changed.
 pub fn run(args: &ConnectArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
-    let loaded = Config::load(&operator.sources).map_err(TargetError::Mistakes)?;
+    let loaded = Config::load_for(&operator.sources, &[]).map_err(TargetError::Mistakes)?;
     let entry = entry(args, &loaded.config, &operator.sources)?;
     let (section, name) = (args.client.section(), args.name.as_str());
     if !args.write {
@@ -172,11 +172,11 @@ fn entry(args: &ConnectArgs, config: &Config, sources: &Sources) -> Result<Value
     // The client's program has the files alone, and none of this environment.
     let mut alone = Sources { files: sources.files.clone(), ..Sources::default() };
     if Config::bus_in(&sources.files).as_ref() != Some(&config.bus.url) {
-        alone.environment.insert("TOOLBUS__BUS__URL".to_owned(), "amqp://localhost".to_owned());
+        alone.environment.insert("TOOLBUS__BUS__URL".to_owned(), "amqp://user:password@localhost".to_owned());
         note("the client needs the address of the broker in the variable TOOLBUS__BUS__URL");
         entry.insert("env".to_owned(), json!({"TOOLBUS__BUS__URL": args.client.variable("TOOLBUS__BUS__URL")}));
     }
-    if let Err(problems) = Config::load(&alone) {
+    if let Err(problems) = Config::load_for(&alone, &["bus"]) {
         warn(&format!(
             "the client starts a program that has none of this environment, without which this configuration cannot be \
              used; name a file for clients with --config, or give --http\n{problems}"

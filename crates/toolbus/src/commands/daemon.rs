@@ -9,9 +9,10 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde_json::Value;
 
+use super::agents::switches;
 use super::target::{DaemonArgs, Operator, TargetError};
 use super::{as_json, one_line, plain};
-use crate::http::admin::view::DaemonStatus;
+use crate::http::admin::view::{BusyAgent, BusyTool, DaemonStatus};
 use crate::http::{Blocker, ReloadReport};
 use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
@@ -21,7 +22,7 @@ const RELOAD_TIME: Duration = Duration::from_secs(120);
 /// Most tools that are named.
 const MAX_NAMED: usize = 20;
 
-/// Shows how the running daemon is: its files, the broker, its tools, MCP servers and the last reload.
+/// Shows how the running daemon is: its files, the broker, its tools, the busiest agents, MCP servers and the last reload.
 ///
 /// The exit code is 0 when it is ready, 1 when it is not, 7 when no daemon answers.
 #[derive(Debug, clap::Args)]
@@ -75,7 +76,7 @@ pub async fn reload(args: ReloadArgs, operator: &Operator) -> Result<ExitCode, T
 }
 
 fn shown(daemon: &DaemonStatus) -> String {
-    let DaemonStatus { files, blocked_by, status } = daemon;
+    let DaemonStatus { files, blocked_by, busiest_agents, busiest_tools, disabled, status } = daemon;
     let mut table = Table::new();
     table.load_style(NOTHING);
     let mut add = |name: &str, value: String| {
@@ -100,11 +101,36 @@ fn shown(daemon: &DaemonStatus) -> String {
     let counts = status.counts;
     add("tools", format!("{}, {} quarantined", counts.tools, counts.held_back));
     add("calls", format!("{} running, {} waiting", counts.in_flight, counts.waiting));
+    for (number, busy) in busiest_agents.iter().enumerate() {
+        let BusyAgent { agent, running, waiting, recent } = busy;
+        let text = format!("{agent}: {running} running, {waiting} waiting, {recent} ended lately");
+        add(if number == 0 { "busiest agents" } else { "" }, text);
+    }
+    for (number, busy) in busiest_tools.iter().enumerate() {
+        let BusyTool { tool, running, recent } = busy;
+        add(
+            if number == 0 { "busiest tools" } else { "" },
+            format!("{tool}: {running} running, {recent} ended lately"),
+        );
+    }
+    if !disabled.is_empty() {
+        add("switched off", switches(disabled));
+    }
     for (number, replica) in status.replicas.iter().enumerate() {
         let differs = if replica.differs { ", with another configuration" } else { "" };
         let up = in_words(replica.uptime_seconds);
         let text = format!("{} {} ({}), up for {up}{differs}", replica.name, replica.version, replica.config_digest);
         add(if number == 0 { "replicas" } else { "" }, text);
+    }
+    for (number, other) in status.other_daemons.iter().enumerate() {
+        let text = format!(
+            "{} {} ({}) shares {} with this one, under another configuration",
+            other.name,
+            other.version,
+            other.config_digest,
+            other.shares.as_str()
+        );
+        add(if number == 0 { "others" } else { "" }, text);
     }
     for (number, breaker) in status.breakers.iter().enumerate() {
         let text = format!("{} gets no calls after {} failures in a row", breaker.name, breaker.failures);

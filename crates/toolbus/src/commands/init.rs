@@ -46,7 +46,8 @@ trust_headers = true
 ";
 
 const BROKER: &str = "
-# How callers are told apart: by their login on the broker (`user_id`), which no other can forge.
+# How callers are told apart: by their login on the broker (`user_id`), which no other can forge. A login is the agent of
+# its own name, unless `users` says of which.
 [identity]
 source = \"broker\"
 ";
@@ -77,6 +78,9 @@ pub struct InitArgs {
     /// Agent that may use every tool, while callers without a section may use none; may be repeated.
     #[arg(long = "agent", value_name = "AGENT", value_parser = AgentName::parse)]
     agents: Vec<AgentName>,
+    /// Login of the first agent at the broker, if it is another one than that of --bus-url.
+    #[arg(long, value_name = "USER")]
+    login: Option<String>,
     /// File with MCP servers in the form `mcpServers` that other programs have.
     #[arg(long, value_name = "FILE")]
     servers_file: Option<PathBuf>,
@@ -98,7 +102,7 @@ pub struct InitArgs {
 /// If the file is there already, the answers make no valid configuration, the file of MCP servers cannot be read, or
 /// nothing can be written.
 pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Result<ExitCode, TargetError> {
-    let InitArgs { file, mut agents, mut servers_file, echo, yes, force } = args;
+    let InitArgs { file, mut agents, mut login, mut servers_file, echo, yes, force } = args;
     let file = file.or(named).unwrap_or_else(|| FILE.into());
     edit::expect_toml(&file)?;
     if file.exists() && !force {
@@ -115,11 +119,21 @@ pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Resul
         {
             agents.push(AgentName::parse(&name).map_err(|error| TargetError::Usage(format!("`{name}` {error}")))?);
         }
+        if let (Some(url), Some(agent), None) = (&url, agents.first(), &login) {
+            let usual = own_login(url).unwrap_or_else(|| agent.to_string());
+            login = asked(&format!("Login of {agent} at the broker (empty: {usual})"))?;
+        }
         if servers_file.is_none() {
             servers_file = asked("File with MCP servers of another program (empty: none)")?.map(PathBuf::from);
         }
     }
-    let text = text(url.as_deref(), &agents, servers_file.as_deref().map(|file| file.display().to_string()), echo);
+    let login = login.or_else(|| own_login(url.as_deref()?));
+    let text = text(
+        (url.as_deref(), login.as_deref()),
+        &agents,
+        servers_file.as_deref().map(|file| file.display().to_string()),
+        echo,
+    );
     // The address of a broker may have a password.
     let draft = NewFile::new(&file, &text, url.is_some())?;
     let sources = Sources { files: vec![draft.path().to_owned()], ..Sources::default() };
@@ -135,21 +149,39 @@ pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Resul
     problems.iter().for_each(|problem| warn(problem));
     let options = config_options(std::slice::from_ref(&file));
     let mut next = format!("`toolbus serve{options}` runs the daemon");
+    let call = "toolbus call current_time timezone=UTC";
     if config.bus.url == BusUrl::Embedded {
         let agent = agents.first().map(|agent| format!(" --as {}", shell_word(agent.as_str()))).unwrap_or_default();
-        next = format!("`toolbus call current_time timezone=UTC{agent}{options}` tries a tool, and {next}");
+        next = format!("`{call}{agent}{options}` tries a tool, and {next}");
+    } else if login == config.bus.url.login() && (login.is_some() || agents.is_empty()) {
+        next += &format!(", and `{call}{options}` tries a tool beside it");
     }
     ignore_broken_pipe(writeln!(io::stdout(), "wrote {}; {next}", file.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(url: Option<&str>, agents: &[AgentName], servers_file: Option<String>, echo: bool) -> String {
+/// The login of a broker's address.
+fn own_login(url: &str) -> Option<String> {
+    url.parse::<BusUrl>().ok()?.login()
+}
+
+fn text(
+    (url, login): (Option<&str>, Option<&str>),
+    agents: &[AgentName],
+    servers_file: Option<String>,
+    echo: bool,
+) -> String {
     let mut text = HEAD.to_owned();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "url = {}", quoted(url.unwrap_or("embedded")));
     text += TOOLS;
     let _ = writeln!(text, "echo = {echo}");
     text += if url.is_some() { BROKER } else { EMBEDDED };
+    if let (Some(_), Some(agent), Some(login)) = (url, agents.first(), login)
+        && agent.as_str() != login
+    {
+        let _ = writeln!(text, "users = {{ {} = {} }}", key(login), quoted(agent.as_str()));
+    }
     if agents.is_empty() {
         text += NO_AGENTS;
     } else {

@@ -54,7 +54,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         }
     };
     log_start(&context.config, &app);
-    app.start_servers().await;
+    app.start().await;
     app.listen();
     let ending = app.run(&mut signals).await;
     tokio::select! {
@@ -136,7 +136,7 @@ fn log_start(config: &Config, app: &App) {
             tracing::warn!("the bus is embedded: no other process can reach this daemon; set bus.url to use RabbitMQ");
         }
         if is_from_broker {
-            tracing::warn!("no broker vouches for anybody on the embedded bus: every caller is unknown");
+            tracing::warn!("the embedded bus verifies no user_id: every caller is unknown");
         }
     }
     if is_from_broker && config.denies_unknown() {

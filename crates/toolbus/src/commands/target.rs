@@ -166,7 +166,7 @@ impl DaemonArgs {
         match self.named(operator)? {
             Some(client) => Ok(client),
             None => {
-                let loaded = Config::load(&operator.sources).map(|loaded| loaded.config);
+                let loaded = Config::load_for(&operator.sources, &[]).map(|loaded| loaded.config);
                 let found = running(socket(&loaded, &operator.sources), &operator.sources).await;
                 found.map_err(|error| loaded.err().map_or(error, TargetError::Configuration))
             }
@@ -230,7 +230,7 @@ impl TargetArgs {
         if let Some(client) = self.daemon.named(operator)? {
             return Ok(AdminTarget::Daemon(client));
         }
-        let loaded = Config::load(&operator.sources);
+        let loaded = Config::load_for(&operator.sources, &[]);
         if !self.offline {
             let config = loaded.as_ref().map(|loaded| &loaded.config);
             match running(socket(&config, &operator.sources), &operator.sources).await {
@@ -242,7 +242,6 @@ impl TargetArgs {
             }
         }
         let loaded = loaded.map_err(TargetError::Configuration)?;
-        loaded.warnings.iter().for_each(|warning| warn(warning));
         Ok(AdminTarget::Files(Box::new(of_files(&loaded.config, &operator.sources)?)))
     }
 }
@@ -263,7 +262,7 @@ fn socket(loaded: &Result<impl Borrow<Config>, impl Sized>, sources: &Sources) -
 }
 
 /// The daemon on a socket, if it runs the files of `sources`, or there are none to compare.
-async fn running(socket: Option<PathBuf>, sources: &Sources) -> Result<AdminClient, TargetError> {
+pub(super) async fn running(socket: Option<PathBuf>, sources: &Sources) -> Result<AdminClient, TargetError> {
     let Some(path) = socket else {
         let text = "daemon.socket is \"none\", so there is no socket to ask on: use --daemon";
         return Err(TargetError::NoSocket(text));
@@ -290,7 +289,7 @@ fn is_same(absolute: &Path, path: &Path) -> bool {
 
 /// Answers from a configuration and its pins alone: with the tools that it registers, and nothing switched off.
 pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppError> {
-    let policy = app::policy(config, app::registry(config)?)?;
+    let policy = app::described(config)?;
     let pins = Pins::open(config.pin_file(sources), config.pin_levels(), Clock::SYSTEM).map_err(AppError::from)?;
     policy.set_definition_check(Arc::new(pins.clone()));
     Ok(Admin {

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use percent_encoding::percent_decode_str;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
-use toolbus_broker::rabbitmq::{QueueType, Tls};
-use toolbus_config::{HumanDuration, secret_schema};
+pub use toolbus_broker::rabbitmq::AmqpUrl;
+use toolbus_broker::rabbitmq::{AddressParts, AmqpUrlError, QueueType, Tls};
+use toolbus_config::{HumanDuration, Origin, Secret, Tree, key_path, secret_schema};
 use url::Url;
 
 /// The message broker, and the names used on it.
@@ -18,6 +18,21 @@ pub struct BusConfig {
     /// Where the broker is: an `amqp://` or `amqps://` URL, a list of such URLs (a cluster), or "embedded" for the bus
     /// inside this process.
     pub url: BusUrl,
+    /// User at the broker, instead of the one in `url`.
+    #[schemars(schema_with = "user_schema")]
+    pub user: Option<String>,
+    /// Password of the user, instead of the one in `url`.
+    pub password: Option<Secret>,
+    /// Host of the broker, a name or an IP address, instead of the one in `url`. Without a `url`, the broker is reached
+    /// with TLS if `port` is 5671 or `tls` is given.
+    #[schemars(extend("format" = "toolbus-broker-host"))]
+    pub host: Option<String>,
+    /// Port of the broker, instead of the one in `url`.
+    #[schemars(range(min = 1))]
+    pub port: Option<u16>,
+    /// Virtual host of the broker, instead of the one in `url`.
+    #[schemars(extend("format" = "toolbus-name"))]
+    pub vhost: Option<String>,
     /// Name of this instance: the source of its answers, and the name of its connections.
     #[schemars(extend("format" = "toolbus-name"))]
     pub name: String,
@@ -64,6 +79,11 @@ impl Default for BusConfig {
     fn default() -> Self {
         Self {
             url: BusUrl::Embedded,
+            user: None,
+            password: None,
+            host: None,
+            port: None,
+            vhost: None,
             name: "toolbus".to_owned(),
             exchange: "rockbot".to_owned(),
             dead_letter_exchange: "rockbot.dlx".to_owned(),
@@ -75,6 +95,98 @@ impl Default for BusConfig {
                 .into(),
             compat_queues: CompatQueues::default(),
             tls: Tls::default(),
+        }
+    }
+}
+
+fn user_schema(_: &mut SchemaGenerator) -> Schema {
+    secret_schema([json_schema!({"type": "string", "format": "toolbus-name"})])
+}
+
+/// The port at which brokers speak TLS.
+const TLS_PORT: u16 = 5671;
+/// Keys of parts of an address, which are given beside `bus.url`.
+const PARTS: [&str; 5] = ["user", "password", "host", "port", "vhost"];
+
+impl BusConfig {
+    /// The address of the broker, with the parts that are given beside it.
+    ///
+    /// # Errors
+    ///
+    /// If a part does not go with the address: its key, and what to do.
+    pub(super) fn address(&self) -> Result<BusUrl, (&'static str, String)> {
+        let Self { user, password, host, port, vhost, .. } = self;
+        let (mut urls, alone) = match &self.url {
+            BusUrl::Amqp(urls) => (urls.clone(), urls.len() == 1),
+            BusUrl::Embedded if host.is_some() => {
+                let has_tls = *port == Some(TLS_PORT) || self.tls != Tls::default();
+                let scheme = if has_tls { "amqps" } else { "amqp" };
+                let url = format!("{scheme}://localhost").parse();
+                (vec![url.map_err(|error: AmqpUrlError| ("bus.host", error.to_string()))?], true)
+            }
+            BusUrl::Embedded => {
+                let given = [user.is_some(), password.is_some(), false, port.is_some(), vhost.is_some()];
+                let key = ["bus.user", "bus.password", "", "bus.port", "bus.vhost"].into_iter().zip(given);
+                return match key.into_iter().find(|(_, is_given)| *is_given) {
+                    Some((key, _)) => Err((key, "of no broker; give `bus.url` or `bus.host`, too".to_owned())),
+                    None => Ok(BusUrl::Embedded),
+                };
+            }
+        };
+        if host.is_some() && !alone {
+            return Err(("bus.host", "one host for several addresses; give `bus.url` one address, or none".to_owned()));
+        }
+        for url in &mut urls {
+            if password.is_some() && user.is_none() && url.reveal().username().is_empty() {
+                return Err(("bus.password", "of no user; give `bus.user`, too".to_owned()));
+            }
+            if user.is_some() && password.is_none() && url.reveal().password().is_none() {
+                return Err(("bus.user", "without a password; give `bus.password`, too".to_owned()));
+            }
+            let parts = AddressParts {
+                host: host.as_deref(),
+                port: *port,
+                vhost: vhost.as_deref(),
+                user: user.as_deref(),
+                password: password.as_ref().map(Secret::expose),
+            };
+            *url = url.clone().with(parts).map_err(|error| ("bus.host", error.to_string()))?;
+        }
+        Ok(BusUrl::Amqp(urls))
+    }
+
+    /// The same, without this instance's name and login, and with its address in one key.
+    pub(super) fn without_names(&self) -> Self {
+        let name = String::new();
+        Self { name, user: None, password: None, host: None, port: None, vhost: None, ..self.clone() }
+    }
+}
+
+/// Takes parts away that were given before an address that has them: `--bus-url` names another broker, or user, than the
+/// file.
+pub(super) fn supersede_parts(tree: &mut Tree) {
+    let place = |key: &str| key_path(&["bus", key]);
+    let layer = |tree: &Tree, key: &str| match tree.origin(&place(key)) {
+        Origin::File { .. } => 0,
+        Origin::Environment(_) => 1,
+        Origin::CommandLine(_) => 2,
+        Origin::Default => 3,
+    };
+    let Some(Ok(written)) = tree.get(&place("url")).map(BusUrl::deserialize) else { return };
+    let of_url = layer(tree, "url");
+    let named = |named: fn(&Url) -> bool| match &written {
+        BusUrl::Embedded => true,
+        BusUrl::Amqp(urls) => urls.iter().any(|url| named(url.reveal())),
+    };
+    let (has_user, has_vhost) = (named(|url| !url.username().is_empty()), named(|url| url.path().len() > 1));
+    for key in PARTS {
+        let is_named = match key {
+            "user" | "password" => has_user,
+            "vhost" => has_vhost,
+            _ => true,
+        };
+        if is_named && tree.get(&place(key)).is_some() && layer(tree, key) < of_url {
+            tree.remove(&place(key));
         }
     }
 }
@@ -100,102 +212,12 @@ impl BusUrl {
     }
 }
 
-/// Address of a broker. Holds credentials: `Debug`, `Display` and serialisation leave them out.
-#[derive(Clone, PartialEq, Eq)]
-pub struct AmqpUrl(Url);
-
-/// Why a text is no address of a broker; never holds the text.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AmqpUrlError {
-    /// Not a URL at all.
-    #[error(r#"not a URL ({0}); expected "amqp://user:password@host:5672/%2f", "amqps://…" or "embedded""#)]
-    Url(#[from] url::ParseError),
-    /// Of another scheme.
-    #[error(r#"not an address of a broker; expected "amqp://…", "amqps://…" or "embedded""#)]
-    Scheme,
-    /// Without a host.
-    #[error(r#"no host; expected "amqp://user:password@host:5672/%2f""#)]
-    Host,
-    /// With frames that are too small.
-    #[error("`frame_max` must be at least {MIN_FRAME}: messages of others must fit, headers and all; or leave it out")]
-    FrameMax,
-}
-
-/// Smallest frame that may be asked for, in bytes: what brokers offer, and so what others may count on.
-const MIN_FRAME: u32 = 131_072;
-
-impl AmqpUrl {
-    /// The URL with its credentials, for connecting.
-    #[must_use]
-    pub fn reveal(&self) -> &Url {
-        &self.0
-    }
-
-    /// The user that it names. None where the broker takes the name from a certificate.
-    fn login(&self) -> Option<String> {
-        let is_named = |(name, _): (Cow<'_, str>, Cow<'_, str>)| name != "auth_mechanism";
-        let user = percent_decode_str(self.0.username()).decode_utf8().ok()?;
-        (!user.is_empty() && self.0.query_pairs().all(is_named)).then(|| user.into_owned())
-    }
-
-    /// Whether the connection is encrypted.
-    #[must_use]
-    pub fn is_tls(&self) -> bool {
-        self.0.scheme() == "amqps"
-    }
-
-    /// Whether the broker is on this machine.
-    #[must_use]
-    pub fn is_local(&self) -> bool {
-        is_local(&self.0)
-    }
-
-    /// Whether the credentials are those that every broker is installed with.
-    #[must_use]
-    pub fn is_guest(&self) -> bool {
-        matches!((self.0.username(), self.0.password()), ("" | "guest", None | Some("guest")))
-    }
-}
-
 /// Whether a URL's host is this machine.
 pub(crate) fn is_local(url: &Url) -> bool {
     // Schemes other than HTTP keep addresses as text, so they are read here.
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     host.eq_ignore_ascii_case("localhost")
         || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-impl FromStr for AmqpUrl {
-    type Err = AmqpUrlError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let url = Url::parse(text)?;
-        let is_large = |bytes: &str| bytes.parse::<u32>().is_ok_and(|bytes| bytes >= MIN_FRAME);
-        if url.query_pairs().any(|(name, value)| name == "frame_max" && !is_large(&value)) {
-            return Err(AmqpUrlError::FrameMax);
-        }
-        match (url.scheme(), url.host_str()) {
-            ("amqp" | "amqps", Some(host)) if !host.is_empty() => Ok(Self(url)),
-            ("amqp" | "amqps", _) => Err(AmqpUrlError::Host),
-            // Not named: in `user:password@host` the user is read as a scheme.
-            _ => Err(AmqpUrlError::Scheme),
-        }
-    }
-}
-
-impl fmt::Display for AmqpUrl {
-    /// Scheme, host, port and virtual host.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.0.scheme(), self.0.host_str().unwrap_or_default())?;
-        self.0.port().map_or(Ok(()), |port| write!(f, ":{port}"))?;
-        f.write_str(self.0.path())
-    }
-}
-
-impl fmt::Debug for AmqpUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
 }
 
 /// The forms that the key is written in.
@@ -295,14 +317,11 @@ mod tests {
     }
 
     #[test]
-    fn guests_and_local_brokers_are_recognised() {
-        let url = |text: &str| text.parse::<AmqpUrl>().unwrap();
-        assert!(url("amqp://127.0.0.1").is_guest());
-        assert!(url("amqp://guest:guest@broker").is_guest());
-        assert!(!url("amqp://guest:other@broker").is_guest());
+    fn local_brokers_are_recognised() {
+        let is_local = |text: &str| is_local(text.parse::<AmqpUrl>().unwrap().reveal());
         for local in ["amqp://localhost", "amqp://127.0.0.2:5672/%2f", "amqp://[::1]:5672"] {
-            assert!(url(local).is_local(), "{local}");
+            assert!(is_local(local), "{local}");
         }
-        assert!(!url("amqp://broker").is_local());
+        assert!(!is_local("amqp://broker"));
     }
 }

@@ -21,7 +21,7 @@ use super::store::StoreUrl;
 const MAX_PREFIX: usize = 180;
 
 /// Every format and its check.
-pub(crate) const FORMATS: [(&str, Check); 34] = [
+pub(crate) const FORMATS: [(&str, Check); 35] = [
     ("toolbus-duration", |text| told(text.parse::<HumanDuration>())),
     ("toolbus-size", |text| told(text.parse::<ByteSize>())),
     ("toolbus-large-size", |text| told(text.parse::<LargeSize>())),
@@ -30,6 +30,7 @@ pub(crate) const FORMATS: [(&str, Check); 34] = [
     ("toolbus-module", module),
     ("toolbus-bus-url", |text| told(text.parse::<BusUrl>())),
     ("toolbus-amqp-url", |text| told(text.parse::<AmqpUrl>())),
+    ("toolbus-broker-host", broker_host),
     ("toolbus-socket-address", socket_address),
     ("toolbus-http-url", http_url),
     ("toolbus-name", name),
@@ -92,6 +93,11 @@ fn http_url(text: &str) -> Result<(), String> {
     require(
         url.query().is_none(),
         "a query in this address would be shown; use the variable OTEL_EXPORTER_OTLP_HEADERS for credentials",
+    )?;
+    // Where a password with a reserved character ended too early, the user is the host.
+    require(
+        url.fragment().is_none() && !url.path().contains('@'),
+        &format!("has `#` or `@` behind the host; {EXPECTED}"),
     )
 }
 
@@ -187,6 +193,13 @@ fn host_name(text: &str) -> Result<(), String> {
     let is_label =
         |label: &str| !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
     require(text.len() <= MAX_HOST && text.split('.').all(is_label), &what)
+}
+
+/// The name or the IP address of a broker's host, alone. Not repeated: it may be an address with a password.
+fn broker_host(text: &str) -> Result<(), String> {
+    const WHAT: &str = "no host; expected a name or an IP address alone, such as \"rabbitmq.example\"; the others are \
+                        bus.port, bus.vhost, bus.user and bus.password";
+    require(text.parse::<Ipv6Addr>().is_ok() || host_name(text).is_ok(), WHAT)
 }
 
 /// What a browser says of the page that sends a request.
@@ -317,10 +330,16 @@ mod tests {
             ("toolbus-http-url", "127.0.0.1:4317", false),
             ("toolbus-http-url", "https://ana:hunter2@collector", false),
             ("toolbus-http-url", "https://collector/?key=hunter2", false),
+            ("toolbus-http-url", "https://ana:12#hunter2@collector", false),
+            ("toolbus-http-url", "https://ana:12/hunter2@collector", false),
             ("toolbus-amqp-url", "amqp://broker/%2f?frame_max=131072", true),
             ("toolbus-amqp-url", "amqp://broker/%2f?heartbeat=5&frame_max=131071", false),
             ("toolbus-amqp-url", "amqp://broker/%2f?frame_max=0", false),
             ("toolbus-amqp-url", "amqp://broker/%2f?frame_max=x", false),
+            ("toolbus-broker-host", "rabbitmq.svc.cluster.local", true),
+            ("toolbus-broker-host", "2001:db8::1", true),
+            ("toolbus-broker-host", "ana:hunter2@host", false),
+            ("toolbus-broker-host", "amqp://host", false),
             ("toolbus-name", "a b", true),
             ("toolbus-name", "a\nb", false),
             ("toolbus-name", &long, false),

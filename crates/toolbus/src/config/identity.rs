@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use toolbus_core::caller::AgentName;
 use toolbus_core::caller::{Identity, IdentitySource, Sidecar};
 use toolbus_core::policy::UnknownCallers;
+use toolbus_protocol::topic::{TOOL_INVOKE, TOOL_LIST, control_of};
 
 use super::agents::is_default;
 use super::{AgentConfig, Config, DEFAULT_AGENT};
@@ -138,6 +139,16 @@ impl Config {
         self.invoke.topics.iter().cloned().chain(own).collect()
     }
 
+    /// Whether the daemon answers what agents ask of all daemons, such as on `tool.list`: if it takes calls from
+    /// `tool.invoke`, where they publish them, or serves one agent, or could be asked nowhere else.
+    #[must_use]
+    pub fn takes_agents_calls(&self) -> bool {
+        let topics = &self.invoke.topics;
+        topics.iter().any(|topic| topic == TOOL_INVOKE)
+            || self.identity.agent.is_some()
+            || topics.iter().all(|topic| control_of(TOOL_LIST, topic).is_none())
+    }
+
     fn sidecar_topic(&self) -> Option<String> {
         self.identity.agent.as_ref().map(sidecar_topic)
     }
@@ -150,7 +161,7 @@ fn listed(names: &[&str]) -> String {
 }
 
 /// Start of the names of queues, where none is configured.
-const DEFAULT_PREFIX: &str = "toolbus";
+pub(super) const DEFAULT_PREFIX: &str = "toolbus";
 
 /// The topic on which every request is this agent's.
 pub(crate) fn sidecar_topic(agent: &AgentName) -> String {

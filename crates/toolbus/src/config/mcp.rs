@@ -246,6 +246,11 @@ pub(super) fn http_url(key: &'static str, text: &str) -> Result<Url, Mistake> {
     })?;
     require(matches!(url.scheme(), "http" | "https"), key, "is no HTTP address; expected \"https://host/path\"")?;
     let has_user = !url.username().is_empty() || url.password().is_some();
+    require(
+        url.fragment().is_none(),
+        key,
+        "has a fragment (`#…`), which is never sent; expected \"https://host/path\"",
+    )?;
     require(!has_user, key, "has a user or a password, which would be shown; use a header instead")?;
     Ok(url)
 }

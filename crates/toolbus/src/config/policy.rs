@@ -144,7 +144,7 @@ mod tests {
     /// What an agent has under a configuration, which is read as if it were in order.
     fn effective(config: serde_json::Value, caller: Caller) -> EffectiveTools {
         let config: Config = serde_json::from_value(config).unwrap();
-        let registry = app::registry(&config).unwrap();
+        let registry = app::described(&config).unwrap().registry().clone();
         let capacity = Capacity { max_in_flight: 4, max_waiting: 4 };
         PolicyHandle::new(registry, config.identity(), config.policy().unwrap(), capacity).effective(&caller)
     }

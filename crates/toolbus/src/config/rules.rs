@@ -9,6 +9,7 @@ mod tools;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ use super::{MemoryConfig, ResultsConfig, ScheduleConfig, WebConfig};
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Shortest secret of the daemon's own, in bytes.
 const MIN_SECRET: usize = 16;
+/// Bytes of a file with certificates in which the first of them begins.
+const MAX_PEM: u64 = 1024 * 1024;
 /// Largest result that may be read: its texts are copied more than once.
 const MAX_RESULT: ByteSize = ByteSize::from_mib(512);
 
@@ -182,6 +185,9 @@ impl RuleChecker<'_> {
             }
         }
         self.certificates("bus", &bus.tls);
+        if let Err((key, what)) = bus.address() {
+            self.tell(&[key, "bus.url", "bus.user", "bus.password", "bus.host"], what);
+        }
     }
 
     /// Reports certificates and keys of a section that are incomplete or cannot be read.
@@ -192,9 +198,13 @@ impl RuleChecker<'_> {
             (None, Some(_)) => self.tell(&[&of_key], format!("needs `{of_cert}`, the certificate of this key")),
             _ => {}
         }
-        for (name, file) in [(of_ca, ca), (of_cert, cert), (of_key, key)] {
-            if let Some(error) = file.as_deref().and_then(unreadable) {
-                self.tell(&[&name], format!("the file cannot be read: {error}"));
+        for (name, file, expected) in
+            [(of_ca, ca, "CERTIFICATE"), (of_cert, cert, "CERTIFICATE"), (of_key, key, "PRIVATE KEY")]
+        {
+            match file.as_deref().map(begins_pem(expected)) {
+                Some(Err(error)) => self.tell(&[&name], format!("the file cannot be read: {error}")),
+                Some(Ok(false)) => self.tell(&[&name], format!("the file holds no {expected} in PEM")),
+                Some(Ok(true)) | None => {}
             }
         }
     }
@@ -296,7 +306,7 @@ impl RuleChecker<'_> {
     /// `invoke.max_timeout` bounds all that a call may take, its wait and its tool's own limit included.
     fn consumer_timeout(&mut self, bus: &BusConfig, invoke: &InvokeConfig) {
         let (longest, allowed) = (invoke.max_timeout, bus.consumer_timeout);
-        if bus.url == BusUrl::Embedded || longest.get().saturating_add(ANSWER_TIME) <= allowed.get() {
+        if bus.address() == Ok(BusUrl::Embedded) || longest.get().saturating_add(ANSWER_TIME) <= allowed.get() {
             return;
         }
         let seconds = ANSWER_TIME.as_secs();
@@ -343,10 +353,14 @@ fn below(path: &[String], keys: &[&str]) -> KeyPath {
     path.iter().cloned().chain(keys.iter().map(|key| (*key).to_owned())).collect()
 }
 
-fn unreadable(path: &Path) -> Option<std::io::Error> {
-    File::open(path)
-        .and_then(|file| file.metadata())
-        .map_or_else(Some, |metadata| metadata.is_dir().then(|| std::io::Error::from(std::io::ErrorKind::IsADirectory)))
+/// Finds out whether a file holds something of this kind in PEM, in its first [`MAX_PEM`] bytes.
+fn begins_pem(kind: &'static str) -> impl Fn(&Path) -> io::Result<bool> {
+    move |path| {
+        let mut read = Vec::new();
+        File::open(path)?.take(MAX_PEM).read_to_end(&mut read)?;
+        let text = String::from_utf8_lossy(&read);
+        Ok(text.lines().any(|line| line.starts_with("-----BEGIN ") && line.contains(kind)))
+    }
 }
 
 /// Whether there is a topic that both patterns match.

@@ -21,10 +21,11 @@ use super::{BusUrl, Config};
 
 /// Tables whose values are secrets where their names or sources say so.
 const OPEN_TABLES: [&str; 2] = ["env", "headers"];
-/// Keys of URLs that may have a password, and are none as a whole.
-const URLS: [&str; 2] = ["url", "index_url"];
-/// The key of the broker's address, and the password that every broker is installed with.
+/// Keys of what may be where secrets are and is none as a whole: a login, and URLs, which may have a password.
+const OPEN_KEYS: [&str; 3] = ["url", "index_url", "user"];
+/// The keys of the broker's password, and the one that every broker is installed with.
 const BUS_URL: &str = "bus.url";
+const BUS_PASSWORD: &str = "bus.password";
 const GUEST: &str = "guest";
 /// Variables with which the exporter of metrics and traces is given headers.
 const OTLP_HEADERS: [&str; 4] = [
@@ -67,7 +68,7 @@ pub(crate) fn of_tree(tree: &Tree, secrets: &[(KeyPath, bool)]) -> Given {
         let mut values = in_url(value);
         if table == "headers" && is_secret {
             values.extend(header(value));
-        } else if is_secret && !URLS.contains(&&**name) {
+        } else if is_secret && !OPEN_KEYS.contains(&&**name) {
             values.push(value.to_owned());
         }
         add(&mut found, &tree.written(path), values);
@@ -81,7 +82,8 @@ impl Config {
     pub fn secrets(&self) -> Vec<KeyedSecret> {
         let mut found = self.given.0.clone();
         if let BusUrl::Amqp(urls) = &self.bus.url {
-            urls.iter().for_each(|url| add(&mut found, BUS_URL, in_url(url.reveal().as_str())));
+            let key = if self.bus.password.is_some() { BUS_PASSWORD } else { BUS_URL };
+            urls.iter().for_each(|url| add(&mut found, key, in_url(url.reveal().as_str())));
         }
         if let StoreUrl::Redis(url) = &self.store.url {
             add(&mut found, "store.url", in_url(url.reveal().as_str()));
@@ -120,7 +122,8 @@ impl Config {
     /// password of `guest`.
     #[must_use]
     pub fn unremovable(&self) -> BTreeMap<String, Obstacle> {
-        let is_known = |given: &KeyedSecret| given.key == BUS_URL && given.secret.expose() == GUEST;
+        let is_known =
+            |given: &KeyedSecret| [BUS_URL, BUS_PASSWORD].contains(&&*given.key) && given.secret.expose() == GUEST;
         let why = |given: KeyedSecret| Some((given.key, obstacle(given.secret.expose())?));
         self.secrets().into_iter().filter(|given| !is_known(given)).filter_map(why).collect()
     }

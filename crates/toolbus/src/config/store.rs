@@ -20,6 +20,8 @@ use toolbus_store::{
     RedisTls, RedisUrl, RedisUrlError, Sqlite, SqliteLedger, SqliteMemory, VolatileMemory,
 };
 
+use super::Config;
+
 /// Where is kept what must outlive a call, such as the switches that operators turned.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -98,6 +100,14 @@ pub enum StoreOpenError {
     Tls(String),
 }
 
+impl StoreOpenError {
+    /// Whether a daemon that says this of itself has the file.
+    #[must_use]
+    pub fn is_held_by(&self, holder: &str) -> bool {
+        matches!(self, Self::Claim { error: FileClaimError::Taken(other), .. } if other == holder)
+    }
+}
+
 /// An open store.
 pub struct OpenStore {
     /// The store.
@@ -106,6 +116,14 @@ pub struct OpenStore {
     pub shared: Option<Arc<Redis>>,
     /// Keeps other daemons from the store's file.
     pub claim: Option<FileClaim>,
+}
+
+impl Config {
+    /// A working memory for the time of a command, if there is a section for it.
+    pub(crate) fn volatile_memory(&self) -> Option<Arc<dyn WorkingMemory>> {
+        let section = self.memory.as_ref()?;
+        Some(Arc::new(VolatileMemory::new(section.limits(), Clock::SYSTEM)))
+    }
 }
 
 /// An open working memory.
@@ -293,7 +311,7 @@ mod tests {
         assert_eq!(format!("{url} {}", String::from(url.clone())), "redis://host:6380/2 redis://host:6380/2");
         assert!(!format!("{url:?}").contains("hunter2"));
         let error = "redis://:hunter2@host/x".parse::<StoreUrl>().unwrap_err().to_string();
-        assert_eq!(error, "no number of a database after the host; expected for example `/0`");
+        assert!(error.starts_with("no number of a database after the host; expected for example `/0`; percent-encode"));
     }
 
     #[test]

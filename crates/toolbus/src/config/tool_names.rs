@@ -9,7 +9,7 @@ use toolbus_scripts::{commands, tool};
 
 use super::mcp::{MANAGEMENT_SOURCE, MANAGEMENT_TOOLS};
 use super::tools::{ToolsConfig, builtin};
-use super::toolsets::{ToolsetMembers, Toolsets, source};
+use super::toolsets::{ToolsetConfig, ToolsetMembers, Toolsets, source};
 use super::{AgentConfig, Config, ScriptConfig};
 
 /// The source of endpoints.
@@ -142,7 +142,7 @@ impl Config {
             endpoints: self.rest.all().map(|one| (one.name.as_str(), one.parameters.as_deref())).collect(),
             commands: self.commands.iter().map(|one| (one.name.as_str(), one.parameters.as_deref())).collect(),
             toolsets: &self.toolsets,
-            has_servers: self.mcp.is_configured(),
+            has_servers: self.mcp.is_configured() || self.toolsets.values().any(ToolsetConfig::is_of_bridge),
             web: self.web.as_ref().map(toolbus_web::tool_names).unwrap_or_default(),
             scripts: self.script.iter().flat_map(ScriptConfig::tool_names).collect(),
             of_sections: self.own_tools(),

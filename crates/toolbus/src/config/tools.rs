@@ -6,20 +6,15 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use toolbus_client::RemoteDaemons;
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
-use toolbus_core::ParametersError;
-use toolbus_core::events::WebEvents;
-use toolbus_core::tool::{Effect, Membership, ModelHints, Tool, ToolDescriptor};
+use toolbus_core::tool::{Effect, ModelHints, Tool, ToolDescriptor};
 use toolbus_outbound::egress::EgressRules;
-use toolbus_tools::rest::{Endpoint, EndpointError, RestClient, RestClientError};
-use toolbus_tools::{echo, rest, time};
-use toolbus_web::WebError;
+use toolbus_tools::{echo, time};
 
 use super::agents::is_default;
 use super::pattern::ToolPattern;
-use super::toolsets::{self, Scope, ToolsetMembers};
+use super::toolsets::ToolsetMembers;
 use super::{Config, ScriptConfig};
 
 /// The tools that the daemon brings along, and limits for any tool.
@@ -116,6 +111,16 @@ impl ToolsConfig {
         }))
     }
 
+    /// The tools of the family `time`.
+    pub(crate) fn of_time(&self) -> Vec<Tool> {
+        if self.time { time::tools(Clock::SYSTEM) } else { Vec::new() }
+    }
+
+    /// The tool of the family `echo`.
+    pub(crate) fn of_echo(&self) -> Vec<Tool> {
+        self.echo.then(|| echo::tool(self.echo_effect)).into_iter().collect()
+    }
+
     /// Applies the limits to a tool that may have stricter ones, and adds what providers are told of it.
     pub(crate) fn limit(&self, tool: &mut ToolDescriptor) {
         let limits = self.limits_of(&tool.name);
@@ -126,95 +131,12 @@ impl ToolsConfig {
     }
 }
 
-/// Why the configured tools cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum ToolsError {
-    /// No HTTP client for the REST endpoints.
-    #[error("no HTTP client can be made: {0}")]
-    RestClient(#[from] RestClientError),
-    /// An endpoint that cannot work.
-    #[error("REST endpoint `{name}`: {error}")]
-    Endpoint {
-        /// Name of its tool.
-        name: String,
-        /// What is wrong with it.
-        error: EndpointError,
-    },
-    /// A tool of another daemon whose schema is none of arguments.
-    #[error("tool `{name}` of a remote tool set: {error}")]
-    Remote {
-        /// Its name.
-        name: String,
-        /// What is wrong with it.
-        error: ParametersError,
-    },
-    /// Web tools.
-    #[error("[web] {0}")]
-    Web(#[from] WebError),
-}
-
 /// The tools that the daemon brings along, as far as they are switched on.
 pub(crate) fn builtin(config: &ToolsConfig) -> Vec<Tool> {
-    let mut tools = if config.time { time::tools(Clock::SYSTEM) } else { Vec::new() };
-    tools.extend(config.echo.then(|| echo::tool(config.echo_effect)));
-    tools
+    [config.of_time(), config.of_echo()].concat()
 }
 
 impl Config {
-    /// Every tool that this configuration asks for, with its limits, but for scripts and commands; connects to nothing.
-    /// `events` are told what web tools do.
-    ///
-    /// # Errors
-    ///
-    /// If a tool's settings are mistaken; [`Config::load`] refuses them before.
-    pub fn tools(&self, events: &Arc<dyn WebEvents>) -> Result<Vec<Tool>, ToolsError> {
-        let mut tools = builtin(&self.tools);
-        if self.rest.all().next().is_some() {
-            let client = RestClient::new(self.egress_rules())?;
-            let members = ToolsetMembers::new(&self.toolsets);
-            for endpoint in self.rest.all() {
-                let mut tool = rest::tool(&published(endpoint, &members), &client)
-                    .map_err(|error| ToolsError::Endpoint { name: endpoint.name.clone(), error })?;
-                Arc::make_mut(&mut tool.descriptor).toolset = membership(endpoint, &members);
-                tools.push(tool);
-            }
-        }
-        if let Some(web) = &self.web {
-            tools.extend(toolbus_web::tools(web, self.egress_rules(), None, events)?);
-        }
-        tools.iter_mut().for_each(|tool| self.limit(tool));
-        Ok(tools)
-    }
-
-    /// The tools of other daemons, with their limits.
-    ///
-    /// # Errors
-    ///
-    /// If a tool's settings are mistaken; [`Config::load`] refuses them before.
-    pub fn remote_tools(&self, daemons: &RemoteDaemons) -> Result<Vec<Tool>, ToolsError> {
-        let mut tools = Vec::new();
-        for (set, config) in &self.toolsets {
-            let Some(topic) = &config.topic else { continue };
-            if config.is_of_scripts() {
-                let descriptor = toolsets::scripts_descriptor((set, config));
-                let executor = daemons.scripts(Arc::clone(&descriptor.name));
-                let mut tool = Tool::new(descriptor, executor);
-                self.limit(&mut tool);
-                tools.push(tool);
-                continue;
-            }
-            for (name, tool) in &config.tools {
-                let descriptor = tool.descriptor((set, config), name);
-                let descriptor = descriptor.map_err(|error| ToolsError::Remote { name: name.clone(), error })?;
-                let executor = daemons.tool(topic.as_str(), Arc::clone(&descriptor.name), tool.effect);
-                let mut tool = Tool::new(descriptor, executor);
-                self.limit(&mut tool);
-                tools.push(tool);
-            }
-        }
-        Ok(tools)
-    }
-
     /// The hosts that callers may make the daemon reach.
     pub(crate) fn egress_rules(&self) -> EgressRules {
         let agents = self.agents.iter().map(|(agent, section)| (agent.clone(), section.hosts())).collect();
@@ -244,32 +166,9 @@ impl Config {
     }
 }
 
-/// An endpoint under the name by which it is called, so that its failures name what the caller knows.
-fn published(endpoint: &Endpoint, members: &ToolsetMembers<'_>) -> Endpoint {
-    let mut published = endpoint.clone();
-    published.name = members.published(&endpoint.name).to_string();
-    published
-}
-
-fn membership(endpoint: &Endpoint, members: &ToolsetMembers<'_>) -> Option<Membership> {
-    members.set_of(&endpoint.name).map(|(name, set)| Membership {
-        set: name.into(),
-        name: endpoint.name.as_str().into(),
-        needs_session: set.scope == Scope::Session,
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use toolbus_core::events::Discard;
-
     use super::*;
-
-    fn discard() -> Arc<dyn WebEvents> {
-        Arc::new(Discard)
-    }
 
     #[test]
     fn the_most_specific_pattern_decides_for_each_limit_on_its_own() {
@@ -301,43 +200,5 @@ mod tests {
         assert_eq!((hints.defer_loading, &*hints.allowed_callers[0]), (false, "direct"));
         assert_eq!(hints.input_examples[0]["text"], "hello");
         assert_eq!(ToolsConfig::default().hints_of("echo"), None);
-    }
-
-    #[test]
-    fn tools_are_made_as_configured_with_their_limits() {
-        let five = ToolLimits { timeout: Some(HumanDuration::from_secs(5)), max_in_flight: Some(2) };
-        let limits = BTreeMap::from([(ToolPattern::parse("e*").unwrap(), five)]);
-        let tools = ToolsConfig { echo: true, echo_effect: Effect::Effectful, limits, ..Default::default() };
-        let config = Config { tools, ..Config::default() };
-        let tools = config.tools(&discard()).unwrap();
-        let names: Vec<_> = tools.iter().map(|tool| Arc::clone(&tool.descriptor.name)).collect();
-        assert_eq!(names, config.tool_names());
-        let echo = tools.iter().find(|tool| &*tool.descriptor.name == "echo").unwrap();
-        assert_eq!((echo.descriptor.timeout, echo.descriptor.max_in_flight), (Some(Duration::from_secs(5)), Some(2)));
-        assert_eq!(echo.descriptor.effect, Effect::Effectful);
-        assert!(
-            Config { tools: ToolsConfig { time: false, ..Default::default() }, ..config }
-                .tools(&discard())
-                .unwrap()
-                .is_empty()
-        );
-    }
-
-    #[test]
-    fn the_endpoints_of_a_tool_set_have_its_prefix_and_are_no_plain_tools() {
-        let text = r#"{
-            "rest": {"endpoints": [
-                {"name": "read", "description": "Reads", "url": "http://host/read"},
-                {"name": "get", "description": "Gets", "url": "http://host/get"}
-            ]},
-            "toolsets": {"files": {"prefix": "fs", "kind": "rest", "scope": "session", "endpoints": ["read"]}}
-        }"#;
-        let config: Config = serde_json::from_str(text).unwrap();
-        let tools = config.tools(&discard()).unwrap();
-        let [read, get] = tools.get(tools.len() - 2..).unwrap() else { panic!("two endpoints") };
-        let member = Membership { set: "files".into(), name: "read".into(), needs_session: true };
-        assert_eq!((&*read.descriptor.name, &read.descriptor.toolset), ("fs.read", &Some(member)));
-        assert_eq!((&*get.descriptor.name, &get.descriptor.toolset), ("get", &None));
-        assert_eq!(config.tool_names().last_chunk().unwrap().each_ref().map(AsRef::as_ref), ["fs.read", "get"]);
     }
 }

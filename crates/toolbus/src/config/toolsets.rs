@@ -177,6 +177,12 @@ impl ToolsetConfig {
         self.kind == Kind::Remote && self.tools.is_empty() && !self.is_of_scripts()
     }
 
+    /// Whether its tools are those of an MCP server that a bridge has.
+    #[must_use]
+    pub fn is_of_bridge(&self) -> bool {
+        self.kind == Kind::Remote && self.server.is_some()
+    }
+
     /// Whether its one tool runs scripts at the program that takes them from `script.invoke`.
     #[must_use]
     pub fn is_of_scripts(&self) -> bool {

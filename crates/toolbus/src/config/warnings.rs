@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
+use toolbus_protocol::topic::TOOL_INVOKE;
 use toolbus_sandbox::Level;
 use toolbus_scripts::config::RunnerKind;
 use url::Url;
 
 use super::bus::is_local;
 use super::http::Open;
+use super::identity::DEFAULT_PREFIX;
 use super::mcp::{INPUT_PREFIX, ServersFile};
 use super::store::StoreUrl;
 use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX, Role, ScriptConfig};
@@ -23,12 +25,11 @@ const LOOKALIKE: &str = "TOOLBUS_";
 
 /// Variables that start so and have a use of their own: in commands for operators, in the entry that `connect` writes for
 /// MCP clients, in the build and in the tests.
-const KNOWN: [&str; 8] = [
+const KNOWN: [&str; 7] = [
     "TOOLBUS_ADMIN_TOKEN",
     "TOOLBUS_BIN",
     "TOOLBUS_CACHE",
     "TOOLBUS_COMMIT",
-    "TOOLBUS_OPT_LEVEL",
     "TOOLBUS_PYTHON",
     "TOOLBUS_TEST_RUN",
     "TOOLBUS_TOKEN",
@@ -102,7 +103,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     }
     if let BusUrl::Amqp(urls) = &config.bus.url {
         warnings.extend(forgetful(config));
-        for url in urls.iter().filter(|url| !url.is_local()) {
+        for url in urls.iter().filter(|url| !is_local(url.reveal())) {
             if url.is_guest() {
                 warnings.push(format!(
                     "bus.url: {url} is not on this machine and gets the credentials guest/guest, which brokers take \
@@ -118,6 +119,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
             warnings.push("bus.tls: the certificates are not used, because no address is amqps://".to_owned());
         }
     }
+    warnings.extend(foreign_queues(config));
     warnings.extend(http(config));
     if config.http.tool_search.is_some() && !config.tools.search {
         warnings.push(
@@ -154,6 +156,18 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     }
     warnings.extend(texts::warnings(config));
     warnings
+}
+
+/// The queues of the daemon that agents call, in one that takes other calls.
+fn foreign_queues(config: &Config) -> Option<String> {
+    let is_apart = !config.invoke.topics.iter().any(|topic| topic == TOOL_INVOKE) && config.identity.agent.is_none();
+    let prefix = config.queue_prefix();
+    (is_apart && prefix == DEFAULT_PREFIX).then(|| {
+        format!(
+            "invoke.topics: without \"{TOOL_INVOKE}\", and with the default bus.queue_prefix, \"{prefix}\", this daemon and \
+             the one that agents call take each other's calls; give it a bus.queue_prefix of its own"
+        )
+    })
 }
 
 /// A ledger that does not outlive the process, with tools that must not run twice on a bus that redelivers.
@@ -260,9 +274,9 @@ fn of_script(script: &ScriptConfig, config: &Config) -> Vec<String> {
         }
     }
     match script.runner {
-        RunnerKind::Local => warnings.push(
-            "script.runner: nothing keeps scripts in; a caller of the tool can do all that the daemon can".to_owned(),
-        ),
+        RunnerKind::Local => {
+            warnings.push("script.runner: scripts run without a sandbox, with the daemon's own rights".to_owned())
+        }
         RunnerKind::Sandbox if script.sandbox.require == Level::LimitsOnly => warnings.push(
             "script.sandbox.require: \"limits-only\" lets scripts read every file that the daemon can read".to_owned(),
         ),

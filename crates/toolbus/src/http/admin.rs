@@ -1,6 +1,7 @@
 //! The admin API: who may use what and why, switches, reloads, pins and MCP servers. It is served on a Unix socket of the
 //! daemon's user, and over HTTP with a token.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,24 +11,26 @@ use tokio::sync::{mpsc, oneshot};
 use toolbus_config::nearest;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Because, EffectiveTools, EmptyReason, Explanation, PolicySummary, Switch};
+use toolbus_core::policy::{Because, EffectiveTools, EmptyReason, Explanation, PolicyHandle, PolicySummary, Switch};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_core::{ExplainedStep, Gates, milliseconds};
 use toolbus_trust::pins::Pins;
 
+mod calls;
 pub mod client;
 mod pins;
 mod routes;
 mod switches;
 pub mod view;
 
+pub use calls::calls;
 pub use routes::{guarded, open};
 pub use switches::{LoadError, NAMESPACE as SWITCHES, SwitchStore};
 use view::{
-    AgentSummary, AgentTools, Agents, ApiError, AppliedRules, BreakerReset, CallerQuery, DaemonStatus, Explained,
-    GateResult, NamedRule, OpenBreakers, Question, Switched, Switching, ToolDetails, ToolVerdict, ToolsFound,
-    ToolsQuery,
+    AgentSummary, AgentTools, Agents, ApiError, AppliedRules, BreakerReset, BusyAgent, BusyTool, CallerQuery,
+    DaemonStatus, Explained, GateResult, NamedRule, OpenBreakers, Question, Switched, Switching, ToolDetails,
+    ToolVerdict, ToolsFound, ToolsQuery,
 };
 
 use crate::http::{Health, McpAdmin, ReloadReport};
@@ -37,6 +40,9 @@ pub const EVERYBODY: &str = "default";
 
 /// Longest part of a name that an error repeats, in characters.
 const MAX_SHOWN: usize = 64;
+
+/// Agents, and tools, that the status names as the busiest.
+const MAX_BUSIEST: usize = 5;
 
 /// Reloads that may wait for their turn.
 const MAX_RELOADS: usize = 8;
@@ -69,6 +75,7 @@ impl Admin {
             let effective = policy.effective(&caller);
             let PolicySummary { profile, max_in_flight, max_queued, rates, bindings, .. } =
                 PolicySummary::of(&effective);
+            let used = self.daemon.is_some().then(|| effective.used());
             AgentSummary {
                 agent: effective.section_name().to_owned(),
                 tools: effective.names().count(),
@@ -76,6 +83,8 @@ impl Admin {
                 profile,
                 max_in_flight,
                 max_queued,
+                running: used.map(|(running, _)| running),
+                waiting: used.map(|(_, waiting)| waiting),
                 rate_limits: rates.iter().map(|(pattern, _)| pattern.to_string()).collect(),
                 bindings,
                 disabled: effective.empty_reason() == Some(EmptyReason::Disabled),
@@ -151,11 +160,10 @@ impl Admin {
         Ok(Explained { agent: agent.clone(), tool: tool.clone(), passes, steps })
     }
 
-    /// What is switched off.
+    /// Returns the switches that are off.
     #[must_use]
     pub fn disabled(&self) -> Vec<Switched> {
-        let switched = |switch: Switch| Switched { kind: switch.kind().to_owned(), name: switch.name().to_string() };
-        self.gates.policy().disabled().into_iter().map(switched).collect()
+        switched_off(self.gates.policy())
     }
 
     /// What gets no calls because it failed again and again.
@@ -165,12 +173,25 @@ impl Admin {
     }
 
     /// Has a tool or server get calls again.
-    #[must_use]
-    pub fn reset_breaker(&self, name: String) -> BreakerReset {
+    ///
+    /// # Errors
+    ///
+    /// If there is neither a tool nor a server of this name.
+    pub fn reset_breaker(&self, name: String) -> Result<BreakerReset, ApiError> {
         let open = self.gates.breakers().reset(&name);
         let was_open = open.is_some();
+        let tools = self.gates.policy().current().tools();
+        let servers: Vec<String> = self.servers.status().iter().map(|server| format!("mcp:{}", server.name)).collect();
+        let mut names = tools.iter().map(|tool| &*tool.name).chain(servers.iter().map(String::as_str));
+        if !was_open && !names.clone().any(|known| known == name) {
+            let as_server = format!("mcp:{name}");
+            let near = names.clone().find(|known| *known == as_server).or_else(|| nearest(&name, names.by_ref()));
+            let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            let what = format!("there is no tool and no server `{}`{near}", shown(&name));
+            return Err(ApiError::not_found(format!("{what} (`toolbus breaker list` has those that get no calls)")));
+        }
         tracing::info!(name, was_open, "admin: a breaker was reset");
-        BreakerReset { name, was_open }
+        Ok(BreakerReset { name, was_open })
     }
 
     /// SwitchStore something off or on again, at once and for the time after a restart, too.
@@ -298,6 +319,9 @@ impl DaemonAdmin {
         DaemonStatus {
             files: self.files.to_vec(),
             blocked_by: self.health.readiness().blocked_by,
+            busiest_agents: busiest_agents(self.health.policy(), &self.health.recent_by_agent()),
+            busiest_tools: busiest_tools(self.health.busy_tools()),
+            disabled: switched_off(self.health.policy()),
             status: self.health.status(),
         }
     }
@@ -318,6 +342,39 @@ impl DaemonAdmin {
         })?;
         report.await.map_err(|_| is_ending())
     }
+}
+
+/// What is switched off.
+fn switched_off(policy: &PolicyHandle) -> Vec<Switched> {
+    let switched = |switch: Switch| Switched { kind: switch.kind().to_owned(), name: switch.name().to_string() };
+    policy.disabled().into_iter().map(switched).collect()
+}
+
+/// The agents with the most calls.
+fn busiest_agents(policy: &PolicyHandle, recent: &HashMap<Arc<str>, u64>) -> Vec<BusyAgent> {
+    let callers = policy.agents().into_iter().map(Caller::agent).chain([Caller::unknown()]);
+    let busy = callers.map(|caller| {
+        let effective = policy.effective(&caller);
+        let ((running, waiting), agent) = (effective.used(), effective.section_name().to_owned());
+        BusyAgent { running, waiting, recent: recent.get(&*agent).copied().unwrap_or_default(), agent }
+    });
+    let mut busy: Vec<_> = busy.filter(|agent| agent.running + agent.waiting > 0 || agent.recent > 0).collect();
+    busy.sort_by_key(|agent| Reverse((agent.running + agent.waiting, agent.recent)));
+    busy.truncate(MAX_BUSIEST);
+    busy
+}
+
+/// The tools with the most calls.
+fn busiest_tools(busy: Vec<toolbus_core::telemetry::BusyTool>) -> Vec<BusyTool> {
+    let mut busy: Vec<_> = busy
+        .into_iter()
+        .map(|tool| BusyTool { tool: tool.name.to_string(), running: tool.running, recent: tool.recent })
+        .collect();
+    busy.sort_by(|one, other| {
+        (other.running, other.recent).cmp(&(one.running, one.recent)).then_with(|| one.tool.cmp(&other.tool))
+    });
+    busy.truncate(MAX_BUSIEST);
+    busy
 }
 
 const fn effect(effect: Effect) -> &'static str {

@@ -28,7 +28,6 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolbus_core::Clock;
 
 use super::slots::{ConnectionState, IDLE_TIME, Slots};
 
@@ -44,18 +43,18 @@ const MAX_HEADERS: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A source of connections.
-pub(super) trait Accept {
+pub(super) trait Accept: Send {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// The next connection, and the address at its other end if it has one.
-    fn accept_one(&self) -> impl Future<Output = io::Result<(Self::Stream, Option<IpAddr>)>> + Send;
+    fn accept_one(&mut self) -> impl Future<Output = io::Result<(Self::Stream, Option<IpAddr>)>> + Send;
 }
 
 impl Accept for TcpListener {
     type Stream = TcpStream;
 
-    async fn accept_one(&self) -> io::Result<(TcpStream, Option<IpAddr>)> {
+    async fn accept_one(&mut self) -> io::Result<(TcpStream, Option<IpAddr>)> {
         let (stream, remote): (_, SocketAddr) = self.accept().await?;
         // Head and body of a response may leave in two writes; the second must not wait until the first is acknowledged.
         // Setting an option fails only if the client is gone.
@@ -68,29 +67,19 @@ impl Accept for TcpListener {
 impl Accept for UnixListener {
     type Stream = UnixStream;
 
-    async fn accept_one(&self) -> io::Result<(UnixStream, Option<IpAddr>)> {
+    async fn accept_one(&mut self) -> io::Result<(UnixStream, Option<IpAddr>)> {
         self.accept().await.map(|(stream, _)| (stream, None))
     }
 }
 
 /// Serves until `stop` is cancelled, then lets requests in progress finish.
-pub(super) async fn serve(listener: impl Accept, routes: Router, stop: CancellationToken) {
-    let slots = Arc::new(Slots::new(Clock::SYSTEM));
+pub(super) async fn serve(mut listener: impl Accept, slots: Arc<Slots>, routes: Router, stop: CancellationToken) {
     let connections = TaskTracker::new();
     let accepting = async {
         loop {
-            let (stream, remote) = match listener.accept_one().await {
-                Ok(accepted) => accepted,
-                Err(error) if is_gone(&error) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "HTTP: no connection could be accepted");
-                    slots.make_room();
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
+            let (stream, remote) = next(&mut listener, || slots.make_room()).await;
             let Some(state) = slots.enter(remote).await else { return };
-            connections.spawn(serve_one(stream, state, routes.clone(), stop.clone()));
+            connections.spawn(serve_one(stream, state, routes.clone(), true, stop.clone()));
         }
     };
     stop.run_until_cancelled(accepting).await;
@@ -99,21 +88,42 @@ pub(super) async fn serve(listener: impl Accept, routes: Router, stop: Cancellat
     connections.wait().await;
 }
 
+/// The next connection; `make_room` is to close one where there are too few file descriptors.
+pub(super) async fn next<A: Accept>(listener: &mut A, make_room: impl Fn()) -> (A::Stream, Option<IpAddr>) {
+    loop {
+        match listener.accept_one().await {
+            Ok(accepted) => return accepted,
+            Err(error) if is_gone(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "HTTP: no connection could be accepted");
+                make_room();
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
 /// Whether the client ended the connection before it was accepted.
 fn is_gone(error: &io::Error) -> bool {
     use ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Serves the requests of one connection.
-async fn serve_one<S>(stream: S, state: Arc<ConnectionState>, routes: Router, stop: CancellationToken)
-where
+/// Serves the requests of one connection; the first one alone unless `keep_alive`.
+pub(super) async fn serve_one<S>(
+    stream: S,
+    state: Arc<ConnectionState>,
+    routes: Router,
+    keep_alive: bool,
+    stop: CancellationToken,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let deregister = state.deregister_on_drop();
     let connection = http1::Builder::new()
         // `ConnectionState` keeps the times: hyper does not tell a slow head from an idle connection.
         .header_read_timeout(None)
+        .keep_alive(keep_alive)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD)
         .serve_connection(

@@ -1,6 +1,7 @@
 //! Health and status: what `/readyz`, `/status` and the admin API say of the daemon.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -11,11 +12,12 @@ use tokio::sync::watch;
 use toolbus_core::breaker::{BreakerStatus, Breakers};
 use toolbus_core::bus::BusState;
 use toolbus_core::policy::PolicyHandle;
-use toolbus_core::telemetry::Load;
+use toolbus_core::telemetry::{BusyTool, Load};
 use toolbus_core::{Clock, milliseconds};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_scripts::runner::RunnerStatus;
 
+use super::other_daemons::{OtherDaemon, SharedIntake};
 use super::reloads::{LastReload, ReloadCounts, ReloadReport};
 use super::remote::RemoteSetHealth;
 use super::shared::{Replica, ReplicaCounts, ReplicaSummary, SharedState};
@@ -40,6 +42,8 @@ pub struct HealthSources {
     pub policy: PolicyHandle,
     /// The state of the store that replicas share.
     pub shared: watch::Receiver<SharedState>,
+    /// Other daemons that take calls of this one.
+    pub other_daemons: watch::Receiver<Vec<OtherDaemon>>,
     /// Why files of the store cannot be written, a line for each that cannot.
     pub store_files: watch::Receiver<Vec<String>>,
     /// Calls in progress.
@@ -211,6 +215,9 @@ pub struct DaemonHealth {
     /// The replicas, where they share a store.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replicas: Vec<ReplicaSummary>,
+    /// Other daemons that take calls of this one under another configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_daemons: Vec<OtherDaemon>,
     /// Tools and servers that get no calls for now because they fail again and again.
     #[serde(default)]
     pub breakers: Vec<OpenBreaker>,
@@ -399,6 +406,7 @@ impl Health {
                 waiting: load.waiting(),
             },
             replicas: self.replicas(),
+            other_daemons: self.sources.other_daemons.borrow().clone(),
             breakers: breakers.open().into_iter().map(Into::into).collect(),
             mcp: servers.status().into_iter().map(in_short).collect(),
             mcp_problems: servers.problems().iter().map(|problem| shown(problem)).collect(),
@@ -406,6 +414,21 @@ impl Health {
             script: scripts(),
             reload: self.last_reload(),
         }
+    }
+
+    /// Who may use what.
+    pub(super) fn policy(&self) -> &PolicyHandle {
+        &self.sources.policy
+    }
+
+    /// Calls that ended lately, by agent.
+    pub(super) fn recent_by_agent(&self) -> HashMap<Arc<str>, u64> {
+        self.sources.load.recent_by_agent(self.sources.clock.now())
+    }
+
+    /// Tools with calls that run now or ended lately.
+    pub(super) fn busy_tools(&self) -> Vec<BusyTool> {
+        self.sources.load.busy_tools(self.sources.clock.now())
     }
 
     /// The replicas, by name.
@@ -421,6 +444,12 @@ impl Health {
             differs: state.differs(replica),
         };
         state.replicas.iter().map(summary).collect()
+    }
+
+    /// Number of other daemons that share queues or topics with this one.
+    #[must_use]
+    pub fn other_daemons(&self, shares: SharedIntake) -> usize {
+        self.sources.other_daemons.borrow().iter().filter(|other| other.shares == shares).count()
     }
 
     /// How many replicas there are; `None` without a store that they share.

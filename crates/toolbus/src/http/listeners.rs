@@ -1,12 +1,14 @@
 //! What listens: the HTTP port, and the Unix socket of the admin API. Both are taken when the daemon is built, and
 //! served once it runs.
 
+use std::convert::Infallible;
 use std::fs::{DirBuilder, File, Metadata, Permissions, TryLockError};
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _, to_bytes};
@@ -17,7 +19,11 @@ use axum::middleware::{from_fn_with_state, map_response_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use futures_util::FutureExt as _;
+use futures_util::future::{OptionFuture, join};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
@@ -25,7 +31,9 @@ use toolbus_core::redact::Redactor;
 use toolbus_protocol::new_message_id;
 
 use super::auth::HttpAuth;
+use super::entrance::Entrance;
 use super::health::Health;
+use super::slots::Slots;
 use super::{auth, connections};
 use crate::config::Config;
 
@@ -124,14 +132,29 @@ impl Listeners {
         Ok(Self { server, socket })
     }
 
-    /// Serves `state` on the port and `admin` on the socket until `stop` is cancelled. The tasks end once the requests in
-    /// progress are answered.
+    /// Serves `state` on the port and `admin` on the socket until `stop` is cancelled. Health probes and the socket have a
+    /// thread of their own, and answer whatever the other threads do. The tasks end once the requests in progress are
+    /// answered.
     pub fn serve(self, state: HttpState, admin: Router, stop: &CancellationToken) -> JoinSet<()> {
-        let mut tasks = JoinSet::new();
-        if let Some(socket) = self.socket {
-            tasks.spawn(socket.run(redacted(admin, state.redactor.clone()), stop.clone()));
+        let Self { server, socket } = self;
+        let (others, stop) = (Handle::current(), stop.clone());
+        let serving = async move {
+            let admin = redacted(admin, state.redactor.clone());
+            let socket = OptionFuture::from(socket.map(|socket| socket.run(admin, stop.clone())));
+            join(socket, server.run(state, others, stop.clone())).await;
+        };
+        let (ends, end) = oneshot::channel::<Infallible>();
+        let run = move || {
+            let _ends = ends;
+            Builder::new_current_thread().enable_all().build().map(|own| own.block_on(serving))
+        };
+        let failed = |error| tracing::error!(%error, "HTTP: nothing is served: there is no thread for it");
+        let run = move || run().unwrap_or_else(failed);
+        if let Err(error) = thread::Builder::new().name("health".to_owned()).spawn(run) {
+            failed(error);
         }
-        tasks.spawn(self.server.run(state, stop.clone()));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(end.map(|_| ()));
         tasks
     }
 }
@@ -162,9 +185,20 @@ impl HttpServer {
         self.address
     }
 
-    /// Serves until `stop` is cancelled, then lets requests in progress finish.
-    pub async fn run(self, state: HttpState, stop: CancellationToken) {
-        connections::serve(self.listener, router(state), stop).await;
+    /// Serves until `stop` is cancelled, then lets requests in progress finish: health probes here, all other connections
+    /// on the threads of `others`.
+    pub async fn run(self, state: HttpState, others: Handle, stop: CancellationToken) {
+        // Belongs to the thread that the port was taken on.
+        let listener = match self.listener.into_std().and_then(TcpListener::from_std) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "HTTP: nothing is served: the port cannot be moved"),
+        };
+        let (routes, [probes, other_slots]) = (router(state), [0; 2].map(|_| Arc::new(Slots::new(Clock::SYSTEM))));
+        let (entrance, handed) = Entrance::new(routes.clone(), probes, Arc::clone(&other_slots), stop.clone());
+        let others = others.spawn(connections::serve(handed, other_slots, routes, stop));
+        entrance.run(listener).await;
+        // Its panics are those of its tasks, which it contains.
+        let _ = others.await;
     }
 }
 
@@ -328,7 +362,12 @@ impl AdminSocket {
     /// Serves until `stop` is cancelled, lets requests in hand finish, and removes the socket.
     pub async fn run(self, routes: Router, stop: CancellationToken) {
         let Self { listener, file } = self;
-        connections::serve(listener, routes, stop).await;
+        match listener.into_std().and_then(UnixListener::from_std) {
+            Ok(listener) => {
+                connections::serve(listener, Arc::new(Slots::new(Clock::SYSTEM)), routes, stop).await;
+            }
+            Err(error) => tracing::error!(%error, "admin: nothing is served: the socket cannot be moved"),
+        }
         drop(file);
     }
 }
@@ -382,7 +421,30 @@ async fn answers(path: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use tokio::sync::watch;
+    use toolbus_core::bus::BusState;
+    use toolbus_core::registry::Registry;
+
     use super::*;
+    use crate::http::tests::{http_state, sources};
+
+    #[tokio::test]
+    async fn a_probe_is_answered_while_the_thread_of_everything_else_is_blocked() {
+        let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let (address, stop) = (server.address(), CancellationToken::new());
+        let health = Arc::new(Health::new(sources(watch::channel(BusState::default()).1, Registry::new())));
+        let mut serving = Listeners { server, socket: None }.serve(http_state(health), Router::new(), &stop);
+        // Blocks the only thread of this runtime.
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("ok\n"), "{answer}");
+        stop.cancel();
+        serving.join_next().await.unwrap().unwrap();
+    }
 
     fn mode(path: &Path) -> u32 {
         std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777

@@ -13,6 +13,7 @@ use axum::Router;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +31,7 @@ use toolbus_mcp_client::status::{HiddenTool, PhaseName, ServerStatus};
 use toolbus_sandbox::Level;
 use toolbus_scripts::runner::RunnerStatus;
 use toolbus_store::SqliteLedger;
+use toolbus_testing::patience::at_most;
 
 use super::admin::DaemonAdmin;
 use super::admin::client::{ProbeError, probe};
@@ -103,6 +105,7 @@ pub(super) fn sources(bus: watch::Receiver<BusState>, registry: Registry) -> Hea
     HealthSources {
         bus,
         shared: watch::channel(SharedState::default()).1,
+        other_daemons: watch::channel(Vec::new()).1,
         store_files: watch::channel(Vec::new()).1,
         policy: PolicyHandle::new(registry, Identity::default(), Policy::default(), capacity),
         load: Arc::default(),
@@ -145,7 +148,7 @@ impl Fixture {
         let health = Arc::new(Health::new(sources));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let (address, stop) = (server.address(), CancellationToken::new());
-        let server = tokio::spawn(server.run(http_state(Arc::clone(&health)), stop.clone()));
+        let server = tokio::spawn(server.run(http_state(Arc::clone(&health)), Handle::current(), stop.clone()));
         Self { address, bus, files, registry, health, stop, server }
     }
 
@@ -447,11 +450,27 @@ async fn a_probe_tells_who_does_not_answer() {
 }
 
 #[tokio::test]
+async fn connections_that_send_half_a_head_or_read_nothing_take_no_slot_of_a_probe() {
+    let fixture = Fixture::new(&[]).await;
+    let unread = "GET /none HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1000);
+    let mut held = Vec::new();
+    for sent in ["", "GET /livez HTTP/1.1\r\n", &unread, "GET /none HTTP/1.1\r\n"].into_iter().cycle().take(600) {
+        let mut stream = TcpStream::connect(fixture.address).await.unwrap();
+        // One that was closed already makes room as well.
+        let _ = stream.write_all(sent.as_bytes()).await;
+        held.push(stream);
+    }
+    for _ in 0..16 {
+        assert_eq!(probe(fixture.address, "/livez", at_most(Duration::from_millis(100))).await.unwrap().0, 200);
+    }
+}
+
+#[tokio::test]
 async fn a_server_on_every_address_is_probed_on_loopback() {
     let Fixture { health, stop, .. } = Fixture::new(&[]).await;
     let server = HttpServer::bind(SocketAddr::from(([0, 0, 0, 0], 0))).await.unwrap();
     let address = server.address();
-    let running = tokio::spawn(server.run(http_state(health), stop.clone()));
+    let running = tokio::spawn(server.run(http_state(health), Handle::current(), stop.clone()));
     assert_eq!(probe(address, "/livez", PATIENCE).await.unwrap().0, 200);
     stop.cancel();
     running.await.unwrap();

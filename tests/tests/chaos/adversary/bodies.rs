@@ -28,7 +28,6 @@ pub(crate) fn rows() -> Vec<Row> {
         ("quotes of another kind", "{'toolName':'transfer_money'}"),
         ("half of a character", r#"{"toolName":"transfer_money\ud800"}"#),
         ("a bare control character", "{\"toolName\":\"transfer_money\n\"}"),
-        ("a byte-order mark", "\u{feff}{\"toolName\":\"transfer_money\"}"),
         ("a request in a form", "toolName=transfer_money"),
     ];
     let runs_what_is_visible = [
@@ -56,6 +55,7 @@ pub(crate) fn rows() -> Vec<Row> {
     rows.extend(runs_what_is_visible.into_iter().map(|(what, body)| row(what, raw(body), Back::Runs("get_weather"))));
     rows.extend([
         row("UTF-16", raw(utf16), INVALID),
+        row("a byte-order mark", raw("\u{feff}{\"toolName\":\"transfer_money\"}"), NOT_FOUND),
         row("an overlong form of UTF-8", raw(overlong), INVALID),
         row("arguments that are nested too deep", raw(deep), INVALID),
         row("the hidden name in another case of the member", raw(r#"{"TOOLNAME":"transfer_money"}"#), NOT_FOUND),

@@ -69,7 +69,7 @@ impl Fixture {
         same("runs of hidden tools", self.reached() - reached, 0)
     }
 
-    /// How often any of the hidden tools was reached.
+    /// Counts how often any of the hidden tools was reached.
     fn reached(&self) -> usize {
         self.hidden.iter().map(|tool| self.backend.count(tool)).sum()
     }

@@ -162,7 +162,7 @@ fn profiles() -> Vec<Row> {
     rows
 }
 
-/// What no name can be read from.
+/// Lists values that no name can be read from.
 fn no_texts() -> Vec<(&'static str, AMQPValue)> {
     let text = AMQPValue::LongString("main".into());
     vec![

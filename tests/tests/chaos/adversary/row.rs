@@ -7,13 +7,13 @@ use toolbus_e2e::namespace::BrokerNamespace;
 
 /// A line of the table.
 pub(crate) struct Row {
-    /// What is tried, in words.
+    /// Description of the attempt, in words.
     pub(crate) what: String,
     pub(crate) sent: Sent,
     pub(crate) back: Back,
 }
 
-/// What must come of a message.
+/// Required outcome of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Back {
     /// An error with this code; nothing is run.

@@ -1,4 +1,4 @@
-//! What a caller of `execute_python_script` gets.
+//! Replies that a caller of `execute_python_script` gets.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;

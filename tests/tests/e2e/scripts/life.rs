@@ -1,4 +1,4 @@
-//! How scripts end with their calls, and with the daemon.
+//! End of scripts with their calls, and with the daemon.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};

@@ -80,7 +80,9 @@ async fn an_agent_reads_the_outline_and_two_chunks_and_runs_a_script_over_a_thir
     let length = get(third).await.chars().count();
     assert_eq!(
         printed,
-        format!("{length} ['207']\n[Saved in working memory for 1200s, and not returned: `session/s1/prices.txt`.]")
+        format!(
+            "{length} ['207']\n[Saved in working memory for 20 minutes, and not returned: `session/s1/prices.txt`.]"
+        )
     );
     assert_eq!(get("prices.txt").await, "207");
 

@@ -1,4 +1,4 @@
-//! What an operator and a collector see of scripts.
+//! View that an operator and a collector have of scripts.
 
 use serde_json::json;
 use toolbus_e2e::client::Client;

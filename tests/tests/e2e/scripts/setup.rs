@@ -59,7 +59,7 @@ pub(super) fn asked(client: &Client, script: &str, more: &Value) -> Request {
     client.raw(body.to_string()).on("script.invoke").of_type("RockBot.Scripts.ScriptInvokeRequest")
 }
 
-/// What `/status` says of scripts.
+/// Returns what `/status` says of scripts.
 pub(super) async fn status(daemon: &Daemon) -> Value {
     daemon.get("/status").await.unwrap().1["script"].clone()
 }

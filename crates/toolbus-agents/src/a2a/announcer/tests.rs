@@ -38,6 +38,9 @@ impl Fixture {
         let (bus, registry, clock) = (Embedded::new(), Registry::new(), Clock::SYSTEM);
         let pay = ToolDescriptor { effect: Effect::Effectful, ..ToolDescriptor::new("pay", "test", "local") };
         registry.register(Tool::new(pay, PayExecutor(Arc::default()))).unwrap();
+        registry
+            .register(Tool::new(ToolDescriptor::new("refund", "test", "local"), PayExecutor(Arc::default())))
+            .unwrap();
         let policy = testing::policy(registry, [("ana", AgentPolicy::default())]);
         let ledger = Arc::new(MemoryLedger::new(LedgerLimits { max_entries: 100, max_bytes: 1024 * 1024 }, clock));
         let dispatcher = testing::dispatcher(&policy, &bus, Some(ledger), clock);
@@ -59,7 +62,14 @@ impl Fixture {
             .with(topic::agent_task_cancel("toolbus"), Arc::new(SkillCancelHandler));
         let queue = |queue: &str, topics: &[String], max_body| {
             let (queue, topics) = (queue.to_owned(), topics.to_vec());
-            bus.connect().consume(Subscription { queue, topics, prefetch: 10, max_body, ownership: Ownership::Shared })
+            bus.connect().consume(Subscription {
+                queue,
+                topics,
+                prefetch: 10,
+                max_body,
+                ownership: Ownership::Shared,
+                is_inbox: false,
+            })
         };
         let topics = [topic::agent_task("toolbus"), topic::agent_task_cancel("toolbus")];
         let requests = queue("toolbus.tasks", &topics, MAX_TASK_BODY);
@@ -107,6 +117,13 @@ fn pay(id: &str, size: usize) -> String {
 async fn a_task_as_large_as_agents_give_them_is_run() {
     let (kind, body) = Fixture::new().task(pay("t1", 400_000)).await;
     assert_eq!((kind.as_str(), &body["taskId"]), (message_type::AGENT_TASK_RESULT, &json!("t1")), "{body}");
+}
+
+#[tokio::test]
+async fn a_tool_that_is_not_announced_is_no_skill_although_the_sender_may_use_it() {
+    let (kind, body) = Fixture::new().task(pay("t1", 0).replace("\"pay\"", "\"refund\"")).await;
+    let error = (kind.as_str(), body["code"].as_str().unwrap());
+    assert_eq!(error, (message_type::AGENT_TASK_ERROR, AgentTaskError::SKILL_NOT_SUPPORTED), "{body}");
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use super::*;
 #[derive(Default)]
 struct Fake {
     card: Value,
-    /// What each method gives, in the order of the calls; a number is a status, and a text the body.
+    /// Results of each method, in the order of the calls; a number is a status, and a text the body.
     results: Mutex<BTreeMap<String, Vec<Value>>>,
     asked: Mutex<Vec<Value>>,
     headers: Mutex<Vec<RequestHeaders>>,
@@ -148,7 +148,7 @@ async fn an_agent_may_answer_at_once_with_a_message() {
     assert_eq!(progress.result.text(), "42");
 }
 
-/// What starting a task at an agent with this card and this result says.
+/// Starts a task at an agent with this card and this result, and returns the text of the error.
 async fn refused(card: Value, result: Value) -> String {
     let results = BTreeMap::from([("SendMessage".to_owned(), vec![result])]);
     let fake = Arc::new(Fake { card, results: results.into(), ..Fake::default() });
@@ -191,7 +191,7 @@ fn a_task_that_was_not_surely_refused_may_have_begun() {
     }
 }
 
-/// What looking at a task finds, and how many of the agent's results are left.
+/// Looks at a task; returns what is found, and how many of the agent's results are left.
 async fn looked(results: Vec<Value>) -> (Result<AgentTaskState, String>, usize) {
     let results = BTreeMap::from([("GetTask".to_owned(), results)]);
     let fake = Arc::new(Fake { card: card(json!([interface("1.0")])), results: results.into(), ..Fake::default() });

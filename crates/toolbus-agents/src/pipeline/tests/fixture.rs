@@ -50,7 +50,7 @@ impl Fixture {
         Self { dispatcher, bus, runs }
     }
 
-    /// What the tools were run with, in order.
+    /// Returns what the tools were run with, in order.
     pub(super) fn runs(&self) -> Vec<String> {
         self.runs.lock().clone()
     }
@@ -78,7 +78,7 @@ impl Fixture {
         self.dispatcher.invoke(call).await
     }
 
-    /// What ana gets for these pipelines.
+    /// Returns what ana gets for these pipelines.
     pub(super) async fn call(&self, definitions: Value) -> Result<ToolOutput, ToolFailure> {
         self.call_as("ana", json!({"definitions": definitions}), Duration::from_secs(60), None).await
     }

@@ -1,4 +1,4 @@
-//! What pipelines refuse, and what their steps are refused.
+//! Refusals by pipelines, and refusals that their steps get.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What pipelines do.
+//! Behaviour of pipelines.
 
 use std::time::Duration;
 
@@ -154,7 +154,7 @@ async fn a_failure_of_an_element_begins_no_further_calls() {
     "#);
 }
 
-/// It was told as not started, and a model that began it again paid twice.
+/// Covers a list that was done in part and reported as not started: a model that began the list again paid twice.
 #[tokio::test(start_paused = true)]
 async fn a_list_of_which_a_part_was_done_is_not_said_to_have_done_nothing() {
     let fixture = Fixture::with(&PipelinesConfig { max_parallel: 1, ..PipelinesConfig::default() });

@@ -1,4 +1,4 @@
-//! What a pipeline costs, next to the calls that it saves.
+//! Cost of a pipeline, next to the calls that it saves.
 
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ async fn ten_steps_cost_no_more_than_ten_calls_over_the_bus() {
         prefetch: 100,
         max_body: 1024 * 1024,
         ownership: Ownership::Shared,
+        is_inbox: false,
     };
     let requests = fixture.bus.consume(subscription("bus.tool.invoke", &["tool.invoke"]));
     let mut answers = fixture.bus.connect().consume(subscription("answers", &[]));

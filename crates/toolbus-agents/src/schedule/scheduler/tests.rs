@@ -29,7 +29,7 @@ struct Fixture {
     bus: Embedded,
     clock: Clock,
     tools: Tools,
-    /// What processes share of calls.
+    /// Ledger of calls that processes share.
     ledger: Arc<dyn Ledger>,
     running: JoinSet<()>,
     stop: CancellationToken,
@@ -80,6 +80,7 @@ impl Fixture {
             prefetch: 1000,
             max_body: 10_000,
             ownership: Ownership::Shared,
+            is_inbox: false,
         })
     }
 

@@ -113,13 +113,24 @@ async fn a_task_is_scheduled_listed_replaced_and_cancelled() {
 async fn what_never_comes_comes_too_often_or_cannot_be_read_is_refused_and_not_stored() {
     let fixture = fixture(ScheduleConfig::default());
     insta::assert_snapshot!(fixture.refused(mail("0 0 30 2 *")).await, @"Argument `cron`: `0 0 30 2 *` never comes; choose another expression.");
-    insta::assert_snapshot!(fixture.refused(mail("61 * * * *")).await, @"Argument `cron`: `61 * * * *` is no cron expression: Component error: Number out of bounds.");
+    insta::assert_snapshot!(fixture.refused(mail("61 * * * *")).await, @"Argument `cron`: `61 * * * *` is no cron expression: the minute `61` is not 0 to 59, a list, a range or a step.");
     insta::assert_snapshot!(fixture.refused(mail("* * * * * *")).await, @"Argument `cron`: `* * * * * *` comes too often: at least 10s must lie between two times.");
     insta::assert_snapshot!(fixture.refused(named("a\nb")).await, @r"Argument `name`: `a\nb` is no name: expected visible characters on one line.");
     let zone = json!({"name": "a", "cron": "0 9 * * *", "description": "x", "timezone": "Berlin"});
     insta::assert_snapshot!(fixture.refused(zone).await, @"Argument `timezone`: `Berlin` is no time zone; expected an IANA name such as `Europe/Berlin` or `UTC`.");
     let both = json!({"name": "a", "cron": "0 9 * * *", "description": "x", "run_once": true, "runOnce": false});
     insta::assert_snapshot!(fixture.refused(both).await, @"`run_once` and `runOnce` differ; give one of them.");
+}
+
+#[tokio::test]
+async fn a_moment_that_has_passed_is_refused_instead_of_coming_in_a_year() {
+    let fixture = fixture(ScheduleConfig::default());
+    let once = |cron: &str| json!({"name": "a", "cron": cron, "description": "x", "run_once": true});
+    insta::assert_snapshot!(fixture.refused(once("30 14 20 12 *")).await, @"Argument `cron`: `30 14 20 12 *` is in the past: it was 2025-12-20 14:30:00, and is next 2026-12-20 14:30:00. The present time is 2026-01-01 01:00:00.");
+    // That of every year is not meant for the past one, nor is one that is nearer ahead.
+    let ana = agent("ana");
+    fixture.text(&ana, SCHEDULE, mail("30 14 20 12 *")).await;
+    fixture.text(&ana, SCHEDULE, once("30 14 20 6 *")).await;
 }
 
 #[tokio::test]

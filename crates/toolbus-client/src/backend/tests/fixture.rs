@@ -66,7 +66,7 @@ impl Bus for Breakable {
     }
 }
 
-/// What the daemon was asked.
+/// Request that the daemon received.
 pub(super) struct ReceivedRequest {
     pub(super) topic: String,
     pub(super) properties: Arc<Properties>,
@@ -108,8 +108,14 @@ impl Fixture {
         let operator = embedded.connect();
         let bound = [&topics[..], &[reply_to.to_owned()]].concat();
         let (queue_name, ownership) = (queue.to_owned(), Ownership::Shared);
-        let subscription =
-            Subscription { queue: queue_name, topics: bound, prefetch: 1, max_body: usize::MAX, ownership };
+        let subscription = Subscription {
+            queue: queue_name,
+            topics: bound,
+            prefetch: 1,
+            max_body: usize::MAX,
+            ownership,
+            is_inbox: false,
+        };
         drop(operator.consume(subscription));
         operator.stop_consuming().await;
         let mut fixture =
@@ -146,6 +152,7 @@ impl Fixture {
             prefetch: 100,
             max_body: usize::MAX,
             ownership: Ownership::Replica,
+            is_inbox: false,
         }));
     }
 

@@ -1,4 +1,4 @@
-//! What the agent may use, and when it is asked for.
+//! Tools that the agent may use, and when they are asked for.
 
 #![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
 

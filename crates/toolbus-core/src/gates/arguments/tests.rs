@@ -20,7 +20,7 @@ fn tool(schema: Value) -> Tool {
 }
 
 fn refusal(schema: Value, text: &str) -> String {
-    let failure = Arguments::new(Clock::SYSTEM).check(&tool(schema), Some(text), None).unwrap_err();
+    let failure = Arguments::new(Clock::SYSTEM, Turns::default()).check(&tool(schema), Some(text), None).unwrap_err();
     assert_eq!(failure.cause, Cause::InvalidArguments);
     failure.message
 }
@@ -28,7 +28,12 @@ fn refusal(schema: Value, text: &str) -> String {
 #[test]
 fn absent_and_empty_arguments_are_an_empty_object() {
     for text in [None, Some(""), Some("  "), Some("{}")] {
-        assert!(Arguments::new(Clock::SYSTEM).check(&tool(json!({"type": "object"})), text, None).unwrap().is_empty());
+        assert!(
+            Arguments::new(Clock::SYSTEM, Turns::default())
+                .check(&tool(json!({"type": "object"})), text, None)
+                .unwrap()
+                .is_empty()
+        );
     }
 }
 
@@ -48,26 +53,93 @@ fn a_member_named_twice_is_refused() {
 }
 
 #[test]
-fn an_undeclared_argument_that_a_tool_may_take_for_one_that_is_set_is_refused() {
+fn an_integer_that_would_be_rounded_is_refused_and_every_other_number_passes() {
+    assert_snapshot!(refusal(json!({}), r#"{"ids": ["\\\"1", 12345678901234567890123]}"#), @"The arguments are not usable: the integer `12345678901234567890123` has more than 64 bits, and its last digits would be lost; send it as a string, or with an exponent if it may be rounded.");
+    for integer in ["-9223372036854775809", "18446744073709551616"] {
+        let text = refusal(json!({}), &format!(r#"{{"a": {{"b":{integer}}}}}"#));
+        assert!(text.contains(integer), "{text}");
+    }
+    let fits = r#"{"a": [18446744073709551615, -9223372036854775808, 1e30, 0.12345678901234567890123, true, "12345678901234567890123"]}"#;
+    let arguments = Arguments::new(Clock::SYSTEM, Turns::default()).check(&tool(json!({})), Some(fits), None).unwrap();
+    assert_eq!(arguments["a"][0], json!(u64::MAX));
+}
+
+#[test]
+fn an_undeclared_argument_beside_one_that_is_set_is_refused_however_it_is_written() {
     let Value::Object(set) = json!({"owner": "maria"}) else { panic!("an object") };
     let forced = Forced(set);
-    let check = |schema: &Value, name: &str| {
-        let text = json!({name: "boss"}).to_string();
-        Arguments::new(Clock::SYSTEM).check(&tool(schema.clone()), Some(&text), Some(&forced))
+    let check = |tool: &Tool, name: &str| {
+        let Value::Object(arguments) = json!({"owner": "maria", name: "boss"}) else { panic!("an object") };
+        declared_beside(&forced, tool, |name| name == "to", &arguments)
     };
-    let schema = json!({"type": "object", "properties": {"owner": {"type": "string"}}});
-    for name in ["Owner", "OWNER", "owner[]", "Owner[0]", "[owner]", "owner.0", " owner", "owner "] {
-        let failure = check(&schema, name).unwrap_err();
-        let text = format!("The argument `{name}` could be taken for `owner`, which the operator sets. Leave it out.");
-        assert_eq!((failure.cause, failure.message), (Cause::InvalidArguments, text));
+    let declares_day = tool(json!({"type": "object", "properties": {"owner": {}, "day": {}}}));
+    let look_alikes = [
+        "Owner",
+        "owner[]",
+        "[owner]",
+        "owner.x",
+        " owner",
+        "owner\0",
+        "owner\u{200b}",
+        "\u{feff}owner",
+        "ｏｗｎｅｒ",
+        "оwner",
+        "o_wner",
+        "o-wner",
+        "owner=boss&x",
+        "owner&",
+        "/owner",
+        "$owner",
+        "owner\n",
+        "öwner",
+        "owners",
+        "note",
+    ];
+    for name in look_alikes {
+        let failure = check(&declares_day, name).unwrap_err();
+        assert_eq!(failure.cause, Cause::InvalidArguments);
+        let start = format!("The tool's parameters do not declare the argument `{}`", shown(name));
+        assert!(failure.message.starts_with(&start), "{}", failure.message);
     }
-    for name in ["own", "owners", "owner_id", "the owner", "öwner", "o"] {
-        assert!(check(&schema, name).is_ok(), "{name}");
+    for name in ["day", "owner", "to"] {
+        assert!(check(&declares_day, name).is_ok(), "{name}");
     }
     // The tool tells them apart.
-    let both = json!({"type": "object", "properties": {"owner": {"type": "string"}, "Owner": {"type": "string"}}});
-    assert!(check(&both, "Owner").is_ok());
-    assert!(check(&both, "OWNER").is_err());
+    assert!(check(&tool(json!({"properties": {"owner": {}, "Owner": {}}})), "Owner").is_ok());
+    let without_schema = Tool::new(ToolDescriptor::new("t", "test", "local"), Nothing);
+    assert!(check(&without_schema, "day").is_err());
+}
+
+#[test]
+fn a_pattern_that_looks_around_is_compared_as_far_as_that_is_cheap() {
+    let schema = json!({
+        "type": "object",
+        "properties": {"to": {"pattern": "^(?!\\.)[a-z.]+@[a-z.]+$"}, "odd": {"pattern": "^(a|a)*\\1b"}, "id": {"pattern": "^[a-z]+$"}},
+        "patternProperties": {"^(?=x)": {"type": "integer"}},
+    });
+    let check = |arguments: Value| {
+        Arguments::new(Clock::SYSTEM, Turns::default()).check(&tool(schema.clone()), Some(&arguments.to_string()), None)
+    };
+    assert!(check(json!({"to": "ana@example.com", "id": "a", "x1": 1})).is_ok());
+    // Left to the tool.
+    assert!(check(json!({"odd": "a".repeat(60), "to": "a".repeat(10_000)})).is_ok());
+    assert_snapshot!(check(json!({"to": ".ana@example.com"})).unwrap_err().message, @r#"The arguments do not fit the tool's parameters: /to: value does not match "^(?!\.)[a-z.]+@[a-z.]+$""#);
+    assert!(check(json!({"id": "1"})).is_err() && check(json!({"x1": "a"})).is_err());
+}
+
+#[test]
+fn a_name_that_a_provider_asked_for_is_the_tools_own_before_anything_looks_at_it() {
+    let schema = json!({"type": "object", "properties": {"page[size]": {"type": "integer"}}, "required": ["page[size]"], "additionalProperties": false});
+    let shown = argument_names::shown_name("page[size]").into_owned();
+    let text = json!({&*shown: 20}).to_string();
+    let checked =
+        Arguments::new(Clock::SYSTEM, Turns::default()).check(&tool(schema.clone()), Some(&text), None).unwrap();
+    assert_eq!(Value::Object(checked), json!({"page[size]": 20}));
+    let Value::Object(set) = json!({"page[size]": 5}) else { panic!("an object") };
+    let failure = Arguments::new(Clock::SYSTEM, Turns::default())
+        .check(&tool(schema), Some(&text), Some(&Forced(set)))
+        .unwrap_err();
+    assert_snapshot!(failure.message, @"The argument `page[size]` is set by the operator. Leave it out.");
 }
 
 #[test]
@@ -95,8 +167,14 @@ fn at_most_twenty_violations_are_told() {
 #[test]
 fn a_schema_that_refers_to_itself_ends() {
     let schema = json!({"type": "object", "properties": {"next": {"$ref": "#"}}});
-    assert!(Arguments::new(Clock::SYSTEM).check(&tool(schema), Some(r#"{"next": {"next": {}}}"#), None).is_ok());
-    assert!(Arguments::new(Clock::SYSTEM).check(&tool(json!({"$ref": "#"})), Some("{}"), None).is_ok());
+    assert!(
+        Arguments::new(Clock::SYSTEM, Turns::default())
+            .check(&tool(schema), Some(r#"{"next": {"next": {}}}"#), None)
+            .is_ok()
+    );
+    assert!(
+        Arguments::new(Clock::SYSTEM, Turns::default()).check(&tool(json!({"$ref": "#"})), Some("{}"), None).is_ok()
+    );
 }
 
 /// An array of numbers, as the arguments of a tool.
@@ -151,7 +229,7 @@ fn a_schema_that_makes_work_without_end_is_left() {
 #[test]
 fn large_arguments_that_fit_pass() {
     let tool = tool(list_of(&json!({"anyOf": [{"type": "string"}, {"type": "integer"}]})));
-    let members = Arguments::new(Clock::SYSTEM).check(&tool, Some(&numbers(200_000)), None).unwrap();
+    let members = Arguments::new(Clock::SYSTEM, Turns::default()).check(&tool, Some(&numbers(200_000)), None).unwrap();
     assert_eq!(members["list"].as_array().unwrap().len(), 200_000);
 }
 
@@ -176,8 +254,11 @@ fn a_long_text_and_costly_patterns_end_in_some_seconds() {
     for length in [60_000, 500_000] {
         let text: String = (0..length).map(|n: u64| if n * n % 7 < 3 { 'a' } else { 'b' }).collect();
         let began = Clock::SYSTEM.now();
-        let checked =
-            Arguments::new(Clock::SYSTEM).check(&tool(costly()), Some(&json!({"text": text}).to_string()), None);
+        let checked = Arguments::new(Clock::SYSTEM, Turns::default()).check(
+            &tool(costly()),
+            Some(&json!({"text": text}).to_string()),
+            None,
+        );
         assert!(
             Clock::SYSTEM.since(began) < Duration::from_secs(30),
             "{length}: {:?} {checked:?}",
@@ -188,7 +269,7 @@ fn a_long_text_and_costly_patterns_end_in_some_seconds() {
 
 #[tokio::test]
 async fn a_large_check_holds_up_no_other_task() {
-    let arguments = Arc::new(Arguments::new(Clock::SYSTEM));
+    let arguments = Arc::new(Arguments::new(Clock::SYSTEM, Turns::default()));
     let check = TaskTracker::new().spawn({
         let arguments = Arc::clone(&arguments);
         async move {
@@ -217,7 +298,7 @@ fn with_costly_pattern() -> Value {
 
 /// Turns that other tasks of the same thread get while these arguments are checked, once the schema is compiled.
 async fn turns_beside(schema: Value, text: String) -> u32 {
-    let arguments = Arc::new(Arguments::new(Clock::SYSTEM));
+    let arguments = Arc::new(Arguments::new(Clock::SYSTEM, Turns::default()));
     let tool = tool(schema);
     arguments.check(&tool, Some("{}"), None).unwrap();
     assert!(text.len() <= MAX_AT_ONCE && arguments.checker.is_ready(&tool));
@@ -271,7 +352,7 @@ fn usual_patterns_are_compared_at_once() {
 
 /// What a check says that gets no turn, because the deadline has passed: only what is checked at once has an answer.
 async fn at_once(tool: &Tool, text: &str, compiled: bool) -> Result<(), Cause> {
-    let arguments = Arguments::new(Clock::SYSTEM);
+    let arguments = Arguments::new(Clock::SYSTEM, Turns::default());
     if compiled {
         drop(arguments.check(tool, Some("{}"), None));
     }
@@ -293,7 +374,7 @@ async fn only_a_small_check_of_a_compiled_schema_is_made_at_once() {
 
 /// Takes every turn until the end of the test.
 async fn without_a_turn() -> (Arguments, Vec<crate::turns::Turn>) {
-    let arguments = Arguments::new(Clock::SYSTEM);
+    let arguments = Arguments::new(Clock::SYSTEM, Turns::default());
     let mut held = Vec::new();
     let soon = || Clock::SYSTEM.now() + Duration::from_millis(100);
     loop {
@@ -319,7 +400,7 @@ async fn a_check_without_a_turn_in_time_is_told_as_overload_and_not_as_the_deadl
 async fn a_check_whose_work_has_no_end_is_told_as_such_while_there_is_time() {
     let tool = tool(without_end(&json!({"properties": {"a": {"$ref": "#/$defs/d0"}}})));
     let check = async |wait| {
-        let arguments = Arguments::new(Clock::SYSTEM);
+        let arguments = Arguments::new(Clock::SYSTEM, Turns::default());
         let deadline = Clock::SYSTEM.now() + wait;
         let checked = arguments.check_in_turn(&tool, Some(r#"{"a": "x"}"#), None, "ana".into(), deadline).await;
         checked.unwrap_err()
@@ -358,21 +439,21 @@ async fn a_tool_that_only_warns_runs_with_arguments_that_its_schema_does_not_all
         tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).without_time().finish(),
     );
     let wrong = warns(list_of(&json!({"type": "string"})));
-    let arguments = Arguments::new(Clock::SYSTEM);
+    let arguments = Arguments::new(Clock::SYSTEM, Turns::default());
     let members = arguments.check(&wrong, Some(r#"{"list": [1]}"#), None);
     assert_eq!(Value::Object(members.unwrap()), json!({"list": [1]}));
     assert_snapshot!(log.text(), @r#"WARN toolbus_core::gates::arguments: ran a tool with arguments that its schema does not allow tool="t" violations="The arguments do not fit the tool's parameters: /list/0: value is not of type \"string\"" left_out=0"#);
     assert!(arguments.check_in_turn(&wrong, Some(r#"{"list": [1]}"#), None, "ana".into(), far).await.is_ok());
 
     let endless = warns(without_end(&json!({"properties": {"a": {"$ref": "#/$defs/d0"}}})));
-    assert!(Arguments::new(Clock::SYSTEM).check(&endless, Some(r#"{"a": "x"}"#), None).is_ok());
+    assert!(Arguments::new(Clock::SYSTEM, Turns::default()).check(&endless, Some(r#"{"a": "x"}"#), None).is_ok());
     // What is too much at once gets its turn before it is let through.
     assert_eq!(at_once(&endless, r#"{"a": "x"}"#, true).await, Err(Cause::Expired));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_check_that_outlasts_the_call_is_told_as_its_deadline() {
-    let arguments = Arguments::new(Clock::SYSTEM);
+    let arguments = Arguments::new(Clock::SYSTEM, Turns::default());
     let tool = tool(costly());
     let text = json!({"text": "ab".repeat(100_000)}).to_string();
     let deadline = Clock::SYSTEM.now();
@@ -384,7 +465,7 @@ async fn a_check_that_outlasts_the_call_is_told_as_its_deadline() {
 async fn a_small_check_that_needs_many_steps_gets_its_turn() {
     let branches: Vec<Value> = (0..400).map(|n| json!({"type": "string", "minLength": n})).collect();
     let tool = tool(list_of(&json!({"anyOf": branches, "not": {"type": "number"}})));
-    let arguments = Arguments::new(Clock::SYSTEM);
+    let arguments = Arguments::new(Clock::SYSTEM, Turns::default());
     let deadline = Clock::SYSTEM.now() + Duration::from_secs(60);
     for _ in 0..2 {
         let checked = arguments.check_in_turn(&tool, Some(&numbers(1_000)), None, "ana".into(), deadline).await;

@@ -409,14 +409,6 @@ async fn the_first_call_of_a_caller_gets_the_room_of_others_when_bodies_fill_tha
 }
 
 #[tokio::test]
-async fn a_refused_turn_is_told_as_one() {
-    let (permits, turns) = (permits(1, 0), Arc::new(AgentGate::of_turns(1, 0)));
-    let _held = at_once(&permits, &tool(None), &turns, "ana").unwrap();
-    let refused = permits.acquire(None, &turns, "bob".into(), 10, later()).await.err().unwrap();
-    assert_eq!(refused.message, "Too many calls wait for their turn to be checked or listed. Try again later.");
-}
-
-#[tokio::test]
 async fn a_call_can_give_its_tools_place_back_and_keep_its_own() {
     let permits = permits(2, 10);
     let mut held = permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.unwrap();

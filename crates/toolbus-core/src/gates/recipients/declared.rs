@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Keywords whose schemas describe the same object as the schema that they stand in.
 const LISTS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 const ONES: [&str; 3] = ["if", "then", "else"];
+/// Keywords whose schemas describe elements of a list.
+const ELEMENTS: [&str; 3] = ["items", "prefixItems", "additionalItems"];
 /// Most schemas that are looked at: one may refer to others many times.
 const MAX_SCHEMAS: usize = 1000;
 
@@ -14,24 +16,66 @@ const MAX_SCHEMAS: usize = 1000;
 /// within itself.
 #[must_use]
 pub fn declared(schema: &Value) -> HashSet<&str> {
-    let mut names = HashSet::new();
-    let (mut next, mut referred) = (vec![schema], HashSet::new());
-    for _ in 0..MAX_SCHEMAS {
-        let Some(part) = next.pop() else { break };
-        let Value::Object(members) = part else { continue };
-        let each = |keyword: &str| members.get(keyword).and_then(Value::as_object);
-        names.extend(each("properties").into_iter().flat_map(|properties| properties.keys().map(String::as_str)));
-        next.extend(each("dependentSchemas").into_iter().flat_map(|schemas| schemas.values()));
-        next.extend(LISTS.iter().filter_map(|keyword| members.get(*keyword)?.as_array()).flatten());
-        next.extend(ONES.iter().filter_map(|keyword| members.get(*keyword)));
-        let pointer = members.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
-        if let Some(pointer) = pointer
-            && referred.insert(pointer)
-        {
-            next.extend(schema.pointer(pointer));
-        }
+    Declaration::of(schema).names()
+}
+
+/// Schemas that describe one value: one of a tool's parameters, with what it combines and refers to.
+pub(super) struct Declaration<'a> {
+    root: &'a Value,
+    parts: Vec<&'a Map<String, Value>>,
+}
+
+impl<'a> Declaration<'a> {
+    /// Returns the declaration of all arguments of a tool.
+    pub(super) fn of(root: &'a Value) -> Self {
+        Self::expanded(root, vec![root])
     }
-    names
+
+    fn expanded(root: &'a Value, mut next: Vec<&'a Value>) -> Self {
+        let (mut parts, mut referred) = (Vec::new(), HashSet::new());
+        for _ in 0..MAX_SCHEMAS {
+            let Some(part) = next.pop() else { break };
+            let Value::Object(keywords) = part else { continue };
+            parts.push(keywords);
+            let dependent = keywords.get("dependentSchemas").and_then(Value::as_object);
+            next.extend(dependent.into_iter().flat_map(|schemas| schemas.values()));
+            next.extend(LISTS.iter().filter_map(|keyword| keywords.get(*keyword)?.as_array()).flatten());
+            next.extend(ONES.iter().filter_map(|keyword| keywords.get(*keyword)));
+            let reference = keywords.get("$ref").and_then(Value::as_str);
+            let pointer = reference.and_then(|reference| reference.strip_prefix('#'));
+            if let Some(pointer) = pointer
+                && referred.insert(pointer)
+            {
+                next.extend(root.pointer(pointer));
+            }
+        }
+        Self { root, parts }
+    }
+
+    fn properties(&self) -> impl Iterator<Item = &'a Map<String, Value>> {
+        self.parts.iter().filter_map(|part| part.get("properties")?.as_object())
+    }
+
+    /// Returns the names of the declared fields.
+    pub(super) fn names(&self) -> HashSet<&'a str> {
+        self.properties().flat_map(|properties| properties.keys().map(String::as_str)).collect()
+    }
+
+    /// Returns the declaration of a field's value.
+    pub(super) fn field(&self, name: &str) -> Self {
+        Self::expanded(self.root, self.properties().filter_map(|properties| properties.get(name)).collect())
+    }
+
+    /// Returns the declaration of every element of a list.
+    pub(super) fn elements(&self) -> Self {
+        let schemas = |keyword: &str, part: &'a Map<String, Value>| match part.get(keyword) {
+            Some(Value::Array(positions)) => positions.iter().collect(),
+            Some(schema) => vec![schema],
+            None => Vec::new(),
+        };
+        let of = |part: &&'a Map<String, Value>| ELEMENTS.map(|keyword| schemas(keyword, part)).into_iter().flatten();
+        Self::expanded(self.root, self.parts.iter().flat_map(of).collect())
+    }
 }
 
 /// Whether a tool that declares `name` may read `written` as it, although it is another: some do not look at case, some
@@ -115,6 +159,25 @@ mod tests {
         assert_eq!(names, ["a", "b", "c", "d", "e", "f", "g", "h"]);
         assert!(declared(&json!({"type": "object"})).is_empty());
         assert!(declared(&json!(true)).is_empty());
+    }
+
+    #[test]
+    fn fields_within_an_argument_are_declared_in_its_own_schema() {
+        let person = json!({"properties": {"number": {}, "name": {}}});
+        let list = |keyword: &str, of: Value| json!({"properties": {"to": {keyword: of}}});
+        let schemas = [
+            list("items", json!({"$ref": "#/$defs/person"})),
+            list("items", json!([{"properties": {"number": {}}}, {"properties": {"name": {}}}])),
+            list("prefixItems", json!([person])),
+            json!({"properties": {"to": {"items": {"properties": {"number": {}}}}},
+                "allOf": [{"properties": {"to": {"items": {"properties": {"name": {}}}}}}]}),
+        ];
+        for mut schema in schemas {
+            schema["$defs"] = json!({"person": person});
+            let to = Declaration::of(&schema).field("to");
+            assert_eq!(to.elements().names(), HashSet::from(["number", "name"]), "{schema}");
+            assert!(to.names().is_empty() && to.field("number").names().is_empty());
+        }
     }
 
     #[test]

@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-
-use super::declared::may_read_as;
+use serde_json::{Map, Number, Value};
 
 /// Longest path, in bytes: it is repeated to callers.
 const MAX_LENGTH: usize = 256;
@@ -22,8 +20,9 @@ pub struct RecipientPath {
     steps: Vec<PathStep>,
 }
 
+/// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum PathStep {
+pub(super) enum PathStep {
     Key(String),
     EveryElement,
 }
@@ -59,6 +58,8 @@ pub enum RecipientPathError {
 pub(super) enum Found<'a> {
     /// A text.
     Text(&'a str),
+    /// An integer, such as the id of a chat.
+    Integer(&'a Number),
     /// Anything else.
     Other,
 }
@@ -67,6 +68,11 @@ impl RecipientPath {
     /// The argument that it begins with.
     pub(super) fn argument(&self) -> &str {
         &self.argument
+    }
+
+    /// The steps from that argument on.
+    pub(super) fn steps(&self) -> &[PathStep] {
+        &self.steps
     }
 
     /// Reads a path.
@@ -113,6 +119,7 @@ fn descend<'a, E>(
 ) -> Result<(), E> {
     match (steps.split_first(), value) {
         (None, Value::String(text)) => visit(Found::Text(text)),
+        (None, Value::Number(number)) if number.is_i64() || number.is_u64() => visit(Found::Integer(number)),
         (Some((PathStep::Key(key), rest)), Value::Object(object)) => {
             object.get(key).map_or(Ok(()), |value| descend(rest, value, visit))
         }
@@ -120,69 +127,6 @@ fn descend<'a, E>(
             elements.iter().try_for_each(|element| descend(rest, element, visit))
         }
         _ => visit(Found::Other),
-    }
-}
-
-/// Whether every object on the way of these paths, which begin with one argument, has a member that one of them reads.
-/// The values must have the shapes of the paths.
-pub(super) fn name_somebody(paths: &[RecipientPath], arguments: &Map<String, Value>) -> bool {
-    let steps: Vec<_> = paths.iter().map(|path| &*path.steps).collect();
-    let argument = paths.first().and_then(|path| arguments.get(&path.argument));
-    argument.is_none_or(|value| every_object_names_somebody(&steps, value))
-}
-
-/// A member on the way of these paths, which begin with one argument, that a tool may read as one that they name.
-pub(super) fn second_name<'a>(paths: &[RecipientPath], arguments: &'a Map<String, Value>) -> Option<&'a str> {
-    let steps: Vec<_> = paths.iter().map(|path| &*path.steps).collect();
-    second_name_in(&steps, arguments.get(&paths.first()?.argument)?)
-}
-
-fn second_name_in<'a>(paths: &[&[PathStep]], value: &'a Value) -> Option<&'a str> {
-    let below = |is_next: &dyn Fn(&PathStep) -> bool| -> Vec<&[PathStep]> {
-        let rests = paths.iter().filter_map(|path| path.split_first());
-        rests.filter(|(first, _)| is_next(first)).map(|(_, rest)| rest).collect()
-    };
-    match value {
-        _ if paths.is_empty() => None,
-        Value::Array(elements) => {
-            let paths = below(&|step| *step == PathStep::EveryElement);
-            elements.iter().find_map(|element| second_name_in(&paths, element))
-        }
-        Value::Object(members) => members.iter().find_map(|(name, value)| {
-            let own = below(&|step| matches!(step, PathStep::Key(key) if key == name));
-            if !own.is_empty() {
-                return second_name_in(&own, value);
-            }
-            let like = below(&|step| matches!(step, PathStep::Key(key) if may_read_as(name, key)));
-            (!like.is_empty()).then_some(name)
-        }),
-        _ => None,
-    }
-}
-
-fn every_object_names_somebody(paths: &[&[PathStep]], value: &Value) -> bool {
-    let below = |step: &PathStep| -> Vec<&[PathStep]> {
-        let rests = paths.iter().filter_map(|path| path.split_first());
-        rests.filter(|(first, _)| *first == step).map(|(_, rest)| rest).collect()
-    };
-    match value {
-        Value::Array(elements) => {
-            let paths = below(&PathStep::EveryElement);
-            elements.iter().all(|element| every_object_names_somebody(&paths, element))
-        }
-        Value::Object(members) => {
-            let mut named = paths.iter().filter_map(|path| match path.first() {
-                Some(step @ PathStep::Key(key)) => Some((step, members.get(key)?)),
-                _ => None,
-            });
-            let mut names_somebody = false;
-            let all = named.all(|(step, value)| {
-                names_somebody = true;
-                every_object_names_somebody(&below(step), value)
-            });
-            all && names_somebody
-        }
-        _ => true,
     }
 }
 
@@ -231,6 +175,7 @@ mod tests {
         let visited = RecipientPath::parse(path).unwrap().visit(arguments.as_object().unwrap(), &mut |found| {
             all.push(match found {
                 Found::Text(text) => text.to_owned(),
+                Found::Integer(number) => number.to_string(),
                 Found::Other => "?".to_owned(),
             });
             Ok::<_, Infallible>(())
@@ -242,7 +187,7 @@ mod tests {
     #[test]
     fn a_path_finds_every_recipient_and_every_value_that_is_none() {
         let arguments = json!({
-            "to": "a", "cc": ["b", "c"], "none": [], "null": null, "nested": [{"to": ["d", 5]}, {"other": 1}, {"to": "e"}, "f"],
+            "to": "a", "cc": ["b", "c"], "none": [], "null": null, "nested": [{"to": ["d", 5, 1.5]}, {"other": 1}, {"to": "e"}, "f"],
             "a/b": "g", "~": "h", "~1": "i", "0": "j", "object": {"0": "k", "to": {"address": "l"}},
         });
         let table: [(&str, &[&str]); 16] = [
@@ -257,7 +202,7 @@ mod tests {
             ("/null/*", &["?"]),
             ("/absent", &[]),
             ("/absent/*/to", &[]),
-            ("/nested/*/to/*", &["d", "?", "?", "?"]),
+            ("/nested/*/to/*", &["d", "5", "?", "?", "?"]),
             ("/a~1b", &["g"]),
             ("/~0", &["h"]),
             ("/~01", &["i"]),

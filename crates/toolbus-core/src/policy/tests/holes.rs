@@ -71,6 +71,18 @@ fn what_is_shown_is_what_is_enforced() {
 }
 
 #[test]
+fn a_binding_that_the_agent_does_not_have_here_takes_nothing_from_a_call_that_another_daemon_passes_on() {
+    let ana = AgentPolicy { bindings: vec![binding("support", Allowed::Only(Vec::new()))], ..AgentPolicy::default() };
+    let access = access(some_tools(), policy([("ana", ana)]));
+    let elsewhere = with_binding(caller("ana"), "whatsapp:sales");
+    assert!(of(&access, &elsewhere).is_empty(), "its own agent has mistaken the name");
+    let passed_on = Caller { hops: 1, ..elsewhere };
+    assert_eq!(of(&access, &passed_on), of(&access, &caller("ana")));
+    let narrowed = Caller { hops: 1, ..with_binding(caller("ana"), "whatsapp:support") };
+    assert!(of(&access, &narrowed).is_empty());
+}
+
+#[test]
 fn an_unknown_binding_does_not_fall_back_to_the_agent() {
     // Elsewhere an index out of range falls back to the agent's own rules in silence.
     let section = AgentPolicy { bindings: vec![binding("sales", Allowed::None)], ..AgentPolicy::default() };

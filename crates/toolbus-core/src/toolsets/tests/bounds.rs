@@ -108,8 +108,12 @@ async fn one_agent_has_at_most_half_of_the_room() {
          any more, or try again later."
     );
     assert_eq!(world.count("bob", "3").await.unwrap(), "count 1");
+    for (agent, session) in [("bob", "4"), ("eve", "1")] {
+        world.count(agent, session).await.unwrap();
+    }
+    assert_eq!(world.count("ana", "3").await.unwrap_err(), failure, "its own limit, also where all room is taken");
     world.set.end("ana", "1");
-    world.left(2).await;
+    world.left(4).await;
     assert_eq!(world.count("ana", "3").await.unwrap(), "count 1");
 }
 

@@ -176,6 +176,7 @@ impl World {
             cancelled: CancellationToken::new(),
             trace: None,
             room: None,
+            turns: crate::turns::Turns::default(),
             progress: None,
         };
         TaskTracker::new().spawn(tool.executor.execute_boxed(call))

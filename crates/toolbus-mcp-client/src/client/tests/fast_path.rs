@@ -17,6 +17,7 @@ use toolbus_protocol::TraceContext;
 use super::{How, call, discovered, initialized, open, start, text};
 use crate::client::{Connection, SessionMode};
 use crate::process::{Exit, Exited};
+use crate::transport::LargeMessages;
 use crate::transport::stdio::StdioTransport;
 
 /// The server's end of two pipes.
@@ -53,7 +54,7 @@ async fn connect(session_mode: SessionMode) -> (Arc<Connection>, Server) {
     let (exit, exited) = watch::channel(None);
     let closing = CancellationToken::new();
     let transport =
-        StdioTransport::new(from, to, "scripted".into(), closing.clone(), Exited::new(exited), None, Clock::SYSTEM);
+        StdioTransport::new(from, to, closing.clone(), Exited::new(exited), LargeMessages::default(), Clock::SYSTEM);
     let how = How { session_mode: Some(session_mode), fast_path: Some(transport.fast_path()), ..How::default() };
     let mut server = Server { output, input: BufReader::new(input), closing, _exit: exit };
     let opened = open(transport, how);

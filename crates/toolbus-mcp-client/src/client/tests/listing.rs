@@ -58,6 +58,18 @@ async fn pages_that_lead_back_are_left() {
 }
 
 #[tokio::test]
+async fn an_empty_cursor_leads_to_a_page_or_ends_the_list_of_a_server_that_means_none_by_it() {
+    let second = listed(|cursor| match cursor {
+        None => json!({ "tools": [tool("a")], "nextCursor": "" }),
+        Some(_) => json!({ "tools": [tool("b")] }),
+    });
+    let names = |listed: ServerListing| listed.tools.iter().map(|tool| tool.name.to_string()).collect::<Vec<_>>();
+    assert_eq!(names(second.await), ["a", "b"]);
+    let same = listed(|_| json!({ "tools": [tool("a")], "nextCursor": "" })).await;
+    assert_eq!((same.cut.clone(), names(same)), (None, vec!["a".to_owned()]));
+}
+
+#[tokio::test]
 async fn pages_without_end_are_left() {
     let listed = listed(|cursor| {
         let page: u32 = cursor.map_or(0, |cursor| cursor.parse().unwrap());

@@ -12,6 +12,7 @@ use toolbus_core::tool::{ToolCall, ToolOutput};
 use super::{How, call, open};
 use crate::client::{RequestError, SessionMode};
 use crate::process::{Exit, Exited};
+use crate::transport::LargeMessages;
 use crate::transport::stdio::StdioTransport;
 
 /// Reads lines of JSON as simple servers do. With `strict` it ends when the first of them is not `initialize`.
@@ -62,7 +63,7 @@ fn start(mode: &str) -> (StdioTransport, Program) {
     let (from, to) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
     let (told, exit) = watch::channel(None);
     let closing = CancellationToken::new();
-    let transport = StdioTransport::new(from, to, "program".into(), closing, Exited::new(exit), None, Clock::SYSTEM);
+    let transport = StdioTransport::new(from, to, closing, Exited::new(exit), LargeMessages::default(), Clock::SYSTEM);
     (transport, Program { _child: child, _exit: told })
 }
 

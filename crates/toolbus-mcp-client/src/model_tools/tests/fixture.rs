@@ -116,6 +116,7 @@ pub(super) fn call(caller: &Caller, tool: &str, arguments: Value) -> ToolCall {
         cancelled: CancellationToken::new(),
         trace: None,
         room: None,
+        turns: toolbus_core::Turns::default(),
         progress: None,
     }
 }

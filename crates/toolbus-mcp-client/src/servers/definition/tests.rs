@@ -256,7 +256,6 @@ fn one_bad_definition_hides_that_tool_alone() {
         {"name": "e", "inputSchema": {"$ref": "file:///etc/passwd"}},
         {"name": "f", "inputSchema": {"$ref": "https://example.com/schema"}},
         {"name": "g", "inputSchema": {"$ref": "#"}},
-        {"name": "h", "inputSchema": {"type": "object", "properties": {"a": {"type": "strin"}}}},
         {"name": "a", "inputSchema": schema},
     ]);
     let (listed, scanner) = (from_value(listed).unwrap(), Scanner::new().unwrap());
@@ -274,10 +273,48 @@ d: the server has another tool of this name
 e: its schema refers to `file:///etc/passwd`, which is not within it
 f: its schema refers to `https://example.com/schema`, which is not within it
 g: its schema applies itself to the same value without end
-h: its schema is not usable: at `/properties/a/type`: "strin" is not valid under any of the schemas listed in the 'anyOf' keyword
 nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn…: its name is not usable: expected 1 to 128 visible characters, and no space at either end
 z: it has no schema
 "#);
+}
+
+#[test]
+fn what_its_draft_does_not_take_is_left_to_the_server_to_check_and_identities_of_parts_are_resolved() {
+    for (schema, left) in [
+        (
+            json!({"type": "object", "properties": {"a": {"type": "strin", "required": true}}}),
+            json!({"type": "object", "properties": {"a": {}}, "required": ["a"]}),
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"pattern": "(", "minLength": "1"}}}),
+            json!({"type": "object", "properties": {"a": {}}}),
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"items": [{"type": "null"}], "type": "array"}}}),
+            json!({"type": "object", "properties": {"a": {"prefixItems": [{"type": "null"}], "items": {}, "type": "array"}}}),
+        ),
+        // Nothing is left to it here.
+        (
+            json!({"type": "object", "properties": {"a": {"$ref": "b"}}, "$defs": {"x": {"$id": "b", "type": "null"}}}),
+            json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "null"}}}),
+        ),
+    ] {
+        assert_eq!(*one(json!({"name": "t", "inputSchema": schema})).parameters.unwrap(), left);
+    }
+}
+
+#[test]
+fn every_tool_of_real_servers_is_offered() {
+    let servers: Value =
+        serde_json::from_str(include_str!("../../../../toolbus-core/src/listing/accepted/servers.json")).unwrap();
+    for (server, tools) in servers.as_object().unwrap() {
+        let definitions = defined(&spec(), None, tools.clone());
+        assert_eq!(
+            (definitions.hidden, definitions.tools.len()),
+            (Vec::new(), tools.as_array().unwrap().len()),
+            "{server}"
+        );
+    }
 }
 
 #[test]
@@ -298,7 +335,7 @@ fn schemas_that_take_too_long_hide_the_tools_that_are_left() {
 
 #[test]
 fn a_reason_has_no_control_characters() {
-    let schema = json!({"properties": {"a\u{1b}[2J": {"type": "strin"}}});
+    let schema = json!({"properties": {"a": {"$ref": "#/\u{1b}[2J"}}});
     let hidden = defined(&spec(), None, json!([{"name": "a", "inputSchema": schema}])).hidden;
     assert!(hidden[0].reason.contains("[2J") && !hidden[0].reason.contains(char::is_control), "{hidden:?}");
 }

@@ -85,6 +85,7 @@ impl Fixture {
             cancelled: CancellationToken::new(),
             trace: None,
             room: None,
+            turns: toolbus_core::Turns::default(),
             progress: None,
         };
         let executor = Arc::clone(&self.registry.snapshot().get("who").unwrap().executor);

@@ -126,6 +126,7 @@ impl Fixture {
             cancelled: CancellationToken::new(),
             trace: None,
             room: None,
+            turns: toolbus_core::Turns::default(),
             progress: None,
         };
         Arc::clone(&tool.executor).execute_boxed(call)

@@ -53,6 +53,7 @@ impl Desk {
             cancelled: CancellationToken::new(),
             trace: None,
             room: None,
+            turns: toolbus_core::Turns::default(),
             progress: None,
         };
         let answer = Arc::clone(&tool.executor).execute_boxed(call);

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
-use toolbus_core::results::{ReservedRoom, ResultBudget};
+use toolbus_core::results::ReservedRoom;
 use toolbus_core::secret::Secret;
 use toolbus_outbound::headers::{HeaderError, parse_name, parse_value};
 use toolbus_outbound::{Authorizer, http_client, read_growing, read_up_to};
@@ -24,7 +24,7 @@ use url::Url;
 use super::HttpOpenError;
 use super::error::{HttpError, HttpErrorKind};
 use crate::spec::{Credential, HttpSpec};
-use crate::transport::{MAX_MESSAGE, MAX_VALUES, TransportFailure, has_few_values, max_message};
+use crate::transport::{LargeMessages, MAX_MESSAGE, TransportFailure};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -129,7 +129,7 @@ pub(crate) struct OutgoingRequest {
 #[derive(Clone)]
 pub(crate) struct McpHttpClient {
     requester: Arc<Requester>,
-    results: Option<ResultBudget>,
+    large: LargeMessages,
     ends_with_session: bool,
     closed: CancellationToken,
     failure: TransportFailure,
@@ -146,9 +146,9 @@ struct History {
 }
 
 impl McpHttpClient {
-    pub(super) fn new(requester: Arc<Requester>, results: Option<ResultBudget>, ends_with_session: bool) -> Self {
+    pub(super) fn new(requester: Arc<Requester>, large: LargeMessages, ends_with_session: bool) -> Self {
         let (closed, failure) = (CancellationToken::new(), TransportFailure::default());
-        Self { requester, results, ends_with_session, closed, failure, history: Arc::default() }
+        Self { requester, large, ends_with_session, closed, failure, history: Arc::default() }
     }
 
     /// Notes that the server has answered `initialize`. If it is not the first time, changes may have been missed.
@@ -182,9 +182,9 @@ impl McpHttpClient {
         self.ends_with_session
     }
 
-    /// Room for answers of more than [`MAX_MESSAGE`](crate::transport::MAX_MESSAGE) bytes.
-    pub(crate) const fn results(&self) -> Option<&ResultBudget> {
-        self.results.as_ref()
+    /// What large responses have.
+    pub(crate) const fn large(&self) -> &LargeMessages {
+        &self.large
     }
 
     /// The configured URL, without user name and password.
@@ -268,7 +268,7 @@ pub(super) async fn read_answer(
     client: &McpHttpClient,
     mut response: Response,
 ) -> Result<(Vec<u8>, Option<ReservedRoom>), HttpError> {
-    let (results, most) = (client.results(), max_message(client.results()));
+    let (results, most) = (client.large().results.as_ref(), client.large().max());
     let mut reserved = None;
     let grow = async {
         if let Some(results) = results {
@@ -278,13 +278,12 @@ pub(super) async fn read_answer(
     };
     let read = read_growing(&mut response, MAX_MESSAGE, grow).await;
     match read.map_err(|error| HttpError::unanswered(client.origin(), &error))? {
-        (body, true) if has_few_values(&body) => Ok((body, reserved)),
-        (_, true) => Err(too_large(client.origin(), &format!("{MAX_VALUES} values"))),
+        (body, true) => Ok((body, reserved)),
         (_, false) => Err(too_large(client.origin(), &format!("{most} bytes"))),
     }
 }
 
-fn too_large(origin: &str, limit: &str) -> HttpError {
+pub(super) fn too_large(origin: &str, limit: &str) -> HttpError {
     let text = format!("the MCP server at {origin} answered more than {limit}");
     HttpError::new(HttpErrorKind::TooLarge, text)
 }

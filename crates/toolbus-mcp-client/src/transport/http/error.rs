@@ -3,12 +3,13 @@
 use std::error::Error;
 
 use reqwest::StatusCode;
-use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
+use reqwest::header::{HeaderMap, LOCATION, WWW_AUTHENTICATE};
 use rmcp::service::ServiceError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use toolbus_core::failure::Cause;
-use toolbus_core::text::with_dates;
+use toolbus_core::text::{shown, with_dates};
 use toolbus_outbound::TokenError;
+use url::Url;
 
 /// A request or a connection that failed. The text is for operators and callers: it has no secret, nothing that the
 /// server wrote, and of the server's URL only the origin.
@@ -70,6 +71,7 @@ impl HttpError {
     /// An answer of `origin` with a status that is no success.
     pub(super) fn refused(origin: &str, status: StatusCode, headers: &HeaderMap, has_credential: bool) -> Self {
         let code = status.as_u16();
+        let advice;
         let (kind, text) = match code {
             401 | 403 => {
                 let advice = match (has_credential, is_short_of_scope(headers)) {
@@ -81,7 +83,9 @@ impl HttpError {
             }
             429 | 502..=504 => (HttpErrorKind::Unavailable, "it cannot serve now: try again later"),
             300..=399 => {
-                (HttpErrorKind::Refused, "redirects are not followed: configure the address that it redirects to")
+                let target = target(origin, headers).map_or_else(String::new, |target| format!(", {target}"));
+                advice = format!("redirects are not followed: configure the address that it redirects to{target}");
+                (HttpErrorKind::Refused, advice.as_str())
             }
             404 | 405 => (HttpErrorKind::Refused, "check the path of its URL, and its transport"),
             _ => (HttpErrorKind::Refused, "see the log of that server"),
@@ -110,6 +114,14 @@ fn root(error: &reqwest::Error) -> String {
         innermost = source;
     }
     if innermost.is::<reqwest::Error>() { "it timed out".to_owned() } else { with_dates(&innermost.to_string()) }
+}
+
+/// Where a redirect leads, without what may be secret in an address.
+fn target(origin: &str, headers: &HeaderMap) -> Option<String> {
+    let location = headers.get(LOCATION)?.to_str().ok()?;
+    let target = Url::parse(origin).ok()?.join(location).ok()?;
+    let [host, path] = [target.origin().ascii_serialization(), target.path().to_owned()];
+    target.has_host().then(|| shown(&format!("{host}{path}")))
 }
 
 /// RFC 6750, section 3.1.

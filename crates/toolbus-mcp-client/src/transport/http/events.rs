@@ -7,10 +7,10 @@ use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use reqwest::Response;
 use sse_stream::Sse;
-use toolbus_core::results::{ReservedRoom, ResultBudget};
+use toolbus_core::results::ReservedRoom;
 
 use super::error::{HttpError, HttpErrorKind};
-use crate::transport::{MAX_MESSAGE, max_message};
+use crate::transport::{LargeMessages, MAX_MESSAGE};
 
 /// Longest id of an event, in bytes; longer ones are ignored.
 const MAX_ID: usize = 1024;
@@ -19,17 +19,17 @@ const RETRY_MS: std::ops::RangeInclusive<u64> = 500..=60_000;
 /// Room for a line that is kept for the next, in bytes.
 const KEPT_LINE: usize = 64 * 1024;
 
-/// The events of an answer, each of at most [`MAX_MESSAGE`] bytes, or of as many as `results` allows. An error is the last
+/// The events of an answer, each of at most [`MAX_MESSAGE`] bytes, or of as many as `large` allows. An error is the last
 /// item.
 pub(crate) fn events(
     origin: &str,
     response: Response,
-    results: Option<ResultBudget>,
+    large: LargeMessages,
 ) -> BoxStream<'static, Result<Sse, HttpError>> {
     let reader = EventReader {
         origin: origin.to_owned(),
         response: Some(response),
-        results,
+        large,
         reserved: None,
         parser: Parser::default(),
         ready: VecDeque::new(),
@@ -41,8 +41,7 @@ struct EventReader {
     origin: String,
     /// Absent after an error.
     response: Option<Response>,
-    /// Room for large events.
-    results: Option<ResultBudget>,
+    large: LargeMessages,
     /// That of the event that is being read.
     reserved: Option<ReservedRoom>,
     parser: Parser,
@@ -64,10 +63,10 @@ impl EventReader {
                 Ok(Some(chunk)) => {
                     if self.parser.held() + chunk.len() > MAX_MESSAGE
                         && self.reserved.is_none()
-                        && let Some(results) = &self.results
+                        && let Some(results) = &self.large.results
                     {
                         self.reserved = Some(results.reserve().await);
-                        self.parser.raised = Some(max_message(Some(results)));
+                        self.parser.raised = Some(self.large.max());
                     }
                     match self.parser.read(&chunk, &mut self.ready) {
                         Ok(()) => continue,

@@ -19,10 +19,12 @@ use url::Url;
 use super::events::events;
 use super::{HttpError, HttpErrorKind, McpHttpClient, OutgoingRequest, is_of_type};
 use crate::client::message;
-use crate::transport::{MAX_VALUES, TransportFailure, has_few_values};
+use crate::transport::{LargeMessages, MAX_VALUES, TransportFailure, has_few_values};
 
 /// Messages in a row that may be unreadable before the connection is given up.
 const MAX_UNREADABLE: u32 = 1000;
+/// Events that mean nothing before the one that says where messages are posted.
+const MAX_BEFORE: u32 = 100;
 /// Longest address of the place to post to, in bytes.
 const MAX_ADDRESS: usize = 4096;
 
@@ -31,7 +33,7 @@ pub(crate) struct SseTransport {
     client: McpHttpClient,
     /// Where messages are posted.
     address: Url,
-    events: BoxStream<'static, Result<Sse, HttpError>>,
+    events: BoxStream<'static, Result<ReadEvent, HttpError>>,
     unreadable: u32,
     posts: Posts,
     _guard: DropGuard,
@@ -52,15 +54,30 @@ impl SseTransport {
             return Err(HttpError::invalid(text));
         }
         let closed = client.closed().clone();
-        let mut events = events(origin, response, client.results().cloned())
+        let mut events = events(origin, response, client.large().clone())
             .take_until(closed.clone().cancelled_owned())
             .fuse()
             .boxed();
-        let first = events.next().await.unwrap_or_else(|| {
-            let text = format!("the MCP server at {origin} ended its stream of events at once");
-            Err(HttpError::new(HttpErrorKind::ConnectionLost, text))
-        })?;
+        let mut before = 0;
+        let first = loop {
+            let event = events.next().await.unwrap_or_else(|| {
+                let text = format!("the MCP server at {origin} ended its stream of events at once");
+                Err(HttpError::new(HttpErrorKind::ConnectionLost, text))
+            })?;
+            before += 1;
+            // Others mean nothing here, such as signs of life.
+            if matches!(event.event.as_deref(), None | Some("" | "message" | "endpoint")) || before > MAX_BEFORE {
+                break event;
+            }
+        };
         let address = address(&client, &first)?;
+        let large = client.large().clone();
+        let events = events
+            .then(move |event| {
+                let large = large.clone();
+                async move { Ok(ReadEvent::of(event?, &large).await) }
+            })
+            .boxed();
         Ok(Self { client, address, events, unreadable: 0, posts: Posts::default(), _guard: closed.drop_guard() })
     }
 
@@ -69,23 +86,20 @@ impl SseTransport {
     }
 
     /// A message of the server, if the event is one. An error ends the connection.
-    fn read(&mut self, event: &Sse) -> Result<Option<ServerJsonRpcMessage>, HttpError> {
-        if !matches!(event.event.as_deref(), None | Some("" | "message")) {
-            return Ok(None);
-        }
-        let Some(data) = event.data.as_ref().filter(|data| !message::is_long_notification(data.as_bytes())) else {
-            return Ok(None);
-        };
-        if !has_few_values(data.as_bytes()) {
-            let origin = self.client.origin();
-            let text = format!("the MCP server at {origin} sent an event of more than {MAX_VALUES} values");
-            return Err(HttpError::new(HttpErrorKind::TooLarge, text));
-        }
-        if let Ok(message) = message::read(data.as_bytes()) {
-            self.unreadable = 0;
-            return Ok(Some(message));
-        }
+    fn take(&mut self, event: ReadEvent) -> Result<Option<ServerJsonRpcMessage>, HttpError> {
         let origin = self.client.origin();
+        match event {
+            ReadEvent::Other => return Ok(None),
+            ReadEvent::TooLarge => {
+                let text = format!("the MCP server at {origin} sent an event of more than {MAX_VALUES} values");
+                return Err(HttpError::new(HttpErrorKind::TooLarge, text));
+            }
+            ReadEvent::Message(message) => {
+                self.unreadable = 0;
+                return Ok(Some(*message));
+            }
+            ReadEvent::Unreadable => {}
+        }
         self.unreadable += 1;
         if self.unreadable == 1 {
             tracing::warn!(origin, "an MCP server sends events that are no messages; they are left out");
@@ -95,6 +109,34 @@ impl SseTransport {
             return Err(HttpError::invalid(text));
         }
         Ok(None)
+    }
+}
+
+/// An event as it was read.
+enum ReadEvent {
+    Message(Box<ServerJsonRpcMessage>),
+    /// No message.
+    Unreadable,
+    /// A message of too many values.
+    TooLarge,
+    /// Of no use.
+    Other,
+}
+
+impl ReadEvent {
+    async fn of(event: Sse, large: &LargeMessages) -> Self {
+        let data = event.data.filter(|_| matches!(event.event.as_deref(), None | Some("" | "message")));
+        let Some(data) = data.map(String::into_bytes) else { return Self::Other };
+        let read = move |data: &[u8]| {
+            if message::is_long_notification(data) {
+                return Self::Other;
+            }
+            if !has_few_values(data) {
+                return Self::TooLarge;
+            }
+            message::read(data).map_or(Self::Unreadable, |message| Self::Message(Box::new(message)))
+        };
+        large.read(data.len(), move || read(&data)).await.unwrap_or(Self::Unreadable)
     }
 }
 
@@ -142,7 +184,7 @@ impl Transport<RoleClient> for SseTransport {
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         while let Some(event) = self.events.next().await {
-            match event.and_then(|event| self.read(&event)) {
+            match event.and_then(|event| self.take(event)) {
                 Ok(Some(message)) => return Some(message),
                 Ok(None) => {}
                 Err(error) => {

@@ -17,7 +17,7 @@ use super::client::{self, McpHttpClient, OutgoingRequest};
 use super::error::{HttpError, HttpErrorKind};
 use super::events::events;
 use crate::client::message;
-use crate::transport::{MAX_VALUES, has_few_values, max_message};
+use crate::transport::{LargeMessages, MAX_VALUES, has_few_values};
 
 /// The header that names a session.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -159,11 +159,16 @@ impl McpHttpClient {
         }
         // Its room is kept until it has been read as a message.
         let (body, _room) = client::read_answer(self, response).await?;
-        match message::read(&body) {
-            Ok(ServerJsonRpcMessage::Response(answer)) if answer.id.to_string() == id.to_string() => {
+        let size = body.len();
+        let read = move || has_few_values(&body).then(|| message::read(&body).ok());
+        let Some(message) = self.large().read(size, read).await.unwrap_or(Some(None)) else {
+            return Err(client::too_large(origin, &format!("{MAX_VALUES} values")).into());
+        };
+        match message {
+            Some(ServerJsonRpcMessage::Response(answer)) if answer.id.to_string() == id.to_string() => {
                 Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Response(answer), session))
             }
-            Ok(ServerJsonRpcMessage::Error(error)) => Ok(correlated(error.error, id, session)),
+            Some(ServerJsonRpcMessage::Error(error)) => Ok(correlated(error.error, id, session)),
             _ => {
                 let text = format!("the MCP server at {origin} answered JSON that is no answer to the request");
                 Err(HttpError::invalid(text).into())
@@ -198,20 +203,23 @@ impl McpHttpClient {
     /// ends it leaves alone, or comes back to it later.
     fn answers(&self, response: Response, id: RequestId, opens: bool) -> BoxStream<'static, Result<Sse, SseError>> {
         let failure = self.failure().clone();
-        let most = max_message(self.results());
-        let answers = events(self.origin(), response, self.results().cloned()).filter_map(move |event| {
-            let said = match event {
-                Ok(event) => readable(event, |_| Some(id.clone())),
-                Err(error) => {
-                    tracing::debug!(%error, "an answer was cut short");
-                    let is_too_large = error.kind == HttpErrorKind::TooLarge;
-                    if opens && !is_too_large {
-                        failure.set(error.to_string());
+        let large = self.large().clone();
+        let answers = events(self.origin(), response, large.clone()).filter_map(move |event| {
+            let (id, failure, large) = (id.clone(), failure.clone(), large.clone());
+            async move {
+                let said = match event {
+                    Ok(event) => readable(event, &large, move |_| Some(id)).await,
+                    Err(error) => {
+                        tracing::debug!(%error, "an answer was cut short");
+                        let is_too_large = error.kind == HttpErrorKind::TooLarge;
+                        if opens && !is_too_large {
+                            failure.set(error.to_string());
+                        }
+                        is_too_large.then(|| too_large(&id, &format!("{} bytes", large.max())))
                     }
-                    is_too_large.then(|| too_large(&id, &format!("{most} bytes")))
-                }
-            };
-            std::future::ready(said.map(Ok))
+                };
+                said.map(Ok)
+            }
         });
         answers.take_until(self.closed().clone().cancelled_owned()).boxed()
     }
@@ -242,11 +250,15 @@ impl McpHttpClient {
                 self.stream_opened();
             }
             let origin = self.origin().to_owned();
-            let events = events(&origin, response, None).filter_map(move |event| {
-                let event = event.inspect_err(|error| tracing::debug!(%error, "a stream of notifications ended"));
-                // It brings responses as well, where it continues the stream of a request.
-                let id = |data: &[u8]| if is_resumed { message::answered(data) } else { None };
-                std::future::ready(event.ok().and_then(|event| readable(event, id)).map(Ok))
+            let large = LargeMessages { results: None, ..self.large().clone() };
+            let events = events(&origin, response, large.clone()).filter_map(move |event| {
+                let large = large.clone();
+                async move {
+                    let event = event.inspect_err(|error| tracing::debug!(%error, "a stream of notifications ended"));
+                    // It brings responses as well, where it continues the stream of a request.
+                    let id = move |data: &[u8]| if is_resumed { message::answered(data) } else { None };
+                    readable(event.ok()?, &large, id).await.map(Ok)
+                }
             });
             return Ok(events.take_until(self.closed().clone().cancelled_owned()).boxed());
         }
@@ -268,14 +280,24 @@ impl McpHttpClient {
 
 /// An event with the message that rmcp reads in its place, if it is of use. One with too many values is the failure of
 /// the request that it answers, if it answers one.
-fn readable(event: Sse, request: impl FnOnce(&[u8]) -> Option<RequestId>) -> Option<Sse> {
-    let data = event.data.filter(|data| !message::is_long_notification(data.as_bytes()));
-    match data {
-        Some(data) if !has_few_values(data.as_bytes()) => {
-            request(data.as_bytes()).map(|id| too_large(&id, &format!("{MAX_VALUES} values")))
+async fn readable(
+    event: Sse,
+    large: &LargeMessages,
+    request: impl FnOnce(&[u8]) -> Option<RequestId> + Send + 'static,
+) -> Option<Sse> {
+    let size = event.data.as_ref().map_or(0, String::len);
+    let read = move || {
+        // rmcp ends a handshake for an event that is none.
+        let is_message = matches!(event.event.as_deref(), None | Some("" | "message"));
+        let data = event.data.filter(|data| is_message && !message::is_long_notification(data.as_bytes()));
+        match data {
+            Some(data) if !has_few_values(data.as_bytes()) => {
+                request(data.as_bytes()).map(|id| too_large(&id, &format!("{MAX_VALUES} values")))
+            }
+            data => Some(Sse { data: data.and_then(message::readable), ..event }),
         }
-        data => Some(Sse { data: data.map(message::readable), ..event }),
-    }
+    };
+    large.read(size, read).await.flatten()
 }
 
 fn correlated(error: ErrorData, id: RequestId, session: Option<String>) -> StreamableHttpPostResponse {

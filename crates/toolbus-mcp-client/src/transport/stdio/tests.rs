@@ -9,6 +9,7 @@ use toolbus_testing::mutation::check_inputs;
 
 use super::*;
 use crate::process::Exit;
+use toolbus_core::results::ResultBudget;
 
 /// The server's side of a transport.
 struct Server {
@@ -28,8 +29,14 @@ fn connect_with(results: Option<ResultBudget>) -> (StdioTransport, Server) {
     let (to, input) = duplex(8 * 1024);
     let (exit, exited) = watch::channel(None);
     let closing = CancellationToken::new();
-    let transport =
-        StdioTransport::new(from, to, "test".into(), closing.clone(), Exited::new(exited), results, Clock::SYSTEM);
+    let transport = StdioTransport::new(
+        from,
+        to,
+        closing.clone(),
+        Exited::new(exited),
+        LargeMessages { results, ..LargeMessages::default() },
+        Clock::SYSTEM,
+    );
     (transport, Server { output, input: BufReader::new(input), closing, exit })
 }
 

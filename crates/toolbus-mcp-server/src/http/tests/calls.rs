@@ -125,7 +125,7 @@ async fn a_storm_of_progress_reaches_a_slow_reader_in_order_and_the_answer_comes
     assert_eq!(reply.event().await, None);
 }
 
-/// It was lost when it came with the result: reports were looked at first.
+/// Guards against the earlier loss of a report that came with the result: reports were looked at first.
 #[tokio::test(start_paused = true)]
 async fn a_report_that_comes_together_with_the_result_is_told_before_it() {
     let world = Fixture::new();

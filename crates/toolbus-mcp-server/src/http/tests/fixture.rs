@@ -39,11 +39,11 @@ pub(super) struct Fake {
     tools: Mutex<BTreeMap<String, Vec<String>>>,
     documents: Mutex<Vec<Document>>,
     changes: watch::Sender<u64>,
-    /// What happened, in order.
+    /// Events that happened, in order.
     log: Mutex<Vec<String>>,
     /// Lets calls of `wait` end.
     pub(super) release: Notify,
-    /// What the next call of `scripted` ends with.
+    /// Outcome of the next call of `scripted`.
     scripted: Mutex<Option<Result<ToolOutput, ToolFailure>>>,
     /// The idempotency keys of calls, in order.
     pub(super) keys: Mutex<Vec<Option<String>>>,

@@ -110,7 +110,7 @@ async fn a_client_that_never_reads_its_answer_holds_no_call_up() {
     assert_eq!(world.backend.log(), ["began storm", "ended storm"]);
 }
 
-/// It was dropped half-way, without the record of its call.
+/// Guards against an earlier fault: the reading was dropped half-way, without the record of its call.
 #[tokio::test(start_paused = true)]
 async fn an_entry_that_is_read_is_read_to_its_end_and_counts_as_under_way() {
     let world = Fixture::new();

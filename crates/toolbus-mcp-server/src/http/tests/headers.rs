@@ -1,4 +1,4 @@
-//! What the headers say: kinds of content, versions, and what they repeat of the message.
+//! Content of the headers: kinds of content, versions, and what they repeat of the message.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

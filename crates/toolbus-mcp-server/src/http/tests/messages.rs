@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::fixture::{BOTH, Fixture, JSON, MAX_BODY, call, cancel, hello, message};
 
-/// What a body gets in a session of ana's.
+/// Returns what a body gets in a session of ana's.
 async fn refused(body: impl Into<Bytes>) -> String {
     let world = Fixture::new();
     let session = world.begin(&world.ana).await;

@@ -1,4 +1,4 @@
-//! What a client sees of each way in which a call can fail.
+//! View that a client has of each way in which a call can fail.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use toolbus_core::tool::Effect;
 
 use super::fixture::{Fixture, call};
 
-/// What is seen of a failure, in a session.
+/// Returns what is seen of a failure, in a session.
 async fn seen(failure: ToolFailure) -> String {
     let world = Fixture::new();
     let session = world.begin(&world.ana).await;

@@ -9,7 +9,7 @@ use super::fixture::{BOTH, Fixture, JSON, Reply, message, standing_alone};
 const TOOLS: &str = "notifications/tools/list_changed";
 const RESOURCES: &str = "notifications/resources/list_changed";
 
-/// What comes next, if it comes soon.
+/// Returns what comes next, if it comes soon.
 async fn soon(stream: &mut Reply) -> Option<Value> {
     tokio::time::timeout(Duration::from_secs(60), stream.event()).await.ok().flatten()
 }

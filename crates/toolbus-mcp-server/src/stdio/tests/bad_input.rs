@@ -1,4 +1,4 @@
-//! What is no message, or none at this time.
+//! Input that is no message, or none at this time.
 
 use super::fixture::{Fixture, INITIALIZE, MAX_BODY, call, plain};
 

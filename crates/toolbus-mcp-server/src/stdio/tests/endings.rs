@@ -1,4 +1,4 @@
-//! How it ends, and what becomes of what is under way.
+//! End of the server, and what becomes of what is under way.
 
 use tokio::time::Instant;
 

@@ -50,7 +50,7 @@ impl Fake {
         self.log.lock().push(what.into());
     }
 
-    /// What happened, in order.
+    /// Returns what happened, in order.
     pub(super) fn log(&self) -> Vec<String> {
         self.log.lock().clone()
     }
@@ -147,7 +147,7 @@ impl Fixture {
         world
     }
 
-    /// What the client does not read fits into a pipe of so many bytes, or waits.
+    /// Builds a fixture in which what the client does not read fits into a pipe of so many bytes, or waits.
     pub(super) fn with_pipe(bytes: usize) -> Self {
         let fake = Arc::new(Fake {
             tools: watch::Sender::new(vec!["counts", "echo", "waits"]),

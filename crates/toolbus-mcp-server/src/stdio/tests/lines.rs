@@ -1,4 +1,4 @@
-//! How a stream is read as lines of bounded length.
+//! Reading of a stream as lines of bounded length.
 
 use crate::stdio::{BoundedLines, Line};
 

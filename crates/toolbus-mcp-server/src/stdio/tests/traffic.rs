@@ -1,4 +1,4 @@
-//! What goes to and fro.
+//! Messages in both directions.
 
 use std::time::Duration;
 

@@ -28,10 +28,10 @@ pub struct McpGetPromptResponse {
     pub server_name: String,
     /// The prompt.
     pub prompt_name: String,
-    /// What it is for.
+    /// Purpose of the prompt.
     #[serde(default)]
     pub description: Option<String>,
-    /// Its messages.
+    /// Messages of the prompt.
     #[serde(default)]
     pub messages: Vec<Value>,
     /// Why there are none.
@@ -45,10 +45,10 @@ pub struct McpGetPromptResponse {
 pub struct McpListResourcesResponse {
     /// The server.
     pub server_name: String,
-    /// Its resources.
+    /// Resources of the server.
     #[serde(default)]
     pub resources: Vec<Value>,
-    /// Its templates of resources.
+    /// Templates of resources of the server.
     #[serde(default)]
     pub templates: Vec<Value>,
     /// Why there are none.
@@ -64,7 +64,7 @@ pub struct McpReadResourceResponse {
     pub server_name: String,
     /// The resource.
     pub uri: String,
-    /// What it holds.
+    /// Contents of the resource.
     #[serde(default)]
     pub contents: Vec<Value>,
     /// Why that is not known.
@@ -72,7 +72,7 @@ pub struct McpReadResourceResponse {
     pub error: Option<String>,
 }
 
-/// What became of a call once its question was answered.
+/// Outcome of a call once its question was answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct McpAnswerQuestionResponse {

@@ -20,12 +20,12 @@ pub struct McpServersIndexed {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct McpServerSummary {
-    /// Its name.
+    /// Name of the server.
     pub server_name: String,
-    /// Its name for people.
+    /// Name of the server for people.
     #[serde(default)]
     pub display_name: Option<String>,
-    /// What it offers, in a sentence.
+    /// Summary of what the server offers, in a sentence.
     #[serde(default)]
     pub summary: Option<String>,
     /// Number of its tools.

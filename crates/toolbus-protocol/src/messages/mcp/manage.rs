@@ -20,13 +20,13 @@ pub struct McpGetServiceDetailsRequest {
 pub struct McpGetServiceDetailsResponse {
     /// The server.
     pub server_name: String,
-    /// What the server says of itself.
+    /// Description of the server by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// How the server wants to be used.
+    /// Instructions of the server for its use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
-    /// Its tools.
+    /// Tools of the server.
     #[serde(default)]
     pub tools: Vec<McpToolDefinition>,
     /// Why there are none.
@@ -38,9 +38,9 @@ pub struct McpGetServiceDetailsResponse {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct McpToolDefinition {
-    /// Its name within the server.
+    /// Name of the tool within the server.
     pub name: String,
-    /// What it does, for a model.
+    /// Description of what the tool does, for a model.
     pub description: String,
     /// JSON Schema of its arguments, as text.
     #[serde(default)]
@@ -51,12 +51,12 @@ pub struct McpToolDefinition {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct McpRegisterServerRequest {
-    /// Its name.
+    /// Name of the server.
     pub server_name: String,
-    /// How it is spoken to: `stdio`, `http`, `sse`, …
+    /// Transport to the server: `stdio`, `http`, `sse`, …
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its address, of a server that is reached by HTTP.
+    /// Address of a server that is reached by HTTP.
     pub url: Option<String>,
     /// The program, of a server that is started.
     pub command: Option<String>,
@@ -66,15 +66,15 @@ pub struct McpRegisterServerRequest {
     pub env: BTreeMap<String, String>,
 }
 
-/// What became of a request to add a server.
+/// Outcome of a request to add a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct McpRegisterServerResponse {
     /// The server.
     pub server_name: String,
-    /// Whether it was added.
+    /// Whether the server was added.
     pub success: bool,
-    /// What it offers.
+    /// Summary of what the server offers.
     #[serde(default)]
     pub summary: Option<String>,
     /// Why it was not added.
@@ -90,13 +90,13 @@ pub struct McpUnregisterServerRequest {
     pub server_name: String,
 }
 
-/// What became of a request to remove a server.
+/// Outcome of a request to remove a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct McpUnregisterServerResponse {
     /// The server.
     pub server_name: String,
-    /// Whether it was removed.
+    /// Whether the server was removed.
     pub success: bool,
     /// Why it was not removed.
     #[serde(default)]

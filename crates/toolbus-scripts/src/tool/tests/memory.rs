@@ -94,7 +94,7 @@ async fn files_that_are_saved_are_not_returned_and_others_are() {
     let output = fixture.run(json!({"output_keys": ["report.csv"]})).await.unwrap();
     insta::assert_snapshot!(output.content.unwrap(), @r"
     Files: other.txt
-    [Saved in working memory for 1200s, and not returned: `session/s/report.csv`.]
+    [Saved in working memory for 20 minutes, and not returned: `session/s/report.csv`.]
     ");
     assert!(!output.is_error);
     let returned: Vec<_> = output.blocks.iter().filter_map(|block| block.uri.as_deref()).collect();
@@ -110,7 +110,7 @@ async fn what_cannot_be_saved_is_an_error_that_says_why_and_its_file_is_returned
     Files: picture
     [Not saved under `session/s/picture`: the file `picture` is not UTF-8.]
     [Not saved under `session/s/missing`: the script wrote no file `missing` to TOOLBUS_OUTPUT that can be returned.]
-    [Saved in working memory for 1200s, and not returned: `session/s/good`.]
+    [Saved in working memory for 20 minutes, and not returned: `session/s/good`.]
     ");
     assert!(output.is_error);
     assert_eq!(fixture.value("a", "session/s/good").await.as_deref(), Some("text"));

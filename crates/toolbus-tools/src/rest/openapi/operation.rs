@@ -56,7 +56,7 @@ pub(super) struct Operations<'a> {
     pub(super) found: Vec<FoundOperation<'a>>,
     /// Those that are no tools, each with why.
     pub(super) left_out: Vec<String>,
-    /// What patterns are compared with, for each operation.
+    /// Texts that patterns are compared with, for each operation.
     pub(super) seen: Vec<Vec<String>>,
 }
 
@@ -183,7 +183,7 @@ impl<'a> FoundOperation<'a> {
 
 const JSON: &str = "application/json";
 
-/// What becomes the schema and the routes of an operation.
+/// Arguments that become the schema and the routes of an operation.
 struct OperationArguments<'a> {
     document: &'a Value,
     schemas: OperationSchemas<'a>,
@@ -376,7 +376,7 @@ impl<'a> OperationArguments<'a> {
     }
 }
 
-/// How a parameter of the query is written.
+/// Returns the style in which a parameter of the query is written.
 fn query_style(parameter: &Value) -> QueryStyle {
     if parameter.get("content").is_some() {
         return QueryStyle::Json;

@@ -13,9 +13,9 @@ use super::{resolved, target};
 
 /// Most bytes of names and values in the schema of one operation, with a little for each value.
 const MAX_BYTES: usize = 128 * 1024;
-/// What a value counts beside its text, in bytes.
+/// Size that a value counts beside its text, in bytes.
 pub(super) const VALUE: usize = 8;
-/// What a pattern counts beside its text, in bytes: it takes longer than other values.
+/// Size that a pattern counts beside its text, in bytes: a pattern takes longer than other values.
 const PATTERN: usize = 256;
 /// Longest description within a schema, in characters.
 const MAX_DESCRIPTION: usize = 1000;
@@ -224,7 +224,7 @@ impl<'a> OperationSchemas<'a> {
         Ok(name)
     }
 
-    /// What the references of all schemas that were read lead to.
+    /// Returns the definitions that the references of all schemas that were read lead to.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ use super::{OpenApiError, resolved};
 use crate::rest::config::NO_HEADER;
 use crate::rest::{Auth, Endpoint, Method, OpenApiConfig, SchemeCredential};
 
-/// How a scheme with a credential is carried.
+/// Carrier of a scheme with a credential.
 #[derive(Debug, Clone)]
 enum Carrier {
     /// By the `auth` of an endpoint.
@@ -26,7 +26,7 @@ enum Carrier {
 pub(super) struct Schemes<'a> {
     /// Those with a credential.
     carriers: BTreeMap<&'a str, Carrier>,
-    /// What each operation needs that says nothing else.
+    /// Schemes that each operation needs that says nothing else.
     default: Option<&'a Value>,
     /// Headers that the section gives all requests.
     headers: &'a BTreeMap<String, Secret>,
@@ -34,7 +34,7 @@ pub(super) struct Schemes<'a> {
     key_header: Option<&'a str>,
 }
 
-/// What authorises the requests of one operation.
+/// Credentials and headers that authorise the requests of one operation.
 #[derive(Debug, Default)]
 pub(super) struct Authorisation {
     pub(super) auth: Option<Auth>,
@@ -96,7 +96,8 @@ impl<'a> Schemes<'a> {
         Ok(Self { carriers, default: document.get("security"), headers: &config.headers, key_header })
     }
 
-    /// What authorises an operation: the first of the combinations that it takes for which there are credentials.
+    /// Returns what authorises an operation: the first of the combinations that it takes for which there are
+    /// credentials.
     pub(super) fn of(&self, operation: &Value, method: Method) -> Result<Authorisation, String> {
         let needed = operation.get("security").or(self.default).and_then(Value::as_array);
         let has_all = |schemes: &&Vec<&str>| schemes.iter().all(|scheme| self.carriers.contains_key(scheme));

@@ -1,4 +1,4 @@
-//! What becomes of specifications: three public ones, and those with something wrong.
+//! Conversion of specifications: three public ones, and those with something wrong.
 
 mod hostile;
 
@@ -426,6 +426,7 @@ fn schemas_of_openapi_3_0_become_json_schema() {
       "n": {
         "exclusiveMinimum": 0,
         "maximum": 9,
+        "pattern": "(?=a)b",
         "type": "integer"
       },
       "q": {

@@ -118,6 +118,28 @@ async fn of_a_huge_answer_no_more_is_read_than_allowed() {
 }
 
 #[tokio::test]
+async fn a_server_may_send_ten_interim_responses_and_no_more() {
+    const HINTS: &str = "HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n";
+    let told = |hints: usize| format!("{}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", HINTS.repeat(hints));
+    assert_eq!(after(told(10)).await, Ok(ToolOutput::text("ok")));
+    let failure = after(told(11)).await.unwrap_err();
+    assert_eq!(failure.cause, Cause::InvalidResult, "{failure:?}");
+
+    let (ended, mut end) = mpsc::unbounded_channel();
+    let origin = raw(move |mut stream| {
+        let ended = ended.clone();
+        async move {
+            while stream.write_all(HINTS.as_bytes()).await.is_ok() {}
+            ended.send(()).unwrap();
+        }
+    })
+    .await;
+    let failure = run(&tool(origin, |_| {}), json!({})).await.unwrap_err();
+    insta::assert_snapshot!(failure.message, @"Tool 't' answered with more than ten interim (1xx) responses.");
+    end.recv().await.unwrap();
+}
+
+#[tokio::test]
 async fn an_answer_that_announces_too_much_is_refused_before_it_is_read() {
     // Nothing follows: reading would end as a lost connection.
     let failure = after("HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n").await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What the tools of a specification send.
+//! Requests that the tools of a specification send.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What an endpoint sends.
+//! Requests that an endpoint sends.
 
 use std::sync::Arc;
 

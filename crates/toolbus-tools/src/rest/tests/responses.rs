@@ -1,4 +1,4 @@
-//! What becomes of an answer.
+//! Handling of a response.
 
 use std::time::Duration;
 

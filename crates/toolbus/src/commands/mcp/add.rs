@@ -52,7 +52,7 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     let before = edit::read(&file)?;
     let mut known = Vec::new();
     if before.is_some() {
-        let config = Config::load(&operator.sources).map_err(TargetError::Mistakes)?.config;
+        let config = Config::load_for(&operator.sources, &[]).map_err(TargetError::Mistakes)?.config;
         let folded = args.name.to_lowercase();
         let servers = config.mcp_servers();
         known = servers.problems.iter().map(ToString::to_string).collect();
@@ -75,7 +75,7 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
         sources.environment.insert((*name).to_owned(), "set where the daemon runs".to_owned());
     }
     let mistakes = |problems| TargetError::Mistakes(problems);
-    let loaded = Config::load(&sources).map_err(|problems| mistakes(problems.of_file(draft.path(), &file)))?;
+    let loaded = Config::load_for(&sources, &[]).map_err(|problems| mistakes(problems.of_file(draft.path(), &file)))?;
     // What is wrong with other servers was so before.
     let servers = loaded.config.mcp_servers();
     if let Some(problem) = servers.problems.iter().find(|problem| !known.contains(&problem.to_string())) {

@@ -15,7 +15,6 @@ use tracing::info;
 
 use crate::app;
 use crate::commands::target::{Operator, RoleArgs, TargetError};
-use crate::commands::warn;
 use crate::config::{BusUrl, Config};
 use crate::signals::Signals;
 use toolbus_client::backend;
@@ -48,8 +47,7 @@ pub(super) async fn run(args: McpServeArgs, operator: &Operator) -> Result<ExitC
         let text = "give --stdio: the MCP server over HTTP is part of `toolbus serve`, at /mcp";
         return Err(TargetError::Usage(text.to_owned()));
     }
-    let loaded = Config::load(&operator.sources).map_err(TargetError::Mistakes)?;
-    loaded.warnings.iter().for_each(|warning| warn(warning));
+    let loaded = Config::load_for(&operator.sources, &["bus"]).map_err(TargetError::Mistakes)?;
     let mut config = loaded.config;
     if config.bus.url == BusUrl::Embedded {
         let text = "bus.url is \"embedded\", a bus inside one process, so that there is no daemon to reach: give the \

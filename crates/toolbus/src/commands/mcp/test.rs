@@ -18,7 +18,7 @@ use toolbus_trust::scan::Scanner;
 use super::{milliseconds, show};
 use crate::app;
 use crate::commands::target::{Operator, TargetError};
-use crate::commands::{as_json, one_line, plain, warn};
+use crate::commands::{as_json, one_line, plain};
 use crate::config::{Config, McpServers};
 use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
@@ -35,8 +35,7 @@ pub(super) struct TestArgs {
 
 /// Tries the server, and prints what came of it.
 pub(super) async fn run(args: TestArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
-    let loaded = Config::load(&operator.sources).map_err(TargetError::Mistakes)?;
-    loaded.warnings.iter().for_each(|warning| warn(warning));
+    let loaded = Config::load_for(&operator.sources, &["mcp"]).map_err(TargetError::Mistakes)?;
     let spec = find(&loaded.config.mcp_servers(), &args.name)?;
     let redactor = app::redactor(&loaded.config);
     let launcher = Launcher::new().map_err(|error| TargetError::Usage(format!("cannot start programs: {error}")))?;

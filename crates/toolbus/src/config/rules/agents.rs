@@ -14,7 +14,7 @@ use crate::config::OutboundConfig;
 use crate::config::agents::{AgentConfig, Agents, Rates, Recipients};
 use crate::config::identity::{IdentityConfig, Unknown};
 use crate::config::pattern_sites::{PatternSite, patterns};
-use crate::config::toolsets::Toolsets;
+use crate::config::toolsets::{ToolsetConfig, Toolsets};
 
 /// The sections that make up the rules, as far as they are in order.
 pub(crate) struct Sections {
@@ -28,6 +28,11 @@ pub(crate) struct Sections {
 }
 
 impl Sections {
+    /// Whether there are tools for looking at MCP servers: those of this daemon, or of a bridge.
+    pub(super) fn has_management_tools(&self) -> bool {
+        self.has_servers || self.toolsets.values().any(ToolsetConfig::is_of_bridge)
+    }
+
     pub(super) fn patterns(&self) -> Vec<PatternSite<'_>> {
         patterns(&self.agents, &self.outbound)
     }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use toolbus_config::{Part, expected};
 use toolbus_mcp_client::spec::ServerName;
-use toolbus_protocol::topic::{TOOL_INVOKE_MCP, tool_list_of};
+use toolbus_protocol::topic::{TOOL_INVOKE_MCP, TOOL_LIST, control_of};
 
 use super::agents::Sections;
 use super::{RuleChecker, below, path};
@@ -110,7 +110,7 @@ impl RuleChecker<'_> {
                     let what = missing("topic", "the topic from which the other daemon takes calls");
                     self.tell_at(vec![here.to_vec()], Part::Value, what);
                 }
-                let has_list = config.topic.as_deref().is_none_or(|topic| tool_list_of(topic).is_some());
+                let has_list = config.topic.as_deref().is_none_or(|topic| control_of(TOOL_LIST, topic).is_some());
                 let is_bridged = config.topic.as_deref() == Some(TOOL_INVOKE_MCP);
                 if config.is_of_scripts() {
                     self.scripts_elsewhere(set, config);

@@ -83,14 +83,16 @@ impl RuleChecker<'_> {
         for (position, mistake) in AllowedPackages::parse(&script.packages.allow).err().into_iter().flatten() {
             self.tell(&[&format!("script.packages.allow.{position}")], mistake.to_string());
         }
-        let is_index = |url: &Url| matches!(url.scheme(), "https" | "http") && url.has_host();
+        // Where a password with a reserved character ended too early, its rest is in the path or behind it.
+        let is_whole = |url: &Url| !url.path().contains('@') && url.query().is_none() && url.fragment().is_none();
+        let is_index = |url: &Url| matches!(url.scheme(), "https" | "http") && url.has_host() && is_whole(url);
         let is_folder = |url: &Url| url.scheme() == "file" && !url.has_host() && url.path() != "/";
         if let Some(index) = &script.packages.index_url
             && !Url::parse(index.expose()).is_ok_and(|url| is_index(&url) || is_folder(&url))
         {
             // Not the address itself: there may be a login in it.
-            let what =
-                "no address of an index; expected \"https://host/simple\", or \"file:///folder\" for one of wheels";
+            let what = "no address of an index; expected \"https://host/simple\", or \"file:///folder\" for one of wheels; \
+                 percent-encode `/`, `#`, `?`, `@` and `%` in user and password";
             self.tell(&["script.packages.index_url"], what);
         }
     }

@@ -22,7 +22,7 @@ impl RuleChecker<'_> {
             endpoints: self.endpoint_tools().collect(),
             commands: self.named("commands").collect(),
             toolsets: &sections.toolsets,
-            has_servers: sections.has_servers,
+            has_servers: sections.has_management_tools(),
             web: self.web_tools(),
             scripts: self.script_tools(),
             of_sections: self.own_tools(tools),
@@ -97,7 +97,7 @@ impl RuleChecker<'_> {
             let owner = "a tool that the daemon brings along (see `tools`)".to_owned();
             names.insert(tool.descriptor.name.to_string(), owner);
         }
-        for name in MANAGEMENT_TOOLS.into_iter().filter(|_| sections.has_servers) {
+        for name in MANAGEMENT_TOOLS.into_iter().filter(|_| sections.has_management_tools()) {
             names.insert(name.to_owned(), "a tool for looking at MCP servers (see `mcp`)".to_owned());
         }
         for name in self.script_tools() {

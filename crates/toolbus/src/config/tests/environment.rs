@@ -60,7 +60,7 @@ fn the_environment_creates_no_entries() {
     );
     assert_eq!(tree.root(), &files);
     insta::assert_snapshot!(problems.join("\n"), @"
-    environment TOOLBUS__BUS__ULR: `bus.ulr`: unknown key in `bus`; did you mean `url`? expected one of `compat_queues`, `consumer_timeout`, `dead_letter_exchange`, `exchange`, `name`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`
+    environment TOOLBUS__BUS__ULR: `bus.ulr`: unknown key in `bus`; did you mean `url`? expected one of `compat_queues`, `consumer_timeout`, `dead_letter_exchange`, `exchange`, `host`, `name`, `password`, `port`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`, `user`, `vhost`
     environment TOOLBUS__REST__ENDPOINTS__0__URL: `rest.endpoints.0.url`: unknown key in `rest.endpoints`, which has no entries; the environment changes entries and adds none: new ones belong in a file or --set
     environment TOOLBUS__TOOLS__LIMITS__WEB_SAERCH__TIMEOUT: `tools.limits.web_saerch.timeout`: unknown key in `tools.limits`; did you mean `web_search`? expected `web_search`; the environment changes entries and adds none: new ones belong in a file or --set
     ");

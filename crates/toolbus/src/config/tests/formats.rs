@@ -136,7 +136,7 @@ fn a_mistake_in_yaml_is_told_with_its_line() {
     let text =
         "bus:\n  nme: x\n  reply_topics:\n    - a..b\ninvoke:\n  max_in_flight: many\n  drain_timeout: 10 parsecs\n";
     insta::assert_snapshot!(refused("a.yaml", text), @r#"
-    a.yaml:2:3: `bus.nme`: unknown key; did you mean `name`? expected one of `compat_queues`, `consumer_timeout`, `dead_letter_exchange`, `exchange`, `name`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`
+    a.yaml:2:3: `bus.nme`: unknown key; did you mean `name`? expected one of `compat_queues`, `consumer_timeout`, `dead_letter_exchange`, `exchange`, `host`, `name`, `password`, `port`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`, `user`, `vhost`
     a.yaml:4:7: `bus.reply_topics[0]`: not a topic; expected words with dots between them, where `*` stands for one word and `#` for any number
     a.yaml:6:18: `invoke.max_in_flight`: found a text; expected a whole number
     a.yaml:7:18: `invoke.drain_timeout`: unknown unit `parsecs`; expected a whole number and a unit (ms, s, m, h, d), such as "60s"
@@ -151,7 +151,7 @@ fn a_mistake_in_json_is_told_with_its_key() {
     }"#;
     insta::assert_snapshot!(refused("a.json", text), @r#"
     a.json: `bus.reply_topics[0]`: not a topic; expected words with dots between them, where `*` stands for one word and `#` for any number
-    a.json: `bus.nme`: unknown key; did you mean `name`? expected one of `compat_queues`, `consumer_timeout`, `dead_letter_exchange`, `exchange`, `name`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`
+    a.json: `bus.nme`: unknown key; did you mean `name`? expected one of `compat_queues`, `consumer_timeout`, `dead_letter_exchange`, `exchange`, `host`, `name`, `password`, `port`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`, `user`, `vhost`
     a.json: `invoke.drain_timeout`: unknown unit `parsecs`; expected a whole number and a unit (ms, s, m, h, d), such as "60s"
     a.json: `invoke.max_in_flight`: found a text; expected a whole number
     "#);

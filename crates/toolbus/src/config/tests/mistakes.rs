@@ -128,13 +128,14 @@ fn certificates_must_be_there_and_belong_together() {
     insta::assert_snapshot!(problems("[bus.tls]\nca = '/nonexistent/ca.pem'\ncert = '/dev/null'"), @r#"
     a.toml:2:6: `bus.tls.ca`: the file cannot be read: No such file or directory (os error 2)
     a.toml:3:8: `bus.tls.cert`: needs `bus.tls.key`, the private key of this certificate
+    a.toml:3:8: `bus.tls.cert`: the file holds no CERTIFICATE in PEM
     "#);
 }
 
 #[test]
 fn a_store_is_one_that_this_build_has() {
     insta::assert_snapshot!(problems("[store]\nurl = 'postgres://127.0.0.1/x'"), @r#"a.toml:2:7: `store.url`: no such store; expected "memory:", "sqlite:PATH", "redis://…" or "rediss://…""#);
-    insta::assert_snapshot!(problems("[store]\nurl = 'redis://:hunter2@127.0.0.1:6379/x'"), @"a.toml:2:7: `store.url`: no number of a database after the host; expected for example `/0`");
+    insta::assert_snapshot!(problems("[store]\nurl = 'redis://:hunter2@127.0.0.1:6379/x'"), @"a.toml:2:7: `store.url`: no number of a database after the host; expected for example `/0`; percent-encode `/`, `#`, `?`, `@`, `:` and `%` in user and password, such as `%2F` for `/`");
     insta::assert_snapshot!(problems("[store]\nurl = 'sqlite:'"), @r#"a.toml:2:7: `store.url`: no path of a file after `sqlite:`; expected for example "sqlite:toolbus.db" or "sqlite:/var/lib/toolbus/toolbus.db""#);
 }
 
@@ -248,7 +249,7 @@ fn all_mistakes_of_all_layers_are_told_at_once() {
     let told = load(&[first, second], &environment, &[("bus.name", "")]).unwrap_err();
     insta::assert_snapshot!(told, @r#"
     environment TOOLBUS__INVOKE__MAX_BDY: `invoke.max_bdy`: unknown key in `invoke`; did you mean `max_body`? expected one of `default_reply_topic`, `default_timeout`, `drain_timeout`, `max_body`, `max_in_flight`, `max_timeout`, `max_waiting`, `topics`
-    a.toml:2:1: `bus.ulr`: unknown key; did you mean `url`? expected one of `compat_queues`, `consumer_timeout`, `dead_letter_exchange`, `exchange`, `name`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`
+    a.toml:2:1: `bus.ulr`: unknown key; did you mean `url`? expected one of `compat_queues`, `consumer_timeout`, `dead_letter_exchange`, `exchange`, `host`, `name`, `password`, `port`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`, `user`, `vhost`
     a.toml:3:14: `bus.queue_type`: found a number; expected one of "quorum", "classic"
     a.toml:6:15: `invoke.max_timeout`: max_timeout (60s) is shorter than default_timeout (90s); expected it to be at least as long
     b.toml:2:10: `http.listen`: "x" is not an address; expected IP:PORT, such as "127.0.0.1:8471"

@@ -40,7 +40,7 @@ fn an_unconfined_runner_must_be_meant() {
     insta::assert_snapshot!(problems("[script]\nrunner = 'local'"), @r#"a.toml:2:10: `script.runner`: "local" keeps scripts from nothing: they can read and change all that the daemon can; expected "sandbox", or `script.local.i_understand = true`"#);
     let meant = "[script]\nrunner = 'local'\nlocal = { i_understand = true }";
     assert_eq!(load(&[meant], &[], &[]).unwrap().config.script.unwrap().runner, RunnerKind::Local);
-    insta::assert_snapshot!(warnings(meant), @"script.runner: nothing keeps scripts in; a caller of the tool can do all that the daemon can");
+    insta::assert_snapshot!(warnings(meant), @"script.runner: scripts run without a sandbox, with the daemon's own rights");
 }
 
 #[test]
@@ -152,13 +152,13 @@ fn packages_must_be_names_and_come_from_an_address() {
     insta::assert_snapshot!(problems("[script.packages]\nallow = ['numpy', 'NumPy>=2']"), @"a.toml:2:19: `script.packages.allow[1]`: `numpy` is listed twice");
     let told = problems("[script.packages]\nindex_url = 'ana:hunter2@host/simple'\nmax_size = '8GiB'");
     insta::assert_snapshot!(told, @r#"
-    a.toml:2:13: `script.packages.index_url`: no address of an index; expected "https://host/simple", or "file:///folder" for one of wheels
+    a.toml:2:13: `script.packages.index_url`: no address of an index; expected "https://host/simple", or "file:///folder" for one of wheels; percent-encode `/`, `#`, `?`, `@` and `%` in user and password
     a.toml:3:12: `script.packages.max_size`: max_cache (4GiB) has no room for the packages of one script, max_size (8GiB)
     "#);
     for folder in ["file:///srv/wheels", "file:///srv/my%20wheels/"] {
         load(&[&format!("[script.packages]\nindex_url = '{folder}'")], &[], &[]).unwrap();
     }
-    for no_folder in ["file:///", "file://host/wheels", "/srv/wheels"] {
+    for no_folder in ["file:///", "file://host/wheels", "/srv/wheels", "https://ana:12#x@host/simple"] {
         let told = problems(&format!("[script.packages]\nindex_url = '{no_folder}'"));
         assert!(told.contains("no address of an index"), "{no_folder}: {told}");
     }

@@ -50,9 +50,76 @@ fn the_addresses_of_broker_and_store_are_taken_from_where_secrets_are() {
     ");
     let told = load(&[text], &[("BUS", "hunter2"), ("STORE", "hunter2:x")], &[]).unwrap_err();
     insta::assert_snapshot!(told, @r#"
-    a.toml:2:7: `bus.url`: not a URL (relative URL without a base); expected "amqp://user:password@host:5672/%2f", "amqps://…" or "embedded"
+    a.toml:2:7: `bus.url`: not a URL; expected "amqp://user:password@host:5672/%2f", "amqps://…" or "embedded"
     a.toml:4:7: `store.url`: no such store; expected "memory:", "sqlite:PATH", "redis://…" or "rediss://…"
     "#);
+}
+
+#[test]
+fn the_parts_of_a_brokers_address_are_given_one_by_one() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "p/a#s?s@w:o%rd-1\n").unwrap();
+    let text = format!(
+        "[bus]\nhost = 'rabbit.example'\nvhost = 'a/b'\nuser = {{ env = 'LOGIN' }}\npassword = {{ file = {:?} }}",
+        file.path()
+    );
+    let loaded = load(&[&text], &[("LOGIN", "ana")], &[("bus.port", "5673")]).unwrap();
+    let config = &loaded.config;
+    assert_eq!(config.bus.url.to_string(), "amqp://rabbit.example:5673/a%2Fb");
+    assert_eq!(config.bus.url.login().as_deref(), Some("ana"));
+    let secrets: Vec<_> = config.secrets().iter().map(|given| given.secret.expose().to_owned()).collect();
+    assert_eq!(secrets, ["p/a#s?s@w:o%rd-1", "p%2Fa%23s%3Fs%40w%3Ao%25rd%2D1"], "the user is none");
+    let shown = format!("{loaded:?} {}", serde_json::to_string(config).unwrap());
+    assert!(!shown.contains("p/a#s"), "{shown}");
+    let url = |text: &str, set: &[(&str, &str)]| load(&[text], &[], set).unwrap().config.bus.url;
+    assert_eq!(url("[bus]\nhost = '::1'\nport = 5671", &[]).to_string(), "amqps://[::1]:5671");
+    let whole = "[bus]\nurl = 'amqps://bea:secret-of-bea@one/tools'";
+    assert_eq!(url(&format!("{whole}\nhost = 'two'"), &[]).to_string(), "amqps://two/tools");
+}
+
+#[test]
+fn an_address_of_a_later_layer_replaces_the_parts_that_it_names() {
+    let text = "[bus]\nhost = 'one'\nvhost = 'tools'\nuser = 'ana'\npassword = 'secret-of-ana'";
+    let url = |written: &str| load(&[text], &[], &[("bus.url", written)]).unwrap().config.bus.url;
+    assert_eq!(url("amqp://bea:secret-of-bea@two").to_string(), "amqp://two/tools");
+    assert_eq!(url("amqp://bea:secret-of-bea@two").login().as_deref(), Some("bea"));
+    assert_eq!(url("amqp://two/other").login().as_deref(), Some("ana"));
+    assert_eq!(url("amqp://two/other").to_string(), "amqp://two/other");
+    assert_eq!(url("embedded"), BusUrl::Embedded);
+    let given = load(&["[bus]\nurl = 'amqp://one'"], &[("TOOLBUS__BUS__HOST", "two")], &[]).unwrap();
+    assert_eq!(given.config.bus.url.to_string(), "amqp://two", "a later part replaces that of the address");
+}
+
+#[test]
+fn a_command_needs_the_secrets_of_its_sections_alone() {
+    let text = with_auth("{ type = 'bearer', token = { env = 'WEATHER_TOKEN' } }")
+        + "\n[bus]\nurl = { env = 'BUS' }\n[store]\nurl = { file = '/nonexistent' }\n[http]\nadmin_token = { env = 'ADMIN' }";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.toml");
+    std::fs::write(&file, &text).unwrap();
+    let sources = |environment: &[(&str, &str)]| Sources {
+        files: vec![file.clone()],
+        environment: environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        ..Sources::default()
+    };
+    let loaded = Config::load_for(&sources(&[("BUS", "amqp://broker")]), &["bus"]).unwrap();
+    assert_eq!(loaded.config.bus.url.to_string(), "amqp://broker");
+    let told = Config::load_for(&sources(&[]), &["bus"]).unwrap_err().to_string();
+    assert!(told.contains("`BUS`") && told.lines().count() == 1, "{told}");
+    assert!(Config::load_for(&sources(&[]), &[]).is_ok());
+    // What is wrong with a secret that is there is told all the same.
+    let told = Config::load_for(&sources(&[("ADMIN", "short")]), &[]).unwrap_err().to_string();
+    assert!(told.contains("admin_token") && told.lines().count() == 1, "{told}");
+    assert_eq!(Config::load(&sources(&[])).unwrap_err().0.len(), 4);
+}
+
+#[test]
+fn a_part_without_what_it_belongs_to_is_refused() {
+    insta::assert_snapshot!(problems("[bus]\nvhost = 'tools'"), @"a.toml:2:9: `bus.vhost`: of no broker; give `bus.url` or `bus.host`, too");
+    insta::assert_snapshot!(problems("[bus]\nhost = 'x'\npassword = 'y'"), @"a.toml:3:12: `bus.password`: of no user; give `bus.user`, too");
+    insta::assert_snapshot!(problems("[bus]\nhost = 'x'\nuser = 'y'"), @"a.toml:3:8: `bus.user`: without a password; give `bus.password`, too");
+    insta::assert_snapshot!(problems("[bus]\nurl = ['amqp://x', 'amqp://y']\nhost = 'z'"), @"a.toml:3:8: `bus.host`: one host for several addresses; give `bus.url` one address, or none");
+    insta::assert_snapshot!(problems("[bus]\nhost = 'amqp://x'"), @r#"a.toml:2:8: `bus.host`: no host; expected a name or an IP address alone, such as "rabbitmq.example"; the others are bus.port, bus.vhost, bus.user and bus.password"#);
 }
 
 #[test]
@@ -121,6 +188,10 @@ fn no_problem_shows_a_secret() {
         "[bus]\nurl = 'http://ana:hunter2@host'".to_owned(),
         "[bus]\nurl = ['amqp://ana:hunter2@host:port']".to_owned(),
         "[bus]\nurl = { url = 'hunter2' }".to_owned(),
+        "[bus]\nurl = 'amqp://hunter2:12/x@host'".to_owned(),
+        "[bus]\nurl = 'amqp://ana:hunter2/x@host'".to_owned(),
+        "[bus]\nhost = 'ana:hunter2@host'".to_owned(),
+        "[bus]\nurl = 'amqp://host'\npassword = { file = 'hunter2', env = 'x' }".to_owned(),
         "[telemetry]\notlp_endpoint = 'http://ana:hunter2@collector'".to_owned(),
         "[bus]\nurl = amqp://ana:hunter2@host".to_owned(),
         "[bus]\nurl = 'amqp://ana:hunter2@host'\nurl = 'amqp://ana:hunter2@host'".to_owned(),
@@ -130,7 +201,7 @@ fn no_problem_shows_a_secret() {
         assert!(!told.contains(SECRET), "{text}\n{told}");
     }
     let environment = [("TOOLBUS__BUS__URL", "hunter2"), ("TOOLBUS__BUS__PASSWORD", "hunter2")];
-    let told = load(&[], &environment, &[("bus.password", "hunter2"), ("bus.tls", "hunter2")]).unwrap_err();
+    let told = load(&[], &environment, &[("bus.pasword", "hunter2"), ("bus.tls", "hunter2")]).unwrap_err();
     assert!(!told.contains(SECRET), "{told}");
 }
 

@@ -115,9 +115,16 @@ sandbox = { require = "no-namespaces" }
 pool = { min = 0, max = 4 }
 "##;
 
+/// A file that looks like a certificate with its key.
+fn pem() -> tempfile::NamedTempFile {
+    let pem = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(pem.path(), "-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n").unwrap();
+    pem
+}
+
 #[test]
 fn every_designed_key_is_accepted_and_has_the_designed_default() {
-    let pem = tempfile::NamedTempFile::new().unwrap();
+    let pem = pem();
     let text = DESIGNED.replace("PEM", &pem.path().display().to_string());
     let mut config = load(&[&text], &[("WEATHER_TOKEN", "secret"), ("ANA_TOKEN", "secret")], &[]).unwrap().config;
     assert_eq!((config.rest.endpoints.len(), config.commands.len()), (1, 1));
@@ -262,11 +269,12 @@ fn with_examples(text: &str) -> String {
 #[test]
 fn the_documented_configuration_is_valid_with_all_its_examples() {
     let text = std::fs::read_to_string(root().join("config/toolbus.toml")).unwrap();
-    let pem = tempfile::NamedTempFile::new().unwrap();
+    let pem = pem();
     let text = ["ca.pem", "client.pem", "client.key"].iter().fold(with_examples(&text), |text, name| {
         text.replace(&format!("/etc/toolbus/tls/{name}"), &pem.path().display().to_string())
     });
     let secrets = [
+        "BUS_PASSWORD",
         "WEATHER_TOKEN",
         "TICKETS_PASSWORD",
         "NOTES_KEY",

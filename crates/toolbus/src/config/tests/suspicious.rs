@@ -6,6 +6,14 @@ fn warnings(text: &str) -> String {
     load(&[text], &[], &[]).unwrap().warnings.join("\n")
 }
 
+#[test]
+fn topics_of_their_own_want_queues_of_their_own() {
+    let lab = "[invoke]\ntopics = ['tool.invoke.lab']\n";
+    insta::assert_snapshot!(warnings(lab), @r#"invoke.topics: without "tool.invoke", and with the default bus.queue_prefix, "toolbus", this daemon and the one that agents call take each other's calls; give it a bus.queue_prefix of its own"#);
+    assert_eq!(warnings(&format!("{lab}[bus]\nqueue_prefix = 'toolbus-lab'")), "");
+    assert_eq!(warnings("[invoke]\ntopics = ['tool.invoke.lab', 'tool.invoke']"), "");
+}
+
 /// A tool that addresses people and a tool set, on a bus with logins.
 const TOOLS: &str = r#"
 [identity]

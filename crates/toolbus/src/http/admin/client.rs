@@ -105,11 +105,28 @@ impl AdminClient {
     ///
     /// As [`Self::ask`].
     pub async fn post<A: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<A, AdminClientError> {
+        self.post_within(PATIENCE, path, body).await
+    }
+
+    /// Like [`Self::post`], with another limit to the wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::ask`].
+    pub async fn post_within<A>(
+        &self,
+        patience: Duration,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<A, AdminClientError>
+    where
+        A: DeserializeOwned,
+    {
         let body = serde_json::to_vec(body).map_err(|error| self.unreadable(error))?;
         if body.len() > MAX_BODY {
             return Err(AdminClientError::Refused(format!("the question is larger than {} KiB", MAX_BODY / 1024)));
         }
-        self.exchange(PATIENCE, Method::POST, path, body).await
+        self.exchange(patience, Method::POST, path, body).await
     }
 
     async fn exchange<A>(

@@ -36,7 +36,7 @@ const ROUTES: &str = "no such path: there are /v1/status, /v1/reload, /v1/tools,
                       /v1/pins/NAME/approve";
 
 /// The body of a request.
-type BodyBytes = Result<Bytes, BytesRejection>;
+pub(super) type BodyBytes = Result<Bytes, BytesRejection>;
 /// The name in a path.
 type NameInPath = Result<Path<String>, PathRejection>;
 /// Kind and name of a switch in a path.
@@ -44,12 +44,12 @@ type KindAndName = Result<Path<(String, String)>, PathRejection>;
 /// The query of a request.
 type QueryOf<T> = Result<Query<T>, QueryRejection>;
 /// A response as JSON.
-type ApiResult<T> = Result<Json<T>, ApiError>;
+pub(super) type ApiResult<T> = Result<Json<T>, ApiError>;
 
 type AdminState = State<Arc<Admin>>;
 
 /// Reads a body as JSON.
-fn parsed<T: DeserializeOwned>(body: BodyBytes) -> Result<T, ApiError> {
+pub(super) fn parsed<T: DeserializeOwned>(body: BodyBytes) -> Result<T, ApiError> {
     serde_json::from_slice(&body?).map_err(|error| ApiError::bad_request(format!("the body is not usable: {error}")))
 }
 
@@ -135,7 +135,7 @@ async fn breakers(State(admin): AdminState) -> Json<OpenBreakers> {
 
 async fn reset_breaker(State(admin): AdminState, name: NameInPath) -> ApiResult<BreakerReset> {
     let Path(name) = name?;
-    Ok(Json(admin.reset_breaker(name)))
+    Ok(Json(admin.reset_breaker(name)?))
 }
 
 async fn disabled(State(admin): AdminState) -> Json<Disabled> {

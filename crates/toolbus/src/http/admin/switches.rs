@@ -51,6 +51,11 @@ impl SwitchStore {
         Self { store: None, is_shared: false, changing: Mutex::default() }
     }
 
+    /// Whether other daemons may change the store.
+    pub(crate) const fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     /// SwitchStore off and on again what the store says, which other daemons may have changed. First stores what could not be
     /// stored before.
     ///

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::bus::BusState;
@@ -106,7 +107,11 @@ impl Fixture {
         let health = Arc::new(Health::new(sources(state, Registry::new())));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = server.address();
-        tokio::spawn(server.run(HttpState { admin: Some(guarded(admin, TOKEN)), ..http_state(health) }, stop.clone()));
+        tokio::spawn(server.run(
+            HttpState { admin: Some(guarded(admin, TOKEN)), ..http_state(health) },
+            Handle::current(),
+            stop.clone(),
+        ));
         Self { policy, folder, address, stop, _bus: bus }
     }
 

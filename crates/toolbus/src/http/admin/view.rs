@@ -11,6 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_core::policy::UnknownCallers;
 use toolbus_mcp_client::status::ServerStatus;
+use toolbus_protocol::{ToolError, ToolInvokeResponse};
 use toolbus_trust::pins::{Digest, ToolState};
 
 use crate::http::health::{Blocker, DaemonHealth, OpenBreaker};
@@ -25,7 +26,7 @@ pub struct Agents {
     pub agents: Vec<AgentSummary>,
     /// What callers without a section get.
     pub unknown: UnknownCallers,
-    /// What is switched off.
+    /// Switches that are off.
     pub disabled: Vec<Switched>,
 }
 
@@ -41,10 +42,16 @@ pub struct AgentSummary {
     pub total: usize,
     /// The profile that each of its requests has; absent: the request chooses.
     pub profile: Option<String>,
-    /// Calls of it that run at a time.
+    /// Calls of it that may run at a time.
     pub max_in_flight: usize,
-    /// Calls of it that wait at a time.
+    /// Calls of it that may wait at a time.
     pub max_queued: usize,
+    /// Calls of it that run now; absent where only a configuration is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<usize>,
+    /// Calls of it that wait now; absent where only a configuration is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<usize>,
     /// Patterns of tools whose calls are limited in rate.
     pub rate_limits: Vec<String>,
     /// Its bindings, as `channel:account`.
@@ -155,6 +162,45 @@ pub struct Question {
     pub session: Option<String>,
 }
 
+/// A call of an operator.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CallRequest {
+    /// Who calls; absent: a caller without a section.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// Which tool.
+    pub tool: String,
+    /// With which arguments: an object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Box<RawValue>>,
+    /// The MCP server that has the tool; absent: any tool of the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// Under which binding, as `channel:account`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<String>,
+    /// Under which profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// In which session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// Time that the call gets, in milliseconds; absent: as daemon and tool say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+}
+
+/// Outcome of a call, as a caller on the bus would get it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CallOutcome {
+    /// The tool ran.
+    Result(ToolInvokeResponse),
+    /// There is no result.
+    Error(ToolError),
+}
+
 /// The gates of a call, up to the first that refuses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explained {
@@ -237,9 +283,44 @@ pub struct DaemonStatus {
     pub files: Vec<PathBuf>,
     /// Why it is not ready.
     pub blocked_by: Vec<Blocker>,
+    /// The agents with the most calls, those with running and waiting ones first.
+    #[serde(default)]
+    pub busiest_agents: Vec<BusyAgent>,
+    /// The tools with the most calls, those with running ones first.
+    #[serde(default)]
+    pub busiest_tools: Vec<BusyTool>,
+    /// What is switched off.
+    #[serde(default)]
+    pub disabled: Vec<Switched>,
     /// What is public, and the last reload as a whole.
     #[serde(flatten)]
     pub status: DaemonHealth,
+}
+
+/// An agent with calls.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BusyAgent {
+    /// Name of the agent; `default` stands for all callers without a section.
+    pub agent: String,
+    /// Calls of it that run now.
+    pub running: usize,
+    /// Calls of it that wait now.
+    pub waiting: usize,
+    /// Calls of it that ended in the last one to two minutes, refused ones included.
+    pub recent: u64,
+}
+
+/// A tool with calls.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BusyTool {
+    /// Its name.
+    pub tool: String,
+    /// Calls of it that run now.
+    pub running: usize,
+    /// Calls of it that ended in the last one to two minutes, refused ones included.
+    pub recent: u64,
 }
 
 /// Which tools are asked for; by default all.

@@ -274,7 +274,7 @@ async fn strangers_that_take_no_answer_leave_room_for_others() {
 
 #[tokio::test]
 async fn the_system_keeps_little_of_what_a_client_does_not_take() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (stream, _) = listener.accept_one().await.unwrap();
     // The system reserves as much again for its own use.

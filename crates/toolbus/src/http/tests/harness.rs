@@ -4,28 +4,30 @@
 
 use std::io::Result;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 
 use crate::http::connections::{Accept, serve};
+use crate::http::slots::Slots;
 
 /// What fits on the way to a client, in bytes.
 pub(crate) const WINDOW: usize = 1024;
 
 /// Connections that tests make.
-struct Dialled(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
+struct Dialled(mpsc::UnboundedReceiver<DuplexStream>);
 
 impl Accept for Dialled {
     type Stream = DuplexStream;
 
-    async fn accept_one(&self) -> Result<(DuplexStream, Option<IpAddr>)> {
-        match self.0.lock().await.recv().await {
+    async fn accept_one(&mut self) -> Result<(DuplexStream, Option<IpAddr>)> {
+        match self.0.recv().await {
             Some(stream) => Ok((stream, Some(IpAddr::from([192, 0, 2, 7])))),
             None => std::future::pending().await,
         }
@@ -43,7 +45,7 @@ impl Server {
     pub(crate) fn start(routes: Router) -> Self {
         let (dial, dialled) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
-        let task = tokio::spawn(serve(Dialled(Mutex::new(dialled)), routes, stop.clone()));
+        let task = tokio::spawn(serve(Dialled(dialled), Arc::new(Slots::new(Clock::SYSTEM)), routes, stop.clone()));
         Self { dial, stop, task }
     }
 

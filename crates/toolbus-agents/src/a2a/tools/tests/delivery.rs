@@ -12,7 +12,7 @@ async fn begin(
     (waiting, id)
 }
 
-/// What a replica makes of Bob's result.
+/// Returns what a replica makes of Bob's result.
 async fn hear(replica: &AgentService, id: &str, text: &str) -> &'static str {
     let (message_type, correlation_id) = (message_type::AGENT_TASK_RESULT.to_owned(), id.to_owned());
     let envelope = Envelope { message_type, correlation_id, ..Envelope::default() };
@@ -45,6 +45,22 @@ async fn a_result_that_another_replica_takes_reaches_the_call_that_waits_in_full
     assert_eq!(waiting.await.unwrap().unwrap(), ToolOutput::text(long));
     assert!(of_ana.try_recv().is_err(), "the call has it");
     assert_eq!(site.task(&id).await["state"], "completed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_answers_the_first_counts_also_where_it_is_not_kept_yet() {
+    let site = Fixture::new();
+    let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let waiting = site.call("ana", INVOKE, add(false));
+    let id = next(&mut of_bob).await.0.correlation_id;
+    waiting.await.unwrap().unwrap();
+    let task = site.service.tasks().get(&id).await.unwrap().unwrap();
+    // Another replica has begun with it, and has not kept it.
+    assert!(site.replica(2).is_first(&task, result(&id, "3").to_string().as_bytes()).await.unwrap());
+    assert_eq!(hear(&site.service, &id, "4").await, "repeated");
+    assert!(of_ana.try_recv().is_err());
+    assert_eq!(hear(&site.service, &id, "3").await, "result", "it may come again, because that replica has ended");
+    assert!(next(&mut of_ana).await.1.to_string().contains('3'));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! How many tasks there may be, and what watching their times costs.
+//! Number of tasks that there may be, and cost of watching their times.
 
 use futures_util::future::join_all;
 

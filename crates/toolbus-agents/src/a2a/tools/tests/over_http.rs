@@ -44,7 +44,7 @@ fn card() -> String {
     response("200 OK", &json!({"name": "Bob", "supportedInterfaces": [interface]}).to_string())
 }
 
-/// What the agent that gave a task to the one at this address reads, and whether it may give the task again.
+/// Returns what the agent that gave a task to the one at this address reads, and whether it may give the task again.
 async fn end(address: SocketAddr) -> (String, bool) {
     let site = Fixture::new();
     let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));

@@ -12,10 +12,10 @@ use super::*;
 struct Failing {
     store: Memory,
     is_away: AtomicBool,
-    /// Whether it does what it is asked before it fails.
+    /// Whether the store does what it is asked before it fails.
     has_effect: AtomicBool,
     failed: AtomicUsize,
-    /// How often tasks were read.
+    /// Number of times that tasks were read.
     reads: AtomicUsize,
 }
 

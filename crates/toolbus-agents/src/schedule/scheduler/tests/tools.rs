@@ -45,12 +45,12 @@ impl Tools {
         Self { policy, registry, runs }
     }
 
-    /// What the tools were called with, and as whom, in order.
+    /// Returns what the tools were called with, and as whom, in order.
     pub(super) fn runs(&self) -> Vec<String> {
         self.runs.0.lock().0.clone()
     }
 
-    /// How many calls run.
+    /// Counts the calls that run.
     pub(super) fn running(&self) -> usize {
         self.runs.0.lock().1.len()
     }

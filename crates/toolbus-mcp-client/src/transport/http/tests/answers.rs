@@ -17,8 +17,8 @@ use toolbus_testing::patience::eventually;
 use super::server::{Asked, Open, Server, endless, events, json_of, orderly, result_of, said, silent_after, status};
 use super::{begin, begun, call, cancel, message, open, opener, received};
 use crate::spec::HttpKind;
-use crate::transport::MAX_VALUES;
 use crate::transport::http::classify;
+use crate::transport::{LargeMessages, MAX_VALUES};
 
 /// Room that the two ends of a connection and the parser need beside the limit.
 const SLACK: usize = 16 * 1024 * 1024;
@@ -175,6 +175,22 @@ async fn events_that_are_no_messages_are_left_out() {
     let mut transport = begun(&server.url).await;
     transport.send(call(1)).await.unwrap();
     assert_eq!(received(&mut transport).await["result"], said("at last"));
+}
+
+#[tokio::test]
+async fn a_handshake_goes_on_after_events_that_are_no_messages() {
+    let server = Server::start(|asked| {
+        if !asked.does("initialize") {
+            return orderly(asked);
+        }
+        let result = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": { "name": "a", "version": "1" } });
+        let answer = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": result });
+        events(format!("event: ping\ndata: x\n\ndata: {{half\n\ndata: {answer}\n\n"))
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    transport.send(call(1)).await.unwrap();
+    assert_eq!(received(&mut transport).await["result"], said("hello"));
 }
 
 fn deep() -> String {
@@ -424,7 +440,8 @@ async fn a_large_answer_is_read_where_results_have_room_for_it() {
     })
     .await;
     let budget = ResultBudget::new(32 << 20, 32 << 20);
-    let opener = opener(&server.url, HttpKind::Streamable, None).with_results(Some(budget.clone()));
+    let opener = opener(&server.url, HttpKind::Streamable, None)
+        .with_large(LargeMessages { results: Some(budget.clone()), ..LargeMessages::default() });
     let mut transport = opener.open().await.unwrap();
     begin(&mut transport).await.unwrap();
     for id in [1, 2] {

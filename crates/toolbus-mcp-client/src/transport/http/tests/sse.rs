@@ -66,6 +66,13 @@ async fn messages_are_posted_where_the_stream_says_and_answers_come_by_the_strea
 }
 
 #[tokio::test]
+async fn an_event_that_means_nothing_may_come_before_the_place_to_post_to() {
+    let (server, writer) = written(|| status(202, "Accepted")).await;
+    writer.write("event: ping\ndata: 1\n\n");
+    opened(&server, &writer).await;
+}
+
+#[tokio::test]
 async fn an_answer_is_whole_whoever_stops_waiting_for_it() {
     let (server, writer) = written(|| status(202, "")).await;
     let mut transport = opened(&server, &writer).await;

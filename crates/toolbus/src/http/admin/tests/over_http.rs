@@ -51,7 +51,7 @@ async fn a_daemon_without_a_token_says_so_and_one_that_is_gone_too() {
     let (_bus, state) = watch::channel(BusState::default());
     let health = Arc::new(Health::new(sources(state, Registry::new())));
     let url = format!("http://{}", closed.address()).parse().unwrap();
-    tokio::spawn(closed.run(http_state(health), fixture.stop.clone()));
+    tokio::spawn(closed.run(http_state(health), tokio::runtime::Handle::current(), fixture.stop.clone()));
     let client = AdminClient::Http { url, token: Secret::new(TOKEN) };
     let error = client.ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
     assert!(matches!(error, AdminClientError::Closed(_)) && error.to_string().contains("http.admin_token"), "{error}");

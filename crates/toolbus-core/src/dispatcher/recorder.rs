@@ -1,0 +1,349 @@
+//! The ledger's records of calls: that a tool begins (step 9), and the reply, before it is published.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use toolbus_protocol::{Outcome, Random};
+
+use super::call::Call;
+use super::{Abort, as_begun};
+use crate::clock::Clock;
+use crate::deadline;
+use crate::failure::{Cause, ToolFailure};
+use crate::ledger::{Begin, Begun, Finished, Ledger, LedgerEntry, LedgerSettings, LedgerUsage, RequestKey, RunToken};
+use crate::reply::Reply;
+use crate::reply::stored;
+use crate::request_key::{IdentityKind, RequestIdentity};
+use crate::store::StoreError;
+use crate::telemetry::{LedgerEvent, Telemetry};
+use crate::text::shown;
+use crate::throttle::Throttle;
+
+/// Longest wait for one operation of the ledger.
+const LEDGER_TIME: Duration = Duration::from_secs(10);
+/// Longest wait until what may have been recorded in vain is forgotten. The ledger gets to it later, too.
+const UNDO_TIME: Duration = Duration::from_secs(1);
+/// How long a daemon is taken to be alive after it last said so.
+const LEASE: Duration = Duration::from_secs(5);
+/// Time between two such words while calls run that others may ask for.
+const RENEWAL: Duration = Duration::from_millis(1_500);
+/// How long the entry of a request is kept that cannot be distinguished from others like it: as long as it may take until what was
+/// not acknowledged is delivered again.
+const ALIKE_TTL: Duration = Duration::from_mins(15);
+/// How long a caller should wait while the ledger is full.
+const FULL_RETRY: Duration = Duration::from_secs(5);
+
+/// Runs that are remembered because the ledger may have them although they had no effect.
+const MAX_VOID: usize = 1024;
+
+/// Keeps the ledger for this daemon: what began here, how it was answered, and that the daemon is alive.
+pub(super) struct Recorder {
+    settings: Option<LedgerSettings>,
+    telemetry: Arc<dyn Telemetry>,
+    clock: Clock,
+    random: Random,
+    /// Name of this daemon in the ledger.
+    name: Arc<str>,
+    /// The latest runs that had no effect and that the ledger may have as begun, because an operation failed.
+    void: Mutex<VecDeque<(RequestKey, RunToken)>>,
+    /// When the daemon last said that it is alive.
+    renewed: Mutex<Option<Instant>>,
+    /// Replies that the ledger has forgotten before their time, as far as the log says.
+    shed: AtomicU64,
+    log: RecorderLog,
+}
+
+/// Lines that may repeat for as long as a state lasts.
+#[derive(Default)]
+struct RecorderLog {
+    not_renewed: Throttle,
+    shed: Throttle,
+    unrecorded: Throttle,
+}
+
+/// A renewal of the lease. While it is under way, other calls take it for done; unless it is in the end, the next one
+/// renews.
+struct Renewal<'a> {
+    renewed: &'a Mutex<Option<Instant>>,
+    began: Instant,
+    is_done: bool,
+}
+
+impl Drop for Renewal<'_> {
+    fn drop(&mut self) {
+        let mut renewed = self.renewed.lock();
+        if !self.is_done && *renewed == Some(self.began) {
+            *renewed = None;
+        }
+    }
+}
+
+impl Recorder {
+    /// Keeps no ledger if `settings` has none.
+    pub(super) fn new(
+        settings: Option<LedgerSettings>,
+        telemetry: Arc<dyn Telemetry>,
+        clock: Clock,
+        random: Random,
+    ) -> Self {
+        Self {
+            settings,
+            telemetry,
+            clock,
+            random,
+            name: random.id().into(),
+            void: Mutex::default(),
+            renewed: Mutex::default(),
+            shed: AtomicU64::new(0),
+            log: RecorderLog::default(),
+        }
+    }
+
+    /// The ledger, if there is one.
+    pub(super) fn ledger(&self) -> Option<&dyn Ledger> {
+        self.settings.as_ref().map(|settings| &*settings.ledger)
+    }
+
+    /// Looks a request up.
+    ///
+    /// # Errors
+    ///
+    /// If the ledger cannot be read.
+    pub(super) async fn look_up(&self, key: RequestKey) -> Result<Option<LedgerEntry>, StoreError> {
+        match self.ledger() {
+            Some(ledger) => within(ledger.look_up(key)).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Forgets a run.
+    ///
+    /// # Errors
+    ///
+    /// If the ledger cannot be written.
+    pub(super) async fn release(&self, key: RequestKey, run: RunToken) -> Result<(), StoreError> {
+        match self.ledger() {
+            Some(ledger) => within(ledger.release(key, run)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Ends a run with its reply.
+    ///
+    /// # Errors
+    ///
+    /// If the ledger cannot be written.
+    pub(super) async fn finish(&self, key: RequestKey, run: RunToken, reply: &Reply) -> Result<Finished, StoreError> {
+        match &self.settings {
+            Some(LedgerSettings { ledger, max_answer, .. }) => {
+                within(ledger.finish(key, run, stored::write(reply, *max_answer))).await
+            }
+            None => Ok(Finished::Forgotten),
+        }
+    }
+
+    /// Whether a run that the ledger has as begun is one of another daemon.
+    pub(super) fn is_of_other(&self, instance: &str) -> bool {
+        *self.name != *instance
+    }
+
+    fn note_void(&self, key: RequestKey, run: RunToken) {
+        let mut void = self.void.lock();
+        if void.len() >= MAX_VOID {
+            void.pop_front();
+        }
+        void.push_back((key, run));
+    }
+
+    /// Whether a run that the ledger has as begun had no effect here. Its caller was told that it did not start, and may ask
+    /// for something else by the same key.
+    pub(super) fn is_void(&self, key: RequestKey, run: RunToken) -> bool {
+        self.void.lock().contains(&(key, run))
+    }
+
+    /// The failure of a request whose key stands for another one.
+    pub(super) fn conflict(&self) -> ToolFailure {
+        self.telemetry.ledger(LedgerEvent::Conflict);
+        let text =
+            "The idempotency key was used for another tool or other arguments. Use a new key for another request.";
+        ToolFailure::new(Cause::KeyReused, text)
+    }
+
+    /// The failure of a request that may have begun before, which cannot be found out.
+    pub(super) fn unreadable(&self, error: &StoreError) -> ToolFailure {
+        self.telemetry.ledger(LedgerEvent::Failed);
+        let text = "Whether this request had begun before cannot be found out now. It is not run.";
+        as_begun(ToolFailure::new(Cause::OutcomeUnknown, text).with_detail(error))
+    }
+
+    /// The failure of a request that is not run because its beginning cannot be recorded.
+    pub(super) fn unrecorded(&self, error: &StoreError) -> ToolFailure {
+        self.telemetry.ledger(LedgerEvent::Failed);
+        let text = "That the call begins cannot be recorded now, so it was not run. Try again later.";
+        ToolFailure::new(Cause::LedgerUnavailable, text).with_detail(error)
+    }
+
+    /// Step 9. Records that the tool begins, where it must not run twice or its caller wants one reply.
+    pub(super) async fn start(&self, call: &mut Call, is_repeatable: bool) -> Result<(), Abort> {
+        let Some(LedgerSettings { ledger, ttl, .. }) = &self.settings else { return Ok(()) };
+        let is_given = call.identity.local.is_some_and(|identity| identity.kind == IdentityKind::Given);
+        if is_repeatable && !is_given {
+            return Ok(());
+        }
+        let Some(RequestIdentity { key, fingerprint, kind }) = call.everywhere() else { return Ok(()) };
+        self.renew_lease().await;
+        let run = RunToken(self.random.bits().to_be_bytes());
+        let is_alike = kind == IdentityKind::Content;
+        let begin = Begin {
+            key,
+            fingerprint,
+            run,
+            instance: Arc::clone(&self.name),
+            ttl: if is_alike { ALIKE_TTL.min(*ttl) } else { *ttl },
+            replaces: is_alike && !call.identity.is_redelivered,
+        };
+        match within(ledger.begin(begin)).await {
+            Ok(Begun::Begun) => {
+                call.identity.run = Some(run);
+                self.note_shed(&**ledger);
+            }
+            Ok(Begun::Known(entry)) => return Err(Abort::Known(entry)),
+            Ok(Begun::Full) => {
+                self.telemetry.ledger(LedgerEvent::Full);
+                let text = "Too many calls have begun and were not answered. Try again later.";
+                return Err(ToolFailure::new(Cause::Overloaded, text).with_retry_after(FULL_RETRY).into());
+            }
+            // It needs no record. There may be one all the same, which its reply ends.
+            Err(_) if is_repeatable => {
+                self.telemetry.ledger(LedgerEvent::Failed);
+                call.identity.run = Some(run);
+            }
+            Err(error) => {
+                // It may be recorded all the same, also after the release if that overtakes it on another connection. A retry
+                // would be told that this run had begun.
+                self.note_void(key, run);
+                let _ = tokio::time::timeout(UNDO_TIME, ledger.release(key, run)).await;
+                // Another daemon may have had it before, and begin it yet.
+                if call.identity.is_redelivered {
+                    return Err(self.unreadable(&error).into());
+                }
+                return Err(self.unrecorded(&error).into());
+            }
+        }
+        if call.timing.deadline <= self.clock.now() { Err(deadline::passed().into()) } else { Ok(()) }
+    }
+
+    /// Writes to the log if the ledger has forgotten answers to make room: calls that come again are run again then.
+    fn note_shed(&self, ledger: &dyn Ledger) {
+        let LedgerUsage { shed, entries, bytes } = ledger.usage();
+        if self.shed.fetch_max(shed, Ordering::Relaxed) < shed
+            && let Some(left_out) = self.log.shed.due()
+        {
+            tracing::warn!(shed, entries, bytes, left_out, "the ledger is full: the oldest replies are forgotten");
+        }
+    }
+
+    /// Runs a call that others may ask for, and says meanwhile that this daemon is alive.
+    pub(super) async fn running<T>(&self, is_recorded: bool, tool: impl Future<Output = T>) -> T {
+        if !is_recorded {
+            return tool.await;
+        }
+        tokio::select! {
+            biased;
+            ended = tool => ended,
+            never = self.keep_lease() => match never {},
+        }
+    }
+
+    async fn keep_lease(&self) -> Infallible {
+        loop {
+            tokio::time::sleep(RENEWAL).await;
+            self.renew_lease().await;
+        }
+    }
+
+    /// Says that this daemon is alive, unless that was just said. What goes wrong with it costs others a better answer only.
+    async fn renew_lease(&self) {
+        let Some(LedgerSettings { ledger, .. }) = &self.settings else { return };
+        let Self { name, renewed, log, .. } = self;
+        let now = self.clock.now();
+        {
+            let mut renewed = renewed.lock();
+            if renewed.is_some_and(|renewed| now.saturating_duration_since(renewed) < RENEWAL) {
+                return;
+            }
+            *renewed = Some(now);
+        }
+        let mut renewal = Renewal { renewed, began: now, is_done: false };
+        match within(ledger.renew(Arc::clone(name), LEASE)).await {
+            Ok(()) => renewal.is_done = true,
+            Err(error) => {
+                if let Some(left_out) = log.not_renewed.due() {
+                    tracing::warn!(%error, left_out, "the lease of this daemon was not renewed");
+                }
+            }
+        }
+    }
+
+    /// What is published: a reply, once the ledger has it; or the one that another daemon has given meanwhile.
+    pub(super) async fn record(&self, call: &mut Call, reply: Arc<Reply>) -> Arc<Reply> {
+        let Some((key, run)) = self.recorded(call) else { return reply };
+        // Nothing happened: a retry by the same key is welcome. The same message gets the same reply.
+        let has_key = call.identity.local.is_some_and(|identity| identity.kind == IdentityKind::Given);
+        if has_key && reply.outcome == Some(Outcome::NotStarted) {
+            self.forget_run(call).await;
+            return reply;
+        }
+        call.identity.run = None;
+        match self.finish(key, run, &reply).await {
+            Ok(Finished::Superseded(kept)) => {
+                stored::read(&kept).map_or(reply, |first| Arc::new(first).for_request(&call.request))
+            }
+            Ok(Finished::Stored | Finished::Forgotten) => reply,
+            Err(error) => {
+                self.telemetry.ledger(LedgerEvent::Failed);
+                if let Some(left_out) = self.log.unrecorded.due() {
+                    tracing::error!(
+                        call_id = %shown(&call.request.call_id),
+                        trace_id = call.span.trace_id(),
+                        %error,
+                        left_out,
+                        "a reply was not recorded in the ledger; after a crash its request gets outcome unknown"
+                    );
+                }
+                reply
+            }
+        }
+    }
+
+    /// Forgets that a call began, which had no effect.
+    pub(super) async fn forget_run(&self, call: &mut Call) {
+        let Some((key, run)) = self.recorded(call) else { return };
+        call.identity.run = None;
+        if let Err(error) = self.release(key, run).await {
+            self.note_void(key, run);
+            self.telemetry.ledger(LedgerEvent::Failed);
+            tracing::warn!(
+                call_id = %shown(&call.request.call_id),
+                %error,
+                "a call that did not begin stays recorded as begun"
+            );
+        }
+    }
+
+    fn recorded(&self, call: &Call) -> Option<(RequestKey, RunToken)> {
+        let (RequestIdentity { key, .. }, run) = call.recorded()?;
+        self.settings.as_ref().map(|_| (key, run))
+    }
+}
+
+/// Waits for the ledger, not without end.
+async fn within<T>(operation: BoxFuture<'_, Result<T, StoreError>>) -> Result<T, StoreError> {
+    let late = |_| Err(StoreError::Failed(format!("no answer within {} s", LEDGER_TIME.as_secs())));
+    tokio::time::timeout(LEDGER_TIME, operation).await.unwrap_or_else(late)
+}

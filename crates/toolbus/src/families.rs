@@ -1,0 +1,153 @@
+//! Families of tools: REST endpoints, scripts, memory, schedules, agents and so on. Each is built, listed, reloaded, watched
+//! and drained in one shape, [`ToolFamily`]; [`all`] lists them.
+
+mod agents;
+mod builtin;
+mod commands;
+mod context;
+mod guides;
+mod mcp;
+mod memory;
+mod pipelines;
+mod plan;
+mod remote;
+mod remote_sets;
+mod rest;
+mod schedules;
+mod scripts;
+mod search;
+mod servers;
+mod specifications;
+mod subagents;
+#[cfg(test)]
+mod tests;
+mod web;
+mod work;
+
+use std::error::Error;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt as _, ready};
+use toolbus_agents::guides::GuideFor;
+use toolbus_core::tool::Tool;
+use toolbus_telemetry::Exporters;
+
+pub(crate) use self::context::{DeferredInvoker, FamilyContext, Purpose};
+pub(crate) use self::plan::{Commit, Plan, Planned, plan, prepare};
+pub(crate) use self::scripts::script_section;
+pub(crate) use self::search::short_lists;
+pub(crate) use self::servers::AppServers;
+pub(crate) use self::specifications::with_specifications;
+pub(crate) use self::work::{CONTROL_PREFETCH, Contributions, Queue, Takes, Work, max_body};
+use crate::config::Config;
+
+/// Why a family cannot be built, or its tools cannot be made.
+pub(crate) type FamilyError = Box<dyn Error + Send + Sync>;
+
+/// A guide to tools of a family: who gets it, name and text.
+pub(crate) type FamilyGuide = (GuideFor, &'static str, &'static str);
+
+/// The place of a family in the order of starting. Families end in the opposite order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Before the tools of others: what runs programs and connections.
+    Backends,
+    /// Needs no other family.
+    Tools,
+    /// Describes what the families before it have.
+    Finding,
+}
+
+/// A family of tools. One that has nothing by the configuration has no tools.
+pub(crate) trait ToolFamily: Send + Sync {
+    /// The name of the family.
+    fn name(&self) -> &'static str;
+
+    /// When it starts.
+    fn phase(&self) -> Phase {
+        Phase::Tools
+    }
+
+    /// Makes ready what [`Self::tools`] needs for a configuration, which takes time: not for a description. Nothing that
+    /// runs changes.
+    fn prepare<'a>(&'a self, _config: &'a Config) -> BoxFuture<'a, Result<(), FamilyError>> {
+        ready(Ok(())).boxed()
+    }
+
+    /// Makes the tools by the configuration of `plan`, which adds the limits. What is to change once the configuration is in
+    /// force goes to [`Plan::on_commit`]; nothing changes before.
+    ///
+    /// # Errors
+    ///
+    /// If its settings are mistaken.
+    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError>;
+
+    /// The guides to the use of the tools, for models.
+    fn guides(&self) -> Vec<FamilyGuide> {
+        Vec::new()
+    }
+
+    /// Gives others what they read of it, such as its status.
+    fn contribute(&self, _to: &mut Contributions) {}
+
+    /// Has the exporters ask for what is measured of it at each export.
+    fn watch(&self, _exporters: &Exporters) {}
+
+    /// Starts what its tools need, before any call is taken.
+    fn start(&self) -> BoxFuture<'_, ()> {
+        ready(()).boxed()
+    }
+
+    /// The queues that it takes messages from, beside those of calls.
+    fn queues(&self, _config: &Config) -> Vec<Queue> {
+        Vec::new()
+    }
+
+    /// Adds its tasks and the handlers of its queues, when calls are taken.
+    fn work(&self, _work: &mut Work<'_>) {}
+
+    /// Begins nothing any more, and says so to others. Calls are still taken.
+    fn leave(&self) -> BoxFuture<'_, ()> {
+        ready(()).boxed()
+    }
+
+    /// Ends what runs, when no call runs any more. What it publishes has `patience`.
+    fn end(&self, _patience: Duration) -> BoxFuture<'_, ()> {
+        ready(()).boxed()
+    }
+}
+
+/// Builds every family, in the order of their phases.
+///
+/// # Errors
+///
+/// If a family cannot be built as the configuration says.
+pub(crate) fn all(context: &FamilyContext<'_>) -> Result<Vec<Box<dyn ToolFamily>>, FamilyError> {
+    let servers = AppServers::new(context)?;
+    let mut families: Vec<Box<dyn ToolFamily>> = vec![
+        Box::new(builtin::Time),
+        Box::new(builtin::Echo),
+        Box::new(rest::Rest),
+        Box::new(web::Web::new(context)),
+        Box::new(scripts::Scripts::new(context)),
+        Box::new(commands::Commands::new(context)),
+        Box::new(memory::Memory::new(context)),
+        Box::new(remote::Remote::new(context, servers.as_ref())),
+        Box::new(agents::Agents::new(context)?),
+        Box::new(guides::GuidesToTools::new(context, servers.clone())),
+        Box::new(search::Search::new(context, servers.clone())),
+        Box::new(mcp::McpServers::new(context, servers)),
+        Box::new(subagents::TasksForOthers::new(context)),
+        Box::new(schedules::Schedules::new(context)),
+        Box::new(pipelines::PipelinesOfCalls::new(context)),
+    ];
+    families.sort_by_key(|family| family.phase());
+    Ok(families)
+}
+
+/// Collects the contributions of families.
+pub(crate) fn contributions(families: &[Box<dyn ToolFamily>]) -> Contributions {
+    let mut contributions = Contributions::default();
+    families.iter().for_each(|family| family.contribute(&mut contributions));
+    contributions
+}

@@ -1,0 +1,42 @@
+//! Other daemons that take calls of this one, as the status shows them.
+
+use serde::{Deserialize, Serialize};
+
+/// Part of the bus that two daemons share and should not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SharedIntake {
+    /// Queues: each call is run by one of them, under its own rules.
+    Queues,
+    /// Topics: each call is run by both.
+    Topics,
+}
+
+impl SharedIntake {
+    /// Name of the part, as the status and the metric write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queues => "queues",
+            Self::Topics => "topics",
+        }
+    }
+}
+
+/// Another daemon that takes calls of this one, for the status.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OtherDaemon {
+    /// `bus.name`.
+    pub name: String,
+    /// Version of the program.
+    pub version: String,
+    /// Digest of its configuration.
+    pub config_digest: String,
+    /// Start of the names of its queues.
+    pub queue_prefix: String,
+    /// Topics that it takes calls from.
+    pub topics: Vec<String>,
+    /// What it shares with this daemon.
+    pub shares: SharedIntake,
+}
