@@ -381,8 +381,14 @@ impl<RK: RuntimeKit + Clone + Send + 'static> InternalRPC<RK> {
     ) {
         let handle = self.handle();
         self.runtime.spawn(async move {
-            if let Err(err) = fut.await {
-                handle.set_connection_error(err);
+            match fut.await {
+                // Changed for Toolbus: the channel ended meanwhile, which the connection survives.
+                Err(err) if matches!(
+                    err.kind(),
+                    ErrorKind::InvalidChannel(_) | ErrorKind::InvalidChannelState(..)
+                ) => {}
+                Err(err) => handle.set_connection_error(err),
+                Ok(()) => {}
             }
         });
     }
