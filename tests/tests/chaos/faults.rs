@@ -20,7 +20,7 @@ use toolbus_testing::rabbit::RabbitNode;
 use crate::turn;
 
 /// Faults, and the seed, unless the environment says otherwise.
-const FAULTS: usize = 200;
+const FAULTS: usize = 120;
 const SEED: usize = 16;
 /// Callers, each with one call at a time.
 const CALLERS: usize = 8;
