@@ -1,4 +1,4 @@
-//! What identifies a request: in this process, and across redeliveries, restarts and daemons.
+//! Identity of a request: in this process, and across redeliveries, restarts and daemons.
 
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::caller::Caller;
 use crate::ledger::{Fingerprint, RequestKey};
 use crate::request::{Dialect, Request, RequestedSource};
 
-/// What identifies a request in this process, where most requests are known only: it costs less than a digest that
-/// other processes compute as well.
+/// Identity of a request in this process, where most requests are known only: it costs less than a digest that other
+/// processes compute as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LocalIdentity {
     pub(crate) key: LocalKey,
-    /// What is asked for, where it is no part of the key.
+    /// Content of the request, where it is no part of the key.
     pub(crate) fingerprint: Fingerprint,
     pub(crate) kind: IdentityKind,
 }
@@ -28,11 +28,11 @@ pub(crate) struct LocalIdentity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LocalKey(pub(crate) [u64; 2]);
 
-/// What identifies a request everywhere, and to the ledger.
+/// Identity of a request everywhere, and for the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestIdentity {
     pub(crate) key: RequestKey,
-    /// What is asked for.
+    /// Content of the request.
     pub(crate) fingerprint: Fingerprint,
     pub(crate) kind: IdentityKind,
 }
@@ -166,7 +166,7 @@ impl Parts {
     }
 }
 
-/// What a caller may use depends on its binding and profile, so each has its own requests.
+/// Scope of a caller's requests: the binding and profile are in it, because they decide what the caller may use.
 fn scope(purpose: &[u8], caller: &Caller) -> Parts {
     let mut parts = Parts::new(purpose);
     for part in [Some(&caller.owner), caller.binding.as_ref(), caller.profile.as_ref()] {

@@ -1,4 +1,4 @@
-//! What is known of one request on its way.
+//! State of one request on its way.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::results::ResultRoom;
 use crate::telemetry::{CallEnd, CallSpan, CallSummary, Load};
 use crate::tool::{Effect, Tool, ToolDescriptor};
 
-/// What a running call settles and answers in the end.
+/// Entry of a running call, with the duplicates that get its reply.
 pub(super) type Slot = replay::Slot<Attached>;
 
 /// A duplicate of a running call, which gets the same reply.
@@ -231,8 +231,8 @@ impl Call {
         arguments
     }
 
-    /// What the ledger and other processes know its request by. Computed when it is first needed: calls of read-only tools
-    /// mostly end without.
+    /// Identity of the request for the ledger and other processes. Computed when it is first needed: calls of read-only
+    /// tools mostly end without.
     pub(super) fn everywhere(&mut self) -> Option<RequestIdentity> {
         let identity = self.identity.local?;
         if self.identity.everywhere.is_none() {
@@ -260,7 +260,7 @@ impl Call {
         Run { provider, queued: self.timing.waited, ran: self.timing.ran }
     }
 
-    /// What the caller receives for a failure: what was decided already, or else by the effect of the tool.
+    /// Verdict that the caller receives for a failure: the one decided already, or else by the effect of the tool.
     pub(super) fn verdict(&self, failure: &ToolFailure, started: bool) -> Verdict {
         let effect = self.execution.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
         let mut verdict = failure.verdict(effect, started);

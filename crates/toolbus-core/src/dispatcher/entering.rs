@@ -141,9 +141,9 @@ impl Dispatcher {
         self.send(call, reply).await;
     }
 
-    /// What the caller may use. A tool that is not there yet, and may come, is waited for: as a permit is, or else, where the
-    /// caller names its server, until the deadline. The call waits among those of its agent, so that an agent that asks for
-    /// what is unclaimed takes no place of another.
+    /// Returns the caller's effective tools. A tool that is not there yet, and may come, is waited for: as a permit is,
+    /// or else, where the caller names its server, until the deadline. The call waits among those of its agent, so that
+    /// an agent that asks for what is unclaimed takes no slot of another.
     pub(super) async fn enter(&self, call: &Call, cancel: &CancellationToken) -> Result<EffectiveTools, Abort> {
         let (gates, request) = (&self.parts.gates, &call.request);
         let effective = gates.enter(&request.caller);
@@ -187,7 +187,7 @@ impl Dispatcher {
         Ok(gates.enter(&request.caller))
     }
 
-    /// What ends a call whose tool was not found.
+    /// Reason to end a call whose tool was not found.
     pub(super) fn not_found(&self, call: &Call, effective: &EffectiveTools, failure: ToolFailure) -> Abort {
         let wanted = call.request.wanted();
         let is_others = self.parts.settings.ignores_unknown_servers && failure.cause == Cause::UnknownServer;

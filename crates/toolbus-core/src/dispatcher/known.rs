@@ -115,7 +115,8 @@ impl Dispatcher {
         self.wanted(call).is_some_and(|tool| tool.effect.is_repeatable())
     }
 
-    /// What an entry means for a call. Waits for a run of another daemon until it ends, at most until the call's deadline.
+    /// Resolves a ledger entry for a call. Waits for a run of another daemon until it ends, at most until the call's
+    /// deadline.
     pub(super) async fn resolve_entry(
         &self,
         call: &mut Call,
