@@ -124,7 +124,7 @@ mod tests {
             let pins = PinsConfig { file: file.map(PathBuf::from), ..PinsConfig::default() };
             let config = Config {
                 pins,
-                store: StoreConfig { url: store.parse().unwrap(), ..StoreConfig::default() },
+                store: StoreConfig { url: Some(store.parse().unwrap()), ..StoreConfig::default() },
                 ..Config::default()
             };
             let environment = [(STATE_DIRECTORY.to_owned(), state.to_owned())].into();
