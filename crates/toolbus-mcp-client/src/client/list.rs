@@ -30,7 +30,7 @@ const MAX_NAME: usize = 128;
 /// Longest reason, in characters.
 const MAX_REASON: usize = 300;
 
-/// What a server lists.
+/// Tools that a server lists.
 #[derive(Debug, Default)]
 pub(crate) struct ServerListing {
     /// The tools that can be read, as they come: names may repeat.
