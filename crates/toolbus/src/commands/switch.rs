@@ -18,7 +18,7 @@ use crate::terminal::ignore_broken_pipe;
 /// show what is off.
 #[derive(Debug, clap::Args)]
 pub struct SwitchArgs {
-    /// Kind of the thing.
+    /// Kind of thing to switch.
     kind: SwitchKind,
     /// Name of the tool, agent or source.
     name: String,

@@ -34,7 +34,7 @@ pub enum RemotePhase {
     Waiting,
     /// The daemon has listed its tools.
     Ready,
-    /// The daemon has listed its tools, and does not respond now: they may still be called.
+    /// The daemon listed its tools, and does not respond now: they may still be called.
     Away,
 }
 
