@@ -12,9 +12,9 @@ const SIGNALS: i32 = 128;
 /// Exit of a server's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// By itself.
+    /// The server ended by itself, with this exit code.
     Code(i32),
-    /// By a signal.
+    /// This signal ended the server.
     Signal(i32),
     /// The supervisor was killed by this signal, and the server with it.
     Unsupervised(i32),

@@ -302,7 +302,7 @@ enum ProbeResult {
     Streamable,
     /// The server accepts no messages at its URL; with the refusal.
     NoMessages(HttpError),
-    /// One or the other.
+    /// The response shows neither.
     Unclear,
 }
 

@@ -218,9 +218,9 @@ fn state(tool: &Pinned) -> String {
 
 /// Changes of tools, as text.
 struct Shown {
-    /// Each of them.
+    /// Text on each tool.
     text: String,
-    /// Whether nothing is left out of it.
+    /// Whether the text leaves nothing out.
     is_whole: bool,
     /// Whether there is anything to approve.
     is_open: bool,

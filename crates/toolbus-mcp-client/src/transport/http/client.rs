@@ -136,7 +136,7 @@ pub(crate) struct McpHttpClient {
     history: Arc<History>,
 }
 
-/// Kinds of requests that a connection has opened.
+/// Whether a connection has opened a session and a stream.
 #[derive(Debug, Default)]
 struct History {
     has_session: AtomicBool,
