@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 import tomllib
 import unittest
 from pathlib import Path
@@ -536,6 +537,41 @@ class Kubernetes(unittest.TestCase):
 
     def test_the_image_has_the_runner(self):
         self.assertIn("--features kubernetes", DOCKERFILE)
+
+
+class Packages(unittest.TestCase):
+    """The service that packages install."""
+
+    def test_systemd_knows_every_setting_and_rates_the_service_as_confined(self):
+        with tempfile.TemporaryDirectory() as folder:
+            unit = Path(folder) / "toolbus.service"
+            text = (DEPLOY / "packages/toolbus.service").read_text("utf-8")
+            unit.write_text(text.replace("/usr/bin/toolbus", "/bin/true"), "utf-8")
+            scripts = Path(folder) / "toolbus.service.d/scripts.conf"
+            scripts.parent.mkdir()
+            for more, exposure in [(None, 2.0), (DEPLOY / "packages/scripts.conf", 3.5)]:
+                if more:
+                    scripts.write_text(more.read_text("utf-8"), "utf-8")
+                with self.subTest(more):
+                    found = self.analyze("verify", "--man=no", str(unit))
+                    # This version may be older than a setting, which it then ignores.
+                    told = [line for line in found.splitlines() if "DelegateSubgroup" not in line]
+                    self.assertEqual(told, [])
+                    rated = self.analyze("security", "--offline=true", str(unit))
+                    level = re.search(r"Overall exposure level for toolbus.service: ([\d.]+)", rated)
+                    self.assertLessEqual(float(level[1]), exposure)
+
+    def analyze(self, *arguments: str) -> str:
+        environment = {**os.environ, "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": "cat"}
+        command = ["systemd-analyze", *arguments]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        return result.stdout + result.stderr
+
+    def test_the_configuration_is_accepted(self):
+        command = [os.environ["TOOLBUS_BIN"], "check", "--config", str(DEPLOY / "packages/toolbus.toml")]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertNotIn("warning", result.stderr)
 
 
 class Binary(unittest.TestCase):
