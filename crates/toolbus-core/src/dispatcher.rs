@@ -228,7 +228,7 @@ impl Dispatcher {
         let replier = Arc::new(Replier::new(published, Arc::clone(&telemetry), clock, shutdown.clone()));
         let completer = Completer {
             replier: Arc::clone(&replier),
-            builder: Arc::clone(&replies),
+            replies: Arc::clone(&replies),
             replay,
             recorder: Arc::clone(&recorder),
             earlier: Arc::clone(&earlier),

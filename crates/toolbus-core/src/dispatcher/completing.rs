@@ -23,7 +23,7 @@ use crate::tool::{Effect, ToolOutput};
 /// Completes calls: publishes their replies, and settles their deliveries and those of their duplicates.
 pub(super) struct Completer {
     pub(super) replier: Arc<Replier>,
-    pub(super) builder: Arc<ReplyBuilder>,
+    pub(super) replies: Arc<ReplyBuilder>,
     pub(super) replay: Arc<Replay<Attached>>,
     pub(super) recorder: Arc<Recorder>,
     pub(super) earlier: Arc<EarlierRuns>,
@@ -37,9 +37,9 @@ impl Completer {
     pub(super) async fn finish(&self, mut call: Box<Call>, result: Result<ToolOutput, Abort>) {
         let reply = match result {
             _ if call.is_lost() => return self.requeue(call).await,
-            Ok(output) => self.builder.result(&mut call, output).await,
-            Err(Abort::Failed(failure)) => self.builder.failure(&mut call, &failure),
-            Err(Abort::Ignored(failure)) if call.delivery.direct.is_some() => self.builder.failure(&mut call, &failure),
+            Ok(output) => self.replies.result(&mut call, output).await,
+            Err(Abort::Failed(failure)) => self.replies.failure(&mut call, &failure),
+            Err(Abort::Ignored(failure)) if call.delivery.direct.is_some() => self.replies.failure(&mut call, &failure),
             Err(Abort::Ignored(_)) => return self.ignore(call).await,
             // Known: resolved before, or the entry of a request without an identity, which there is not.
             Err(Abort::Requeued | Abort::Known(_)) => return self.requeue(call).await,
@@ -182,7 +182,7 @@ impl Completer {
         match self.earlier.find(call, true).await {
             None | Some(Earlier::Free) => Ok(None),
             Some(Earlier::Answered(reply) | Earlier::Unknown(reply)) => Ok(Some(reply)),
-            Some(Earlier::Failed(failure)) => Ok(Some(self.builder.failure_of_copy(call, &failure))),
+            Some(Earlier::Failed(failure)) => Ok(Some(self.replies.failure_of_copy(call, &failure))),
             Some(Earlier::Requeued) => Err(Abort::Requeued),
         }
     }
@@ -236,7 +236,7 @@ impl Completer {
         let attached = self.leave(&mut call).await;
         if call.delivery.direct.is_some() {
             let failure = shut_down(call.timing.ran.is_some());
-            let reply = self.builder.failure(&mut call, &failure);
+            let reply = self.replies.failure(&mut call, &failure);
             let _ = self.send_one(call, &Arc::new(reply)).await;
         } else {
             call.settle_without_reply(false).await;
