@@ -9,12 +9,12 @@ mod earlier;
 mod finding;
 mod inner;
 mod log;
+mod parts;
 mod progress;
 mod replying;
 mod shaping;
 
 use std::collections::hash_map::RandomState;
-use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -30,7 +30,6 @@ use self::duplicates::Duplicates;
 use self::earlier::EarlierRuns;
 use self::finding::ToolFinder;
 pub use self::inner::{InnerCall, InnerOrigin, Invoker};
-use self::log::Log;
 use self::progress::ProgressReporter;
 use self::replying::ReplyBuilder;
 use self::shaping::Shaper;
@@ -45,25 +44,20 @@ use crate::gates::Gates;
 use crate::gates::breaker::{BackendState, BreakerChange, Passage, backend_state};
 use crate::gates::permit::{Permit, Permits};
 use crate::idempotency::ledger::{LedgerEntry, LedgerSettings};
-use crate::idempotency::{LocalKeys, NotBegun, Recorder, Replay};
+use crate::idempotency::{LocalKeys, NotBegun, Recorder};
 use crate::notify::{ChangeNotifier, NotificationSource, NotifyHandle, RecentCallers, ToolNames};
 use crate::pending_tools::PendingTools;
 use crate::policy::{AllowedTool, EffectiveTools, PolicyHandle};
 use crate::redact::Redactor;
-use crate::reply::{Replier, Replies};
-use crate::request::{Decoded, Decoder, ReplyRules};
+use crate::reply::Replier;
+use crate::request::{Decoded, ReplyRules};
 use crate::results::ResultSettings;
 use crate::running::RunningCalls;
 use crate::telemetry::{CallSummary, Load, Telemetry};
-use crate::throttle::Throttle;
 use crate::tool::{Tool, ToolCall, ToolOutput};
 
 /// A request that was delivered this often before is answered instead of tried again.
 const MAX_EARLIER_DELIVERIES: u32 = 4;
-/// One in so many calls in hand may wait for a queue that rejects its reply.
-const WAIT_FOR_ROOM: usize = 8;
-/// Memory of kept replies, in bytes.
-const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 
 /// How calls are handled.
 #[derive(Debug, Clone)]
@@ -127,13 +121,6 @@ struct Parts {
     shutdown: CancellationToken,
 }
 
-impl Parts {
-    fn decoder(&self) -> Decoder<'_> {
-        let DispatcherSettings { max_body, clock, random, .. } = self.settings;
-        Decoder { rules: self.replier.rules(), max_body, clock, random }
-    }
-}
-
 /// Why a call ends without a result of its own.
 enum Abort {
     /// It is answered with this failure.
@@ -173,91 +160,7 @@ impl Dispatcher {
         load: Arc<Load>,
         arrivals: Arc<dyn PendingTools>,
     ) -> Self {
-        // Whatever can be unsettled at once can be redelivered at once.
-        let unsettled = settings.max_in_flight.saturating_add(settings.max_waiting);
-        let kept = NonZeroUsize::new(unsettled.saturating_mul(2)).unwrap_or(NonZeroUsize::MIN);
-        let (clock, random, policy) = (settings.clock, settings.random, gates.policy().clone());
-        let shutdown = CancellationToken::new();
-        let permits = Permits::new(settings.max_in_flight, settings.max_waiting, Arc::clone(&load), clock);
-        let permits = Arc::new(permits);
-        let recorder = Recorder::new(settings.ledger.clone(), Arc::clone(&telemetry), clock, random);
-        let recorder = Arc::new(recorder);
-        let replay = Arc::new(Replay::new(kept, MAX_KEPT_BYTES));
-        let callers = RecentCallers::new(clock);
-        let replies = Arc::new(ReplyBuilder {
-            source: settings.name.as_str().into(),
-            clock,
-            policy: policy.clone(),
-            shutdown: shutdown.clone(),
-            log: Log::default(),
-        });
-        let earlier = Arc::new(EarlierRuns {
-            recorder: Arc::clone(&recorder),
-            policy: policy.clone(),
-            permits: Arc::clone(&permits),
-            replies: Arc::clone(&replies),
-            telemetry: Arc::clone(&telemetry),
-            clock,
-            budgets: settings.budgets,
-            shutdown: shutdown.clone(),
-        });
-        let duplicates = Duplicates {
-            replay: Arc::clone(&replay),
-            recorder: Arc::clone(&recorder),
-            earlier: Arc::clone(&earlier),
-            replies: Arc::clone(&replies),
-            telemetry: Arc::clone(&telemetry),
-        };
-        let finder = ToolFinder {
-            gates: Arc::clone(&gates),
-            pending: arrivals,
-            permits: Arc::clone(&permits),
-            callers: callers.clone(),
-            clock,
-            shutdown: shutdown.clone(),
-            ignores_unknown_servers: settings.ignores_unknown_servers,
-        };
-        let shaper = Shaper {
-            redactor: settings.redactor.clone(),
-            results: settings.results.clone(),
-            random,
-            turns: policy.turns().clone(),
-            not_split: Throttle::default(),
-        };
-        let published = Replies::new(bus, settings.replies.clone(), unsettled / WAIT_FOR_ROOM);
-        let replier = Arc::new(Replier::new(published, Arc::clone(&telemetry), clock, shutdown.clone()));
-        let completer = Completer {
-            replier: Arc::clone(&replier),
-            replies: Arc::clone(&replies),
-            replay,
-            recorder: Arc::clone(&recorder),
-            earlier: Arc::clone(&earlier),
-            audit,
-            telemetry: Arc::clone(&telemetry),
-            clock,
-        };
-        let parts = Parts {
-            gates,
-            telemetry,
-            permits,
-            duplicates,
-            earlier,
-            finder,
-            recorder,
-            shaper,
-            replies,
-            replier,
-            completer,
-            local_keys: LocalKeys::default(),
-            reply_digests: RandomState::new(),
-            running: Arc::new(RunningCalls::new(clock)),
-            load,
-            callers,
-            direct: TaskTracker::new(),
-            tasks: TaskTracker::new(),
-            shutdown,
-            settings,
-        };
+        let parts = Parts::new(settings, gates, bus, telemetry, audit, load, arrivals);
         Self { parts: Arc::new(parts) }
     }
 

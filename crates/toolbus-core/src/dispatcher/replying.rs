@@ -9,7 +9,7 @@ use super::log::{Log, LoggedCall};
 use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::policy::PolicyHandle;
-use crate::reply::{Reply, ReplyTo};
+use crate::reply::{Reply, ReplyContext};
 use crate::request::Request;
 use crate::tool::ToolOutput;
 
@@ -28,14 +28,14 @@ impl ReplyBuilder {
     /// Builds the reply of a tool that ran; that of a failure, if its result is too large.
     pub(super) async fn result(&self, call: &mut Call, output: ToolOutput) -> Reply {
         let built = match output.is_large() {
-            false => self.reply_to(call).result(output, call.run()),
+            false => self.context(call).result(output, call.run()),
             true => {
                 let (source, clock, run) = (Arc::clone(&self.source), self.clock, call.run());
                 let Request { envelope, caller, call_id, tool_name, dialect, .. } = &call.request;
                 let (envelope, tool_name, dialect) = (envelope.clone(), tool_name.clone(), *dialect);
                 let (caller, call_id) = (Arc::clone(caller), Arc::clone(call_id));
                 let encode = move || {
-                    let reply_to = ReplyTo {
+                    let context = ReplyContext {
                         source: &source,
                         clock,
                         envelope: &envelope,
@@ -44,7 +44,7 @@ impl ReplyBuilder {
                         tool_name: &tool_name,
                         dialect,
                     };
-                    reply_to.result(output, run)
+                    context.result(output, run)
                 };
                 call.finish_in_turn(self.policy.turns(), encode).await.and_then(|built| built)
             }
@@ -94,11 +94,19 @@ impl ReplyBuilder {
     fn refusal(&self, call: &Call, failure: &ToolFailure, started: bool) -> Reply {
         let verdict = call.verdict(failure, started);
         self.log_failure(call, failure);
-        self.reply_to(call).error(failure, verdict, call.run())
+        self.context(call).error(failure, verdict, call.run())
     }
 
-    fn reply_to<'a>(&'a self, call: &'a Call) -> ReplyTo<'a> {
+    fn context<'a>(&'a self, call: &'a Call) -> ReplyContext<'a> {
         let Request { envelope, caller, call_id, tool_name, dialect, .. } = &call.request;
-        ReplyTo { source: &self.source, clock: self.clock, envelope, caller, call_id, tool_name, dialect: *dialect }
+        ReplyContext {
+            source: &self.source,
+            clock: self.clock,
+            envelope,
+            caller,
+            call_id,
+            tool_name,
+            dialect: *dialect,
+        }
     }
 }
