@@ -19,7 +19,7 @@ use toolbus_core::tool::{Tool, ToolOutput};
 use toolbus_core::{Clock, Dispatcher, InnerCall, InnerOrigin, Invoker as _};
 use toolbus_outbound::egress::{Egress, EgressRules};
 use toolbus_protocol::Random;
-use toolbus_store::Memory;
+use toolbus_store::MemoryStore;
 
 use crate::a2a::{A2aConfig, A2aTools, AgentDirectory, AgentService, AgentTasks, AllowedAgents};
 use crate::pipeline::{Pipelines, PipelinesConfig};

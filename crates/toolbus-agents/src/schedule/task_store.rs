@@ -112,7 +112,7 @@ impl TaskStore {
 
 #[cfg(test)]
 mod tests {
-    use toolbus_store::Memory;
+    use toolbus_store::MemoryStore;
 
     use super::*;
 
@@ -125,7 +125,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_value_of_the_first_version_is_read_and_written_as_it_is() {
-        let store = Arc::new(Memory::default());
+        let store = Arc::new(MemoryStore::default());
         store.put("schedules", "ana", FIRST.into()).await.unwrap();
         let read = tasks(&store).read("ana").await.unwrap();
         assert_eq!((read[0].name.as_str(), read[0].zone.as_str(), read[0].last), ("Mail", "Europe/Berlin", None));
@@ -135,7 +135,7 @@ mod tests {
 
     #[tokio::test]
     async fn changes_are_told_by_share_unless_too_many_were_missed_or_another_version_told_of_them() {
-        let store = Arc::new(Memory::default());
+        let store = Arc::new(MemoryStore::default());
         let tasks = tasks(&store);
         let shares = async |tell: &[&str]| {
             let before = tasks.last_change().await.unwrap();

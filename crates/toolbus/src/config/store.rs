@@ -16,7 +16,7 @@ use toolbus_core::ledger::{Ledger, LedgerLimits};
 use toolbus_core::store::Store;
 use toolbus_core::working_memory::{MemoryLimits, WorkingMemory};
 use toolbus_store::{
-    FileClaim, FileClaimError, Memory, MemoryLedger, OpenError, Redis, RedisLedger, RedisMemory, RedisSettings,
+    FileClaim, FileClaimError, MemoryLedger, MemoryStore, OpenError, Redis, RedisLedger, RedisMemory, RedisSettings,
     RedisTls, RedisUrl, RedisUrlError, Sqlite, SqliteLedger, SqliteMemory, VolatileMemory,
 };
 
@@ -138,7 +138,7 @@ impl OpenStore {
     /// A store that forgets with the process.
     #[must_use]
     pub fn in_memory() -> Self {
-        Self { store: Arc::new(Memory::default()), shared: None, claim: None }
+        Self { store: Arc::new(MemoryStore::default()), shared: None, claim: None }
     }
 }
 
