@@ -27,7 +27,6 @@ mod pending_tools;
 pub mod policy;
 pub mod progress;
 mod quarantine;
-pub mod rank;
 pub mod redact;
 pub mod registry;
 mod reply;
@@ -44,7 +43,6 @@ pub mod throttle;
 pub mod tool;
 pub mod toolsets;
 pub mod turns;
-pub mod working_memory;
 
 pub use clock::{Clock, milliseconds};
 pub use control::{

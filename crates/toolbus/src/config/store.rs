@@ -14,7 +14,7 @@ use toolbus_config::secret_schema;
 use toolbus_core::Clock;
 use toolbus_core::ledger::{Ledger, LedgerLimits};
 use toolbus_core::store::Store;
-use toolbus_core::working_memory::{MemoryLimits, WorkingMemory};
+use toolbus_memory::working_memory::{MemoryLimits, WorkingMemory};
 use toolbus_store::{
     FileClaim, FileClaimError, MemoryLedger, MemoryStore, OpenError, Redis, RedisLedger, RedisMemory, RedisSettings,
     RedisTls, RedisUrl, RedisUrlError, Sqlite, SqliteLedger, SqliteMemory, VolatileMemory,
@@ -273,7 +273,7 @@ impl From<StoreUrl> for String {
 #[cfg(test)]
 mod tests {
     use toolbus_core::ledger::RequestKey;
-    use toolbus_core::working_memory::{EntryKey, MemoryOwner};
+    use toolbus_memory::working_memory::{EntryKey, MemoryOwner};
 
     use super::*;
     use crate::config::{LedgerConfig, MemoryConfig};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use toolbus_agents::guides::GuideFor;
 use toolbus_core::Clock;
 use toolbus_core::tool::Tool;
-use toolbus_core::working_memory::WorkingMemory;
 use toolbus_memory::tools::{GUIDE, SOURCE};
+use toolbus_memory::working_memory::WorkingMemory;
 
 use super::{FamilyContext, FamilyError, FamilyGuide, FamilyPlan, ToolFamily};
 use crate::config::store::StoreUrl;

@@ -9,7 +9,7 @@ use toolbus_agents::guides::GuideFor;
 use toolbus_core::events::{Discard, ScriptEvents};
 use toolbus_core::tool::Tool;
 use toolbus_core::toolsets::SessionSet;
-use toolbus_core::working_memory::WorkingMemory;
+use toolbus_memory::working_memory::WorkingMemory;
 use toolbus_sandbox::{Level, Sandbox, Watcher};
 use toolbus_scripts::commands::CommandError;
 use toolbus_scripts::config::RunnerKind;
