@@ -119,7 +119,7 @@ mod tests {
     /// A value of version 1. What it holds must be readable for good.
     const FIRST: &str = r#"{"version":1,"value":[{"id":"a1","agent":"ana","name":"Mail","description":"Look","cron":"0 9 * * *","zone":"Europe/Berlin","runOnce":false,"created":1767225600,"next":1767254400}]}"#;
 
-    fn tasks(store: &Arc<Memory>) -> TaskStore {
+    fn tasks(store: &Arc<MemoryStore>) -> TaskStore {
         TaskStore::new(Arc::clone(store) as Arc<dyn Store>, Random::seeded(1))
     }
 
