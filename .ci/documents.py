@@ -21,7 +21,7 @@ NAME = re.compile(r"`([A-Z]\w*)::(\w+)`")
 DOC = re.compile(r"^\s*//[/!] ?(\S.*)?")
 OPENING = re.compile(r"(?:What|How|Its|It|Whether it)\b")
 # Crates whose doc comments are still to be read.
-UNREAD_DOCS = {"toolbus", "toolbus-core", "toolbus-mcp-client", "toolbus-scripts"}
+UNREAD_DOCS = {"toolbus", "toolbus-mcp-client"}
 HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 
 # Texts that belong in no file, and why.

@@ -1,4 +1,4 @@
-//! What the gates cost: 1 000 agents, 5 000 tools, 200 patterns for each agent.
+//! Cost of the gates: 1 000 agents, 5 000 tools, 200 patterns for each agent.
 //!
 //! `cargo bench -p toolbus-core`. Allocations are counted: none may depend on the number of tools or patterns.
 

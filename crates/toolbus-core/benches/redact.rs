@@ -1,5 +1,5 @@
-//! What it costs to look for secrets in a text that has none: 16 KiB, for 1 to 10 000 secrets; and in one that is full of
-//! what all secrets begin with.
+//! Cost of looking for secrets in a text that has none: 16 KiB, for 1 to 10 000 secrets; and in one that is full of the
+//! common beginning of all secrets.
 //!
 //! `cargo bench -p toolbus-core --bench redact`. Nothing may be allocated.
 

@@ -1,4 +1,4 @@
-//! What calls with small results pay for splitting long ones: `cargo bench -p toolbus-core --bench small_results`.
+//! Cost for calls with small results of splitting long ones: `cargo bench -p toolbus-core --bench small_results`.
 //!
 //! The same call with and without settings of results, in turn, in CPU time, so that a machine with other work gives
 //! the same figures.

@@ -38,7 +38,7 @@ impl Audit for Discard {
     }
 }
 
-/// What happened.
+/// Event that an audit record describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditEvent {
@@ -67,12 +67,12 @@ impl AuditEvent {
 pub struct AuditRecord {
     /// When it ended, in milliseconds since 1970.
     pub time_unix_ms: u64,
-    /// What happened.
+    /// The event.
     pub event: AuditEvent,
     /// The agent; absent for an unknown caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// What an unknown caller calls itself.
+    /// Name that an unknown caller gives itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimed: Option<String>,
     /// The sender's login at the broker, where the broker says it.
@@ -107,13 +107,13 @@ pub struct AuditRecord {
     /// Refused entries from this address that have no record of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_out: Option<u64>,
-    /// How it ended: the wire's code, `ok` or `error`.
+    /// End of the call: the wire's code, `ok` or `error`.
     #[serde(serialize_with = "status")]
     pub status: Status,
     /// Why there is no result.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "cause")]
     pub cause: Option<Cause>,
-    /// What is known of side effects, if the reply says so.
+    /// Known side effects, if the reply names them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
     /// By which equal arguments are recognised; absent when they could not be read, or were not.

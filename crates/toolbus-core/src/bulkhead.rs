@@ -14,7 +14,7 @@ use crate::tool::{AnyExecutor, ToolCall, ToolOutput};
 /// Why a call ended before its executor did, other than by its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopReason {
-    /// Its caller cancelled it.
+    /// The caller cancelled the call.
     Cancelled,
     /// The daemon's time to finish calls is over.
     ShuttingDown,

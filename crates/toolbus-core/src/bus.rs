@@ -39,10 +39,10 @@ pub trait Bus: Send + Sync + 'static {
         Box::pin(std::future::ready(None))
     }
 
-    /// What the bus is doing now, and every change of it.
+    /// Current state of the bus, and every change of it.
     fn state(&self) -> watch::Receiver<BusState>;
 
-    /// How many consumers a queue has; absent where there is no such queue, or the broker does not say.
+    /// Number of consumers of a queue; absent where there is no such queue, or the broker does not say.
     fn consumer_count<'a>(&'a self, _queue: &'a str) -> BoxFuture<'a, Option<u32>> {
         Box::pin(std::future::ready(None))
     }
@@ -80,7 +80,7 @@ pub struct Subscription {
     pub is_inbox: bool,
 }
 
-/// How a queue is declared.
+/// Kind of a queue's declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
     /// Ours and durable, with a dead-letter queue beside it.
@@ -111,13 +111,13 @@ pub struct Delivery {
     pub routing_key: Arc<str>,
     /// Whether the broker has delivered it before, to us or to another consumer.
     pub redelivered: bool,
-    /// How often it was delivered before, where the broker counts (quorum queues and the embedded bus).
+    /// Number of earlier deliveries, where the broker counts them (quorum queues and the embedded bus).
     pub earlier_deliveries: u32,
     /// The broker's number for this delivery.
     pub delivery_tag: u64,
     /// When it arrived here.
     pub arrived: Instant,
-    /// How to settle it.
+    /// Settles the delivery.
     pub settle: Box<dyn Settle>,
 }
 
@@ -177,7 +177,7 @@ pub enum Target {
     DeadLetter(String),
 }
 
-/// What the broker did with a message that it confirmed.
+/// The broker's routing of a message that it confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Routing {
     /// At least one queue took it (or it was not mandatory).
@@ -213,7 +213,7 @@ impl PublishError {
     }
 }
 
-/// What a bus is doing.
+/// State of a bus.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BusState {
     /// Whether both connections, for consuming and for publishing, are open.
@@ -225,7 +225,7 @@ pub struct BusState {
     /// Messages that wait in consumed queues that outlive the process, as the broker said last. A change of these alone
     /// wakes no watcher.
     pub depths: BTreeMap<String, u32>,
-    /// How often a connection was lost since the start.
+    /// Number of lost connections since the start.
     pub reconnects: u64,
     /// The last reason for being unconnected, for an operator.
     pub last_error: Option<String>,

@@ -28,7 +28,7 @@ pub struct AgentName(Arc<str>);
 #[error("is no name of an agent; expected 1 to {MAX_NAME} letters, digits, `.`, `_` or `-`")]
 pub struct AgentNameError;
 
-/// What names the agent that sent a request.
+/// Source of the name of the agent that sent a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -40,7 +40,7 @@ pub enum IdentitySource {
     Broker,
 }
 
-/// How callers are distinguished.
+/// Rules for distinguishing callers.
 #[derive(Debug, Clone, Default)]
 pub struct Identity {
     /// Where an agent's name is read.
@@ -70,8 +70,8 @@ pub struct Caller {
     pub agent: Option<AgentName>,
     /// The name as logs and answers show it: the agent's, or what an unknown caller calls itself.
     pub name: Arc<str>,
-    /// What tells the calls and sessions of this caller from those of all others. An unknown caller is never taken for
-    /// an agent, also not for one of the name that it gives itself.
+    /// Key that tells the calls and sessions of this caller from those of all others. An unknown caller is never taken
+    /// for an agent, also not for one of the name that it gives itself.
     pub owner: Arc<str>,
     /// The sender's login at the broker, where the message says it: the broker has compared the two.
     pub login: Option<Arc<str>>,
@@ -223,8 +223,8 @@ fn claimed(envelope: &Envelope) -> Option<AgentName> {
 }
 
 impl Caller {
-    /// What tells the caller from others that share limits, as the transport shows it: the agent, the login at the broker,
-    /// the name that the sender gives itself, or where its answers go.
+    /// Key that the caller shares limits under, as the transport shows it: the agent, the login at the broker, the name
+    /// that the sender gives itself, or the reply address.
     #[must_use]
     pub fn sharer(&self, reply_to: &str) -> Arc<str> {
         match (&self.agent, &self.login) {

@@ -42,16 +42,16 @@ const REPLY_TIME: Duration = Duration::from_secs(5);
 /// connection was lost, its deliveries come again, and the answers to both are kept.
 const MAX_KEPT: usize = 1024;
 
-/// What a pong tells of the daemon.
+/// Description of the daemon in a pong.
 #[derive(Debug, Clone)]
 pub struct About {
     /// The daemon's name: the source of its answers.
     pub name: String,
-    /// Its version.
+    /// Version of the daemon.
     pub version: String,
     /// A hash of the configuration that runs, equal in replicas that are configured alike.
     pub config_digest: watch::Receiver<String>,
-    /// What it does.
+    /// Roles of the daemon.
     pub roles: Vec<String>,
     /// When it started.
     pub started: std::time::Instant,
@@ -63,7 +63,7 @@ pub struct ControlService {
     parts: Arc<ControlParts>,
     /// Who answers on topics that are not the service's own.
     answerers: Arc<HashMap<Cow<'static, str>, Arc<dyn ControlHandler>>>,
-    /// What answers `tool.hints`.
+    /// Handler of `tool.hints`.
     hints: Option<Arc<dyn HintSource>>,
     /// Whether what agents ask of all daemons is left to another one.
     leaves_agents: bool,
@@ -92,10 +92,10 @@ enum ControlRefusal {
     TooLarge(usize, usize),
     #[error(transparent)]
     Unusable(#[from] ControlError),
-    /// What it says cannot be obeyed.
+    /// The content of the request cannot be obeyed.
     #[error("{0}")]
     Content(String),
-    /// It is none of the request's own fault.
+    /// The request failed through no fault of its own.
     #[error("{}", .0.message)]
     Failed(ToolFailure),
 }
@@ -206,7 +206,7 @@ impl ControlService {
         Ok(Some(ControlReply::new(message_type::TOOL_CANCEL_RESPONSE, &response)))
     }
 
-    /// What the daemon says of itself, and how many tools the sender may use.
+    /// Reply to a ping: the daemon's description, and how many tools the sender may use.
     fn ping(&self, asked: &ControlRequest) -> ControlReply {
         let about = &self.parts.about;
         let pong = Pong {

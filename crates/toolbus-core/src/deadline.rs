@@ -6,7 +6,7 @@ use toolbus_protocol::{Envelope, header};
 
 use crate::failure::{Cause, ToolFailure};
 
-/// How long calls may take.
+/// Time that calls may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budgets {
     /// For a caller that names no budget, and a tool without a limit of its own.

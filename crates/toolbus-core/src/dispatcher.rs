@@ -59,14 +59,14 @@ use crate::tool::{Tool, ToolCall, ToolOutput};
 /// A request that was delivered this often before is answered instead of tried again.
 const MAX_EARLIER_DELIVERIES: u32 = 4;
 
-/// How calls are handled.
+/// Settings of the dispatcher.
 #[derive(Debug, Clone)]
 pub struct DispatcherSettings {
     /// This daemon's name: the source of its replies.
     pub name: String,
     /// Which addresses answers may go to.
     pub replies: ReplyRules,
-    /// How long calls may take.
+    /// Time that calls may take.
     pub budgets: Budgets,
     /// Largest body of a request, in bytes.
     pub max_body: usize,
@@ -78,9 +78,9 @@ pub struct DispatcherSettings {
     pub redactor: Redactor,
     /// Whether requests for MCP servers that this daemon does not have are left to other bridges, unanswered.
     pub ignores_unknown_servers: bool,
-    /// What is known of calls that must not run twice; `None`: nothing.
+    /// Ledger of calls that must not run twice; `None`: nothing is recorded.
     pub ledger: Option<LedgerSettings>,
-    /// What becomes of results that are too long for a model; `None`: nothing.
+    /// Splitting of results that are too long for a model; `None`: none is split.
     pub results: Option<ResultSettings>,
     /// Tells the time.
     pub clock: Clock,
@@ -123,9 +123,9 @@ struct Parts {
 
 /// Why a call ends without a result of its own.
 enum Abort {
-    /// It is answered with this failure.
+    /// The caller gets this failure.
     Failed(ToolFailure),
-    /// It goes back to its queue, for another daemon or a later start, or has gone back with its connection.
+    /// The message goes back to its queue, for another daemon or a later start, or has gone back with its connection.
     Requeued,
     /// Settled without a reply, because another bridge may have what the call asks for.
     Ignored(ToolFailure),
@@ -225,7 +225,7 @@ impl Dispatcher {
         &self.parts.replier
     }
 
-    /// How much is going on.
+    /// Current load.
     pub(crate) fn load(&self) -> &Load {
         &self.parts.load
     }

@@ -30,7 +30,7 @@ pub struct McpClientOperation<'a> {
     pub transport: &'a str,
     /// From the request to its answer.
     pub duration: Duration,
-    /// What went wrong, if anything: `tool_error`, `timeout`, `cancelled`, `connection_lost`, or a JSON-RPC error code.
+    /// Type of the error, if any: `tool_error`, `timeout`, `cancelled`, `connection_lost`, or a JSON-RPC error code.
     pub error_type: Option<&'a str>,
 }
 
@@ -43,7 +43,7 @@ pub struct McpClientSession<'a> {
     pub protocol_version: &'a str,
     /// `pipe` or `tcp`.
     pub transport: &'a str,
-    /// How long it lasted.
+    /// Time that the session lasted.
     pub duration: Duration,
     /// Why it ended, unless it was closed in order.
     pub error_type: Option<&'a str>,
@@ -94,7 +94,7 @@ pub trait ScriptEvents: Send + Sync + 'static {
 /// One run of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScriptRun {
-    /// How it ended: one of [`ScriptRun::OUTCOMES`].
+    /// Outcome of the run: one of [`ScriptRun::OUTCOMES`].
     pub outcome: &'static str,
     /// One of [`ScriptRun::STARTS`]; absent if the script did not run.
     pub start: Option<&'static str>,
@@ -109,8 +109,8 @@ pub struct ScriptRun {
 }
 
 impl ScriptRun {
-    /// How runs end: with exit code 0, with another, by a signal, over a limit, without packages, without a runner, or
-    /// cancelled.
+    /// Outcomes of runs: with exit code 0, with another, by a signal, over a limit, without packages, without a runner,
+    /// or cancelled.
     pub const OUTCOMES: [&str; 12] = [
         "ok",
         "failed",
@@ -141,9 +141,9 @@ pub trait WebEvents: Send + Sync + 'static {
 /// One page that a caller asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WebFetch {
-    /// How it ended: one of [`WebFetch::OUTCOMES`].
+    /// Outcome of the fetch: one of [`WebFetch::OUTCOMES`].
     pub outcome: &'static str,
-    /// Where it is: one of [`WebFetch::SITES`].
+    /// Site of the page: one of [`WebFetch::SITES`].
     pub site: &'static str,
     /// Why the egress rules refused it: one of [`WebFetch::REFUSALS`]; absent if they did not.
     pub refusal: Option<&'static str>,
@@ -152,9 +152,9 @@ pub struct WebFetch {
 }
 
 impl WebFetch {
-    /// How pages end: read, unchanged since it was kept, without text, with an error of the site, in a redirect that leads
-    /// nowhere, with a host that is not known or gives no whole response, too late, too soon after another request, or
-    /// refused by `robots.txt` or the egress rules.
+    /// Outcomes of pages: read, unchanged since it was kept, without text, with an error of the site, in a redirect
+    /// that leads nowhere, with a host that is not known or gives no whole response, too late, too soon after another
+    /// request, or refused by `robots.txt` or the egress rules.
     pub const OUTCOMES: [&str; 12] = [
         "ok",
         "unchanged",
@@ -171,12 +171,12 @@ impl WebFetch {
     ];
     /// A page of any site.
     pub const WEB: &str = "web";
-    /// What GitHub's API gave.
+    /// Site of pages that GitHub's API gave.
     pub const GITHUB: &str = "github";
-    /// Where pages are.
+    /// Sites of pages.
     pub const SITES: [&str; 2] = [Self::WEB, Self::GITHUB];
-    /// What the egress rules refuse: the URL as it is, or the host for not being public, or for lists of the configuration
-    /// or the agent.
+    /// Reasons of the egress rules for a refusal: the URL as it is, or the host for not being public, or for lists of
+    /// the configuration or the agent.
     pub const REFUSALS: [&str; 8] =
         ["scheme", "no_host", "user_info", "port", "local_name", "address", "denied", "not_listed"];
 }
@@ -186,15 +186,15 @@ impl WebFetch {
 pub struct WebSearch {
     /// The engine: one of [`WebSearch::PROVIDERS`].
     pub provider: &'static str,
-    /// How it ended: one of [`WebSearch::OUTCOMES`].
+    /// Outcome of the query: one of [`WebSearch::OUTCOMES`].
     pub outcome: &'static str,
 }
 
 impl WebSearch {
     /// The kinds of engines.
     pub const PROVIDERS: [&str; 4] = ["brave", "searxng", "tavily", "json"];
-    /// How queries end: answered, without a key, with one that is refused, over the quota or the rate, with another error
-    /// of HTTP, with no response or none that can be read, or too late.
+    /// Outcomes of queries: answered, without a key, with one that is refused, over the quota or the rate, with another
+    /// error of HTTP, with no response or none that can be read, or too late.
     pub const OUTCOMES: [&str; 9] = [
         "ok",
         "no_key",
@@ -225,14 +225,14 @@ pub trait AgentEvents: Send + Sync + 'static {
 pub struct AgentOutcomes;
 
 impl AgentOutcomes {
-    /// What becomes of announcements: of an agent that was not known, of one that was, of one that goes; ignored
-    /// because the configuration has the agent, because the sender is another, has another spelling of a name that
-    /// is taken, because there are too many agents, or because it cannot be read.
+    /// Outcomes of announcements: of an agent that was not known, of one that was, of one that goes; ignored because
+    /// the configuration has the agent, because the sender is another, has another spelling of a name that is taken,
+    /// because there are too many agents, or because it cannot be read.
     pub const ANNOUNCEMENTS: [&str; 8] =
         ["new", "known", "left", "well_known", "not_own", "taken", "full", "malformed"];
-    /// What becomes of what is said about tasks: taken as the result, or as its state; ignored because there is no such
-    /// task, because the agent was not asked, because it names another task, because the task had a result or was
-    /// given up, because it cannot be read, or because the store is away.
+    /// Outcomes of messages about tasks: taken as the result, or as its state; ignored because there is no such task,
+    /// because the agent was not asked, because it names another task, because the task had a result or was given up,
+    /// because it cannot be read, or because the store is away.
     pub const ANSWERS: [&str; 9] = [
         "result",
         "state",
@@ -244,7 +244,7 @@ impl AgentOutcomes {
         "malformed",
         "store_unavailable",
     ];
-    /// How tasks end: as the agent says, without a result in time, or not given because the agent does not take them.
+    /// Ends of tasks: as the agent says, without a result in time, or not given because the agent does not take them.
     pub const TASKS: [&str; 6] = ["completed", "failed", "canceled", "input_required", "timeout", "not_sent"];
 }
 
@@ -255,7 +255,7 @@ pub trait SubagentEvents: Send + Sync + 'static {
 }
 
 impl dyn SubagentEvents {
-    /// What becomes of reports: taken, of no task, of an agent that was not asked, of another agent than the one that works
+    /// Outcomes of reports: taken, of no task, of an agent that was not asked, of another agent than the one that works
     /// on the task, of a task that has ended, or lost because the task could not be changed.
     pub const OUTCOMES: [&'static str; 6] = ["taken", "no_task", "not_asked", "another_works", "ended", "lost"];
 }

@@ -54,7 +54,7 @@ pub enum Cause {
     OutcomeUnknown,
     /// The idempotency key is that of a request for something else.
     KeyReused,
-    /// What must be recorded before the tool begins cannot be.
+    /// The ledger cannot record the call before the tool begins.
     LedgerUnavailable,
     /// The tool, or its server, has failed again and again, and is not called for now.
     BreakerOpen,
@@ -92,7 +92,7 @@ impl Cause {
     ];
 }
 
-/// What repeating a call would do.
+/// Effect of repeating a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
@@ -126,7 +126,7 @@ pub struct ToolFailure {
     pub message: String,
     /// For the log alone.
     pub detail: Option<String>,
-    /// How long the caller should wait before trying again.
+    /// Time that the caller should wait before trying again.
     pub retry_after: Option<Duration>,
     /// The verdict, if it is made already: for a tool that was called within another.
     pub verdict: Option<Verdict>,
@@ -165,7 +165,7 @@ impl ToolFailure {
         self
     }
 
-    /// What a reply says of it: the verdict that is made already, or else that of a tool of this effect.
+    /// Verdict of the reply: the one that is made already, or else that of a tool of this effect.
     #[must_use]
     pub fn verdict(&self, effect: Effect, started: bool) -> Verdict {
         self.verdict.unwrap_or_else(|| verdict(self.cause, effect, started))
@@ -204,14 +204,14 @@ impl From<ToolError> for ToolFailure {
     }
 }
 
-/// What a reply says of a cause.
+/// Code, retry hint and outcome of a reply for a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
     /// The wire's code.
     pub code: Code,
     /// Whether the same call may succeed later.
     pub is_retryable: bool,
-    /// What is known of side effects; said only where it helps.
+    /// Known side effects; set only where it helps.
     pub outcome: Option<Outcome>,
 }
 
@@ -249,7 +249,7 @@ pub const fn verdict(cause: Cause, effect: Effect, started: bool) -> Verdict {
     Verdict { code, is_retryable, outcome }
 }
 
-/// How a call ended, as metrics label it.
+/// End of a call, as metrics label it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
     /// A result.

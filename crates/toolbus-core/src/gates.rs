@@ -69,7 +69,7 @@ impl Gates {
         &self.breakers
     }
 
-    /// What the caller may use from here on until its call ends.
+    /// Returns the tools that the caller may use from here on until its call ends.
     #[must_use]
     pub fn enter(&self, caller: &Caller) -> EffectiveTools {
         let mut effective = self.policy.effective(caller);

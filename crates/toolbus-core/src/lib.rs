@@ -1,4 +1,4 @@
-//! What Toolbus does with a call, without knowing where calls come from or what tools are made of.
+//! Handling of a call, without knowing where calls come from or what tools are made of.
 //!
 //! The path of one call is [`Dispatcher::handle`]: read that first. The traits that the edges implement are
 //! [`bus::Bus`], [`tool::Executor`] and [`telemetry::Telemetry`].

@@ -34,9 +34,9 @@ pub struct ListedTool {
     pub name: Arc<str>,
     /// The name as model providers accept it.
     pub llm_name: Arc<str>,
-    /// Its name as people are shown it.
+    /// Name of the tool as people are shown it.
     pub title: Option<String>,
-    /// What it does, for a model.
+    /// Description of the tool, for a model.
     pub description: String,
     /// JSON Schema of the arguments that the caller may give; absent: any object.
     pub parameters: Option<Arc<Value>>,
@@ -44,9 +44,9 @@ pub struct ListedTool {
     pub output_schema: Option<Arc<Value>>,
     /// Who registered it.
     pub source: Arc<str>,
-    /// What repeating a call would do.
+    /// Effect of repeating a call.
     pub effect: Effect,
-    /// What providers of models are told beside the definition.
+    /// Hints for providers of models, beside the definition.
     pub model_hints: Option<Arc<ModelHints>>,
 }
 

@@ -33,7 +33,7 @@ const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ASKING: usize = 64;
 /// Agents without a section of their own that are notified because they called lately.
 const MAX_SEEN: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
-/// How long an agent counts as having called lately.
+/// Time for which an agent counts as having called lately.
 const LATELY: Duration = Duration::from_secs(60 * 60);
 /// Agents whose last list waits to be compared with what there is.
 const MAX_LISTED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
@@ -73,7 +73,7 @@ pub struct ChangeNotifier<N> {
     bus: Arc<dyn Bus>,
     random: Random,
     callers: RecentCallers,
-    /// What each agent was notified of, or could have listed, last.
+    /// Tools that each agent was notified of, or could have listed, last.
     known: HashMap<AgentName, EffectiveTools>,
     requests: mpsc::Receiver<NotifyRequest>,
 }
@@ -88,7 +88,7 @@ pub struct NotifyHandle {
 /// An agent that gets everything, and what is dropped when that was tried.
 struct NotifyRequest {
     agent: AgentName,
-    /// What there is, for an agent that has no section of its own.
+    /// Catalogue for an agent that has no section of its own.
     catalogue: Option<Arc<Catalogue>>,
     tried: oneshot::Sender<()>,
 }
@@ -275,7 +275,7 @@ impl<N: NotificationSource> ChangeNotifier<N> {
     }
 }
 
-/// What an agent has without a binding, and with its own profile.
+/// Tools that an agent has without a binding, and with its own profile.
 fn of(policy: &PolicyHandle, agent: AgentName) -> EffectiveTools {
     policy.effective(&Caller::agent(agent))
 }
@@ -318,7 +318,7 @@ fn difference(before: &EffectiveTools, now: &EffectiveTools) -> ToolsChanged {
 pub(crate) struct RecentCallers {
     clock: Clock,
     seen: Arc<Mutex<LruCache<AgentName, LastCall>>>,
-    /// What there was when an agent listed its tools last, until that has been compared.
+    /// Catalogue at the time when an agent listed its tools last, until that has been compared.
     listed: Arc<Mutex<LruCache<AgentName, Arc<Catalogue>>>>,
 }
 
@@ -353,7 +353,7 @@ impl RecentCallers {
         self.listed().put(agent.clone(), Arc::clone(catalogue));
     }
 
-    /// What there was when agents listed their tools last; each is given once.
+    /// Takes the catalogues of the time when agents listed their tools last; each is given once.
     fn take_listed(&self) -> Vec<(AgentName, Arc<Catalogue>)> {
         let mut listed = self.listed();
         std::iter::from_fn(|| listed.pop_lru()).collect()
@@ -371,7 +371,7 @@ impl RecentCallers {
         seen.iter().map(|(agent, _)| agent.clone()).collect()
     }
 
-    /// What there was when an agent called first; each is given once.
+    /// Takes the catalogue of the time of each agent's first call; each is given once.
     fn take_firsts(&self) -> Vec<(AgentName, Arc<Catalogue>)> {
         self.seen().iter_mut().filter_map(|(agent, visit)| Some((agent.clone(), visit.first.take()?))).collect()
     }

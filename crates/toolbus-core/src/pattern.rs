@@ -61,25 +61,26 @@ impl Pattern {
         &self.0
     }
 
-    /// Whether it is a name, and stands for that alone.
+    /// Whether the pattern is a name, and stands for that alone.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         !self.0.contains(['*', '?'])
     }
 
-    /// What every name that matches begins with.
+    /// Literal prefix of every name that matches.
     #[must_use]
     pub fn literal_prefix(&self) -> &str {
         self.0.split(['*', '?']).next().unwrap_or_default()
     }
 
-    /// What every name that matches ends with.
+    /// Literal suffix of every name that matches.
     #[must_use]
     pub fn literal_suffix(&self) -> &str {
         self.0.rsplit(['*', '?']).next().unwrap_or_default()
     }
 
-    /// How much of a name the pattern fixes: its characters other than `*` and `?`; a name without either fixes most.
+    /// Number of characters of a name that the pattern fixes: those other than `*` and `?`; a name without either fixes
+    /// most.
     #[must_use]
     pub fn specificity(&self) -> usize {
         if self.is_exact() { usize::MAX } else { self.0.chars().filter(|c| !matches!(c, '*' | '?')).count() }

@@ -10,9 +10,9 @@ use crate::request::ToolRef;
 
 /// Knows whose tools may still come.
 pub trait PendingTools: Send + Sync + 'static {
-    /// What to wait for before a tool that was not found is said not to be there: over when a server brought it, when the
-    /// tools are known of all servers that may bring it and that the caller may use, or when those failed or take long; at
-    /// the latest at `latest`. None when there is nothing to wait for.
+    /// Future to wait for before a tool is taken for missing: over when a server brought it, when the tools are known
+    /// of all servers that may bring it and that the caller may use, or when those failed or take long; at the latest
+    /// at `latest`. `None` when there is nothing to wait for.
     fn expect<'a>(
         &'a self,
         wanted: ToolRef<'a>,

@@ -9,14 +9,14 @@ use crate::redact::Redactor;
 /// Reports that wait to be sent; further ones are dropped, because a later one tells more.
 const WAITING: usize = 16;
 
-/// How far a tool is.
+/// Progress of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
-    /// How far, in units of the tool's own; grows with each report.
+    /// Progress so far, in units of the tool's own; grows with each report.
     pub progress: f64,
-    /// What `progress` is at the end, where that is known.
+    /// Value of `progress` at the end, where that is known.
     pub total: Option<f64>,
-    /// What it is doing, for people.
+    /// Current activity of the tool, for people.
     pub message: Option<String>,
 }
 

@@ -15,7 +15,8 @@ pub trait DefinitionCheck: Send + Sync + 'static {
     /// one waited for its source, and that no review may have seen yet.
     fn admits(&self, tool: &ToolDescriptor) -> bool;
 
-    /// What is kept of this tool under its name. Where several sources list the name, it decides which of them has it.
+    /// Record that is kept of this tool under its name. Where several sources list the name, it decides which of them
+    /// has it.
     fn claim(&self, tool: &ToolDescriptor) -> Claim {
         let _ = tool;
         Claim::default()
@@ -30,10 +31,10 @@ pub trait DefinitionCheck: Send + Sync + 'static {
     }
 }
 
-/// What is kept of a tool under its name.
+/// Record that is kept of a tool under its name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Claim {
-    /// Whether it is pinned, or will be as it is seen first now.
+    /// Whether the tool is pinned, or will be as it is seen first now.
     pub is_pinned: bool,
     /// When its source was seen first with a tool of this name, in RFC 3339; `None` if that is not known.
     pub since: Option<String>,

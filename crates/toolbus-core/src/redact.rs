@@ -24,7 +24,7 @@ use serde_json::Value;
 use self::matcher::Matcher;
 use crate::secret::Secret;
 
-/// What stands where a secret stood.
+/// Text in the place of a secret.
 pub const REDACTED: &str = "[redacted]";
 
 /// Shortest secret that is removed, in bytes: a shorter one stands in ordinary texts by chance.
@@ -67,10 +67,10 @@ const WELL_KNOWN: [&str; 23] = [
 /// Why a secret is not removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// It would be found by chance.
+    /// The secret is so short that it would be found by chance.
     #[error("it is shorter than {MIN_SECRET} bytes")]
     TooShort,
-    /// It is a word that texts may have for other reasons.
+    /// The secret is a word that texts may have for other reasons.
     #[error("it is a well-known default, or one character again and again")]
     WellKnown,
 }

@@ -62,12 +62,12 @@ pub enum Rank {
 /// A source and a name: where a tool is found that others of its name do not hide.
 type Place = (Arc<str>, Arc<str>);
 
-/// What makes a snapshot.
+/// Parts of a snapshot.
 #[derive(Clone, Default)]
 struct SnapshotParts {
     /// Tools of the configuration.
     fixed: HashMap<Arc<str>, Tool>,
-    /// What each source has published.
+    /// Tools that each source has published.
     published: BTreeMap<(Rank, Arc<str>), Vec<Tool>>,
     /// The source of each name that is kept. One that publishes nothing at the moment, because it is started again, has its
     /// names still.

@@ -136,7 +136,7 @@ impl Request {
         ToolRef { route, name: &self.tool_name }
     }
 
-    /// What tells its caller from others that share limits.
+    /// Key that the caller shares limits under.
     pub(crate) fn sharer(&self) -> Arc<str> {
         self.caller.sharer(&self.address.written)
     }
@@ -175,7 +175,7 @@ impl Request {
     }
 }
 
-/// What a body says, whatever its form.
+/// Contents of a body, whatever its form.
 struct RequestBody {
     request: ToolInvokeRequest,
     /// A member without which the request cannot be used.
@@ -189,7 +189,7 @@ enum Unread {
     Late(ToolFailure),
 }
 
-/// What a delivery on a topic for requests is.
+/// Decoded delivery on a topic for requests.
 pub(crate) enum Decoded {
     /// A request that can be run.
     Call(Request),
@@ -197,7 +197,7 @@ pub(crate) enum Decoded {
     Refused(Request, ToolFailure),
     /// An answer or an announcement: no request. The delivery is acknowledged and gets no reply.
     Ignored,
-    /// It can be neither run nor answered.
+    /// The delivery can be neither run nor answered.
     Dead(DeadReason, String),
 }
 
@@ -375,7 +375,7 @@ fn read(dialect: Dialect, body: &[u8]) -> Result<RequestBody, ParseError> {
     }
 }
 
-/// What is known of a request whose body is not.
+/// Known fields of a request whose body cannot be read.
 fn unread(dialect: Dialect) -> ToolInvokeRequest {
     let tool_name = match dialect {
         Dialect::Tool => String::new(),

@@ -15,7 +15,7 @@ use crate::pattern::Pattern;
 
 /// The tool that reads what a result is split into. A caller that cannot use it gets the beginning of the result.
 pub const READER: &str = "get_from_working_memory";
-/// How the names of working memory's tools end.
+/// Suffix of the names of working memory's tools.
 pub const MEMORY_TOOLS: &str = "_working_memory";
 /// The source of [`READER`], whose own results are never split.
 pub const READER_SOURCE: &str = "memory";
@@ -166,7 +166,7 @@ pub trait ResultSplitter: fmt::Debug + Send + Sync + 'static {
     fn split(&self, result: LongResult) -> BoxFuture<'static, Result<SplitResult, String>>;
 }
 
-/// How a tool wants its result split, in the place of what the configuration says of results.
+/// Splitting of a tool's results, in place of the configuration's.
 ///
 /// A caller that cannot read parts, or whose parts cannot be kept, gets the first `threshold` characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,13 +175,13 @@ pub struct SplitRule {
     pub threshold: usize,
     /// Length of its longest part, in characters.
     pub max: usize,
-    /// How long its parts are kept.
+    /// Time that the parts are kept.
     pub ttl: Duration,
-    /// What the keys of its parts begin with, after the namespace. Parts replace earlier ones of the same stem.
+    /// Prefix of the parts' keys, after the namespace. Parts replace earlier ones of the same stem.
     pub stem: String,
     /// The category of its parts.
     pub category: &'static str,
-    /// What the text before the table begins with: what must be known of it, and its name.
+    /// Beginning of the text before the table: what must be known of the result, and its name.
     pub subject: String,
 }
 
@@ -194,18 +194,18 @@ pub struct LongResult {
     pub tool: Arc<str>,
     /// Distinguishes it from other results of the tool.
     pub run: String,
-    /// Its text.
+    /// Text of the result.
     pub text: Arc<str>,
     /// Length of its longest part, in characters.
     pub max: usize,
-    /// How its tool wants it split.
+    /// Rule of its tool for splitting.
     pub rule: Option<Box<SplitRule>>,
 }
 
-/// What stands for a result that was split.
+/// Text and parts in place of a result that was split.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SplitResult {
-    /// What a model is shown.
+    /// Text that a model is shown.
     pub text: String,
     /// The parts, in order.
     pub parts: Vec<ResultPart>,
@@ -214,9 +214,9 @@ pub struct SplitResult {
 /// A part of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResultPart {
-    /// Its key in working memory.
+    /// Key of the part in working memory.
     pub key: Arc<str>,
-    /// What it is about.
+    /// Subject of the part.
     pub heading: String,
 }
 

@@ -17,7 +17,7 @@ pub struct Service {
     tasks: TaskTracker,
 }
 
-/// How a drain ended.
+/// End of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
     /// Every call came to its own end.

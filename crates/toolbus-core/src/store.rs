@@ -1,4 +1,4 @@
-//! What must outlive a call or the process: small values under keys, in namespaces.
+//! Store of what must outlive a call or the process: small values under keys, in namespaces.
 
 use futures_util::future::BoxFuture;
 
@@ -67,7 +67,7 @@ pub enum StoreError {
     Key {
         /// `namespace` or `key`.
         what: &'static str,
-        /// Its length.
+        /// Length of the namespace or key.
         bytes: usize,
     },
     /// A value that is too large.

@@ -52,7 +52,7 @@ pub trait CallSpan: Send + Sync {
     fn finished(self: Box<Self>, summary: &CallSummary<'_>);
 }
 
-/// How a call ended.
+/// End of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallEnd {
     /// As metrics label it.
@@ -61,14 +61,14 @@ pub struct CallEnd {
     pub cause: Option<Cause>,
 }
 
-/// What a call was.
+/// Description of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct CallSummary<'a> {
     /// The caller; absent when it is not known.
     pub caller: Option<&'a Caller>,
     /// The tool; absent when the name was not resolved.
     pub tool: Option<&'a ToolDescriptor>,
-    /// How it ended; absent when it was not answered (dead-lettered, requeued, or not a request at all).
+    /// End of the call; absent when it has no reply (dead-lettered, requeued, or not a request at all).
     pub end: Option<CallEnd>,
     /// Whether the answer is one that was given before: a call that was counted already.
     pub replayed: bool,
@@ -118,18 +118,18 @@ impl DeadReason {
     }
 }
 
-/// What became of a request that is known, or that the ledger could not take.
+/// Event on a request that is known, or that the ledger could not take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LedgerEvent {
-    /// It was answered as before.
+    /// The request got the kept reply.
     Replayed,
-    /// It gets the answer of a run that is under way.
+    /// The request gets the reply of a run that is under way.
     Attached,
-    /// It had begun, and how that ended is not known.
+    /// The request had begun, and its end is not known.
     Unknown,
-    /// Its key is that of a request for something else.
+    /// The key is that of a request for something else.
     Conflict,
-    /// It was refused, because the ledger is full.
+    /// The ledger is full, and the request is refused.
     Full,
     /// The ledger could not be read or written.
     Failed,

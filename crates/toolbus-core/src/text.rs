@@ -9,7 +9,7 @@ const MAX_SHOWN: usize = 64;
 /// Digits of the seconds since 1970 that are taken for a date: those of 1973 and later.
 const MIN_DATE: usize = 9;
 
-/// What outsiders wrote, as a log line or an answer may repeat it: at most 64 characters, escaped.
+/// Returns a text of outsiders as a log line or a reply may repeat it: at most 64 characters, escaped.
 #[must_use]
 pub fn shown(text: &str) -> String {
     excerpt(text, MAX_SHOWN)

@@ -19,7 +19,7 @@ struct ThrottledLines {
 }
 
 impl Throttle {
-    /// How many lines were left out since the last one, if a line is due now.
+    /// Number of lines that were left out since the last one, if a line is due now.
     #[must_use]
     pub fn due(&self) -> Option<u64> {
         self.due_at(Clock::SYSTEM.now())

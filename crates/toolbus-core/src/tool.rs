@@ -24,14 +24,14 @@ use crate::redact::{REDACTED, Redactor};
 use crate::results::{ResultRoom, SplitRule};
 use crate::turns::{SMALL, Turns, is_small};
 
-/// What is known of a tool.
+/// Description of a tool.
 #[derive(Debug, Clone)]
 pub struct ToolDescriptor {
     /// Name, unique in the registry, case-sensitive.
     pub name: Arc<str>,
-    /// Its name as people are shown it; absent: the name.
+    /// Name of the tool as people are shown it; absent: the name.
     pub title: Option<String>,
-    /// What it does, for a model.
+    /// Description of the tool, for a model.
     pub description: String,
     /// JSON Schema of its arguments; absent: any object.
     pub parameters: Option<Arc<Value>>,
@@ -41,44 +41,45 @@ pub struct ToolDescriptor {
     pub source: Arc<str>,
     /// The kind of backend, as answers name it: `local`, `rest`, `mcp`, `script`.
     pub provider: &'static str,
-    /// What repeating a call would do.
+    /// Effect of repeating a call.
     pub effect: Effect,
     /// Longest run of one call; absent: the daemon's.
     pub timeout: Option<Duration>,
     /// Calls that may run at a time; absent: the daemon's.
     pub max_in_flight: Option<usize>,
-    /// Its name at the source, where that is another one; absent for tools of a set, whose `toolset` has it.
+    /// Name of the tool at its source, where that is another one; absent for tools of a set, whose `toolset` has it.
     pub own_name: Option<Arc<str>>,
     /// The tool set that it belongs to; absent for a plain tool.
     pub toolset: Option<Membership>,
     /// The MCP server that has it; absent for a tool of anything else.
     pub server: Option<Arc<str>>,
-    /// What is done about arguments that the schema does not allow.
+    /// Handling of arguments that the schema does not allow.
     pub validation: Validation,
-    /// Whether it only calls other tools: then its own calls take no place to run, so that those within never wait for
-    /// one that a call around them holds.
+    /// Whether the tool only calls other tools: then its own calls take no slot, so that inner calls never wait for one
+    /// that a call around them holds.
     pub delegates: bool,
     /// Whether another daemon, or a bridge, lists it. It is not listed for other daemons: two that list each other's tools
     /// would learn their own, under longer and longer names.
     pub is_learnt: bool,
-    /// What providers of models are told beside its definition, where the operator says so.
+    /// Hints for providers of models beside the definition, where the operator gives them.
     pub model_hints: Option<Arc<ModelHints>>,
     /// Why its definition is suspect, where that was looked at; empty: nothing was found.
     pub suspicions: Arc<[Suspicion]>,
 }
 
-/// What providers of models are told of a tool beside its definition.
+/// Hints for providers of models, beside a tool's definition.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ModelHints {
     /// Whether a model finds it by a search of its provider, and does not have it in each prompt.
     pub defer_loading: bool,
-    /// What may call it: the model itself (`direct`), or programs that the model writes, by the provider's names of these.
+    /// Callers of the tool: the model itself (`direct`), or programs that the model writes, by the provider's names of
+    /// these.
     pub allowed_callers: Vec<String>,
     /// Arguments of calls, as examples.
     pub input_examples: Vec<Map<String, Value>>,
 }
 
-/// What is done about arguments that a tool's schema does not allow.
+/// Handling of arguments that a tool's schema does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -176,8 +177,8 @@ pub struct ToolCall {
     pub turns: Turns,
     /// Where to report progress; absent when the caller does not want to know.
     pub progress: Option<ProgressSink>,
-    /// What a backend may recognise a repetition by: the same whenever this request is run again, and no other request's.
-    /// `None` for a tool that is read-only, and for a request that cannot be distinguished from others.
+    /// Key by which a backend may recognise a repetition: the same whenever this request is run again, and no other
+    /// request's. `None` for a tool that is read-only, and for a request that cannot be distinguished from others.
     pub idempotency_key: Option<Arc<str>>,
 }
 
@@ -245,7 +246,7 @@ pub fn rounded_text(time: Duration) -> String {
     time_text(Duration::from_secs(seconds.div_ceil(unit) * unit))
 }
 
-/// What a tool gave back.
+/// Output of a tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolOutput {
     /// The text of the result.
@@ -256,9 +257,9 @@ pub struct ToolOutput {
     pub is_error: bool,
     /// The structured part of the result, where the tool gave one. Callers of the bus find it in `content` or `blocks`.
     pub structured: Option<Box<Value>>,
-    /// What a program wrote, where the tool ran one; not on the wire of `tool.invoke`.
+    /// Output of a program, where the tool ran one; not on the wire of `tool.invoke`.
     pub program: Option<Box<Program>>,
-    /// How it is split if it is too long, where that is not as the results of other tools are.
+    /// Rule for splitting a result that is too long, where that is not as the results of other tools are.
     pub split: Option<Box<SplitRule>>,
 }
 
@@ -370,9 +371,9 @@ impl<E: Executor> AnyExecutor for E {
 /// A tool that can be called.
 #[derive(Clone)]
 pub struct Tool {
-    /// What is known of it.
+    /// Description of the tool.
     pub descriptor: Arc<ToolDescriptor>,
-    /// What runs it.
+    /// Executor of the tool's calls.
     pub executor: Arc<dyn AnyExecutor>,
     pub(crate) schema: Option<Schema>,
 }
@@ -476,17 +477,17 @@ impl Naming {
     }
 }
 
-/// What a program wrote, and how it ended, where a tool ran one. Callers of `script.invoke` receive it; to all others
-/// the content says what they need.
+/// Output and end of a program, where a tool ran one. Callers of `script.invoke` receive it; to all others the content
+/// says what they need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// What it wrote to its standard output.
+    /// Standard output of the program.
     pub stdout: Option<String>,
-    /// What it wrote to its standard error.
+    /// Standard error of the program.
     pub stderr: Option<String>,
-    /// Its exit code.
+    /// Exit code of the program.
     pub exit_code: i32,
-    /// How long it ran.
+    /// Time that the program ran.
     pub elapsed: Duration,
 }
 
@@ -507,7 +508,7 @@ pub struct Suspicion {
     pub rule: Arc<str>,
     /// Where: `description`, `parameters.properties.path.description`.
     pub place: String,
-    /// What was met, shortened, without characters that are not seen.
+    /// Offending text, shortened, without invisible characters.
     pub excerpt: String,
 }
 

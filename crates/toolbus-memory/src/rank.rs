@@ -9,11 +9,11 @@ use std::hash::Hash;
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
-/// How much the number of occurrences counts.
+/// Weight of the number of occurrences.
 const K1: f64 = 1.5;
-/// How much the length of a document counts.
+/// Weight of the length of a document.
 const B: f64 = 0.75;
-/// How much a pair of adjacent words counts, compared with a word.
+/// Weight of a pair of adjacent words, compared with a word.
 const PAIR_WEIGHT: f64 = 2.0;
 /// Different words of a query that count; further ones are ignored.
 const MAX_QUERY_WORDS: usize = 32;
@@ -178,7 +178,7 @@ struct WordQuery {
     pairs: Vec<(usize, usize)>,
 }
 
-/// How often the words and pairs of a query are in documents.
+/// Occurrences of the words and pairs of a query in documents.
 struct Counted<'q, T> {
     query: &'q WordQuery,
     /// Documents, and their lengths in words.
@@ -258,7 +258,7 @@ impl<'q, T> Counted<'q, T> {
     }
 }
 
-/// How often two words are side by side in a text.
+/// Number of times that two words are side by side in a text.
 fn pairs_in(text: &[Word], first: Word, second: Word) -> u32 {
     let (mut number, mut rest) = (0, text);
     while let [one, tail @ ..] = rest {

@@ -71,7 +71,8 @@ pub trait WorkingMemory: fmt::Debug + Send + Sync + 'static {
 pub struct MemoryOwner {
     /// Tells the entries of one owner from those of all others.
     pub key: Arc<str>,
-    /// What is limited as one: the owner, or all callers without a section of their own, which can choose their names.
+    /// Key that limits are shared under: the owner, or all callers without a section of their own, which can choose
+    /// their names.
     pub share: Arc<str>,
 }
 
@@ -187,7 +188,7 @@ impl EntryKey {
         &self.0
     }
 
-    /// What is limited as one namespace: the first two segments, or the first one of two.
+    /// Quota namespace of a key: its first two segments, or the first one of two.
     #[must_use]
     pub fn namespace(&self) -> &str {
         let mut ends = self.0.match_indices('/').map(|(at, _)| at);
@@ -233,13 +234,13 @@ pub enum KeyError {
     /// There is none.
     #[error("it is empty; give a short name such as `plan`")]
     Empty,
-    /// It is too long.
+    /// The key is too long.
     #[error("it has {0} bytes with its namespace; at most {MAX_ENTRY_KEY} are possible")]
     Long(usize),
     /// A segment is empty, or there is none.
     #[error("it begins or ends with `/`, or has nothing between two of them")]
     Segment,
-    /// It cannot be shown.
+    /// The key has control characters, which cannot be shown.
     #[error("it has control characters; use letters, digits, `-`, `_`, `.` and `/`")]
     Control,
 }
@@ -270,15 +271,15 @@ fn check_text(text: &str) -> Result<(), KeyError> {
 /// An entry to save.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewEntry {
-    /// Its key.
+    /// Key of the entry.
     pub key: EntryKey,
-    /// Its text.
+    /// Text of the entry.
     pub value: Arc<str>,
-    /// How long it is kept; at most [`MAX_TTL`].
+    /// Time that the entry is kept; at most [`MAX_TTL`].
     pub ttl: Duration,
-    /// What kind of entry it is.
+    /// Category of the entry.
     pub category: Option<Arc<str>>,
-    /// What it is about.
+    /// Subjects of the entry.
     pub tags: Vec<Arc<str>>,
 }
 
@@ -296,7 +297,7 @@ impl NewEntry {
         (texts + self.tags.iter().map(|tag| tag.len()).sum::<usize>()) as u64 + ENTRY_OVERHEAD
     }
 
-    /// What is known of it when it is saved at this time since 1970.
+    /// Description of the entry when it is saved at this time since 1970.
     #[must_use]
     pub fn info(&self, now: Duration) -> EntryInfo {
         EntryInfo {
@@ -313,11 +314,11 @@ impl NewEntry {
 /// An entry without its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryInfo {
-    /// Its key.
+    /// Key of the entry.
     pub key: EntryKey,
-    /// What kind of entry it is.
+    /// Category of the entry.
     pub category: Option<Arc<str>>,
-    /// What it is about.
+    /// Subjects of the entry.
     pub tags: Vec<Arc<str>>,
     /// Length of its text, in characters.
     pub characters: u64,
@@ -330,13 +331,13 @@ pub struct EntryInfo {
 /// An entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryEntry {
-    /// What is known of it.
+    /// Description of the entry.
     pub info: EntryInfo,
-    /// Its text.
+    /// Text of the entry.
     pub value: Arc<str>,
 }
 
-/// What is searched for.
+/// Search for entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchQuery {
     /// Words.
@@ -367,15 +368,15 @@ impl SearchQuery {
 /// An entry that matches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchHit {
-    /// What is known of the entry.
+    /// Description of the entry.
     pub info: EntryInfo,
-    /// How well it matches; more than zero.
+    /// Score of the match; more than zero.
     pub score: f64,
     /// The start of its text: at most [`MAX_START`] characters.
     pub start: Arc<str>,
 }
 
-/// How much is kept.
+/// Limits of working memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
     /// Bytes of an entry's text.
@@ -424,7 +425,7 @@ pub enum MemoryError {
     Value {
         /// The key.
         key: EntryKey,
-        /// Its length.
+        /// Length of the value.
         bytes: u64,
         /// The longest.
         max: u64,

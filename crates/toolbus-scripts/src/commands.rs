@@ -29,12 +29,12 @@ use crate::system;
 
 /// The source of commands' tools.
 pub const SOURCE: &str = "command";
-/// How its tools are used, for models.
+/// Guide to the use of commands, for models.
 pub const GUIDE: &str = include_str!("commands/guide.md");
 
-/// What is run to find out how much keeps commands in.
+/// Program that is run to find out which sandbox level commands reach.
 const PROBE: &str = "/bin/sh";
-/// Time that it has.
+/// Time that this program has.
 const PROBE_TIME: Duration = Duration::from_secs(10);
 
 /// Makes a tool of a command. `sandbox` is where confined ones run; without it they are refused.

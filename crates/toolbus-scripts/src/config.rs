@@ -21,7 +21,7 @@ const LONGEST: HumanDuration = HumanDuration::from_secs(300);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScriptConfig {
-    /// What runs scripts.
+    /// Runner of scripts.
     pub runner: RunnerKind,
     /// Time of a script that asks for none.
     pub timeout: HumanDuration,
@@ -65,7 +65,7 @@ pub struct ScriptConfig {
     #[schemars(extend("maxProperties" = 16))]
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub languages: BTreeMap<String, LanguageConfig>,
-    /// How scripts are kept in.
+    /// Sandbox of scripts.
     pub sandbox: SandboxConfig,
     /// Interpreters that are started before there is a script for them.
     pub pool: PoolConfig,
@@ -77,7 +77,7 @@ pub struct ScriptConfig {
     pub kubernetes: KubernetesConfig,
 }
 
-/// What runs scripts.
+/// Runner of scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -148,7 +148,7 @@ impl ScriptConfig {
         }
     }
 
-    /// What the tool does where no call runs longer than `longest_call`, without working memory.
+    /// Settings of the tool where no call runs longer than `longest_call`, without working memory.
     #[must_use]
     pub fn settings(&self, longest_call: HumanDuration) -> tool::Settings {
         tool::Settings {
@@ -194,7 +194,8 @@ pub struct PackagesConfig {
     pub cache: PathBuf,
     /// Most that this folder keeps: what was not used for longest goes first.
     pub max_cache: LargeSize,
-    /// How long the packages that were found for names without a version are used before they are looked for again.
+    /// Time for which the packages that were found for names without a version are used before they are looked for
+    /// again.
     pub ttl: HumanDuration,
     /// Index that packages come from, which may have a login in it, or a folder of wheels (`file:///srv/wheels`); absent:
     /// PyPI. How pip is configured on this machine does not count.
@@ -244,7 +245,7 @@ fn script_file() -> String {
     "script".to_owned()
 }
 
-/// How scripts, and commands with `sandbox = true`, are kept in.
+/// Sandbox of scripts, and of commands with `sandbox = true`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SandboxConfig {
@@ -262,7 +263,7 @@ impl Default for SandboxConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PoolConfig {
-    /// How a script gets its interpreter.
+    /// Start mode of interpreters.
     pub mode: PoolMode,
     /// So many are always ready.
     #[schemars(range(max = 256))]
@@ -275,7 +276,7 @@ pub struct PoolConfig {
     pub imports: Vec<String>,
 }
 
-/// How a script gets its interpreter.
+/// Start mode of interpreters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -283,12 +284,12 @@ pub enum PoolMode {
     /// Of an agent whose scripts an interpreter was forked for, at level "full": it is forked again. Others: as "spawn".
     #[default]
     Fork,
-    /// It is started for the script, or waits for one.
+    /// An interpreter is started for the script, or waits for one.
     Spawn,
 }
 
 impl PoolMode {
-    /// Its name in configuration and status.
+    /// Name of the mode in configuration and status.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -347,7 +348,7 @@ impl Default for ScriptSessionsConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LocalConfig {
-    /// Whether it is understood that scripts can then do all that the daemon can.
+    /// Whether the operator understands that scripts can then do all that the daemon can.
     pub i_understand: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a program gets of the daemon's environment, and the file that its name leads to.
+//! Environment of programs, from that of the daemon, and the file that a program's name leads to.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,7 @@ pub const KEY_VARIABLE: &str = "TOOLBUS_IDEMPOTENCY_KEY";
 /// Variables of the daemon that every program gets: where and in which language it runs. All else may be a secret.
 const INHERITED: [&str; 10] =
     ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "TERM", "TZ", "USER"];
-/// What the names of further such variables begin with.
+/// Prefix of the names of further such variables.
 const INHERITED_PREFIX: &str = "LC_";
 /// Where programs are looked for without `PATH`.
 const DEFAULT_PATH: &str = "/usr/bin:/bin";
@@ -23,7 +23,7 @@ pub enum ProgramError {
     /// There is no such program.
     #[error("program '{0}' was not found; give its full path, or check PATH")]
     NotFound(String),
-    /// It may not be executed.
+    /// The program may not be executed.
     #[error("program '{0}' cannot be executed; check its permissions")]
     NotExecutable(String),
 }

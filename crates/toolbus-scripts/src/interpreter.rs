@@ -23,7 +23,7 @@ const MOST: u64 = 16 * 1024;
 const OLDEST: (u32, u32) = (3, 9);
 /// Longest part of its error text that is shown, in characters.
 const MAX_SHOWN: usize = 300;
-/// What the names of variables begin with by which version managers choose.
+/// Prefixes of the variables by which version managers choose.
 const MANAGERS: [&str; 3] = ["PYENV_", "ASDF_", "MISE_"];
 
 /// Prints what the interpreter is. Every version understands it, so that a message can name one that is too old.
@@ -45,9 +45,9 @@ pub struct Interpreter {
     /// The executable itself: an absolute path, behind every script and link that leads to it. In a virtual environment,
     /// the link there, by which the interpreter finds the environment's packages.
     pub program: PathBuf,
-    /// What must be readable for it to run: absolute paths that exist.
+    /// Paths that must be readable for it to run: absolute, and they exist.
     pub read: Vec<PathBuf>,
-    /// Its version, as `3.11.7`.
+    /// Version, as `3.11.7`.
     pub version: String,
     /// Which built packages it takes, and for which platform: part of the key of what is installed for it.
     pub abi: String,
@@ -62,36 +62,36 @@ pub enum InterpreterError {
     /// The operating system refused.
     #[error("program '{command}' cannot be started: {error}")]
     System {
-        /// What was to be run.
+        /// Command that was to be run.
         command: String,
         /// Why it was not.
         error: io::Error,
     },
-    /// It prints nothing, or is no Python.
+    /// The program prints nothing, or is no Python.
     #[error("program '{0}' does not answer as a Python does")]
     NotPython(String),
     /// Python, but too old.
     #[error("program '{command}' is Python {version}; scripts need 3.9 or newer")]
     TooOld {
-        /// What was run.
+        /// Command that was run.
         command: String,
-        /// Its version.
+        /// Version of that Python.
         version: String,
     },
-    /// It does not end.
+    /// The program does not end.
     #[error("program '{0}' did not say which Python it is within {limit} s", limit = TIME.as_secs())]
     TimedOut(String),
-    /// It says that it cannot.
+    /// The program reports a failure.
     #[error("program '{command}' failed when it was asked which Python it is: {reason}")]
     Failed {
-        /// What was run.
+        /// Command that was run.
         command: String,
-        /// Its own words, or how it ended.
+        /// The program's own words, or how it ended.
         reason: String,
     },
 }
 
-/// What an interpreter says of itself.
+/// Report of an interpreter on itself.
 #[derive(Debug, Deserialize)]
 struct InterpreterInfo {
     executable: PathBuf,
@@ -159,7 +159,7 @@ impl Interpreter {
     }
 }
 
-/// What the command gets: what every program gets, and what version managers choose by.
+/// Environment of the command: that of every program, and the variables by which version managers choose.
 fn environment(daemon: impl IntoIterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
     let (managers, others): (Vec<_>, Vec<_>) = daemon.into_iter().partition(|(name, _)| {
         name.to_str().is_some_and(|name| MANAGERS.iter().any(|prefix| name.starts_with(prefix)))
@@ -193,10 +193,10 @@ fn last_line(stderr: &[u8]) -> Option<String> {
     Some(shortened(&line, MAX_SHOWN).into_owned())
 }
 
-/// What is below the folder that Python is installed in. The folder itself may be `/usr`, and hold much more.
+/// Entries of the folder that Python is installed in. The folder itself may be `/usr`, and hold much more.
 const INSTALLED: [&str; 6] = ["bin", "lib", "lib64", "ssl", "share/zoneinfo", "pyvenv.cfg"];
 
-/// What modules of the standard library read where they see that it exists, and fail if they cannot.
+/// Files that modules of the standard library read where they see that they exist, and fail if they cannot.
 const OF_MODULES: [&str; 2] = ["/etc/mime.types", "/etc/httpd/mime.types"];
 
 /// Whether an executable is that of a virtual environment.
@@ -204,7 +204,7 @@ fn is_virtual(executable: &Path) -> bool {
     executable.ancestors().skip(1).take(2).any(|folder| folder.join("pyvenv.cfg").is_file())
 }
 
-/// What the interpreter needs, as far as it exists.
+/// Paths that the interpreter needs, as far as they exist.
 fn needed(program: &Path, library: &Path, prefixes: &[PathBuf]) -> Vec<PathBuf> {
     let installed = prefixes.iter().flat_map(|prefix| INSTALLED.map(|part| prefix.join(part)));
     let own = [program.to_owned(), library.to_owned()].into_iter().chain(system::store_of(library));
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// What a Python of that version says.
+    /// Report of a Python of that version.
     fn saying(version: &str) -> String {
         format!(
             r#"echo '{{"executable":"/usr/bin/env","real":"/usr/bin/env","prefixes":["/usr"],"library":"/usr/lib","version":[{version}],"abi":"x"}}'"#

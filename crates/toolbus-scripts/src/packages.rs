@@ -51,7 +51,7 @@ pub enum PackageError {
     Failed {
         /// pip's exit code.
         exit_code: i32,
-        /// Its message, bounded and without credentials.
+        /// Message of pip, bounded and without credentials.
         stderr: String,
     },
     /// pip took too long.
@@ -80,7 +80,7 @@ struct CacheInner {
     abi: String,
     pip: Pip,
     store: PackageStore,
-    /// What is being installed, by request.
+    /// Installations under way, by request.
     running: Mutex<HashMap<String, WeakShared<Installing>>>,
 }
 
@@ -151,7 +151,8 @@ impl CacheInner {
         key(&packages.chain([self.abi.as_str(), self.pip.source()]).collect::<Vec<_>>())
     }
 
-    /// What was installed for this before. Versions that are named stay the same; others may be superseded.
+    /// Finds the set that was installed for this before. Versions that are named stay the same; others may be
+    /// superseded.
     async fn find(&self, admitted: &[Requirement]) -> Result<Option<PathBuf>, PackageError> {
         let ttl = (!admitted.iter().all(Requirement::is_pinned)).then_some(self.ttl);
         let (store, request) = (self.store.clone(), self.request(admitted));

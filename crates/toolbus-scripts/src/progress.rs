@@ -80,8 +80,8 @@ impl LineState {
         (!message.is_empty()).then_some(Progress { progress, total: None, message: Some(message) })
     }
 
-    /// What the program reports itself. Progress never falls, below the lines before it neither; a total that is passed
-    /// says nothing.
+    /// Reads the program's own report. Progress never falls, below the lines before it neither; a total that is passed
+    /// is left out.
     fn own(&mut self, line: &str) -> Option<Progress> {
         let OwnReport { progress, total, message } = serde_json::from_str(line).ok()?;
         (self.has_own, self.told) = (true, progress.max(self.told));
@@ -94,7 +94,7 @@ impl LineState {
 mod tests {
     use super::*;
 
-    /// What is reported of these.
+    /// Messages of the reports on these writes.
     fn reported(written: &[Written<'_>]) -> Vec<String> {
         let (sink, mut reports) = ProgressSink::new();
         let lines = ProgressLines::new(sink);

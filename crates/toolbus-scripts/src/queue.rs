@@ -8,7 +8,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// How much runs and waits.
+/// Limits of runs and waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Runs at a time; at least one.
@@ -42,7 +42,7 @@ pub enum QueueError {
 pub struct Turn {
     queue: FairQueue,
     owner: Arc<str>,
-    /// Whether it was never taken, and the next was notified already.
+    /// Whether the turn was never taken, and the next was notified already.
     is_void: bool,
 }
 
@@ -81,13 +81,13 @@ impl FairQueue {
         }
     }
 
-    /// How many wait.
+    /// Number of runs that wait for their turn.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.state.lock().waiting()
     }
 
-    /// How many run.
+    /// Number of runs under way.
     #[must_use]
     pub fn running(&self) -> usize {
         self.state.lock().running()
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(queue.running(), 0);
     }
 
-    /// What happens to a queue.
+    /// Step of a random test of a queue.
     #[derive(Debug, Clone, Copy)]
     enum Step {
         Ask(usize),

@@ -18,7 +18,7 @@ const MAX_LENGTH: usize = 200;
 /// Most packages of one call.
 pub const MAX_PACKAGES: usize = 20;
 
-/// What files end with that pip would take for a package.
+/// Suffixes of files that pip would take for a package.
 const ARCHIVES: [&str; 12] =
     [".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar.lz", ".tlz", ".tar.lzma"];
 
@@ -83,7 +83,7 @@ impl Requirement {
         self.0.split(['[', '=', '!', '<', '>', '~']).next().unwrap_or_default()
     }
 
-    /// Whether it says one version, so that it leads to the same package at any time.
+    /// Whether the requirement names one version, so that it leads to the same package at any time.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         let versions = self.versions();
@@ -102,7 +102,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// What a requirement consists of, each part normalised and in order, so that equal ones have equal texts.
+/// Parts of a requirement, each normalised and in order, so that equal ones have equal texts.
 struct RequirementParts {
     name: String,
     extras: Vec<String>,

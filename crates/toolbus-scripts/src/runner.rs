@@ -1,4 +1,4 @@
-//! What runs scripts.
+//! Runners of scripts.
 
 mod bootstrap;
 pub mod language;
@@ -71,7 +71,7 @@ pub struct Script {
     pub owner: Option<Arc<str>>,
     /// The text of the program.
     pub source: String,
-    /// What it is given: `ROCKBOT_INPUT`, and the file that `TOOLBUS_INPUT_FILE` names.
+    /// Input of the script: `ROCKBOT_INPUT`, and the file that `TOOLBUS_INPUT_FILE` names.
     pub input: Option<String>,
     /// Files in its current folder, by name.
     pub files: Vec<(String, Bytes)>,
@@ -94,7 +94,7 @@ impl Script {
         self.time.min(self.deadline.saturating_duration_since(Clock::SYSTEM.now()))
     }
 
-    /// Its variables that are not the same in every call: the input, if a variable can hold it, and the idempotency key. A
+    /// Variables that are not the same in every call: the input, if a variable can hold it, and the idempotency key. A
     /// script that reads an absent variable fails instead of working on half a text.
     fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let input = self.input.as_deref().unwrap_or_default();
@@ -104,10 +104,10 @@ impl Script {
     }
 }
 
-/// What became of a script that ran.
+/// Result of a script that ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finished {
-    /// How it ended, and what it wrote.
+    /// End and output of the script.
     pub outcome: Outcome,
     /// The value of its last expression, as `repr` shows it.
     pub value: Option<String>,
@@ -147,7 +147,7 @@ pub enum StartKind {
 }
 
 impl StartKind {
-    /// Its name in metrics.
+    /// Name of the start in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -161,7 +161,7 @@ impl StartKind {
 /// Why a script did not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunFailure {
-    /// Its packages could not be had.
+    /// The packages could not be installed.
     #[error(transparent)]
     Packages(#[from] PackageError),
     /// The runner cannot take this script, which did not begin. The text is for the caller.
@@ -178,7 +178,7 @@ pub enum RunFailure {
     Unavailable(String),
 }
 
-/// What runs scripts, for an operator.
+/// Status of a runner, for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunnerStatus {
@@ -187,14 +187,14 @@ pub struct RunnerStatus {
     /// The level at which scripts run; absent without a sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
-    /// What confines scripts: `namespaces`, `landlock`, `seccomp`, `cgroups`.
+    /// Layers that confine scripts: `namespaces`, `landlock`, `seccomp`, `cgroups`.
     pub layers: Vec<&'static str>,
     /// Version of Python; absent while it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
     /// Interpreters that wait for a script.
     pub warm: usize,
-    /// How scripts get their interpreters: `fork` or `spawn`; absent without a sandbox.
+    /// Start mode of interpreters: `fork` or `spawn`; absent without a sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
 }

@@ -1,9 +1,9 @@
-//! What programs of this system must be able to read to run at all.
+//! Paths that programs of this system must be able to read to run at all.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What every program needs: the libraries it is linked to, and what says what time it is here.
+/// Paths that every program needs: the libraries it is linked to, and the local time zone.
 pub(crate) const LIBRARIES: [&str; 9] = [
     "/lib",
     "/lib32",
@@ -16,11 +16,11 @@ pub(crate) const LIBRARIES: [&str; 9] = [
     "/etc/localtime",
 ];
 
-/// What is installed: programs that start others, and what these read.
+/// Installed programs that start others, and the files that these read.
 pub(crate) const PROGRAMS: [&str; 9] =
     ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"];
 
-/// What a program needs to find others by their names, and to trust them.
+/// Files that a program needs to find others by their names, and to trust them.
 pub(crate) const NETWORK: [&str; 10] = [
     "/etc/resolv.conf",
     "/etc/hosts",

@@ -104,7 +104,7 @@ struct ScriptToolInner {
     rights: Rights,
 }
 
-/// What scripts may do, which depends on the level at which they run.
+/// Rights of scripts, which depend on the level at which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rights {
     network: bool,

@@ -23,17 +23,17 @@ use toolbus_sandbox::{Ending, Outcome, Stop, Stream, Watcher, Written};
 /// Time to read the rest of the pipes after the end of the program: a process that left its group may hold them open.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What to run.
+/// Program to run without a sandbox.
 pub(crate) struct UnconfinedRun<'a> {
     /// The program: an absolute path.
     pub(crate) program: &'a Path,
-    /// Its arguments, without its name.
+    /// Arguments of the program, without its name.
     pub(crate) args: &'a [String],
-    /// Its whole environment.
+    /// Whole environment of the program.
     pub(crate) env: &'a BTreeMap<OsString, OsString>,
     /// Where it runs; absent: where the daemon does.
     pub(crate) cwd: Option<&'a Path>,
-    /// What it reads from its standard input.
+    /// Standard input of the program.
     pub(crate) stdin: Bytes,
     /// Time that it may take.
     pub(crate) time: Duration,
@@ -125,7 +125,7 @@ async fn feed(mut stdin: ChildStdin, bytes: &[u8]) {
     let _ = stdin.write_all(bytes).await;
 }
 
-/// What was read of one stream.
+/// Bytes that were read of one stream.
 #[derive(Default)]
 struct StreamBuffer {
     bytes: Vec<u8>,
@@ -161,7 +161,7 @@ impl From<StreamBuffer> for Stream {
     }
 }
 
-/// What a program reads and writes.
+/// Pipes of a program.
 struct Pipes {
     stdin: ChildStdin,
     stdout: ChildStdout,

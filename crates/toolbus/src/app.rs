@@ -140,6 +140,9 @@ struct Tasks {
     inboxes: JoinSet<()>,
     /// Cancelled when no call waits any more.
     stop_receiving: CancellationToken,
+    /// The announcements to other daemons, which this one's control queue receives, too: they end before its consumer.
+    announcements: JoinSet<()>,
+    stop_announcing: CancellationToken,
     /// Tasks that are stopped when the consumers have stopped.
     background: JoinSet<()>,
     serving: JoinSet<()>,
@@ -277,6 +280,8 @@ impl App {
         if self.is_consuming {
             join_all(self.families.iter().map(|family| family.leave())).await;
         }
+        self.tasks.stop_announcing.cancel();
+        while self.tasks.announcements.join_next().await.is_some() {}
         self.bus.stop_consuming().await;
         while self.tasks.consumers.join_next().await.is_some() {}
         self.tasks.background.abort_all();

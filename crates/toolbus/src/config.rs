@@ -22,6 +22,7 @@ pub mod pins;
 pub mod policy;
 mod rules;
 pub mod secrets;
+mod state;
 pub mod store;
 pub mod telemetry;
 #[cfg(test)]
@@ -349,6 +350,8 @@ impl Config {
                 config.bus.url = config.bus.address().unwrap_or(config.bus.url);
                 config.mcp.file = servers;
                 config.rest.described = described.by_key;
+                config.store.state_file =
+                    state::store_file(&sources.environment, &config.bus.name, &config.queue_prefix());
                 config.given = secrets::of_tree(&tree, &given);
                 if let Some(running) = running {
                     config.keep_servers_of(running);

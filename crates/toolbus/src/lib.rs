@@ -10,6 +10,7 @@ pub mod http;
 pub mod limits;
 pub mod local_daemon;
 pub mod runtime;
+mod service_manager;
 pub mod signals;
 pub mod terminal;
 

@@ -1,4 +1,4 @@
-//! How others answer requests on topics of their own.
+//! Handlers of other crates for requests on topics of their own.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub trait ControlHandler: Send + Sync + 'static {
     /// [`ControlError::StoreAway`] it goes back to its queue instead.
     fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>>;
 
-    /// What is answered to a request that is refused for this reason; absent: a `ToolError`.
+    /// Reply to a request that is refused for this reason; absent: a `ToolError`.
     fn refusal(&self, _asked: &ControlRequest, _reason: &str) -> Option<ControlReply> {
         None
     }
@@ -55,11 +55,11 @@ pub trait ControlHandler: Send + Sync + 'static {
 /// A request that was read.
 #[derive(Debug)]
 pub struct ControlRequest {
-    /// What its properties say.
+    /// Properties and headers of the request.
     pub envelope: Envelope,
     /// Who sent it.
     pub caller: Arc<Caller>,
-    /// What it says; not read yet.
+    /// Body of the request; not read yet.
     pub body: Bytes,
     pub(super) address: Option<Address>,
     pub(super) clock: Clock,
@@ -116,10 +116,10 @@ impl ControlReply {
 /// Why a request is not obeyed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// It is no request that this topic carries.
+    /// The topic carries no request of this type.
     #[error("its type {0} does not belong on this topic")]
     Type(String),
-    /// Its body is not what its type says.
+    /// The body does not fit its type.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] ParseError),
     /// All that it asks for is an answer, and it has no address for one.
@@ -140,7 +140,7 @@ impl ControlRequest {
         self.address.is_some()
     }
 
-    /// What tells the sender from others that share limits.
+    /// Key that the sender shares limits under.
     #[must_use]
     pub fn sharer(&self) -> Arc<str> {
         self.caller.sharer(self.address.as_ref().map_or("", |address| &address.written))

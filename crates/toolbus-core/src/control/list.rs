@@ -32,7 +32,7 @@ pub(super) struct ListCache(Mutex<LruCache<ListKey, Arc<RenderedTools>>>);
 /// Version and format.
 type ListKey = (Arc<str>, Format);
 
-/// What a caller is listed.
+/// Tools that are listed for a caller.
 struct ListedSet<'a> {
     effective: &'a EffectiveTools,
     /// Whether the tools that other daemons list are left out: the caller is a daemon.
@@ -208,7 +208,7 @@ fn cut_notice(cut: &[Arc<str>], format: Format) -> Option<String> {
     })
 }
 
-/// What header and body say, when they do not say different things.
+/// Value that header and body agree on.
 fn agreed(
     what: &str,
     header: Option<Arc<str>>,

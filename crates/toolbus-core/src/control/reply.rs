@@ -1,4 +1,4 @@
-//! What is sent back to who made a small request.
+//! Reply to the sender of a small request.
 
 use std::sync::Arc;
 

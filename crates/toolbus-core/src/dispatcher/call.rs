@@ -1,4 +1,4 @@
-//! What is known of one request on its way.
+//! State of one request on its way.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::telemetry::{CallEnd, CallSpan, CallSummary, Load};
 use crate::tool::{Effect, Tool, ToolDescriptor};
 use crate::turns::Turns;
 
-/// What a running call settles and answers in the end.
+/// Entry of a running call, with the duplicates that get its reply.
 pub(super) type Slot = idempotency::Slot<Attached>;
 
 /// A duplicate of a running call, which gets the same reply.
@@ -60,7 +60,7 @@ pub(super) struct Timing {
 pub(super) struct CallDelivery {
     pub(super) slot: Arc<Slot>,
     pub(super) queue: Arc<str>,
-    /// How often the broker has delivered the request before, as far as it counts.
+    /// Earlier deliveries of the request, as far as the broker counts them.
     pub(super) earlier: u32,
     /// Size of the request's body, in bytes.
     pub(super) body_size: usize,
@@ -205,7 +205,7 @@ impl Call {
         arguments
     }
 
-    /// What the ledger and other processes know its request by.
+    /// Identity of the request for the ledger and other processes.
     pub(super) fn everywhere(&mut self) -> Option<RequestIdentity> {
         self.identity.everywhere(&self.request)
     }
@@ -221,7 +221,7 @@ impl Call {
         Run { provider, queued: self.timing.waited, ran: self.timing.ran }
     }
 
-    /// What the caller receives for a failure: what was decided already, or else by the effect of the tool.
+    /// Verdict that the caller receives for a failure: the one decided already, or else by the effect of the tool.
     pub(super) fn verdict(&self, failure: &ToolFailure, started: bool) -> Verdict {
         let effect = self.execution.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
         let mut verdict = failure.verdict(effect, started);

@@ -169,7 +169,7 @@ impl Completer {
         (settled, attached)
     }
 
-    /// What a redelivery is answered that attached to a call which is refused. Nothing is recorded of a refusal, and another
+    /// Reply for a redelivery that attached to a call which is refused. Nothing is recorded of a refusal, and another
     /// daemon may have run this copy of the request before. `None`: the refusal is its reply.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use crate::telemetry::{LedgerEvent, Telemetry};
 /// First and longest time between two looks at a call that another daemon runs.
 const POLLS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 
-/// What earlier deliveries mean for a call.
+/// Meaning of earlier deliveries for a call.
 pub(super) enum Earlier {
     /// Reply that was given before.
     Answered(Arc<Reply>),
@@ -126,7 +126,8 @@ impl EarlierRuns {
         call.wanted(&self.policy).is_some_and(|tool| tool.effect.is_repeatable())
     }
 
-    /// What an entry means for a call. Waits for a run of another daemon until it ends, at most until the call's deadline.
+    /// Resolves a ledger entry for a call. Waits for a run of another daemon until it ends, at most until the call's
+    /// deadline.
     pub(super) async fn resolve(&self, call: &mut Call, identity: RequestIdentity, mut entry: LedgerEntry) -> Earlier {
         let recorder = &self.recorder;
         let [mut pause, longest] = POLLS;

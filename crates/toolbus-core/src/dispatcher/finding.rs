@@ -31,9 +31,9 @@ pub(super) struct ToolFinder {
 }
 
 impl ToolFinder {
-    /// What the caller may use. A tool that is not there yet, and may come, is waited for: as a permit is, or else, where the
-    /// caller names its server, until the deadline. The call waits among those of its agent, so that an agent that asks for
-    /// what is unclaimed takes no place of another.
+    /// Returns the caller's effective tools. A tool that is not there yet, and may come, is waited for: as a permit is,
+    /// or else, where the caller names its server, until the deadline. The call waits among those of its agent, so that
+    /// an agent that asks for what is unclaimed takes no slot of another.
     pub(super) async fn enter(&self, call: &Call, cancel: &CancellationToken) -> Result<EffectiveTools, Abort> {
         let (gates, request) = (&self.gates, &call.request);
         let effective = gates.enter(&request.caller);
@@ -71,7 +71,7 @@ impl ToolFinder {
         Ok(gates.enter(&request.caller))
     }
 
-    /// The tool of a call, out of what its caller may use.
+    /// Returns the tool of a call, out of what its caller may use.
     pub(super) fn resolve<'a>(&self, call: &Call, effective: &'a EffectiveTools) -> Result<AllowedTool<'a>, Abort> {
         let wanted = call.request.wanted();
         self.gates.resolve(effective, &call.request.caller, wanted).map_err(|failure| {

@@ -26,7 +26,7 @@ pub struct InnerCall {
     pub origin: InnerOrigin,
     /// Who is asking.
     pub caller: Arc<Caller>,
-    /// Its id: that of the call around it, if there is one.
+    /// Id of the call: that of the call around it, if there is one.
     pub call_id: Arc<str>,
     /// The MCP server that has the tool; absent: any tool of the name.
     pub server: Option<String>,

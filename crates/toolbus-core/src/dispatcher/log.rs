@@ -1,4 +1,4 @@
-//! What the dispatcher writes to the log: one line per failure, as `docs/logging.md` has it.
+//! Log lines of the dispatcher: one per failure, as `docs/logging.md` has it.
 
 use toolbus_protocol::header;
 use tracing::Level;

@@ -80,7 +80,7 @@ struct Shortened {
 /// Removes secrets from results, and splits long ones.
 pub(super) struct Shaper {
     pub(super) redactor: Redactor,
-    /// What becomes of results that are too long for a model; `None`: nothing.
+    /// Splitting of results that are too long for a model; `None`: none is split.
     pub(super) results: Option<ResultSettings>,
     pub(super) random: Random,
     pub(super) turns: Turns,

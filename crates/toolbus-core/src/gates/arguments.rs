@@ -202,7 +202,7 @@ impl ArgumentChecker {
 }
 
 impl Compiled {
-    /// What is wrong with `value`, if anything is.
+    /// Describes the faults of `value`, if it has any.
     fn check(&self, value: &Value, limits: CheckLimits) -> Result<Option<String>, Spent> {
         let meter = Meter::new(limits, MAX_ERRORS, self.patterns);
         if meter.run(value, |node| self.validator.is_valid(node))? {

@@ -46,9 +46,9 @@ pub struct Breakers {
 
 #[derive(Debug)]
 struct BreakersShared {
-    /// How many there are in `failing`, to be read without the lock.
+    /// Number of entries in `failing`, to be read without the lock.
     count: AtomicUsize,
-    /// How often one has tripped since the start.
+    /// Number of times that a breaker has opened since the start.
     trips: AtomicU64,
     state: Mutex<BreakersState>,
     clock: Clock,
@@ -82,14 +82,14 @@ struct OpenState {
     on_trial: bool,
 }
 
-/// What a breaker looks like to an operator.
+/// State of a breaker, for an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BreakerStatus {
     /// The tool, or the source of a server's tools, such as `mcp:files`.
     pub name: Arc<str>,
     /// Failures in a row.
     pub failures: u32,
-    /// Time since it tripped.
+    /// Time since the breaker opened.
     pub open_for: Duration,
     /// Time to the next trial; zero: with the next call.
     pub next_trial: Duration,
@@ -97,12 +97,12 @@ pub struct BreakerStatus {
     pub on_trial: bool,
 }
 
-/// What the end of a call shows of what is behind its tool.
+/// State of a tool's backend, as the end of a call shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BackendState {
-    /// It works, whatever the tool returned.
+    /// The backend works, whatever the tool returned.
     Works,
-    /// It does not.
+    /// The backend does not work.
     Fails,
     /// Nothing is shown: the caller's mistake, or a cancellation.
     Unknown,
@@ -122,7 +122,7 @@ pub(crate) enum BreakerChange {
     /// Calls run again.
     Closed {
         name: Arc<str>,
-        /// How long they did not.
+        /// Time for which calls have been refused.
         open_for: Duration,
     },
 }
@@ -171,7 +171,7 @@ impl Breakers {
         state.failing.iter().filter_map(status).collect()
     }
 
-    /// How often one has tripped since the start.
+    /// Number of times that a breaker has opened since the start.
     #[must_use]
     pub fn trips(&self) -> u64 {
         self.shared.trips.load(Ordering::Relaxed)
@@ -293,8 +293,8 @@ impl Drop for Passage<'_> {
     }
 }
 
-/// What the end of a call says of its tool. A time-out says something only if the tool had most of the time that its
-/// settings grant, so that a caller with a short budget trips nothing for others.
+/// State of the tool's backend after a call. A time-out counts only if the tool had most of the time that its settings
+/// grant, so that a caller with a short budget opens no breaker for others.
 pub(crate) fn backend_state(failure: Cause, tool: &ToolDescriptor, had_its_time: bool) -> BackendState {
     match failure {
         // An MCP server that cannot be connected to is parked by its supervisor, which tries again by itself.

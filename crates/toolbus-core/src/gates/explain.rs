@@ -8,12 +8,12 @@ use crate::failure::ToolFailure;
 use crate::policy::{Because, EffectiveTools, listed};
 use crate::request::ToolRef;
 
-/// What one step says of a call.
+/// Decision of one step on a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExplainedStep {
     /// The step.
     pub name: StepName,
-    /// Whether it lets the call pass.
+    /// Whether the step lets the call pass.
     pub passes: bool,
     /// Why, for an operator.
     pub text: String,
@@ -34,14 +34,14 @@ pub enum StepName {
     Recipients,
     /// Whether the tool failed again and again; a step only where it refuses.
     Breaker,
-    /// How often the tool is called.
+    /// Rate of the tool's calls.
     RateLimit,
-    /// How much the agent has under way.
+    /// Number of the agent's calls under way.
     Permit,
 }
 
 impl StepName {
-    /// Its name.
+    /// Name of the step.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -35,13 +35,13 @@ const BACKTRACK_COST: usize = 16;
 /// Why a check ended before it was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spent {
-    /// It took too many steps, or too long.
+    /// The check took too many steps, or too long.
     Work,
     /// A text is too long for the patterns of the schema.
     Text,
 }
 
-/// What one check may cost.
+/// Limits of one check.
 #[derive(Clone, Copy)]
 pub(super) struct CheckLimits {
     /// Looks at values and at 16 bytes of a text.

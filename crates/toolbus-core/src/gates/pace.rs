@@ -1,4 +1,4 @@
-//! How long the calls of one agent take at the least, lately, and when those that run began.
+//! Shortest time that the calls of one agent took lately, and when those that run began.
 
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,12 @@
-//! How many calls run and wait at a time, and whose turn it is.
+//! Permits: limits of the calls that run and wait at a time, and the order in which they run.
 //!
-//! A place is given under three limits: the tool's, the agent's, and the daemon's. Beside them each caller may take only a
-//! multiple of the places that are free, so that some stay free for others however many callers ask for all they can
-//! get: the threshold that switches use for the queues of a shared memory.
+//! A permit holds a slot under each of three limits: the tool's, the agent's, and the daemon's. Beside them each caller
+//! may take only a multiple of the slots that are free, so that some stay free for others however many callers ask for
+//! all they can get: the threshold that switches use for the queues of a shared memory.
 //!
 //! Where calls wait, the next is of the caller of whom the fewest run, and of those callers of the one whose turn in the
 //! queue is the oldest. Of that caller's calls it is the one whose wait ends first, whichever came first. A call that
-//! cannot get a place before its wait ends is refused before it waits.
+//! cannot get a permit before its wait ends is refused before it waits.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Reverse;
@@ -43,7 +43,7 @@ pub(crate) struct Permit {
     _running: LoadGuard,
 }
 
-/// How many calls of one agent, or of all callers without a section, run and wait at a time.
+/// Limits of the calls that run and wait at a time, of one agent or of all callers without a section.
 pub(crate) struct AgentGate {
     max_in_flight: usize,
     max_queued: usize,
@@ -51,7 +51,7 @@ pub(crate) struct AgentGate {
     is_shared: bool,
     /// Changed under the lock of [`Permits`] only.
     used: Used,
-    /// How long its calls hold their places.
+    /// Time that calls hold their slots.
     pace: Mutex<Pace>,
 }
 
@@ -62,7 +62,7 @@ const LATE: &str = "No place to run this call came free in time.";
 /// When none will come free.
 const HOPELESS: &str = "The calls of this agent that wait already take longer than this call may wait. It was not run.";
 
-/// What calls use of the places that there are.
+/// Calls and bytes that use up a limit.
 #[derive(Default)]
 struct Used {
     running: AtomicUsize,
@@ -74,7 +74,7 @@ struct Used {
 /// A tool's name and its limit, so that a tool registered again with another limit gets what it says.
 type ToolLimit = (Arc<str>, usize);
 
-/// What a call needs to run.
+/// Request for a permit.
 #[derive(Clone)]
 struct PermitRequest {
     /// Name of the tool, if a tool is to run.
@@ -87,8 +87,8 @@ struct PermitRequest {
 /// A call that waits.
 struct Waiter {
     number: u64,
-    /// Its turn among callers of whom equally many run: the lowest is next. A call that leaves before an older one of its
-    /// caller leaves the older turn unused, and takes its own along.
+    /// Turn of the call among callers of whom equally many run: the lowest is next. A call that leaves before an older
+    /// one of its caller leaves the older turn unused, and takes its own along.
     turn: u64,
     request: PermitRequest,
     bytes: usize,
@@ -445,7 +445,7 @@ impl State {
         true
     }
 
-    /// How many calls of this caller wait.
+    /// Number of this caller's calls that wait.
     fn waiting_of(&self, request: &PermitRequest) -> usize {
         self.used_by(request).map_or(0, Used::waiting)
     }
@@ -489,7 +489,7 @@ impl State {
 }
 
 impl PermitRequest {
-    /// Whether it is of this agent; every one is of any.
+    /// Whether the call is of this agent; without one, every call is.
     fn is_of(&self, agent: Option<&Arc<AgentGate>>) -> bool {
         agent.is_none_or(|agent| Arc::ptr_eq(agent, &self.agent))
     }
@@ -541,8 +541,8 @@ fn subtract(count: &AtomicUsize, number: usize) {
     count.fetch_sub(number, Ordering::Relaxed);
 }
 
-/// How many places an agent may take for each that is free: so many that one with a limit above the usual share reaches
-/// that limit while it is alone.
+/// Number of slots that an agent may take for each that is free: so many that one with a limit above the usual share
+/// reaches that limit while it is alone.
 fn share(usual: usize, limit: usize, all: usize) -> usize {
     match all.checked_sub(limit) {
         Some(others) if others > 0 => usual.max(limit.div_ceil(others)),

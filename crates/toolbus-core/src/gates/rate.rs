@@ -1,4 +1,4 @@
-//! How often a caller may call a tool.
+//! Rates at which a caller may call tools.
 //!
 //! [`Rate`] and [`RateRules`] are what a configuration says; `RateLimits` keeps count while calls come.
 
@@ -116,13 +116,13 @@ impl RateRule {
         &self.pattern
     }
 
-    /// How often each of them may be called.
+    /// Rate of each of the tools.
     #[must_use]
     pub const fn rate(&self) -> &Rate {
         &self.rate
     }
 
-    /// What ranks before what: a name, then the longest literal beginning, then the most literal characters.
+    /// Order of rules: a name, then the longest literal beginning, then the most literal characters.
     fn rank(&self) -> impl Ord + use<> {
         let prefix = self.pattern.literal_prefix().chars().count();
         Reverse((self.pattern.is_exact(), prefix, self.pattern.specificity()))

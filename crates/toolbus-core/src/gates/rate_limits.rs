@@ -26,7 +26,7 @@ pub(crate) struct RateLimits {
 struct Bucket {
     /// When it is full again, since the epoch.
     full_at: Duration,
-    /// How fast it fills.
+    /// Rate at which the bucket fills.
     rate: Rate,
 }
 
@@ -79,7 +79,7 @@ impl RateLimits {
         if waits.is_zero() { Ok(()) } else { Err(waits) }
     }
 
-    /// What [`Self::take`] would say, without taking anything.
+    /// Returns the result of [`Self::take`], without taking anything.
     pub(crate) fn peek(&self, cell: u64, tool: u64, rate: &Rate, now: Instant) -> Result<(), Duration> {
         let now = self.since_epoch(now);
         let waits = wait(Bucket::full_at(self.lock().get(&(cell, tool)), rate, now), rate, now);

@@ -33,7 +33,7 @@ pub struct Outbound {
     pub tools: Vec<Pattern>,
     /// Every place in their arguments that can hold a recipient.
     pub recipients: Vec<RecipientPath>,
-    /// How a recipient is compared with a list.
+    /// Comparison of a recipient with a list.
     pub compare: Compare,
 }
 

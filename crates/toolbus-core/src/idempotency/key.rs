@@ -1,4 +1,4 @@
-//! What identifies a request: in this process, and across redeliveries, restarts and daemons.
+//! Identity of a request: in this process, and across redeliveries, restarts and daemons.
 
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::sync::Arc;
@@ -31,12 +31,12 @@ pub(crate) struct CallIdentity {
     outer_key: Option<Arc<str>>,
 }
 
-/// What identifies a request in this process, where most requests are known only: it costs less than a digest that
-/// other processes compute as well.
+/// Identity of a request in this process, where most requests are known only: it costs less than a digest that other
+/// processes compute as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LocalIdentity {
     pub(crate) key: LocalKey,
-    /// What is asked for, where it is no part of the key.
+    /// Content of the request, where it is no part of the key.
     pub(crate) fingerprint: Fingerprint,
     pub(crate) kind: IdentityKind,
 }
@@ -45,11 +45,11 @@ pub(crate) struct LocalIdentity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LocalKey(pub(crate) [u64; 2]);
 
-/// What identifies a request everywhere, and to the ledger.
+/// Identity of a request everywhere, and for the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestIdentity {
     pub(crate) key: RequestKey,
-    /// What is asked for.
+    /// Content of the request.
     pub(crate) fingerprint: Fingerprint,
     pub(crate) kind: IdentityKind,
 }
@@ -100,8 +100,8 @@ impl CallIdentity {
         Self { local, everywhere, content: None, is_redelivered: false, run: None, outer_key }
     }
 
-    /// What the ledger and other processes know its request by. Computed when it is first needed: calls of read-only tools
-    /// mostly end without.
+    /// Identity of the request for the ledger and other processes. Computed when it is first needed: calls of read-only
+    /// tools mostly end without.
     pub(crate) fn everywhere(&mut self, request: &Request) -> Option<RequestIdentity> {
         let identity = self.local?;
         if self.everywhere.is_none() {
@@ -235,7 +235,7 @@ impl PartsDigest {
     }
 }
 
-/// What a caller may use depends on its binding and profile, so each has its own requests.
+/// Scope of a caller's requests: the binding and profile are in it, because they decide what the caller may use.
 fn scope(purpose: &[u8], caller: &Caller) -> PartsDigest {
     let mut parts = PartsDigest::new(purpose);
     for part in [Some(&caller.owner), caller.binding.as_ref(), caller.profile.as_ref()] {

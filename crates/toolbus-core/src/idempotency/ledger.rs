@@ -1,7 +1,7 @@
-//! What is known of calls that must not run twice: that they have begun, and how they were answered.
+//! Ledger of calls that must not run twice: that they have begun, and their replies.
 //!
-//! The dispatcher asks and writes at steps 3 and 9 of a call, and before it publishes an answer. Every write is one
-//! conditional write: two daemons that share a ledger never both begin a call, and never give it two answers.
+//! The dispatcher asks and writes at steps 3 and 9 of a call, and before it publishes a reply. Every write is one
+//! conditional write: two daemons that share a ledger never both begin a call, and never give it two replies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct RunToken(pub [u8; 16]);
 /// bytes are limited: to begin one more, the oldest *answered* entries are removed. One that is started is never removed
 /// before its time.
 pub trait Ledger: fmt::Debug + Send + Sync + 'static {
-    /// What is known of a request.
+    /// Looks up the entry of a request.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ pub trait Ledger: fmt::Debug + Send + Sync + 'static {
     /// [`StoreError::Failed`].
     fn renew(&self, instance: Arc<str>, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>>;
 
-    /// How much is kept, as far as this process knows. Does not wait.
+    /// Amount that is kept, as far as this process knows. Does not wait.
     fn usage(&self) -> LedgerUsage;
 
     /// Whether the place of the entries is there and answers, where the ledger can tell. Nothing is written.
@@ -85,7 +85,7 @@ pub trait Ledger: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// How much a ledger keeps.
+/// Limits of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerLimits {
     /// Entries.
@@ -94,12 +94,12 @@ pub struct LedgerLimits {
     pub max_bytes: u64,
 }
 
-/// How a dispatcher uses a ledger.
+/// Settings of a dispatcher's ledger.
 #[derive(Debug, Clone)]
 pub struct LedgerSettings {
     /// The ledger.
     pub ledger: Arc<dyn Ledger>,
-    /// How long an entry is kept.
+    /// Time that an entry is kept.
     pub ttl: Duration,
     /// Largest body of an answer that is kept, in bytes. Of a larger one, the entry says that there was one.
     pub max_answer: usize,
@@ -110,19 +110,19 @@ pub struct LedgerSettings {
 pub struct Begin {
     /// The request.
     pub key: RequestKey,
-    /// What it asks for.
+    /// Fingerprint of the request's content.
     pub fingerprint: Fingerprint,
     /// This run.
     pub run: RunToken,
     /// The daemon that runs it: 1 to 64 ASCII characters.
     pub instance: Arc<str>,
-    /// How long the entry is kept.
+    /// Time that the entry is kept.
     pub ttl: Duration,
     /// Whether an entry that is there is replaced: it is that of another request, which cannot be distinguished from this one.
     pub replaces: bool,
 }
 
-/// What became of [`Ledger::begin`].
+/// Outcome of [`Ledger::begin`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Begun {
     /// The run may begin.
@@ -133,27 +133,27 @@ pub enum Begun {
     Full,
 }
 
-/// What became of [`Ledger::finish`].
+/// Outcome of [`Ledger::finish`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finished {
-    /// The entry has this answer now, or had it before.
+    /// The entry has this reply now, or had it before.
     Stored,
-    /// The run had another answer before, which stays.
+    /// The run had another reply before, which stays.
     Superseded(Bytes),
     /// There is no entry of this run any more.
     Forgotten,
 }
 
-/// What is known of a request.
+/// Entry of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerEntry {
-    /// What was asked for.
+    /// Fingerprint of the request's content.
     pub fingerprint: Fingerprint,
-    /// How far it is.
+    /// State of the request.
     pub state: EntryState,
 }
 
-/// How far a request is.
+/// State of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntryState {
     /// A run has begun.
@@ -165,11 +165,11 @@ pub enum EntryState {
         /// Whether that daemon has said lately that it is alive.
         is_live: bool,
     },
-    /// It was answered like this.
+    /// The request has this reply.
     Answered(Bytes),
 }
 
-/// How much is kept.
+/// Amount that a ledger keeps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LedgerUsage {
     /// Entries, expired ones included until they are removed.

@@ -26,14 +26,14 @@ use crate::throttle::Throttle;
 const LEDGER_TIME: Duration = Duration::from_secs(10);
 /// Longest wait until what may have been recorded in vain is forgotten. The ledger gets to it later, too.
 const UNDO_TIME: Duration = Duration::from_secs(1);
-/// How long a daemon is taken to be alive after it last said so.
+/// Time for which a daemon is taken to be alive after its last sign of life.
 const LEASE: Duration = Duration::from_secs(5);
-/// Time between two such words while calls run that others may ask for.
+/// Time between two signs of life while calls run that others may ask for.
 const RENEWAL: Duration = Duration::from_millis(1_500);
-/// How long the entry of a request is kept that cannot be distinguished from others like it: as long as it may take until what was
-/// not acknowledged is delivered again.
+/// Time that the entry of a request is kept that cannot be distinguished from others like it: as long as it may take
+/// until an unacknowledged message is delivered again.
 const ALIKE_TTL: Duration = Duration::from_mins(15);
-/// How long a caller should wait while the ledger is full.
+/// Wait that is asked of a caller while the ledger is full.
 const FULL_RETRY: Duration = Duration::from_secs(5);
 
 /// Runs that are remembered because the ledger may have them although they had no effect.
@@ -60,7 +60,7 @@ pub(crate) struct Recorder {
 pub(crate) enum NotBegun {
     /// Another daemon has begun the request, or answered it.
     Known(LedgerEntry),
-    /// It is refused with this failure.
+    /// The caller gets this failure.
     Refused(ToolFailure),
 }
 
@@ -308,7 +308,8 @@ impl Recorder {
         }
     }
 
-    /// What is published: a reply, once the ledger has it; or the one that another daemon has given meanwhile.
+    /// Returns the reply to publish: this one, once the ledger has it; or the one that another daemon has given
+    /// meanwhile.
     pub(crate) async fn record(
         &self,
         identity: &mut CallIdentity,

@@ -146,17 +146,17 @@ impl<A> Slot<A> {
     }
 }
 
-/// What this process knows of a request.
+/// This process's knowledge of a request.
 pub(crate) enum Seen<A> {
     /// Nothing: it is under way from now on.
     Never,
-    /// It is running.
+    /// The request is running.
     Running(Arc<Slot<A>>),
-    /// Its key is that of a running request which asks for something else.
+    /// The key is that of a running request which asks for something else.
     Conflict,
-    /// It was answered like this. It is under way from now on, so that one delivery at a time repeats the reply.
+    /// The request has this reply. It is under way from now on, so that one delivery at a time repeats the reply.
     Answered(Arc<Reply>),
-    /// It was answered, and the reply is no longer kept. It is under way from now on.
+    /// The request had a reply, which is no longer kept. It is under way from now on.
     Forgotten,
 }
 
@@ -256,7 +256,7 @@ fn size(reply: Option<&Arc<Reply>>) -> usize {
 mod tests {
     use super::*;
 
-    /// What attaches, here.
+    /// Replay to which strings attach.
     type Replay = super::Replay<&'static str>;
 
     struct Ignores;

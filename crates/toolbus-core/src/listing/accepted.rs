@@ -1,4 +1,4 @@
-//! What providers accept, written down as JSON Schema, and that nothing else is ever rendered.
+//! Definitions that providers accept, as JSON Schema, and that nothing else is ever rendered.
 
 use std::sync::Arc;
 

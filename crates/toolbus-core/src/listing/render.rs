@@ -85,7 +85,7 @@ fn anthropic(tool: &ListedTool) -> Value {
     Value::Object(entry)
 }
 
-/// What two providers are told of calls, with the callers that this one knows.
+/// Adds what two providers are told of calls, with the callers that this one knows.
 fn call_hints(entry: &mut Map<String, Value>, hints: &ModelHints, is_known: impl Fn(&str) -> bool) {
     if hints.defer_loading {
         entry.insert("defer_loading".to_owned(), json!(true));
@@ -144,7 +144,7 @@ pub(crate) fn cut_description(description: &str, format: Format) -> Option<Strin
     is_cut.then(|| description.chars().take(MAX_OPENAI_DESCRIPTION - 1).chain(['…']).collect())
 }
 
-/// What is known of a tool's effect, as the hints of MCP put it; absent: not known.
+/// Effect of a tool as the hints of MCP put it; absent: not known.
 struct Hints {
     read_only: Option<bool>,
     destructive: Option<bool>,

@@ -35,7 +35,7 @@ pub(super) fn simple(schema: Option<&Value>) -> Value {
     root
 }
 
-/// What the schemas say that describe the same object as the root does.
+/// Contents of the schemas that describe the same object as the root does.
 struct Lifted<'a> {
     document: &'a Value,
     /// References that were followed: each once, so that a schema that refers to itself ends.

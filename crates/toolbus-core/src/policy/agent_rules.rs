@@ -49,19 +49,19 @@ pub(crate) struct AgentRules {
     pub(crate) profile: Option<usize>,
     pub(crate) gate: Arc<AgentGate>,
     pub(crate) limits: CallLimits,
-    /// What holds without a binding.
+    /// Rules without a binding.
     whole: BindingRules,
     bindings: Vec<BindingRules>,
 }
 
-/// How many calls of one agent run and wait.
+/// Limits of the calls of one agent that run and wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallLimits {
     pub(crate) max_in_flight: usize,
     pub(crate) max_queued: usize,
 }
 
-/// What holds for one agent under one binding.
+/// Rules for one agent under one binding.
 pub(crate) struct BindingRules {
     /// The same for the same agent and binding, also after a change of the policy.
     pub(crate) key: u64,
@@ -72,7 +72,7 @@ pub(crate) struct BindingRules {
     pub(crate) denied: ToolList,
     pub(crate) rates: Arc<RateRules>,
     pub(crate) recipients: Recipients,
-    /// What the log said last of each of its sets.
+    /// Last logged counts of each of its sets.
     pub(crate) told: Vec<AtomicU64>,
 }
 
@@ -91,7 +91,8 @@ pub(crate) enum ToolList {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PatternList {
     pub(crate) patterns: Vec<Pattern>,
-    /// Whether it takes tools away. Such a list means a tool of a set under its own name, too: a prefix is no way around.
+    /// Whether the list takes tools away. Such a list means a tool of a set under its own name, too: a prefix is no way
+    /// around.
     pub(crate) denies: bool,
 }
 
@@ -231,7 +232,7 @@ impl AgentRules {
         }
     }
 
-    /// What holds under the binding of this number; 0 is without one.
+    /// Rules under the binding of this number; 0 is without one.
     pub(crate) fn cell(&self, number: usize) -> &BindingRules {
         number.checked_sub(1).and_then(|number| self.bindings.get(number)).unwrap_or(&self.whole)
     }
@@ -246,7 +247,7 @@ impl AgentRules {
         self.bindings.iter().position(|cell| cell.binding == name).map(|position| position + 1)
     }
 
-    /// Its name, as an operator gives it.
+    /// Name of the agent, as an operator gives it.
     pub(crate) fn name(&self) -> &str {
         self.agent.as_ref().map_or(EVERYBODY, AgentName::as_str)
     }

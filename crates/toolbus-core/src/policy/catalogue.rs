@@ -35,11 +35,11 @@ pub struct Catalogue {
     absent: HashMap<Arc<str>, Arc<str>>,
     /// Tools of MCP servers, by the server's name in lower case and by their own.
     by_server: BTreeMap<Box<str>, HashMap<Arc<str>, u32>>,
-    /// What each list of patterns matches.
+    /// Tools that each list of patterns matches.
     lists: Vec<Bits>,
     plain: Bits,
     sets: BTreeMap<Arc<str>, Bits>,
-    /// What each profile allows.
+    /// Tools that each profile allows.
     profiles: Vec<Bits>,
     disabled: Bits,
     /// Quarantined tools, by number and with the reasons.

@@ -1,4 +1,4 @@
-//! What one caller may use: the one object that lists, enforces and explains.
+//! Effective tools of one caller: the one object that lists, enforces and explains.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,7 +20,7 @@ use crate::listing::{self, ListedTool};
 use crate::pattern::Pattern;
 use crate::tool::{Tool, ToolDescriptor};
 
-/// What one caller may use, at one moment: it stays as it was taken.
+/// Tools that one caller may use at one moment; a snapshot, which does not change.
 #[derive(Clone)]
 pub struct EffectiveTools {
     pub(super) catalogue: Arc<Catalogue>,
@@ -33,7 +33,7 @@ pub struct EffectiveTools {
     pub(super) grant: Grant,
 }
 
-/// What a caller has.
+/// Tools granted to a caller.
 #[derive(Clone)]
 pub(super) enum Grant {
     ToolSet(Arc<SetData>),
@@ -82,7 +82,7 @@ const NO_RATE: u16 = 1;
 const FIRST_RATE: u16 = 2;
 
 impl EffectiveTools {
-    /// What a caller may use of a catalogue, outside of any session.
+    /// Effective tools of a caller in a catalogue, outside of any session.
     pub(crate) fn new(catalogue: Arc<Catalogue>, caller: &Caller) -> Self {
         let rules = &catalogue.rules;
         let number = rules.section_of(caller);
@@ -250,7 +250,7 @@ impl EffectiveTools {
         forced.clone()
     }
 
-    /// How often the caller may call this tool, if that is limited.
+    /// Rate at which the caller may call this tool, if that is limited.
     #[must_use]
     pub(crate) fn rate(&self, allowed: AllowedTool<'_>) -> Option<&RateRule> {
         let rates = &self.cell().rates;
@@ -273,19 +273,19 @@ impl EffectiveTools {
         rates.rule(number.checked_sub(FIRST_RATE)?)
     }
 
-    /// How often the caller may list its tools, or ask for hints, if a rule names the topic. Patterns are of tools: a
-    /// limit for all of them must not leave an agent without its list.
+    /// Rate at which the caller may list its tools, or ask for hints, if a rule names the topic. Patterns are of tools:
+    /// a limit for all of them must not leave an agent without its list.
     pub(crate) fn topic_rate(&self, topic: &str) -> Option<&RateRule> {
         let rates = &self.cell().rates;
         rates.rule(rates.rule_of(topic)?).filter(|rule| rule.pattern().is_exact())
     }
 
-    /// What tells this caller's requests on a topic from all others, and from calls.
+    /// Key that tells this caller's requests on a topic from all others, and from calls.
     pub(crate) fn topic_rate_key(&self, topic: &str) -> (u64, u64) {
         (self.cell().key, if topic == topic::TOOL_HINTS { HINTS } else { LISTING })
     }
 
-    /// What tells these tools from others; `None` if the caller is denied everything.
+    /// Key that tells these tools from others; `None` if the caller is denied everything.
     #[must_use]
     pub fn id(&self) -> Option<ToolSetId> {
         match &self.grant {
@@ -294,7 +294,7 @@ impl EffectiveTools {
         }
     }
 
-    /// What it was taken from.
+    /// Catalogue that the tools are taken from.
     pub(crate) const fn catalogue(&self) -> &Arc<Catalogue> {
         &self.catalogue
     }
@@ -305,7 +305,8 @@ impl EffectiveTools {
         self.rules().agent.is_none()
     }
 
-    /// What tells this caller's calls of this tool from all others, for as long as the agent and the tool keep their names.
+    /// Key that tells this caller's calls of this tool from all others, for as long as the agent and the tool keep
+    /// their names.
     pub(crate) fn rate_key(&self, allowed: AllowedTool<'_>) -> (u64, u64) {
         (self.cell().key, allowed.entry.key)
     }
@@ -444,7 +445,7 @@ impl EffectiveTools {
         self.rules().cell(self.cell)
     }
 
-    /// What is called by its name.
+    /// Tools that are called by their names, without shadowed ones.
     fn listed<'a>(&'a self, set: &'a SetData) -> impl Iterator<Item = AllowedTool<'a>> {
         let allowed = set.bits.iter().filter_map(move |number| self.allowed(set, number));
         allowed.filter(|allowed| !allowed.entry.is_shadowed)

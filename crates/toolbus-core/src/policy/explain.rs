@@ -10,7 +10,7 @@ use super::switches::Switch;
 use crate::pattern::Pattern;
 use crate::tool::ToolDescriptor;
 
-/// What a caller has of one tool.
+/// Explanation of a caller's access to one tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// The tool's published name, or the name that was asked for.
@@ -36,11 +36,11 @@ pub enum Because {
     Empty(EmptyReason),
     /// An operator has switched it off.
     Disabled(Switch),
-    /// It is quarantined, for this reason.
+    /// The tool is quarantined, for this reason.
     Quarantined(Arc<str>),
-    /// It belongs to a tool set that is not bound to the agent.
+    /// The tool belongs to a tool set that is not bound to the agent.
     NotBound(Arc<str>),
-    /// It belongs to a tool set that was bound to the agent after the session began.
+    /// The tool belongs to a tool set that was bound to the agent after the session began.
     NotInSession(Arc<str>),
     /// The agent's list does not have it.
     NotListed,

@@ -121,7 +121,7 @@ impl PolicyHandle {
         Caller { has_section, ..caller }
     }
 
-    /// What a caller may use at this moment; in a session that began earlier, with the tool sets of then.
+    /// Tools that a caller may use at this moment; in a session that began earlier, with the tool sets of then.
     #[must_use]
     pub fn effective(&self, caller: &Caller) -> EffectiveTools {
         let mut effective = EffectiveTools::new(self.current(), caller);
@@ -158,7 +158,7 @@ impl PolicyHandle {
         current.rules.sections().filter_map(|section| section.agent.clone()).chain(of_sidecar).collect()
     }
 
-    /// What callers without a section get.
+    /// Tools for callers without a section.
     #[must_use]
     pub fn unknown_callers(&self) -> UnknownCallers {
         self.current().rules.policy.unknown_callers()

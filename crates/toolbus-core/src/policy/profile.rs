@@ -16,14 +16,14 @@ pub struct Profile {
 /// Stands for every source in [`Profile::allowing_source`].
 pub const EVERY_SOURCE: &str = "*";
 
-/// What a profile says about one tool.
+/// Decision of a profile on one tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProfileRole {
     /// The tool may be used.
     Allowed,
-    /// Its name is denied.
+    /// The tool's name is denied.
     DeniedName,
-    /// Its source is denied.
+    /// The tool's source is denied.
     DeniedSource,
     /// Neither its name nor its source is allowed.
     NotAllowed,
@@ -50,13 +50,13 @@ impl Profile {
         }
     }
 
-    /// What an agent uses that talks with people; the profile of every request that names none.
+    /// Profile of an agent that talks with people, and of every request that names none.
     #[must_use]
     pub fn main() -> Self {
         Self::new("main").allowing_source(EVERY_SOURCE)
     }
 
-    /// What an agent uses that another agent began: no agents of its own, no changes to schedules and servers.
+    /// Profile of an agent that another agent began: no agents of its own, no changes to schedules and servers.
     #[must_use]
     pub fn subagent() -> Self {
         Self::main().named("subagent").denying_source("subagent").denying_names([
@@ -66,7 +66,7 @@ impl Profile {
         ])
     }
 
-    /// What a run uses that a schedule began.
+    /// Profile of a run that a schedule began.
     #[must_use]
     pub fn scheduled() -> Self {
         Self::main()
@@ -75,7 +75,7 @@ impl Profile {
             .denying_names(["mcp_register_server", "mcp_unregister_server"])
     }
 
-    /// What an agent uses that puts the answers of others together: it asks no further ones.
+    /// Profile of an agent that puts the answers of others together: it asks no further ones.
     #[must_use]
     pub fn a2a_synthesis() -> Self {
         Self::main().named("a2a-synthesis").denying_source("a2a")
@@ -87,7 +87,7 @@ impl Profile {
         vec![Self::main(), Self::subagent(), Self::scheduled(), Self::a2a_synthesis()]
     }
 
-    /// Its name, as requests give it.
+    /// Name of the profile, as requests give it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -134,15 +134,15 @@ impl Profile {
         self
     }
 
-    /// Whether it may allow a tool of this source, by the source or by some name.
+    /// Whether the profile may allow a tool of this source, by the source or by some name.
     #[must_use]
     pub(super) fn could_allow(&self, source: &str) -> bool {
         let is_allowed = self.allowed_sources.contains(EVERY_SOURCE) || self.allowed_sources.contains(source);
         !self.denied_sources.contains(source) && (is_allowed || !self.allowed_names.is_empty())
     }
 
-    /// What it says about a tool of a published name, of a name within its tool set, and of a source. A name is denied
-    /// under either: a prefix is no way around.
+    /// Decides on a tool of a published name, of a name within its tool set, and of a source. A name is denied under
+    /// either: a prefix is no way around.
     #[must_use]
     pub fn judge(&self, published: &str, bare: &str, source: &str) -> ProfileRole {
         if self.denied_names.contains(published) || self.denied_names.contains(bare) {

@@ -11,7 +11,7 @@ use crate::gates::rate::RateRules;
 use crate::gates::recipients::{AllowedRecipients, Outbound};
 use crate::pattern::Pattern;
 
-/// How many calls the daemon takes, of which each agent may have a share.
+/// Number of calls that the daemon takes, of which each agent may have a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
     /// Calls that run at a time.
@@ -35,20 +35,20 @@ pub struct Policy {
     pub outbound: BTreeMap<Arc<str>, Arc<Outbound>>,
 }
 
-/// What callers without a section get.
+/// Tools for callers without a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownCallers {
     /// No tool.
     Denied,
-    /// What the section `default` leaves them.
+    /// Tools that the section `default` leaves them.
     Restricted,
     /// Every tool that is in no tool set.
     Open,
 }
 
 impl Policy {
-    /// What callers without a section get.
+    /// Tools for callers without a section.
     #[must_use]
     pub fn unknown_callers(&self) -> UnknownCallers {
         match self.default.is_restricting() {
@@ -59,7 +59,7 @@ impl Policy {
     }
 }
 
-/// What one agent may use.
+/// Rules of one agent.
 #[derive(Debug, Clone, Default)]
 pub struct AgentPolicy {
     /// Tools that it may use.
@@ -74,13 +74,13 @@ pub struct AgentPolicy {
     pub max_in_flight: Option<usize>,
     /// Calls of it that wait at a time; absent: half of the daemon's.
     pub max_queued: Option<usize>,
-    /// How often it may call which tools.
+    /// Rates at which the agent may call tools.
     pub rates: Arc<RateRules>,
     /// Whom it may address, by the name of the channel; a channel that is absent is unrestricted.
     pub recipients: Arc<BTreeMap<Arc<str>, AllowedRecipients>>,
     /// Arguments that are set for it, by pattern of tool names, the most specific first.
     pub arguments: Vec<(Pattern, Arc<Map<String, Value>>)>,
-    /// Its channels, each narrower than the agent itself.
+    /// Bindings of the agent, each narrower than the agent itself.
     pub bindings: Vec<BindingPolicy>,
 }
 
@@ -93,7 +93,7 @@ impl AgentPolicy {
     }
 }
 
-/// What an agent may use on behalf of one channel and account.
+/// Rules of an agent on behalf of one channel and account.
 #[derive(Debug, Clone, Default)]
 pub struct BindingPolicy {
     /// The channel, such as `whatsapp`.
@@ -118,6 +118,6 @@ pub enum Allowed {
     All,
     /// No tool.
     None,
-    /// What one of these patterns matches.
+    /// Tools that one of these patterns matches.
     Only(Vec<Pattern>),
 }

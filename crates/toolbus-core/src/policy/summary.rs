@@ -1,31 +1,31 @@
-//! What holds for a caller, whatever tools there are.
+//! Rules for a caller, whatever tools there are.
 
 use super::effective::EffectiveTools;
 use crate::pattern::Pattern;
 
-/// What holds for the agent of a caller, under the caller's binding.
+/// Rules for the agent of a caller, under the caller's binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicySummary {
     /// The profile that each of its requests has; absent: the request chooses.
     pub profile: Option<String>,
-    /// Its tool sets, by name.
+    /// Tool sets of the agent, by name.
     pub toolsets: Vec<String>,
     /// Calls of it that may run at a time.
     pub max_in_flight: usize,
     /// Calls of it that may wait at a time.
     pub max_queued: usize,
-    /// How often it may call which tools: patterns, the most specific first, and the rate.
+    /// Rates at which the agent may call tools: patterns, the most specific first, and the rate.
     pub rates: Vec<(Pattern, String)>,
     /// Each channel on which tools address people, and how many of them it may address; `None`: all.
     pub recipients: Vec<(String, Option<usize>)>,
     /// Arguments that are set for it, by pattern of tools.
     pub arguments: Vec<(Pattern, Vec<String>)>,
-    /// Its bindings, as `channel:account`.
+    /// Bindings of the agent, as `channel:account`.
     pub bindings: Vec<String>,
 }
 
 impl PolicySummary {
-    /// What holds for the agent of the caller whose tools these are.
+    /// Rules for the agent of the caller whose tools these are.
     #[must_use]
     pub fn of(effective: &EffectiveTools) -> Self {
         let (rules, section, cell) = (&effective.catalogue.rules, effective.rules(), effective.cell());

@@ -1,4 +1,4 @@
-//! What an operator has switched off, for now.
+//! Tools, agents and sources that an operator has switched off, for now.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -69,7 +69,7 @@ impl Switch {
         }
     }
 
-    /// Its name.
+    /// Name of the tool, agent or source.
     #[must_use]
     pub const fn name(&self) -> &Arc<str> {
         let (Self::Tool(name) | Self::Agent(name) | Self::Source(name)) = self;

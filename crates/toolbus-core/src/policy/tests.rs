@@ -1,4 +1,4 @@
-//! What a policy comes to.
+//! Decisions of a policy.
 
 mod changes;
 mod holes;

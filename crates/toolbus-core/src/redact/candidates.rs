@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::forms::Edges;
 
-/// How much of a long form is enough to know it by, in bytes; it is removed as far as it goes on.
+/// Bytes of a long form that are enough to know it by; it is removed as far as it goes on.
 const ENOUGH: usize = 4096;
 
 /// Forms with one beginning, in the order of their bytes, in which a few comparisons find the one.
@@ -69,7 +69,7 @@ impl Candidates {
 }
 
 impl Form {
-    /// How many bytes at the beginning are the same.
+    /// Number of bytes at the beginning that are the same.
     fn shared(&self, rest: &[u8]) -> usize {
         if rest.starts_with(&self.text) {
             return self.text.len();

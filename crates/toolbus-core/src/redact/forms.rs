@@ -44,8 +44,8 @@ pub(super) fn forms(secret: &str) -> BTreeMap<String, Edges> {
     forms
 }
 
-/// What stands in Base64 of anything that holds the text `offset` bytes after a multiple of three, without the characters
-/// that also hold bits of what is around it.
+/// Base64 of a text that begins `offset` bytes after a multiple of three, without the characters that also hold bits of
+/// its surroundings.
 fn in_base64(text: &[u8], offset: usize, is_url_safe: bool) -> (String, Edges) {
     let mut padded = vec![0; offset];
     padded.extend_from_slice(text);

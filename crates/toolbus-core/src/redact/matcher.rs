@@ -155,7 +155,7 @@ impl Matcher {
     }
 }
 
-/// What was a text before secrets were removed, and is one still: they begin and end at characters.
+/// Converts a text without its secrets back to a string: secrets begin and end at characters.
 pub(super) fn to_text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

@@ -14,7 +14,7 @@ const MAX_ENTITY: usize = 12;
 /// Ends of lines, as they are and as JSON escapes them.
 const LINE_ENDS: [&[u8]; 3] = [b"\n", b"\\n", b"\\r\\n"];
 
-/// What a text may have been encoded by.
+/// Encoding that a text may be in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum View {
     /// Strings of JSON, whichever characters a library escapes. One level of them: JSON may be a string of other JSON.

@@ -1,4 +1,4 @@
-//! What becomes of tools that come and go.
+//! Tools that come and go.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -254,7 +254,7 @@ fn of_sources_that_clash_the_first_by_name_has_the_tool_whichever_came_first() {
     }
 }
 
-/// What is pinned, as `source/name`, and since when each source has what it has.
+/// Pinned tools, as `source/name`, and since when each source has its tools.
 struct Claims {
     pinned: Mutex<Vec<&'static str>>,
     since: Vec<(&'static str, &'static str)>,

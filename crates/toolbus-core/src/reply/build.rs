@@ -1,4 +1,4 @@
-//! What is sent back: built once, and published again unchanged if need be.
+//! Replies: built once, and published again unchanged if need be.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ pub(crate) const MAX_REPLY: usize = 16 * 1024 * 1024 - 64 * 1024;
 /// Longest text of an error, in characters.
 const MAX_MESSAGE: usize = 4_000;
 
-/// What a caller has to know before it repeats a call that may have had its effect. Said in the text, because a peer shows
-/// its model nothing else.
+/// Warning for a caller before it repeats a call that may have had its effect. In the text, because a peer shows its
+/// model nothing else.
 const OUTCOME_UNKNOWN: &str = " Whether it had its effect is not known: find out before calling again.";
 /// The same, for a call that is reported as retryable.
 const MAY_REPEAT: &str = " It may have had its effect: calling again may repeat that.";
@@ -41,7 +41,7 @@ pub(crate) struct Reply {
     pub(crate) properties: Arc<Properties>,
     pub(crate) body: Bytes,
     pub(crate) end: CallEnd,
-    /// What the reply says of side effects.
+    /// Known side effects, as the reply names them.
     pub(crate) outcome: Option<Outcome>,
     /// The call that the body names.
     pub(crate) call_id: Arc<str>,
@@ -60,7 +60,7 @@ pub(crate) struct ReplyContext<'a> {
     pub(crate) dialect: Dialect,
 }
 
-/// What the reply's headers say of the run.
+/// Facts on the run for the reply's headers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Run {
     pub(crate) provider: Option<&'static str>,
@@ -214,7 +214,7 @@ impl Reply {
         reply.into()
     }
 
-    /// What the reply says, for a caller in this process.
+    /// Reads the reply, for a caller in this process.
     ///
     /// # Errors
     ///
@@ -276,7 +276,7 @@ fn with_call_id(properties: &Properties, body: &Bytes, call_id: &str) -> Bytes {
     renamed.unwrap_or_else(|_| body.clone())
 }
 
-/// What became of a script that was run.
+/// Result of a script that was run.
 fn script_result(call_id: &str, output: ToolOutput, ran: Duration) -> ScriptInvokeResponse {
     let ToolOutput { content, blocks: _, is_error, structured: _, program, split: _ } = output;
     let program = program.map_or_else(
@@ -293,7 +293,7 @@ fn script_result(call_id: &str, output: ToolOutput, ran: Duration) -> ScriptInvo
     }
 }
 
-/// What is said where there is no result. Peers look at nothing but the text.
+/// Error in place of a script's result. Peers look at nothing but the text.
 fn script_error(
     call_id: &str,
     code: Code,

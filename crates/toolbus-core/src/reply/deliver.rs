@@ -71,7 +71,7 @@ pub(crate) enum DeadLettered {
     NoQueue,
     /// The broker does not take dead letters from us.
     Refused(String),
-    /// It was not confirmed in time.
+    /// The broker did not confirm it in time.
     NotConfirmed(String),
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Replies {
     places: Semaphore,
 }
 
-/// How often the broker rejected one reply, and its place among those that wait.
+/// Number of times that the broker rejected one reply, and its slot among those that wait.
 struct Rejections<'a> {
     places: &'a Semaphore,
     place: Option<SemaphorePermit<'a>>,

@@ -1,4 +1,4 @@
-//! What is built for a session, and by whom.
+//! Instances that sessions have, and their factories.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -15,7 +15,7 @@ use crate::tool::{AnyExecutor, Executor};
 pub struct SessionKey {
     /// The caller's name as logs show it. A caller that is unknown chooses its own, so that it keeps nothing apart.
     pub agent: Arc<str>,
-    /// What tells the caller from all others.
+    /// Key that tells the caller from all others.
     pub owner: Arc<str>,
     /// The caller's id of the session: text of outsiders.
     pub session: Arc<str>,
@@ -23,7 +23,7 @@ pub struct SessionKey {
 
 /// Builds what runs the calls of a session.
 pub trait SessionFactory: Send + Sync + 'static {
-    /// What it builds.
+    /// Instance that the factory builds.
     type Instance: Instance;
 
     /// Builds one. Runs in a task of its own and is dropped when it takes too long; whatever it began must end then.
@@ -41,7 +41,8 @@ pub trait Instance: Executor {
     /// Ends whatever the instance holds. Called once, when no call runs any more; dropped when it takes too long.
     fn stop(&self) -> impl Future<Output = ()> + Send;
 
-    /// Whether it is of no further use: its session ends then, and the next call begins another. Asked after each call.
+    /// Whether the instance is of no further use: its session ends then, and the next call begins another. Asked after
+    /// each call.
     fn is_over(&self) -> bool {
         false
     }
@@ -55,7 +56,7 @@ pub(super) trait AnyInstance: AnyExecutor {
     fn is_over(&self) -> bool;
 }
 
-/// What is left of a start or a stop that panicked.
+/// Payload of a start or a stop that panicked.
 pub(super) type Panic = Box<dyn Any + Send>;
 
 /// The outcome of a start.

@@ -14,7 +14,7 @@ use crate::text::shown;
 
 /// Longest start of an instance.
 const START_TIME: Duration = Duration::from_secs(120);
-/// What a start gets to finish when its session ends meanwhile, so that what it built can be stopped in order.
+/// Time that a start gets to finish when its session ends meanwhile, so that what it built can be stopped in order.
 const START_GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for calls to leave a session that ends. They are cancelled; one that blocks its thread is not waited
 /// for.

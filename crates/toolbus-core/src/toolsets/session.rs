@@ -15,20 +15,20 @@ use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 
-/// How far a session is.
+/// Phase of a session.
 #[derive(Clone)]
 pub(super) enum SessionPhase {
-    /// Its instance is being built.
+    /// The instance is being built.
     Starting,
-    /// Its instance takes calls.
+    /// The instance takes calls.
     Ready(Arc<dyn AnyInstance>),
-    /// Its instance could not be built.
+    /// The instance could not be built.
     Failed(ToolFailure),
-    /// It has ended.
+    /// The session has ended.
     Over,
 }
 
-/// What a tool set and the lives of its sessions share.
+/// State that a tool set and the lives of its sessions share.
 pub(super) struct SetState {
     pub(super) name: Arc<str>,
     pub(super) factory: Arc<dyn AnyFactory>,

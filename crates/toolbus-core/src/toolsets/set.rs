@@ -19,7 +19,7 @@ const MAX_IDLE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// When a caller may try again for whom there was no room.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How long sessions may be idle, and how many there may be.
+/// Limits of sessions: idle time, and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionLimits {
     /// Time without a call after which a session ends: 1 ms to 1 year.

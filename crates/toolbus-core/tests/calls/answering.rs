@@ -50,7 +50,7 @@ impl ControlHandler for WithoutStore {
     }
 }
 
-/// What leaves when this message arrives on the parrot's topic.
+/// Messages that leave when this one arrives on the parrot's topic.
 async fn sent(parrot: Parrot, message: Message) -> Vec<Sent> {
     let world = World::new();
     let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(parrot));

@@ -1,4 +1,4 @@
-//! What bad input gets: one answer or one dead letter, and never a second call.
+//! Outcome of bad input: one reply or one dead letter, and never a second call.
 
 use insta::assert_snapshot;
 use serde_json::json;

@@ -29,7 +29,7 @@ fn message(tool: &str, number: usize) -> Message {
     call(tool, json!({})).id(&format!("m{number}"))
 }
 
-/// What is told of a failure: outcome, whether it may be retried, and when.
+/// Report of a failure: outcome, whether it may be retried, and when.
 fn told(sent: &Sent) -> (&str, bool, Option<u64>) {
     assert_eq!(sent.body["code"], "execution_failed", "{}", sent.body);
     let body = &sent.body;

@@ -27,7 +27,7 @@ use toolbus_protocol::{Properties, Random, TraceContext};
 
 pub(crate) use crate::message::{Message, Settled, Settlement, call, delivery, raw, request};
 
-/// How the bus answers a publish.
+/// Answer of the bus to a publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route {
     Routed,
@@ -146,7 +146,7 @@ impl Recorder {
         self.dead_letters.load(Ordering::SeqCst)
     }
 
-    /// What was told of the ledger, in order.
+    /// Events of the ledger, in order.
     pub(crate) fn ledger(&self) -> Vec<LedgerEvent> {
         self.ledger.lock().clone()
     }
@@ -311,7 +311,7 @@ impl World {
     }
 }
 
-/// What takes requests of other kinds than calls, beside a dispatcher on this bus.
+/// Service for requests of other kinds than calls, beside a dispatcher on this bus.
 pub(crate) fn control(dispatcher: &Dispatcher, bus: &Arc<RecordingBus>) -> ControlService {
     let about = About {
         name: "toolbus".to_owned(),

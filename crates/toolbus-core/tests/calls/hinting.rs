@@ -19,7 +19,7 @@ impl HintSource for Repeats {
     }
 }
 
-/// What is answered to a body.
+/// Reply to a body.
 async fn hinted(world: &World, body: Value) -> Value {
     let control = control(&world.dispatcher, &world.bus).with_hints(Arc::new(Repeats));
     let message = request(&body).typed(Some("Toolbus.ToolHintsRequest"));

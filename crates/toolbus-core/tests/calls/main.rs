@@ -1,4 +1,4 @@
-//! What becomes of a call, step by step, with a bus and tools in memory.
+//! Path of a call, step by step, with a bus and tools in memory.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What is delivered, and how it was settled.
+//! Deliveries, and how they were settled.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use toolbus_core::Clock;
 use toolbus_core::bus::{Delivery, Settle};
 use toolbus_protocol::Properties;
 
-/// How a delivery was settled.
+/// Settlement of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settled {
     Acknowledged,

@@ -1,4 +1,4 @@
-//! What agents are told without being asked, and once more when they ask.
+//! Notifications of agents, and their lists when they ask.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,13 +65,13 @@ fn add_tool(world: &World, name: &str) {
     access.refresh();
 }
 
-/// What was told on a topic so far.
+/// Messages on a topic so far.
 fn told(world: &World, topic: &str) -> Vec<Value> {
     let is_it = |target: &Target| *target == Target::Topic(topic.to_owned());
     world.bus.sent().into_iter().filter(|sent| is_it(&sent.target)).map(|sent| sent.body).collect()
 }
 
-/// What ana is answered who lists her tools in a format.
+/// Reply to ana when she lists her tools in a format.
 async fn list(world: &World, format: Option<&str>) -> Value {
     let message = request(&json!({"format": format})).typed(Some("Toolbus.ToolListRequest"));
     serve(&world.dispatcher, &control(&world.dispatcher, &world.bus), "tool.list", message).await;

@@ -1,4 +1,4 @@
-//! What is listed, what can be called and what is explained are one, whatever the policy.
+//! Tools that are listed, that can be called and that are explained are the same, whatever the policy.
 
 use std::sync::Arc;
 

@@ -177,7 +177,7 @@ async fn results_of_memory_itself_and_on_topics_without_are_whole() {
     assert!(shelf.kept.lock().is_empty());
 }
 
-/// Its pages were cut again, with the line that says how to go on.
+/// Pages were cut again, with the line that says how to go on.
 #[tokio::test]
 async fn results_of_memory_at_another_daemon_are_whole() {
     let shelf: Arc<Shelf> = Arc::default();

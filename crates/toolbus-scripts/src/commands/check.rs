@@ -20,7 +20,7 @@ const CPU_MILLIS: u32 = 1000;
 /// Variables that the sandbox sets itself.
 const OF_THE_SANDBOX: [&str; 2] = ["HOME", "TMPDIR"];
 
-/// What is wrong with a command's section.
+/// Fault of a command's section.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     /// No name.
@@ -50,13 +50,13 @@ pub enum CommandError {
     /// The schema of the arguments.
     #[error(transparent)]
     Parameters(#[from] ParametersError),
-    /// What is allowed does not exist.
+    /// `allow_dash` names no placeholder.
     #[error("`allow_dash` has `{0}`, which is no placeholder of the command")]
     AllowDash(String),
     /// The folder cannot be used.
     #[error("'{0}' does not exist or is no folder")]
     Folder(String),
-    /// What it may use does not exist.
+    /// A path that the command may use does not exist.
     #[error("'{path}' does not exist")]
     Path {
         /// The key that has it.
@@ -73,7 +73,7 @@ pub enum CommandError {
     /// A key that has a meaning only in the sandbox.
     #[error("without the sandbox the command may use everything; leave `{0}` out")]
     Unconfined(&'static str),
-    /// It cannot be confined.
+    /// There is no sandbox to confine the command.
     #[error("there is no sandbox to run the command in")]
     NoSandbox,
 }

@@ -21,7 +21,7 @@ pub struct CommandConfig {
     /// Name of the tool.
     #[schemars(extend("format" = "toolbus-name"))]
     pub name: String,
-    /// What it does, for a model.
+    /// Description of the tool, for a model.
     #[schemars(length(min = 1, max = 65_536))]
     pub description: String,
     /// The program, which is looked up in `PATH`, and its arguments, with those of the call in braces: `["git", "log", "-n",
@@ -31,26 +31,26 @@ pub struct CommandConfig {
     /// JSON Schema of the arguments, as JSON text; absent: any object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<String>,
-    /// What it reads from its standard input.
+    /// Standard input of the command.
     #[serde(default)]
     pub stdin: Stdin,
-    /// What it writes to its standard output.
+    /// Standard output of the command.
     #[serde(default)]
     pub output: Output,
     /// Exit codes with which it has succeeded: `[0, 1]` for a program that says with 1 that it found nothing, as `grep` does.
     #[serde(default = "default_success_codes")]
     #[schemars(length(min = 1, max = 256))]
     pub success_codes: Vec<u8>,
-    /// Whether it is kept in, as scripts are.
+    /// Whether the command runs in the sandbox, as scripts do.
     #[serde(default = "yes")]
     pub sandbox: bool,
     /// Longest run of one call.
     #[serde(default = "default_timeout")]
     pub timeout: HumanDuration,
-    /// What repeating a call would do; absent: not known.
+    /// Effect of repeating a call; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
-    /// Its working directory; absent: an empty one of its own.
+    /// Working directory of the command; absent: an empty one of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub cwd: Option<PathBuf>,
@@ -159,7 +159,7 @@ impl CommandConfig {
     }
 }
 
-/// What a command reads from its standard input.
+/// Standard input of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -171,7 +171,7 @@ pub enum Stdin {
     Arguments,
 }
 
-/// What a command writes to its standard output.
+/// Standard output of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

@@ -21,7 +21,7 @@ const MAX_MARGIN: Duration = Duration::from_millis(100);
 
 /// Goes to the folder and becomes the program. What it is given are arguments, of which nothing is expanded again.
 const IN_FOLDER: &str = r#"cd -- "$0" && exec "$@""#;
-/// What understands that.
+/// Shell that runs `IN_FOLDER`.
 const SHELL: &str = "/bin/sh";
 
 /// A command whose section has been checked.
@@ -53,7 +53,7 @@ pub(super) enum CommandPlace {
     Nowhere,
 }
 
-/// What one call runs.
+/// Command line of one call.
 struct CommandLine {
     args: Vec<String>,
     stdin: Bytes,

@@ -1,4 +1,4 @@
-//! What a command's end says.
+//! Result of a command that has ended.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn failed(what: &str, outcome: &Outcome) -> ToolOutput {
     )
 }
 
-/// What was written, without the line ends after it; nothing if that is all.
+/// Text of a stream, without the line ends after it; `None` if that is all.
 fn said(stream: &Stream) -> Option<String> {
     let text = String::from_utf8_lossy(&stream.bytes);
     let text = text.trim_end_matches(['\n', '\r']);

@@ -16,7 +16,7 @@ pub(super) struct CommandTemplate {
     elements: Vec<ArgumentElement>,
 }
 
-/// What becomes of one element of the command.
+/// Element of the command, as it becomes arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ArgumentElement {
     /// One argument; absent if a value in it is absent.
@@ -33,7 +33,7 @@ enum ArgumentPart {
     Placeholder(String),
 }
 
-/// How a placeholder is used.
+/// Use of a placeholder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PlaceholderKind {
     /// For one value.
@@ -162,7 +162,7 @@ fn scalar(value: &Value, name: &str) -> Result<Option<String>, ArgumentError> {
 /// Marks a placeholder that stands for every item of a list.
 const EACH: &str = "...";
 
-/// What is wrong with a command. The texts continue "the command …".
+/// Fault of a command. The texts continue "the command …".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// Nothing to run.

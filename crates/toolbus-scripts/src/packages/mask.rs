@@ -49,7 +49,7 @@ impl CredentialMask {
     }
 }
 
-/// What stands between `://` and `@`.
+/// Text between `://` and `@`.
 fn userinfo(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;

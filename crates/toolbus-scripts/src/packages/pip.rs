@@ -68,7 +68,7 @@ const MEMORY: u64 = 1024 * 1024 * 1024;
 /// Bytes of what it says.
 const OUTPUT: u64 = 1024 * 1024;
 
-/// What all runs have in common.
+/// Settings that all runs have in common.
 pub(super) struct Pip {
     program: PathBuf,
     read: Vec<PathBuf>,
@@ -238,9 +238,9 @@ const NOT_FOUND: &str = "No matching distribution found";
 const WHEELS_ONLY: &str = "Only wheels can be installed, and no package or version that exists as source alone.";
 /// Keeps pip from reading any file of its own configuration.
 const NO_FILES: &str = "/dev/null";
-/// What begins the address of a folder of wheels, which is used in place of an index.
+/// Scheme of a folder of wheels, which is used in place of an index.
 const FOLDER: &str = "file://";
-/// What begins that of an index without TLS, which pip uses only if it is named.
+/// Scheme of an index without TLS, which pip uses only if it is named.
 const WITHOUT_TLS: &str = "http://";
 /// Variables for proxies, compared without case.
 const NETWORK: [&str; 4] = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"];
@@ -249,14 +249,14 @@ const AUTHORITIES: [&str; 4] = ["CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CER
 /// Variables that the sandbox sets itself.
 const OF_THE_SANDBOX: [&str; 2] = ["HOME", "TMPDIR"];
 
-/// What says which system this is: pip tells the index, and fails where it cannot read what it sees.
+/// Files that name the system: pip tells the index, and fails where it cannot read what it sees.
 const SYSTEM: [&str; 3] = ["/etc/debian_version", "/etc/lsb-release", "/etc/os-release"];
 
-/// What pip is given.
+/// Environment and arguments of pip.
 struct PipEnvironment {
     environment: BTreeMap<OsString, OsString>,
     read: Vec<PathBuf>,
-    /// What says where packages are.
+    /// Arguments that say where packages are.
     source: Vec<String>,
     /// Texts with credentials in them.
     secrets: Vec<String>,

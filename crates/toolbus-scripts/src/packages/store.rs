@@ -1,4 +1,4 @@
-//! What has been installed, on disk.
+//! Installed packages, on disk.
 //!
 //! ```text
 //! sets/KEY         packages in certain versions, read-only; its time of change is that of its last use
@@ -46,7 +46,7 @@ pub(super) struct PackageStore {
     random: Random,
 }
 
-/// What a request led to.
+/// Result of resolving a request.
 #[derive(Debug, Serialize, Deserialize)]
 struct Resolution {
     /// The key of the set.

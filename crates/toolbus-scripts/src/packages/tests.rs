@@ -78,7 +78,7 @@ target=$2; shift 3; packages="$*"
         self.open(&self.config())
     }
 
-    /// What pip was told, run by run.
+    /// Arguments of pip, run by run.
     fn runs(&self) -> Vec<String> {
         let runs = fs::read_to_string(self.path("runs")).unwrap_or_default();
         let targetless =
@@ -213,7 +213,7 @@ async fn one_who_waits_no_longer_does_not_end_what_another_waits_for() {
     assert_eq!(fixture.runs().len(), 1);
 }
 
-/// How many wait for what is being installed.
+/// Number of requests that wait for a running installation.
 fn holders(cache: &PackageCache) -> usize {
     let running = cache.inner.running.lock();
     let one = running.values().find_map(WeakShared::upgrade);
@@ -448,7 +448,7 @@ impl WheelFolder {
         PackageCache::open_with(&config, LIFETIME, &self.interpreter, sandbox, daemon).unwrap()
     }
 
-    /// What a script prints that has these packages.
+    /// Output of a script that has these packages.
     fn run(&self, set: &Path, script: &str) -> String {
         let output = std::process::Command::new(&self.interpreter.program)
             .args(["-c", script])

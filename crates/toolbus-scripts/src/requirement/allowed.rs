@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Requirement, RequirementError};
 
-/// What allows every package.
+/// Entry that allows every package.
 const ANY: &str = "*";
 /// Most names that a refusal lists.
 const MAX_LISTED: usize = 20;
@@ -17,7 +17,7 @@ pub struct AllowedPackages {
     packages: BTreeMap<String, Requirement>,
 }
 
-/// What is wrong with an operator's list.
+/// Fault of an operator's list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AllowedError {
     /// One entry is no requirement.
@@ -35,7 +35,7 @@ pub enum AllowedError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("package '{name}' is not allowed here; {allowed}")]
 pub struct NotAllowed {
-    /// Its name.
+    /// Name of the package.
     pub name: String,
     allowed: String,
 }

@@ -16,7 +16,7 @@ pub struct RequirementError {
     shown: String,
 }
 
-/// What is wrong with it.
+/// Fault of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequirementMistake {
     Empty,

@@ -116,7 +116,7 @@ fn labelled<'a>(from: &mut RequirementCursor<'a>, labels: &[&str]) -> Option<&'a
     })
 }
 
-/// What stands after `+`: words of letters and digits.
+/// Local version, after `+`: words of letters and digits.
 fn local(from: &mut RequirementCursor<'_>) -> Option<String> {
     let mut words = Vec::new();
     loop {
@@ -131,7 +131,7 @@ fn local(from: &mut RequirementCursor<'_>) -> Option<String> {
     }
 }
 
-/// What is left of a text.
+/// Rest of a text.
 pub(super) struct RequirementCursor<'a> {
     rest: &'a str,
 }

@@ -1,10 +1,10 @@
-//! What an interpreter runs before a script: compiled once, because compiling it takes longer than most scripts.
+//! Code that an interpreter runs before a script: compiled once, because compiling it takes longer than most scripts.
 
 use std::time::Duration;
 
 use toolbus_sandbox::{Ending, Job, Plan, Sandbox};
 
-/// What it is made of.
+/// Source of the bootstrap.
 const SOURCE: &str = concat!(include_str!("bootstrap.py"), "\n\n", include_str!("run.py"));
 /// The same for interpreters that fork.
 const SOURCE_OF_FORKS: &str =

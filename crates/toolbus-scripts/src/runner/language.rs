@@ -19,9 +19,9 @@ use crate::system;
 /// Becomes the program, which gets the file of the script as its last argument. The first argument names that file, which is
 /// in a folder beside the current one: programs show its path in their errors.
 const IN_JOB: &str = r#"export TOOLBUS_INPUT_FILE="$TOOLBUS_JOB/input"; unset TOOLBUS_JOB; exec "$@" "../job/$0" <"$TOOLBUS_INPUT_FILE""#;
-/// What programs with OpenSSL, such as Node.js, end without, where it is there and may not be read.
+/// File that programs with OpenSSL, such as Node.js, end without, where it is there and may not be read.
 const OF_OPENSSL: &str = "/etc/ssl/openssl.cnf";
-/// What understands that.
+/// Shell that runs `IN_JOB`.
 const SHELL: &str = "/bin/sh";
 
 /// Runs the scripts of one language in the sandbox.

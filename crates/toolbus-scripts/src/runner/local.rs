@@ -19,7 +19,7 @@ use crate::interpreter::Interpreter;
 use crate::packages::{Installer, PackageError};
 use crate::unconfined::{self, UnconfinedRun};
 
-/// What an interpreter runs that nothing keeps in, or something around it: `script.py` beside the file that
+/// Code that an interpreter runs without a sandbox, or with another one around it: `script.py` beside the file that
 /// `TOOLBUS_INPUT_FILE` names, as in the sandbox.
 pub const BOOTSTRAP: &str = concat!(
     include_str!("run.py"),

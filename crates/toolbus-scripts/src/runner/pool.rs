@@ -13,7 +13,7 @@ use toolbus_sandbox::{Plan, Sandbox, SandboxError, Waiting};
 
 use crate::config::PoolConfig;
 
-/// How long after the last script there are as many as while scripts come.
+/// Time after the last script for which as many interpreters are kept as while scripts come.
 const BUSY: Duration = Duration::from_secs(60);
 /// Time that an interpreter has to import what is configured.
 const IMPORTS: Duration = Duration::from_secs(30);
@@ -62,7 +62,7 @@ impl Pool {
         taken
     }
 
-    /// How many are ready.
+    /// Number of interpreters that are ready.
     pub(super) fn ready(&self) -> usize {
         self.shared.state.lock().ready.len()
     }
@@ -91,7 +91,7 @@ impl PoolShared {
         }
     }
 
-    /// How many are missing, or too many, and for how long that stays so unless a script comes.
+    /// Number of missing interpreters, negative if there are too many, and for how long it holds unless a script comes.
     fn wanted(&self) -> (isize, Duration) {
         let state = self.state.lock();
         let busy = state.last_used.map_or(Duration::ZERO, |used| BUSY.saturating_sub(Clock::SYSTEM.since(used)));

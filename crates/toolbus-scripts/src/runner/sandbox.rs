@@ -36,9 +36,9 @@ pub struct SandboxRunner {
     installer: Option<Arc<dyn Installer>>,
 }
 
-/// What the sandbox runner works with.
+/// Settings of the sandbox runner.
 pub struct SandboxSettings {
-    /// What runs scripts.
+    /// Interpreter that runs scripts.
     pub interpreter: Interpreter,
     /// The most that a script may use.
     pub limits: Limits,
@@ -63,9 +63,9 @@ pub enum StartError {
         reached = level.map_or("no level at all".to_owned(), |level| format!("'{level}'"))
     )]
     TooWeak {
-        /// What is reached.
+        /// Level that is reached.
         level: Option<Level>,
-        /// What is required.
+        /// Level that is required.
         require: Level,
         /// Why it is not more.
         why: String,
@@ -302,12 +302,13 @@ impl Runner for SandboxRunner {
 const TRIES: u32 = 3;
 /// The file in which an interpreter finds its script.
 pub(super) const SCRIPT: &str = "script.py";
-/// What the interpreter of a session runs.
+/// Code that the interpreter of a session runs.
 const SESSION_BOOTSTRAP: &str =
     concat!(include_str!("run.py"), "\n\n", include_str!("session.py"), "\n\nSession(sys.argv[1]).serve()\n");
-/// What a script may start besides, where it may start anything: what `PATH` leads to.
+/// Further paths for scripts that may start any program: those that `PATH` leads to.
 const PROGRAMS: [&str; 3] = ["/bin", "/usr/bin", "/etc/alternatives"];
-/// What a script with packages may read besides: matplotlib asks `fc-list` for fonts, which complains without these.
+/// Paths that a script with packages may read besides: matplotlib asks `fc-list` for fonts, which complains without
+/// these.
 const FONTS: [&str; 2] = ["/etc/fonts", "/usr/share/fontconfig"];
 /// The whole environment of a script, but for what names its own files.
 pub(super) const ENVIRONMENT: [(&str, &str); 4] = [

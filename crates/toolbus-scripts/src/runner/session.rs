@@ -33,7 +33,7 @@ impl SessionInterpreter {
         (outcome.map(|outcome| Finished::new(outcome, start, installing)).map_err(run_failure), kept)
     }
 
-    /// Whether it has ended since its last script.
+    /// Whether the interpreter has ended since its last script.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.program.is_gone()

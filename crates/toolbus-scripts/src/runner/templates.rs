@@ -16,27 +16,27 @@ use toolbus_sandbox::{Plan, Sandbox, SandboxError, Template, Waiting};
 const MOST: usize = 16;
 /// Most scripts of one: with it they share the seed of hashes and the addresses of what they have loaded.
 const SCRIPTS: u32 = 200;
-/// Longest that one is used.
+/// Longest use of a template.
 const LIFE: Duration = Duration::from_secs(600);
-/// How long one stays after its last script.
+/// Time that a template stays after its last script.
 const IDLE: Duration = Duration::from_secs(120);
 /// Forks that wait for a script of a template in use.
 const READY: usize = 2;
-/// Time that one has for its imports.
+/// Time that a template has for its imports.
 const IMPORTS: Duration = Duration::from_secs(30);
-/// Scripts that one may still fork for when the next is started.
+/// Scripts that a template may still fork for when the next is started.
 const LAST_SCRIPTS: u32 = 50;
-/// How long one is still used when the next is started: the time that this has for its imports.
+/// Time that a template is still used when the next is started: the time that this has for its imports.
 const LAST_TIME: Duration = IMPORTS;
 /// Templates that start at a time, one of each agent at the most: their imports are not in the queue of scripts.
 const STARTING: usize = 2;
-/// How long none is tried after one could not be started.
+/// Pause after a template could not be started.
 const BACKOFF: Duration = Duration::from_secs(600);
 
 /// Log text for packages that no template can be used for.
 const REFUSED: &str = "no interpreter forks for these scripts; each gets one of its own";
 
-/// What distinguishes templates. Scripts of different agents never share one.
+/// Key of templates. Scripts of different agents never share one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct TemplateKey {
     pub(super) owner: Arc<str>,
@@ -72,7 +72,7 @@ struct Entry {
 enum TemplateState {
     Starting,
     Ready(InUse),
-    /// It could not be started then.
+    /// The template could not be started then.
     Refused(Instant),
 }
 

@@ -45,7 +45,7 @@ pub(super) struct ScriptArguments {
     pub(super) files: Vec<(String, Bytes)>,
     pub(super) time: Duration,
     pub(super) packages: Vec<Requirement>,
-    /// Whether it runs in the interpreter of the caller's session.
+    /// Whether the script runs in the interpreter of the caller's session.
     pub(super) session: bool,
     /// Entries of working memory that are files of the script.
     pub(super) input_keys: Vec<String>,

@@ -6,14 +6,14 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use toolbus_protocol::ContentBlock;
 use toolbus_sandbox::Artifact;
 
-/// What the addresses of files begin with; their names follow.
+/// Prefix of the addresses of files; their names follow.
 const ADDRESS: &str = "toolbus:output/";
-/// What is encoded in an address: all but what needs no encoding in any part of one.
+/// Characters that are encoded in an address: all but those that need no encoding in any part of one.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// Characters of a file that is shown as text may be these controls, and no others.
 const WHITESPACE: [char; 4] = ['\t', '\n', '\r', '\u{c}'];
 
-/// What is in files, by how their names end.
+/// Media types of files, by how their names end.
 const TYPES: [(&str, &str); 33] = [
     ("aac", "audio/aac"),
     ("bmp", "image/bmp"),

@@ -14,12 +14,12 @@ use crate::text::size;
 
 /// Source and kind of the tool.
 pub const SOURCE: &str = "script";
-/// How its tools are used, for models.
+/// Guide to the use of the tools, for models.
 pub const GUIDE: &str = include_str!("../guide.md");
 /// Time that a call has beyond its script's, to start it and to bring its files back.
 const AROUND: Duration = Duration::from_secs(10);
 
-/// What is known of the tool. Its arguments are checked by the tool itself: it takes numbers in strings, and brings them
+/// Descriptor of the tool. Its arguments are checked by the tool itself: it takes numbers in strings, and brings them
 /// within bounds, which no schema says that a model would be better off with.
 pub(super) fn descriptor(settings: &Settings, rights: Rights, has_sessions: bool) -> ToolDescriptor {
     let installing = if settings.packages.is_empty() { Duration::ZERO } else { settings.package_timeout };

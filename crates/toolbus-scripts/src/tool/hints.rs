@@ -27,7 +27,7 @@ const PACKAGES: [(&str, &str); 16] = [
     ("yaml", "pyyaml"),
 ];
 
-/// What programs say that read `/proc`, and what to use instead.
+/// Errors of programs that read `/proc`, and what to use instead.
 const WITHOUT_PROC: [(&str, &str); 2] = [
     (
         "uv_resident_set_memory",
@@ -139,7 +139,7 @@ fn notebook(error: &str, lines: &[&str], given: ScriptBudget<'_>) -> Option<Stri
     }
 }
 
-/// What to do about a module that is not there.
+/// Advice on a module that is not there.
 fn module(name: &str, given: ScriptBudget<'_>) -> Option<String> {
     let known = PACKAGES.iter().find(|(module, _)| *module == name).map(|(_, package)| *package);
     let package = known.map_or_else(|| name.to_lowercase().replace('_', "-"), str::to_owned);

@@ -21,7 +21,7 @@ const CATEGORY: &str = "script";
 pub struct ScriptMemory {
     /// Keeps the entries.
     pub memory: Arc<dyn WorkingMemory>,
-    /// How long an entry is kept that a script leaves.
+    /// Time that an entry is kept that a script leaves.
     pub ttl: Duration,
 }
 
@@ -43,7 +43,7 @@ struct MemoryFile {
     key: EntryKey,
 }
 
-/// What became of the files that were to be saved.
+/// Outcome of saving files.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SavedFiles {
     /// Says which were saved and which were not, and why.

@@ -17,7 +17,7 @@ use super::{RETRY_AFTER, ScriptToolInner};
 use crate::requirement::Requirement;
 use crate::runner::{RunFailure, Script, SessionInterpreter};
 
-/// What is said of a script that was lost with its session.
+/// Note on a script that was lost with its session.
 const LOST_WITH_SCRIPT: &str = "The session was lost while the script ran: its variables and files are gone, and how far \
      the script came is not known. The next script begins another session.";
 

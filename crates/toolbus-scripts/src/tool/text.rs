@@ -18,9 +18,9 @@ const NO_OUTPUT: &str = "(no output)";
 const MAX_SHOWN: usize = 16_000;
 /// The same of one that wrote too much, of which the beginning says enough.
 const MAX_BEGINNING: usize = 4_000;
-/// What is said of a script that ended its session.
+/// Note on a script that ended its session.
 const OVER: &str = "The session has ended: its variables and files are gone. The next script begins another.";
-/// What is said to a script whose session was not there any more.
+/// Note to a script whose session was not there any more.
 const LOST: &str = "The session was lost since its last script: its variables and files are gone. This script began \
      another.";
 /// Most files that are named.
@@ -30,7 +30,7 @@ const NOT_ENDED: i32 = -1;
 /// The exit code of a script that was ended: what a shell says of one that was killed.
 const KILLED: i32 = 137;
 
-/// What the script was given.
+/// Resources that the script was given.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ScriptBudget<'a> {
     pub(super) limits: &'a Limits,
@@ -46,7 +46,7 @@ pub(super) struct ScriptBudget<'a> {
     pub(super) session: Option<InSession>,
 }
 
-/// What a script was to its session.
+/// Start and end of a session's interpreter, as a script met them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InSession {
     /// Whether the interpreter was started for the script.
@@ -161,7 +161,7 @@ fn stopped(stop: Stop, stdout: &str, stderr: &str, ScriptBudget { limits, cpu, .
     format!("The script {reason}, and was stopped. {advice}{written}")
 }
 
-/// What a script wrote before it was stopped.
+/// Output of a script before it was stopped.
 fn until_then(stdout: &str, stderr: &str) -> String {
     match (stdout, stderr) {
         ("", "") => String::new(),
@@ -169,7 +169,7 @@ fn until_then(stdout: &str, stderr: &str) -> String {
     }
 }
 
-/// What it wrote to both, in an order that does not depend on when it did.
+/// Output to both streams, in an order that does not depend on when it was written.
 fn both(stdout: &str, stderr: &str) -> String {
     match (stdout.is_empty(), stderr.is_empty()) {
         (true, true) => NO_OUTPUT.to_owned(),

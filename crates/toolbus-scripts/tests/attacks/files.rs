@@ -7,7 +7,7 @@ use crate::fixture::{
     Canary, LEVELS, SECRET, attack, is_root, printed, printed_unconfined, runner_with, settings, stdout,
 };
 
-/// What a path that leads to nothing tells, and one that leads to something which is kept from scripts.
+/// Error for a path that leads to nothing, and for one that leads to something which is kept from scripts.
 fn absent_or(level: Level, refused: &str) -> &str {
     if level == Level::Full { "ENOENT" } else { refused }
 }

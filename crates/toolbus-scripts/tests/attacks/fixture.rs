@@ -38,7 +38,7 @@ pub(crate) async fn interpreter() -> Interpreter {
     FOUND.get_or_init(async || Interpreter::find("/usr/bin/python3").await.unwrap()).await.clone()
 }
 
-/// What a runner is made of, at exactly this level, with nothing that waits.
+/// Settings of a runner at exactly this level, with nothing that waits.
 pub(crate) async fn settings(level: Level) -> SandboxSettings {
     SandboxSettings {
         interpreter: interpreter().await,
@@ -62,7 +62,7 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// How scripts get their interpreters: the tests are run once more, as another program, with forked ones.
+/// Start mode of interpreters: the tests are run once more, as another program, with forked ones.
 pub(crate) fn mode() -> PoolMode {
     if env!("CARGO_CRATE_NAME").ends_with("_forked") { PoolMode::Fork } else { PoolMode::Spawn }
 }
@@ -110,17 +110,17 @@ pub(crate) fn attack(input: &str, source: &str) -> Script {
     Script { input: Some(input.to_owned()), ..script(&source) }
 }
 
-/// What an attack prints at a level. It must end by itself, well.
+/// Output of an attack at a level. It must end by itself, well.
 pub(crate) async fn printed(level: Level, input: &str, source: &str) -> String {
     stdout(&runner(level).await.run(attack(input, source)).await.unwrap())
 }
 
-/// What an attack prints where nothing keeps it in.
+/// Output of an attack without a sandbox.
 pub(crate) async fn printed_unconfined(input: &str, source: &str) -> String {
     stdout(&LocalRunner::new(interpreter().await, LIMITS, None).run(attack(input, source)).await.unwrap())
 }
 
-/// What a script that ended well has written.
+/// Output of a script that ended well.
 pub(crate) fn stdout(finished: &Finished) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let outcome = &finished.outcome;
@@ -139,7 +139,7 @@ pub(crate) fn processes(marker: &str) -> Vec<u32> {
     .collect()
 }
 
-/// What no script should learn.
+/// Secret that no script should learn.
 pub(crate) const SECRET: &str = "the secret of the daemon";
 
 /// Files of the daemon, one for its user alone and one that everybody may read.

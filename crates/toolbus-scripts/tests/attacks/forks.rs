@@ -30,7 +30,7 @@ async fn runner() -> SandboxRunner {
     runner_with(SandboxSettings { pool, ..settings(Level::Full).await }).await
 }
 
-/// What a script prints, in a forked interpreter.
+/// Output of a script in a forked interpreter.
 async fn forked(runner: &SandboxRunner, script: Script) -> String {
     let finished = runner.run(script).await.unwrap();
     assert_eq!(finished.start, StartKind::Forked);

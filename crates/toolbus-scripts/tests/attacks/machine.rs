@@ -1,4 +1,4 @@
-//! What a script learns of the machine.
+//! Properties of the machine that a script can read.
 
 use toolbus_sandbox::Level;
 

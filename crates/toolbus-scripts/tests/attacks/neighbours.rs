@@ -62,7 +62,7 @@ for line in given:
 print(os.getuid())
 ";
 
-/// Its current folder, by the path that leads there from outside.
+/// Current folder of a process, by the path that leads there from outside.
 fn folder_of(pid: u32, level: Level) -> PathBuf {
     match level {
         Level::Full => PathBuf::from(format!("/proc/{pid}/root/work/home")),

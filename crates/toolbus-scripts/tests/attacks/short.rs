@@ -1,4 +1,4 @@
-//! What the daemon's page of safety says in short, of the sandbox and of running without one.
+//! Short claims of the page on safety, on the sandbox and on running without one.
 
 use std::fs;
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ async fn local() -> LocalRunner {
     LocalRunner::new(interpreter().await, LIMITS, None)
 }
 
-/// How scripts end that take too much memory, CPU time, output and time.
+/// Ends of scripts that take too much memory, CPU time, output and time.
 async fn endings(runner: &impl Runner) -> Vec<Ending> {
     let mut endings = Vec::new();
     for (source, cpu, time) in [

@@ -1,4 +1,4 @@
-//! What a script leaves in its folder of files that come back.
+//! Artifacts: files that a script leaves in the folder whose files come back.
 
 use toolbus_sandbox::{Ending, Outcome, Stop};
 

@@ -22,7 +22,8 @@ except OSError as error:
     )
 }
 
-/// What is full says so where the work folder is a file system of its own; elsewhere somebody looks.
+/// Asserts that a full disk is reported where the work folder is a file system of its own, and stops the script
+/// elsewhere.
 async fn assert_bounded(step: &str, refused: std::ops::RangeInclusive<u32>) {
     let [full, less] = both(script(until_refused(step))).await;
     assert_eq!((full.ending, text(&full.stderr)), (Ending::Exited(0), String::new()));

@@ -15,7 +15,7 @@ use toolbus_testing::patience::eventually;
 
 const MIB: u64 = 1024 * 1024;
 
-/// What a script may use here.
+/// Limits of scripts here.
 pub(crate) const LIMITS: Limits = Limits {
     memory: 128 * MIB,
     disk: 16 * MIB,
@@ -73,7 +73,7 @@ async fn runner_in(sandbox: Sandbox, warm: usize) -> SandboxRunner {
     runner
 }
 
-/// How scripts get their interpreters: the tests are run once more, as another program, with forked ones.
+/// Start mode of interpreters: the tests are run once more, as another program, with forked ones.
 pub(crate) fn mode() -> PoolMode {
     if env!("CARGO_CRATE_NAME").ends_with("_forked") { PoolMode::Fork } else { PoolMode::Spawn }
 }
@@ -139,7 +139,7 @@ pub(crate) async fn warm(script: Script) -> [Outcome; 2] {
     [full, less]
 }
 
-/// How it ended, and both of its streams.
+/// End of a script, and both of its streams.
 pub(crate) fn told(outcome: &Outcome) -> (Ending, String, String) {
     (outcome.ending, text(&outcome.stdout), text(&outcome.stderr))
 }
@@ -151,7 +151,7 @@ pub(crate) fn assert_printed(outcomes: &[Outcome; 2], expected: [&str; 2]) {
     }
 }
 
-/// What a stream holds, as text.
+/// Contents of a stream, as text.
 pub(crate) fn text(stream: &Stream) -> String {
     String::from_utf8_lossy(&stream.bytes).into_owned()
 }
@@ -162,7 +162,7 @@ pub(crate) fn named(name: &str, source: &str) -> String {
     format!("import ctypes, os, sys, time\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n{source}")
 }
 
-/// How many processes of this name are alive on the machine.
+/// Number of processes of this name that are alive on the machine.
 pub(crate) fn living(name: &str) -> usize {
     let is_alive = |stat: &str| {
         let state = stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with(['Z', 'X']));

@@ -1,4 +1,4 @@
-//! What a script is given, and what it gives to others.
+//! Input of scripts, and files that they leave to others.
 
 use toolbus_sandbox::Ending;
 use toolbus_scripts::runner::Script;

@@ -1,4 +1,4 @@
-//! What scripts do every day works at both levels.
+//! Everyday uses of the standard library, which work at both levels.
 
 use toolbus_sandbox::{Ending, Level};
 

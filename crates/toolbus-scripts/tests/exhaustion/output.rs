@@ -1,4 +1,4 @@
-//! What a script writes: too much, in one line, in bytes that are no text, and after it seems to have ended.
+//! Output of scripts: too much, in one line, in bytes that are no text, and after the script seems to have ended.
 
 use std::time::Duration;
 

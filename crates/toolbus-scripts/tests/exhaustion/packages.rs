@@ -62,7 +62,7 @@ async fn tool(level: Level, installer: Arc<Nothing>) -> Tool {
     ScriptTool::new(Arc::new(runner), queue, Arc::new(Discard), settings).into_tool()
 }
 
-/// What an agent is told: the result's text, or why there is none.
+/// Text of the result for an agent, or why there is none.
 async fn told(tool: &Tool, packages: &Value) -> String {
     let Value::Object(arguments) = json!({"script": "print('ran')", "pip_packages": packages}) else { unreachable!() };
     let call = ToolCall {

@@ -1,4 +1,4 @@
-//! What the profiles of containers refuse, refused here in the same way.
+//! System calls that the profiles of containers refuse, refused here in the same way.
 
 use std::fs;
 use std::process::Stdio;

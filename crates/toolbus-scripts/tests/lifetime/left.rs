@@ -1,4 +1,4 @@
-//! What there is besides the test: processes, folders, descriptors, mounts, memory.
+//! Processes, folders, descriptors, mounts and memory besides the test's own.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, getpid, set_child_subreaper};
 use toolbus_testing::patience::eventually;
 
-/// What a process has that scripts could leave it.
+/// Possessions of a process that scripts could leave it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Possessions {
     pub(crate) processes: Vec<String>,

@@ -1,4 +1,4 @@
-//! What is left when a script, a daemon, or a process between them has ended. One test at a time, because they compare
+//! Remains of a script, a daemon, or a process between them that has ended. One test at a time, because they compare
 //! what the whole process has. `docs/sandbox.md` lists every test here.
 
 #![allow(

@@ -60,8 +60,8 @@ fn a_spawner_that_is_killed_is_replaced_and_its_runs_go_on() {
     });
 }
 
-/// What the descriptors of a process lead to, but for devices, for the network namespace of the daemon, and for `/proc`, also
-/// of a namespace.
+/// Targets of the descriptors of a process, but for devices, for the network namespace of the daemon, and for `/proc`,
+/// also of a namespace.
 fn descriptors(process: Pid) -> HashSet<String> {
     let open = fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero())).unwrap().flatten();
     let targets = open.filter_map(|entry| fs::read_link(entry.path()).ok()?.into_os_string().into_string().ok());

@@ -48,7 +48,7 @@ const LIMITS: Limits = Limits {
 /// Time of a call, which no script needs.
 const TIME: Duration = Duration::from_secs(120);
 
-/// How each script got its interpreter.
+/// Start of each script's interpreter.
 #[derive(Default)]
 pub(crate) struct Starts(Mutex<Vec<Option<&'static str>>>);
 
@@ -64,7 +64,7 @@ impl ScriptEvents for Starts {
     }
 }
 
-/// What the tool is made of.
+/// Setup of the tool.
 pub(crate) struct Setup {
     pub(crate) level: Level,
     pub(crate) sessions: SessionLimits,
@@ -80,7 +80,7 @@ impl Setup {
     }
 }
 
-/// How scripts get their interpreters: the tests are run once more, as another program, with forked ones.
+/// Start mode of interpreters: the tests are run once more, as another program, with forked ones.
 pub(crate) fn mode() -> PoolMode {
     if env!("CARGO_CRATE_NAME").ends_with("_forked") { PoolMode::Fork } else { PoolMode::Spawn }
 }
@@ -226,7 +226,7 @@ fn call(tool: &Tool, caller: Caller, arguments: Map<String, Value>, progress: Op
     }
 }
 
-/// What was reported while a script ran, and the answer.
+/// Reports while a script ran, and its result.
 pub(crate) async fn watched(level: Level, script: &str) -> (Vec<Progress>, String) {
     let (tool, caller) = ready(level).await;
     let (sink, mut reports) = ProgressSink::new();

@@ -20,7 +20,7 @@ use toolbus_testing::patience::eventually;
 use crate::fixture::{Setup, Starts, Steps};
 
 const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
-/// What scripts may ask for here.
+/// Packages that scripts may ask for here.
 const ALLOWED: [&str; 3] = ["matplotlib", "numpy", "pandas"];
 /// Unpacks wheels, and has Python compile what scripts import.
 const UNPACK: &str = "

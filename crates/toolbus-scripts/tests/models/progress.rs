@@ -1,4 +1,4 @@
-//! What is reported while a script runs.
+//! Progress reports of a running script.
 
 use toolbus_core::progress::Progress;
 use toolbus_sandbox::Level;

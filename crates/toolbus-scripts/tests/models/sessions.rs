@@ -121,7 +121,8 @@ async fn a_script_that_raises_or_exits_leaves_the_session_usable() {
     "#);
 }
 
-/// It was drawn again at the end of each script, and ended the session where the script had ended by `sys.exit`.
+/// The figure was drawn again at the end of each script, and ended the session where the script had ended by
+/// `sys.exit`.
 #[tokio::test]
 async fn a_figure_that_cannot_be_drawn_fails_its_own_script_alone() {
     let library = r#"

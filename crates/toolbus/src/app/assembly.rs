@@ -34,15 +34,18 @@ pub(super) async fn build(
     };
     let is_daemon = recording.is_some();
     let files_read = reload::fingerprint(&sources).await;
-    let (config, warnings) = families::with_specifications(config, None).await;
+    let (mut config, warnings) = families::with_specifications(config, None).await;
     for warning in warnings {
         tracing::warn!(warning, "a specification");
     }
     let redactor = recording.as_ref().map_or_else(|| parts::redactor(&config), |recording| recording.redactor.clone());
-    let Stores { store, redis, claim, ledger, memory, files, unwritable } = match is_daemon {
+    let Stores { store, redis, claim, ledger, memory, is_fallback, files, unwritable } = match is_daemon {
         true => Stores::open(&config, &sources.holder()).await?,
         false => Stores::in_memory(&config),
     };
+    if is_fallback {
+        config.store.state_file = None;
+    }
     let switches = Arc::new(SwitchStore::new(Arc::clone(&store), redis.is_some()));
     let policy = parts::policy(&config, Registry::new())?;
     let daemon = match recording {

@@ -29,7 +29,7 @@ use crate::families::script_section;
 pub fn unusable(config: &Config, sources: &Sources) -> Vec<Problem> {
     let mut found: Vec<(KeyPath, String)> = Vec::new();
     let mut tell = |key: &[&str], what: String| found.push((key_path(key), what));
-    if let StoreUrl::Sqlite(file) = &config.store.url
+    if let Some(StoreUrl::Sqlite(file)) = &config.store.url
         && !is_of_another(file, Access::READ_OK | Access::WRITE_OK)
         && let Err(error) = Sqlite::check(file)
     {

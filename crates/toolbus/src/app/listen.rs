@@ -91,7 +91,7 @@ impl App {
         {
             let (bus, digest) = (self.bus(), self.digest.subscribe());
             let others = OtherDaemons::new(&self.config, bus, digest, self.peers.others.clone());
-            self.tasks.background.spawn(others.run(queue));
+            self.tasks.announcements.spawn(others.run(queue, self.tasks.stop_announcing.clone()));
         }
         for (subscription, takes) in queues {
             if subscription.ownership != Ownership::Replica {

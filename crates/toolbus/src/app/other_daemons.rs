@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, Ownership, Subscription, Target};
 use toolbus_core::text::shown;
@@ -89,8 +90,9 @@ impl OtherDaemons {
         })
     }
 
-    /// Announces this daemon and hears the others, from `queue`, until nothing is consumed any more.
-    pub(super) async fn run(mut self, queue: Subscription) {
+    /// Announces this daemon and hears the others, from `queue`, until `stop` is cancelled. An announcement that has begun is
+    /// finished.
+    pub(super) async fn run(mut self, queue: Subscription, stop: CancellationToken) {
         let name = queue.queue.clone();
         let hears = |state: &BusState| state.connected && state.consumers.iter().any(|(of, on)| *on && *of == name);
         let mut deliveries = self.bus.consume(queue);
@@ -102,6 +104,7 @@ impl OtherDaemons {
         loop {
             tokio::select! {
                 biased;
+                () = stop.cancelled() => return,
                 delivery = deliveries.recv() => {
                     let Some(delivery) = delivery else { return };
                     if self.hear(&delivery) {

@@ -340,7 +340,7 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
         ("daemon", running.daemon != next.daemon),
         ("http", running.http.with_live_parts_of(&next.http) != next.http),
         ("telemetry", running.telemetry != next.telemetry),
-        ("store", running.store != next.store),
+        ("store", (&running.store.url, &running.store.tls) != (&next.store.url, &next.store.tls)),
         ("ledger", running.ledger != next.ledger),
         ("memory", running.memory != next.memory),
         ("schedule", running.schedule != next.schedule),

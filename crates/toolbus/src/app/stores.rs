@@ -1,5 +1,7 @@
 //! State that a process keeps: the store, the ledger and working memory; of a command, for its time.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +31,8 @@ pub(super) struct Stores {
     pub(super) ledger: Option<Arc<WatchedLedger>>,
     /// Working memory; absent where there is none.
     pub(super) memory: Option<Arc<dyn WorkingMemory>>,
+    /// Whether state is in memory because the file of the state folder cannot be used.
+    pub(super) is_fallback: bool,
     /// Checks the files of the store, once it is run.
     pub(super) files: StoreFiles,
     /// Why they cannot be written, a line for each that cannot.
@@ -42,13 +46,44 @@ impl Stores {
     ///
     /// If one cannot be opened.
     pub(super) async fn open(config: &Config, holder: &str) -> Result<Self, StoreOpenError> {
+        if config.store.url.is_none() {
+            match Self::open_in_state_folder(config, holder).await {
+                Ok(stores) => return Ok(stores),
+                Err(why) => tracing::warn!(
+                    why,
+                    "state is in memory: after a crash calls that had begun may run twice, and switches, schedules and \
+                     working memory are lost when the daemon ends; set store.url"
+                ),
+            }
+            let mut config = config.clone();
+            config.store.state_file = None;
+            return Ok(Self { is_fallback: true, ..Self::open_named(&config, holder).await? });
+        }
+        Self::open_named(config, holder).await
+    }
+
+    /// Opens those in the state folder, which is made.
+    async fn open_in_state_folder(config: &Config, holder: &str) -> Result<Self, String> {
+        let file = config.store.state_file.as_ref().ok_or(
+            "none of $STATE_DIRECTORY, /var/lib/toolbus, $XDG_STATE_HOME/toolbus and ~/.local/state/toolbus can be written",
+        )?;
+        if let Some(folder) = file.parent() {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+            made.map_err(|error| format!("the folder `{}` cannot be made: {error}", folder.display()))?;
+        }
+        let stores = Self::open_named(config, holder).await.map_err(|error| error.to_string())?;
+        tracing::info!(file = %file.display(), "state is kept");
+        Ok(stores)
+    }
+
+    async fn open_named(config: &Config, holder: &str) -> Result<Self, StoreOpenError> {
         let open = open_store(config, holder).await?;
         let ledger = Arc::new(WatchedLedger::new(config.store.open_ledger(config.ledger.limits(), &open)?));
         let memory = match &config.memory {
             Some(section) => Some(config.store.open_memory(section.limits(), &open)?),
             None => None,
         };
-        if memory.is_some() && config.store.url == StoreUrl::Memory {
+        if memory.is_some() && config.store.url == Some(StoreUrl::Memory) {
             tracing::info!("working memory is lost when the daemon ends: store.url is \"memory:\"");
         }
         let (memory, file) = memory.map(|OpenMemory { memory, file }| (memory, file)).unzip();
@@ -67,7 +102,7 @@ impl Stores {
         file: Option<Arc<SqliteMemory>>,
     ) -> Self {
         let (files, unwritable) = StoreFiles::new(ledger.clone(), file);
-        Self { store, redis, claim, ledger, memory, files, unwritable }
+        Self { store, redis, claim, ledger, memory, is_fallback: false, files, unwritable }
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::ValueEnum as _;
 use serde_json::Value;
 use toolbus_core::caller::AgentName;
 
@@ -87,12 +88,68 @@ pub struct InitArgs {
     /// Offer the tool `echo`, to try things out.
     #[arg(long)]
     echo: bool,
+    /// Tools to offer beside time, MCP servers and endpoints; may be repeated, or a list with commas.
+    #[arg(long = "with", value_name = "TOOLS", value_delimiter = ',')]
+    tools: Vec<Offer>,
+    /// Offer all of them.
+    #[arg(long, conflicts_with = "tools")]
+    all: bool,
     /// Ask nothing.
     #[arg(long, short)]
     yes: bool,
     /// Replace a file that is there.
     #[arg(long)]
     force: bool,
+}
+
+/// Tools that a section of the configuration brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Offer {
+    /// Scripts of models, in a sandbox.
+    Scripts,
+    /// Pages of the web.
+    Web,
+    /// Working memory, and large results in parts.
+    Memory,
+    /// Scheduled tasks.
+    Schedules,
+    /// Tasks for other agents, and pipelines of calls.
+    Agents,
+}
+
+impl Offer {
+    /// The sections, with a comment.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Scripts => {
+                "\n# Scripts of models, in a sandbox without network: `execute_python_script`. docs/scripts.md\n[script]\n"
+            }
+            Self::Web => "\n# Public pages and repositories: `web_browse`. docs/web.md\n[web]\n",
+            Self::Memory => {
+                "\n# Texts that agents keep for a while, and large results in parts that they read one by one. docs/memory.md\n\
+                 [memory]\n[results]\n"
+            }
+            Self::Schedules => "\n# Tasks that agents get at a later time. docs/schedules.md\n[schedule]\n",
+            Self::Agents => {
+                "\n# Tasks that agents give to each other, pipelines of calls, and guides to tools. docs/agents-together.md\n\
+                 [a2a]\n[pipelines]\n[guides]\n"
+            }
+        }
+    }
+}
+
+/// The offers that an answer names.
+fn offers(answer: &str) -> Result<Vec<Offer>, TargetError> {
+    if answer == "all" {
+        return Ok(Offer::value_variants().to_vec());
+    }
+    let names = answer.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let offer = |name| {
+        Offer::from_str(name, true).map_err(|_| {
+            TargetError::Usage(format!("`{name}` is none of scripts, web, memory, schedules, agents, and all"))
+        })
+    };
+    names.map(offer).collect()
 }
 
 /// Writes the file.
@@ -102,7 +159,10 @@ pub struct InitArgs {
 /// If the file is there already, the answers make no valid configuration, the file of MCP servers cannot be read, or
 /// nothing can be written.
 pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Result<ExitCode, TargetError> {
-    let InitArgs { file, mut agents, mut login, mut servers_file, echo, yes, force } = args;
+    let InitArgs { file, mut agents, mut login, mut servers_file, echo, mut tools, all, yes, force } = args;
+    if all {
+        tools = Offer::value_variants().to_vec();
+    }
     let file = file.or(named).unwrap_or_else(|| FILE.into());
     edit::expect_toml(&file)?;
     if file.exists() && !force {
@@ -126,13 +186,18 @@ pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Resul
         if servers_file.is_none() {
             servers_file = asked("File with MCP servers of another program (empty: none)")?.map(PathBuf::from);
         }
+        if tools.is_empty()
+            && let Some(names) = asked("More tools: scripts, web, memory, schedules, agents, or all (empty: none)")?
+        {
+            tools = offers(&names)?;
+        }
     }
     let login = login.or_else(|| own_login(url.as_deref()?));
     let text = text(
         (url.as_deref(), login.as_deref()),
         &agents,
         servers_file.as_deref().map(|file| file.display().to_string()),
-        echo,
+        (echo, &tools),
     );
     // The address of a broker may have a password.
     let draft = NewFile::new(&file, &text, url.is_some())?;
@@ -169,7 +234,7 @@ fn text(
     (url, login): (Option<&str>, Option<&str>),
     agents: &[AgentName],
     servers_file: Option<String>,
-    echo: bool,
+    (echo, tools): (bool, &[Offer]),
 ) -> String {
     let mut text = HEAD.to_owned();
     // Writing to a string cannot fail.
@@ -203,6 +268,7 @@ fn text(
         Some(file) => drop(writeln!(text, "[mcp]\nservers_file = {}", quoted(&file))),
         None => text += "#[mcp.servers.files]\n#command = \"mcp-server-filesystem\"\n#args = [\"/srv/files\"]\n",
     }
+    Offer::value_variants().iter().filter(|offer| tools.contains(offer)).for_each(|offer| text += offer.text());
     text + REST
 }
 

@@ -13,6 +13,7 @@ use super::Context;
 use crate::app::{App, AppError, Mode, Recording, Shutdown};
 use crate::config::{BusUrl, Config};
 use crate::limits;
+use crate::service_manager::ServiceManager;
 use crate::signals::Signals;
 
 /// Runs the daemon until a signal stops it.
@@ -56,7 +57,9 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     log_start(&context.config, &app);
     app.start().await;
     app.listen();
+    let manager = ServiceManager::started();
     let ending = app.run(&mut signals).await;
+    manager.stopping();
     tokio::select! {
         result = end(app, ending, context.config.invoke.drain_timeout.get()) => result,
         signal = signals.stop() => {

@@ -12,6 +12,7 @@ use toolbus_trust::pins::{Digest, Level, Levels, NamedSource};
 
 use super::pattern::ToolPattern;
 use super::secrets::open_arguments;
+use super::state::{self, STATE_DIRECTORY};
 use super::store::StoreUrl;
 use super::{Config, Sources};
 
@@ -21,8 +22,6 @@ const NONE: &str = "none";
 const ENDING: &str = "pins.json";
 /// Name of the file where the store has none.
 const NAME: &str = "toolbus.pins.json";
-/// Variable that a service manager sets to the directories of a service's state, with `:` between them.
-const STATE_DIRECTORY: &str = "STATE_DIRECTORY";
 
 /// Whether tools may change what they say of themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -46,10 +45,10 @@ impl Config {
         match (&self.pins.file, &self.store.url) {
             (Some(file), _) if file == Path::new(NONE) => None,
             (Some(file), _) => Some(file.clone()),
-            (None, StoreUrl::Sqlite(store)) => Some(store.with_extension(ENDING)),
-            (None, StoreUrl::Memory | StoreUrl::Redis(_)) => {
-                let folders = sources.environment.get(STATE_DIRECTORY)?;
-                folders.split(':').find(|folder| !folder.is_empty()).map(|folder| Path::new(folder).join(NAME))
+            (None, Some(StoreUrl::Sqlite(store))) => Some(store.with_extension(ENDING)),
+            (None, _) => {
+                let beside_state = || self.store.state_file.as_deref().map(|store| store.with_extension(ENDING));
+                state::of_service(&sources.environment).map(|folder| folder.join(NAME)).or_else(beside_state)
             }
         }
     }

@@ -85,7 +85,7 @@ impl Config {
             let key = if self.bus.password.is_some() { BUS_PASSWORD } else { BUS_URL };
             urls.iter().for_each(|url| add(&mut found, key, in_url(url.reveal().as_str())));
         }
-        if let StoreUrl::Redis(url) = &self.store.url {
+        if let StoreUrl::Redis(url) = self.store.url() {
             add(&mut found, "store.url", in_url(url.reveal().as_str()));
         }
         if let Some(url) = &self.telemetry.otlp_endpoint {

@@ -27,11 +27,23 @@ use super::Config;
 #[serde(default, deny_unknown_fields)]
 pub struct StoreConfig {
     /// "memory:", which forgets with the process; "sqlite:PATH", a file; or "redis://:password@host:6379/0" and
-    /// "rediss://…", a server that replicas share.
+    /// "rediss://…", a server that replicas share. Absent: a SQLite file in the state folder, if a daemon has one.
     #[schemars(schema_with = "url_schema")]
-    pub url: StoreUrl,
+    pub url: Option<StoreUrl>,
     /// Certificates for `rediss://`.
     pub tls: Tls,
+    /// File of a daemon whose `url` is absent, if there is a folder for it.
+    #[serde(skip)]
+    pub state_file: Option<PathBuf>,
+}
+
+impl StoreConfig {
+    /// The store in use: the one that is named, else the file in the state folder, else memory.
+    #[must_use]
+    pub fn url(&self) -> StoreUrl {
+        let state = || self.state_file.clone().map(StoreUrl::Sqlite);
+        self.url.clone().or_else(state).unwrap_or(StoreUrl::Memory)
+    }
 }
 
 fn url_schema(_: &mut SchemaGenerator) -> Schema {
@@ -39,11 +51,10 @@ fn url_schema(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// A store.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum StoreUrl {
     /// In memory.
-    #[default]
     Memory,
     /// In this file, made when it is not there.
     Sqlite(PathBuf),
@@ -149,11 +160,11 @@ impl StoreConfig {
     ///
     /// If the store's file cannot be opened, or its threads cannot be started.
     pub fn open_ledger(&self, limits: LedgerLimits, open: &OpenStore) -> Result<Arc<dyn Ledger>, StoreOpenError> {
-        match (&self.url, &open.shared) {
+        match (self.url(), &open.shared) {
             (_, Some(redis)) => Ok(Arc::new(RedisLedger::new(Arc::clone(redis), limits))),
-            (StoreUrl::Sqlite(file), None) => match SqliteLedger::open(file, limits, Clock::SYSTEM) {
+            (StoreUrl::Sqlite(file), None) => match SqliteLedger::open(&file, limits, Clock::SYSTEM) {
                 Ok(ledger) => Ok(Arc::new(ledger)),
-                Err(error) => Err(StoreOpenError::File { file: file.clone(), error }),
+                Err(error) => Err(StoreOpenError::File { file, error }),
             },
             (StoreUrl::Memory | StoreUrl::Redis(_), None) => Ok(Arc::new(MemoryLedger::new(limits, Clock::SYSTEM))),
         }
@@ -166,10 +177,10 @@ impl StoreConfig {
     /// If its file cannot be opened, or its threads cannot be started.
     pub fn open_memory(&self, limits: MemoryLimits, open: &OpenStore) -> Result<OpenMemory, StoreOpenError> {
         let elsewhere = |memory: Arc<dyn WorkingMemory>| OpenMemory { memory, file: None };
-        match (&self.url, &open.shared) {
+        match (self.url(), &open.shared) {
             (_, Some(redis)) => Ok(elsewhere(Arc::new(RedisMemory::new(Arc::clone(redis), limits, Clock::SYSTEM)))),
             (StoreUrl::Sqlite(store), None) => {
-                let file = SqliteMemory::beside(store);
+                let file = SqliteMemory::beside(&store);
                 let memory = SqliteMemory::open(&file, limits, Clock::SYSTEM);
                 let memory = Arc::new(memory.map_err(|error| StoreOpenError::File { file, error })?);
                 Ok(OpenMemory { memory: Arc::clone(&memory) as _, file: Some(memory) })
@@ -187,17 +198,17 @@ impl StoreConfig {
     ///
     /// If the store's file cannot be opened or is another daemon's, its thread cannot be started, or a certificate cannot be read.
     pub fn open(&self, prefix: &str, holder: &str) -> Result<OpenStore, StoreOpenError> {
-        match &self.url {
+        match self.url() {
             StoreUrl::Memory => Ok(OpenStore::in_memory()),
             StoreUrl::Sqlite(file) => {
                 // First: what is wrong with the file itself is reported by its own name.
-                let store = Sqlite::open(file).map_err(|error| StoreOpenError::File { file: file.clone(), error })?;
-                let claim = FileClaim::new(file, holder);
-                let claim = claim.map_err(|error| StoreOpenError::Claim { file: file.clone(), error })?;
+                let store = Sqlite::open(&file).map_err(|error| StoreOpenError::File { file: file.clone(), error })?;
+                let claim = FileClaim::new(&file, holder);
+                let claim = claim.map_err(|error| StoreOpenError::Claim { file, error })?;
                 Ok(OpenStore { store: Arc::new(store), shared: None, claim: Some(claim) })
             }
             StoreUrl::Redis(url) => {
-                let settings = RedisSettings { url: url.clone(), tls: self.certificates()?, prefix: prefix.to_owned() };
+                let settings = RedisSettings { url, tls: self.certificates()?, prefix: prefix.to_owned() };
                 let redis = Redis::new(&settings, Clock::SYSTEM);
                 let redis = Arc::new(redis.map_err(|error| StoreOpenError::Tls(error.to_string()))?);
                 Ok(OpenStore { store: Arc::clone(&redis) as _, shared: Some(redis), claim: None })
@@ -208,7 +219,7 @@ impl StoreConfig {
     /// Another daemon that uses the store's file, but for one of `holder`. A daemon does not ask this of itself.
     #[must_use]
     pub fn other_holder(&self, holder: &str) -> Option<String> {
-        let StoreUrl::Sqlite(file) = &self.url else { return None };
+        let Some(StoreUrl::Sqlite(file)) = &self.url else { return None };
         let other = FileClaim::holder(file).ok()??;
         (other != holder).then_some(other)
     }

@@ -91,14 +91,14 @@ fn names_variable(value: &Value, name: &str) -> bool {
 /// Warnings about valid but suspicious settings.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
-    if let StoreUrl::Redis(url) = &config.store.url
+    if let StoreUrl::Redis(url) = config.store.url()
         && !url.is_tls()
         && !is_local(url.reveal())
     {
         warnings.push(format!("store.url: the login and what is kept travel to {url} unencrypted; use rediss://"));
     }
     let tls = &config.store.tls;
-    if (tls.ca.is_some() || tls.cert.is_some()) && !matches!(&config.store.url, StoreUrl::Redis(url) if url.is_tls()) {
+    if (tls.ca.is_some() || tls.cert.is_some()) && !matches!(config.store.url(), StoreUrl::Redis(url) if url.is_tls()) {
         warnings.push("store.tls: the certificates are not used, because store.url is not rediss://".to_owned());
     }
     if let BusUrl::Amqp(urls) = &config.bus.url {
@@ -149,7 +149,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     warnings.extend(policy::warnings(config));
     warnings.extend(mcp::warnings(config));
     warnings.extend(scripts(config));
-    let is_alone = !matches!(config.store.url, StoreUrl::Redis(_));
+    let is_alone = !matches!(config.store.url(), StoreUrl::Redis(_));
     if config.schedule.is_some() && is_alone && !config.roles().contains(&Role::Schedule) {
         let why = "because `daemon.roles` has no \"schedule\", and no other process shares the store";
         warnings.push(format!("schedule: tasks are never published, {why}"));
@@ -172,7 +172,7 @@ fn foreign_queues(config: &Config) -> Option<String> {
 
 /// A ledger that does not outlive the process, with tools that must not run twice on a bus that redelivers.
 fn forgetful(config: &Config) -> Option<String> {
-    if config.store.url != StoreUrl::Memory {
+    if config.store.url() != StoreUrl::Memory {
         return None;
     }
     let endpoint = config.rest.all().find(|endpoint| !endpoint.effect().is_repeatable());
@@ -184,9 +184,13 @@ fn forgetful(config: &Config) -> Option<String> {
         None if config.mcp.is_configured() => "tools of MCP servers".to_owned(),
         None => return None,
     };
+    let store = match config.store.url {
+        Some(_) => "\"memory:\" forgets",
+        None => "is not set, and there is no folder for state, so that the daemon forgets",
+    };
     Some(format!(
-        "store.url: \"memory:\" forgets with the process which calls had begun, so that after a crash calls of {tools} \
-         may run twice; write \"sqlite:toolbus.db\", or \"redis://…\" if there are several daemons"
+        "store.url: {store} with the process which calls had begun: after a crash calls of {tools} may run twice; write \
+         \"sqlite:toolbus.db\", or \"redis://…\" if there are several daemons"
     ))
 }
 

@@ -69,7 +69,7 @@ impl McpFamily {
             management: ManagementTools { has_servers, policy, control, invoker, registrar },
             bus: Arc::clone(&context.bus),
             store: Arc::clone(&context.store),
-            is_shared: matches!(config.store.url, StoreUrl::Redis(_)),
+            is_shared: matches!(config.store.url(), StoreUrl::Redis(_)),
             is_working: Arc::default(),
         }
     }

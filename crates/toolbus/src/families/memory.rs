@@ -31,7 +31,7 @@ impl ToolFamily for MemoryFamily {
     fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         let config = plan.config;
         let (Some(section), Some(memory)) = (&config.memory, &self.memory) else { return Ok(Vec::new()) };
-        let is_volatile = config.store.url == StoreUrl::Memory;
+        let is_volatile = config.store.url() == StoreUrl::Memory;
         Ok(section.tools(Arc::clone(memory), is_volatile, Clock::SYSTEM).tools())
     }
 

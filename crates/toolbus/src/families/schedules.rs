@@ -72,11 +72,11 @@ impl ToolFamily for ScheduleFamily {
         if !self.is_daemon || !config.roles().contains(&Role::Schedule) {
             return;
         }
-        if config.store.url == StoreUrl::Memory {
+        if config.store.url() == StoreUrl::Memory {
             tracing::info!("scheduled tasks are lost when the daemon ends: store.url is \"memory:\"");
         }
         let (tasks, bus, name) = (self.tasks.clone(), Arc::clone(&self.bus), config.bus.name.clone());
-        let is_shared = matches!(config.store.url, StoreUrl::Redis(_));
+        let is_shared = matches!(config.store.url(), StoreUrl::Redis(_));
         let calls = (Arc::clone(&self.invoker), self.gates.policy().clone());
         let scheduler = Scheduler::new(tasks, section, bus, name, is_shared, calls, (Clock::SYSTEM, Random::SYSTEM));
         self.scheduler.lock().spawn(scheduler.run(self.stop.clone()));

@@ -116,7 +116,7 @@ impl AppServers {
     /// Adds servers for callers, if the configuration allows that.
     pub(crate) fn registrar(&self, config: &Config, store: Arc<dyn Store>) -> Option<Arc<Registrar>> {
         let servers = Arc::new(self.bridge.clone());
-        let is_lasting = config.store.url != StoreUrl::Memory;
+        let is_lasting = config.store.url() != StoreUrl::Memory;
         let rules = config.mcp.register.rules()?;
         Some(Arc::new(Registrar::new(rules, store, is_lasting, servers, Clock::SYSTEM)))
     }

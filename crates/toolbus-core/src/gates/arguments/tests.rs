@@ -350,7 +350,7 @@ fn usual_patterns_are_compared_at_once() {
     assert_eq!(compiled.check(&value, limits), Ok(None));
 }
 
-/// What a check says that gets no turn, because the deadline has passed: only what is checked at once has an answer.
+/// Result of a check that gets no turn, because the deadline has passed: only a check that is done at once has one.
 async fn at_once(tool: &Tool, text: &str, compiled: bool) -> Result<(), Cause> {
     let arguments = Arguments::new(Clock::SYSTEM, Turns::default());
     if compiled {

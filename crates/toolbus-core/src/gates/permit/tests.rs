@@ -249,7 +249,7 @@ async fn bodies_of_one_agent_fill_half_of_the_room_at_most() {
     assert!(permits.acquire(Some(&any), &other, me(), half, later()).now_or_never().is_none(), "it waits");
 }
 
-/// How long the first call of a caller waits beside floods of calls that take a second each.
+/// Time that the first call of a caller waits beside floods of calls that take a second each.
 async fn wait_of_quiet(permits: &Permits, agent: &Arc<AgentGate>) -> Duration {
     let asked = Clock::SYSTEM.now();
     permits.acquire(Some(&tool(None)), agent, "quiet".into(), 10, later()).await.unwrap();

@@ -24,7 +24,7 @@ const USER_HOSTS: [&str; 2] = ["s.whatsapp.net", "c.us"];
 /// Host of WhatsApp under which groups are known.
 const GROUP_HOST: &str = "g.us";
 
-/// How a recipient is compared with a list.
+/// Comparison of a recipient with a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -52,7 +52,7 @@ impl Compare {
         }
     }
 
-    /// What one recipient looks like, for texts of errors.
+    /// Form of one recipient, for texts of errors.
     pub(super) const fn expected(self) -> &'static str {
         match self {
             Self::Digits => "one telephone number in digits, such as '+57 300 111 2233', or one WhatsApp id",

@@ -53,7 +53,7 @@ pub enum RecipientPathError {
     TooDeep,
 }
 
-/// What stands where a recipient is expected, and is none.
+/// Value at a recipient's path that is no recipient.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found<'a> {
     /// A text.

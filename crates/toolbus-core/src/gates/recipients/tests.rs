@@ -13,7 +13,7 @@ fn outbound(compare: Compare, paths: &[&str]) -> Outbound {
     Outbound { channel: "whatsapp".into(), tools: Vec::new(), recipients, compare }
 }
 
-/// What becomes of a call with these arguments: `listed`, or the kind of its refusal.
+/// Verdict on a call with these arguments: `listed`, or the kind of its refusal.
 fn verdict(compare: Compare, list: &[&str], paths: &[&str], arguments: &Value) -> &'static str {
     let allowed = AllowedRecipients::new(compare, list).unwrap();
     let checked = allowed.check(&outbound(compare, paths), None, arguments.as_object().unwrap());

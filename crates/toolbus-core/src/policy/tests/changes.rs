@@ -1,4 +1,4 @@
-//! What happens when tools, rules or switches change.
+//! Effects of changes to tools, rules and switches.
 
 use super::*;
 use crate::policy::{Because, EmptyReason, Switch};

@@ -1,4 +1,4 @@
-//! What each profile leaves of the tools of others, and how profiles are put together.
+//! Tools that each profile leaves, and how profiles are put together.
 
 use insta::assert_snapshot;
 

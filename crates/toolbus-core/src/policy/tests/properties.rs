@@ -1,4 +1,4 @@
-//! What holds for every policy.
+//! Properties of every policy.
 
 use std::collections::BTreeSet;
 
@@ -82,7 +82,7 @@ fn set(access: &PolicyHandle, caller: &Caller) -> BTreeSet<String> {
     of(access, caller).into_iter().collect()
 }
 
-/// What a caller has, worked out tool by tool from the rules as they are written.
+/// Whether a caller has the tool, worked out from the rules as they are written.
 fn naive(policy: &Policy, caller: &Caller, tool: &ToolDescriptor) -> bool {
     let section = caller.agent.as_ref().and_then(|agent| policy.agents.get(agent));
     if section.is_none() && policy.deny_unknown {

@@ -1,4 +1,4 @@
-//! What a caller could use of a source whose tools nobody knows.
+//! Tools that a caller could use of a source whose tools nobody knows.
 
 use super::*;
 use crate::policy::Switch;

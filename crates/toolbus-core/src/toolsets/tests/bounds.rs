@@ -1,4 +1,4 @@
-//! How long sessions stay, and how many there are.
+//! Lifetime and number of sessions.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How sessions end when somebody says so.
+//! Sessions that end on request.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

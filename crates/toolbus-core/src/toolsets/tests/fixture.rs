@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 pub(super) const IDLE: Duration = Duration::from_secs(60);
 
-/// How starts and stops go.
+/// Behaviour of starts and stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Goes {
     #[default]

@@ -1,4 +1,4 @@
-//! How sessions begin.
+//! Start of sessions.
 
 use std::time::Duration;
 

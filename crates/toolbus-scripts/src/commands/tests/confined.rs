@@ -26,7 +26,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// What a command prints at a level.
+/// Output of a command at a level.
 async fn printed(sandbox: &Sandbox, settings: CommandConfig) -> String {
     let output = run_in(sandbox, settings, json!({})).await.unwrap();
     assert!(!output.is_error, "{}: {output:?}", sandbox.level());
@@ -72,7 +72,7 @@ async fn what_it_prints_or_reports_is_told_while_it_runs() {
     assert_eq!((last.progress, last.message.as_deref()), (2.0, Some("two")));
 }
 
-/// What a command reports last, which ends once it has reported.
+/// Last report of a command, which ends once it has reported.
 async fn last_report(script: &str, sandbox: Option<&Sandbox>) -> Progress {
     let folder = folder();
     let end = folder.path().join("end");

@@ -1,4 +1,4 @@
-//! How a command ends, and what its caller is told.
+//! Ends of commands, and the results for their callers.
 
 use super::*;
 

@@ -43,7 +43,7 @@ fn a_secret_comes_from_one_source() {
 fn the_addresses_of_broker_and_store_are_taken_from_where_secrets_are() {
     let text = "[bus]\nurl = { env = 'BUS' }\n[store]\nurl = { env = 'STORE' }";
     let config = load(&[text], &[("BUS", "amqp://broker"), ("STORE", "rediss://host")], &[]).unwrap().config;
-    assert_eq!((&*config.bus.url.to_string(), &*config.store.url.to_string()), ("amqp://broker", "rediss://host"));
+    assert_eq!((&*config.bus.url.to_string(), &*config.store.url().to_string()), ("amqp://broker", "rediss://host"));
     insta::assert_snapshot!(problems(text), @"
     a.toml:2:7: `bus.url`: the environment variable `BUS` is not set, or is empty; set it, or name another source of this secret
     a.toml:4:7: `store.url`: the environment variable `STORE` is not set, or is empty; set it, or name another source of this secret

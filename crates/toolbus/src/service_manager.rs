@@ -1,0 +1,49 @@
+//! State changes for a service manager that expects them (`Type=notify` and `WatchdogSec=` of systemd).
+
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+
+/// Tells the service manager that the daemon has started, and until it is dropped, in half of the watchdog's time each, that
+/// the runtime still runs tasks. Without a service manager nothing is sent.
+#[derive(Debug)]
+#[must_use]
+pub struct ServiceManager {
+    watchdog: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl ServiceManager {
+    /// Tells that the daemon has started: it waits for its broker from now on, whether there is one or not.
+    pub fn started() -> Self {
+        notify(&[NotifyState::Ready]);
+        let watchdog = sd_notify::watchdog_enabled().map(|time| tokio::spawn(feed(time / 2)));
+        Self { watchdog }
+    }
+
+    /// Tells that the daemon drains. The watchdog goes on.
+    pub fn stopping(&self) {
+        notify(&[NotifyState::Stopping]);
+    }
+}
+
+impl Drop for ServiceManager {
+    fn drop(&mut self) {
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.abort();
+        }
+    }
+}
+
+async fn feed(period: Duration) {
+    let mut period = tokio::time::interval(period.max(Duration::from_millis(1)));
+    loop {
+        period.tick().await;
+        notify(&[NotifyState::Watchdog]);
+    }
+}
+
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "the service manager cannot be told of the daemon's state ($NOTIFY_SOCKET)");
+    }
+}
