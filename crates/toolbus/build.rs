@@ -26,7 +26,7 @@ fn watch_head() {
     }
 }
 
-/// What git says, or nothing where there is no git or no repository.
+/// Returns the output of git; `None` without git or a repository.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -1,4 +1,4 @@
-//! What the daemon's executable is to its servers, for tests of this crate: a supervisor and nothing else.
+//! Stand-in for the daemon's executable in tests of this crate: a supervisor and nothing else.
 
 use std::process::ExitCode;
 

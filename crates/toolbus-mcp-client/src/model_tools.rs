@@ -25,7 +25,7 @@ pub use self::rules::RegistrationRules;
 pub const SOURCE: &str = "mcp:management";
 /// The tool that calls one of any server.
 pub const INVOKE: &str = "mcp_invoke_tool";
-/// How its tools are used, for models.
+/// Guide to the management tools, for models.
 pub const GUIDE: &str = include_str!("model_tools/guide.md");
 
 /// The management tools; those that add and remove servers only with a `registrar`. They list only what the caller may

@@ -63,7 +63,7 @@ pub(crate) enum SpawnError {
     /// There is no such program, but what it is called looks like one with arguments.
     #[error("program '{0}' was not found; `command` is the program alone, and its arguments belong into `args`")]
     HasArguments(String),
-    /// It may not be executed.
+    /// The program has no permission to be executed.
     #[error("program '{0}' cannot be executed; check its permissions")]
     NotExecutable(String),
     /// The working directory cannot be used.
@@ -129,12 +129,12 @@ impl Launcher {
         Self { large: LargeMessages { turns, ..self.large }, ..self }
     }
 
-    /// What large messages of the server of this name have.
+    /// Room and turns for large messages of the server of this name.
     pub(crate) fn large(&self, server: &str) -> LargeMessages {
         LargeMessages { server: server.into(), ..self.large.clone() }
     }
 
-    /// What removes secrets from what servers say, and learns of those that are fetched for them.
+    /// Redactor of the servers' output; it also learns the secrets that are fetched for them.
     pub(crate) const fn redactor(&self) -> &Redactor {
         &self.redactor
     }
@@ -240,7 +240,7 @@ impl Process {
         self.tail.hush(time);
     }
 
-    /// How it ended, as soon as it has. May be awaited by several tasks, and again and again.
+    /// Waits for the end of the process, and returns its exit. Several tasks may await it, repeatedly.
     pub(crate) async fn exited(&self) -> Exit {
         self.exited.wait().await
     }

@@ -44,7 +44,7 @@ const SHUTDOWN_TIME: Duration = Duration::from_secs(15);
 pub struct PlacedServer {
     /// The server.
     pub spec: ServerSpec,
-    /// Its tool set; `None` for plain tools.
+    /// Tool set of the server; `None` for plain tools.
     pub set: Option<SetPlace>,
 }
 
@@ -53,7 +53,7 @@ pub struct PlacedServer {
 pub struct SetPlace {
     /// Name of the set.
     pub name: Arc<str>,
-    /// What the names of its tools begin with, before a dot.
+    /// Prefix of the tools' names, before a dot.
     pub prefix: Arc<str>,
     /// The sessions of a set of scope `session`; `None` for a shared set.
     pub sessions: Option<Arc<SessionSet>>,

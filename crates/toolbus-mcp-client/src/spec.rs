@@ -106,25 +106,25 @@ impl fmt::Display for ServerName {
 /// it.
 #[derive(Debug, Clone, Eq)]
 pub struct ServerSpec {
-    /// Its name.
+    /// Name of the server.
     pub name: ServerName,
-    /// How it is reached.
+    /// Transport to the server.
     pub transport: TransportSpec,
     /// Which of its tools are offered, by the server's own names.
     pub tools: ToolFilter,
-    /// How its tools are called, without what a tool set adds.
+    /// Naming of the server's tools, without what a tool set adds.
     pub naming: Naming,
-    /// What is done about arguments that its schemas do not allow.
+    /// Treatment of arguments that the tools' schemas do not allow.
     pub validation: Validation,
     /// Longest run of one call; absent: the daemon's.
     pub tool_timeout: Option<Duration>,
-    /// Whether it is started by its first call and stopped when idle.
+    /// Whether the first call starts the server, and idleness stops it.
     pub is_lazy: bool,
-    /// Whether it is configured and not to be used.
+    /// Whether the server is configured but disabled.
     pub is_disabled: bool,
     /// Who added it.
     pub origin: ServerOrigin,
-    /// What it is for, in the operator's words: at most 300 characters.
+    /// Purpose of the server, in the operator's words: at most 300 characters.
     pub summary: Option<Arc<str>>,
 }
 
@@ -185,7 +185,7 @@ pub enum ServerOrigin {
     Registration,
 }
 
-/// How a server is reached.
+/// Transport to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransportSpec {
     /// A child process, spoken to over its standard input and output.
@@ -200,11 +200,11 @@ pub enum TransportSpec {
 pub struct StdioSpec {
     /// Name or path of the program; a name is looked up in `PATH`.
     pub command: String,
-    /// Its arguments.
+    /// Arguments of the program.
     pub args: Vec<String>,
     /// Variables of its environment, besides the few that every program needs.
     pub env: BTreeMap<String, Secret>,
-    /// Its working directory; absent: the daemon's.
+    /// Working directory; `None`: the daemon's.
     pub cwd: Option<PathBuf>,
     /// Directories sent to the server as MCP roots.
     pub roots: Vec<PathBuf>,
@@ -213,13 +213,13 @@ pub struct StdioSpec {
 /// An HTTP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSpec {
-    /// Its address. Every request stays on the origin of this URL.
+    /// Address of the server. Every request stays on the origin of this URL.
     pub url: Url,
     /// Which transport it speaks.
     pub kind: HttpKind,
     /// Headers of every request.
     pub headers: BTreeMap<String, Secret>,
-    /// How requests are authorised.
+    /// Authorisation of requests.
     pub credentials: Credentials,
 }
 
@@ -234,7 +234,7 @@ pub enum HttpKind {
     Sse,
 }
 
-/// How requests to an HTTP server are authorised.
+/// Authorisation of requests to an HTTP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credentials {
     /// By nothing besides the headers.

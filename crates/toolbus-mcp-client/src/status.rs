@@ -13,13 +13,13 @@ use crate::spec::{ServerOrigin, ServerSpec, TransportSpec};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServerStatus {
-    /// Its name.
+    /// Name of the server.
     pub name: String,
     /// `stdio`, `http` or `sse`; `http?` while that is not known.
     pub transport: String,
-    /// What it is doing.
+    /// Phase of the connection.
     pub phase: PhaseName,
-    /// What happened last, where something did.
+    /// Last error, if there was one.
     pub last_error: Option<String>,
     /// Version of the protocol that was agreed on.
     pub protocol_version: Option<String>,
@@ -31,19 +31,19 @@ pub struct ServerStatus {
     pub hidden: Vec<HiddenTool>,
     /// Tools that are called by this server alone, because another source has their names.
     pub shadowed: Vec<ShadowedTool>,
-    /// How many there are, of which the first are named.
+    /// Number of shadowed tools, of which the first are named.
     pub shadowed_total: usize,
     /// Tools whose definitions look as if they meant to turn the model against the user.
     pub suspect: Vec<SuspectTexts>,
-    /// How many there are, of which the first are named.
+    /// Number of suspect tools, of which the first are named.
     pub suspect_total: usize,
-    /// What was taken out of the texts of tools.
+    /// Parts that were removed from texts of tools.
     pub cleaned: Vec<CleanedTexts>,
-    /// How many there are, of which the first are named.
+    /// Number of tools with cleaned texts, of which the first are named.
     pub cleaned_total: usize,
     /// Process id of the server's supervisor.
     pub pid: Option<u32>,
-    /// How often it was started again after it had ended by itself.
+    /// Number of restarts after the server ended by itself.
     pub restarts: u64,
     /// Seconds since it became ready.
     pub ready_seconds: Option<u64>,
@@ -62,7 +62,7 @@ pub struct ServerStatus {
 }
 
 impl ServerStatus {
-    /// What is known of a server before anything is tried.
+    /// Returns the status of a server before any attempt to connect.
     pub(crate) fn untried(spec: &ServerSpec, phase: PhaseName) -> Self {
         let transport = match &spec.transport {
             TransportSpec::Stdio(_) => "stdio",
@@ -104,7 +104,7 @@ impl ServerStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HiddenTool {
-    /// Its name, shortened when it is long.
+    /// Name of the tool, shortened if long.
     pub name: String,
     /// Why it is not offered.
     pub reason: String,
@@ -126,7 +126,7 @@ pub struct ShadowedTool {
 pub struct SuspectTexts {
     /// Name of the tool; [`OF_SERVER`] for what the server says of itself.
     pub name: String,
-    /// What was found.
+    /// Suspicions about the texts.
     pub suspicions: Vec<Suspicion>,
 }
 
@@ -136,7 +136,7 @@ pub struct SuspectTexts {
 pub struct CleanedTexts {
     /// Name of the tool; [`OF_SERVER`] for what the server says of itself.
     pub name: String,
-    /// What was taken out.
+    /// Parts that were removed.
     pub removed: Removed,
 }
 
@@ -147,21 +147,21 @@ pub const OF_SERVER: &str = "(server)";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PhaseName {
-    /// It is not to be used.
+    /// The server is disabled.
     Disabled,
-    /// It is started by its first call.
+    /// The first call starts the server.
     Idle,
-    /// It is being started or connected to.
+    /// The server is being started or connected to.
     Connecting,
-    /// It takes calls.
+    /// The server takes calls.
     Ready,
-    /// It failed, and is tried again soon.
+    /// The last attempt failed; the next one is soon.
     Waiting,
-    /// It failed again and again, and is tried again seldom.
+    /// Several attempts failed; further ones are rare.
     Parked,
-    /// It needs credentials that only a person can give.
+    /// The server needs credentials that only a person can give.
     AuthRequired,
-    /// It has been stopped.
+    /// The server has been stopped.
     Stopped,
 }
 
@@ -194,11 +194,11 @@ impl PhaseName {
     }
 }
 
-/// What came of trying one server.
+/// Report of a trial of one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeReport {
-    /// What was tried, in order. Only the last step may have failed: nothing is tried after it.
+    /// Steps of the trial, in order. Only the last step may have failed: nothing is tried after it.
     pub steps: Vec<ProbeStep>,
     /// The server as it was after the last step.
     pub status: ServerStatus,
@@ -210,11 +210,11 @@ pub struct ProbeReport {
 pub struct ProbeStep {
     /// `connect`, `list` or `ping`.
     pub name: String,
-    /// How long it took, in microseconds.
+    /// Duration of the step, in microseconds.
     pub duration_us: u64,
-    /// Whether it worked.
+    /// Whether the step passed.
     pub passed: bool,
-    /// What came of it, or why it failed.
+    /// Result of the step, or the reason of its failure.
     pub text: String,
 }
 
@@ -229,13 +229,13 @@ impl ProbeReport {
 /// Description and instructions of a server. The texts are the server's own, but for the summary, and bounded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerDescription {
-    /// Its name, as configured.
+    /// Name of the server, as configured.
     pub name: String,
-    /// What it is for, in the operator's words.
+    /// Purpose of the server, in the operator's words.
     pub summary: Option<Arc<str>>,
-    /// Its description.
+    /// Description that the server gives itself.
     pub description: Option<String>,
-    /// Its instructions.
+    /// Instructions that the server gives.
     pub instructions: Option<String>,
 }
 
@@ -243,8 +243,8 @@ pub struct ServerDescription {
 pub const MAX_SUMMARY: usize = 300;
 
 impl ServerDescription {
-    /// What the server is for, in at most [`MAX_SUMMARY`] characters: in the operator's words, else as its own description
-    /// or the first paragraph of its instructions has it. `None` if none of them says anything.
+    /// Returns the purpose of the server in at most [`MAX_SUMMARY`] characters: the operator's summary, else the
+    /// server's own description or the first paragraph of its instructions. `None` if there is none of them.
     #[must_use]
     pub fn summarised(&self) -> Option<String> {
         let mut own = [&self.description, &self.instructions].into_iter().flatten().map(|text| first_paragraph(text));

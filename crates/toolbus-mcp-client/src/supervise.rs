@@ -22,7 +22,7 @@ use crate::client::{ServerInfo, ServerListing};
 use crate::spec::ServerName;
 use crate::status::PhaseName;
 
-/// How long a server is kept running.
+/// Time for which a server is kept running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lifetime {
     /// Always.
@@ -261,7 +261,7 @@ pub(crate) struct Timeouts {
     pub(crate) parked: Duration,
     /// Least time after a failure until a call makes a parked server connect again.
     pub(crate) retry: Duration,
-    /// How long a call that does not name the server waits for unknown tools, from the attempt to connect.
+    /// Longest wait of a call that does not name the server for unknown tools, from the attempt to connect.
     pub(crate) arrival: Duration,
     /// Time without a call after which a lazy server is stopped.
     pub(crate) idle: Duration,

@@ -1,4 +1,4 @@
-//! How messages reach a server.
+//! Transports that carry messages to a server.
 
 mod fast_path;
 pub(crate) mod http;
@@ -38,7 +38,7 @@ pub(crate) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 /// Longest wait of a message for its turn: longer than any call waits for it.
 const PATIENCE: Duration = Duration::from_secs(60 * 60);
 
-/// What large messages of a server have: room, and turns to be read.
+/// Room for large messages of a server, and turns to read them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LargeMessages {
     /// Room for messages that are larger than [`MAX_MESSAGE`].

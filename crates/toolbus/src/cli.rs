@@ -55,7 +55,7 @@ pub struct Cli {
     pub(crate) command: Command,
 }
 
-/// What every command understands. Help shows it with `--help-all` alone.
+/// Options of every command. Help shows them with `--help-all` alone.
 #[derive(Clone, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
@@ -72,10 +72,10 @@ pub struct GlobalArgs {
     /// Address of the HTTP server: the key `http.listen`.
     #[arg(long, global = true, hide = true, value_name = "IP:PORT")]
     listen: Option<String>,
-    /// What is logged: the key `telemetry.log`.
+    /// Log filter: the key `telemetry.log`.
     #[arg(long, global = true, hide = true, value_name = "LEVEL")]
     log: Option<String>,
-    /// How results are printed.
+    /// Format of results.
     #[arg(long, global = true, hide = true, value_enum, default_value_t)]
     pub(crate) output: OutputFormat,
     /// When to use colours; `auto` looks at the terminal and at NO_COLOR.
@@ -94,7 +94,7 @@ enum Color {
     Never,
 }
 
-/// What to do.
+/// Command to run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Write a first configuration, with comments
@@ -215,7 +215,7 @@ pub fn choose_colors(words: &[OsString]) {
     color(words.iter().map(|word| word.to_string_lossy().into_owned())).write_global();
 }
 
-/// What --color says, wherever it stands; what follows `--` is no option.
+/// Returns the value of `--color`, wherever it stands; after `--` there are no options.
 fn color(arguments: impl Iterator<Item = String>) -> anstream::ColorChoice {
     let options: Vec<String> = arguments.take_while(|argument| argument != "--").collect();
     let apart = options.windows(2).find_map(|pair| (pair.first()? == "--color").then(|| pair.get(1).cloned())?);

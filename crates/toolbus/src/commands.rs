@@ -51,14 +51,14 @@ const RED: Style = AnsiColor::Red.on_default().effects(Effects::BOLD);
 /// Colour of warnings.
 const YELLOW: Style = AnsiColor::Yellow.on_default().effects(Effects::BOLD);
 
-/// What a command has to work with.
+/// Context of a command.
 #[derive(Debug, Clone)]
 pub struct Context {
     /// The configuration.
     pub config: Config,
     /// Where it came from.
     pub sources: Sources,
-    /// How results are printed.
+    /// Format of results.
     pub output: OutputFormat,
     /// Warnings about valid but suspicious settings.
     pub warnings: Vec<String>,
@@ -103,7 +103,7 @@ async fn dispatch(cli: Cli) -> Result<ExitCode, u8> {
     }
 }
 
-/// What a program that needs a configuration has to work with. What is wrong is printed; the exit code is left of it.
+/// Loads the context of a program that needs a configuration. Mistakes are printed; the error is the exit code.
 ///
 /// # Errors
 ///

@@ -106,7 +106,7 @@ pub struct Config {
     pub bus: BusConfig,
     /// Taking requests.
     pub invoke: InvokeConfig,
-    /// What this process does.
+    /// Roles of this process, and the operator's socket.
     pub daemon: DaemonConfig,
     /// Health, readiness and status, and the MCP server.
     pub http: HttpConfig,
@@ -114,7 +114,7 @@ pub struct Config {
     pub telemetry: TelemetryConfig,
     /// Where is kept what must outlive a call.
     pub store: StoreConfig,
-    /// What is known of calls that must not run twice.
+    /// Record of calls that must not run twice.
     pub ledger: LedgerConfig,
     /// Texts that agents keep for a while; absent: there are no tools for that.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,7 +125,7 @@ pub struct Config {
     /// Other agents, and tasks for them; absent: there are no tools for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub a2a: Option<A2aConfig>,
-    /// How tools are used, for models; absent: there are no tools for that.
+    /// Guides to the use of tools, for models; absent: there are no tools for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guides: Option<GuidesConfig>,
     /// Lists of calls, where later ones use values of earlier ones; absent: there is no tool for that.
@@ -149,7 +149,7 @@ pub struct Config {
     pub web: Option<WebConfig>,
     /// Hosts that callers may make the daemon reach.
     pub egress: EgressConfig,
-    /// How callers are distinguished.
+    /// Identification of callers.
     pub identity: IdentityConfig,
     /// Who may use what, by name of the agent; `default` is for callers without a section.
     #[schemars(extend("maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-agent-section"}))]
@@ -170,7 +170,7 @@ pub struct Config {
     /// Programs of this machine as tools.
     #[schemars(length(max = 1024))]
     pub commands: Vec<CommandConfig>,
-    /// What the sources gave as secrets.
+    /// Secrets that the sources gave.
     #[serde(skip)]
     pub(crate) given: secrets::Given,
 }
@@ -182,7 +182,7 @@ pub struct Sources {
     pub files: Vec<PathBuf>,
     /// The environment: variables that start with [`ENVIRONMENT_PREFIX`], and those that secrets name.
     pub environment: BTreeMap<String, String>,
-    /// What the command line gives, in order.
+    /// Overrides on the command line, in order.
     pub overrides: Vec<Override>,
 }
 
@@ -196,7 +196,7 @@ impl fmt::Debug for Sources {
 }
 
 impl Sources {
-    /// What a daemon with these sources says of itself to others that want its files.
+    /// Describes a daemon with these sources to others that want its files.
     #[must_use]
     pub fn holder(&self) -> String {
         let absolute =
@@ -274,7 +274,8 @@ impl Config {
         Self::load_after(sources, Some(running), NeededSecrets::All)
     }
 
-    /// How a daemon with these sources logs, as far as they can be read: also one that does not start.
+    /// Returns the log format of a daemon with these sources, as far as they can be read: also of one that does not
+    /// start.
     #[must_use]
     pub fn log_format(sources: &Sources) -> LogFormat {
         Self::as_written(sources, &["telemetry", "log_format"]).unwrap_or_default()
@@ -305,7 +306,7 @@ impl Config {
         T::deserialize(tree.get(&key_path(key))?).ok()
     }
 
-    /// What the sources give, as far as they can be read. What is wrong with them has been reported, or will be.
+    /// Merges the sources, as far as they can be read. Problems with them are reported elsewhere.
     fn as_given(sources: &Sources, schema: &Value) -> Tree {
         let mut tree = Tree::default();
         let _ = sources.files.iter().filter(|file| layer(&mut tree, file).is_err()).count();
@@ -394,7 +395,7 @@ fn absent(path: &[String]) -> &'static str {
     }
 }
 
-/// What the file says that `mcp.servers_file` names.
+/// Reads the file that `mcp.servers_file` names.
 fn servers_file(tree: &Tree, environment: &BTreeMap<String, String>) -> ServersFile {
     let path = tree.get(&["mcp".to_owned(), "servers_file".to_owned()]).and_then(Value::as_str);
     path.map(|path| ServersFile::read(Path::new(path), environment)).unwrap_or_default()

@@ -1,9 +1,9 @@
-//! How many files and connections the process may have open.
+//! Limit of open files and connections of the process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What all places for connections, MCP servers and files of the daemon fit into. No more: programs that the daemon starts
-/// inherit it, and some of them go through all that there could be.
+/// Limit that suffices for all connections, MCP servers and files of the daemon. No more: programs that the daemon
+/// starts inherit it, and some of them go through all that there could be.
 pub const ENOUGH: u64 = 8192;
 
 /// Raises what the system gives a program at first, as far as it may be raised. What it is then; none is no limit.

@@ -8,20 +8,20 @@ use sd_notify::NotifyState;
 /// the runtime still runs tasks. Without a service manager nothing is sent.
 #[derive(Debug)]
 #[must_use]
-pub struct ServiceManager {
+pub(crate) struct ServiceManager {
     watchdog: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl ServiceManager {
     /// Tells that the daemon has started: it waits for its broker from now on, whether there is one or not.
-    pub fn started() -> Self {
+    pub(crate) fn started() -> Self {
         notify(&[NotifyState::Ready]);
         let watchdog = sd_notify::watchdog_enabled().map(|time| tokio::spawn(feed(time / 2)));
         Self { watchdog }
     }
 
     /// Tells that the daemon drains. The watchdog goes on.
-    pub fn stopping(&self) {
+    pub(crate) fn stopping(&self) {
         notify(&[NotifyState::Stopping]);
     }
 }

@@ -1,4 +1,4 @@
-//! How results are printed, and what of texts that others wrote.
+//! Output of results, with the texts of others made safe.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read as _, Write};
@@ -8,7 +8,7 @@ use clap::ValueEnum;
 /// Longest answer to a question that is read, in bytes.
 const MAX_ANSWER: u64 = 64;
 
-/// How results are printed.
+/// Format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum OutputFormat {
     /// For people.

@@ -102,3 +102,74 @@ async fn no_connection_to_the_broker_holds_small_packets_back() {
     );
     daemon.stop(&site).await;
 }
+
+/// A command that counts its runs in a file.
+fn counted(runs: &std::path::Path) -> String {
+    format!(
+        "[[commands]]\nname = \"count\"\ndescription = \"Counts\"\ncommand = [\"sh\", \"-c\", \"echo x >> {}\"]\n\
+         sandbox = false\n[daemon]\nsocket = \"none\"\n",
+        runs.display()
+    )
+}
+
+#[tokio::test]
+async fn without_a_store_effects_are_known_in_the_state_folder_where_two_daemons_do_not_meet() {
+    let site = BrokerNamespace::shared().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (runs, state) = (folder.path().join("runs"), folder.path().join("state").display().to_string());
+    let environment = [("STATE_DIRECTORY", state.as_str())];
+    let key = |client: &Client| client.request("count", &json!({})).header("rb-idempotency-key", "once");
+    let client = Client::connect(&site).await;
+    for _ in 0..2 {
+        let mut daemon = Daemon::launch(&site, &counted(&runs), &environment).await;
+        daemon.wait_until_ready().await;
+        assert_eq!(client.exchange(&key(&client)).await.code(), "");
+        assert_eq!(daemon.logged("state is kept").len(), 1);
+        daemon.signal("KILL").await;
+        daemon.ended().await;
+    }
+    assert_eq!(std::fs::read_to_string(&runs).unwrap(), "x\n", "the effect happens once");
+
+    // Another name is another folder, and a folder that cannot be used is told with what is lost.
+    let elsewhere = BrokerNamespace::shared().await;
+    let (daemon, other) = tokio::join!(
+        Daemon::launch(&site, &counted(&runs), &environment),
+        Daemon::launch(&elsewhere, &counted(&runs), &environment)
+    );
+    assert_eq!(std::fs::read_dir(&state).unwrap().count(), 2);
+    for (daemon, site) in [(daemon, &site), (other, &elsewhere)] {
+        daemon.wait_until_ready().await;
+        daemon.stop(site).await;
+    }
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let wrong = folder.path().join("file").display().to_string();
+    let daemon = Daemon::launch(&site, &counted(&runs), &[("STATE_DIRECTORY", &wrong)]).await;
+    daemon.wait_until_ready().await;
+    let warned = daemon.logged("state is in memory: after a crash calls that had begun may run twice, and switches, schedules and working memory are lost when the daemon ends; set store.url");
+    assert_eq!(warned.len(), 1, "{}", daemon.text());
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_service_manager_hears_of_the_start_the_watchdog_and_the_end() {
+    let site = BrokerNamespace::shared().await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let socket = tokio::net::UnixDatagram::bind(&path).unwrap();
+    let hears = async |state: &str| {
+        let mut buffer = [0; 256];
+        eventually(state, async || {
+            let length = socket.recv(&mut buffer).await.unwrap();
+            buffer[..length].starts_with(state.as_bytes()).then_some(())
+        })
+        .await;
+    };
+    let path = path.display().to_string();
+    let daemon = Daemon::launch(&site, ECHO, &[("NOTIFY_SOCKET", &path), ("WATCHDOG_USEC", "200000")]).await;
+    hears("READY=1").await;
+    hears("WATCHDOG=1").await;
+    hears("WATCHDOG=1").await;
+    daemon.wait_until_ready().await;
+    let (stopped, ()) = tokio::join!(daemon.stop(&site), hears("STOPPING=1"));
+    drop(stopped);
+}

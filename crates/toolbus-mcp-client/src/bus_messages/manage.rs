@@ -68,8 +68,8 @@ impl ManageHandler {
         !servers(&effective).contains_key(&server.to_lowercase())
     }
 
-    /// What the sender may use, when the tools of this server are known; of a sender that has others of its requests
-    /// wait for servers, what it may use now.
+    /// Returns what the sender may use, once the tools of this server are known; for a sender that has other requests
+    /// waiting for servers, what it may use now.
     async fn awaited(&self, request: &ControlRequest, server: &str) -> EffectiveTools {
         let effective = self.policy.effective(&request.caller);
         let Some(_turn) = self.waiting.take(effective.section_name()) else { return effective };

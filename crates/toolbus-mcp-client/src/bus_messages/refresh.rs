@@ -114,7 +114,7 @@ const NAMESPACE: &str = "mcp.asked";
 const KEY: &str = "agents";
 /// Most agents that are remembered; of more those that asked first are forgotten.
 const MAX_AGENTS: usize = 1_000;
-/// How long an agent is remembered that does not ask again.
+/// Longest time that an agent is remembered without asking again.
 const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// An agent that asks again within this time is not written down again.
 const FRESH: Duration = Duration::from_secs(60 * 60);

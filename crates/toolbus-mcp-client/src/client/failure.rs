@@ -181,7 +181,7 @@ fn lost(tool: &str, why: &str) -> CallError {
     CallError { failure: ToolFailure::new(Cause::ConnectionLost, text).with_detail(why), is_lost: true }
 }
 
-/// What an error of a transport over HTTP means.
+/// Returns the cause that an error of a transport over HTTP stands for.
 fn cause_of(error: &ClientInitializeError) -> Option<Cause> {
     match error {
         ClientInitializeError::TransportError { error, .. } => classify(error.error.as_ref()),

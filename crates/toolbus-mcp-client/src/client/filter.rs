@@ -27,11 +27,11 @@ pub(super) const PROBE_TIME: Duration = Duration::from_secs(1);
 /// Answers to a server's own requests that wait to be sent; requests beyond are ignored.
 const MAX_REPLIES: usize = 64;
 
-/// What follows if a server does not respond to the probe.
+/// Consequence of a server that does not respond to the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// It counts as a server of an older protocol version, which may ignore unknown methods: the filter answers the probe
-    /// in its place.
+    /// The server counts as one of an older protocol version, which may ignore unknown methods: the filter answers the
+    /// probe in its place.
     Legacy,
     /// The connection fails, because the transport accepts nothing further before the response.
     Failure,

@@ -32,13 +32,13 @@ use crate::spec::ServerName;
 use crate::transport::TransportFailure;
 use crate::transport::stdio::FastPath;
 
-/// What is to be known of a server before it is spoken to.
+/// Knowledge of a server before its handshake.
 pub(crate) struct HandshakeContext<'a> {
     /// The server.
     pub(crate) server: &'a ServerName,
     /// `pipe` or `tcp`.
     pub(crate) transport: &'static str,
-    /// How it was spoken to last time; absent: it is asked.
+    /// Session mode of the last connection; `None`: the server is probed.
     pub(crate) session_mode: Option<SessionMode>,
     /// The fast path of calls, if the transport has one.
     pub(crate) fast_path: Option<FastPath>,
@@ -164,8 +164,8 @@ fn checked(
     }
 }
 
-/// What is to be done about a handshake that failed. Programs that start slowly read the probe after all, and may fail
-/// because of it.
+/// Selects the error of a failed handshake. Programs that start slowly read the probe after all, and may fail because
+/// of it.
 fn kind(remembered: Option<SessionMode>, notifications: &Notifications) -> fn(String) -> RequestError {
     let blames_probe = !notifications.is_initializing() || notifications.is_probe_passed_over();
     match remembered {
@@ -212,17 +212,17 @@ const MAX_PROSE: usize = 16_000;
 pub(crate) struct ServerInfo {
     /// Version of the protocol that was agreed on.
     pub(crate) protocol_version: String,
-    /// Its name.
+    /// Name that the server gives itself.
     pub(crate) name: Option<String>,
-    /// Its name, for people.
+    /// Name for people.
     pub(crate) title: Option<String>,
-    /// Its version.
+    /// Version of the server.
     pub(crate) version: Option<String>,
-    /// Its description.
+    /// Description of the server.
     pub(crate) description: Option<String>,
-    /// How it is to be used.
+    /// Instructions on the use of the server.
     pub(crate) instructions: Option<String>,
-    /// What was taken out of these texts.
+    /// Parts that were removed from these texts.
     pub(crate) removed: Removed,
 }
 

@@ -30,12 +30,12 @@ const MAX_NAME: usize = 128;
 /// Longest reason, in characters.
 const MAX_REASON: usize = 300;
 
-/// What a server lists.
+/// Tools that a server lists.
 #[derive(Debug, Default)]
 pub(crate) struct ServerListing {
-    /// The tools that can be read, as they come: names may repeat.
+    /// Tools that can be read, as they come: names may repeat.
     pub(crate) tools: Vec<Tool>,
-    /// Those that cannot.
+    /// Tools that cannot be read.
     pub(crate) unreadable: Vec<HiddenTool>,
     /// Why there may be more than these, for an operator.
     pub(crate) cut: Option<String>,

@@ -128,8 +128,8 @@ fn without_null_error(text: &[u8]) -> Option<Vec<u8>> {
     serde_json::to_vec(&Answer { jsonrpc: JsonRpcVersion2_0, id, result }).ok()
 }
 
-/// What can be read of an answer that as a whole cannot, most likely because it is nested too deep: whose answer it is,
-/// and of a page of tools those that are well.
+/// Reads as much as possible of a response that cannot be read as a whole, most likely because it is nested too deep:
+/// its id, and of a page of tools those that are valid.
 fn salvaged(text: &[u8]) -> Option<ServerJsonRpcMessage> {
     let RawResponse { id, method: None, result, .. } = serde_json::from_slice(text).ok()? else { return None };
     let result = result.and_then(salvaged_page).unwrap_or_default();

@@ -33,7 +33,7 @@ use crate::spec::ServerName;
 use crate::transport::stdio::FastPath;
 use crate::transport::{MAX_MESSAGE, TransportFailure};
 
-/// What a server with sessions answers to `initialize`.
+/// Response of a server with sessions to `initialize`.
 fn initialized() -> Value {
     json!({
         "protocolVersion": "2025-06-18",
@@ -43,7 +43,7 @@ fn initialized() -> Value {
     })
 }
 
-/// What a server without sessions answers to `server/discover`.
+/// Response of a server without sessions to `server/discover`.
 fn discovered() -> Value {
     json!({
         "resultType": "complete",
@@ -121,7 +121,7 @@ impl Script {
     }
 }
 
-/// What was observed, a line each.
+/// Observations of a test, a line each.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<String>>>);
 
@@ -144,7 +144,7 @@ impl McpClientEvents for Seen {
     }
 }
 
-/// How a test opens a connection.
+/// Options of a test's connection.
 #[derive(Clone, Default)]
 struct How {
     session_mode: Option<SessionMode>,

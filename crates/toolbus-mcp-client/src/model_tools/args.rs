@@ -11,7 +11,7 @@ pub(super) type Names = &'static [&'static str];
 pub(super) const SERVER: Names = &["server_name", "name"];
 /// The tool within the server.
 pub(super) const TOOL: Names = &["tool_name"];
-/// What is given to the tool, or to the program.
+/// Arguments of the tool, or of the program.
 pub(super) const ARGUMENTS: Names = &["arguments", "args", "params"];
 
 /// The arguments of a call; null is as good as nothing.

@@ -201,9 +201,9 @@ const MAX_LISTED: usize = 20;
 
 /// One server of which the caller may use at least one tool.
 pub(crate) struct VisibleServer<'a> {
-    /// Its name, as configured.
+    /// Name of the server, as configured.
     pub(crate) name: &'a Arc<str>,
-    /// Its tools, by the names that they have within the server.
+    /// Tools of the server, by the names that they have within it.
     pub(crate) tools: BTreeMap<&'a str, AllowedTool<'a>>,
 }
 
@@ -220,7 +220,7 @@ pub(crate) fn servers(effective: &EffectiveTools) -> BTreeMap<String, VisibleSer
     servers
 }
 
-/// What the caller may use, when the tools of this server are known, if they become known until `latest`.
+/// Returns what the caller may use, once the tools of this server are known, if that is before `latest`.
 pub(crate) async fn awaited(
     policy: &PolicyHandle,
     known: &dyn ServerControl,

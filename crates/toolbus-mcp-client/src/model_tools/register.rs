@@ -18,7 +18,7 @@ const URL: Names = &["url"];
 const TYPE: Names = &["type"];
 /// Parameters of other bridges that are accepted and ignored.
 const IGNORED: Names = &["display_name", "description"];
-/// What is kept of the time that a call has, to undo what has not succeeded.
+/// Part of a call's time that is reserved for undoing a registration that failed.
 const RESERVE: Duration = Duration::from_millis(500);
 
 /// The tool `mcp_register_server {server_name, command | url, arguments?, type?}`.
@@ -105,7 +105,7 @@ impl Executor for Unregister {
     }
 }
 
-/// What is to be registered.
+/// Reads the target of a registration.
 fn target(args: Args<'_>) -> Result<RegisteredTransport, ToolFailure> {
     let arguments = arguments(args)?;
     let kind = args.text(TYPE)?;

@@ -92,7 +92,7 @@ impl Registrar {
         Self { rules, store, is_lasting, servers, clock, deciding, changing, known }
     }
 
-    /// How long a registration lasts, for the response to the caller.
+    /// Lifetime of a registration, as text for the caller.
     pub(super) const fn lasting(&self) -> &'static str {
         match self.is_lasting {
             true => "It stays until you unregister it, also when the daemon restarts.",

@@ -1,4 +1,4 @@
-//! What callers may register: whole command lines, and hosts. Nothing is allowed that no pattern names.
+//! Rules for registrations by callers: whole command lines, and hosts. Only what a pattern names is allowed.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const MAX_ARGUMENT: usize = 1024;
 /// Longest URL, in bytes.
 const MAX_URL: usize = 2048;
 
-/// What callers may register.
+/// Command lines and hosts that callers may register.
 ///
 /// A command line is allowed by a list of patterns, one for the command and one for each argument, no more and no
 /// fewer. A pattern with `*` or `?` stands for one value: never for an empty one, for one with `..`, or for an option
@@ -30,7 +30,7 @@ pub struct RegistrationRules {
     pub hosts: Vec<Pattern>,
 }
 
-/// What a caller wants to register, as it is stored.
+/// Target of a registration, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum RegisteredTransport {
@@ -74,7 +74,7 @@ pub(super) enum RuleViolation {
 }
 
 impl RegistrationRules {
-    /// How the server is reached that a caller wants, if it may.
+    /// Returns the transport to the server that a caller wants, if the rules allow it.
     pub(super) fn transport(&self, target: &RegisteredTransport) -> Result<TransportSpec, RuleViolation> {
         match target {
             RegisteredTransport::Command { command, args } => {

@@ -1,4 +1,4 @@
-//! What callers get of the management tools.
+//! Tests of the management tools, as callers see them.
 
 mod calling;
 mod dispatched;

@@ -1,4 +1,4 @@
-//! How a server ended.
+//! Exit of a server's process.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt as _;
@@ -9,16 +9,16 @@ use tokio::sync::watch;
 /// Exit codes from here on stand for signals, as in a shell.
 const SIGNALS: i32 = 128;
 
-/// How a server ended.
+/// Exit of a server's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// By itself.
+    /// The server ended by itself, with this exit code.
     Code(i32),
-    /// By a signal.
+    /// This signal ended the server.
     Signal(i32),
-    /// Its supervisor was killed by a signal, and took it along.
+    /// The supervisor was killed by this signal, and the server with it.
     Unsupervised(i32),
-    /// Its exit status is unknown.
+    /// The exit status is unknown.
     Unknown,
 }
 
@@ -53,7 +53,7 @@ impl Exited {
         Self(exit)
     }
 
-    /// How it ended, as soon as it has.
+    /// Waits for the end of the process, and returns its exit.
     pub(crate) async fn wait(&self) -> Exit {
         let mut exit = self.0.clone();
         let exit = exit.wait_for(Option::is_some).await;

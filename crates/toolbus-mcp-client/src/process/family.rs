@@ -5,7 +5,7 @@ use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How often a session is looked at again, while it still has members.
+/// Most rounds of signals to a session that still has processes.
 const ROUNDS: usize = 50;
 
 /// One process.

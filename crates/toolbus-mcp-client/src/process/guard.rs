@@ -63,7 +63,7 @@ pub fn take_over(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     })))
 }
 
-/// What a hidden word is followed by: a number and a command.
+/// Reads the arguments after a hidden word: a number and a command.
 fn parse(mut args: impl Iterator<Item = OsString>) -> io::Result<(u32, OsString, Vec<OsString>)> {
     let number = args.next().and_then(|text| text.to_str()?.parse().ok());
     match (number, args.next()) {
@@ -83,18 +83,18 @@ const ROUND: Duration = Duration::from_millis(5);
 /// Exit code of a process that SIGKILL ended, as in a shell.
 const KILLED: u8 = 137;
 
-/// How far the end of what was started is.
+/// Stage in the life of the supervised process.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
-    /// It serves.
+    /// The process serves.
     Serving,
-    /// Its standard input was closed: it ends by itself.
+    /// Standard input was closed: the process is to end by itself.
     Closed(Instant),
-    /// It was sent SIGTERM.
+    /// SIGTERM was sent.
     Terminated(Instant),
 }
 
-/// What a process watches.
+/// Process that a supervisor watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ward {
     Supervisor,

@@ -18,7 +18,7 @@ use crate::spec::StdioSpec;
 /// language it runs. Everything else may be a secret of the daemon's.
 const INHERITED: [&str; 11] =
     ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "TERM", "TMPDIR", "TZ", "USER"];
-/// What the names of further such variables begin with.
+/// Prefix of further such variables.
 const INHERITED_PREFIX: &str = "LC_";
 /// Where programs are looked for without `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";

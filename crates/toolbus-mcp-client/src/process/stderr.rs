@@ -1,4 +1,4 @@
-//! What a server writes to its standard error.
+//! Log of a server's standard error.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ const KEPT: usize = 50;
 const MAX_KEPT: usize = 500;
 /// Longest line that is logged, in bytes as it was written.
 const MAX_LINE: usize = 8 * 1024;
-/// How much more of a line is looked at for secrets that begin in what is logged, in bytes: as much as a long one takes
-/// where each of its bytes is percent-encoded.
+/// Bytes after the logged part of a line that are searched for secrets which begin in that part: the length of a long
+/// secret with each byte percent-encoded.
 const LOOKAHEAD: usize = 12 * 1024;
 /// Lines that are logged in one period.
 const PER_PERIOD: u32 = 100;
@@ -113,7 +113,7 @@ fn say_left_out(server: &str, lines: u64) {
     }
 }
 
-/// How many lines may still be logged.
+/// Budget of log lines in a period.
 struct Share {
     until: Instant,
     logged: u32,
@@ -193,7 +193,7 @@ mod tests {
         all
     }
 
-    /// What is kept of a text.
+    /// Returns the lines that are kept of a text.
     async fn kept(text: &str, redactor: Redactor) -> Vec<String> {
         let tail = Arc::new(Tail::new(redactor, Clock::SYSTEM));
         read(text.as_bytes(), "x".into(), Arc::clone(&tail)).await;

@@ -28,14 +28,14 @@ const MAX_TIME: Duration = Duration::from_secs(20);
 /// Most hidden tools that are named.
 const MAX_HIDDEN: usize = 200;
 
-/// What a server or another daemon offers, as far as it can be used.
+/// Usable tools of a server or of another daemon.
 #[derive(Debug, Default)]
 pub struct Definitions {
     /// Tools that can be called, sorted by name.
     pub tools: Vec<ToolDescriptor>,
     /// Tools that cannot, sorted by name; of more than 200 the last entry says how many there are.
     pub hidden: Vec<HiddenTool>,
-    /// What was taken out of the texts of tools that can be called, sorted by their names.
+    /// Parts removed from the texts of callable tools, sorted by tool name.
     pub cleaned: Vec<CleanedTexts>,
 }
 
@@ -44,7 +44,7 @@ pub struct Definitions {
 pub struct ToolsetPlace {
     /// Name of the set.
     pub set: Arc<str>,
-    /// What published names begin with, before a dot.
+    /// Prefix of published names, before a dot.
     pub prefix: Arc<str>,
     /// Whether each session has a server of its own.
     pub needs_session: bool,
@@ -57,15 +57,15 @@ pub struct ToolSource {
     pub source: Arc<str>,
     /// The kind of backend, as answers name it.
     pub provider: &'static str,
-    /// What it is, for tools that do not describe themselves: `MCP server NAME`.
+    /// Title for tools that do not describe themselves: `MCP server NAME`.
     pub title: String,
     /// The MCP server that has the tools, if it is one.
     pub server: Option<Arc<str>>,
-    /// How its tools are called, without what a tool set adds.
+    /// Naming of these tools, without what a tool set adds.
     pub naming: Naming,
     /// The tool set that it backs; `None` for plain tools.
     pub place: Option<ToolsetPlace>,
-    /// What is done about arguments that its schemas do not allow.
+    /// Treatment of arguments that the tools' schemas do not allow.
     pub validation: Validation,
     /// Longest run of one call; absent: the daemon's.
     pub tool_timeout: Option<Duration>,
@@ -297,8 +297,8 @@ fn output_schema(tool: &rmcp::model::Tool) -> Option<Arc<Value>> {
     Some(Arc::new(Value::Object(schema.clone())))
 }
 
-/// What a server declares. A hint that is absent declares nothing: by the defaults of MCP every tool without hints
-/// would be a destructive one. As in MCP, the other hints mean nothing for a tool that is read-only.
+/// Returns the effect that a server declares. A hint that is absent declares nothing: by the defaults of MCP every tool
+/// without hints would be a destructive one. As in MCP, the other hints mean nothing for a tool that is read-only.
 fn effect(hints: Option<&ToolAnnotations>) -> Effect {
     let Some(hints) = hints else { return Effect::Undeclared };
     match (hints.read_only_hint, hints.idempotent_hint, hints.destructive_hint) {

@@ -32,7 +32,7 @@ pub(super) struct ServerEntry {
     /// Instances of agents with their own credentials. The first lists the tools, or else any that can.
     agents: BTreeMap<AgentName, Arc<SupervisedServer>>,
     known: Mutex<ListedTools>,
-    /// What it is for, in the operator's words: it changes without a restart.
+    /// Purpose of the server, in the operator's words; changes without a restart.
     summary: Mutex<Option<Arc<str>>>,
     /// Whether its tools are known: it was connected to before.
     pub(super) is_known: watch::Sender<bool>,
@@ -188,8 +188,8 @@ impl ServerEntry {
         !self.is_known() && self.servers().any(|server| server.is_untried())
     }
 
-    /// Whether it has brought a tool of this name: its own, the one that it is registered with, or the one that models
-    /// use for that.
+    /// Whether the server has brought a tool of this name: its own name, the registered one, or the one that models use
+    /// for that.
     pub(super) fn has_brought(&self, name: &str) -> bool {
         let has =
             |tool: &ToolDescriptor| &*tool.name == name || &**tool.bare_name() == name || is_alias_of(name, &tool.name);
@@ -206,7 +206,7 @@ impl ServerEntry {
         self.main.is_some() && self.placed.spec.is_lazy && !self.is_known()
     }
 
-    /// Whether it starts without a call.
+    /// Whether the server starts without a call.
     pub(super) const fn starts_at_once(&self) -> bool {
         self.main.is_some() && !self.placed.spec.is_lazy
     }

@@ -124,7 +124,7 @@ mod tests {
         CleanedTexts { name: name.to_owned(), removed: Removed { invisible, ..Removed::default() } }
     }
 
-    /// What the log says of it.
+    /// Returns the log of a change from `before` to `vetted`.
     fn logged(vetted: &Findings, before: &Findings) -> String {
         let page = LogCapture::default();
         let subscriber = tracing_subscriber::fmt()

@@ -27,7 +27,7 @@ const AGENT: &str = "{agent}";
 const SESSION: &str = "{session}";
 /// Whose session it is when a server is started to list its tools. No agent's name begins so.
 const LISTING: (&str, &str) = ("_toolbus", "_listing");
-/// What names begin with that are made from others.
+/// Prefix of names that are derived from other names.
 const MADE: &str = "x-";
 /// Longest start of a session's server.
 const START_TIME: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ pub struct ServerSessions {
     spec: ServerSpec,
     launcher: Launcher,
     observer: Arc<dyn McpClientEvents>,
-    /// What one session finds out of how the server is spoken to, the next one knows.
+    /// Session mode of the server, which sessions learn for later ones.
     remembered: Remembered,
 }
 
@@ -165,7 +165,7 @@ impl Drop for SessionServer {
     }
 }
 
-/// Its tools are known already.
+/// Listener for a server whose tools are known already.
 struct DiscardTools;
 
 impl Listener for DiscardTools {

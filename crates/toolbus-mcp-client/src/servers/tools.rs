@@ -45,7 +45,7 @@ impl ServerEntry {
         shared.is_none_or(|shared| shared.registry.still_admits(self.spec().name.source(), name, executor))
     }
 
-    /// Its tools, with these limits.
+    /// Returns the tools of the server, with these limits.
     pub(super) fn tools(self: &Arc<Self>, limits: &Limits) -> Vec<Tool> {
         let descriptors = self.known().tools.clone();
         let tools = descriptors.into_iter().map(|mut descriptor| {

@@ -135,8 +135,8 @@ impl SupervisedServer {
         }
     }
 
-    /// What a call gets in this state; none where it has to wait. A connection that has ended takes no call, even
-    /// before its supervision notices.
+    /// Returns what a call gets in this state; `None` if it has to wait. A connection that has ended takes no call,
+    /// even before its supervision notices.
     fn usable(&self, state: &ServerState) -> Option<Result<Arc<Ready>, ToolFailure>> {
         match state {
             state if state.starts_when_called(self.clock) => None,

@@ -105,9 +105,9 @@ pub(crate) struct ConnectError {
     pub(crate) text: String,
     /// Whether an operator has to provide credentials.
     pub(crate) needs_credentials: bool,
-    /// How the server wants to be spoken to instead.
+    /// Session mode that the server wants instead.
     pub(crate) next: Option<SessionMode>,
-    /// What the server wrote to its standard error last.
+    /// Last lines of the server's standard error.
     pub(crate) stderr: Vec<String>,
 }
 
@@ -325,7 +325,7 @@ impl Connected {
         self.process.as_ref().map(Process::pid)
     }
 
-    /// What the server wrote to its standard error last.
+    /// Returns the last lines of the server's standard error.
     pub(crate) fn stderr(&self) -> Vec<String> {
         self.process.as_ref().map(Process::stderr_tail).unwrap_or_default()
     }

@@ -32,7 +32,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Why a connection has ended.
 enum LifeEnd {
     Stopped,
-    /// It was idle for its time.
+    /// The server had no call for its idle time.
     Idle,
     Restarted,
     Lost(ConnectError),
@@ -41,7 +41,7 @@ enum LifeEnd {
 /// One run of a server, from its start to its end.
 struct Life {
     end: LifeEnd,
-    /// How long it was ready, if it was.
+    /// Time for which the server was ready; `None` if it never was.
     ready: Option<Duration>,
 }
 
@@ -97,7 +97,7 @@ async fn wanted(server: &SupervisedServer) -> bool {
     }
 }
 
-/// What follows a failure.
+/// Next step after a failure.
 enum Next {
     Stopped,
     Restarted,
@@ -347,7 +347,7 @@ const FIRST: Duration = Duration::from_millis(100);
 /// Factor between consecutive waits.
 const FACTOR: u32 = 4;
 
-/// What follows a failure.
+/// Wait after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wait {
     pub(super) time: Duration,

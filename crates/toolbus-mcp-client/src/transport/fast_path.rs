@@ -104,7 +104,7 @@ impl FastPath {
 struct FastPathCall<'a> {
     fast_path: &'a FastPath,
     id: i64,
-    /// Whether it was sent and has no response yet.
+    /// Whether the request was sent and has no response yet.
     is_sent: bool,
 }
 

@@ -160,7 +160,7 @@ pub(crate) struct Opener {
     /// Whether a connection ends when the server forgets its session.
     ends_with_session: bool,
     configured: HttpKind,
-    /// What was found out, where nothing is configured.
+    /// Transport that was detected, if none is configured.
     found: Mutex<HttpKind>,
 }
 
@@ -170,7 +170,7 @@ pub(crate) enum HttpOpenError {
     /// A person has to give or renew a credential.
     #[error("{text}")]
     AuthRequired {
-        /// What to do.
+        /// Instruction on what to do.
         text: String,
     },
     /// Nothing listens there, or there is no such host.
@@ -296,13 +296,13 @@ impl From<HttpError> for HttpOpenError {
 /// own words.
 const PING: &str = r#"{"jsonrpc":"2.0","id":"probe","method":"ping"}"#;
 
-/// What a server made of a message that was posted to its URL.
+/// Response of a server to a message that was posted to its URL.
 enum ProbeResult {
-    /// It speaks Streamable HTTP.
+    /// The server speaks Streamable HTTP.
     Streamable,
-    /// It accepts no messages at its URL; with the refusal.
+    /// The server accepts no messages at its URL; with the refusal.
     NoMessages(HttpError),
-    /// One or the other.
+    /// The response shows neither.
     Unclear,
 }
 

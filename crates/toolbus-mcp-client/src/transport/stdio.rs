@@ -55,7 +55,7 @@ pub(crate) enum NotSent {
     /// The server takes no messages any more.
     #[error("the connection to the server has ended")]
     Ended,
-    /// It has no form in JSON.
+    /// The message has no form in JSON.
     #[error("the message cannot be written: {0}")]
     Unwritable(#[from] serde_json::Error),
 }
@@ -216,11 +216,11 @@ enum ReadEnd {
 
 /// Why a line is not read.
 enum LineError {
-    /// It would take too much memory.
+    /// The message would take too much memory.
     TooLarge,
     /// A notification over the size limit.
     Unneeded,
-    /// It is no message.
+    /// The line is no message.
     Noise(serde_json::Error),
 }
 
@@ -242,7 +242,7 @@ struct LineReader<R> {
     line: Vec<u8>,
     pending: Arc<PendingCalls>,
     to: mpsc::Sender<Received>,
-    /// What messages that wait to be taken may have together.
+    /// Memory for messages that wait to be taken.
     room: Arc<Semaphore>,
     large: LargeMessages,
     /// Room of the last line.

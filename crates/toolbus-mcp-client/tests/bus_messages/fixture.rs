@@ -141,7 +141,7 @@ pub(crate) struct Fixture {
     running: JoinSet<()>,
 }
 
-/// What an agent, or whoever listens, got.
+/// Message that an agent or a listener got.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) envelope: Envelope,
@@ -170,7 +170,7 @@ impl Listener {
         properties
     }
 
-    /// What has arrived by now; nothing more is waited for.
+    /// Whether no message has arrived yet; waits for none.
     pub(crate) fn is_empty(&mut self) -> bool {
         self.0.try_recv().is_err()
     }

@@ -1,4 +1,4 @@
-//! What agents are told of servers.
+//! Messages that tell agents of servers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What agents ask about servers.
+//! Requests of agents about servers.
 
 use std::time::{Duration, Instant};
 

@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_millis(100);
 /// Interval of attempts to write after a failure.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// What to do with the file.
+/// Pending work on the file.
 enum Due {
     Save,
     Reload,

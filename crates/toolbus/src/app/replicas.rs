@@ -1,5 +1,5 @@
-//! What replicas share through a store on a server: switches and registered MCP servers, read again when another replica
-//! has changed them; and which replicas there are.
+//! State that replicas share through a store on a server: switches and registered MCP servers, read again when another
+//! replica has changed them; and the list of replicas.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,9 +19,9 @@ use crate::http::{Replica, SharedState};
 
 /// Time between two questions whether something has changed.
 const PERIOD: Duration = Duration::from_millis(500);
-/// How often a replica announces itself.
+/// Interval of a replica's announcements.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
-/// How long an announcement holds.
+/// Lifetime of an announcement.
 const ANNOUNCE_TIME: Duration = Duration::from_secs(15);
 /// Longest time for taking the announcement back.
 const LEAVE_TIME: Duration = Duration::from_secs(2);
@@ -45,7 +45,7 @@ pub(super) struct Replicas {
     clock: Clock,
 }
 
-/// What a replica has announced of itself.
+/// Announcement of this replica.
 pub(super) struct Announcement {
     redis: Arc<Redis>,
     id: String,
@@ -163,7 +163,7 @@ impl Replicas {
     }
 }
 
-/// What the replica of this configuration announces.
+/// Returns the announcement of a replica with this configuration.
 pub(super) fn own(config: &Config) -> Replica {
     Replica {
         name: config.bus.name.clone(),

@@ -12,7 +12,7 @@ use toolbus_store::SqliteMemory;
 
 use super::watched_ledger::WatchedLedger;
 
-/// How often the files are checked.
+/// Interval of checks of the files.
 const PERIOD: Duration = Duration::from_secs(5);
 /// First time between a failure of the ledger and a trial. It doubles up to [`PERIOD`].
 const FIRST_TRIAL: Duration = Duration::from_millis(250);

@@ -21,11 +21,11 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How often a file that goes on changing is checked before its change is reported.
+/// Most checks of a file that goes on changing before its change is reported.
 const MAX_ROUNDS: usize = 10;
 /// Bytes of events that are read at once; the longest event has 272.
 const EVENTS: usize = 4096;
-/// What is announced of a folder. Single writes are not: a database beside the file may be written all the time.
+/// Events of a folder that are watched. Single writes are not: a database beside the file may be written all the time.
 const ANNOUNCED: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::CLOSE_WRITE)
     .union(WatchFlags::CREATE)
@@ -42,7 +42,7 @@ pub(super) struct FileWatch {
     _task: AbortOnDropHandle<()>,
 }
 
-/// How patient a watch is.
+/// Times of a watch.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     /// Time without a further change after which a change is reported.
@@ -102,7 +102,7 @@ pub(super) async fn any_changed(files: &mut [FileWatch]) {
     select_all(files.iter_mut().map(|file| Box::pin(file.changed()))).await;
 }
 
-/// What tells one state of a file from another.
+/// Identity and state of a file, to detect a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,

@@ -11,10 +11,10 @@ use rustix::io::Errno;
 /// Why a file cannot be used. The texts follow the file's name.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// Its folder is missing.
+    /// The file's folder is missing.
     #[error("its folder does not exist; create it, for the daemon's user alone")]
     NoFolder,
-    /// It is a symbolic link, which another user may have made.
+    /// The file is a symbolic link, which another user may have made.
     #[error("it is a symbolic link; name the file itself")]
     Link,
     /// A folder, a pipe or a device.

@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Target of what is said about the file: not that of the records, which may be switched off.
 const TARGET: &str = "toolbus";
 
-/// What the thread is asked to do.
+/// Order to the writing thread.
 enum WriterOrder {
     Write(Box<AuditRecord>),
     /// Looks whether the file is to be opened anew.

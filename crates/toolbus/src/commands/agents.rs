@@ -114,17 +114,17 @@ fn of_one(agent: &AgentTools) -> String {
     lines.join("\n")
 }
 
-/// What is said of a tool whose name others have, too.
+/// Note on a tool whose name other sources have, too.
 fn shadows(sources: &[String]) -> String {
     if sources.is_empty() { String::new() } else { format!(" (shadows: {})", one_line(&sources.join(", "))) }
 }
 
-/// What is said of a suspect tool beside the reason.
+/// Note on a suspect tool, beside the reason.
 fn mark(suspect: &[String]) -> String {
     if suspect.is_empty() { String::new() } else { format!(" (suspect: {})", one_line(&suspect.join(", "))) }
 }
 
-/// What holds beside the tools; what is not restricted is left out.
+/// Table of the rules beside the tools; without those that do not restrict.
 fn rules(rules: &AppliedRules) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);

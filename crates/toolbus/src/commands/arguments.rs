@@ -70,8 +70,8 @@ pub(super) fn parse(words: &[String]) -> Result<Option<Map<String, Value>>, Argu
     }
 }
 
-/// What to try when the tool wants a string for an argument that was given as a pair: a text that looks like JSON was sent
-/// as such.
+/// Suggests `KEY:='TEXT'` when the tool wants a string for an argument that was given as a pair and, because it looks
+/// like JSON, was sent as JSON.
 pub(super) fn hint(words: &[String], code: Code, refusal: &str) -> Option<String> {
     if code != Code::InvalidArguments || words.iter().any(|word| is_object(word)) {
         return None;

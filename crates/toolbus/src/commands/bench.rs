@@ -19,7 +19,7 @@ const DAEMON: &str = "TOOLBUS_BIN";
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct BenchArgs {
-    /// What `toolbus-bench` is given.
+    /// Options of `toolbus-bench`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
     pub(crate) options: Vec<OsString>,
 }
@@ -38,7 +38,7 @@ pub enum BenchError {
     Start {
         /// The program.
         program: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }

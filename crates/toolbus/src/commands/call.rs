@@ -505,7 +505,7 @@ fn ending(block: &ContentBlock) -> &'static str {
     ENDINGS.iter().find(|(known, _)| *known == mime_type).map_or("bin", |(_, ending)| ending)
 }
 
-/// What a part is, as it may be shown.
+/// Type of a content block, as it may be shown.
 fn kind(block: &ContentBlock) -> String {
     one_line(block.mime_type.as_deref().unwrap_or(&block.kind))
 }

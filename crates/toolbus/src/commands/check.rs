@@ -125,7 +125,7 @@ fn listed(problems: &Problems) -> Vec<Value> {
     problems.0.iter().map(|p| json!({"place": p.place, "key": p.key, "problem": p.what})).collect()
 }
 
-/// What cannot be used of the MCP servers; each text begins with its place.
+/// Problems of the MCP servers; each text begins with its place in the configuration.
 fn of_servers(problems: &[String]) -> Problems {
     let problem = |text: &String| {
         let (place, what) = text.split_once(": ").unwrap_or(("mcp", text));
@@ -208,7 +208,7 @@ fn servers(config: &Config) -> String {
     }
 }
 
-/// What runs scripts, and for how long.
+/// Runner of scripts, and their time limits.
 fn scripts(config: &Config) -> String {
     let Some(script) = &config.script else { return String::new() };
     let runner = match script.runner {

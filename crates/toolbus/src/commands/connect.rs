@@ -73,7 +73,7 @@ impl ClientProgram {
         }
     }
 
-    /// How the file refers to a variable.
+    /// Returns the reference to a variable, in the syntax of the program's file.
     fn variable(self, name: &str) -> String {
         match self {
             Self::VsCode | Self::Cursor => format!("${{env:{name}}}"),

@@ -165,7 +165,7 @@ fn shown(daemon: &DaemonStatus) -> String {
     text
 }
 
-/// What came of a reload, one line for each thing.
+/// Lines on the outcome of a reload.
 fn reloaded(report: &ReloadReport) -> String {
     let mut lines = Vec::new();
     match &report.error {

@@ -150,7 +150,7 @@ pub async fn run(args: DlqArgs, context: &Context) -> Result<ExitCode, DlqError>
     done
 }
 
-/// What every action works with.
+/// Context of every action.
 struct DlqWork<'a> {
     broker: &'a DeadLetters,
     config: &'a Config,

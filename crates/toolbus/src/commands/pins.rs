@@ -216,17 +216,17 @@ fn state(tool: &Pinned) -> String {
     }
 }
 
-/// How tools changed.
+/// Changes of tools, as text.
 struct Shown {
-    /// Each of them.
+    /// Text on each tool.
     text: String,
-    /// Whether nothing is left out of it.
+    /// Whether the text leaves nothing out.
     is_whole: bool,
     /// Whether there is anything to approve.
     is_open: bool,
 }
 
-/// How each tool changed.
+/// Formats the change of each tool.
 fn shown_changes(changes: &Changes) -> Shown {
     let (mut parts, left_out): (Vec<String>, Vec<usize>) = changes.changes.iter().map(difference).unzip();
     if changes.more > 0 {
@@ -239,7 +239,7 @@ fn shown_changes(changes: &Changes) -> Shown {
     }
 }
 
-/// How to see what is left out.
+/// Hint on how to see changes that were left out.
 fn how_to_see_all(changes: &Changes) -> String {
     let name = one_line(&changes.name);
     match changes.more {
@@ -250,7 +250,7 @@ fn how_to_see_all(changes: &Changes) -> String {
     }
 }
 
-/// How each tool changed, and how to approve it, if all of it is shown.
+/// Formats the change of each tool and, if all of it is shown, the command that approves it.
 fn differences(changes: &Changes) -> String {
     let Shown { text, is_whole, is_open } = shown_changes(changes);
     let (name, digest) = (one_line(&changes.name), changes.digest);
@@ -268,7 +268,7 @@ fn differences(changes: &Changes) -> String {
     [text, end].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
-/// How a tool changed, and how many lines of that are left out.
+/// Formats the change of a tool, and counts the lines that were left out.
 fn difference(change: &Changed) -> (String, usize) {
     let Pinned { source, name, since, pinned, reason, .. } = &change.is;
     let since_when = |what: &str, when: &str| format!("{what} since {}", one_line(when));
@@ -290,7 +290,7 @@ fn read(definition: Option<&RawValue>) -> Option<Definition> {
     serde_json::from_str(definition?.get()).ok()
 }
 
-/// What was approved.
+/// Lines on an approval.
 fn approved_lines(approved: &Approved) -> String {
     let line = |tool: &Pinned| {
         let (name, source) = (one_line(&tool.name), one_line(&tool.source));

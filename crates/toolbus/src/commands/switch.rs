@@ -18,15 +18,15 @@ use crate::terminal::ignore_broken_pipe;
 /// show what is off.
 #[derive(Debug, clap::Args)]
 pub struct SwitchArgs {
-    /// What it is.
+    /// Kind of thing to switch.
     kind: SwitchKind,
-    /// Its name.
+    /// Name of the tool, agent or source.
     name: String,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
 
-/// What can be switched off.
+/// Things that can be switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SwitchKind {
     /// Tools, by the name that they are called by or the one that their MCP server or tool set knows them by.

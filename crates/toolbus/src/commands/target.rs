@@ -66,12 +66,12 @@ pub struct RoleArgs {
     pub(crate) profile: Option<String>,
 }
 
-/// What a command for operators has to work with.
+/// Context of a command for operators.
 #[derive(Debug, Clone)]
 pub struct Operator {
     /// Where the configuration comes from.
     pub sources: Sources,
-    /// How results are printed.
+    /// Format of results.
     pub output: OutputFormat,
 }
 

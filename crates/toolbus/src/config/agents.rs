@@ -13,7 +13,7 @@ use super::pattern::ToolPattern;
 
 /// The section for every agent that has none of its own.
 pub const DEFAULT_AGENT: &str = "default";
-/// What a caller is called that is no agent.
+/// Name of callers that are no agent.
 pub(crate) const UNKNOWN_AGENT: &str = "unknown";
 /// Most entries of a list in a section.
 const MAX_LIST: usize = 10_000;
@@ -25,7 +25,7 @@ pub type Rates = BTreeMap<ToolPattern, RateConfig>;
 /// Recipients by name of the channel.
 pub type Recipients = BTreeMap<String, Vec<String>>;
 
-/// What one agent may use.
+/// Tools, limits and bindings of one agent.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentConfig {
@@ -46,7 +46,7 @@ pub struct AgentConfig {
     /// Calls of it that may wait; absent: half of the daemon's.
     #[schemars(range(max = 65_535))]
     pub max_queued: Option<usize>,
-    /// How often it may call tools, by pattern of their names. The most specific pattern decides.
+    /// Rate limits of calls, by pattern of tool names. The most specific pattern decides.
     #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-pattern"}))]
     pub tool_rate_limits: Rates,
     /// Whom it may address, by channel; a channel that is absent is unrestricted.
@@ -64,12 +64,12 @@ pub struct AgentConfig {
     /// Arguments that are set for it, by pattern of tool names. It neither sees nor changes them.
     #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-pattern"}))]
     pub arguments: BTreeMap<ToolPattern, Map<String, Value>>,
-    /// Its channels, each at most as wide as the agent itself.
+    /// Bindings to channels, each at most as wide as the agent itself.
     #[schemars(length(max = 1024))]
     pub bindings: Vec<BindingConfig>,
 }
 
-/// What an agent may use on behalf of one channel and account.
+/// Tools and recipients of an agent on behalf of one channel and account.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BindingConfig {
@@ -96,7 +96,7 @@ pub struct BindingConfig {
     pub tool_rate_limits: Option<Rates>,
 }
 
-/// How often a tool may be called.
+/// Rate limit of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateConfig {
@@ -115,7 +115,7 @@ pub enum AllowedTools {
     All,
     /// None.
     None,
-    /// What one of these patterns matches; never empty.
+    /// Tools that one of these patterns matches; the list is never empty.
     Only(Vec<ToolPattern>),
 }
 
@@ -218,7 +218,7 @@ impl AgentConfig {
         HostLists { allowed: self.allowed_hosts.clone(), denied: self.denied_hosts.clone() }
     }
 
-    /// Whether it restricts the agent in any way, other than in how much it may do at a time.
+    /// Whether the section restricts the agent in any way, other than in its concurrent calls.
     #[must_use]
     pub fn is_restricting(&self) -> bool {
         let limits_alone = Self { max_in_flight: self.max_in_flight, max_queued: self.max_queued, ..Self::default() };

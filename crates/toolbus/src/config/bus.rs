@@ -228,7 +228,7 @@ enum UrlForm {
     Many(Vec<String>),
 }
 
-/// What stands for the bus inside this process.
+/// Value that selects the bus inside this process.
 const EMBEDDED: &str = "embedded";
 
 impl TryFrom<UrlForm> for BusUrl {

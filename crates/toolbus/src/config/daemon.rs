@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Config;
 
-/// What this process does.
+/// Roles of this process, and the operator's socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DaemonConfig {
@@ -36,7 +36,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Its name, as the configuration writes it.
+    /// Name of the role, as the configuration writes it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ mod socket {
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// What stands for no socket.
+    /// Value that means no socket.
     const NONE: &str = "none";
 
     pub(super) fn serialize<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {

@@ -113,11 +113,11 @@ impl DescribedRest {
     }
 }
 
-/// What a specification describes, with texts in which models read what people see.
+/// Reads the endpoints of a specification; the texts for models are those that people see.
 ///
 /// # Errors
 ///
-/// If it cannot be used.
+/// If the specification cannot be used.
 pub(crate) fn specification(
     name: &str,
     text: &str,

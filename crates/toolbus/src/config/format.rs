@@ -1,4 +1,4 @@
-//! What the texts of a configuration must look like: the `format`s that its JSON Schema names.
+//! The `format`s that the JSON Schema of the configuration names.
 
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -202,7 +202,7 @@ fn broker_host(text: &str) -> Result<(), String> {
     require(text.parse::<Ipv6Addr>().is_ok() || host_name(text).is_ok(), WHAT)
 }
 
-/// What a browser says of the page that sends a request.
+/// Checks an origin, as browsers send it.
 fn origin(text: &str) -> Result<(), String> {
     let what = format!(
         "{:?} is no origin as browsers send it; expected scheme, host and, where it is not the usual one, port, such as \

@@ -114,7 +114,7 @@ pub enum Open {
     Network,
 }
 
-/// What stands for [`Open::Network`].
+/// Value that means [`Open::Network`].
 const NETWORK: &str = "network";
 
 /// The forms that [`Open`] is written in.

@@ -15,15 +15,15 @@ use super::{AgentConfig, Config, DEFAULT_AGENT};
 /// Most agents that a text names.
 const MAX_NAMED: usize = 10;
 
-/// How callers are distinguished.
+/// Identification of callers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct IdentityConfig {
-    /// What names the agent that sent a request.
+    /// Source of the name of the agent that sent a request.
     pub source: IdentitySource,
     /// Says that every sender on the bus may be believed: needed for rules about single agents under "header".
     pub trust_headers: bool,
-    /// What a caller gets that has no section in `agents`. Absent: "deny" as soon as any agent has a section, else
+    /// Treatment of callers that have no section in `agents`. Absent: "deny" as soon as any agent has a section, else
     /// "default".
     pub unknown: Option<Unknown>,
     /// The one agent that this daemon serves, as its sidecar; absent: it serves all.
@@ -38,19 +38,19 @@ pub struct IdentityConfig {
     pub delegates: BTreeSet<String>,
 }
 
-/// What a caller gets that has no section.
+/// Treatment of callers without a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Unknown {
-    /// What `agents.default` says.
+    /// The rules of `agents.default`.
     Default,
     /// No tools at all.
     Deny,
 }
 
 impl Config {
-    /// How callers are distinguished.
+    /// Returns the rules by which callers are identified.
     #[must_use]
     pub fn identity(&self) -> Identity {
         let topic = self.sidecar_topic();
@@ -72,9 +72,9 @@ impl Config {
         }
     }
 
-    /// What a reload of this configuration would open to callers without a section, although it does not say so: for a
-    /// daemon that gives them `running`, and whose `agents` have a section (`default` is no agent). Absent when it opens
-    /// nothing, or `identity.unknown` is written.
+    /// Describes what a reload of this configuration would open to callers without a section, although it does not say
+    /// so: for a daemon that gives them `running`, and whose `agents` have a section (`default` is no agent). `None` if
+    /// it opens nothing, or `identity.unknown` is written.
     #[must_use]
     pub fn widening(&self, running: UnknownCallers, agents: &[&str]) -> Option<String> {
         let keeps_default = self.agents.contains_key(DEFAULT_AGENT);

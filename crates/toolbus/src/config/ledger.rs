@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use toolbus_config::{ByteSize, HumanDuration};
 use toolbus_core::ledger::LedgerLimits;
 
-/// What is known of calls that must not run twice. It is kept in the store.
+/// Record of calls that must not run twice, kept in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LedgerConfig {
-    /// How long a call is known, from its begin; longer than `invoke.max_timeout`.
+    /// Time for which a call is known, from its begin; longer than `invoke.max_timeout`.
     pub ttl: HumanDuration,
     /// Calls that are known. To know one more, the oldest answered one is forgotten.
     #[schemars(range(min = 1, max = 100_000_000))]
@@ -32,7 +32,7 @@ impl Default for LedgerConfig {
 }
 
 impl LedgerConfig {
-    /// How much is kept.
+    /// Limits of the ledger.
     #[must_use]
     pub fn limits(&self) -> LedgerLimits {
         LedgerLimits { max_entries: self.max_entries, max_bytes: self.max_size.bytes() }

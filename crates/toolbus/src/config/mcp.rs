@@ -43,27 +43,27 @@ pub struct McpConfig {
     /// Names of servers without which the daemon is not ready, ASCII case ignored.
     #[schemars(length(max = MAX_SERVERS), extend("items" = {"type": "string", "format": "toolbus-mcp-server"}))]
     pub required: Vec<String>,
-    /// What becomes of a request for a server that is not known here.
+    /// Treatment of a request for a server that is not known here.
     pub unknown_server: UnknownServer,
     /// Whether callers may add servers at run time.
     pub register: RegisterConfig,
     /// The servers, by name.
     #[schemars(extend("maxProperties" = MAX_SERVERS, "propertyNames" = {"format": "toolbus-mcp-server"}))]
     pub servers: BTreeMap<String, ServerConfig>,
-    /// What `servers_file` said when it was read.
+    /// Content of `servers_file` when it was read.
     #[serde(skip)]
     pub(crate) file: ServersFile,
 }
 
-/// What becomes of a request for a server that is not known here.
+/// Treatment of a request for a server that is not known here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum UnknownServer {
-    /// It is answered with an error.
+    /// The request is answered with an error.
     #[default]
     Answer,
-    /// It is left to another bridge on the bus.
+    /// The request is left to another bridge on the bus.
     Ignore,
 }
 
@@ -84,7 +84,7 @@ pub struct RegisterConfig {
 }
 
 impl RegisterConfig {
-    /// What callers may register; `None`: nothing, because that is switched off.
+    /// Returns the rules for registrations by callers; `None` if callers may register nothing.
     #[must_use]
     pub fn rules(&self) -> Option<RegistrationRules> {
         // Names of hosts are compared in lower case.
@@ -118,7 +118,7 @@ impl Config {
 pub struct McpServers {
     /// Those that can be used, at most one of each name.
     pub specs: Vec<ServerSpec>,
-    /// What is done about changes of their tools, by source; absent where that is not said of the server itself.
+    /// Pin levels by source, of the servers that set one.
     pub pins: BTreeMap<String, Level>,
     /// Warnings about valid but suspicious settings.
     pub warnings: Vec<String>,
@@ -202,7 +202,7 @@ impl Config {
         self.toolsets.iter().find(|(_, set)| backs(set)).map(|(name, set)| (name.as_str(), set))
     }
 
-    /// What is said of changes of the tools of each server.
+    /// Returns the pin levels of the servers that set one.
     fn pins_of_servers(&self) -> BTreeMap<ServerName, Level> {
         let of_section = |(name, pin): (&String, Option<Level>)| Some((ServerName::parse(name).ok()?, pin?));
         let mut pins = self.mcp.file.pins.clone();
@@ -217,7 +217,7 @@ impl Config {
     }
 }
 
-/// What is wrong with the placeholders of a server, if anything is.
+/// Returns the problem with a server's placeholders, if there is one.
 fn misplaced_in(spec: &ServerSpec, in_sessions: &BTreeSet<ServerName>) -> Option<String> {
     placeholder(spec).filter(|_| !in_sessions.contains(&spec.name)).map(misplaced)
 }
@@ -228,7 +228,7 @@ fn misplaced_in(spec: &ServerSpec, in_sessions: &BTreeSet<ServerName>) -> Option
 pub(crate) struct Mistake {
     /// The key, as TOML has it; empty: the server as a whole.
     pub(crate) key: &'static str,
-    /// What is wrong and what is expected.
+    /// Text on what is wrong and what is expected.
     pub(crate) what: String,
 }
 

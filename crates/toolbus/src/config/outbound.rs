@@ -16,6 +16,6 @@ pub struct OutboundConfig {
     /// The arguments that hold recipients, as JSON pointers; `*` is every element of a list: `["/to", "/cc/*"]`.
     #[schemars(length(min = 1, max = 64), extend("items" = {"type": "string", "format": "toolbus-recipient-path"}))]
     pub recipients: Vec<String>,
-    /// How a recipient is compared with the list.
+    /// Comparison of a recipient with the list.
     pub compare: Compare,
 }

@@ -23,7 +23,7 @@ impl ToolPattern {
         Pattern::parse(text).map(Self)
     }
 
-    /// Whether it matches a tool under its published name, or under its own within a tool set.
+    /// Whether the pattern matches a tool under its published name, or under its own within a tool set.
     pub(crate) fn matches_either(&self, published: &str, bare: &str) -> bool {
         self.matches(published) || self.matches(bare)
     }

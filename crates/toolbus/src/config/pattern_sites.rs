@@ -28,7 +28,7 @@ enum PatternNames {
 }
 
 impl PatternSite<'_> {
-    /// Whether it means a tool of these names.
+    /// Whether the pattern means a tool of these names.
     pub(crate) fn is_for(&self, published: &str, bare: &str) -> bool {
         match self.names {
             PatternNames::Published => self.pattern.matches(published),

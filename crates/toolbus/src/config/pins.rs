@@ -16,9 +16,9 @@ use super::state::{self, STATE_DIRECTORY};
 use super::store::StoreUrl;
 use super::{Config, Sources};
 
-/// What stands for no file.
+/// Value that means no file.
 const NONE: &str = "none";
-/// What the name of the file ends with, in the place of the store's ending.
+/// End of the file's name, in the place of the store's ending.
 const ENDING: &str = "pins.json";
 /// Name of the file where the store has none.
 const NAME: &str = "toolbus.pins.json";
@@ -31,8 +31,8 @@ pub struct PinsConfig {
     /// "none": nowhere.
     #[schemars(length(min = 1))]
     pub file: Option<PathBuf>,
-    /// What is done about changes, by pattern of sources: `rest`, `command`, `mcp:*`. The `pin` of an MCP server comes first,
-    /// then the pattern that fixes most characters.
+    /// Pin levels, by pattern of sources: `rest`, `command`, `mcp:*`. The `pin` of an MCP server comes first, then the
+    /// pattern that fixes most characters.
     #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-pattern"}))]
     pub sources: BTreeMap<ToolPattern, Level>,
 }
@@ -53,7 +53,7 @@ impl Config {
         }
     }
 
-    /// What is done about changes, by source. Every MCP server is named.
+    /// Returns the pin levels by source. Every MCP server is named.
     #[must_use]
     pub fn pin_levels(&self) -> Levels {
         let patterns = self.pins.sources.iter().map(|(pattern, level)| (Pattern::clone(pattern), *level));
@@ -69,7 +69,7 @@ impl Config {
         Levels::new(servers.pins, patterns).naming(named)
     }
 
-    /// What is missing for pins to outlast a restart, if something is.
+    /// Returns what is missing for pins to outlast a restart, if anything.
     pub(super) fn unkept_pins(&self, sources: &Sources) -> Option<String> {
         if self.pins.file.is_some() || !self.pin_levels().hold_anything() {
             return None;
@@ -124,7 +124,7 @@ mod tests {
             let pins = PinsConfig { file: file.map(PathBuf::from), ..PinsConfig::default() };
             let config = Config {
                 pins,
-                store: StoreConfig { url: store.parse().unwrap(), ..StoreConfig::default() },
+                store: StoreConfig { url: Some(store.parse().unwrap()), ..StoreConfig::default() },
                 ..Config::default()
             };
             let environment = [(STATE_DIRECTORY.to_owned(), state.to_owned())].into();

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::app;
 
-    /// What an agent has under a configuration, which is read as if it were in order.
+    /// Returns the tools of a caller under a configuration, which is taken as valid.
     fn effective(config: serde_json::Value, caller: Caller) -> EffectiveTools {
         let config: Config = serde_json::from_value(config).unwrap();
         let registry = app::described(&config).unwrap().registry().clone();

@@ -1,4 +1,4 @@
-//! What the values of a configuration must be to each other: what no schema can say.
+//! Checks between values of a configuration, which no schema can express.
 
 mod agents;
 mod entries;

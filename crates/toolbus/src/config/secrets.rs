@@ -44,7 +44,7 @@ pub struct KeyedSecret {
     pub secret: Secret,
 }
 
-/// What the sources gave as secrets. It makes no configuration another one: what was given is in its place there, too.
+/// Secrets that the sources gave. They do not count in a comparison: the configuration has them in their places, too.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given(pub(crate) Vec<KeyedSecret>);
 
@@ -54,7 +54,7 @@ impl PartialEq for Given {
     }
 }
 
-/// What the tree has of secrets, before it becomes a configuration.
+/// Returns the secrets of a tree, before it becomes a configuration.
 pub(crate) fn of_tree(tree: &Tree, secrets: &[(KeyPath, bool)]) -> Given {
     let mut found = Vec::new();
     for (path, is_reference) in secrets {
@@ -129,7 +129,8 @@ impl Config {
     }
 }
 
-/// What the environment gives the exporters of metrics, traces and logs; `look_up` gives the value of a variable.
+/// Returns the secrets that the environment gives the exporters of metrics, traces and logs; `look_up` gives the value
+/// of a variable.
 pub fn of_exporter(look_up: impl Fn(&str) -> Option<String>) -> Vec<Secret> {
     let lists = OTLP_HEADERS.into_iter().filter_map(look_up);
     let values = lists.flat_map(|list| list.split(',').flat_map(pair).collect::<Vec<_>>());
@@ -195,7 +196,7 @@ const SECRET: [&str; 11] = [
 const SHORT: [&str; 3] = ["pass", "creds", "jwt"];
 /// Last words that do behind another one: alone they are a directory, or a pattern.
 const AMBIGUOUS: [&str; 2] = ["pwd", "pat"];
-/// What a key is that opens nothing.
+/// Kinds of keys that open nothing.
 const HARMLESS_KEYS: [&str; 8] = ["primary", "foreign", "sort", "partition", "public", "group", "row", "hot"];
 
 /// Last words of names of what is handed on, and is no secret.

@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn a_certificate_that_is_not_there_is_told_with_its_name() {
         let tls = Tls { ca: Some("/nonexistent/ca.pem".into()), ..Tls::default() };
-        let config = StoreConfig { url: "rediss://host".parse().unwrap(), tls };
+        let config = StoreConfig { url: Some("rediss://host".parse().unwrap()), tls, state_file: None };
         insta::assert_snapshot!(config.open("toolbus", "a test").err().unwrap(), @"[store] store.tls: cannot read `/nonexistent/ca.pem`: No such file or directory (os error 2)");
     }
 
@@ -337,7 +337,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store.db");
         for url in [StoreUrl::Memory, StoreUrl::Sqlite(file.clone())] {
-            let config = StoreConfig { url, ..Default::default() };
+            let config = StoreConfig { url: Some(url), ..Default::default() };
             let open = config.open("toolbus", "a test").unwrap();
             assert!(open.shared.is_none());
             let store = Arc::clone(&open.store);
@@ -345,7 +345,7 @@ mod tests {
             let ledger = config.open_ledger(LedgerConfig::default().limits(), &open).unwrap();
             assert_eq!(ledger.look_up(RequestKey([0; 32])).await, Ok(None));
             let OpenMemory { memory, file } = config.open_memory(MemoryConfig::default().limits(), &open).unwrap();
-            assert_eq!(file.is_some(), config.url != StoreUrl::Memory);
+            assert_eq!(file.is_some(), config.url() != StoreUrl::Memory);
             let (key, share) = (Arc::from("ana"), Arc::from("ana"));
             let key_of_entry = EntryKey::parse("a/b").unwrap();
             assert_eq!(memory.get(MemoryOwner { key, share }, key_of_entry).await, Ok(None));
@@ -356,6 +356,6 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_used_is_told_with_its_name() {
         let url = StoreUrl::Sqlite("/nonexistent/toolbus.db".into());
-        insta::assert_snapshot!(StoreConfig { url, ..Default::default() }.open("toolbus", "a test").err().unwrap(), @"[store] the file `/nonexistent/toolbus.db` cannot be used: its folder does not exist; create it, for the daemon's user alone");
+        insta::assert_snapshot!(StoreConfig { url: Some(url), ..Default::default() }.open("toolbus", "a test").err().unwrap(), @"[store] the file `/nonexistent/toolbus.db` cannot be used: its folder does not exist; create it, for the daemon's user alone");
     }
 }

@@ -12,13 +12,13 @@ pub struct TelemetryConfig {
     /// Collector that metrics, traces and logs are sent to; absent: they are not sent.
     #[schemars(extend("format" = "toolbus-http-url"))]
     pub otlp_endpoint: Option<String>,
-    /// How they are sent.
+    /// Protocol for the collector.
     pub protocol: Protocol,
-    /// What is logged: a level (error, warn, info, debug, trace, off), or levels by module, such as
+    /// Log filter: a level (error, warn, info, debug, trace, off), or levels by module, such as
     /// "info,toolbus_broker=debug".
     #[schemars(extend("format" = "toolbus-log-filter"))]
     pub log: String,
-    /// How it is logged.
+    /// Format of the log.
     pub log_format: LogFormat,
 }
 

@@ -18,14 +18,14 @@ const REST: &str = "rest";
 /// Tools by the name under which they are called.
 pub(crate) type KnownTools = BTreeMap<Arc<str>, KnownTool>;
 
-/// What the configuration alone knows of a tool.
+/// Tool, as far as the configuration alone describes it.
 #[derive(Debug)]
 pub(crate) struct KnownTool {
     /// Who registers it.
     pub(crate) source: Arc<str>,
-    /// Its name without the prefix of a tool set.
+    /// Name without the prefix of a tool set.
     pub(crate) bare_name: Arc<str>,
-    /// Its schema, where it has one.
+    /// JSON Schema of the arguments, if the tool has one.
     pub(crate) parameters: Option<Arc<Value>>,
     /// The tool set that it belongs to.
     pub(crate) set: Option<String>,

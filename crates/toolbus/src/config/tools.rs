@@ -23,7 +23,7 @@ use super::{Config, ScriptConfig};
 pub struct ToolsConfig {
     /// Whether there is the tool `echo`, which answers with its text: for trying things out.
     pub echo: bool,
-    /// What repeating a call of `echo` is taken to do: for trying out and measuring what is recorded.
+    /// Effect that repeating a call of `echo` is taken to have: for trying out and measuring what is recorded.
     pub echo_effect: Effect,
     /// Whether there are the tools `current_time` and `convert_time`.
     pub time: bool,
@@ -36,7 +36,7 @@ pub struct ToolsConfig {
     /// most characters decides, for each limit on its own.
     #[schemars(extend("propertyNames" = {"format": "toolbus-pattern"}))]
     pub limits: BTreeMap<ToolPattern, ToolLimits>,
-    /// What providers of models are told of tools beside their definitions, by pattern of tool names as for `limits`.
+    /// Hints for providers of models beside the definitions of tools, by pattern of tool names as for `limits`.
     #[schemars(extend("propertyNames" = {"format": "toolbus-pattern"}))]
     pub definitions: BTreeMap<ToolPattern, ToolHints>,
 }
@@ -52,13 +52,13 @@ pub struct ToolLimits {
     pub max_in_flight: Option<usize>,
 }
 
-/// What providers of models are told of one tool beside its definition.
+/// Hints for providers of models beside the definition of one tool.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ToolHints {
     /// Whether a model finds it by a search of its provider, and does not have it in each prompt.
     pub defer_loading: Option<bool>,
-    /// What may call it: "direct" for the model itself, or a provider's name of what runs programs of the model.
+    /// Permitted callers: "direct" for the model itself, or a provider's name of what runs programs of the model.
     #[schemars(length(max = 16), inner(length(min = 1, max = 64)))]
     pub allowed_callers: Option<Vec<String>>,
     /// Arguments of calls, as examples.
@@ -80,7 +80,7 @@ impl Default for ToolsConfig {
     }
 }
 
-/// What patterns say that match a name, the most specific first.
+/// Returns the values of the patterns that match a name, the most specific first.
 fn matching<'a, T>(patterns: &'a BTreeMap<ToolPattern, T>, name: &str) -> impl Iterator<Item = &'a T> + use<'a, T> {
     let mut matching: Vec<_> = patterns.iter().filter(|(pattern, _)| pattern.matches(name)).collect();
     matching.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.specificity()));
@@ -97,7 +97,7 @@ impl ToolsConfig {
         })
     }
 
-    /// What providers are told of a tool of this name; `None` if nothing is.
+    /// Returns the hints on a tool of this name; `None` if there are none.
     fn hints_of(&self, name: &str) -> Option<Arc<ModelHints>> {
         let merged = matching(&self.definitions, name).cloned().reduce(|hints, next| ToolHints {
             defer_loading: hints.defer_loading.or(next.defer_loading),

@@ -28,7 +28,7 @@ pub struct ToolsetConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "toolbus-prefix"))]
     pub prefix: Option<String>,
-    /// What its tools are made of.
+    /// Kind of tools in the set.
     pub kind: Kind,
     /// Whether all callers share what runs the tools.
     #[serde(default)]
@@ -64,13 +64,13 @@ pub struct ToolsetConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RemoteToolConfig {
-    /// What it does, for a model.
+    /// Description of the tool, for a model.
     #[schemars(length(min = 1, max = 65_536))]
     pub description: String,
     /// JSON Schema of its arguments, as JSON text; absent: any object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<String>,
-    /// What repeating a call would do.
+    /// Effect of repeating a call.
     #[serde(default)]
     pub effect: Effect,
 }
@@ -83,7 +83,7 @@ const fn default_max_sessions() -> usize {
     100
 }
 
-/// What the tools of a set are made of.
+/// Kind of tools in a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

@@ -259,7 +259,7 @@ fn scripts(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// What is suspicious about scripts.
+/// Returns warnings on suspicious settings of scripts.
 fn of_script(script: &ScriptConfig, config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     let longest_call = config.invoke.max_timeout;

@@ -50,13 +50,13 @@ const MAX_RELOADS: usize = 8;
 /// A request for a reload; the report goes to the sender.
 pub type ReloadRequest = oneshot::Sender<ReloadReport>;
 
-/// What operators can ask and change.
+/// Admin API: what operators can read and change.
 pub struct Admin {
     /// The gates that calls pass.
     pub gates: Arc<Gates>,
     /// Keeps what is switched off.
     pub switches: Arc<SwitchStore>,
-    /// What is pinned.
+    /// Pins of tools.
     pub pins: Option<Pins>,
     /// The MCP servers.
     pub servers: Arc<dyn McpAdmin>,
@@ -97,7 +97,7 @@ impl Admin {
         }
     }
 
-    /// What one agent may use.
+    /// Returns the tools that one agent may use.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl Admin {
         Ok(self.gates.policy().effective(&caller(name, role)?))
     }
 
-    /// What one agent may use, and why.
+    /// Returns the tools that one agent may use, and why.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ impl Admin {
         switched_off(self.gates.policy())
     }
 
-    /// What gets no calls because it failed again and again.
+    /// Returns the tools and servers whose circuit breaker is open.
     #[must_use]
     pub fn breakers(&self) -> OpenBreakers {
         OpenBreakers { breakers: self.gates.breakers().open().into_iter().map(Into::into).collect() }
@@ -317,7 +317,7 @@ impl DaemonAdmin {
         (Self { health, files: files.iter().map(absolute).collect(), reloads }, requests)
     }
 
-    /// Its present status.
+    /// Returns the present status.
     #[must_use]
     pub fn status(&self) -> DaemonStatus {
         DaemonStatus {
@@ -348,7 +348,7 @@ impl DaemonAdmin {
     }
 }
 
-/// What is switched off.
+/// Returns the switches that are off.
 fn switched_off(policy: &PolicyHandle) -> Vec<Switched> {
     let switched = |switch: Switch| Switched { kind: switch.kind().to_owned(), name: switch.name().to_string() };
     policy.disabled().into_iter().map(switched).collect()
@@ -395,7 +395,7 @@ fn rules_met(tool: &ToolDescriptor) -> Vec<String> {
     tool.suspicions.iter().map(|suspicion| suspicion.rule.to_string()).collect()
 }
 
-/// What holds for an agent beside its tools.
+/// Returns the rules of an agent beside its tools.
 fn rules(summary: PolicySummary) -> AppliedRules {
     let named = |(pattern, text): (Pattern, String)| NamedRule { name: pattern.to_string(), value: text };
     AppliedRules {

@@ -17,7 +17,7 @@ use toolbus_mcp_server::TokenId;
 
 use super::refusal::HttpRefusal;
 
-/// How long a body may take to arrive.
+/// Longest time for a body to arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
 /// Bodies up to this size take none of the room for large ones, in bytes.
 const SMALL: usize = 64 * 1024;
@@ -41,7 +41,7 @@ pub(super) struct Bodies {
 /// A complete body.
 pub(super) struct Whole {
     pub(super) bytes: Bytes,
-    /// Its part of the room for large bodies, until this is dropped.
+    /// Permit for a part of the room for large bodies; `None` for a small body.
     pub(super) room: Option<OwnedSemaphorePermit>,
 }
 

@@ -1,4 +1,4 @@
-//! How connections are served: accepted, driven within their deadlines, and ended in order.
+//! Connections: accepted, driven within their deadlines, and ended in order.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};

@@ -25,7 +25,7 @@ use super::shared::{Replica, ReplicaCounts, ReplicaSummary, SharedState};
 /// Longest text of others that is shown, in characters.
 const MAX_TEXT: usize = 300;
 
-/// What this program was built from.
+/// Version and commit that this program was built from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Build {
     /// Version of the package.
@@ -60,13 +60,13 @@ pub struct HealthSources {
     pub required_tools: Vec<String>,
     /// MCP servers without which the daemon is not ready. ASCII case does not count.
     pub required_servers: Vec<String>,
-    /// What this program was built from.
+    /// Build of this program.
     pub build: Build,
     /// Measures uptime and the age of reloads.
     pub clock: Clock,
 }
 
-/// What is known of the daemon's health.
+/// Health of the daemon.
 pub struct Health {
     sources: HealthSources,
     draining: AtomicBool,
@@ -155,7 +155,7 @@ pub enum Blocker {
     },
     /// A mistake in the set-up that no retry mends.
     Misconfigured {
-        /// What to do about it.
+        /// Instruction on what to do about the mistake.
         detail: String,
     },
     /// The store that replicas share cannot be used, or a file of the store cannot be written.
@@ -189,9 +189,9 @@ pub enum Blocker {
     McpServerNotReady {
         /// Name of the server.
         server: String,
-        /// What it is doing.
+        /// Phase of the server's connection.
         phase: PhaseName,
-        /// What happened last, where something did.
+        /// Last error, if there was one.
         detail: Option<String>,
     },
 }
@@ -200,7 +200,7 @@ pub enum Blocker {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonHealth {
-    /// What this program was built from.
+    /// Build of this program.
     pub build: Build,
     /// Seconds since the start.
     pub uptime_seconds: u64,
@@ -210,7 +210,7 @@ pub struct DaemonHealth {
     pub draining: bool,
     /// The connection to the broker.
     pub broker: BrokerStatus,
-    /// How much there is.
+    /// Numbers of tools and calls.
     pub counts: Counts,
     /// The replicas, where they share a store.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -223,12 +223,12 @@ pub struct DaemonHealth {
     pub breakers: Vec<OpenBreaker>,
     /// The MCP servers.
     pub mcp: Vec<McpServerHealth>,
-    /// What is wrong with MCP servers as they are configured: a file that cannot be read, servers that are left out.
+    /// Problems with MCP servers as they are configured: a file that cannot be read, servers that are left out.
     pub mcp_problems: Vec<String>,
     /// The tool sets whose tools other daemons list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remote: Vec<RemoteSetHealth>,
-    /// How scripts are run, where they are.
+    /// State of the runner of scripts, if there is one.
     #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
     pub script: Option<ScriptStatus>,
     /// The last reload of the configuration, where there was one.
@@ -264,17 +264,17 @@ impl From<BreakerStatus> for OpenBreaker {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct McpServerHealth {
-    /// Its name.
+    /// Name of the server.
     pub name: String,
-    /// What it is doing.
+    /// Phase of the connection.
     pub phase: PhaseName,
-    /// How often it was started again after it had ended by itself.
+    /// Number of restarts after the server ended by itself.
     pub restarts: u64,
     /// Tools whose definitions are suspect.
     pub suspect: usize,
     /// Tools that are called by this server alone, because other sources have their names.
     pub shadowed: usize,
-    /// What happened last, where something did.
+    /// Last error, if there was one.
     pub last_error: Option<String>,
 }
 
@@ -282,7 +282,7 @@ pub struct McpServerHealth {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BrokerStatus {
-    /// Whether it is open.
+    /// Whether the connection is open.
     pub connected: bool,
     /// Why the broker takes no messages now, if it does not.
     pub blocked: Option<String>,
@@ -303,7 +303,7 @@ pub struct ConsumerStatus {
     pub confirmed: bool,
 }
 
-/// How much there is.
+/// Numbers of tools and calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
@@ -452,7 +452,7 @@ impl Health {
         self.sources.other_daemons.borrow().iter().filter(|other| other.shares == shares).count()
     }
 
-    /// How many replicas there are; `None` without a store that they share.
+    /// Returns the numbers of replicas; `None` without a store that they share.
     #[must_use]
     pub fn replica_counts(&self) -> Option<ReplicaCounts> {
         let state = self.sources.shared.borrow();
@@ -489,7 +489,7 @@ impl Health {
         reloads.last = Some((self.sources.clock.now(), report));
     }
 
-    /// How many reloads there were since the start.
+    /// Returns the numbers of reloads since the start.
     #[must_use]
     pub fn reloads(&self) -> ReloadCounts {
         self.reloads.lock().counts
@@ -505,8 +505,8 @@ impl Health {
 /// Replaces what is wrong with an MCP server in public parts.
 const NOT_PUBLIC: &str = "an MCP server cannot be used as it is configured: `toolbus status` says which, and why";
 
-/// How the last error of an MCP server begins that goes on as it was, because its new configuration has a mistake. The
-/// mistake follows.
+/// Beginning of the last error of an MCP server that goes on as it was, because its new configuration has a mistake.
+/// The mistake follows.
 pub const OUTDATED: &str = "goes on as it was configured before";
 
 impl DaemonHealth {

@@ -1,5 +1,5 @@
-//! What listens: the HTTP port, and the Unix socket of the admin API. Both are taken when the daemon is built, and
-//! served once it runs.
+//! Listeners: the HTTP port, and the Unix socket of the admin API. Both are opened when the daemon is built, and served
+//! once it runs.
 
 use std::convert::Infallible;
 use std::fs::{DirBuilder, File, Metadata, Permissions, TryLockError};
@@ -97,7 +97,7 @@ pub enum ListenersError {
     Socket(#[from] SocketError),
 }
 
-/// What the HTTP server serves.
+/// State behind the routes of the HTTP server.
 pub struct HttpState {
     /// Health and status, without a token.
     pub health: Arc<Health>,
@@ -285,7 +285,7 @@ pub enum SocketError {
         .0.display()
     )]
     Locked(PathBuf),
-    /// What the system says.
+    /// Error of the system.
     #[error(
         "cannot make the socket `{}` (daemon.socket): {source}. Set daemon.socket to a short path in a folder that the \
          daemon may write to, or to \"none\"",
@@ -294,7 +294,7 @@ pub enum SocketError {
     Other {
         /// The path of the configuration.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -380,7 +380,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// What tells a file from another one that has its name later.
+/// Identity of a file, which differs from that of a later file of the same name.
 fn identity(found: &Metadata) -> (u64, u64) {
     (found.dev(), found.ino())
 }

@@ -24,7 +24,7 @@ pub(super) struct HostNames {
     pub(super) origins: Vec<String>,
 }
 
-/// How long a browser may cache the response to a preflight, in seconds.
+/// Time for which a browser may cache the response to a preflight, in seconds.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 /// Methods that a page may use.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");

@@ -37,6 +37,6 @@ pub struct OtherDaemon {
     pub queue_prefix: String,
     /// Topics that it takes calls from.
     pub topics: Vec<String>,
-    /// What it shares with this daemon.
+    /// Part of the bus that this daemon shares with it.
     pub shares: SharedIntake,
 }

@@ -16,8 +16,8 @@ use tokio::time::timeout;
 pub(super) const PENALTY: Duration = Duration::from_secs(2);
 /// Bytes that are read of a body that is not used: as many as the largest body has by default.
 const MAX_DISCARDED: usize = 4 * 1024 * 1024;
-/// How long such a body is read: what is in flight arrives by then, and a client that announces a body and sends none
-/// holds no slot for long.
+/// Time for which such a body is read: what is in flight arrives by then, and a client that announces a body and sends
+/// none holds no slot for long.
 const DISCARD_TIME: Duration = Duration::from_millis(200);
 /// Code of a refusal, from the range that JSON-RPC leaves to servers.
 const CODE: i32 = -32000;

@@ -1,8 +1,8 @@
-//! What the status says of reloads of the configuration.
+//! Reloads of the configuration, as the status shows them.
 
 use serde::{Deserialize, Serialize};
 
-/// How many reloads of the configuration there were since the start, by outcome.
+/// Numbers of reloads of the configuration since the start, by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReloadCounts {
     /// Those that were applied.
@@ -11,7 +11,7 @@ pub struct ReloadCounts {
     pub refused: u64,
 }
 
-/// What came of a reload of the configuration.
+/// Outcome of a reload of the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReloadReport {
@@ -29,7 +29,7 @@ pub struct ReloadReport {
     /// Names of tools that are gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
-    /// What is valid, and suspicious.
+    /// Warnings about valid but suspicious settings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Why it was refused.
@@ -51,7 +51,7 @@ impl ReloadReport {
 pub struct LastReload {
     /// Seconds since it ended.
     pub seconds_ago: u64,
-    /// What came of it.
+    /// Outcome of the reload.
     #[serde(flatten)]
     pub report: ReloadReport,
 }

@@ -1,4 +1,4 @@
-//! What `/status` says of tool sets whose tools another daemon lists.
+//! Tool sets whose tools another daemon lists, as `/status` shows them.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RemoteSetHealth {
-    /// Its name.
+    /// Name of the set.
     pub name: String,
-    /// What is known of the other daemon.
+    /// Phase of the other daemon.
     pub phase: RemotePhase,
     /// Tools that can be called.
     pub tools: usize,
@@ -22,19 +22,19 @@ pub struct RemoteSetHealth {
     /// Other bridges that have an MCP server of the same name, and run its calls, too; their answers are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rivals: Vec<String>,
-    /// What happened last, where something did.
+    /// Last error, if there was one.
     pub last_error: Option<String>,
 }
 
-/// What is known of a daemon that lists its tools.
+/// Phase of a daemon that lists its tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RemotePhase {
-    /// It has not listed its tools yet.
+    /// The daemon has not listed its tools yet.
     Waiting,
-    /// It has.
+    /// The daemon has listed its tools.
     Ready,
-    /// It has, and does not answer now: its tools may still be called.
+    /// The daemon listed its tools, and does not respond now: they may still be called.
     Away,
 }
 

@@ -1,8 +1,8 @@
-//! What is known of a store that replicas share, and of the replicas.
+//! State of a store that replicas share, and of the replicas.
 
 use serde::{Deserialize, Serialize};
 
-/// What a replica announces.
+/// Announcement of a replica.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Replica {
@@ -12,7 +12,7 @@ pub struct Replica {
     pub version: String,
     /// Digest of its configuration.
     pub config_digest: String,
-    /// What it does.
+    /// Roles of the replica.
     pub roles: Vec<String>,
     /// When it started, in seconds since 1970.
     pub started: u64,
@@ -41,7 +41,7 @@ impl SharedState {
         own.is_some_and(|own| own.roles == replica.roles && own.config_digest != replica.config_digest)
     }
 
-    /// How many replicas have the configuration of this one, and how many another one.
+    /// Counts the replicas with the configuration of this one, and those with another one.
     #[must_use]
     pub fn counts(&self) -> ReplicaCounts {
         let different = self.replicas.iter().filter(|replica| self.differs(replica)).count();
@@ -49,7 +49,7 @@ impl SharedState {
     }
 }
 
-/// How many replicas there are.
+/// Numbers of replicas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplicaCounts {
     /// Those with the configuration of this one, itself included, and those that do something else.
@@ -68,11 +68,11 @@ pub struct ReplicaSummary {
     pub version: String,
     /// Digest of its configuration.
     pub config_digest: String,
-    /// What it does.
+    /// Roles of the replica.
     pub roles: Vec<String>,
     /// Seconds since its start, by the clocks of both machines.
     pub uptime_seconds: u64,
-    /// Whether it does the same as the daemon that says so, with another configuration.
+    /// Whether the replica has the same roles as the reporting daemon, with another configuration.
     pub differs: bool,
 }
 

@@ -23,15 +23,15 @@ pub(super) const MAX_KNOWN: usize = 1216;
 pub(super) const MAX_GUESTS: usize = 256;
 /// Slots of connections that gave a wrong token and wait for their refusal.
 pub(super) const MAX_SLOWED: usize = 256;
-/// How long a client may take to send the head of a request, from its first byte.
+/// Longest time for a client to send the head of a request, from its first byte.
 pub(super) const HEAD_TIME: Duration = Duration::from_secs(2);
-/// How long a head is waited for in any case: one that is sent at once has arrived by then.
+/// Least wait for a head: one that is sent at once has arrived by then.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
-/// How long a request and its response may take by default.
+/// Default time limit of a request and its response.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
-/// How long a connection may wait for its next request.
+/// Longest wait of a connection for its next request.
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(60);
-/// How long a client may read nothing of what is sent to it.
+/// Longest time for which a client may read nothing of what is sent to it.
 pub(super) const WRITE_TIME: Duration = Duration::from_secs(30);
 /// Longest wait for the slot of an evicted connection.
 const EVICTION_TIME: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ pub(super) struct Slots {
     foreign: Throttle,
 }
 
-/// What a connection has shown of itself.
+/// Class of a connection, by the token that it has shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     /// No token yet.
@@ -185,7 +185,7 @@ impl Slots {
 /// The state of one connection: what it does, until when it may, and which slot it holds.
 #[derive(Debug)]
 pub(crate) struct ConnectionState {
-    /// Its key in [`Slots`].
+    /// Key of the connection in [`Slots`].
     id: u64,
     remote: Option<IpAddr>,
     slots: Arc<Slots>,
@@ -209,7 +209,7 @@ struct Inner {
     slot: Option<OwnedSemaphorePermit>,
 }
 
-/// What a connection is doing.
+/// Phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnectionPhase {
     /// The head of a request is arriving, or the first one is awaited.
@@ -391,16 +391,16 @@ impl ConnectionState {
         self.evicted.notified().await;
     }
 
-    /// What tells the time of the connection.
+    /// Clock of the connection.
     pub(super) fn clock(&self) -> Clock {
         self.slots.clock
     }
 }
 
 impl Inner {
-    /// Whether it can be closed without loss. A head that has only just begun may be here as a whole and not read yet, and
-    /// part of a response may be unsent. An anonymous connection that does not read its response is closed all the same:
-    /// others without a token must get theirs, among them health probes.
+    /// Whether the connection can be closed without loss. A head that has only just begun may be here as a whole and
+    /// not read yet, and part of a response may be unsent. An anonymous connection that does not read its response is
+    /// closed all the same: others without a token must get theirs, among them health probes.
     fn waits(&self) -> bool {
         if let Some(blocked) = self.blocked {
             return self.class == Class::Anonymous

@@ -170,7 +170,7 @@ impl Fixture {
     }
 }
 
-/// What the server says until it closes, in whatever way.
+/// Reads the server's output until the connection is closed, in whatever way.
 async fn read_all(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;

@@ -11,7 +11,7 @@ use toolbus_protocol::TraceContext;
 use super::{How, Script, call, session, start, stateless, text};
 use crate::client::CallError;
 
-/// What comes of a call that is answered with `answer`, whose id is set.
+/// Returns the outcome of a call whose response is `answer`, with the id set.
 async fn answered(mut answer: Value) -> Result<ToolOutput, CallError> {
     let (connection, mut script) = session(How::default()).await;
     let called = start(&connection, call());

@@ -81,7 +81,7 @@ impl Fixture {
         Arc::clone(&tool.executor).execute_boxed(call).await
     }
 
-    /// What a call comes to, as text.
+    /// Returns the outcome of a call as text.
     pub(super) async fn told(&self, caller: &Caller, tool: &str, arguments: Value) -> String {
         match self.call(caller, tool, arguments).await {
             Ok(ToolOutput { content, is_error: false, .. }) => content.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! How one server ends.
+//! The end of one server.
 
 use rmcp::transport::Transport as _;
 use tokio::time::{Instant, timeout};

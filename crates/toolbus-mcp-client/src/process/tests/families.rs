@@ -112,7 +112,7 @@ time.sleep(1000)
     assert_eq!(marked(&mark), 0);
 }
 
-/// How many processes have an argument that is found nowhere else.
+/// Counts the processes that have this unique argument.
 fn marked(mark: &str) -> usize {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let arguments = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());

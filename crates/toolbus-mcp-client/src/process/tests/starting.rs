@@ -1,4 +1,4 @@
-//! What a server is started with, and why one is not.
+//! Environment and arguments of a start, and refused starts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

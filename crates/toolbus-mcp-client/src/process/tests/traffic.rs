@@ -1,4 +1,4 @@
-//! What a server writes, and what it does not read.
+//! Messages from a server, and messages that it does not read.
 
 use rmcp::transport::Transport as _;
 use tokio::time::timeout;

@@ -1,4 +1,4 @@
-//! How often a schema applies its parts to one value.
+//! Estimate of how often a schema applies its parts to one value.
 //!
 //! A validator that looks for all errors forgets what it has seen: schemas that are reached by two ways are run twice,
 //! and in a schema that contains itself each level of the value would double that.
@@ -9,7 +9,7 @@ use super::graph::Graph;
 use super::keywords::SchemaStep;
 use super::{MAX_EXPANDED, SchemaProblem};
 
-/// How often schemas are run where it is asked what they have looked at.
+/// Number of runs of a schema where a keyword asks what the schema has evaluated.
 const LOOKING_BACK: usize = 3;
 
 /// Refuses what would not end, and what would take much longer than its arguments are long.

@@ -21,7 +21,7 @@ pub(super) struct Graph<'a> {
 struct SchemaPart<'a> {
     /// The schemas that it applies, and to what.
     edges: Vec<(SchemaStep<'a>, usize)>,
-    /// Whether it asks what the schemas that it applies have looked at.
+    /// Whether the schema asks what the schemas that it applies have evaluated.
     looks_back: bool,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Graph<'a> {
         self.nodes.len()
     }
 
-    /// What a schema applies, and to what.
+    /// Returns the schemas that a schema applies, each with the step to its value.
     pub(super) fn edges(&self, place: usize) -> &[(SchemaStep<'a>, usize)] {
         self.nodes.get(place).map_or(&[], |node| node.edges.as_slice())
     }

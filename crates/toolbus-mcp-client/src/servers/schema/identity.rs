@@ -34,7 +34,7 @@ pub(crate) fn without_identities(document: &Value) -> Option<Value> {
     is_plain.then(|| parts.rewritten(document, &resolved))
 }
 
-/// What the schemas of a document are called, and what they refer to.
+/// Identifiers and references of a document's schemas.
 struct SchemaParts<'a> {
     /// Whether the draft is one up to 7, in which nothing beside a `$ref` has a meaning.
     ignores_siblings: bool,

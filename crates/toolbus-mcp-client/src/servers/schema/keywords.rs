@@ -68,7 +68,7 @@ pub(super) fn subschemas(schema: &Map<String, Value>) -> Vec<(SchemaStep<'_>, &V
     found
 }
 
-/// How many patterns stand directly within `schema`.
+/// Counts the patterns directly within `schema`.
 pub(super) fn patterns(schema: &Map<String, Value>) -> usize {
     let named = schema.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
     named + usize::from(schema.contains_key("pattern"))

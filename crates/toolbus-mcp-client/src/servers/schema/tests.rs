@@ -299,7 +299,7 @@ fn what_passes_takes_deep_arguments_quickly() {
     }
 }
 
-/// What may stand in a schema where a schema is expected, references and all.
+/// Generates anything that may stand where a schema is expected, also references.
 fn schemas() -> impl Strategy<Value = Value> {
     let name = || prop::sample::select(vec!["a", "b", "c"]);
     let leaf = prop_oneof![

@@ -132,7 +132,7 @@ impl Fixture {
         Arc::clone(&tool.executor).execute_boxed(call)
     }
 
-    /// What a server noted: its processes (`pids`), what it was asked (`asked`), its calls (`calls`).
+    /// Lines that a server noted: its processes (`pids`), requests (`asked`) or calls (`calls`).
     pub(super) fn noted(&self, name: &str, kind: &str) -> Vec<String> {
         let text = std::fs::read_to_string(self.folder.path().join(format!("{name}.{kind}"))).unwrap_or_default();
         text.lines().map(str::to_owned).collect()

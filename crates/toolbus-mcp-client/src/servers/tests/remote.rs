@@ -41,7 +41,7 @@ impl Remote {
         Self { url, asked }
     }
 
-    /// How many requests had this method.
+    /// Counts the requests with this method.
     pub(super) fn count(&self, method: &str) -> usize {
         self.asked.lock().iter().filter(|asked| asked["method"] == method).count()
     }
@@ -100,7 +100,7 @@ async fn answer(State((asked, choose)): State<(Asked, Arc<Choose>)>, method: Met
     axum::Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).into_response()
 }
 
-/// What the server answers to `initialize`, without the name of a session.
+/// Response of the server to `initialize`, without a session id.
 fn initialized(request: &Value) -> Response {
     let server = json!({"name": "remote", "version": "1"});
     let result = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": server});

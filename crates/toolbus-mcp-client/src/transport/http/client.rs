@@ -28,11 +28,11 @@ use crate::transport::{LargeMessages, MAX_MESSAGE, TransportFailure};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long unused connections are kept: less than the 5 s after which Node and uvicorn close them, because a request on a
-/// connection that is just being closed is lost.
+/// Time for which unused connections are kept: less than the 5 s after which Node and uvicorn close them, because a
+/// request on a connection that is just being closed is lost.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What all connections to a server have in common.
+/// Client and limits that all connections to a server share.
 ///
 /// * Every request stays on the origin (scheme, host and port) of the configured URL. Redirects are not followed.
 /// * Proxies of the environment are not used, and there are no cookies.
@@ -136,7 +136,7 @@ pub(crate) struct McpHttpClient {
     history: Arc<History>,
 }
 
-/// What has been opened on a connection.
+/// Whether a connection has opened a session and a stream.
 #[derive(Debug, Default)]
 struct History {
     has_session: AtomicBool,
@@ -182,7 +182,7 @@ impl McpHttpClient {
         self.ends_with_session
     }
 
-    /// What large responses have.
+    /// Room and turns for large responses.
     pub(crate) const fn large(&self) -> &LargeMessages {
         &self.large
     }
@@ -192,7 +192,7 @@ impl McpHttpClient {
         &self.requester.url
     }
 
-    /// Its scheme, host and port.
+    /// Scheme, host and port of the server.
     pub(crate) fn origin(&self) -> &str {
         &self.requester.origin
     }

@@ -1,4 +1,4 @@
-//! What goes wrong with an HTTP server.
+//! Errors of an HTTP server.
 
 use std::error::Error;
 
@@ -16,7 +16,7 @@ use url::Url;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct HttpError {
-    /// What kind of failure it is.
+    /// Kind of the failure.
     pub(crate) kind: HttpErrorKind,
     /// The status that the server answered, if it did.
     pub(crate) status: Option<u16>,

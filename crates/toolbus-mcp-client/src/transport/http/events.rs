@@ -14,7 +14,7 @@ use crate::transport::{LargeMessages, MAX_MESSAGE};
 
 /// Longest id of an event, in bytes; longer ones are ignored.
 const MAX_ID: usize = 1024;
-/// How soon a server may have us come back, in milliseconds.
+/// Range of reconnection times that a server may ask for, in milliseconds.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 500..=60_000;
 /// Room for a line that is kept for the next, in bytes.
 const KEPT_LINE: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! What is shown of one dead letter.
+//! View of one dead letter.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use super::super::one_line;
 /// Longest text of a letter's own in a table, in characters.
 const MAX_TEXT: usize = 40;
 
-/// What tells one letter from another: nothing that may be a secret.
+/// Features that tell dead letters apart, without possible secrets.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Letter {
     /// The queue that it came from.
     pub(super) queue: String,
-    /// Its message id.
+    /// Message id.
     pub(super) id: Option<String>,
     /// The caller's id of the call.
     pub(super) call_id: Option<String>,
@@ -30,7 +30,7 @@ pub(super) struct Letter {
     pub(super) since: Option<u64>,
     /// The topic that it came on, if it is a request.
     pub(super) topic: Option<String>,
-    /// Its type.
+    /// Type of the message.
     #[serde(rename = "type")]
     pub(super) kind: Option<String>,
     /// The agent that sent the request.

@@ -1,4 +1,4 @@
-//! What `toolbus dlq` prints: letters in a table, what became of them, and how far it is.
+//! Output of `toolbus dlq`: a table of letters, the outcome of an action, and its progress.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use toolbus_core::Clock;
 use super::super::{note, one_line, plain};
 use super::letter::{Letter, age, brief};
 
-/// How often a line of progress is drawn again.
+/// Interval of redrawing the line of progress.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 
 /// The letters that `list` found, as programs read them.
@@ -24,7 +24,7 @@ pub(super) struct LetterList {
     pub(super) more: usize,
 }
 
-/// What became of a replay or a removal, as programs read it.
+/// Outcome of a replay or a removal, for programs.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DlqOutcome {

@@ -62,7 +62,7 @@ impl LetterFilter {
 /// A queue whose dead letters are meant.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LetterQueue {
-    /// Its name.
+    /// Name of the queue.
     pub(super) queue: String,
     /// The topic of its requests, where all have the same.
     topic: Option<String>,

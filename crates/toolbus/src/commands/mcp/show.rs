@@ -21,7 +21,7 @@ pub(super) fn in_full(server: &ServerStatus) -> String {
     parts.join("\n\n")
 }
 
-/// What is not known or not so is left out.
+/// Table of the server's facts, without those that are unknown or do not apply.
 fn facts(server: &ServerStatus) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);

@@ -14,7 +14,7 @@ use crate::config::Secret;
 /// Credentials by agent.
 type PerAgent = BTreeMap<AgentName, ServerAgentCredential>;
 
-/// How requests to an MCP server are authorised. With `per_agent`, each agent has a credential of its own, and an agent
+/// Authorisation of requests to an MCP server. With `per_agent`, each agent has a credential of its own, and an agent
 /// without one is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
@@ -94,7 +94,7 @@ fn default_header() -> String {
 }
 
 impl ServerAuth {
-    /// What authorises requests, if it is complete and can be sent.
+    /// Returns the credentials, if they are complete and can be sent.
     pub(super) fn credentials(&self) -> Result<Credentials, Mistake> {
         let needed = match self {
             Self::Bearer { .. } => "`token`",
@@ -118,7 +118,7 @@ impl ServerAuth {
         agents.iter().map(of_agent).collect::<Result<_, _>>().map(Credentials::PerAgent)
     }
 
-    /// Whether it has a credential that is never sent, because agents have their own.
+    /// Whether there is a shared credential that is never sent, because agents have their own.
     pub(super) fn has_idle_credential(&self) -> bool {
         self.agents().is_some() && self.shared().is_some()
     }
@@ -145,7 +145,7 @@ impl ServerAuth {
         }
     }
 
-    /// What one credential is sent as; `None` if it is of another form than the `type` needs.
+    /// Returns one credential as it is sent; `None` if it is of another form than the `type` needs.
     fn credential(&self, own: &ServerAgentCredential) -> Result<Option<Credential>, Mistake> {
         let credential = match (self, own) {
             (Self::Bearer { .. }, ServerAgentCredential::Bearer { token }) => {

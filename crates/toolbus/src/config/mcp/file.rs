@@ -36,16 +36,16 @@ const MAX_SHOWN: usize = 64;
 /// Members that hold servers.
 const ROOTS: [&str; 3] = ["mcpServers", "servers", "context_servers"];
 
-/// What a file of servers says.
+/// Content of a file of servers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServersFile {
-    /// Its servers, each with its place in the file.
+    /// Servers of the file, each with its place in it.
     pub(super) entries: Vec<(ServerSpec, String)>,
-    /// What is done about changes of their tools, where that is said.
+    /// Pin levels of the servers that set one.
     pub(super) pins: BTreeMap<ServerName, Level>,
     refused: Vec<ServerRefusal>,
     pub(super) warnings: Vec<String>,
-    /// What is wrong besides servers that are refused.
+    /// Problems besides refused servers.
     problems: Vec<String>,
     /// The environment variables that its texts name.
     variables: BTreeSet<String>,
@@ -70,7 +70,7 @@ impl Choice {
 
 /// One server as it is written.
 struct FileEntry<'a> {
-    /// Its name, where the form has names as keys.
+    /// Name of the server, where the form has names as keys.
     name: Option<String>,
     text: &'a RawValue,
 }
@@ -98,7 +98,7 @@ impl ServersFile {
         self.is_unread
     }
 
-    /// Whether it has a server of this name, be it one that cannot be used.
+    /// Whether the file has a server of this name, be it one that cannot be used.
     pub(crate) fn has(&self, name: &ServerName) -> bool {
         self.refused.iter().any(|refusal| refusal.name == *name)
             || self.entries.iter().any(|(spec, _)| spec.name == *name)
@@ -114,7 +114,7 @@ impl ServersFile {
         self.entries.iter().map(|(spec, _)| &**spec.name.as_str())
     }
 
-    /// What tells two of them apart, without secrets.
+    /// Returns a text, without secrets, that differs between files with different servers.
     pub(crate) fn fingerprint(&self) -> String {
         let mut specs: Vec<_> = self.entries.iter().map(|(spec, _)| spec).collect();
         specs.sort_by_key(|spec| &spec.name);
@@ -253,7 +253,7 @@ impl ServersFile {
     }
 }
 
-/// What a person would be offered for each input of VS Code, by its id. What is not offered is asked.
+/// Reads the defaults of the inputs of VS Code, by their ids. Inputs without a default are left out.
 fn inputs(written: &RawValue) -> BTreeMap<String, String> {
     let Ok(Value::Array(inputs)) = serde_json::from_str(written.get()) else { return BTreeMap::new() };
     let offered = |input: &Value| {
@@ -279,7 +279,7 @@ fn text(path: &Path, limit: u64) -> Result<String, String> {
     }
 }
 
-/// What the file says, as a message may repeat it.
+/// Shortens and escapes a text of the file for a message.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
     if text.chars().nth(MAX_SHOWN).is_some() {

@@ -16,7 +16,7 @@ pub(crate) fn placeholder(spec: &ServerSpec) -> Option<&'static str> {
     texts(spec).into_iter().find(|(_, texts)| texts.iter().any(has)).map(|(key, _)| key)
 }
 
-/// What is wrong with a placeholder in a server that all callers share.
+/// Message on a placeholder in a server that all callers share.
 pub(crate) fn misplaced(key: &str) -> String {
     format!(
         "`{key}` has `{{agent}}` or `{{session}}`, which have a value only in the server of a tool set of scope \"session\""

@@ -55,14 +55,14 @@ pub struct ServerConfig {
     /// Program to run; a name is looked up in `PATH`.
     #[schemars(length(min = 1))]
     pub command: Option<String>,
-    /// Its arguments.
+    /// Arguments of the program.
     #[schemars(length(max = 10_000))]
     pub args: Vec<String>,
     /// Variables of its environment; a value may be a secret. It has none of the daemon's but those that every program
     /// needs.
     #[schemars(extend("maxProperties" = 1024))]
     pub env: BTreeMap<String, Secret>,
-    /// Its working directory; absent: the daemon's.
+    /// Working directory; absent: the daemon's.
     #[schemars(length(min = 1))]
     pub cwd: Option<PathBuf>,
     /// Directories that it may work in, as MCP roots.
@@ -71,15 +71,15 @@ pub struct ServerConfig {
     /// Address of an HTTP server.
     #[schemars(length(min = 1))]
     pub url: Option<String>,
-    /// Its transport; absent: by `command` or `url`, and for a `url` by trying.
+    /// Transport; absent: by `command` or `url`, and for a `url` by trying.
     #[serde(rename = "type")]
     pub kind: Option<ServerKind>,
     /// Headers of every request; a value may be a secret.
     #[schemars(extend("maxProperties" = 64))]
     pub headers: BTreeMap<String, Secret>,
-    /// How requests are authorised; absent: by nothing besides the headers.
+    /// Authorisation of requests; absent: nothing besides the headers.
     pub auth: Option<ServerAuth>,
-    /// What the names of its tools begin with, before an underscore: `files` makes `read_file` `files_read_file`.
+    /// Prefix of the names of the server's tools, before an underscore: `files` makes `read_file` `files_read_file`.
     #[schemars(length(min = 1, max = 32))]
     pub prefix: Option<String>,
     /// Other names for some of its tools, which get no `prefix`: `{ read_file = "open_document" }`.
@@ -91,14 +91,14 @@ pub struct ServerConfig {
     /// Names of tools that are not offered, as the server has them, whatever else allows them.
     #[schemars(length(max = 10_000), extend("items" = {"type": "string", "format": "toolbus-name"}))]
     pub denied_tools: Vec<String>,
-    /// What it is for, for models that look for a service; absent: what the server says of itself.
+    /// Purpose of the server, for models that look for a service; absent: the server's own description.
     #[schemars(length(min = 1, max = 300))]
     pub summary: Option<String>,
-    /// Whether it is started by its first call and stopped when idle.
+    /// Whether the first call starts the server, and idleness stops it.
     pub lazy: bool,
-    /// Whether it is not to be used.
+    /// Whether the server is disabled.
     pub disabled: bool,
-    /// What is done about arguments that its schemas do not allow.
+    /// Treatment of arguments that the tools' schemas do not allow.
     pub validate: Validation,
     /// Longest run of one call; absent: the daemon's.
     pub tool_timeout: Option<HumanDuration>,
@@ -188,7 +188,8 @@ impl ServerConfig {
         Ok(Some(summary.trim().into()))
     }
 
-    /// How its tools are called. Names that the operator gives are such that every model accepts them as they are.
+    /// Returns the naming of the server's tools. Names that the operator gives are such that every model accepts them
+    /// as they are.
     fn naming(&self) -> Result<Naming, Mistake> {
         let is_name = |name: &str, longest: usize| {
             let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
@@ -307,7 +308,7 @@ fn header_name(credential: &Credential) -> &str {
     }
 }
 
-/// Whether it sends secrets to another machine without encryption.
+/// Whether the server gets secrets on another machine without encryption.
 fn is_exposed(spec: &ServerSpec) -> bool {
     let TransportSpec::Http(endpoint) = &spec.transport else { return false };
     let is_plain = |url: &Url| url.scheme() == "http" && !is_local(url);

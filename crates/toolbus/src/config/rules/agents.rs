@@ -1,4 +1,4 @@
-//! What the sections of agents name must be there.
+//! Checks that the names in sections of agents exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What the entries of lists must be that become tools: HTTP endpoints and commands.
+//! Checks of list entries that become tools: HTTP endpoints and commands.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -69,7 +69,7 @@ impl RuleChecker<'_> {
     }
 }
 
-/// What is wrong with a token that no client can send.
+/// Problem of a token that no client can send.
 const NOT_SENT: &str = "a token that no client can send; expected one without spaces at its ends and without line ends";
 
 /// Whether a header can have the token. Servers take what is around it for no part of it.

@@ -1,4 +1,4 @@
-//! What MCP servers must be, and what backs a tool set.
+//! Checks of MCP servers, and of what backs a tool set.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What is said of scripts.
+//! Checks of scripts.
 
 use serde_json::Value;
 use toolbus_scripts::config::{LocalConfig, RunnerKind, ScriptConfig};
@@ -8,12 +8,12 @@ use url::Url;
 
 use super::{RuleChecker, path};
 
-/// What is said where this program has no runner for pods.
+/// Problem of a runner for pods in a program that is built without it.
 const NO_KUBERNETES: &str = "this program is built without the runner \"kubernetes\"; use the container image, or \
      build it with `--features kubernetes`";
 /// Longest name of a language, in characters.
 const MAX_LANGUAGE: usize = 32;
-/// What else lies beside the file of a script.
+/// Names of further files beside the file of a script.
 const OTHER_FILES: [&str; 2] = ["input", "key"];
 /// Least memory that an interpreter starts with.
 const LEAST_MEMORY: u64 = 32 * 1024 * 1024;

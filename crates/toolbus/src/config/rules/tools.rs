@@ -1,4 +1,4 @@
-//! What names of tools must be to each other.
+//! Checks that names of tools do not collide.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

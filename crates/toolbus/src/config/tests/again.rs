@@ -15,7 +15,7 @@ impl Files {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// What is loaded with this configuration and this file of servers, by a process that runs with `running`.
+    /// Loads this configuration and this file of servers, for a process that runs with `running`.
     fn again(&self, toml: &str, json: &str, running: Option<&Config>) -> Loaded {
         let (toml_file, json_file) = (self.folder.path().join("a.toml"), self.folder.path().join("mcp.json"));
         std::fs::write(&json_file, json).unwrap();

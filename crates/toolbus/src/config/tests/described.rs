@@ -7,7 +7,7 @@ const PETS: &str = r#"{"openapi": "3.1.0", "servers": [{"url": "https://pets.exa
     "/photo": {"post": {"operationId": "photo", "requestBody": {"required": true, "content": {"image/png": {}}}}}
 }}"#;
 
-/// What comes of a configuration in which `FILE` stands for a file with this text.
+/// Loads a configuration in which `FILE` stands for a file with this text.
 fn load_with(file: &str, toml: &str) -> Result<Loaded, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spec.json");

@@ -131,7 +131,7 @@ fn dead_patterns(config: &Config, known: &KnownTools) -> Vec<String> {
         .collect()
 }
 
-/// What holds for an agent, or for one binding of it.
+/// Rules of an agent, or of one binding of it.
 struct PolicyRules<'a> {
     config: &'a Config,
     known: &'a KnownTools,
@@ -187,7 +187,7 @@ impl PolicyRules<'_> {
         }
     }
 
-    /// Whether it may have tools of MCP servers or other daemons, which are not known yet.
+    /// Whether the agent may have tools of MCP servers or other daemons, which are not known yet.
     fn may_use_servers(&self) -> bool {
         let lists = [Some(&self.agent.allowed_tools), self.binding.map(|binding| &binding.allowed_tools)];
         self.config.has_unknown_tools() && lists.into_iter().flatten().all(|list| *list != AllowedTools::None)
@@ -214,7 +214,7 @@ fn outbound(config: &Config, known: &KnownTools) -> Vec<String> {
 }
 
 impl AgentConfig {
-    /// Whether it lists recipients on a channel, be it for one binding alone.
+    /// Whether the agent lists recipients on a channel, be it for one binding alone.
     fn lists(&self, channel: &str) -> bool {
         let mut bindings = self.bindings.iter().filter_map(|binding| binding.outbound_allowlist.as_ref());
         self.outbound_allowlist.contains_key(channel) || bindings.any(|lists| lists.contains_key(channel))
@@ -232,7 +232,7 @@ impl OutboundConfig {
 }
 
 impl KnownTool {
-    /// What becomes of arguments that nothing is known of, if it may be given any.
+    /// Describes the treatment of arguments that no schema declares, if the tool may get any.
     fn unknown_arguments(&self) -> Option<&'static str> {
         let schema = self.parameters.as_ref();
         if schema.and_then(|schema| schema.get("additionalProperties")) == Some(&Value::Bool(false)) {

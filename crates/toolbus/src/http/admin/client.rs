@@ -216,7 +216,7 @@ pub enum ProbeError {
     /// No response in time.
     #[error("no answer from {0} in time")]
     TimedOut(SocketAddr),
-    /// What listens there is no HTTP server.
+    /// The listener there is no HTTP server.
     #[error("{0} does not speak HTTP")]
     NotHttp(SocketAddr),
 }
@@ -269,7 +269,7 @@ async fn send(request: RequestBuilder, max: usize) -> Result<(StatusCode, Vec<u8
     Ok((response.status(), body))
 }
 
-/// What caused an error, outermost first.
+/// Returns the causes of an error, outermost first.
 fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     std::iter::successors(error.source(), |&cause| cause.source())
 }

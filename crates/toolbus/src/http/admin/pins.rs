@@ -14,7 +14,7 @@ use super::view::{ApiError, Approval, Approved, Changed, Changes, Pinned, Pinned
 const MAX_CHANGES: usize = 50;
 /// Most bytes of definitions that are shown at a time.
 const MAX_SHOWN: usize = 4 << 20;
-/// What source names of MCP servers begin with.
+/// Prefix of the source names of MCP servers.
 const SERVERS: &str = "mcp:";
 
 impl Admin {
@@ -37,11 +37,11 @@ impl Admin {
         Ok(PinnedTools { file: pins.file().map(|file| file.display().to_string()), problem: pins.problem(), tools })
     }
 
-    /// How what a name means differs from what is pinned.
+    /// Returns the differences of the tools of this name from their pins.
     ///
     /// # Errors
     ///
-    /// If it means nothing, or nothing is known of the source.
+    /// If no tool has this name, or nothing is known of the source.
     pub fn pin_changes(&self, name: &str, source: Option<&str>) -> Result<Changes, ApiError> {
         let source = self.source(source)?;
         let found = self.pinned()?.find(name, source.as_deref())?;

@@ -1,4 +1,4 @@
-//! What operators have switched off, kept in the store, and shared by the daemons that share a store.
+//! Switches that operators have turned off, kept in the store, and shared by the daemons that share a store.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub enum LoadError {
     Unreadable {
         /// The key.
         key: String,
-        /// What is wrong with it.
+        /// Reason why the key is no switch.
         error: SwitchError,
     },
 }
@@ -179,7 +179,7 @@ mod tests {
     #[derive(Default)]
     struct Flaky {
         is_there: AtomicBool,
-        /// Whether it does not answer.
+        /// Whether the store does not respond.
         is_silent: AtomicBool,
         kept: MemoryStore,
     }
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(policy.disabled(), [tool("echo")]);
     }
 
-    /// It was switched on again when the store was there, although its operator saw it off.
+    /// Otherwise the tool would be on again once the store is there, although its operator saw it off.
     #[tokio::test]
     async fn what_is_switched_off_stays_off_when_its_operator_leaves_before_it_is_stored() {
         let (store, policy) = (Arc::new(Flaky::default()), policy());

@@ -24,7 +24,7 @@ pub const MAX_BODY: usize = 64 * 1024;
 pub struct AgentOverview {
     /// One entry each, `default` last.
     pub agents: Vec<AgentSummary>,
-    /// What callers without a section get.
+    /// Treatment of callers without a section.
     pub unknown: UnknownCallers,
     /// Switches that are off.
     pub disabled: Vec<Switched>,
@@ -34,7 +34,7 @@ pub struct AgentOverview {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentSummary {
-    /// Its name.
+    /// Name of the agent.
     pub agent: String,
     /// Number of tools that it may use, without a binding.
     pub tools: usize,
@@ -54,9 +54,9 @@ pub struct AgentSummary {
     pub waiting: Option<usize>,
     /// Patterns of tools whose calls are limited in rate.
     pub rate_limits: Vec<String>,
-    /// Its bindings, as `channel:account`.
+    /// Bindings of the agent, as `channel:account`.
     pub bindings: Vec<String>,
-    /// Whether it is switched off.
+    /// Whether the agent is switched off.
     pub disabled: bool,
 }
 
@@ -75,28 +75,28 @@ pub struct CallerQuery {
     pub session: Option<String>,
 }
 
-/// What one agent may use, and why.
+/// Tools that one agent may use, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentTools {
-    /// Its name.
+    /// Name of the agent.
     pub agent: String,
-    /// Whether it has a section of its own; else it is one of `default`.
+    /// Whether the agent has a section of its own; else `default` applies.
     pub configured: bool,
     /// Why it has no tools at all, if something takes them all away.
     pub nothing: Option<String>,
-    /// What holds for it beside that.
+    /// Rules that apply beside that.
     pub rules: AppliedRules,
     /// Every tool that there is, by name.
     pub tools: Vec<ToolVerdict>,
 }
 
-/// What holds for an agent beside its tools, under the binding that was asked about.
+/// Rules of an agent beside its tools, under the binding that was asked about.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedRules {
     /// The profile that each of its requests has; absent: the request chooses.
     pub profile: Option<String>,
-    /// Its tool sets.
+    /// Tool sets of the agent.
     pub tool_sets: Vec<String>,
     /// Calls of it that run at a time.
     pub max_in_flight: usize,
@@ -104,24 +104,24 @@ pub struct AppliedRules {
     pub max_queued: usize,
     /// Rates by pattern of tools, the most specific first.
     pub rate_limits: Vec<NamedRule>,
-    /// How many people it may address, by channel.
+    /// Number of people that the agent may address, by channel.
     pub recipients: Vec<NamedRule>,
     /// Arguments that are set for it, by pattern of tools.
     pub arguments: Vec<NamedRule>,
-    /// Its bindings, as `channel:account`.
+    /// Bindings of the agent, as `channel:account`.
     pub bindings: Vec<String>,
 }
 
 /// A rule, and what it is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedRule {
-    /// What it is for.
+    /// Subject of the rule.
     pub name: String,
     /// The rule.
     pub value: String,
 }
 
-/// What becomes of one tool.
+/// Verdict on one tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolVerdict {
     /// Name of the tool.
@@ -227,7 +227,7 @@ pub struct GateResult {
     pub told: Option<String>,
 }
 
-/// What is switched off.
+/// Switches that are off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disabled {
     /// Everything, sorted.
@@ -239,7 +239,7 @@ pub struct Disabled {
 pub struct Switched {
     /// `tool`, `agent` or `source`.
     pub kind: String,
-    /// Its name.
+    /// Name of the tool, agent or source.
     pub name: String,
 }
 
@@ -248,9 +248,9 @@ pub struct Switched {
 pub struct Switching {
     /// `tool`, `agent` or `source`.
     pub kind: String,
-    /// Its name.
+    /// Name of the tool, agent or source.
     pub name: String,
-    /// Whether it is off now.
+    /// Whether the switch is off now.
     pub disabled: bool,
     /// Whether that is different from before.
     pub changed: bool,
@@ -258,7 +258,7 @@ pub struct Switching {
     pub known: bool,
 }
 
-/// What gets no calls because it failed again and again.
+/// Tools and servers whose circuit breaker is open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenBreakers {
     /// Everything, sorted by name.
@@ -271,7 +271,7 @@ pub struct OpenBreakers {
 pub struct BreakerReset {
     /// The tool, or the server as `mcp:NAME`.
     pub name: String,
-    /// Whether it got no calls before.
+    /// Whether the circuit breaker was open before.
     pub was_open: bool,
 }
 
@@ -289,10 +289,10 @@ pub struct DaemonStatus {
     /// The tools with the most calls, those with running ones first.
     #[serde(default)]
     pub busiest_tools: Vec<BusyTool>,
-    /// What is switched off.
+    /// Tools, agents and sources that are switched off.
     #[serde(default)]
     pub disabled: Vec<Switched>,
-    /// What is public, and the last reload as a whole.
+    /// Public status, and the last reload as a whole.
     #[serde(flatten)]
     pub status: DaemonHealth,
 }
@@ -315,7 +315,7 @@ pub struct BusyAgent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BusyTool {
-    /// Its name.
+    /// Name of the tool.
     pub tool: String,
     /// Calls of it that run now.
     pub running: usize,
@@ -355,15 +355,15 @@ pub struct ToolsFound {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolDetails {
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
-    /// What it does.
+    /// Description of the tool.
     pub description: String,
     /// Where it comes from.
     pub source: String,
     /// The kind of backend.
     pub provider: String,
-    /// What repeating a call would do.
+    /// Effect of repeating a call.
     pub effect: String,
     /// Longest run of one call, in milliseconds; absent: the daemon's.
     pub timeout_ms: Option<u64>,
@@ -381,7 +381,7 @@ pub struct ToolDetails {
 pub struct McpServerList {
     /// Every server, by name.
     pub servers: Vec<ServerStatus>,
-    /// What is wrong with servers as they are configured; absent: nothing.
+    /// Problems with servers as they are configured; absent: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }
@@ -389,11 +389,11 @@ pub struct McpServerList {
 /// A server that is being restarted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct McpRestart {
-    /// Its name, as the configuration has it.
+    /// Name of the server, as the configuration has it.
     pub restarting: String,
 }
 
-/// What is pinned.
+/// Pinned tools.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinnedTools {
     /// The file in which it is kept, where there is one.
@@ -404,18 +404,18 @@ pub struct PinnedTools {
     pub tools: Vec<Pinned>,
 }
 
-/// How one tool is.
+/// State of one tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pinned {
-    /// Its source.
+    /// Source of the tool.
     pub source: String,
-    /// Its name within the source.
+    /// Name within the source.
     pub tool: String,
     /// The name that it is called by.
     pub name: String,
-    /// How it is, compared with what is pinned.
+    /// State, compared with the pin.
     pub state: ToolState,
-    /// Whether it is quarantined.
+    /// Whether the tool is quarantined.
     pub held: bool,
     /// Since when it is like this; absent where that is not recorded, as of a missing tool.
     pub since: Option<String>,
@@ -429,7 +429,7 @@ pub struct Pinned {
     pub shadowed_by: Option<String>,
 }
 
-/// How what a name means differs from what is pinned.
+/// Differences of the tools of one name from their pins.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Changes {
     /// The name.
@@ -438,22 +438,22 @@ pub struct Changes {
     pub digest: Digest,
     /// Each tool.
     pub changes: Vec<Changed>,
-    /// How many more there are, which are too many to be shown at a time.
+    /// Number of further tools, which are too many to be shown at a time.
     pub more: usize,
 }
 
-/// How one tool differs from what is pinned.
+/// Difference of one tool from its pin.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Changed {
-    /// How it is.
+    /// State of the tool.
     pub is: Pinned,
-    /// What is pinned.
+    /// Pinned definition.
     pub before: Option<Box<RawValue>>,
-    /// What it is now.
+    /// Present definition.
     pub after: Option<Box<RawValue>>,
 }
 
-/// What is to be let through.
+/// Approval of changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
@@ -464,7 +464,7 @@ pub struct Approval {
     pub digest: Digest,
 }
 
-/// What was let through.
+/// Result of an approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approved {
     /// Each tool, as it was until then.

@@ -113,7 +113,7 @@ fn wrong() -> &'static str {
     "Authorization: Bearer not-the-right-one"
 }
 
-/// What an error says to a client of MCP.
+/// Message of an error, for an MCP client.
 fn message(answer: &Answer) -> String {
     let body: Value = serde_json::from_str(&answer.body).unwrap();
     assert_eq!((&body["jsonrpc"], &body["error"]["code"], body.get("id")), (&"2.0".into(), &(-32000).into(), None));

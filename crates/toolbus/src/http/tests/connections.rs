@@ -1,4 +1,4 @@
-//! How long connections last, and which make room for others.
+//! Times of connections, and evictions that make room for others.
 
 use std::convert::Infallible;
 

@@ -17,7 +17,7 @@ use toolbus_core::Clock;
 use crate::http::connections::{Accept, serve};
 use crate::http::slots::Slots;
 
-/// What fits on the way to a client, in bytes.
+/// Size of the window on the way to a client, in bytes.
 pub(crate) const WINDOW: usize = 1024;
 
 /// Connections that tests make.
@@ -102,7 +102,7 @@ impl Client {
         Answer { code: head[9..12].parse().unwrap(), head, body: String::from_utf8(body).unwrap() }
     }
 
-    /// How long it takes until the other side closes.
+    /// Measures the time until the other side closes.
     pub(crate) async fn closed_after(&mut self) -> Duration {
         let started = Clock::SYSTEM.now();
         let _ = self.0.read_to_end(&mut Vec::new()).await;

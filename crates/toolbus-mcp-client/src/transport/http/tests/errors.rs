@@ -1,4 +1,4 @@
-//! What goes wrong before there is an answer, and what it means for a call.
+//! Failures before a response, and their meaning for a call.
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;

@@ -95,7 +95,7 @@ impl Server {
         self.asked.lock().clone()
     }
 
-    /// How many requests had a message with this method.
+    /// Counts the requests with a message of this method.
     pub(super) fn count(&self, method: &str) -> usize {
         self.asked().iter().filter(|asked| asked.does(method)).count()
     }
@@ -106,7 +106,7 @@ impl Server {
     }
 }
 
-/// What an orderly server of Streamable HTTP answers to everything but calls.
+/// Responses of an orderly Streamable HTTP server to everything but calls.
 pub(super) fn orderly(asked: &Asked) -> Response {
     match (asked.method.as_str(), asked.message()["method"].as_str()) {
         ("POST", Some("initialize")) => {

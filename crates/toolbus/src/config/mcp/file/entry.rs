@@ -67,7 +67,7 @@ const MEMBERS: [(&str, &str); 37] = [
     ("prefix", "prefix"),
     ("rename", "rename"),
 ];
-/// What the names of members contain that say which calls need no confirmation. They take no tool away.
+/// Parts of names of keys that say which calls need no confirmation. They take no tool away.
 const CONFIRMATIONS: [&str; 4] = ["approv", "alwaysallow", "trust", "confirm"];
 /// Names of members, besides those with `tool` in them, that are likely to choose among tools.
 const CHOICES: [&str; 18] = [
@@ -91,11 +91,11 @@ const CHOICES: [&str; 18] = [
     "whitelist",
 ];
 
-/// What is written of one server.
+/// Entry of one server.
 pub(super) struct WrittenServer {
     pub(super) name: Option<String>,
     pub(super) server: Result<ServerConfig, Mistake>,
-    /// Whether it says that it is not to be used, whatever else is wrong with it.
+    /// Whether the entry says that the server is disabled, whatever else is wrong with it.
     pub(super) is_disabled: bool,
     /// Names of members that mean nothing here, each with the nearest name that does.
     pub(super) ignored: Vec<(String, Option<&'static str>)>,
@@ -141,7 +141,7 @@ pub(super) fn read(name: Option<String>, text: &RawValue, variables: &Variables<
 struct EntryReader<'a> {
     name: Option<String>,
     server: ServerConfig,
-    /// What `envFile` gives.
+    /// Variables of `envFile`.
     env_file: BTreeMap<String, Secret>,
     transport_mode: Option<ServerKind>,
     /// The keys that were given, each as it was spelt.

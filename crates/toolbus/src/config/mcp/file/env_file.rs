@@ -39,7 +39,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, Secret>, usize> {
     Ok(variables)
 }
 
-/// What a value means: text in quotes, or all up to a comment; `None` if its quotes do not end.
+/// Reads a value: text in quotes, or all up to a comment; `None` if its quotes do not end.
 fn value_of(written: &str) -> Option<String> {
     let quote = written.chars().next().filter(|c| matches!(c, '"' | '\''));
     let Some(quote) = quote else {

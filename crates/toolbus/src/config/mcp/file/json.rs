@@ -112,7 +112,7 @@ pub(super) fn plain(text: &str) -> String {
     plain
 }
 
-/// What stands for a character of a comment.
+/// Replacement of a character of a comment.
 const fn blank(c: char) -> char {
     if c == '\n' { c } else { ' ' }
 }

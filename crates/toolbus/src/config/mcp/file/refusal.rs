@@ -13,7 +13,7 @@ pub(super) struct ServerRefusal {
     pub(super) name: ServerName,
     pub(super) place: String,
     pub(super) mistake: String,
-    /// Whether it says that it is not to be used.
+    /// Whether the entry says that the server is disabled.
     pub(super) is_disabled: bool,
 }
 

@@ -11,7 +11,7 @@ const MAX_BYTES: usize = 1024 * 1024;
 const MAX_SHOWN: usize = 64;
 /// Folders in which editors keep their settings for the folder above.
 const OF_EDITORS: [&str; 3] = [".vscode", ".cursor", ".roo"];
-/// What the names of the variables begin with that answer for inputs.
+/// Prefix of the variables that give the values of inputs.
 pub(crate) const INPUT_PREFIX: &str = "TOOLBUS_INPUT_";
 
 /// Why a text cannot be completed.
@@ -27,12 +27,12 @@ pub(super) enum SubstitutionError {
     TooLarge,
 }
 
-/// What stands for the variables of one file.
+/// Values of the variables of one file.
 pub(super) struct Variables<'a> {
     environment: &'a BTreeMap<String, String>,
-    /// What editors have for `${workspaceFolder}`: the folder of the file, or the one above if that is `.vscode` or the like.
+    /// Value of `${workspaceFolder}`: the folder of the file, or the one above if that is `.vscode` or the like.
     workspace: String,
-    /// What a person would be offered for an input, by its id.
+    /// Defaults of inputs, by their ids.
     pub(super) inputs: BTreeMap<String, String>,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Variables<'a> {
         Self { environment, workspace: workspace.display().to_string(), inputs: BTreeMap::new() }
     }
 
-    /// What an editor has for a variable of its own, where a daemon has it, too.
+    /// Returns the value of an editor's own variable that a daemon has, too.
     fn of_editor(&self, name: &str) -> Option<&str> {
         match name {
             "workspaceFolder" => Some(&self.workspace),
@@ -57,7 +57,7 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// What stands for what a person would be asked.
+    /// Returns the value of an input, which an editor would ask a person for.
     fn input(&self, id: &str) -> Result<&str, SubstitutionError> {
         let variable = input_variable(id);
         let given = self.environment.get(&variable).or_else(|| self.inputs.get(id));

@@ -11,7 +11,7 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ("TOOLBUS_INPUT_API_KEY", "hunter2"),
 ];
 
-/// What is read from a text; messages call the file `mcp.json`.
+/// Reads a text as a file; messages call it `mcp.json`.
 fn read(text: &str) -> ServersFile {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mcp.json");
