@@ -30,7 +30,7 @@ use toolbus_core::store::Store;
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 use toolbus_core::{Clock, Gates, InnerCall, Invoker};
 use toolbus_protocol::Random;
-use toolbus_store::{Memory, Sqlite};
+use toolbus_store::{MemoryStore, Sqlite};
 
 const AGENTS: usize = 100;
 const TASKS: usize = 100;
@@ -55,7 +55,7 @@ impl Invoker for Uncallable {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
     let folder = tempfile::tempdir().unwrap();
-    measure("memory", Arc::new(Memory::default())).await;
+    measure("memory", Arc::new(MemoryStore::default())).await;
     measure("file", Arc::new(Sqlite::open(&folder.path().join("toolbus.db")).unwrap())).await;
 }
 

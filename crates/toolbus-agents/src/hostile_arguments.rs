@@ -19,7 +19,7 @@ use toolbus_core::tool::{Tool, ToolOutput};
 use toolbus_core::{Clock, Dispatcher, InnerCall, InnerOrigin, Invoker as _};
 use toolbus_outbound::egress::{Egress, EgressRules};
 use toolbus_protocol::Random;
-use toolbus_store::Memory;
+use toolbus_store::MemoryStore;
 
 use crate::a2a::{A2aConfig, A2aTools, AgentDirectory, AgentService, AgentTasks, AllowedAgents};
 use crate::pipeline::{Pipelines, PipelinesConfig};
@@ -30,7 +30,7 @@ use crate::testing;
 const MAX_TEXT: usize = 4000;
 
 fn fixture() -> (Dispatcher, Vec<Tool>) {
-    let (bus, store, registry) = (Embedded::new(), Arc::<Memory>::default() as Arc<dyn Store>, Registry::new());
+    let (bus, store, registry) = (Embedded::new(), Arc::<MemoryStore>::default() as Arc<dyn Store>, Registry::new());
     let policy = testing::policy(registry.clone(), [("ana", AgentPolicy::default())]);
     let dispatcher = testing::dispatcher(&policy, &bus, None, Clock::SYSTEM);
     let (config, clock) = (A2aConfig::default(), Clock::SYSTEM);

@@ -135,14 +135,14 @@ impl ShareValues {
 mod tests {
     use std::convert::Infallible;
 
-    use toolbus_store::Memory;
+    use toolbus_store::MemoryStore;
 
     use super::*;
     use crate::testing::CountedStore;
 
     #[tokio::test]
     async fn a_value_that_is_newer_or_malformed_is_an_error_and_stays_and_no_change_of_many_is_lost() {
-        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let values = ShareValues::new(Arc::clone(&store), "tests");
         for (written, expected) in [
             (r#"{"version":2,"value":{}}"#, "`tests` of `ana` has version 2, and this program knows 1"),

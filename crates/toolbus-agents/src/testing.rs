@@ -22,7 +22,7 @@ use toolbus_core::store::{Store, StoreError};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
 use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, ReplyRules};
 use toolbus_protocol::Random;
-use toolbus_store::Memory;
+use toolbus_store::MemoryStore;
 
 /// Time of a call.
 const TIME: Duration = Duration::from_secs(120);
@@ -119,7 +119,7 @@ pub(crate) fn run(
 /// it is told to.
 #[derive(Default)]
 pub(crate) struct CountedStore {
-    memory: Memory,
+    memory: MemoryStore,
     reads: AtomicUsize,
     writes: AtomicUsize,
     is_away: AtomicBool,

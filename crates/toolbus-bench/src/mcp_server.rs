@@ -22,7 +22,7 @@ use crate::report::Report;
 use crate::rounds::{self, Rounds};
 use idle::Idle;
 pub(crate) use peer::PeerCommand;
-use peers::Peers;
+use peers::McpServerPeers;
 use report::McpServerBench;
 use server::Server;
 use sides::{Callers, McpServerSide, McpServerSides};
@@ -39,10 +39,10 @@ pub(crate) async fn run(args: &MeasureArgs, context: &Context) -> Result<ExitCod
 }
 
 async fn measure(args: MeasureArgs) -> Result<Report<McpServerBench>, MeasureError> {
-    let turns = McpServerSide::ALL.len() * args.callers.len() + Peers::turns(&args);
+    let turns = McpServerSide::ALL.len() * args.callers.len() + McpServerPeers::turns(&args);
     let bar = rounds::progress(u64::from(args.rounds) * turns as u64);
     // First what may not be able to start.
-    let peers = Peers::measure(&args, &bar).await?;
+    let peers = McpServerPeers::measure(&args, &bar).await?;
     let idle = Idle::measure(args.sessions).await?;
     let sides = McpServerSides::start().await?;
     let mut rows = Vec::new();

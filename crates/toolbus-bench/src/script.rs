@@ -24,7 +24,7 @@ use crate::report::Report;
 use crate::rounds::{self, Rounds};
 use footprint::{Growth, descendants};
 use load::Work;
-use report::{Scripts, Throughput};
+use report::{ScriptReport, Throughput};
 use sides::{Side, Sides};
 use subject::Subject;
 use toolbus::commands::Context;
@@ -43,7 +43,7 @@ pub(crate) async fn run(args: &MeasureArgs, context: &Context) -> Result<ExitCod
     report.finish(args, context.output)
 }
 
-async fn measure(args: MeasureArgs, config: Config) -> Result<Report<Scripts>, MeasureError> {
+async fn measure(args: MeasureArgs, config: Config) -> Result<Report<ScriptReport>, MeasureError> {
     let subject = Subject::of(&args, &config).await?;
     let sides = Sides::start(&subject).await?;
     let measurements = sides.all().len() + LOADS * args.callers.len();
@@ -100,7 +100,7 @@ async fn measure(args: MeasureArgs, config: Config) -> Result<Report<Scripts>, M
     drop(pooled);
     growth.push(Growth::measure("cold", &cold, 0, args.scripts).await?);
     let (python, max_in_flight) = (subject.interpreter.version.clone(), subject.in_flight());
-    Ok(Report::new(&args, Scripts { rows, absent, throughput, growth, python, max_in_flight, names }))
+    Ok(Report::new(&args, ScriptReport { rows, absent, throughput, growth, python, max_in_flight, names }))
 }
 
 /// Resources that this process and those below it had used when a measurement began.

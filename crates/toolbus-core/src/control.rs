@@ -21,7 +21,7 @@ use toolbus_protocol::{
 use crate::bus::{Bus, Delivery};
 use crate::dispatcher::Dispatcher;
 use crate::failure::ToolFailure;
-use crate::reply::{Replies, ReplyPath};
+use crate::reply::{DeadLetter, Replies, ReplyPath};
 use crate::request::{AddressRefused, ReplyRules};
 use crate::telemetry::DeadReason;
 use crate::text::shown;
@@ -312,10 +312,15 @@ impl ControlService {
         if !is_of_one(delivery) {
             return true;
         }
-        let (properties, body) = (Properties::clone(&delivery.properties), delivery.body.clone());
-        let reply_to = properties.reply_to.clone().unwrap_or_default();
-        let (dispatcher, topic) = (&self.parts.dispatcher, Some(&*delivery.routing_key));
-        dispatcher.replier().dead_letter(&delivery.queue, topic, reason, &reply_to, properties, body).await.is_over()
+        let letter = DeadLetter {
+            queue: &delivery.queue,
+            topic: Some(&*delivery.routing_key),
+            reason,
+            reply_to: delivery.properties.reply_to.as_deref().unwrap_or_default(),
+            properties: Properties::clone(&delivery.properties),
+            body: delivery.body.clone(),
+        };
+        self.parts.dispatcher.replier().dead_letter(letter).await.is_over()
     }
 
     /// Whether what came is heard, and never answered.

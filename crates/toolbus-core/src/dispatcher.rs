@@ -3,17 +3,18 @@
 //! Read [`Dispatcher::handle`] and [`Dispatcher::run`] first: they name every step in order.
 
 mod call;
-mod ending;
-mod entering;
+mod completing;
+mod duplicates;
+mod earlier;
+mod finding;
 mod inner;
-mod known;
 mod log;
+mod parts;
 mod progress;
-mod recorder;
-mod splitting;
+mod replying;
+mod shaping;
 
 use std::collections::hash_map::RandomState;
-use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -23,29 +24,33 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_protocol::{Envelope, Random};
 
-use self::call::{Attached, Call};
+use self::call::Call;
+use self::completing::Completer;
+use self::duplicates::Duplicates;
+use self::earlier::EarlierRuns;
+use self::finding::ToolFinder;
 pub use self::inner::{InnerCall, InnerOrigin, Invoker};
-use self::log::{Log, LoggedCall};
 use self::progress::ProgressReporter;
-use self::recorder::Recorder;
+use self::replying::ReplyBuilder;
+use self::shaping::Shaper;
 use crate::audit::Audit;
 use crate::bulkhead::{self, StopReason};
 use crate::bus::{Bus, Delivery};
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::deadline::{self, Budgets};
-use crate::failure::{self, Cause, Effect, ToolFailure, verdict};
+use crate::failure::{self, Cause, ToolFailure};
 use crate::gates::Gates;
-use crate::gates::permit::{AgentGate, Permit, Permits};
-use crate::ledger::{LedgerEntry, LedgerSettings};
+use crate::gates::breaker::{BackendState, BreakerChange, Passage, backend_state};
+use crate::gates::permit::{Permit, Permits};
+use crate::idempotency::ledger::{LedgerEntry, LedgerSettings};
+use crate::idempotency::{LocalKeys, NotBegun, Recorder};
 use crate::notify::{ChangeNotifier, NotificationSource, NotifyHandle, RecentCallers, ToolNames};
 use crate::pending_tools::PendingTools;
-use crate::policy::{EffectiveTools, PolicyHandle};
+use crate::policy::{AllowedTool, EffectiveTools, PolicyHandle};
 use crate::redact::Redactor;
-use crate::replay::Replay;
-use crate::reply::{REPLY_GRACE, Replier, Replies, Reply, ReplyTo};
-use crate::request::{Decoded, Decoder, ReplyRules, Request};
-use crate::request_key::LocalKeys;
+use crate::reply::Replier;
+use crate::request::{Decoded, ReplyRules};
 use crate::results::ResultSettings;
 use crate::running::RunningCalls;
 use crate::telemetry::{CallSummary, Load, Telemetry};
@@ -53,10 +58,6 @@ use crate::tool::{Tool, ToolCall, ToolOutput};
 
 /// A request that was delivered this often before is answered instead of tried again.
 const MAX_EARLIER_DELIVERIES: u32 = 4;
-/// One in so many calls in hand may wait for a queue that rejects its reply.
-const WAIT_FOR_ROOM: usize = 8;
-/// Memory of kept replies, in bytes.
-const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 
 /// Settings of the dispatcher.
 #[derive(Debug, Clone)]
@@ -96,33 +97,28 @@ pub struct Dispatcher {
 struct Parts {
     settings: DispatcherSettings,
     gates: Arc<Gates>,
-    replier: Replier,
     telemetry: Arc<dyn Telemetry>,
-    permits: Permits,
-    replay: Replay<Attached>,
+    permits: Arc<Permits>,
+    duplicates: Duplicates,
+    earlier: Arc<EarlierRuns>,
+    finder: ToolFinder,
+    recorder: Arc<Recorder>,
+    shaper: Shaper,
+    replies: Arc<ReplyBuilder>,
+    replier: Arc<Replier>,
+    completer: Completer,
     local_keys: LocalKeys,
-    recorder: Recorder,
     /// Digests where replies go.
     reply_digests: RandomState,
     running: Arc<RunningCalls>,
     load: Arc<Load>,
     callers: RecentCallers,
-    arrivals: Arc<dyn PendingTools>,
-    audit: Arc<dyn Audit>,
-    log: Log,
     /// Calls from outside that no message brought.
     direct: TaskTracker,
     /// Calls within calls, and reports of progress: they end with the call around them, or soon after.
     tasks: TaskTracker,
     /// Cancelled when the time to finish calls is over.
     shutdown: CancellationToken,
-}
-
-impl Parts {
-    fn decoder(&self) -> Decoder<'_> {
-        let DispatcherSettings { max_body, clock, random, .. } = self.settings;
-        Decoder { rules: self.replier.rules(), max_body, clock, random }
-    }
 }
 
 /// Why a call ends without a result of its own.
@@ -143,6 +139,15 @@ impl From<ToolFailure> for Abort {
     }
 }
 
+impl From<NotBegun> for Abort {
+    fn from(reason: NotBegun) -> Self {
+        match reason {
+            NotBegun::Known(entry) => Self::Known(entry),
+            NotBegun::Refused(failure) => Self::Failed(failure),
+        }
+    }
+}
+
 impl Dispatcher {
     /// Puts the parts together.
     #[must_use]
@@ -155,33 +160,7 @@ impl Dispatcher {
         load: Arc<Load>,
         arrivals: Arc<dyn PendingTools>,
     ) -> Self {
-        // Whatever can be unsettled at once can be redelivered at once.
-        let unsettled = settings.max_in_flight.saturating_add(settings.max_waiting);
-        let kept = NonZeroUsize::new(unsettled.saturating_mul(2)).unwrap_or(NonZeroUsize::MIN);
-        let replies = Replies::new(bus, settings.replies.clone(), unsettled / WAIT_FOR_ROOM);
-        let shutdown = CancellationToken::new();
-        let (ledger, clock, random) = (settings.ledger.clone(), settings.clock, settings.random);
-        let recorder = Recorder::new(ledger, Arc::clone(&telemetry), clock, random);
-        let parts = Parts {
-            gates,
-            replier: Replier::new(replies, Arc::clone(&telemetry), settings.clock, shutdown.clone()),
-            telemetry,
-            permits: Permits::new(settings.max_in_flight, settings.max_waiting, Arc::clone(&load), settings.clock),
-            replay: Replay::new(kept, MAX_KEPT_BYTES),
-            local_keys: LocalKeys::default(),
-            recorder,
-            reply_digests: RandomState::new(),
-            running: Arc::new(RunningCalls::new(settings.clock)),
-            load,
-            callers: RecentCallers::new(settings.clock),
-            arrivals,
-            audit,
-            log: Log::default(),
-            direct: TaskTracker::new(),
-            tasks: TaskTracker::new(),
-            shutdown,
-            settings,
-        };
+        let parts = Parts::new(settings, gates, bus, telemetry, audit, load, arrivals);
         Self { parts: Arc::new(parts) }
     }
 
@@ -229,11 +208,6 @@ impl Dispatcher {
     /// Makes ids.
     pub(crate) fn random(&self) -> Random {
         self.parts.settings.random
-    }
-
-    /// Observes messages and calls.
-    pub(crate) fn telemetry(&self) -> &dyn Telemetry {
-        &*self.parts.telemetry
     }
 
     /// Notes that a caller has listed all of its tools out of this set, so that changes are reported relative to them.
@@ -287,18 +261,18 @@ impl Dispatcher {
         // 1. decode
         match parts.decoder().decode_in_turn(&delivery, envelope, caller, self.policy().turns()).await {
             Decoded::Call(request) => {
-                let call = Call::new(parts, request, span, &delivery);
+                let call = Call::new(parts, request, span, &mut delivery);
                 // 3. replay
-                let Some(call) = self.replay(call, &mut delivery).await else { return };
-                match self.address_refused(&call).await {
+                let Some(call) = self.unless_known(call).await else { return };
+                // What a request that is running or was answered did must not be lost with its address.
+                match parts.replier.refusal(&call.request.address).await {
                     None => self.run_to_end(call).await,
-                    Some(refused) => self.refuse_address(call, delivery, &refused).await,
+                    Some(refused) => parts.completer.refuse_address(call, delivery, &refused).await,
                 }
             }
             Decoded::Refused(request, failure) => {
-                let call = Call::new(parts, request, span, &delivery);
-                let _ = call.delivery.slot.replace(delivery.settle, false);
-                self.finish(call, Err(Abort::Failed(failure))).await;
+                let call = Call::new(parts, request, span, &mut delivery);
+                parts.completer.finish(call, Err(Abort::Failed(failure))).await;
             }
             Decoded::Ignored => {
                 tracing::debug!(queue = %delivery.queue, "settled a message that is no request");
@@ -313,16 +287,23 @@ impl Dispatcher {
         }
     }
 
+    /// Step 3. Ends a call whose request was answered or is running already; gives back one that is to be run.
+    async fn unless_known(&self, call: Box<Call>) -> Option<Box<Call>> {
+        let (call, earlier) = self.parts.duplicates.enter(call).await?;
+        self.parts.completer.end_known(call, earlier).await
+    }
+
     /// Steps 4 to 13.
     async fn run_to_end(&self, mut call: Box<Call>) {
+        let Parts { completer, earlier, .. } = &*self.parts;
         loop {
             let result = self.run_contained(&mut call).await;
             let (Err(Abort::Known(entry)), Some(identity)) = (&result, call.everywhere()) else {
-                return self.finish(call, result).await;
+                return completer.finish(call, result).await;
             };
             // It was not there at step 3: another daemon was faster.
-            let known = self.resolve_entry(&mut call, identity, entry.clone()).await;
-            let Some(again) = self.end_known(call, known).await else { return };
+            let known = earlier.resolve(&mut call, identity, entry.clone()).await;
+            let Some(again) = completer.end_known(call, known).await else { return };
             call = again;
         }
     }
@@ -340,7 +321,7 @@ impl Dispatcher {
         let redactor = &self.parts.settings.redactor;
         match &mut result {
             Ok(output) => {
-                if let Err(failure) = self.shape(call, output).await {
+                if let Err(failure) = self.parts.shaper.shape(call, output).await {
                     result = Err(failure.into());
                 }
             }
@@ -352,41 +333,31 @@ impl Dispatcher {
 
     /// Steps 4 to 10.
     async fn attempt(&self, call: &mut Call) -> Result<ToolOutput, Abort> {
-        let gates = &self.parts.gates;
+        let Parts { gates, running, finder, recorder, settings, .. } = &*self.parts;
         let request = &call.request;
         let sent = request.envelope.timestamp;
-        let entry = self.parts.running.enter(&request.caller.owner, &request.call_id, sent);
+        let entry = running.enter(&request.caller.owner, &request.call_id, sent);
         let cancel = call.execution.cancelled.clone().unwrap_or_else(|| entry.token().clone());
         // 4. resolve
-        let effective = self.enter(call, &cancel).await?;
-        let allowed = gates.resolve(&effective, &call.request.caller, call.request.wanted());
-        let allowed = allowed.map_err(|failure| self.not_found(call, &effective, failure))?;
-        call.resolved(allowed.tool, self.parts.settings.budgets);
+        let effective = finder.enter(call, &cancel).await?;
+        let allowed = finder.resolve(call, &effective)?;
+        call.resolved(allowed.tool, settings.budgets);
         // 5. arguments
         let (text, sharer) = (call.request.arguments.as_deref(), call.request.sharer());
         let arguments = gates.arguments(&effective, allowed, text, sharer, call.timing.deadline).await?;
         let arguments = call.checked(arguments);
-        // 6. recipients
-        gates.recipients(&effective, allowed, &arguments)?;
-        // 7. rate limit: what the breaker of the tool refuses uses up nothing
-        gates.breakers().check(&allowed.tool.descriptor)?;
-        gates.rate(&effective, allowed, self.clock().now())?;
+        // 6. recipients, breaker, 7. rate limit
+        gates.admit(&effective, allowed, &arguments)?;
         // 8. permit
-        let permit = self.permit(call, allowed.tool, effective.gate(), &cancel).await?;
-        gates.still_on(&call.request.caller, allowed, call.request.wanted())?;
-        let passage = gates.breakers().enter(&allowed.tool.descriptor)?;
+        let (permit, passage) = self.permit(call, &effective, allowed, &cancel).await?;
         // 9. start
-        self.parts.recorder.start(call, allowed.tool.descriptor.effect.is_repeatable()).await?;
-        if cancel.is_cancelled() {
-            return Err(cancelled_before_start().into());
-        }
-        if call.is_lost() {
-            return Err(Abort::Requeued);
-        }
+        let is_repeatable = allowed.tool.descriptor.effect.is_repeatable();
+        let begun = recorder.start(&mut call.identity, &call.request, call.timing.deadline, is_repeatable).await;
+        begun.map_err(Abort::from).and_then(|()| call.may_begin(&cancel))?;
         // 10. execute
         let caller = effective.with_own_profile(&call.request.caller);
         let result = self.execute(call, allowed.tool, caller, arguments, &cancel).await;
-        self.note_breaker(call, passage, &result);
+        note_breaker(call, passage, &result, settings.budgets);
         if let Ok(output) = &result {
             call.note_length(output, &effective);
         }
@@ -399,37 +370,34 @@ impl Dispatcher {
         result
     }
 
-    /// Step 8. A place to run, waited for during at most half of the time that is left, so that a refusal leaves the
-    /// caller time for another try.
-    async fn permit(
-        &self,
+    /// Step 8. A slot to run in, waited for during at most half of the time that is left, so that a refusal leaves the
+    /// caller time for another try. Afterwards, what may have changed meanwhile is checked again.
+    async fn permit<'a>(
+        &'a self,
         call: &mut Call,
-        tool: &Tool,
-        agent: &Arc<AgentGate>,
+        effective: &EffectiveTools,
+        allowed: AllowedTool<'_>,
         cancel: &CancellationToken,
-    ) -> Result<Option<Permit>, Abort> {
+    ) -> Result<(Option<Permit>, Passage<'a>), Abort> {
+        let Parts { gates, permits, shutdown, .. } = &*self.parts;
+        let tool = &allowed.tool.descriptor;
         let now = self.clock().now();
         if call.request.budget.is_spent() || call.timing.deadline <= now {
             return Err(deadline::passed().into());
         }
-        if cancel.is_cancelled() {
-            return Err(cancelled_before_start().into());
-        }
-        if tool.descriptor.delegates {
-            return Ok(None);
-        }
-        let latest = now + call.timing.deadline.saturating_duration_since(now) / 2;
-        let caller = call.request.sharer();
-        // Biased: the place that a stopped call gives up must not go to a call that is stopped as well.
-        let permit = tokio::select! {
-            biased;
-            () = cancel.cancelled() => Err(cancelled_before_start().into()),
-            () = self.parts.shutdown.cancelled() => Err(Abort::Requeued),
-            () = call.delivery.slot.lost() => Err(Abort::Requeued),
-            permit = self.parts.permits.acquire(Some(&tool.descriptor), agent, caller, call.delivery.body_size, latest) => permit.map(Some).map_err(Abort::from),
+        let permit = if tool.delegates {
+            call.may_begin(cancel)?;
+            None
+        } else {
+            let latest = now + call.timing.deadline.saturating_duration_since(now) / 2;
+            let (agent, caller) = (effective.gate(), call.request.sharer());
+            let acquiring = permits.acquire(Some(tool), agent, caller, call.delivery.body_size, latest);
+            let permit = call.before_start(cancel, shutdown, acquiring).await;
+            call.timing.waited = self.clock().since(now);
+            Some(permit??)
         };
-        call.timing.waited = self.clock().since(now);
-        permit
+        gates.still_on(&call.request.caller, allowed, call.request.wanted())?;
+        Ok((permit, gates.breakers().enter(tool)?))
     }
 
     /// Step 10. Runs the tool inside its bulkhead.
@@ -442,7 +410,7 @@ impl Dispatcher {
         cancel: &CancellationToken,
     ) -> Result<ToolOutput, Abort> {
         let descriptor = &tool.descriptor;
-        let idempotency_key = call.onward_key(descriptor.effect);
+        let idempotency_key = call.identity.onward_key(&call.request, descriptor.effect);
         let started = self.clock().now();
         let request = &call.request;
         let trace = call.span.executing(descriptor, &request.call_id, &request.caller);
@@ -483,98 +451,28 @@ impl Dispatcher {
             Err(StopReason::Cancelled) => Err(cancelled("The call was cancelled while the tool ran.").into()),
         }
     }
-
-    /// Steps 12 and 13 for whatever became of a call.
-    async fn finish(&self, mut call: Box<Call>, result: Result<ToolOutput, Abort>) {
-        if call.is_lost() {
-            return self.requeue(call).await;
-        }
-        let reply = match result {
-            Ok(output) => self.result(&mut call, output).await,
-            Err(Abort::Failed(failure)) => self.failure(&mut call, &failure),
-            Err(Abort::Ignored(failure)) if call.delivery.direct.is_some() => self.failure(&mut call, &failure),
-            Err(Abort::Requeued) => return self.requeue(call).await,
-            Err(Abort::Ignored(_)) => return self.ignore(call).await,
-            // Resolved before, or the entry of a request without an identity, which there is not.
-            Err(Abort::Known(_)) => return self.requeue(call).await,
-        };
-        let reply = self.parts.recorder.record(&mut call, Arc::new(reply)).await;
-        self.send(call, reply).await;
-    }
-
-    async fn result(&self, call: &mut Call, output: ToolOutput) -> Reply {
-        let built = match output.is_large() {
-            false => self.reply_to(call).result(output, call.run()),
-            true => {
-                let (dispatcher, run) = (self.clone(), call.run());
-                let Request { envelope, caller, call_id, tool_name, dialect, .. } = &call.request;
-                let (envelope, tool_name, dialect) = (envelope.clone(), tool_name.clone(), *dialect);
-                let (caller, call_id) = (Arc::clone(caller), Arc::clone(call_id));
-                let encode = move || {
-                    let (source, clock) = (&dispatcher.parts.settings.name, dispatcher.clock());
-                    let reply_to = ReplyTo {
-                        source,
-                        clock,
-                        envelope: &envelope,
-                        caller: &caller,
-                        call_id: &call_id,
-                        tool_name: &tool_name,
-                        dialect,
-                    };
-                    reply_to.result(output, run)
-                };
-                self.finish_in_turn(call, encode).await.and_then(|built| built)
-            }
-        };
-        match built {
-            Ok(mut reply) => {
-                call.executed(&reply.end);
-                call.trace(&mut reply);
-                reply
-            }
-            Err(too_large) => self.failure(call, &too_large),
-        }
-    }
-
-    /// Does heavy work for a call whose tool has ended. It has time beyond the deadline, because the tool may have acted.
-    async fn finish_in_turn<T: Send + 'static>(
-        &self,
-        call: &Call,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, ToolFailure> {
-        let latest = call.timing.deadline.max(self.clock().now()) + REPLY_GRACE;
-        self.parts.gates.policy().turns().finish(call.request.sharer(), usize::MAX, latest, work).await
-    }
-
-    fn reply_to<'a>(&'a self, call: &'a Call) -> ReplyTo<'a> {
-        let Request { envelope, caller, call_id, tool_name, dialect, .. } = &call.request;
-        let source = &self.parts.settings.name;
-        ReplyTo { source, clock: self.clock(), envelope, caller, call_id, tool_name, dialect: *dialect }
-    }
-
-    fn failure(&self, call: &mut Call, failure: &ToolFailure) -> Reply {
-        let mut reply = self.refusal(call, failure, call.timing.ran.is_some());
-        call.executed(&reply.end);
-        call.trace(&mut reply);
-        reply
-    }
-
-    /// Builds the reply of a call without a result, and writes its one line to the log.
-    fn refusal(&self, call: &Call, failure: &ToolFailure, started: bool) -> Reply {
-        let verdict = call.verdict(failure, started);
-        self.log_failure(call, failure);
-        self.reply_to(call).error(failure, verdict, call.run())
-    }
-
-    fn log_failure(&self, call: &Call, failure: &ToolFailure) {
-        let subject =
-            LoggedCall { tool: call.execution.tool.as_deref(), request: &call.request, trace_id: call.span.trace_id() };
-        self.parts.log.failure(&subject, failure, self.parts.shutdown.is_cancelled());
-    }
 }
 
-fn cancelled_before_start() -> ToolFailure {
-    ToolFailure::new(Cause::CancelledBeforeStart, "The call was cancelled before the tool began.")
+/// Notes at its breaker how a tool did, and writes to the log if that opens or closes it.
+fn note_breaker(call: &Call, passage: Passage<'_>, result: &Result<ToolOutput, Abort>, budgets: Budgets) {
+    let Some(tool) = &call.execution.tool else { return };
+    let granted = tool.timeout.unwrap_or(budgets.default).min(budgets.max);
+    let had_its_time = call.timing.ran.is_some_and(|ran| ran >= granted / 2);
+    let backend = match result {
+        Ok(_) => BackendState::Works,
+        Err(Abort::Failed(failure)) => backend_state(failure.cause, tool, had_its_time),
+        Err(Abort::Requeued | Abort::Ignored(_) | Abort::Known(_)) => BackendState::Unknown,
+    };
+    match passage.ended(tool, backend) {
+        Some(BreakerChange::Tripped { name, failures, pause }) => {
+            let next_trial_ms = pause.as_millis();
+            tracing::warn!(name = &*name, failures, next_trial_ms, "circuit breaker opened");
+        }
+        Some(BreakerChange::Closed { name, open_for }) => {
+            tracing::info!(name = &*name, open_ms = open_for.as_millis(), "circuit breaker closed");
+        }
+        None => {}
+    }
 }
 
 fn cancelled(text: &str) -> ToolFailure {
@@ -591,10 +489,5 @@ fn shut_down(has_begun: bool) -> ToolFailure {
 
 /// The failure of a call that its client has given up while another one with its key was under way.
 fn given_up_while_it_ran() -> ToolFailure {
-    as_begun(cancelled("The call was cancelled. Another one with its idempotency key goes on."))
-}
-
-/// A failure of a call whose tool may have acted, though this call did not run it.
-fn as_begun(failure: ToolFailure) -> ToolFailure {
-    ToolFailure { verdict: Some(verdict(failure.cause, Effect::Undeclared, true)), ..failure }
+    cancelled("The call was cancelled. Another one with its idempotency key goes on.").as_begun()
 }

@@ -152,6 +152,12 @@ impl ToolFailure {
         self
     }
 
+    /// Says of a call that its tool may have acted, though this call did not run it.
+    pub(crate) fn as_begun(mut self) -> Self {
+        self.verdict = Some(verdict(self.cause, Effect::Undeclared, true));
+        self
+    }
+
     /// Adds how long to wait before trying again.
     #[must_use]
     pub const fn with_retry_after(mut self, wait: Duration) -> Self {

@@ -130,6 +130,22 @@ impl Gates {
         beside_forced(effective, allowed, forced.as_deref(), arguments)
     }
 
+    /// Steps 6 and 7, with the breaker of the tool between them: what that refuses uses up no token.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::recipients`], [`Breakers::check`] and [`Self::rate`].
+    pub(crate) fn admit(
+        &self,
+        effective: &EffectiveTools,
+        allowed: AllowedTool<'_>,
+        arguments: &Map<String, Value>,
+    ) -> Result<(), ToolFailure> {
+        self.recipients(effective, allowed, arguments)?;
+        self.breakers.check(&allowed.tool.descriptor)?;
+        self.rate(effective, allowed, self.clock.now())
+    }
+
     /// Step 6. Whether the caller may address all recipients in the arguments.
     ///
     /// # Errors

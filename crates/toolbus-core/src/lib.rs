@@ -16,7 +16,7 @@ mod ecma_pattern;
 pub mod events;
 pub mod failure;
 mod gates;
-pub mod ledger;
+mod idempotency;
 pub mod lifecycle;
 pub mod listing;
 mod load;
@@ -27,13 +27,10 @@ mod pending_tools;
 pub mod policy;
 pub mod progress;
 mod quarantine;
-pub mod rank;
 pub mod redact;
 pub mod registry;
-mod replay;
 mod reply;
 mod request;
-mod request_key;
 pub mod results;
 mod running;
 pub mod secret;
@@ -46,7 +43,6 @@ pub mod throttle;
 pub mod tool;
 pub mod toolsets;
 pub mod turns;
-pub mod working_memory;
 
 pub use clock::{Clock, milliseconds};
 pub use control::{
@@ -57,6 +53,7 @@ pub use dispatcher::{Dispatcher, DispatcherSettings, InnerCall, InnerOrigin, Inv
 pub use gates::arguments::{SchemaError, check_schema};
 pub use gates::{ExplainedStep, Gates, StepName};
 pub use gates::{breaker, rate, recipients};
+pub use idempotency::ledger;
 pub use notify::{ChangeNotifier, NotificationSource, NotifyHandle, ToolNames};
 pub use parameters::{Parameters, ParametersError};
 pub use pending_tools::{AllArrived, PendingTools};

@@ -5,6 +5,6 @@ mod deliver;
 mod replier;
 pub(crate) mod stored;
 
-pub(crate) use self::build::{MAX_REPLY, Reply, ReplyTo, Run, destination, whole_milliseconds};
-pub(crate) use self::deliver::{NotDelivered, Replies};
+pub(crate) use self::build::{MAX_REPLY, Reply, ReplyContext, Run, destination, whole_milliseconds};
+pub(crate) use self::deliver::{DeadLetter, NotDelivered, Replies};
 pub(crate) use self::replier::{REPLY_GRACE, Replier, ReplyPath};

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::working_memory::{MemoryLimits, WorkingMemory};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::{ByteSize, HumanDuration};
 use toolbus_core::Clock;
-use toolbus_core::working_memory::{MemoryLimits, WorkingMemory};
 
 use crate::tools::MemoryTools;
 

@@ -4,15 +4,18 @@
 //! * [`chunk`]: the parts of a long text.
 //! * [`results`]: results in parts, and their section of the configuration.
 //! * [`config`]: the section of working memory.
+//! * [`rank`]: the order of texts for a query.
 //!
-//! What keeps the entries implements [`WorkingMemory`](toolbus_core::working_memory::WorkingMemory).
+//! What keeps the entries implements [`WorkingMemory`](working_memory::WorkingMemory).
 
 pub mod chunk;
 pub mod config;
 mod outline;
+pub mod rank;
 pub mod results;
 mod texts;
 pub mod tools;
+pub mod working_memory;
 
 pub use self::config::MemoryConfig;
 pub use self::results::ResultsConfig;

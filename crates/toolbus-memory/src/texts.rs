@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::working_memory::{EntryInfo, KeyPrefix, SearchHit};
 use toolbus_core::text::shown;
 use toolbus_core::tool::rounded_text;
-use toolbus_core::working_memory::{EntryInfo, KeyPrefix, SearchHit};
 
 /// Entries that a list shows.
 pub(crate) const MAX_LISTED: usize = 200;

@@ -25,7 +25,7 @@ use crate::broker::SimBroker;
 use crate::bus::SimBus;
 use crate::context::ScheduleContext;
 use crate::ledger::{LedgerStorage, SimLedger};
-use crate::tools::{Executions, SimTools};
+use crate::tools::{SimTools, ToolRuns};
 
 /// Prefix of the daemon's queues.
 pub(crate) const PREFIX: &str = "toolbus";
@@ -45,7 +45,7 @@ const ROOM: usize = 6;
 pub(crate) struct Surroundings {
     pub(crate) context: Arc<ScheduleContext>,
     pub(crate) broker: Arc<SimBroker>,
-    pub(crate) executions: Arc<Executions>,
+    pub(crate) executions: Arc<ToolRuns>,
     pub(crate) storage: LedgerStorage,
 }
 

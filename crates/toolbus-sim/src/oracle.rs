@@ -11,7 +11,7 @@ use toolbus_protocol::message_type;
 use crate::broker::{SimBroker, SimMessage, Stray};
 use crate::callers::Ask;
 use crate::daemon::DEAD_LETTERS;
-use crate::tools::{Execution, Executions};
+use crate::tools::{ToolRun, ToolRuns};
 
 /// Something that should not have happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl fmt::Display for Violation {
 /// Compares what was asked, what ran, and what was answered.
 pub(crate) struct Oracle<'a> {
     pub(crate) asks: &'a [Ask],
-    pub(crate) executions: &'a Executions,
+    pub(crate) executions: &'a ToolRuns,
     pub(crate) broker: &'a SimBroker,
     /// Whether an operation of the ledger has failed.
     pub(crate) has_ledger_failed: bool,
@@ -166,7 +166,7 @@ fn is_refusal(answer: &Value, also_later: bool) -> bool {
 }
 
 /// Why an answer is not true of the runs that there were.
-fn untrue(answer: &Value, effect: Effect, runs: &[Execution]) -> Option<String> {
+fn untrue(answer: &Value, effect: Effect, runs: &[ToolRun]) -> Option<String> {
     let text = |name: &str| answer.get(name).and_then(Value::as_str);
     let has_acted = runs.iter().any(|run| run.has_acted);
     let Some(code) = text("code") else {

@@ -63,7 +63,7 @@ pub(crate) fn arguments(request: usize, time: Duration, ending: Ending) -> Value
 
 /// One run of a tool.
 #[derive(Debug, Clone)]
-pub(crate) struct Execution {
+pub(crate) struct ToolRun {
     /// The number of the request, by which it is compared with what was asked.
     pub(crate) request: usize,
     /// The process in which it ran.
@@ -76,21 +76,21 @@ pub(crate) struct Execution {
 
 /// Every run of every tool.
 #[derive(Default)]
-pub(crate) struct Executions(Mutex<Vec<Execution>>);
+pub(crate) struct ToolRuns(Mutex<Vec<ToolRun>>);
 
-impl Executions {
+impl ToolRuns {
     /// The runs of one request, in their order.
-    pub(crate) fn of(&self, request: usize) -> Vec<Execution> {
+    pub(crate) fn of(&self, request: usize) -> Vec<ToolRun> {
         self.0.lock().iter().filter(|run| run.request == request).cloned().collect()
     }
 
-    fn begin(&self, execution: Execution) -> usize {
+    fn begin(&self, execution: ToolRun) -> usize {
         let mut all = self.0.lock();
         all.push(execution);
         all.len() - 1
     }
 
-    fn change(&self, run: usize, change: impl FnOnce(&mut Execution)) {
+    fn change(&self, run: usize, change: impl FnOnce(&mut ToolRun)) {
         if let Some(run) = self.0.lock().get_mut(run) {
             change(run);
         }
@@ -101,7 +101,7 @@ impl Executions {
 #[derive(Clone)]
 pub(crate) struct SimTools {
     pub(crate) context: Arc<ScheduleContext>,
-    pub(crate) executions: Arc<Executions>,
+    pub(crate) executions: Arc<ToolRuns>,
     pub(crate) process: Arc<str>,
     /// Whether the process lives. Nothing happens in one that is gone.
     pub(crate) alive: Arc<AtomicBool>,
@@ -133,7 +133,7 @@ impl Executor for SimTools {
         let half = Duration::from_millis(number("ms")) / 2;
         let ending = Ending::read(call.arguments.get("end").and_then(Value::as_str).unwrap_or_default());
         let process = Arc::clone(&self.process);
-        let run = self.executions.begin(Execution { request, process, has_acted: false, result: None });
+        let run = self.executions.begin(ToolRun { request, process, has_acted: false, result: None });
         self.context.note(&self.process, format_args!("{} of request {request} begins as run {run}", call.tool));
         self.wait(half).await;
         if ending == Ending::Refused {

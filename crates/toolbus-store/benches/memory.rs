@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use toolbus_core::Clock;
-use toolbus_core::rank::WordIndex;
-use toolbus_core::working_memory::{
+use toolbus_memory::rank::WordIndex;
+use toolbus_memory::working_memory::{
     EntryKey, MemoryLimits, MemoryOwner, Namespace, NewEntry, SearchQuery, WorkingMemory,
 };
 use toolbus_store::{SqliteMemory, VolatileMemory};

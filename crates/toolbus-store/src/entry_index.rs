@@ -12,9 +12,9 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use tokio::sync::Mutex as Turn;
 use tokio::task::spawn_blocking;
-use toolbus_core::rank::{WordIndex, rank_with_scores};
 use toolbus_core::store::StoreError;
-use toolbus_core::working_memory::{
+use toolbus_memory::rank::{WordIndex, rank_with_scores};
+use toolbus_memory::working_memory::{
     EntryInfo, EntryKey, MAX_START, MemoryEntry, MemoryError, MemoryOwner, SearchHit, SearchQuery,
 };
 
@@ -228,7 +228,7 @@ mod tests {
     }
 
     fn query(text: &str) -> SearchQuery {
-        let prefix = toolbus_core::working_memory::Namespace::of(None).unwrap().prefix(Some("/")).unwrap();
+        let prefix = toolbus_memory::working_memory::Namespace::of(None).unwrap().prefix(Some("/")).unwrap();
         SearchQuery { text: text.to_owned(), prefix, category: None, tags: Vec::new(), max: 10 }
     }
 

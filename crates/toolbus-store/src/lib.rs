@@ -1,4 +1,4 @@
-//! The stores of Toolbus: [`Memory`], which lives as long as its process, [`Sqlite`], one file, and [`Redis`], a server that
+//! The stores of Toolbus: [`MemoryStore`], which lives as long as its process, [`Sqlite`], one file, and [`Redis`], a server that
 //! replicas share. Each comes with a
 //! ledger and with working memory.
 
@@ -15,7 +15,7 @@ mod sqlite_threads;
 mod volatile_memory;
 
 pub use self::claim::{FileClaim, FileClaimError};
-pub use self::memory::Memory;
+pub use self::memory::MemoryStore;
 pub use self::memory_ledger::MemoryLedger;
 pub use self::redis::{Redis, RedisLedger, RedisMemory, RedisSettings, RedisTls, RedisUrl, RedisUrlError, Versions};
 pub use self::sqlite::{OpenError, Sqlite};

@@ -11,9 +11,9 @@ type Namespaces = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
 
 /// Keeps values in memory.
 #[derive(Debug, Default)]
-pub struct Memory(Mutex<Namespaces>);
+pub struct MemoryStore(Mutex<Namespaces>);
 
-impl Memory {
+impl MemoryStore {
     /// Puts a value if the present one is that of `expected`, or is the same; returns whether it is there.
     fn put(
         &self,
@@ -49,7 +49,7 @@ impl Memory {
     }
 }
 
-impl Store for Memory {
+impl Store for MemoryStore {
     fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
         let found =
             check_key(namespace, key).map(|()| self.0.lock().get(namespace).and_then(|keys| keys.get(key)).cloned());

@@ -18,7 +18,7 @@ use toolbus_core::Clock;
 use toolbus_core::store::{MAX_KEYS, Store, StoreError, check_key, check_namespace, check_value};
 
 use self::connection::Connection;
-use self::scripts::Scripts;
+use self::scripts::StoreScripts;
 
 pub use self::ledger::RedisLedger;
 pub use self::memory::RedisMemory;
@@ -48,7 +48,7 @@ pub struct RedisTls {
 /// Keeps values on a Redis server. Connects with the first operation, and again after each loss.
 pub struct Redis {
     connection: Connection,
-    scripts: Scripts,
+    scripts: StoreScripts,
     prefix: String,
 }
 
@@ -70,7 +70,7 @@ impl Redis {
             }
         };
         let prefix = format!("toolbus:{{{}}}", settings.prefix);
-        Ok(Self { connection: Connection::new(client, place, clock), scripts: Scripts::new(), prefix })
+        Ok(Self { connection: Connection::new(client, place, clock), scripts: StoreScripts::new(), prefix })
     }
 
     fn key(&self, name: &str) -> String {

@@ -14,7 +14,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use toolbus_core::Clock;
 use toolbus_core::store::StoreError;
-use toolbus_core::working_memory::{
+use toolbus_memory::working_memory::{
     EntryInfo, EntryKey, KeyPrefix, MemoryEntry, MemoryError, MemoryLimits, MemoryOwner, NewEntry, SearchHit,
     SearchQuery, WorkingMemory,
 };

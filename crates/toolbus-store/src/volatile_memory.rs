@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 use toolbus_core::Clock;
-use toolbus_core::working_memory::{
+use toolbus_memory::working_memory::{
     EntryInfo, EntryKey, KeyPrefix, MemoryEntry, MemoryError, MemoryLimits, MemoryOwner, NewEntry, SearchHit,
     SearchQuery, WorkingMemory,
 };

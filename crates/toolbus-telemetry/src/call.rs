@@ -24,11 +24,11 @@ use crate::tools::{LabelledTools, ToolLabels};
 const NOT_DELIVERED: &str = "not_delivered";
 
 /// Records calls.
-pub(crate) struct Recorder {
-    shared: Arc<RecorderShared>,
+pub(crate) struct CallRecorder {
+    shared: Arc<CallRecorderShared>,
 }
 
-struct RecorderShared {
+struct CallRecorderShared {
     identity: Arc<BusIdentity>,
     tracer: Option<SdkTracer>,
     instruments: Option<CallInstruments>,
@@ -42,7 +42,7 @@ struct RecorderShared {
 
 /// One call on its way.
 struct CallTelemetry {
-    shared: Arc<RecorderShared>,
+    shared: Arc<CallRecorderShared>,
     /// Where its request came from; absent for a call within a call.
     destination: Option<Arc<Destination>>,
     trace: Trace,
@@ -50,7 +50,7 @@ struct CallTelemetry {
     tool: Option<Arc<ToolLabels>>,
 }
 
-impl Recorder {
+impl CallRecorder {
     pub(crate) fn new(
         identity: BusIdentity,
         tracer: Option<SdkTracer>,
@@ -64,7 +64,7 @@ impl Recorder {
             sent.iter().for_each(|labels| instruments.sent.add(0, labels));
             LedgerEvent::ALL.iter().for_each(|event| instruments.ledger_events.add(0, &[ledger_label(*event)]));
         }
-        let shared = RecorderShared {
+        let shared = CallRecorderShared {
             identity,
             tracer,
             instruments,
@@ -96,7 +96,7 @@ fn sent(identity: &BusIdentity) -> [Vec<KeyValue>; 2] {
     [delivered, lost]
 }
 
-impl Telemetry for Recorder {
+impl Telemetry for CallRecorder {
     fn arrived(&self, delivery: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
         let shared = &self.shared;
         if shared.tracer.is_none() && shared.instruments.is_none() {
@@ -136,7 +136,7 @@ impl Telemetry for Recorder {
     }
 }
 
-impl RecorderShared {
+impl CallRecorderShared {
     /// Records how old a message is that says when it was sent.
     fn record_age(&self, delivery: &Delivery) {
         let (Some(instruments), Some(sent)) = (&self.instruments, delivery.properties.timestamp) else { return };

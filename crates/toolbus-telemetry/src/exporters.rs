@@ -20,7 +20,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::agents::AgentRecorder;
-use crate::call::Recorder;
+use crate::call::CallRecorder;
 use crate::environment::{Environment, EnvironmentError, ExportRoute, Signal, sampler};
 use crate::health::ExportHealth;
 use crate::instruments::{self, CallInstruments};
@@ -194,7 +194,7 @@ impl Exporters {
             instruments::observe(&meter, load, bus, &self.health);
             CallInstruments::new(&meter)
         });
-        Arc::new(Recorder::new(identity, tracer, instruments, self.health.clock()))
+        Arc::new(CallRecorder::new(identity, tracer, instruments, self.health.clock()))
     }
 
     fn meter(&self) -> Option<Meter> {

@@ -33,7 +33,7 @@ use toolbus_core::tool::Tool;
 use toolbus_telemetry::Exporters;
 
 pub(crate) use self::context::{DeferredInvoker, FamilyContext, Purpose};
-pub(crate) use self::plan::{Commit, Plan, Planned, plan, prepare};
+pub(crate) use self::plan::{Commit, FamilyPlan, Planned, plan, prepare};
 pub(crate) use self::scripts::script_section;
 pub(crate) use self::search::short_lists;
 pub(crate) use self::servers::AppServers;
@@ -75,12 +75,12 @@ pub(crate) trait ToolFamily: Send + Sync {
     }
 
     /// Makes the tools by the configuration of `plan`, which adds the limits. What is to change once the configuration is in
-    /// force goes to [`Plan::on_commit`]; nothing changes before.
+    /// force goes to [`FamilyPlan::on_commit`]; nothing changes before.
     ///
     /// # Errors
     ///
     /// If its settings are mistaken.
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError>;
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError>;
 
     /// The guides to the use of the tools, for models.
     fn guides(&self) -> Vec<FamilyGuide> {
@@ -125,21 +125,21 @@ pub(crate) trait ToolFamily: Send + Sync {
 pub(crate) fn all(context: &FamilyContext<'_>) -> Result<Vec<Box<dyn ToolFamily>>, FamilyError> {
     let servers = AppServers::new(context)?;
     let mut families: Vec<Box<dyn ToolFamily>> = vec![
-        Box::new(builtin::Time),
-        Box::new(builtin::Echo),
-        Box::new(rest::Rest),
-        Box::new(web::Web::new(context)),
-        Box::new(scripts::Scripts::new(context)),
-        Box::new(commands::Commands::new(context)),
-        Box::new(memory::Memory::new(context)),
-        Box::new(remote::Remote::new(context, servers.as_ref())),
-        Box::new(agents::Agents::new(context)?),
-        Box::new(guides::GuidesToTools::new(context, servers.clone())),
-        Box::new(search::Search::new(context, servers.clone())),
-        Box::new(mcp::McpServers::new(context, servers)),
-        Box::new(subagents::TasksForOthers::new(context)),
-        Box::new(schedules::Schedules::new(context)),
-        Box::new(pipelines::PipelinesOfCalls::new(context)),
+        Box::new(builtin::TimeFamily),
+        Box::new(builtin::EchoFamily),
+        Box::new(rest::RestFamily),
+        Box::new(web::WebFamily::new(context)),
+        Box::new(scripts::ScriptFamily::new(context)),
+        Box::new(commands::CommandFamily::new(context)),
+        Box::new(memory::MemoryFamily::new(context)),
+        Box::new(remote::RemoteFamily::new(context, servers.as_ref())),
+        Box::new(agents::AgentFamily::new(context)?),
+        Box::new(guides::GuideFamily::new(context, servers.clone())),
+        Box::new(search::SearchFamily::new(context, servers.clone())),
+        Box::new(mcp::McpFamily::new(context, servers)),
+        Box::new(subagents::SubagentFamily::new(context)),
+        Box::new(schedules::ScheduleFamily::new(context)),
+        Box::new(pipelines::PipelineFamily::new(context)),
     ];
     families.sort_by_key(|family| family.phase());
     Ok(families)

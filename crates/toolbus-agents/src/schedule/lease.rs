@@ -113,12 +113,12 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
-    use toolbus_store::Memory;
+    use toolbus_store::MemoryStore;
 
     use super::*;
 
     fn two() -> (Lease, Lease, Clock) {
-        let (store, clock): (Arc<dyn Store>, _) = (Arc::new(Memory::default()), Clock::manual());
+        let (store, clock): (Arc<dyn Store>, _) = (Arc::new(MemoryStore::default()), Clock::manual());
         let lease = |id: &str| Lease::new(Arc::clone(&store), id.to_owned(), clock);
         (lease("a"), lease("b"), clock)
     }

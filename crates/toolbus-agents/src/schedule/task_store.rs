@@ -112,20 +112,20 @@ impl TaskStore {
 
 #[cfg(test)]
 mod tests {
-    use toolbus_store::Memory;
+    use toolbus_store::MemoryStore;
 
     use super::*;
 
     /// A value of version 1. What it holds must be readable for good.
     const FIRST: &str = r#"{"version":1,"value":[{"id":"a1","agent":"ana","name":"Mail","description":"Look","cron":"0 9 * * *","zone":"Europe/Berlin","runOnce":false,"created":1767225600,"next":1767254400}]}"#;
 
-    fn tasks(store: &Arc<Memory>) -> TaskStore {
+    fn tasks(store: &Arc<MemoryStore>) -> TaskStore {
         TaskStore::new(Arc::clone(store) as Arc<dyn Store>, Random::seeded(1))
     }
 
     #[tokio::test]
     async fn a_value_of_the_first_version_is_read_and_written_as_it_is() {
-        let store = Arc::new(Memory::default());
+        let store = Arc::new(MemoryStore::default());
         store.put("schedules", "ana", FIRST.into()).await.unwrap();
         let read = tasks(&store).read("ana").await.unwrap();
         assert_eq!((read[0].name.as_str(), read[0].zone.as_str(), read[0].last), ("Mail", "Europe/Berlin", None));
@@ -135,7 +135,7 @@ mod tests {
 
     #[tokio::test]
     async fn changes_are_told_by_share_unless_too_many_were_missed_or_another_version_told_of_them() {
-        let store = Arc::new(Memory::default());
+        let store = Arc::new(MemoryStore::default());
         let tasks = tasks(&store);
         let shares = async |tell: &[&str]| {
             let before = tasks.last_change().await.unwrap();

@@ -8,9 +8,9 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::policy::{EffectiveTools, ToolSetId};
-use toolbus_core::rank::{TextWords, WordIndex, rank_words};
 use toolbus_core::text::shortened;
 use toolbus_core::tool::ToolDescriptor;
+use toolbus_memory::rank::{TextWords, WordIndex, rank_words};
 use toolbus_protocol::AgentCard;
 
 use super::SearchSources;

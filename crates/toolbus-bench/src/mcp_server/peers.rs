@@ -59,7 +59,7 @@ pub(super) struct AfterKill {
 }
 
 /// All that are measured.
-pub(super) struct Peers {
+pub(super) struct McpServerPeers {
     sides: Vec<PeerSide>,
     /// The argument by which the server is known among processes.
     program: String,
@@ -76,7 +76,7 @@ struct PeerSide {
     call: ToolUse,
 }
 
-impl Peers {
+impl McpServerPeers {
     /// Returns the number of measurements in each round.
     pub(super) fn turns(args: &MeasureArgs) -> usize {
         if args.peer.is_empty() { 0 } else { (args.peer.len() + 1) * args.callers.len() }

@@ -29,7 +29,7 @@ const MEMORY: u64 = 2 << 20;
 /// Cost of the sides.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Scripts {
+pub(super) struct ScriptReport {
     pub(super) rows: Vec<Row>,
     /// Sides that could not be measured, and why.
     pub(super) absent: Vec<(&'static str, String)>,
@@ -65,7 +65,7 @@ impl Throughput {
     }
 }
 
-impl Measured for Scripts {
+impl Measured for ScriptReport {
     const NAME: &'static str = "script";
 
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -234,15 +234,15 @@ mod tests {
         Growth { side: "cold", scripts: 1000, seconds: 20.0, before: BEFORE, after }
     }
 
-    fn report(rows: Vec<Row>, after: Footprint) -> Report<Scripts> {
+    fn report(rows: Vec<Row>, after: Footprint) -> Report<ScriptReport> {
         let throughput = Throughput::of(8, rows.get(5..).unwrap()).into_iter().collect();
         let absent = vec![("bwrap", "not installed".to_owned())];
         let (growth, python) = (vec![growth(after)], "3.11.7".to_owned());
-        let measured = Scripts { rows, absent, throughput, growth, python, max_in_flight: 2, names: names() };
+        let measured = ScriptReport { rows, absent, throughput, growth, python, max_in_flight: 2, names: names() };
         Report::new(&BenchCli::try_parse_from(["toolbus-bench", "--script"]).unwrap().bench, measured)
     }
 
-    fn missed(report: &Report<Scripts>) -> Vec<&str> {
+    fn missed(report: &Report<ScriptReport>) -> Vec<&str> {
         report.gates.iter().filter(|gate| !gate.is_met).map(|gate| &*gate.what).collect()
     }
 

@@ -4,29 +4,32 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::{Envelope, Outcome, TraceContext, header};
 
-use super::{InnerCall, InnerOrigin, Parts};
-use crate::bus::Delivery;
+use super::{Abort, InnerCall, InnerOrigin, Parts};
+use crate::bus::{Delivery, Settle};
 use crate::clock::Clock;
 use crate::deadline::{Budgets, TimeBudget};
-use crate::failure::{ToolFailure, Verdict};
+use crate::failure::{Cause, ToolFailure, Verdict};
+use crate::gates::find;
 use crate::gates::permit::Permit;
-use crate::ledger::RunToken;
+use crate::idempotency::{self, CallIdentity, RequestIdentity};
+use crate::policy::PolicyHandle;
 use crate::progress::ProgressSink;
-use crate::replay;
-use crate::reply::{Reply, ReplyPath, Run};
+use crate::reply::{REPLY_GRACE, Reply, ReplyPath, Run};
 use crate::request::{Address, Dialect, Request, RequestedSource};
-use crate::request_key::{DeliveredContent, IdentityKind, LocalIdentity, RequestIdentity};
 use crate::results::ResultRoom;
 use crate::telemetry::{CallEnd, CallSpan, CallSummary, Load};
 use crate::tool::{Effect, Tool, ToolDescriptor};
+use crate::turns::Turns;
 
 /// Entry of a running call, with the duplicates that get its reply.
-pub(super) type Slot = replay::Slot<Attached>;
+pub(super) type Slot = idempotency::Slot<Attached>;
 
 /// A duplicate of a running call, which gets the same reply.
 pub(super) type Attached = Box<Call>;
@@ -40,24 +43,6 @@ pub(super) struct Call {
     pub(super) delivery: CallDelivery,
     pub(super) execution: Execution,
     load: Arc<Load>,
-}
-
-/// Keys by which a request is recognised, and what earlier deliveries did.
-pub(super) struct CallIdentity {
-    /// Identity within this process.
-    pub(super) local: Option<LocalIdentity>,
-    /// Identity in the ledger and in other processes, once it was needed.
-    everywhere: Option<RequestIdentity>,
-    /// Content of a request that has neither key nor `message_id`, of which the identity is made.
-    content: Option<DeliveredContent>,
-    /// Whether the broker has delivered the request before.
-    pub(super) is_redelivered: bool,
-    /// Run that the ledger has, once the tool may begin.
-    pub(super) run: Option<RunToken>,
-    /// Whether the reply is one that was given before.
-    pub(super) replayed: bool,
-    /// Key of the call around this one, by which its backend recognises it.
-    outer_key: Option<Arc<str>>,
 }
 
 /// Times of a call.
@@ -75,10 +60,14 @@ pub(super) struct Timing {
 pub(super) struct CallDelivery {
     pub(super) slot: Arc<Slot>,
     pub(super) queue: Arc<str>,
+    /// Earlier deliveries of the request, as far as the broker counts them.
+    pub(super) earlier: u32,
     /// Size of the request's body, in bytes.
     pub(super) body_size: usize,
     /// Takes the reply of a call with a key that no message brought, instead of the bus.
     pub(super) direct: Option<oneshot::Sender<Arc<Reply>>>,
+    /// Whether the reply is one that was given before.
+    pub(super) replayed: bool,
 }
 
 /// Tool of a call with its arguments, and rules for its result.
@@ -110,35 +99,27 @@ impl Timing {
 }
 
 impl Call {
-    /// A call whose delivery is still in the caller's hands. On the heap: it is handed from step to step.
-    pub(super) fn new(parts: &Parts, request: Request, span: Box<dyn CallSpan>, delivery: &Delivery) -> Box<Self> {
+    /// A call of a delivery, which it settles from here on. On the heap: it is handed from step to step.
+    pub(super) fn new(parts: &Parts, request: Request, span: Box<dyn CallSpan>, delivery: &mut Delivery) -> Box<Self> {
         let deadline = request.budget.deadline(delivery.arrived, None, parts.settings.budgets);
         if request.budget.is_unusable {
-            parts.log.unusable_budget(&request);
+            parts.replies.log.unusable_budget(&request);
         }
-        let (keys, everywhere) = (&parts.local_keys, RequestIdentity::given(&request));
-        let identity = everywhere.map(|given| keys.of(given)).or_else(|| keys.identify(&request, delivery));
-        let is_content = identity.is_some_and(|identity| identity.kind == IdentityKind::Content);
+        let settle = std::mem::replace(&mut delivery.settle, Box::new(Settled));
         // A daemon that passes the call on splits what it answers.
         let gets_whole = request.caller.hops > 0;
         let results = parts.settings.results.as_ref().filter(|_| request.dialect == Dialect::Tool && !gets_whole);
         let model = || request.envelope.header(header::MODEL);
         Box::new(Self {
-            identity: CallIdentity {
-                local: identity,
-                everywhere,
-                content: is_content.then(|| DeliveredContent::of(delivery)),
-                is_redelivered: delivery.redelivered || delivery.earlier_deliveries > 0,
-                run: None,
-                replayed: false,
-                outer_key: None,
-            },
+            identity: CallIdentity::of_delivery(&parts.local_keys, &request, delivery),
             timing: Timing::new(parts.settings.clock, delivery.arrived, deadline),
             delivery: CallDelivery {
-                slot: Arc::new(Slot::new(None, reply_digest(parts, &request))),
+                slot: Arc::new(Slot::new(Some(settle), reply_digest(parts, &request))),
                 queue: Arc::clone(&delivery.queue),
+                earlier: delivery.earlier_deliveries,
                 body_size: delivery.size,
                 direct: None,
+                replayed: false,
             },
             execution: Execution {
                 split_above: results.and_then(|results| results.threshold(Some(&delivery.routing_key), model)),
@@ -178,27 +159,20 @@ impl Call {
             wants_progress: false,
             idempotency_key,
         };
-        let everywhere = RequestIdentity::given(&request);
         // For what it does with them.
         let gets_whole = inner.origin == InnerOrigin::Tool;
         let results = parts.settings.results.as_ref().filter(|_| !gets_whole);
         Box::new(Self {
-            identity: CallIdentity {
-                local: everywhere.map(|given| parts.local_keys.of(given)),
-                everywhere,
-                content: None,
-                is_redelivered: false,
-                run: None,
-                replayed: false,
-                outer_key,
-            },
+            identity: CallIdentity::of_inner(&parts.local_keys, &request, outer_key),
             timing: Timing::new(parts.settings.clock, now, budget.deadline(now, None, parts.settings.budgets)),
             delivery: CallDelivery {
                 // A digest of its own, whatever its id is: each maker waits for its own reply.
                 slot: Arc::new(Slot::new(None, parts.reply_digests.hash_one(parts.settings.random.bits()))),
                 queue: Arc::default(),
+                earlier: 0,
                 body_size,
                 direct: None,
+                replayed: false,
             },
             execution: Execution {
                 cancelled: Some(cancelled),
@@ -231,28 +205,15 @@ impl Call {
         arguments
     }
 
-    /// Identity of the request for the ledger and other processes. Computed when it is first needed: calls of read-only
-    /// tools mostly end without.
+    /// Identity of the request for the ledger and other processes.
     pub(super) fn everywhere(&mut self) -> Option<RequestIdentity> {
-        let identity = self.identity.local?;
-        if self.identity.everywhere.is_none() {
-            self.identity.everywhere =
-                RequestIdentity::of(&self.request, identity.kind, self.identity.content.as_ref());
-        }
-        self.identity.everywhere
+        self.identity.everywhere(&self.request)
     }
 
-    /// The run that the ledger has, and its request.
-    pub(super) fn recorded(&self) -> Option<(RequestIdentity, RunToken)> {
-        self.identity.everywhere.zip(self.identity.run)
-    }
-
-    /// The key by which a backend recognises a repetition.
-    pub(super) fn onward_key(&mut self, effect: Effect) -> Option<Arc<str>> {
-        if effect == Effect::ReadOnly {
-            return None;
-        }
-        self.identity.outer_key.clone().or_else(|| self.everywhere()?.onward())
+    /// The tool that the caller means, as far as that is known before it is resolved.
+    pub(super) fn wanted(&self, policy: &PolicyHandle) -> Option<Arc<ToolDescriptor>> {
+        let effective = policy.effective(&self.request.caller);
+        find(&effective, self.request.wanted()).map(|allowed| Arc::clone(&allowed.tool.descriptor))
     }
 
     pub(super) fn run(&self) -> Run {
@@ -309,6 +270,42 @@ impl Call {
         self.timing.ran.is_none() && self.delivery.slot.is_lost()
     }
 
+    /// Refuses to begin a call that was cancelled, or whose delivery is lost.
+    pub(super) fn may_begin(&self, cancel: &CancellationToken) -> Result<(), Abort> {
+        match self.is_lost() {
+            _ if cancel.is_cancelled() => Err(cancelled_before_start().into()),
+            true => Err(Abort::Requeued),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits for something before the tool begins, unless the call is cancelled, given back or lost meanwhile. Biased: what
+    /// a stopped call gives up must not go to a call that is stopped as well.
+    pub(super) async fn before_start<T>(
+        &self,
+        cancel: &CancellationToken,
+        shutdown: &CancellationToken,
+        waiting: impl Future<Output = T>,
+    ) -> Result<T, Abort> {
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(cancelled_before_start().into()),
+            () = shutdown.cancelled() => Err(Abort::Requeued),
+            () = self.delivery.slot.lost() => Err(Abort::Requeued),
+            waited = waiting => Ok(waited),
+        }
+    }
+
+    /// Does heavy work for a call whose tool has ended. It has time beyond the deadline, because the tool may have acted.
+    pub(super) async fn finish_in_turn<T: Send + 'static>(
+        &self,
+        turns: &Turns,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ToolFailure> {
+        let latest = self.timing.deadline.max(self.timing.clock.now()) + REPLY_GRACE;
+        turns.finish(self.request.sharer(), usize::MAX, latest, work).await
+    }
+
     /// Publishes something of the call, and gives up once [`Self::is_lost`] holds: it is not published on the next
     /// connection.
     pub(super) async fn unless_lost<T>(&self, publishing: impl Future<Output = T>) -> Option<T> {
@@ -345,7 +342,7 @@ impl Call {
     pub(super) fn conclude(self: Box<Self>, end: Option<CallEnd>, answered: Instant, confirmed: Duration) {
         let total = self.timing.clock.since(self.timing.arrived);
         let others = self.timing.waited + self.timing.ran.unwrap_or_default();
-        if end.is_some() && !self.identity.replayed {
+        if end.is_some() && !self.delivery.replayed {
             self.load.ended(
                 &self.request.caller,
                 self.execution.tool.as_ref().map(|tool| &tool.name),
@@ -356,7 +353,7 @@ impl Call {
             caller: Some(&self.request.caller),
             tool: self.execution.tool.as_deref(),
             end,
-            replayed: self.identity.replayed,
+            replayed: self.delivery.replayed,
             invoke: answered.saturating_duration_since(self.timing.arrived),
             total,
             overhead: total.saturating_sub(others + confirmed),
@@ -369,4 +366,22 @@ impl Call {
 fn reply_digest(parts: &Parts, request: &Request) -> u64 {
     let Request { envelope, address, call_id, .. } = request;
     parts.reply_digests.hash_one((&address.written, &envelope.correlation_id, &envelope.source, call_id))
+}
+
+/// Failure of a call that was cancelled before its tool began.
+fn cancelled_before_start() -> ToolFailure {
+    ToolFailure::new(Cause::CancelledBeforeStart, "The call was cancelled before the tool began.")
+}
+
+/// In the place of what settles a delivery, once its call has that.
+struct Settled;
+
+impl Settle for Settled {
+    fn acknowledge(self: Box<Self>) -> BoxFuture<'static, ()> {
+        ready(()).boxed()
+    }
+
+    fn requeue(self: Box<Self>) -> BoxFuture<'static, ()> {
+        ready(()).boxed()
+    }
 }

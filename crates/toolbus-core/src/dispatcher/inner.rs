@@ -11,10 +11,11 @@ use tokio_util::sync::CancellationToken;
 use toolbus_protocol::TraceContext;
 
 use super::call::Call;
-use super::{Abort, Dispatcher, REPLY_GRACE, as_begun, cancelled, given_up_while_it_ran, shut_down};
+use super::{Abort, Dispatcher, cancelled, given_up_while_it_ran, shut_down};
 use crate::caller::Caller;
 use crate::failure::{Cause, Status, ToolFailure};
 use crate::progress::ProgressSink;
+use crate::reply::REPLY_GRACE;
 use crate::telemetry::CallEnd;
 use crate::tool::ToolOutput;
 
@@ -109,7 +110,7 @@ impl Dispatcher {
                     Abort::Requeued | Abort::Known(_) => shut_down(call.timing.ran.is_some()),
                 };
                 if origin != InnerOrigin::Tool {
-                    self.log_failure(&call, &failure);
+                    self.parts.replies.log_failure(&call, &failure);
                 }
                 let verdict = call.verdict(&failure, call.timing.ran.is_some());
                 let end = CallEnd { status: Status::Refused(verdict.code), cause: Some(failure.cause) };
@@ -117,7 +118,7 @@ impl Dispatcher {
             }
         };
         call.executed(&end);
-        self.audit(&call, end, outcome);
+        self.parts.completer.record_audit(&call, end, outcome);
         call.end(Some(end));
         result
     }
@@ -140,13 +141,13 @@ impl Dispatcher {
                 Ok(reply) => reply.read(),
                 Err(_) => {
                     let text = "The request with this idempotency key went back to its queue unanswered. Call again with the same key.";
-                    Err(as_begun(cancelled(text)))
+                    Err(cancelled(text).as_begun())
                 }
             },
             () = given_up.cancelled() => Err(given_up_while_it_ran()),
             () = tokio::time::sleep_until(latest.into()) => {
                 let text = "The call with this idempotency key that is under way was not answered in time.";
-                Err(as_begun(ToolFailure::new(Cause::DeadlineExceeded, text)))
+                Err(ToolFailure::new(Cause::DeadlineExceeded, text).as_begun())
             }
         }
     }

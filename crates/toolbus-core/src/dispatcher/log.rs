@@ -19,7 +19,6 @@ pub(super) struct Log {
     breaker_open: Throttle,
     ledger_away: Throttle,
     budgets: Throttle,
-    pub(super) not_split: Throttle,
 }
 
 /// The call that a line is about.

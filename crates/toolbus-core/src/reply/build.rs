@@ -49,7 +49,7 @@ pub(crate) struct Reply {
 
 /// Who is answered, and about which call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ReplyTo<'a> {
+pub(crate) struct ReplyContext<'a> {
     /// Who answers.
     pub(crate) source: &'a str,
     pub(crate) clock: Clock,
@@ -68,7 +68,7 @@ pub(crate) struct Run {
     pub(crate) ran: Option<Duration>,
 }
 
-impl ReplyTo<'_> {
+impl ReplyContext<'_> {
     /// Builds the reply of a tool that ran.
     ///
     /// # Errors
@@ -332,7 +332,7 @@ mod tests {
         let headers = vec![(header::STRUCTURED_CONTENT.to_owned(), wanted.to_owned())];
         let (envelope, caller) = (Envelope { headers, ..Envelope::default() }, Caller::unknown());
         let dialect = Dialect::Tool;
-        let reply_to = ReplyTo {
+        let reply_to = ReplyContext {
             source: "here",
             clock: Clock::SYSTEM,
             envelope: &envelope,

@@ -50,6 +50,18 @@ pub(crate) enum NotDelivered {
     Closed,
 }
 
+/// A message that is kept because nothing else can be done with it.
+pub(crate) struct DeadLetter<'a> {
+    /// The queue that it belongs to.
+    pub(crate) queue: &'a str,
+    /// The topic on which a request came.
+    pub(crate) topic: Option<&'a str>,
+    pub(crate) reason: DeadReason,
+    pub(crate) reply_to: &'a str,
+    pub(crate) properties: Properties,
+    pub(crate) body: Bytes,
+}
+
 /// Outcome of publishing a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DeadLettered {
@@ -210,16 +222,9 @@ impl Replies {
     }
 
     /// Publishes a dead letter under the name of the queue that it belongs to, until the broker confirms it, at most for
-    /// [`DEAD_LETTER_TIME`]. A request has the topic that it came on.
-    pub(crate) async fn dead_letter(
-        &self,
-        queue: &str,
-        topic: Option<&str>,
-        reason: DeadReason,
-        reply_to: &str,
-        mut properties: Properties,
-        body: Bytes,
-    ) -> DeadLettered {
+    /// [`DEAD_LETTER_TIME`].
+    pub(crate) async fn dead_letter(&self, letter: DeadLetter<'_>) -> DeadLettered {
+        let DeadLetter { queue, topic, reason, reply_to, mut properties, body } = letter;
         properties.user_id = None;
         keep_headers(&mut properties.headers);
         properties.headers.push((header::DEAD_REASON.to_owned(), reason.as_str().to_owned()));

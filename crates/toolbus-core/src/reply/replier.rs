@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_protocol::Properties;
 
 use super::build::Reply;
-use super::deliver::{DEAD_LETTER_TIME, DeadLettered, NotDelivered, Replies};
+use super::deliver::{DEAD_LETTER_TIME, DeadLetter, DeadLettered, NotDelivered, Replies};
 use crate::bus::Delivery;
 use crate::clock::Clock;
 use crate::request::{Address, AddressRefused, ReplyRules};
@@ -147,8 +147,15 @@ impl Replier {
     /// Dead-letters a reply that no queue takes; false when its request must be kept.
     async fn dead_letter_reply(&self, path: &ReplyPath<'_>, reply: &Reply, reason: &str) -> bool {
         let address = &path.address.written;
-        let (properties, body) = (Properties::clone(&reply.properties), reply.body.clone());
-        let outcome = self.dead_letter(path.queue, None, DeadReason::Undeliverable, address, properties, body).await;
+        let letter = DeadLetter {
+            queue: path.queue,
+            topic: None,
+            reason: DeadReason::Undeliverable,
+            reply_to: address,
+            properties: Properties::clone(&reply.properties),
+            body: reply.body.clone(),
+        };
+        let outcome = self.dead_letter(letter).await;
         if outcome == DeadLettered::Kept
             && let Some(left_out) = self.log.undeliverable.due()
         {
@@ -173,7 +180,9 @@ impl Replier {
         let reply_to = properties.reply_to.clone().unwrap_or_default();
         let message_id = properties.message_id.clone();
         let properties = Arc::unwrap_or_clone(properties);
-        let outcome = self.dead_letter(&queue, Some(&*routing_key), reason, &reply_to, properties, body).await;
+        let topic = Some(&*routing_key);
+        let letter = DeadLetter { queue: &queue, topic, reason, reply_to: &reply_to, properties, body };
+        let outcome = self.dead_letter(letter).await;
         if outcome == DeadLettered::Kept
             && let Some(left_out) = self.log.requests.due()
         {
@@ -195,18 +204,11 @@ impl Replier {
     }
 
     /// Publishes a dead letter, counts it once it is confirmed, and otherwise says why it is not.
-    pub(crate) async fn dead_letter(
-        &self,
-        queue: &str,
-        topic: Option<&str>,
-        reason: DeadReason,
-        reply_to: &str,
-        properties: Properties,
-        body: Bytes,
-    ) -> DeadLettered {
+    pub(crate) async fn dead_letter(&self, letter: DeadLetter<'_>) -> DeadLettered {
+        let DeadLetter { queue, reason, .. } = letter;
         let outcome = tokio::select! {
             biased;
-            outcome = self.replies.dead_letter(queue, topic, reason, reply_to, properties, body) => outcome,
+            outcome = self.replies.dead_letter(letter) => outcome,
             () = self.closing() => DeadLettered::NotConfirmed("the daemon shuts down".to_owned()),
         };
         let reason_of = reason.as_str();

@@ -185,7 +185,7 @@ impl RememberedAgents {
 
 #[cfg(test)]
 mod tests {
-    use toolbus_store::Memory;
+    use toolbus_store::MemoryStore;
 
     use super::*;
 
@@ -217,7 +217,7 @@ mod tests {
 
     #[tokio::test]
     async fn agents_are_remembered_by_whoever_has_the_store_next() {
-        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         RememberedAgents::new(Arc::clone(&store), Clock::SYSTEM).note(&agent(1)).await;
         RememberedAgents::new(Arc::clone(&store), Clock::SYSTEM).note(&agent(2)).await;
         assert_eq!(RememberedAgents::new(store, Clock::SYSTEM).agents().await, [agent(1), agent(2)]);
@@ -225,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_that_asked_first_or_long_ago_are_forgotten() {
-        let asked = RememberedAgents::new(Arc::new(Memory::default()), Clock::SYSTEM);
+        let asked = RememberedAgents::new(Arc::new(MemoryStore::default()), Clock::SYSTEM);
         let now = asked.now();
         asked.note_at(&agent(9_999), now - REMEMBERED.as_secs()).await;
         for number in 0..=MAX_AGENTS {
@@ -237,7 +237,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_that_asks_again_and_again_is_written_down_once() {
-        let store = Arc::new(Memory::default());
+        let store = Arc::new(MemoryStore::default());
         let asked = RememberedAgents::new(Arc::clone(&store) as _, Clock::SYSTEM);
         asked.note_at(&agent(1), 1_000).await;
         Store::delete(&*store, NAMESPACE, KEY).await.unwrap();

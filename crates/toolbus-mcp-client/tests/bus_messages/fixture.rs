@@ -29,7 +29,7 @@ use toolbus_protocol::{Envelope, Properties, Random, header, new_message_id, top
 use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
 use toolbus_mcp_client::servers::{ServerControl, ServerDescription};
 use toolbus_mcp_client::spec::{ServerName, ServerOrigin, ServerSpec};
-use toolbus_store::Memory;
+use toolbus_store::MemoryStore;
 
 /// Longest wait for a message that must come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -194,7 +194,7 @@ impl Fixture {
 
     /// The same for other agents; their answers may have to go to topics of their own.
     pub(crate) fn with(policy: Policy, own_topics_only: bool) -> Self {
-        Self::of(Identity::default(), policy, own_topics_only, Arc::new(Memory::default()), &[])
+        Self::of(Identity::default(), policy, own_topics_only, Arc::new(MemoryStore::default()), &[])
     }
 
     /// The same for agents that are told apart in another way, with what an earlier daemon has stored, and with servers that

@@ -9,7 +9,7 @@ use toolbus_core::caller::{AgentName, Identity, Sidecar};
 use toolbus_core::policy::{AgentPolicy, Policy};
 use toolbus_core::store::Store;
 use toolbus_protocol::{McpServersIndexed, message_type, topic};
-use toolbus_store::Memory;
+use toolbus_store::MemoryStore;
 use toolbus_testing::patience::eventually;
 
 use super::fixture::{Fixture, Request, policy};
@@ -200,7 +200,7 @@ async fn servers_with_a_tool_of_one_name_are_both_told_of_with_it() {
 async fn the_agent_of_a_sidecar_is_told_at_the_start() {
     let (ana, topic) = (AgentName::parse("ana").unwrap(), "tool.invoke.agent.ana".to_owned());
     let identity = Identity { sidecar: Some(Sidecar { agent: ana, topic }), ..Identity::default() };
-    let world = Fixture::of(identity, Policy::default(), false, Arc::new(Memory::default()), &[]);
+    let world = Fixture::of(identity, Policy::default(), false, Arc::new(MemoryStore::default()), &[]);
     let mut ana = world.listen(&topic::mcp_servers("ana"));
     assert_eq!(told(&ana.next().await.body), (vec![], vec![]));
     world.publish("files", &["read_file"]);
@@ -210,7 +210,7 @@ async fn the_agent_of_a_sidecar_is_told_at_the_start() {
 
 #[tokio::test]
 async fn an_agent_that_asked_is_told_again_after_a_restart_and_another_is_not() {
-    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let start = || Fixture::of(Identity::default(), Policy::default(), false, Arc::clone(&store), &[]);
     let world = start();
     let mut zoe = world.listen(&topic::mcp_servers("zoe"));
@@ -230,7 +230,7 @@ async fn an_agent_that_asked_is_told_again_after_a_restart_and_another_is_not() 
 
 #[tokio::test]
 async fn a_server_that_starts_with_its_first_use_is_told_once_and_then_its_tools() {
-    let world = Fixture::of(Identity::default(), policy(), false, Arc::new(Memory::default()), &["Lazy"]);
+    let world = Fixture::of(Identity::default(), policy(), false, Arc::new(MemoryStore::default()), &["Lazy"]);
     let [mut ana, mut eve] = ["ana", "eve"].map(|agent| world.listen(&topic::mcp_servers(agent)));
     insta::assert_snapshot!(ana.next().await.body, @r#"{"removedServers":[],"servers":[{"displayName":null,"serverName":"Lazy","summary":"Starts on first use: its tools are not known yet. mcp_get_service_details starts it.","toolCount":0,"toolNames":[]}]}"#);
     assert_eq!(told(&eve.next().await.body), (vec![], vec![]), "she may use nothing");
@@ -247,7 +247,7 @@ async fn a_server_that_starts_with_its_first_use_is_told_once_and_then_its_tools
 
 #[tokio::test]
 async fn servers_that_were_removed_while_no_daemon_ran_are_announced_as_removed_at_the_next_start() {
-    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let start = |asleep: &[&str]| Fixture::of(Identity::default(), policy(), false, Arc::clone(&store), asleep);
     let world = start(&["Lazy"]);
     let mut ana = world.listen(&topic::mcp_servers("ana"));

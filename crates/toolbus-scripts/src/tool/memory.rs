@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{ToolCall, time_text};
-use toolbus_core::working_memory::{EntryKey, MemoryError, MemoryOwner, Namespace, NewEntry, WorkingMemory};
+use toolbus_memory::working_memory::{EntryKey, MemoryError, MemoryOwner, Namespace, NewEntry, WorkingMemory};
 use toolbus_sandbox::Artifact;
 
 use super::Settings;

@@ -139,14 +139,14 @@ type Reply = (u8, u64, u64, u64, Option<Vec<u8>>, Option<Vec<u8>>, Option<String
 pub struct RedisLedger {
     redis: Arc<Redis>,
     limits: LedgerLimits,
-    scripts: Scripts,
+    scripts: LedgerScripts,
     entries: AtomicU64,
     bytes: AtomicU64,
     shed: AtomicU64,
     ahead: AtomicU64,
 }
 
-struct Scripts {
+struct LedgerScripts {
     look_up: Script,
     begin: Script,
     finish: Script,
@@ -170,7 +170,7 @@ impl RedisLedger {
         Self {
             redis,
             limits,
-            scripts: Scripts { look_up, begin, finish, release, renew },
+            scripts: LedgerScripts { look_up, begin, finish, release, renew },
             entries: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             shed: AtomicU64::new(0),

@@ -14,11 +14,11 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use toolbus_core::store::StoreError;
-use toolbus_core::working_memory::{
+use toolbus_core::{Clock, milliseconds};
+use toolbus_memory::working_memory::{
     EntryInfo, EntryKey, KeyPrefix, MAX_TTL, MemoryEntry, MemoryError, MemoryLimits, MemoryOwner, NewEntry, SearchHit,
     SearchQuery, WorkingMemory,
 };
-use toolbus_core::{Clock, milliseconds};
 use toolbus_protocol::new_message_id;
 
 use super::Redis;

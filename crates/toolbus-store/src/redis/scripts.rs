@@ -79,7 +79,7 @@ const GET: &str = "return redis.call('HGET', KEYS[1], ARGV[1])";
 const LIST: &str = "return redis.call('HKEYS', KEYS[1])";
 
 /// The scripts, with their hashes.
-pub(super) struct Scripts {
+pub(super) struct StoreScripts {
     pub(super) put: Script,
     pub(super) replace: Script,
     pub(super) delete: Script,
@@ -90,7 +90,7 @@ pub(super) struct Scripts {
     pub(super) leave: Script,
 }
 
-impl Scripts {
+impl StoreScripts {
     pub(super) fn new() -> Self {
         Self {
             put: Script::new(PUT),

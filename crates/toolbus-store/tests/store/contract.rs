@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use toolbus_core::store::{MAX_KEY, MAX_KEYS, MAX_VALUE, Store, StoreError};
-use toolbus_store::{Memory, Sqlite};
+use toolbus_store::{MemoryStore, Sqlite};
 use toolbus_testing::redis::RedisServer;
 
 use crate::redis::store_of;
@@ -16,7 +16,7 @@ async fn stores() -> (Places, [Arc<dyn Store>; 3]) {
     let sqlite = Sqlite::open(&folder.path().join("store.db")).unwrap();
     let server = RedisServer::start().await;
     let redis = store_of(&server.url());
-    ((folder, server), [Arc::new(Memory::default()), Arc::new(sqlite), Arc::new(redis)])
+    ((folder, server), [Arc::new(MemoryStore::default()), Arc::new(sqlite), Arc::new(redis)])
 }
 
 #[tokio::test]

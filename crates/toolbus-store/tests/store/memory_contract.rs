@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use toolbus_core::Clock;
-use toolbus_core::working_memory::{
+use toolbus_memory::working_memory::{
     ENTRY_OVERHEAD, EntryKey, KeyPrefix, MAX_TTL, MemoryError, MemoryLimits, MemoryOwner, Namespace, NewEntry,
     SearchQuery, WorkingMemory,
 };

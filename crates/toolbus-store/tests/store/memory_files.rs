@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 use toolbus_core::Clock;
-use toolbus_core::working_memory::WorkingMemory as _;
+use toolbus_memory::working_memory::WorkingMemory as _;
 use toolbus_store::SqliteMemory;
 
 use crate::memory_contract::{ROOMY, entry, key, owner};

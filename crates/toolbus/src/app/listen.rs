@@ -11,9 +11,9 @@ use toolbus_core::caller::IdentitySource;
 use toolbus_core::ledger::{Ledger, LedgerSettings};
 use toolbus_core::redact::Redactor;
 use toolbus_core::results::ResultBudget;
-use toolbus_core::working_memory::WorkingMemory;
 use toolbus_core::{About, Budgets, Clock, ControlService, DispatcherSettings, Invoker, MAX_CONTROL_BODY, ReplyRules};
 use toolbus_mcp_server::{Local, McpServer};
+use toolbus_memory::working_memory::WorkingMemory;
 use toolbus_protocol::{Random, new_message_id, topic};
 use toolbus_telemetry::Exporters;
 

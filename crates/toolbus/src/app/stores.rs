@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use toolbus_core::Clock;
 use toolbus_core::store::Store;
-use toolbus_core::working_memory::WorkingMemory;
+use toolbus_memory::working_memory::WorkingMemory;
 use toolbus_store::{FileClaim, Redis, SqliteMemory};
 
 use super::store_files::StoreFiles;

@@ -8,7 +8,7 @@ use comfy_table::presets::NOTHING;
 
 use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
 use super::{as_json, one_line, plain};
-use crate::http::admin::view::{AgentSummary, AgentTools, Agents, AppliedRules, NamedRule, Switched};
+use crate::http::admin::view::{AgentOverview, AgentSummary, AgentTools, AppliedRules, NamedRule, Switched};
 use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
 
@@ -52,7 +52,7 @@ pub async fn run(args: AgentsArgs, operator: &Operator) -> Result<ExitCode, Targ
     Ok(ExitCode::SUCCESS)
 }
 
-fn of_all(answer: &Agents) -> String {
+fn of_all(answer: &AgentOverview) -> String {
     let mut table = Table::new();
     let header = ["AGENT", "TOOLS", "PROFILE", "RUNNING", "WAITING", "RATE LIMITS", "BINDINGS", ""];
     table.load_style(NOTHING).set_header(header);
@@ -179,7 +179,7 @@ mod tests {
         };
         let off = |kind: &str, name: &str| Switched { kind: kind.to_owned(), name: name.to_owned() };
         let disabled = vec![off("agent", "ana"), off("tool", "web\u{1b}[2J\nsearch")];
-        insta::assert_snapshot!(of_all(&Agents { agents: vec![agent, everybody], unknown: UnknownCallers::Restricted, disabled }), @r#"
+        insta::assert_snapshot!(of_all(&AgentOverview { agents: vec![agent, everybody], unknown: UnknownCallers::Restricted, disabled }), @r#"
         AGENT    TOOLS  PROFILE   RUNNING  WAITING  RATE LIMITS  BINDINGS
         ana      2/3    subagent  32/32    7/64     web_*        whatsapp:sales, whatsapp:support  switched off
         default  2/3    -         32       64       -            -

@@ -14,7 +14,7 @@ use super::{MISTAKE, complain, plain, warn};
 use crate::app;
 use crate::config::{Config, Loaded, Problem, Problems, Sources};
 use crate::http::admin::EVERYBODY;
-use crate::http::admin::view::Agents;
+use crate::http::admin::view::AgentOverview;
 use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
 
@@ -48,7 +48,7 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
     }
     if let (Ok(loaded), Some(client)) = (&result, args.daemon.named(operator)?) {
         let place = client.to_string();
-        let Agents { agents, unknown, .. } = AdminTarget::Daemon(client).agents().await?;
+        let AgentOverview { agents, unknown, .. } = AdminTarget::Daemon(client).agents().await?;
         let named: Vec<&str> =
             agents.iter().map(|agent| agent.agent.as_str()).filter(|name| *name != EVERYBODY).collect();
         if let Some(what) = loaded.config.widening(unknown, &named) {

@@ -18,7 +18,7 @@ use crate::config::{Config, Problems, Secret, Sources};
 use crate::http::NoServers;
 use crate::http::admin::client::{AdminClient, AdminClientError};
 use crate::http::admin::view::{
-    AgentTools, Agents, ApiError, CallerQuery, DaemonStatus, Explained, Question, ToolsFound, ToolsQuery,
+    AgentOverview, AgentTools, ApiError, CallerQuery, DaemonStatus, Explained, Question, ToolsFound, ToolsQuery,
 };
 use crate::http::admin::{Admin, SwitchStore};
 use crate::terminal::OutputFormat;
@@ -312,7 +312,7 @@ impl RoleArgs {
 }
 
 impl AdminTarget {
-    pub(crate) async fn agents(&self) -> Result<Agents, TargetError> {
+    pub(crate) async fn agents(&self) -> Result<AgentOverview, TargetError> {
         match self {
             Self::Daemon(client) => Ok(client.ask(Method::GET, "/v1/agents").await?),
             Self::Files(admin) => Ok(admin.agents()),

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toolbus_broker::rabbitmq::Tls;
 use toolbus_config::{ByteSize, HumanDuration, KeyPath, Part, SchemaDifference, Tree};
-use toolbus_core::working_memory::MAX_TTL;
+use toolbus_memory::working_memory::MAX_TTL;
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 
 use super::Secret;

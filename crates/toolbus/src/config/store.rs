@@ -14,9 +14,9 @@ use toolbus_config::secret_schema;
 use toolbus_core::Clock;
 use toolbus_core::ledger::{Ledger, LedgerLimits};
 use toolbus_core::store::Store;
-use toolbus_core::working_memory::{MemoryLimits, WorkingMemory};
+use toolbus_memory::working_memory::{MemoryLimits, WorkingMemory};
 use toolbus_store::{
-    FileClaim, FileClaimError, Memory, MemoryLedger, OpenError, Redis, RedisLedger, RedisMemory, RedisSettings,
+    FileClaim, FileClaimError, MemoryLedger, MemoryStore, OpenError, Redis, RedisLedger, RedisMemory, RedisSettings,
     RedisTls, RedisUrl, RedisUrlError, Sqlite, SqliteLedger, SqliteMemory, VolatileMemory,
 };
 
@@ -149,7 +149,7 @@ impl OpenStore {
     /// A store that forgets with the process.
     #[must_use]
     pub fn in_memory() -> Self {
-        Self { store: Arc::new(Memory::default()), shared: None, claim: None }
+        Self { store: Arc::new(MemoryStore::default()), shared: None, claim: None }
     }
 }
 
@@ -284,7 +284,7 @@ impl From<StoreUrl> for String {
 #[cfg(test)]
 mod tests {
     use toolbus_core::ledger::RequestKey;
-    use toolbus_core::working_memory::{EntryKey, MemoryOwner};
+    use toolbus_memory::working_memory::{EntryKey, MemoryOwner};
 
     use super::*;
     use crate::config::{LedgerConfig, MemoryConfig};

@@ -18,7 +18,7 @@ use toolbus_core::{Clock, ControlHandler as _, Invoker, MAX_CONTROL_BODY};
 use toolbus_outbound::egress::Egress;
 use toolbus_protocol::{Random, new_message_id, topic};
 
-use super::{CONTROL_PREFETCH, FamilyContext, FamilyError, FamilyGuide, Plan, Queue, Takes, ToolFamily, Work};
+use super::{CONTROL_PREFETCH, FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Queue, Takes, ToolFamily, Work};
 use crate::config::agents::is_default;
 use crate::config::{AgentConfig, Config};
 
@@ -26,7 +26,7 @@ use crate::config::{AgentConfig, Config};
 const ANSWER_PREFETCH: u16 = 16;
 
 /// Other agents.
-pub(super) struct Agents {
+pub(super) struct AgentFamily {
     /// Absent where the configuration has no section for them.
     service: Option<AgentService>,
     /// Announces this daemon as an agent; absent where it does not.
@@ -34,7 +34,7 @@ pub(super) struct Agents {
     invoker: Arc<dyn Invoker>,
 }
 
-impl Agents {
+impl AgentFamily {
     /// # Errors
     ///
     /// If the agents of the configuration cannot be used, or the daemon's name cannot be an agent's.
@@ -43,12 +43,12 @@ impl Agents {
     }
 }
 
-impl ToolFamily for Agents {
+impl ToolFamily for AgentFamily {
     fn name(&self) -> &'static str {
         "agents"
     }
 
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         plan.agents = self.service.as_ref().map(|service| of_rules(plan.config, service)).transpose()?;
         Ok(plan.agents.as_ref().map(A2aTools::tools).unwrap_or_default())
     }

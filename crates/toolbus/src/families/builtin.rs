@@ -4,17 +4,17 @@ use toolbus_agents::guides::GuideFor;
 use toolbus_core::tool::Tool;
 use toolbus_tools::time;
 
-use super::{FamilyError, FamilyGuide, Plan, ToolFamily};
+use super::{FamilyError, FamilyGuide, FamilyPlan, ToolFamily};
 
 /// The time.
-pub(super) struct Time;
+pub(super) struct TimeFamily;
 
-impl ToolFamily for Time {
+impl ToolFamily for TimeFamily {
     fn name(&self) -> &'static str {
         "time"
     }
 
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         Ok(plan.config.tools.of_time())
     }
 
@@ -24,14 +24,14 @@ impl ToolFamily for Time {
 }
 
 /// Echo, for trying things out.
-pub(super) struct Echo;
+pub(super) struct EchoFamily;
 
-impl ToolFamily for Echo {
+impl ToolFamily for EchoFamily {
     fn name(&self) -> &'static str {
         "echo"
     }
 
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         Ok(plan.config.tools.of_echo())
     }
 }

@@ -10,17 +10,17 @@ use toolbus_sandbox::Sandbox;
 use toolbus_scripts::commands::{self, CommandConfig, CommandError, GUIDE, SOURCE};
 
 use super::scripts::ScriptsError;
-use super::{FamilyContext, FamilyError, FamilyGuide, Phase, Plan, Purpose, ToolFamily};
+use super::{FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Phase, Purpose, ToolFamily};
 use crate::config::Config;
 use crate::config::daemon::Role;
 
 /// Commands.
-pub(super) struct Commands {
+pub(super) struct CommandFamily {
     is_described: bool,
     sandbox: Arc<OnceCell<Sandbox>>,
 }
 
-impl Commands {
+impl CommandFamily {
     pub(super) fn new(context: &FamilyContext<'_>) -> Self {
         Self { is_described: context.purpose == Purpose::Description, sandbox: Arc::clone(&context.sandbox) }
     }
@@ -36,7 +36,7 @@ impl Commands {
     }
 }
 
-impl ToolFamily for Commands {
+impl ToolFamily for CommandFamily {
     fn name(&self) -> &'static str {
         "commands"
     }
@@ -59,7 +59,7 @@ impl ToolFamily for Commands {
         .boxed()
     }
 
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         Ok(commands_of(plan.config).iter().map(|command| self.tool(command)).collect::<Result<_, _>>()?)
     }
 

@@ -13,8 +13,8 @@ use toolbus_core::redact::Redactor;
 use toolbus_core::results::ResultBudget;
 use toolbus_core::store::Store;
 use toolbus_core::tool::ToolOutput;
-use toolbus_core::working_memory::WorkingMemory;
 use toolbus_core::{Dispatcher, Gates, InnerCall, Invoker};
+use toolbus_memory::working_memory::WorkingMemory;
 use toolbus_sandbox::Sandbox;
 use toolbus_telemetry::Exporters;
 

@@ -13,14 +13,14 @@ use toolbus_core::tool::Tool;
 use toolbus_mcp_server::{Document, Resources};
 
 use super::servers::Instructions;
-use super::{AppServers, Contributions, FamilyContext, FamilyError, FamilyGuide, Phase, Plan, ToolFamily};
+use super::{AppServers, Contributions, FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Phase, ToolFamily};
 use crate::config::Config;
 
 /// Characters that are encoded in a URI: all but the unreserved ones of RFC 3986, section 2.3.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Guides to tools.
-pub(super) struct GuidesToTools {
+pub(super) struct GuideFamily {
     policy: PolicyHandle,
     documents: Documents,
 }
@@ -33,14 +33,14 @@ struct GuidesError {
     error: io::Error,
 }
 
-impl GuidesToTools {
+impl GuideFamily {
     /// Guides, and the instructions of `servers`.
     pub(super) fn new(context: &FamilyContext<'_>, servers: Option<AppServers>) -> Self {
         Self { policy: context.policy().clone(), documents: Documents { guides: Arc::default(), servers } }
     }
 }
 
-impl ToolFamily for GuidesToTools {
+impl ToolFamily for GuideFamily {
     fn name(&self) -> &'static str {
         "guides"
     }
@@ -49,7 +49,7 @@ impl ToolFamily for GuidesToTools {
         Phase::Finding
     }
 
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         let read = load(plan.config, &plan.guides, self.documents.servers.as_ref())?;
         let tools = read.as_ref().map(|guides| guides.tools(&self.policy)).unwrap_or_default();
         let current = Arc::clone(&self.documents.guides);

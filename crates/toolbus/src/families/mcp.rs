@@ -21,8 +21,8 @@ use toolbus_telemetry::{Exporters, McpServerCounts};
 
 use super::work::{CONTROL_PREFETCH, max_body};
 use super::{
-    AppServers, Contributions, FamilyContext, FamilyError, FamilyGuide, Phase, Plan, Purpose, Queue, Takes, ToolFamily,
-    Work,
+    AppServers, Contributions, FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Phase, Purpose, Queue, Takes,
+    ToolFamily, Work,
 };
 use crate::config::Config;
 use crate::config::mcp::UnknownServer;
@@ -30,7 +30,7 @@ use crate::config::store::StoreUrl;
 use crate::config::toolsets::ToolsetConfig;
 
 /// MCP servers.
-pub(super) struct McpServers {
+pub(super) struct McpFamily {
     /// Absent where another process runs them.
     servers: Option<AppServers>,
     management: ManagementTools,
@@ -54,7 +54,7 @@ struct ManagementTools {
     registrar: Option<Arc<Registrar>>,
 }
 
-impl McpServers {
+impl McpFamily {
     pub(super) fn new(context: &FamilyContext<'_>, servers: Option<AppServers>) -> Self {
         let config = context.config;
         let registrar = servers.as_ref().filter(|_| context.purpose == Purpose::Daemon);
@@ -75,7 +75,7 @@ impl McpServers {
     }
 }
 
-impl McpServers {
+impl McpFamily {
     /// Announces the servers that an earlier daemon had, where this one has none.
     fn announce_removed(&self, work: &mut Work<'_>) {
         let store = Arc::clone(&self.store);
@@ -89,7 +89,7 @@ impl McpServers {
     }
 }
 
-impl ToolFamily for McpServers {
+impl ToolFamily for McpFamily {
     fn name(&self) -> &'static str {
         "mcp"
     }
@@ -99,7 +99,7 @@ impl ToolFamily for McpServers {
     }
 
     /// No tool: servers publish theirs once they are connected, and those that manage them are there while calls are taken.
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         if let Some(servers) = self.servers.clone() {
             let (placed, sets) = servers.plan(plan.config, plan.kept);
             plan.sessions.extend(sets);

@@ -5,30 +5,30 @@ use std::sync::Arc;
 use toolbus_agents::guides::GuideFor;
 use toolbus_core::Clock;
 use toolbus_core::tool::Tool;
-use toolbus_core::working_memory::WorkingMemory;
 use toolbus_memory::tools::{GUIDE, SOURCE};
+use toolbus_memory::working_memory::WorkingMemory;
 
-use super::{FamilyContext, FamilyError, FamilyGuide, Plan, ToolFamily};
+use super::{FamilyContext, FamilyError, FamilyGuide, FamilyPlan, ToolFamily};
 use crate::config::store::StoreUrl;
 
 /// Working memory.
-pub(super) struct Memory {
+pub(super) struct MemoryFamily {
     /// The store of the entries; absent where there is none.
     memory: Option<Arc<dyn WorkingMemory>>,
 }
 
-impl Memory {
+impl MemoryFamily {
     pub(super) fn new(context: &FamilyContext<'_>) -> Self {
         Self { memory: context.memory.clone() }
     }
 }
 
-impl ToolFamily for Memory {
+impl ToolFamily for MemoryFamily {
     fn name(&self) -> &'static str {
         "memory"
     }
 
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         let config = plan.config;
         let (Some(section), Some(memory)) = (&config.memory, &self.memory) else { return Ok(Vec::new()) };
         let is_volatile = config.store.url() == StoreUrl::Memory;

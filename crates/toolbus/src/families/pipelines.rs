@@ -5,24 +5,24 @@ use toolbus_agents::{Pipelines, pipeline};
 use toolbus_core::Clock;
 use toolbus_core::tool::Tool;
 
-use super::{FamilyContext, FamilyError, FamilyGuide, Plan, ToolFamily};
+use super::{FamilyContext, FamilyError, FamilyGuide, FamilyPlan, ToolFamily};
 
 /// Pipelines; absent where the configuration has no section for them.
-pub(super) struct PipelinesOfCalls(Option<Pipelines>);
+pub(super) struct PipelineFamily(Option<Pipelines>);
 
-impl PipelinesOfCalls {
+impl PipelineFamily {
     pub(super) fn new(context: &FamilyContext<'_>) -> Self {
         let section = context.config.pipelines.as_ref();
         Self(section.map(|section| Pipelines::new(section, context.policy().clone(), context.invoker(), Clock::SYSTEM)))
     }
 }
 
-impl ToolFamily for PipelinesOfCalls {
+impl ToolFamily for PipelineFamily {
     fn name(&self) -> &'static str {
         "pipelines"
     }
 
-    fn tools(&self, _: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, _: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         Ok(self.0.iter().map(Pipelines::tool).collect())
     }
 

@@ -13,7 +13,7 @@ use crate::config::Config;
 pub(crate) type Commit = Box<dyn FnOnce() + Send + Sync>;
 
 /// The configuration that families make their tools of, and what they make beside tools.
-pub(crate) struct Plan<'a> {
+pub(crate) struct FamilyPlan<'a> {
     pub(crate) config: &'a Config,
     /// Gives the tool sets whose sessions go on.
     pub(crate) kept: &'a dyn Fn(&str) -> Option<Arc<SessionSet>>,
@@ -26,7 +26,7 @@ pub(crate) struct Plan<'a> {
     commits: Vec<Commit>,
 }
 
-impl Plan<'_> {
+impl FamilyPlan<'_> {
     /// Has this done once the configuration is in force.
     pub(crate) fn on_commit(&mut self, change: impl FnOnce() + Send + Sync + 'static) {
         self.commits.push(Box::new(change));
@@ -66,7 +66,7 @@ pub(crate) fn plan(
     kept: &dyn Fn(&str) -> Option<Arc<SessionSet>>,
 ) -> Result<Planned, FamilyError> {
     let guides = families.iter().flat_map(|family| family.guides()).collect();
-    let mut plan = Plan { config, kept, sessions: Vec::new(), guides, agents: None, commits: Vec::new() };
+    let mut plan = FamilyPlan { config, kept, sessions: Vec::new(), guides, agents: None, commits: Vec::new() };
     let mut all = Vec::new();
     for family in families {
         let mut tools = family.tools(&mut plan)?;

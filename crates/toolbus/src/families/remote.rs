@@ -10,11 +10,11 @@ use toolbus_core::{AllArrived, ParametersError, PendingTools};
 use toolbus_telemetry::Exporters;
 
 use super::remote_sets::RemoteSets;
-use super::{AppServers, Contributions, FamilyContext, FamilyError, Phase, Plan, ToolFamily};
+use super::{AppServers, Contributions, FamilyContext, FamilyError, FamilyPlan, Phase, ToolFamily};
 use crate::config::{Config, toolsets};
 
 /// Tools of other daemons.
-pub(super) struct Remote {
+pub(super) struct RemoteFamily {
     daemons: RemoteDaemons,
     sets: RemoteSets,
 }
@@ -27,7 +27,7 @@ struct RemoteToolError {
     error: ParametersError,
 }
 
-impl Remote {
+impl RemoteFamily {
     /// Calls for tools of `servers` wait for these.
     pub(super) fn new(context: &FamilyContext<'_>, servers: Option<&AppServers>) -> Self {
         let (config, bus) = (context.config, Arc::clone(&context.bus));
@@ -42,7 +42,7 @@ impl Remote {
     }
 }
 
-impl ToolFamily for Remote {
+impl ToolFamily for RemoteFamily {
     fn name(&self) -> &'static str {
         "remote"
     }
@@ -51,7 +51,7 @@ impl ToolFamily for Remote {
         Phase::Backends
     }
 
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         let (sets, config) = (self.sets.clone(), plan.config.clone());
         plan.on_commit(move || sets.apply(&config));
         Ok(listed(plan.config, &self.daemons)?)

@@ -10,12 +10,12 @@ use toolbus_core::tool::{AnyExecutor, Executor, Membership, Tool, ToolCall, Tool
 use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey, SessionLimits, SessionSet};
 use toolbus_tools::rest::{self, Endpoint, EndpointError, RestClient, RestClientError};
 
-use super::{FamilyError, FamilyGuide, Plan, ToolFamily};
+use super::{FamilyError, FamilyGuide, FamilyPlan, ToolFamily};
 use crate::config::Config;
 use crate::config::toolsets::{Scope, ToolsetConfig, ToolsetMembers};
 
 /// REST endpoints.
-pub(super) struct Rest;
+pub(super) struct RestFamily;
 
 /// Why the endpoints cannot be called.
 #[derive(Debug, thiserror::Error)]
@@ -26,12 +26,12 @@ enum EndpointsError {
     Endpoint { name: String, error: EndpointError },
 }
 
-impl ToolFamily for Rest {
+impl ToolFamily for RestFamily {
     fn name(&self) -> &'static str {
         "rest"
     }
 
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         let (tools, sets) = in_sessions(plan.config, endpoints(plan.config)?, plan.kept);
         plan.sessions.extend(sets);
         Ok(tools)
@@ -150,7 +150,7 @@ mod tests {
 
     /// The tools of a configuration, and their sessions.
     fn planned(config: &Config) -> (Arc<Snapshot>, SessionSets) {
-        let Planned { tools, sessions, .. } = plan(&[Box::new(Rest)], config, &|_| None).unwrap();
+        let Planned { tools, sessions, .. } = plan(&[Box::new(RestFamily)], config, &|_| None).unwrap();
         let registry = Registry::new();
         registry.register_all(tools).unwrap();
         (registry.snapshot(), SessionSets::new(sessions))

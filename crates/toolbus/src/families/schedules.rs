@@ -16,7 +16,7 @@ use toolbus_core::tool::Tool;
 use toolbus_core::{Clock, Gates, Invoker};
 use toolbus_protocol::Random;
 
-use super::{FamilyContext, FamilyError, FamilyGuide, Plan, Purpose, ToolFamily, Work};
+use super::{FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Purpose, ToolFamily, Work};
 use crate::config::daemon::Role;
 use crate::config::store::StoreUrl;
 
@@ -24,7 +24,7 @@ use crate::config::store::StoreUrl;
 const PUBLISH_TIME: Duration = Duration::from_secs(5);
 
 /// Scheduled tasks.
-pub(super) struct Schedules {
+pub(super) struct ScheduleFamily {
     tasks: TaskStore,
     /// Decide about calls that are to be scheduled.
     gates: Arc<Gates>,
@@ -36,7 +36,7 @@ pub(super) struct Schedules {
     scheduler: Mutex<JoinSet<()>>,
 }
 
-impl Schedules {
+impl ScheduleFamily {
     pub(super) fn new(context: &FamilyContext<'_>) -> Self {
         Self {
             tasks: TaskStore::new(Arc::clone(&context.store), Random::SYSTEM),
@@ -50,12 +50,12 @@ impl Schedules {
     }
 }
 
-impl ToolFamily for Schedules {
+impl ToolFamily for ScheduleFamily {
     fn name(&self) -> &'static str {
         "schedules"
     }
 
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         let Some(section) = &plan.config.schedule else { return Ok(Vec::new()) };
         let (tasks, gates) = (self.tasks.clone(), Arc::clone(&self.gates));
         Ok(ScheduleTools::new(section, tasks, gates, Clock::SYSTEM, Random::SYSTEM).tools())

@@ -9,7 +9,7 @@ use toolbus_agents::guides::GuideFor;
 use toolbus_core::events::{Discard, ScriptEvents};
 use toolbus_core::tool::Tool;
 use toolbus_core::toolsets::SessionSet;
-use toolbus_core::working_memory::WorkingMemory;
+use toolbus_memory::working_memory::WorkingMemory;
 use toolbus_sandbox::{Level, Sandbox, Watcher};
 use toolbus_scripts::commands::CommandError;
 use toolbus_scripts::config::RunnerKind;
@@ -23,12 +23,12 @@ use toolbus_scripts::runner::{Finished, RunFailure, Runner, RunnerStatus, Script
 use toolbus_scripts::tool::{GUIDE, SOURCE, ScriptMemory, ScriptTool, Settings};
 use toolbus_telemetry::{Exporters, ScriptLoad};
 
-use super::{Contributions, FamilyContext, FamilyError, FamilyGuide, Phase, Plan, ToolFamily};
+use super::{Contributions, FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Phase, ToolFamily};
 use crate::config::{Config, Role, ScriptConfig};
 use crate::http::ScriptStatus;
 
 /// Scripts.
-pub(super) struct Scripts {
+pub(super) struct ScriptFamily {
     /// Entries that scripts leave go there.
     memory: Option<Arc<dyn WorkingMemory>>,
     events: Arc<dyn ScriptEvents>,
@@ -90,7 +90,7 @@ pub(super) enum ScriptsError {
     },
 }
 
-impl Scripts {
+impl ScriptFamily {
     pub(super) fn new(context: &FamilyContext<'_>) -> Self {
         let events: Arc<dyn ScriptEvents> = match context.exporters {
             Some(exporters) => Arc::new(exporters.scripts()),
@@ -105,7 +105,7 @@ impl Scripts {
     }
 }
 
-impl ToolFamily for Scripts {
+impl ToolFamily for ScriptFamily {
     fn name(&self) -> &'static str {
         "scripts"
     }
@@ -129,7 +129,7 @@ impl ToolFamily for Scripts {
     }
 
     /// The tools of the start.
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         let Some(runs) = self.runs.get() else {
             let section = script_section(plan.config);
             return Ok(section

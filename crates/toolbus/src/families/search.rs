@@ -12,16 +12,16 @@ use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl as _;
 use toolbus_mcp_server::{ShortListRules, ShortLists};
 
-use super::{AppServers, Contributions, FamilyContext, FamilyError, Phase, Plan, ToolFamily};
+use super::{AppServers, Contributions, FamilyContext, FamilyError, FamilyPlan, Phase, ToolFamily};
 
 /// Search.
-pub(super) struct Search {
+pub(super) struct SearchFamily {
     policy: PolicyHandle,
     servers: Option<AppServers>,
     current: CurrentSearch,
 }
 
-impl Search {
+impl SearchFamily {
     /// Searches `servers`, and other agents once their family has made its tools.
     pub(super) fn new(context: &FamilyContext<'_>, servers: Option<AppServers>) -> Self {
         let policy = context.policy().clone();
@@ -30,7 +30,7 @@ impl Search {
     }
 }
 
-impl ToolFamily for Search {
+impl ToolFamily for SearchFamily {
     fn name(&self) -> &'static str {
         "search"
     }
@@ -39,7 +39,7 @@ impl ToolFamily for Search {
         Phase::Finding
     }
 
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         let search = searching(&self.policy, self.servers.as_ref(), plan.agents.clone());
         let tools = if plan.config.tools.search { search.tools() } else { Vec::new() };
         let current = self.current.clone();

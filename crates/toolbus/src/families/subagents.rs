@@ -12,14 +12,14 @@ use toolbus_core::tool::Tool;
 use toolbus_core::{Clock, MAX_CONTROL_BODY};
 use toolbus_protocol::{Random, topic};
 
-use super::{FamilyContext, FamilyError, FamilyGuide, Plan, Purpose, Queue, Takes, ToolFamily, Work};
+use super::{FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Purpose, Queue, Takes, ToolFamily, Work};
 use crate::config::Config;
 
 /// Reports that may be in work at a time.
 const PREFETCH: u16 = 64;
 
 /// Tasks for sub-agents.
-pub(super) struct TasksForOthers {
+pub(super) struct SubagentFamily {
     /// Absent where the configuration has no section for them.
     subagents: Option<Subagents>,
     /// Whether this process takes reports.
@@ -28,7 +28,7 @@ pub(super) struct TasksForOthers {
     stop: CancellationToken,
 }
 
-impl TasksForOthers {
+impl SubagentFamily {
     pub(super) fn new(context: &FamilyContext<'_>) -> Self {
         let (name, tools) = (&context.config.bus.name, (Clock::SYSTEM, Random::SYSTEM));
         let subagents = context.config.subagents.as_ref().map(|section| {
@@ -43,12 +43,12 @@ impl TasksForOthers {
     }
 }
 
-impl ToolFamily for TasksForOthers {
+impl ToolFamily for SubagentFamily {
     fn name(&self) -> &'static str {
         "subagents"
     }
 
-    fn tools(&self, _: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, _: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         let all = self.subagents.iter().flat_map(|subagents| [subagents.tools(), subagents.whiteboard_tools()]);
         Ok(all.flatten().collect())
     }

@@ -7,10 +7,10 @@ use toolbus_core::events::{Discard, WebEvents};
 use toolbus_core::tool::Tool;
 use toolbus_web::WebError;
 
-use super::{FamilyContext, FamilyError, FamilyGuide, Plan, ToolFamily};
+use super::{FamilyContext, FamilyError, FamilyGuide, FamilyPlan, ToolFamily};
 
 /// The web.
-pub(super) struct Web {
+pub(super) struct WebFamily {
     /// Records pages and searches, also of tools that a reload makes.
     events: Arc<dyn WebEvents>,
 }
@@ -20,7 +20,7 @@ pub(super) struct Web {
 #[error("[web] {0}")]
 struct WebToolsError(#[from] WebError);
 
-impl Web {
+impl WebFamily {
     pub(super) fn new(context: &FamilyContext<'_>) -> Self {
         let events: Arc<dyn WebEvents> = match context.exporters {
             Some(exporters) => Arc::new(exporters.web()),
@@ -30,12 +30,12 @@ impl Web {
     }
 }
 
-impl ToolFamily for Web {
+impl ToolFamily for WebFamily {
     fn name(&self) -> &'static str {
         "web"
     }
 
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         let Some(section) = &plan.config.web else { return Ok(Vec::new()) };
         let tools = toolbus_web::tools(section, plan.config.egress_rules(), None, &self.events);
         Ok(tools.map_err(WebToolsError::from)?)

@@ -28,7 +28,7 @@ pub use calls::calls;
 pub use routes::{guarded, open};
 pub use switches::{LoadError, NAMESPACE as SWITCHES, SwitchStore};
 use view::{
-    AgentSummary, AgentTools, Agents, ApiError, AppliedRules, BreakerReset, BusyAgent, BusyTool, CallerQuery,
+    AgentOverview, AgentSummary, AgentTools, ApiError, AppliedRules, BreakerReset, BusyAgent, BusyTool, CallerQuery,
     DaemonStatus, Explained, GateResult, NamedRule, OpenBreakers, Question, Switched, Switching, ToolDetails,
     ToolVerdict, ToolsFound, ToolsQuery,
 };
@@ -67,7 +67,7 @@ pub struct Admin {
 impl Admin {
     /// Every agent that has a section, and all other callers.
     #[must_use]
-    pub fn agents(&self) -> Agents {
+    pub fn agents(&self) -> AgentOverview {
         let policy = self.gates.policy();
         let total = policy.current().len();
         let callers = policy.agents().into_iter().map(Caller::agent).chain([Caller::unknown()]);
@@ -90,7 +90,11 @@ impl Admin {
                 disabled: effective.empty_reason() == Some(EmptyReason::Disabled),
             }
         };
-        Agents { agents: callers.map(summary).collect(), unknown: policy.unknown_callers(), disabled: self.disabled() }
+        AgentOverview {
+            agents: callers.map(summary).collect(),
+            unknown: policy.unknown_callers(),
+            disabled: self.disabled(),
+        }
     }
 
     /// Returns the tools that one agent may use.

@@ -12,7 +12,7 @@ use toolbus_core::caller::AgentName;
 use toolbus_core::ledger::{Ledger, LedgerLimits};
 use toolbus_core::store::Store;
 use toolbus_protocol::{Envelope, ScheduledTaskMessage, derived_message_id, topic};
-use toolbus_store::{Memory, MemoryLedger};
+use toolbus_store::{MemoryLedger, MemoryStore};
 
 use self::tools::Tools;
 use super::*;
@@ -37,7 +37,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self::on(Arc::new(Memory::default()))
+        Self::on(Arc::new(MemoryStore::default()))
     }
 
     fn on(store: Arc<dyn Store>) -> Self {

@@ -3,7 +3,7 @@ use std::time::Duration;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed, BindingPolicy};
 use toolbus_core::registry::Registry;
-use toolbus_store::Memory;
+use toolbus_store::MemoryStore;
 
 use super::*;
 use crate::testing::{UnusedExecutor, agent, policy, run};
@@ -17,7 +17,7 @@ struct Fixture {
 fn fixture(config: ScheduleConfig) -> Fixture {
     let (clock, random) = (Clock::manual(), Random::seeded(1));
     let config = ScheduleConfig { timezone: Some("Europe/Berlin".to_owned()), ..config };
-    let tasks = TaskStore::new(Arc::new(Memory::default()), random);
+    let tasks = TaskStore::new(Arc::new(MemoryStore::default()), random);
     let registry = Registry::new();
     let only = |names: &[&str]| Allowed::Only(names.iter().map(|name| Pattern::parse(name).unwrap()).collect());
     let bound = BindingPolicy {

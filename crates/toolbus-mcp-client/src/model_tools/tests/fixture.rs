@@ -19,7 +19,7 @@ use toolbus_core::registry::Registry;
 use toolbus_core::store::{Store, StoreError};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{InnerCall, Invoker};
-use toolbus_store::Memory;
+use toolbus_store::MemoryStore;
 
 use crate::model_tools::rules::tests::rules;
 use crate::model_tools::{Registrar, tools};
@@ -261,7 +261,7 @@ impl Invoker for FakeInvoker {
 /// A store that can be broken.
 #[derive(Default)]
 pub(super) struct Kept {
-    pub(super) memory: Memory,
+    pub(super) memory: MemoryStore,
     pub(super) is_broken: AtomicBool,
 }
 

@@ -20,7 +20,7 @@ const ESCAPED: AsciiSet =
 /// The same schema without identities, whose references are within the document by pointer. `None` if a reference leads
 /// out of the document, or depends on the schema that refers to its own; the size of `document` is bounded before.
 pub(crate) fn without_identities(document: &Value) -> Option<Value> {
-    let mut parts = Parts::new(document);
+    let mut parts = SchemaParts::new(document);
     parts.read(document, Url::parse(OF_DOCUMENT).ok()?)?;
     // A reference may lead to a schema where no keyword leads, which has references and an identity in turn.
     let mut resolved = HashMap::new();
@@ -35,7 +35,7 @@ pub(crate) fn without_identities(document: &Value) -> Option<Value> {
 }
 
 /// Identifiers and references of a document's schemas.
-struct Parts<'a> {
+struct SchemaParts<'a> {
     /// Whether the draft is one up to 7, in which nothing beside a `$ref` has a meaning.
     ignores_siblings: bool,
     /// Keyword of identities: `id` in draft 4.
@@ -49,7 +49,7 @@ struct Parts<'a> {
     is_dynamic: bool,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> SchemaParts<'a> {
     fn new(document: &Value) -> Self {
         let draft = document.get("$schema").and_then(Value::as_str).unwrap_or_default();
         let is_fourth = draft.contains("draft-03") || draft.contains("draft-04");

@@ -1,7 +1,7 @@
 //! Entries of working memory as files of scripts.
 
 use toolbus_core::store::StoreError;
-use toolbus_core::working_memory::{
+use toolbus_memory::working_memory::{
     EntryInfo, EntryKey, KeyPrefix, MemoryEntry, MemoryError, MemoryLimits, MemoryOwner, NewEntry, SearchHit,
     SearchQuery, WorkingMemory,
 };

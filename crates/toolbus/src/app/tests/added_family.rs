@@ -11,7 +11,7 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
 use toolbus_core::{InnerCall, InnerOrigin, Invoker};
 
 use super::*;
-use crate::families::Plan;
+use crate::families::FamilyPlan;
 
 /// Greets by the name of the daemon, where the configuration has `echo`.
 #[derive(Clone, Default)]
@@ -34,7 +34,7 @@ impl ToolFamily for Greetings {
         "greetings"
     }
 
-    fn tools(&self, plan: &mut Plan<'_>) -> Result<Vec<Tool>, FamilyError> {
+    fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
         self.steps.lock().push("tools");
         let steps = Arc::clone(&self.steps);
         plan.on_commit(move || steps.lock().push("commit"));

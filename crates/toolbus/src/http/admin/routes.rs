@@ -22,8 +22,8 @@ use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_mcp_server::auth::bearer;
 
 use super::view::{
-    AgentTools, Agents, ApiError, Approved, BreakerReset, CallerQuery, Changes, DaemonStatus, Disabled, Explained,
-    MAX_BODY, McpRestart, McpServerList, OpenBreakers, PinnedTools, Switching, ToolsFound, ToolsQuery,
+    AgentOverview, AgentTools, ApiError, Approved, BreakerReset, CallerQuery, Changes, DaemonStatus, Disabled,
+    Explained, MAX_BODY, McpRestart, McpServerList, OpenBreakers, PinnedTools, Switching, ToolsFound, ToolsQuery,
 };
 use super::{Admin, DaemonAdmin};
 use crate::http::auth::slowed;
@@ -111,7 +111,7 @@ async fn reload(
     Ok(Json(daemon.reload().await?))
 }
 
-async fn agents(State(admin): AdminState) -> Json<Agents> {
+async fn agents(State(admin): AdminState) -> Json<AgentOverview> {
     Json(admin.agents())
 }
 

@@ -162,7 +162,7 @@ mod tests {
     use toolbus_core::caller::Identity;
     use toolbus_core::policy::{Capacity, Policy};
     use toolbus_core::registry::Registry;
-    use toolbus_store::Memory;
+    use toolbus_store::MemoryStore;
 
     use super::*;
 
@@ -181,7 +181,7 @@ mod tests {
         is_there: AtomicBool,
         /// Whether the store does not respond.
         is_silent: AtomicBool,
-        kept: Memory,
+        kept: MemoryStore,
     }
 
     impl Flaky {
@@ -232,7 +232,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_off_is_off_again_and_what_was_on_again_is_on() {
-        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let first = policy();
         let switches = SwitchStore::new(Arc::clone(&store), false);
         for name in ["a/b c", "echo"] {
@@ -246,7 +246,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_store_that_holds_something_else_stops_the_start() {
-        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         for key in ["everything", "tool/echo"] {
             store.put(NAMESPACE, key, Vec::new()).await.unwrap();
         }
@@ -312,7 +312,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_another_daemon_switched_is_taken_over() {
-        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let [(one, first), (other, second)] = [(); 2].map(|()| (SwitchStore::new(Arc::clone(&store), true), policy()));
         assert!(one.set(&first, &tool("echo"), true).await.unwrap());
         assert!(other.set(&second, &tool("time"), true).await.unwrap());
@@ -329,7 +329,7 @@ mod tests {
         policy.disable(tool("echo")).unwrap();
         assert!(SwitchStore::new(Arc::new(Flaky::default()), false).follow(&policy).await.is_err());
         assert_eq!(policy.disabled(), [tool("echo")]);
-        let empty: Arc<dyn Store> = Arc::new(Memory::default());
+        let empty: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let switches = SwitchStore::new(Arc::clone(&empty), true);
         switches.write_again(&policy).await.unwrap();
         switches.follow(&policy).await.unwrap();

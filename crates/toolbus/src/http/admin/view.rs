@@ -21,7 +21,7 @@ pub const MAX_BODY: usize = 64 * 1024;
 
 /// Every agent that has a section, and `default` for all other callers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Agents {
+pub struct AgentOverview {
     /// One entry each, `default` last.
     pub agents: Vec<AgentSummary>,
     /// Treatment of callers without a section.

@@ -10,7 +10,7 @@ use super::*;
 /// A store that fails while it is told to.
 #[derive(Default)]
 struct Failing {
-    store: Memory,
+    store: MemoryStore,
     is_away: AtomicBool,
     /// Whether the store does what it is asked before it fails.
     has_effect: AtomicBool,

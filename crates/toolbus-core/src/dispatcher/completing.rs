@@ -6,45 +6,77 @@ use futures_util::future::join_all;
 use toolbus_protocol::Outcome;
 
 use super::call::{Attached, Call};
-use super::known::Known;
-use super::{Abort, Dispatcher, shut_down};
-use crate::audit::{AuditEvent, AuditRecord, AuditedCall};
+use super::earlier::{Earlier, EarlierRuns};
+use super::replying::ReplyBuilder;
+use super::{Abort, cancelled, shut_down};
+use crate::audit::{Audit, AuditEvent, AuditRecord, AuditedCall};
 use crate::bus::Delivery;
+use crate::clock::Clock;
 use crate::failure::Cause;
-use crate::gates::breaker::{BackendState, BreakerChange, Passage, backend_state};
-use crate::reply::{NotDelivered, Reply};
+use crate::idempotency::{LocalIdentity, Recorder, Replay};
+use crate::reply::{NotDelivered, Replier, Reply};
 use crate::request::AddressRefused;
-use crate::request_key::LocalIdentity;
-use crate::telemetry::{CallEnd, DeadReason};
+use crate::telemetry::{CallEnd, DeadReason, LedgerEvent, Telemetry};
 use crate::text::shown;
 use crate::tool::{Effect, ToolOutput};
 
-impl Dispatcher {
-    /// Notes at its breaker how a tool did, and tells if that trips or closes it.
-    pub(super) fn note_breaker(&self, call: &Call, passage: Passage<'_>, result: &Result<ToolOutput, Abort>) {
-        let Some(tool) = &call.execution.tool else { return };
-        let budgets = self.parts.settings.budgets;
-        let granted = tool.timeout.unwrap_or(budgets.default).min(budgets.max);
-        let had_its_time = call.timing.ran.is_some_and(|ran| ran >= granted / 2);
-        let backend = match result {
-            Ok(_) => BackendState::Works,
-            Err(Abort::Failed(failure)) => backend_state(failure.cause, tool, had_its_time),
-            Err(Abort::Requeued | Abort::Ignored(_) | Abort::Known(_)) => BackendState::Unknown,
+/// Completes calls: publishes their replies, and settles their deliveries and those of their duplicates.
+pub(super) struct Completer {
+    pub(super) replier: Arc<Replier>,
+    pub(super) replies: Arc<ReplyBuilder>,
+    pub(super) replay: Arc<Replay<Attached>>,
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) earlier: Arc<EarlierRuns>,
+    pub(super) audit: Arc<dyn Audit>,
+    pub(super) telemetry: Arc<dyn Telemetry>,
+    pub(super) clock: Clock,
+}
+
+impl Completer {
+    /// Steps 12 and 13 for whatever became of a call.
+    pub(super) async fn finish(&self, mut call: Box<Call>, result: Result<ToolOutput, Abort>) {
+        let reply = match result {
+            _ if call.is_lost() => return self.requeue(call).await,
+            Ok(output) => self.replies.result(&mut call, output).await,
+            Err(Abort::Failed(failure)) => self.replies.failure(&mut call, &failure),
+            Err(Abort::Ignored(failure)) if call.delivery.direct.is_some() => self.replies.failure(&mut call, &failure),
+            Err(Abort::Ignored(_)) => return self.ignore(call).await,
+            // Known: resolved before, or the entry of a request without an identity, which there is not.
+            Err(Abort::Requeued | Abort::Known(_)) => return self.requeue(call).await,
         };
-        match passage.ended(tool, backend) {
-            Some(BreakerChange::Tripped { name, failures, pause }) => {
-                let next_trial_ms = pause.as_millis();
-                tracing::warn!(name = &*name, failures, next_trial_ms, "circuit breaker opened");
+        let Call { identity, request, span, .. } = &mut *call;
+        let reply = self.recorder.record(identity, request, span.trace_id(), Arc::new(reply)).await;
+        self.send(call, reply).await;
+    }
+
+    /// Ends a call whose request is known; gives it back if it is to be run.
+    pub(super) async fn end_known(&self, call: Box<Call>, earlier: Earlier) -> Option<Box<Call>> {
+        match earlier {
+            Earlier::Free => return Some(call),
+            Earlier::Answered(reply) => self.repeat(call, &reply).await,
+            Earlier::Unknown(reply) => self.send(call, reply).await,
+            Earlier::Failed(failure) => self.finish(call, Err(failure.into())).await,
+            Earlier::Requeued if call.delivery.direct.is_some() => {
+                let text =
+                    "The daemon shut down while another one ran the call. Call again with the same idempotency key.";
+                self.finish(call, Err(cancelled(text).as_begun().into())).await;
             }
-            Some(BreakerChange::Closed { name, open_for }) => {
-                tracing::info!(name = &*name, open_ms = open_for.as_millis(), "circuit breaker closed");
-            }
-            None => {}
+            Earlier::Requeued => self.requeue(call).await,
         }
+        None
+    }
+
+    /// Answers a request as it, or one like it, was answered before: with the trace that the reply had.
+    async fn repeat(&self, mut call: Box<Call>, reply: &Arc<Reply>) {
+        self.telemetry.ledger(LedgerEvent::Replayed);
+        call.delivery.replayed = true;
+        let reply = reply.for_request(&call.request);
+        let _ = call.publishing(&reply);
+        self.send(call, reply).await;
     }
 
     /// Step 12, reply, and step 13, acknowledge: in this order, always.
-    pub(super) async fn send(&self, call: Box<Call>, reply: Arc<Reply>) {
+    async fn send(&self, call: Box<Call>, reply: Arc<Reply>) {
         if call.is_lost() {
             return self.requeue(call).await;
         }
@@ -60,7 +92,7 @@ impl Dispatcher {
                 call.settle_without_reply(false).await;
                 continue;
             }
-            call.identity.replayed = true;
+            call.delivery.replayed = true;
             match recipients.iter_mut().find(|(first, _)| first.delivery.slot.has_same_reply_to(&call.delivery.slot)) {
                 Some((_, others)) => others.push(call),
                 None => recipients.push((call, Vec::new())),
@@ -95,8 +127,8 @@ impl Dispatcher {
     /// Steps 12 and 13 of one call; gives whether its request is done with, and the duplicates that have attached to it.
     async fn send_one(&self, mut call: Box<Call>, reply: &Arc<Reply>) -> (bool, Vec<Attached>) {
         // First: an effect must not go unrecorded because its reply cannot be delivered.
-        self.audit(&call, reply.end, reply.outcome);
-        let built = self.clock().now();
+        self.record_audit(&call, reply.end, reply.outcome);
+        let built = self.clock.now();
         let is_direct = call.delivery.direct.is_some();
         let delivered = match call.delivery.direct.take() {
             // A client that has gone asks again by its key.
@@ -105,21 +137,21 @@ impl Dispatcher {
                 Ok(())
             }
             None => {
-                let delivered = call.unless_lost(self.parts.replier.deliver(&call.reply_path(), reply)).await;
+                let delivered = call.unless_lost(self.replier.deliver(&call.reply_path(), reply)).await;
                 delivered.unwrap_or(Err(NotDelivered::BrokerAway))
             }
         };
-        let confirmed = self.clock().since(built);
+        let confirmed = self.clock.since(built);
         if !is_direct {
             call.span.published(delivered.is_ok(), confirmed);
         }
-        let over = call.unless_lost(self.parts.replier.is_over(&call.reply_path(), reply, delivered)).await;
+        let over = call.unless_lost(self.replier.is_over(&call.reply_path(), reply, delivered)).await;
         let mut settled = over.unwrap_or(false);
         if let Some(identity) = call.identity.local {
             if settled && (is_direct || call.delivery.slot.is_sure()) {
-                self.parts.replay.forget(identity.key, &call.delivery.slot);
+                self.replay.forget(identity.key, &call.delivery.slot);
             } else {
-                self.parts.replay.answered(identity, &call.delivery.slot, Arc::clone(reply));
+                self.replay.answered(identity, &call.delivery.slot, Arc::clone(reply));
             }
         }
         let attached = call.delivery.slot.close();
@@ -127,7 +159,7 @@ impl Dispatcher {
             settled = match self.reply_of_copy(&mut call, reply).await {
                 Ok(None) => true,
                 Ok(Some(known)) => {
-                    call.unless_lost(self.parts.replier.reply(&call.reply_path(), &known)).await.unwrap_or(false)
+                    call.unless_lost(self.replier.reply(&call.reply_path(), &known)).await.unwrap_or(false)
                 }
                 Err(_) => false,
             };
@@ -147,21 +179,17 @@ impl Dispatcher {
         if refusal.outcome != Some(Outcome::NotStarted) {
             return Ok(None);
         }
-        match self.known(call, true).await {
-            None | Some(Known::Free) => Ok(None),
-            Some(Known::Answered(reply) | Known::Unknown(reply)) => Ok(Some(reply)),
-            Some(Known::Failed(failure)) => {
-                let mut reply = self.refusal(call, &failure, true);
-                call.trace(&mut reply);
-                Ok(Some(Arc::new(reply)))
-            }
-            Some(Known::Requeued) => Err(Abort::Requeued),
+        match self.earlier.find(call, true).await {
+            None | Some(Earlier::Free) => Ok(None),
+            Some(Earlier::Answered(reply) | Earlier::Unknown(reply)) => Ok(Some(reply)),
+            Some(Earlier::Failed(failure)) => Ok(Some(self.replies.failure_of_copy(call, &failure))),
+            Some(Earlier::Requeued) => Err(Abort::Requeued),
         }
     }
 
     /// Records a refusal, and a call of a tool that is not read-only. A reply that was given before was recorded then.
-    pub(super) fn audit(&self, call: &Call, end: CallEnd, outcome: Option<Outcome>) {
-        if call.identity.replayed {
+    pub(super) fn record_audit(&self, call: &Call, end: CallEnd, outcome: Option<Outcome>) {
+        if call.delivery.replayed {
             return;
         }
         let event = match (&call.execution.tool, call.timing.ran) {
@@ -178,9 +206,8 @@ impl Dispatcher {
             asked: &request.tool_name,
             call_id: &request.call_id,
         };
-        let audit = &self.parts.audit;
-        let hash = call.execution.arguments.as_ref().and_then(|arguments| audit.hash(arguments));
-        audit.record(AuditRecord::new(event, &subject, end, outcome).with_arguments(hash));
+        let hash = call.execution.arguments.as_ref().and_then(|arguments| self.audit.hash(arguments));
+        self.audit.record(AuditRecord::new(event, &subject, end, outcome).with_arguments(hash));
     }
 
     /// Dead-letters a request whose answer would not arrive.
@@ -188,29 +215,28 @@ impl Dispatcher {
         let attached = self.leave(&mut call).await;
         let settle = call.delivery.slot.take().unwrap_or(delivery.settle);
         call.end(None);
-        self.parts
-            .replier
+        self.replier
             .dead_letter_request(Delivery { settle, ..delivery }, DeadReason::ReplyToRefused, &refused.to_string())
             .await;
         requeue_all(attached).await;
     }
 
     /// Settles a call that another call answers.
-    pub(super) async fn ignore(&self, mut call: Box<Call>) {
+    async fn ignore(&self, mut call: Box<Call>) {
         let attached = self.leave(&mut call).await;
         call.settle_without_reply(true).await;
         join_all(attached.into_iter().map(|call| call.settle_without_reply(true))).await;
     }
 
     /// Gives a call back to its queue, where it is already if its connection has ended; answers one that came from none.
-    pub(super) async fn requeue(&self, mut call: Box<Call>) {
+    async fn requeue(&self, mut call: Box<Call>) {
         if call.is_lost() {
             tracing::debug!(call_id = %shown(&call.request.call_id), "dropped a call that the broker delivers again");
         }
         let attached = self.leave(&mut call).await;
         if call.delivery.direct.is_some() {
             let failure = shut_down(call.timing.ran.is_some());
-            let reply = self.failure(&mut call, &failure);
+            let reply = self.replies.failure(&mut call, &failure);
             let _ = self.send_one(call, &Arc::new(reply)).await;
         } else {
             call.settle_without_reply(false).await;
@@ -220,9 +246,9 @@ impl Dispatcher {
 
     /// Ends what is known of a call that gets no reply; gives the duplicates that have attached to it.
     async fn leave(&self, call: &mut Call) -> Vec<Attached> {
-        self.parts.recorder.forget_run(call).await;
+        self.recorder.forget_run(&mut call.identity, &call.request.call_id).await;
         if let Some(LocalIdentity { key, .. }) = call.identity.local {
-            self.parts.replay.forget(key, &call.delivery.slot);
+            self.replay.forget(key, &call.delivery.slot);
         }
         call.delivery.slot.close()
     }

@@ -10,15 +10,13 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use toolbus_protocol::{Outcome, Random};
 
-use super::call::Call;
-use super::{Abort, as_begun};
+use super::key::{CallIdentity, IdentityKind, RequestIdentity};
+use super::ledger::{Begin, Begun, Finished, Ledger, LedgerEntry, LedgerSettings, LedgerUsage, RequestKey, RunToken};
 use crate::clock::Clock;
 use crate::deadline;
 use crate::failure::{Cause, ToolFailure};
-use crate::ledger::{Begin, Begun, Finished, Ledger, LedgerEntry, LedgerSettings, LedgerUsage, RequestKey, RunToken};
-use crate::reply::Reply;
-use crate::reply::stored;
-use crate::request_key::{IdentityKind, RequestIdentity};
+use crate::reply::{Reply, stored};
+use crate::request::Request;
 use crate::store::StoreError;
 use crate::telemetry::{LedgerEvent, Telemetry};
 use crate::text::shown;
@@ -42,7 +40,7 @@ const FULL_RETRY: Duration = Duration::from_secs(5);
 const MAX_VOID: usize = 1024;
 
 /// Keeps the ledger for this daemon: what began here, how it was answered, and that the daemon is alive.
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     settings: Option<LedgerSettings>,
     telemetry: Arc<dyn Telemetry>,
     clock: Clock,
@@ -56,6 +54,14 @@ pub(super) struct Recorder {
     /// Replies that the ledger has forgotten before their time, as far as the log says.
     shed: AtomicU64,
     log: RecorderLog,
+}
+
+/// Why a tool must not begin.
+pub(crate) enum NotBegun {
+    /// Another daemon has begun the request, or answered it.
+    Known(LedgerEntry),
+    /// The caller gets this failure.
+    Refused(ToolFailure),
 }
 
 /// Lines that may repeat for as long as a state lasts.
@@ -85,7 +91,7 @@ impl Drop for Renewal<'_> {
 
 impl Recorder {
     /// Keeps no ledger if `settings` has none.
-    pub(super) fn new(
+    pub(crate) fn new(
         settings: Option<LedgerSettings>,
         telemetry: Arc<dyn Telemetry>,
         clock: Clock,
@@ -105,7 +111,7 @@ impl Recorder {
     }
 
     /// The ledger, if there is one.
-    pub(super) fn ledger(&self) -> Option<&dyn Ledger> {
+    pub(crate) fn ledger(&self) -> Option<&dyn Ledger> {
         self.settings.as_ref().map(|settings| &*settings.ledger)
     }
 
@@ -114,7 +120,7 @@ impl Recorder {
     /// # Errors
     ///
     /// If the ledger cannot be read.
-    pub(super) async fn look_up(&self, key: RequestKey) -> Result<Option<LedgerEntry>, StoreError> {
+    pub(crate) async fn look_up(&self, key: RequestKey) -> Result<Option<LedgerEntry>, StoreError> {
         match self.ledger() {
             Some(ledger) => within(ledger.look_up(key)).await,
             None => Ok(None),
@@ -126,7 +132,7 @@ impl Recorder {
     /// # Errors
     ///
     /// If the ledger cannot be written.
-    pub(super) async fn release(&self, key: RequestKey, run: RunToken) -> Result<(), StoreError> {
+    pub(crate) async fn release(&self, key: RequestKey, run: RunToken) -> Result<(), StoreError> {
         match self.ledger() {
             Some(ledger) => within(ledger.release(key, run)).await,
             None => Ok(()),
@@ -138,7 +144,7 @@ impl Recorder {
     /// # Errors
     ///
     /// If the ledger cannot be written.
-    pub(super) async fn finish(&self, key: RequestKey, run: RunToken, reply: &Reply) -> Result<Finished, StoreError> {
+    pub(crate) async fn finish(&self, key: RequestKey, run: RunToken, reply: &Reply) -> Result<Finished, StoreError> {
         match &self.settings {
             Some(LedgerSettings { ledger, max_answer, .. }) => {
                 within(ledger.finish(key, run, stored::write(reply, *max_answer))).await
@@ -148,7 +154,7 @@ impl Recorder {
     }
 
     /// Whether a run that the ledger has as begun is one of another daemon.
-    pub(super) fn is_of_other(&self, instance: &str) -> bool {
+    pub(crate) fn is_of_other(&self, instance: &str) -> bool {
         *self.name != *instance
     }
 
@@ -162,12 +168,12 @@ impl Recorder {
 
     /// Whether a run that the ledger has as begun had no effect here. Its caller was told that it did not start, and may ask
     /// for something else by the same key.
-    pub(super) fn is_void(&self, key: RequestKey, run: RunToken) -> bool {
+    pub(crate) fn is_void(&self, key: RequestKey, run: RunToken) -> bool {
         self.void.lock().contains(&(key, run))
     }
 
     /// The failure of a request whose key stands for another one.
-    pub(super) fn conflict(&self) -> ToolFailure {
+    pub(crate) fn conflict(&self) -> ToolFailure {
         self.telemetry.ledger(LedgerEvent::Conflict);
         let text =
             "The idempotency key was used for another tool or other arguments. Use a new key for another request.";
@@ -175,27 +181,36 @@ impl Recorder {
     }
 
     /// The failure of a request that may have begun before, which cannot be found out.
-    pub(super) fn unreadable(&self, error: &StoreError) -> ToolFailure {
+    pub(crate) fn unreadable(&self, error: &StoreError) -> ToolFailure {
         self.telemetry.ledger(LedgerEvent::Failed);
         let text = "Whether this request had begun before cannot be found out now. It is not run.";
-        as_begun(ToolFailure::new(Cause::OutcomeUnknown, text).with_detail(error))
+        ToolFailure::new(Cause::OutcomeUnknown, text).with_detail(error).as_begun()
     }
 
     /// The failure of a request that is not run because its beginning cannot be recorded.
-    pub(super) fn unrecorded(&self, error: &StoreError) -> ToolFailure {
+    pub(crate) fn unrecorded(&self, error: &StoreError) -> ToolFailure {
         self.telemetry.ledger(LedgerEvent::Failed);
         let text = "That the call begins cannot be recorded now, so it was not run. Try again later.";
         ToolFailure::new(Cause::LedgerUnavailable, text).with_detail(error)
     }
 
     /// Step 9. Records that the tool begins, where it must not run twice or its caller wants one reply.
-    pub(super) async fn start(&self, call: &mut Call, is_repeatable: bool) -> Result<(), Abort> {
+    ///
+    /// # Errors
+    ///
+    /// If the tool must not begin.
+    pub(crate) async fn start(
+        &self,
+        identity: &mut CallIdentity,
+        request: &Request,
+        deadline: Instant,
+        is_repeatable: bool,
+    ) -> Result<(), NotBegun> {
         let Some(LedgerSettings { ledger, ttl, .. }) = &self.settings else { return Ok(()) };
-        let is_given = call.identity.local.is_some_and(|identity| identity.kind == IdentityKind::Given);
-        if is_repeatable && !is_given {
+        if is_repeatable && !identity.is_given() {
             return Ok(());
         }
-        let Some(RequestIdentity { key, fingerprint, kind }) = call.everywhere() else { return Ok(()) };
+        let Some(RequestIdentity { key, fingerprint, kind }) = identity.everywhere(request) else { return Ok(()) };
         self.renew_lease().await;
         let run = RunToken(self.random.bits().to_be_bytes());
         let is_alike = kind == IdentityKind::Content;
@@ -205,23 +220,25 @@ impl Recorder {
             run,
             instance: Arc::clone(&self.name),
             ttl: if is_alike { ALIKE_TTL.min(*ttl) } else { *ttl },
-            replaces: is_alike && !call.identity.is_redelivered,
+            replaces: is_alike && !identity.is_redelivered,
         };
-        match within(ledger.begin(begin)).await {
+        let refused = match within(ledger.begin(begin)).await {
             Ok(Begun::Begun) => {
-                call.identity.run = Some(run);
+                identity.run = Some(run);
                 self.note_shed(&**ledger);
+                None
             }
-            Ok(Begun::Known(entry)) => return Err(Abort::Known(entry)),
+            Ok(Begun::Known(entry)) => Some(NotBegun::Known(entry)),
             Ok(Begun::Full) => {
                 self.telemetry.ledger(LedgerEvent::Full);
                 let text = "Too many calls have begun and were not answered. Try again later.";
-                return Err(ToolFailure::new(Cause::Overloaded, text).with_retry_after(FULL_RETRY).into());
+                Some(NotBegun::Refused(ToolFailure::new(Cause::Overloaded, text).with_retry_after(FULL_RETRY)))
             }
             // It needs no record. There may be one all the same, which its reply ends.
             Err(_) if is_repeatable => {
                 self.telemetry.ledger(LedgerEvent::Failed);
-                call.identity.run = Some(run);
+                identity.run = Some(run);
+                None
             }
             Err(error) => {
                 // It may be recorded all the same, also after the release if that overtakes it on another connection. A retry
@@ -229,13 +246,14 @@ impl Recorder {
                 self.note_void(key, run);
                 let _ = tokio::time::timeout(UNDO_TIME, ledger.release(key, run)).await;
                 // Another daemon may have had it before, and begin it yet.
-                if call.identity.is_redelivered {
-                    return Err(self.unreadable(&error).into());
-                }
-                return Err(self.unrecorded(&error).into());
+                Some(NotBegun::Refused(match identity.is_redelivered {
+                    true => self.unreadable(&error),
+                    false => self.unrecorded(&error),
+                }))
             }
-        }
-        if call.timing.deadline <= self.clock.now() { Err(deadline::passed().into()) } else { Ok(()) }
+        };
+        let is_late = || deadline <= self.clock.now();
+        refused.or_else(|| is_late().then(|| NotBegun::Refused(deadline::passed()))).map_or(Ok(()), Err)
     }
 
     /// Writes to the log if the ledger has forgotten answers to make room: calls that come again are run again then.
@@ -249,7 +267,7 @@ impl Recorder {
     }
 
     /// Runs a call that others may ask for, and says meanwhile that this daemon is alive.
-    pub(super) async fn running<T>(&self, is_recorded: bool, tool: impl Future<Output = T>) -> T {
+    pub(crate) async fn running<T>(&self, is_recorded: bool, tool: impl Future<Output = T>) -> T {
         if !is_recorded {
             return tool.await;
         }
@@ -292,26 +310,31 @@ impl Recorder {
 
     /// Returns the reply to publish: this one, once the ledger has it; or the one that another daemon has given
     /// meanwhile.
-    pub(super) async fn record(&self, call: &mut Call, reply: Arc<Reply>) -> Arc<Reply> {
-        let Some((key, run)) = self.recorded(call) else { return reply };
+    pub(crate) async fn record(
+        &self,
+        identity: &mut CallIdentity,
+        request: &Request,
+        trace_id: Option<&str>,
+        reply: Arc<Reply>,
+    ) -> Arc<Reply> {
+        let Some((key, run)) = self.recorded(identity) else { return reply };
         // Nothing happened: a retry by the same key is welcome. The same message gets the same reply.
-        let has_key = call.identity.local.is_some_and(|identity| identity.kind == IdentityKind::Given);
-        if has_key && reply.outcome == Some(Outcome::NotStarted) {
-            self.forget_run(call).await;
+        if identity.is_given() && reply.outcome == Some(Outcome::NotStarted) {
+            self.forget_run(identity, &request.call_id).await;
             return reply;
         }
-        call.identity.run = None;
+        identity.run = None;
         match self.finish(key, run, &reply).await {
             Ok(Finished::Superseded(kept)) => {
-                stored::read(&kept).map_or(reply, |first| Arc::new(first).for_request(&call.request))
+                stored::read(&kept).map_or(reply, |first| Arc::new(first).for_request(request))
             }
             Ok(Finished::Stored | Finished::Forgotten) => reply,
             Err(error) => {
                 self.telemetry.ledger(LedgerEvent::Failed);
                 if let Some(left_out) = self.log.unrecorded.due() {
                     tracing::error!(
-                        call_id = %shown(&call.request.call_id),
-                        trace_id = call.span.trace_id(),
+                        call_id = %shown(&request.call_id),
+                        trace_id,
                         %error,
                         left_out,
                         "a reply was not recorded in the ledger; after a crash its request gets outcome unknown"
@@ -323,23 +346,22 @@ impl Recorder {
     }
 
     /// Forgets that a call began, which had no effect.
-    pub(super) async fn forget_run(&self, call: &mut Call) {
-        let Some((key, run)) = self.recorded(call) else { return };
-        call.identity.run = None;
+    pub(crate) async fn forget_run(&self, identity: &mut CallIdentity, call_id: &str) {
+        let Some((key, run)) = self.recorded(identity) else { return };
+        identity.run = None;
         if let Err(error) = self.release(key, run).await {
             self.note_void(key, run);
             self.telemetry.ledger(LedgerEvent::Failed);
             tracing::warn!(
-                call_id = %shown(&call.request.call_id),
+                call_id = %shown(call_id),
                 %error,
                 "a call that did not begin stays recorded as begun"
             );
         }
     }
 
-    fn recorded(&self, call: &Call) -> Option<(RequestKey, RunToken)> {
-        let (RequestIdentity { key, .. }, run) = call.recorded()?;
-        self.settings.as_ref().map(|_| (key, run))
+    fn recorded(&self, identity: &CallIdentity) -> Option<(RequestKey, RunToken)> {
+        self.settings.as_ref().and_then(|_| identity.recorded())
     }
 }
 

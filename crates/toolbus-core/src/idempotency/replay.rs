@@ -14,10 +14,10 @@ use std::sync::{Arc, Weak};
 use lru::LruCache;
 use tokio_util::sync::CancellationToken;
 
+use super::key::{IdentityKind, LocalIdentity, LocalKey};
+use super::ledger::Fingerprint;
 use crate::bus::Settle;
-use crate::ledger::Fingerprint;
 use crate::reply::Reply;
-use crate::request_key::{IdentityKind, LocalIdentity, LocalKey};
 
 /// The calls under way, and the last replies, which are bounded in number and in bytes. `A` is what attaches to a call.
 pub(crate) struct Replay<A> {

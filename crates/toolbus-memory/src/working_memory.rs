@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-
-use crate::caller::Caller;
-use crate::failure::{Cause, ToolFailure};
-use crate::store::StoreError;
-use crate::text::shown;
+use toolbus_core::caller::Caller;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::store::StoreError;
+use toolbus_core::text::shown;
 
 /// Longest key, in bytes, its namespace included.
 pub const MAX_ENTRY_KEY: usize = 512;
@@ -464,8 +463,9 @@ impl MemoryError {
 
 #[cfg(test)]
 mod tests {
+    use toolbus_core::caller::AgentName;
+
     use super::*;
-    use crate::caller::AgentName;
 
     fn namespace(session: &str) -> Namespace {
         Namespace::of(Some(session)).unwrap()

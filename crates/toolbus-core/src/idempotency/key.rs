@@ -9,10 +9,27 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use toolbus_protocol::Properties;
 
+use super::ledger::{Fingerprint, RequestKey, RunToken};
 use crate::bus::Delivery;
 use crate::caller::Caller;
-use crate::ledger::{Fingerprint, RequestKey};
+use crate::failure::Effect;
 use crate::request::{Dialect, Request, RequestedSource};
+
+/// Keys by which a request is recognised, and what earlier deliveries did.
+pub(crate) struct CallIdentity {
+    /// Identity within this process.
+    pub(crate) local: Option<LocalIdentity>,
+    /// Identity in the ledger and in other processes, once it was needed.
+    everywhere: Option<RequestIdentity>,
+    /// Content of a request that has neither key nor `message_id`, of which the identity is made.
+    content: Option<DeliveredContent>,
+    /// Whether the broker has delivered the request before.
+    pub(crate) is_redelivered: bool,
+    /// Run that the ledger has, once the tool may begin.
+    pub(crate) run: Option<RunToken>,
+    /// Key of the call around this one, by which its backend recognises it.
+    outer_key: Option<Arc<str>>,
+}
 
 /// Identity of a request in this process, where most requests are known only: it costs less than a digest that other
 /// processes compute as well.
@@ -39,7 +56,7 @@ pub(crate) struct RequestIdentity {
 
 /// Of a delivery, what identifies a request that has no key and no `message_id`.
 #[derive(Clone)]
-pub(crate) struct DeliveredContent {
+struct DeliveredContent {
     properties: Arc<Properties>,
     routing_key: Arc<str>,
     body: Bytes,
@@ -60,9 +77,61 @@ pub(crate) enum IdentityKind {
     Content,
 }
 
+impl CallIdentity {
+    /// Identity of a request that was delivered.
+    pub(crate) fn of_delivery(keys: &LocalKeys, request: &Request, delivery: &Delivery) -> Self {
+        let everywhere = RequestIdentity::given(request);
+        let local = everywhere.map(|given| keys.of(given)).or_else(|| keys.identify(request, delivery));
+        let is_content = local.is_some_and(|identity| identity.kind == IdentityKind::Content);
+        Self {
+            local,
+            everywhere,
+            content: is_content.then(|| DeliveredContent::of(delivery)),
+            is_redelivered: delivery.redelivered || delivery.earlier_deliveries > 0,
+            run: None,
+            outer_key: None,
+        }
+    }
+
+    /// Identity of a request that no message brought. `outer_key` is that of the call around it.
+    pub(crate) fn of_inner(keys: &LocalKeys, request: &Request, outer_key: Option<Arc<str>>) -> Self {
+        let everywhere = RequestIdentity::given(request);
+        let local = everywhere.map(|given| keys.of(given));
+        Self { local, everywhere, content: None, is_redelivered: false, run: None, outer_key }
+    }
+
+    /// Identity of the request for the ledger and other processes. Computed when it is first needed: calls of read-only
+    /// tools mostly end without.
+    pub(crate) fn everywhere(&mut self, request: &Request) -> Option<RequestIdentity> {
+        let identity = self.local?;
+        if self.everywhere.is_none() {
+            self.everywhere = RequestIdentity::of(request, identity.kind, self.content.as_ref());
+        }
+        self.everywhere
+    }
+
+    /// Whether its caller gave a key for it.
+    pub(crate) fn is_given(&self) -> bool {
+        self.local.is_some_and(|identity| identity.kind == IdentityKind::Given)
+    }
+
+    /// The run that the ledger has, and its request.
+    pub(super) fn recorded(&self) -> Option<(RequestKey, RunToken)> {
+        Some((self.everywhere?.key, self.run?))
+    }
+
+    /// The key by which a backend recognises a repetition.
+    pub(crate) fn onward_key(&mut self, request: &Request, effect: Effect) -> Option<Arc<str>> {
+        if effect == Effect::ReadOnly {
+            return None;
+        }
+        self.outer_key.clone().or_else(|| self.everywhere(request)?.onward())
+    }
+}
+
 impl LocalKeys {
     /// Identifies a request without a key; `None` if it has no id at all, because then nothing tells it from another like it.
-    pub(crate) fn identify(&self, request: &Request, delivery: &Delivery) -> Option<LocalIdentity> {
+    fn identify(&self, request: &Request, delivery: &Delivery) -> Option<LocalIdentity> {
         let Request { envelope, caller, .. } = request;
         let scope = (&caller.owner, &caller.binding, &caller.profile);
         let (key, kind) = match &envelope.message_id {
@@ -81,7 +150,7 @@ impl LocalKeys {
     }
 
     /// The same of a request that is identified everywhere.
-    pub(crate) fn of(&self, RequestIdentity { key, fingerprint, kind }: RequestIdentity) -> LocalIdentity {
+    fn of(&self, RequestIdentity { key, fingerprint, kind }: RequestIdentity) -> LocalIdentity {
         LocalIdentity { key: self.key(&key), fingerprint, kind }
     }
 
@@ -91,7 +160,7 @@ impl LocalKeys {
 }
 
 impl DeliveredContent {
-    pub(crate) fn of(delivery: &Delivery) -> Self {
+    fn of(delivery: &Delivery) -> Self {
         let Delivery { properties, routing_key, body, .. } = delivery;
         Self { properties: Arc::clone(properties), routing_key: Arc::clone(routing_key), body: body.clone() }
     }
@@ -99,7 +168,7 @@ impl DeliveredContent {
 
 impl RequestIdentity {
     /// Identifies a request of this kind. `content` is there for one that has neither key nor `message_id`.
-    pub(crate) fn of(request: &Request, kind: IdentityKind, content: Option<&DeliveredContent>) -> Option<Self> {
+    fn of(request: &Request, kind: IdentityKind, content: Option<&DeliveredContent>) -> Option<Self> {
         match kind {
             IdentityKind::Given => Self::given(request),
             IdentityKind::MessageId => Self::of_message(request),
@@ -116,7 +185,7 @@ impl RequestIdentity {
         Some(Self { key: RequestKey(key.end()), fingerprint: Fingerprint(fingerprint), kind: IdentityKind::MessageId })
     }
 
-    pub(crate) fn given(request: &Request) -> Option<Self> {
+    fn given(request: &Request) -> Option<Self> {
         let given = request.idempotency_key.as_ref()?;
         let mut key = scope(b"given", &request.caller);
         key.add(given.as_bytes());
@@ -141,15 +210,15 @@ impl RequestIdentity {
 
     /// The key by which backends recognise a repetition: no other caller's request has the same. `None` if another
     /// request of this caller may have it.
-    pub(crate) fn onward(&self) -> Option<Arc<str>> {
+    fn onward(&self) -> Option<Arc<str>> {
         (self.kind != IdentityKind::Content).then(|| self.key.to_string().into())
     }
 }
 
 /// Digests parts, each with its length.
-struct Parts(Sha256);
+struct PartsDigest(Sha256);
 
-impl Parts {
+impl PartsDigest {
     fn new(purpose: &[u8]) -> Self {
         let mut parts = Self(Sha256::new());
         parts.add(purpose);
@@ -167,8 +236,8 @@ impl Parts {
 }
 
 /// Scope of a caller's requests: the binding and profile are in it, because they decide what the caller may use.
-fn scope(purpose: &[u8], caller: &Caller) -> Parts {
-    let mut parts = Parts::new(purpose);
+fn scope(purpose: &[u8], caller: &Caller) -> PartsDigest {
+    let mut parts = PartsDigest::new(purpose);
     for part in [Some(&caller.owner), caller.binding.as_ref(), caller.profile.as_ref()] {
         parts.add(part.map_or("", |part| part).as_bytes());
     }
@@ -177,7 +246,7 @@ fn scope(purpose: &[u8], caller: &Caller) -> Parts {
 
 /// The digest of what is asked for.
 fn asked(request: &Request, arguments: &[u8]) -> [u8; 32] {
-    let mut parts = Parts::new(match request.dialect {
+    let mut parts = PartsDigest::new(match request.dialect {
         Dialect::Tool => b"tool",
         Dialect::Script => b"script",
     });

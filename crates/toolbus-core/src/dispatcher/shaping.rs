@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use toolbus_protocol::{ContentBlock, header};
+use toolbus_protocol::{ContentBlock, Random, header};
 
-use super::Dispatcher;
 use super::call::Call;
 use crate::caller::Caller;
 use crate::failure::ToolFailure;
@@ -14,9 +13,11 @@ use crate::gates::find;
 use crate::policy::EffectiveTools;
 use crate::redact::Redactor;
 use crate::request::ToolRef;
-use crate::results::{LongResult, MEMORY_TOOLS, READER, READER_SOURCE, ResultSplitter, SplitResult};
+use crate::results::{LongResult, MEMORY_TOOLS, READER, READER_SOURCE, ResultSettings, ResultSplitter, SplitResult};
 use crate::text::{shown, truncated};
+use crate::throttle::Throttle;
 use crate::tool::{ToolDescriptor, ToolOutput};
+use crate::turns::Turns;
 
 impl Call {
     /// Notes whether the caller could read the parts of a result that may be too long.
@@ -76,11 +77,22 @@ struct Shortened {
     saving: Option<BoxFuture<'static, Result<SplitResult, String>>>,
 }
 
-impl Dispatcher {
+/// Removes secrets from results, and splits long ones.
+pub(super) struct Shaper {
+    pub(super) redactor: Redactor,
+    /// Splitting of results that are too long for a model; `None`: none is split.
+    pub(super) results: Option<ResultSettings>,
+    pub(super) random: Random,
+    pub(super) turns: Turns,
+    /// Lines about results whose parts cannot be kept.
+    pub(super) not_split: Throttle,
+}
+
+impl Shaper {
     /// Removes secrets from a result, and puts the table of its parts in the place of a text that is too long, or the
     /// beginning of it if its caller cannot read parts.
     pub(super) async fn shape(&self, call: &Call, output: &mut ToolOutput) -> Result<(), ToolFailure> {
-        let redactor = &self.parts.settings.redactor;
+        let redactor = &self.redactor;
         let plan = self.split_plan(call, output);
         let shaped = match output.is_large() {
             false if plan.is_none() => {
@@ -90,7 +102,7 @@ impl Dispatcher {
             false => ShapedResult::new(std::mem::take(output), redactor, plan),
             true => {
                 let (output, redactor) = (std::mem::take(output), redactor.clone());
-                self.finish_in_turn(call, move || ShapedResult::new(output, &redactor, plan)).await?
+                call.finish_in_turn(&self.turns, move || ShapedResult::new(output, &redactor, plan)).await?
             }
         };
         *output = shaped.output;
@@ -101,7 +113,7 @@ impl Dispatcher {
         };
         let split = split.unwrap_or_else(|reason| {
             if let Some(reason) = reason
-                && let Some(left_out) = self.parts.log.not_split.due()
+                && let Some(left_out) = self.not_split.due()
             {
                 tracing::warn!(
                     tool = call.execution.tool.as_deref().map(|tool| tracing::field::display(shown(&tool.name))),
@@ -124,8 +136,8 @@ impl Dispatcher {
         if !may_be_long(output, above) || call.gets_structured(output) {
             return None;
         }
-        let results = self.parts.settings.results.as_ref().filter(|_| call.execution.reads_parts);
-        let mut run = self.random().id();
+        let results = self.results.as_ref().filter(|_| call.execution.reads_parts);
+        let mut run = self.random.id();
         run.truncate(8);
         Some(SplitPlan {
             above,
