@@ -132,9 +132,10 @@ async fn without_a_store_effects_are_known_in_the_state_folder_where_two_daemons
 
     // Another name is another folder, and a folder that cannot be used is told with what is lost.
     let elsewhere = BrokerNamespace::shared().await;
+    let config = counted(&runs);
     let (daemon, other) = tokio::join!(
-        Daemon::launch(&site, &counted(&runs), &environment),
-        Daemon::launch(&elsewhere, &counted(&runs), &environment)
+        Daemon::launch(&site, &config, &environment),
+        Daemon::launch(&elsewhere, &config, &environment)
     );
     assert_eq!(std::fs::read_dir(&state).unwrap().count(), 2);
     for (daemon, site) in [(daemon, &site), (other, &elsewhere)] {
