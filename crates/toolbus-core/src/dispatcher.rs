@@ -489,5 +489,5 @@ fn shut_down(has_begun: bool) -> ToolFailure {
 
 /// The failure of a call that its client has given up while another one with its key was under way.
 fn given_up_while_it_ran() -> ToolFailure {
-    cancelled("The call was cancelled. Another one with its idempotency key goes on.").as_begun()
+    cancelled("The call was cancelled. Another one with its idempotency key goes on.").begun()
 }

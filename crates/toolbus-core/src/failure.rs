@@ -153,7 +153,7 @@ impl ToolFailure {
     }
 
     /// Says of a call that its tool may have acted, though this call did not run it.
-    pub(crate) fn as_begun(mut self) -> Self {
+    pub(crate) fn begun(mut self) -> Self {
         self.verdict = Some(verdict(self.cause, Effect::Undeclared, true));
         self
     }

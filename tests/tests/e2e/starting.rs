@@ -133,10 +133,8 @@ async fn without_a_store_effects_are_known_in_the_state_folder_where_two_daemons
     // Another name is another folder, and a folder that cannot be used is told with what is lost.
     let elsewhere = BrokerNamespace::shared().await;
     let config = counted(&runs);
-    let (daemon, other) = tokio::join!(
-        Daemon::launch(&site, &config, &environment),
-        Daemon::launch(&elsewhere, &config, &environment)
-    );
+    let (daemon, other) =
+        tokio::join!(Daemon::launch(&site, &config, &environment), Daemon::launch(&elsewhere, &config, &environment));
     assert_eq!(std::fs::read_dir(&state).unwrap().count(), 2);
     for (daemon, site) in [(daemon, &site), (other, &elsewhere)] {
         daemon.wait_until_ready().await;
@@ -171,6 +169,5 @@ async fn a_service_manager_hears_of_the_start_the_watchdog_and_the_end() {
     hears("WATCHDOG=1").await;
     hears("WATCHDOG=1").await;
     daemon.wait_until_ready().await;
-    let (stopped, ()) = tokio::join!(daemon.stop(&site), hears("STOPPING=1"));
-    drop(stopped);
+    tokio::join!(daemon.stop(&site), hears("STOPPING=1"));
 }

@@ -59,7 +59,7 @@ impl Completer {
             Earlier::Requeued if call.delivery.direct.is_some() => {
                 let text =
                     "The daemon shut down while another one ran the call. Call again with the same idempotency key.";
-                self.finish(call, Err(cancelled(text).as_begun().into())).await;
+                self.finish(call, Err(cancelled(text).begun().into())).await;
             }
             Earlier::Requeued => self.requeue(call).await,
         }

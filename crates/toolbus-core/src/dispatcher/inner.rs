@@ -141,13 +141,13 @@ impl Dispatcher {
                 Ok(reply) => reply.read(),
                 Err(_) => {
                     let text = "The request with this idempotency key went back to its queue unanswered. Call again with the same key.";
-                    Err(cancelled(text).as_begun())
+                    Err(cancelled(text).begun())
                 }
             },
             () = given_up.cancelled() => Err(given_up_while_it_ran()),
             () = tokio::time::sleep_until(latest.into()) => {
                 let text = "The call with this idempotency key that is under way was not answered in time.";
-                Err(ToolFailure::new(Cause::DeadlineExceeded, text).as_begun())
+                Err(ToolFailure::new(Cause::DeadlineExceeded, text).begun())
             }
         }
     }

@@ -184,7 +184,7 @@ impl Recorder {
     pub(crate) fn unreadable(&self, error: &StoreError) -> ToolFailure {
         self.telemetry.ledger(LedgerEvent::Failed);
         let text = "Whether this request had begun before cannot be found out now. It is not run.";
-        ToolFailure::new(Cause::OutcomeUnknown, text).with_detail(error).as_begun()
+        ToolFailure::new(Cause::OutcomeUnknown, text).with_detail(error).begun()
     }
 
     /// The failure of a request that is not run because its beginning cannot be recorded.
