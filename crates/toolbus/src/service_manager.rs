@@ -3,34 +3,30 @@
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+use tokio::task::JoinSet;
 
 /// Tells the service manager that the daemon has started, and until it is dropped, in half of the watchdog's time each, that
 /// the runtime still runs tasks. Without a service manager nothing is sent.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ServiceManager {
-    watchdog: Option<tokio::task::JoinHandle<()>>,
+    _watchdog: JoinSet<()>,
 }
 
 impl ServiceManager {
     /// Tells that the daemon has started: it waits for its broker from now on, whether there is one or not.
     pub(crate) fn started() -> Self {
         notify(&[NotifyState::Ready]);
-        let watchdog = sd_notify::watchdog_enabled().map(|time| tokio::spawn(feed(time / 2)));
-        Self { watchdog }
+        let mut watchdog = JoinSet::new();
+        if let Some(time) = sd_notify::watchdog_enabled() {
+            watchdog.spawn(feed(time / 2));
+        }
+        Self { _watchdog: watchdog }
     }
 
     /// Tells that the daemon drains. The watchdog goes on.
     pub(crate) fn stopping(&self) {
         notify(&[NotifyState::Stopping]);
-    }
-}
-
-impl Drop for ServiceManager {
-    fn drop(&mut self) {
-        if let Some(watchdog) = &self.watchdog {
-            watchdog.abort();
-        }
     }
 }
 
