@@ -188,7 +188,8 @@ fn schema() -> impl Strategy<Value = Value> {
             4 => (select(BY_NAME.to_vec()), by_name),
             2 => (select(vec!["allOf", "anyOf", "oneOf", "items"]), vec(inner.clone(), 1..4).prop_map(Value::from)),
             2 => (select(KEYWORDS.to_vec()), wrong()),
-            2 => (select(vec!["items", "additionalProperties", "not", "const"]), inner),
+            // Not below `const`, where a pattern is data, and stays.
+            2 => (select(vec!["items", "additionalProperties", "not"]), inner),
             2 => (Just("type"), kind.clone()),
             1 => (Just("$ref"), reference()),
             1 => (Just("required"), subsequence(vec!["a", "b", "ids[]"], 0..=3).prop_map(Value::from)),
