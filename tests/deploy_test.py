@@ -116,12 +116,12 @@ class Compose(unittest.TestCase):
     def test_every_mounted_file_is_in_use(self):
         used = {path for service in SERVICES for path in mounts(service).values()}
         used |= set(mounts("toolbus", FULL).values()) | {Full.security("seccomp")}
-        # An operator applies them to a broker or a cluster.
+        # An operator applies them to a broker or a cluster; tools/release puts others into packages.
         files = ("rabbitmq/definitions.json", "rabbitmq/remote.json", "kubernetes/scripts.yaml", "kubernetes/claims.yaml")
         by_hand = {DEPLOY / file for file in files}
         for file in DEPLOY.rglob("*"):
             relative = "./" + str(file.relative_to(ROOT))
-            if file.is_file() and file not in by_hand:
+            if file.is_file() and file not in by_hand and DEPLOY / "packages" not in file.parents:
                 self.assertTrue(any(relative == path or relative.startswith(path + "/") for path in used), relative)
 
     def test_dependencies_are_services_and_those_waited_for_have_a_health_check(self):
@@ -569,9 +569,8 @@ class Packages(unittest.TestCase):
 
     def test_the_configuration_is_accepted(self):
         command = [os.environ["TOOLBUS_BIN"], "check", "--config", str(DEPLOY / "packages/toolbus.toml")]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        self.assertNotIn("warning", result.stderr)
+        result = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60)
+        self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
 
 
 class Binary(unittest.TestCase):
