@@ -204,7 +204,7 @@ fn a_first_configuration_is_valid_and_replaces_nothing() {
     assert_eq!(run(&["call", "echo", "text=hello", "--as", "bruno"]).0, Some(3));
     let before = std::fs::read_to_string(folder.path().join("toolbus.toml")).unwrap();
     for (name, arguments) in
-        [("plain.toml", &["--yes"][..]), ("broker.toml", &["--bus-url", "amqp://ana:s3cret@broker/tools"])]
+        [("plain.toml", &["--yes"][..]), ("broker.toml", &["--bus-url", "amqp://ana:s3cret@broker/tools", "--all"])]
     {
         assert_eq!(run(&[&["init", name], arguments].concat()).0, Some(0), "{name}");
         assert_eq!(run(&["check", "--config", name]).0, Some(0), "{name}");
@@ -294,24 +294,27 @@ fn at_a_terminal_init_asks_for_what_no_option_says() {
         (output.status.code(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
     };
     let written = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
-    let (code, shown) = typed("amqp://ana:s3cret@broker/tools\nana\n\n\n", &[]);
+    let (code, shown) = typed("amqp://ana:s3cret@broker/tools\nana\n\n\nmemory, web\n", &[]);
     assert!(code == Some(0) && shown.contains("Broker, such as") && shown.contains("Agent that may"), "{shown}");
     let file = written("toolbus.toml");
     assert!(file.contains("url = \"amqp://ana:s3cret@broker/tools\"\n") && file.contains("[agents.ana]\n"), "{file}");
     assert!(!file.contains("users ="), "the login is the agent of its own name: {file}");
+    assert!(file.contains("\n[web]\n") && file.contains("\n[memory]\n") && !file.contains("\n[script]"), "{file}");
     let broker = "amqp://kai:s3cret@broker";
-    let (code, shown) = typed(&format!("{broker}\nana\n\n\n"), &["login.toml"]);
+    let (code, shown) = typed(&format!("{broker}\nana\n\n\n\n"), &["login.toml"]);
     assert!(code == Some(0) && shown.contains("Login of ana at the broker (empty: kai)"), "{shown}");
     assert!(shown.contains("`toolbus call current_time timezone=UTC --config login.toml`"), "{shown}");
     assert!(written("login.toml").contains("users = { kai = \"ana\" }\n"), "{}", written("login.toml"));
-    let (_, shown) = typed(&format!("{broker}\nana\nsvc-ana\n\n"), &["other.toml"]);
+    let (_, shown) = typed(&format!("{broker}\nana\nsvc-ana\n\n\n"), &["other.toml"]);
     assert!(written("other.toml").contains("users = { svc-ana = \"ana\" }\n"), "{shown}");
-    let (code, shown) = typed("\n\n", &["none.toml", "--agent", "bob"]);
+    let (code, shown) = typed("\n\n\n", &["none.toml", "--agent", "bob"]);
     assert!(code == Some(0) && !shown.contains("Agent that may"), "{shown}");
     assert!(written("none.toml").contains("url = \"embedded\"\n"), "{shown}");
     let (code, shown) = typed("\nno agent\n\n", &["bad.toml"]);
     assert!(code == Some(2) && shown.contains("`no agent` is no name of an agent"), "{shown}");
     assert_eq!(written("bad.toml"), "");
+    let (code, shown) = typed("\n\n\nwebs\n", &["bad.toml"]);
+    assert!(code == Some(2) && shown.contains("`webs` is none of scripts, web, memory"), "{shown}");
     let (code, shown) = typed("", &["yes.toml", "--yes"]);
     assert!(code == Some(0) && !shown.contains("Broker, such as"), "{shown}");
 }
