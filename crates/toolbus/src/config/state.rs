@@ -63,7 +63,9 @@ mod tests {
         let xdg = format!("{home}/xdg");
         assert_eq!(found(&[("HOME", "/x"), ("XDG_STATE_HOME", &xdg)]), "HOME/xdg/toolbus/name.prefix/toolbus.db");
         assert_eq!(found(&[("HOME", &home), ("XDG_STATE_HOME", "relative")]), found(&[("HOME", &home)]));
-        assert_eq!(found(&[("XDG_STATE_HOME", "/proc")]), "", "a folder in which nobody can make one");
+        let file_of_another = format!("{home}/file");
+        std::fs::write(&file_of_another, "").unwrap();
+        assert_eq!(found(&[("XDG_STATE_HOME", &file_of_another)]), "", "a file is no folder");
         assert_eq!(found(&[]), "");
         let strange = file(&[("HOME", &home)], "../a b").unwrap();
         assert_eq!(strange, "HOME/.local/state/toolbus/..%2Fa%20b.prefix/toolbus.db");

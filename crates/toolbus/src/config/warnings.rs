@@ -185,11 +185,11 @@ fn forgetful(config: &Config) -> Option<String> {
         None => return None,
     };
     let store = match config.store.url {
-        Some(_) => "\"memory:\" forgets",
-        None => "is not set, and there is no folder for state, so that the daemon forgets",
+        Some(_) => "\"memory:\" forgets which calls had begun",
+        None => "is not set, and there is no folder for state",
     };
     Some(format!(
-        "store.url: {store} with the process which calls had begun: after a crash calls of {tools} may run twice; write \
+        "store.url: {store}: after a crash calls of {tools} may run twice; write \
          \"sqlite:toolbus.db\", or \"redis://…\" if there are several daemons"
     ))
 }

@@ -196,7 +196,9 @@ fn tools_with_side_effects_are_told_if_a_crash_forgets_their_calls() {
     let endpoint = |more: &str| {
         format!("[[rest.endpoints]]\nname = 'pay'\ndescription = 'Pays'\nurl = 'https://host/pay'\n{more}\n")
     };
-    insta::assert_snapshot!(told(&format!("{AMQP}{}", endpoint("method = 'POST'"))), @r#"store.url: "memory:" forgets with the process which calls had begun, so that after a crash calls of `pay` may run twice; write "sqlite:toolbus.db", or "redis://…" if there are several daemons"#);
+    insta::assert_snapshot!(told(&format!("{AMQP}{}", endpoint("method = 'POST'"))), @r#"store.url: is not set, and there is no folder for state: after a crash calls of `pay` may run twice; write "sqlite:toolbus.db", or "redis://…" if there are several daemons"#);
+    let in_memory = format!("{AMQP}{}[store]\nurl = 'memory:'", endpoint("method = 'POST'"));
+    insta::assert_snapshot!(told(&in_memory), @r#"store.url: "memory:" forgets which calls had begun: after a crash calls of `pay` may run twice; write "sqlite:toolbus.db", or "redis://…" if there are several daemons"#);
     let command = "[[commands]]\nname = 'day'\ndescription = 'Day'\ncommand = ['date']\nsandbox = false\n";
     assert!(told(&format!("{AMQP}{command}")).contains("`day`"));
     assert!(told(&format!("{AMQP}[mcp.register]\nenabled = true")).contains("tools of MCP servers"));
