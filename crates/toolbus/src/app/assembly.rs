@@ -29,7 +29,7 @@ pub(super) async fn build(
     families: impl FnOnce(&FamilyContext<'_>) -> Result<Vec<Box<dyn ToolFamily>>, FamilyError>,
 ) -> Result<App, AppError> {
     let (sources, recording, pin_file) = match mode {
-        Mode::Daemon { sources, recording } => (sources.clone(), Some(recording), config.pin_file(sources)),
+        Mode::Daemon { sources, recording } => (sources.clone(), Some(recording), None),
         Mode::Command { pins } => (Sources::default(), None, pins),
     };
     let is_daemon = recording.is_some();
@@ -45,7 +45,11 @@ pub(super) async fn build(
     };
     if is_fallback {
         config.store.state_file = None;
+        if let Some(what) = config.unkept_pins(&sources) {
+            return Err(FamilyError::from(format!("pins.file {what}")).into());
+        }
     }
+    let pin_file = if is_daemon { config.pin_file(&sources) } else { pin_file };
     let switches = Arc::new(SwitchStore::new(Arc::clone(&store), redis.is_some()));
     let policy = parts::policy(&config, Registry::new())?;
     let daemon = match recording {

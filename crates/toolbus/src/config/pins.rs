@@ -42,13 +42,17 @@ impl Config {
     /// one beside the configuration, which may be in a checkout or on a read-only mount.
     #[must_use]
     pub fn pin_file(&self, sources: &Sources) -> Option<PathBuf> {
+        let of_service = || Some(state::of_service(&sources.environment)?.join(NAME));
         match (&self.pins.file, &self.store.url) {
             (Some(file), _) if file == Path::new(NONE) => None,
             (Some(file), _) => Some(file.clone()),
             (None, Some(StoreUrl::Sqlite(store))) => Some(store.with_extension(ENDING)),
-            (None, _) => {
-                let beside_state = || self.store.state_file.as_deref().map(|store| store.with_extension(ENDING));
-                state::of_service(&sources.environment).map(|folder| folder.join(NAME)).or_else(beside_state)
+            (None, Some(_)) => of_service(),
+            (None, None) => {
+                // Where earlier versions kept them.
+                let earlier = of_service().filter(|file| file.exists());
+                let beside_state = || Some(self.store.state_file.as_deref()?.with_extension(ENDING));
+                earlier.or_else(beside_state).or_else(of_service)
             }
         }
     }
@@ -70,7 +74,7 @@ impl Config {
     }
 
     /// Returns what is missing for pins to outlast a restart, if anything.
-    pub(super) fn unkept_pins(&self, sources: &Sources) -> Option<String> {
+    pub(crate) fn unkept_pins(&self, sources: &Sources) -> Option<String> {
         if self.pins.file.is_some() || !self.pin_levels().hold_anything() {
             return None;
         }
@@ -154,7 +158,7 @@ mod tests {
         let told = |state: &str| Config::load(&sources(state)).err().map(|problems| problems.to_string());
         let here = folder.path().display().to_string();
         let state = path("state").display().to_string();
-        insta::assert_snapshot!(told(&state).unwrap().replace(&here, ""), @"configuration: `pins.file`: is missing, and `/toolbus.pins.json`, beside the configuration, has pins of an earlier version; move it to `/state/toolbus.pins.json`, or name it");
+        insta::assert_snapshot!(told(&state).unwrap().replace(&here, ""), @"configuration: `pins.file`: is missing, and `/toolbus.pins.json`, beside the configuration, has pins of an earlier version; move it to `/state/toolbus.toolbus/toolbus.pins.json`, or name it");
         insta::assert_snapshot!(told("").unwrap().replace(&here, ""), @"configuration: `pins.file`: is missing, and `/toolbus.pins.json`, beside the configuration, has pins of an earlier version; move it to where the daemon may write, and name it");
         assert_eq!(told(&here), None, "it is the file itself");
         std::fs::create_dir(path("state")).unwrap();
