@@ -52,7 +52,7 @@ impl Config {
                 // Where earlier versions kept them.
                 let earlier = of_service().filter(|file| file.exists());
                 let beside_state = || Some(self.store.state_file.as_deref()?.with_extension(ENDING));
-                earlier.or_else(beside_state).or_else(of_service)
+                earlier.or_else(beside_state)
             }
         }
     }

@@ -5,7 +5,7 @@ use toolbus_trust::pins::Level;
 use super::*;
 
 /// Where a daemon of the tests could keep pins.
-const STATE: (&str, &str) = ("STATE_DIRECTORY", "/nonexistent");
+const STATE: (&str, &str) = ("STATE_DIRECTORY", "/tmp");
 
 /// The levels of these sources, with a file of servers of this text.
 fn levels(toml: &str, json: &str, sources: &[&str]) -> Vec<Level> {
