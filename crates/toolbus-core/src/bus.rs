@@ -229,8 +229,8 @@ pub struct BusState {
     pub reconnects: u64,
     /// The last reason for being unconnected, for an operator.
     pub last_error: Option<String>,
-    /// Why the broker refuses this client (its login, its virtual host, an exchange, a queue), if it does. It is tried again, and
-    /// helps once an operator has changed that.
+    /// Reason for which the broker refuses this client (its login, its virtual host, an exchange, a queue), if it does.
+    /// It is tried again, and helps once an operator has changed that.
     pub refused: Option<String>,
     /// A mistake that no retry mends, and what to do about it: the daemon stops with this text.
     pub fatal: Option<String>,

@@ -182,7 +182,7 @@ struct RequestBody {
     missing: Option<&'static str>,
 }
 
-/// Why a body is not known.
+/// Reason for which a body is not known.
 enum Unread {
     Unusable(ParseError),
     /// No turn came.

@@ -56,7 +56,7 @@ pub(crate) struct Recorder {
     log: RecorderLog,
 }
 
-/// Why a tool must not begin.
+/// Reason for which a tool must not begin.
 pub(crate) enum NotBegun {
     /// Another daemon has begun the request, or answered it.
     Known(LedgerEntry),

@@ -36,7 +36,7 @@ const TELLING_TIME: Duration = Duration::from_secs(1);
 /// Headers that a dead letter takes over from its request, in bytes: what surely fits into one frame.
 const MAX_COPIED_HEADERS: usize = 32 * 1024;
 
-/// Why a reply did not arrive.
+/// Reason for which a reply did not arrive.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotDelivered {
     /// No queue took it on any route, or one rejected it again and again.
@@ -125,7 +125,8 @@ impl Replies {
         &self.rules
     }
 
-    /// Why no reply would arrive at an address, as far as the broker tells. One that took a reply is not asked for.
+    /// Returns the reason for which no reply would arrive at an address, as far as the broker tells. One that took a
+    /// reply is not asked for.
     pub(crate) async fn refusal(&self, address: &Address) -> Option<AddressRefused> {
         // RabbitMQ delivers to an address of its direct reply-to at once, also what is asked in a transaction.
         if !address.mandatory || self.proven.lock().contains(&address.first) {

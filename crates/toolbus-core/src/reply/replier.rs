@@ -69,7 +69,7 @@ impl Replier {
         self.replies.rules()
     }
 
-    /// Why no reply would arrive at an address, as far as the broker says.
+    /// Returns the reason for which no reply would arrive at an address, as far as the broker tells.
     pub(crate) async fn refusal(&self, address: &Address) -> Option<AddressRefused> {
         self.replies.refusal(address).await
     }

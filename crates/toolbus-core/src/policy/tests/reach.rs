@@ -1,4 +1,4 @@
-//! Tools that a caller could use of a source whose tools nobody knows.
+//! Tools that a caller could use of a source whose tools are not known.
 
 use super::*;
 use crate::policy::Switch;
