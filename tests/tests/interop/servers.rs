@@ -102,6 +102,7 @@ async fn a_server_keeps_what_it_is_told_and_finds_its_file_again() {
     assert_eq!(graph, json!({"entities": [entity], "relations": []}));
 
     let daemon = daemon.restarted().await;
+    ready(&daemon, "memory").await;
     assert_eq!(client.call("search_nodes", &json!({"query": "Rust"})).await.content(), found.content());
     assert_eq!(status(&daemon, "memory").await["restarts"], 0);
     daemon.stop(&site).await;
