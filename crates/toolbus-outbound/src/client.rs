@@ -56,6 +56,12 @@ impl HttpClient {
         http_client(CONNECT_TIMEOUT, IDLE_TIMEOUT).map(Self)
     }
 
+    /// The client beneath it, which follows no redirect.
+    #[must_use]
+    pub const fn without_redirects(&self) -> &reqwest::Client {
+        &self.0
+    }
+
     /// Sends a request, and follows redirects as far as allowed.
     ///
     /// # Errors

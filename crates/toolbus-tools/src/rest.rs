@@ -10,7 +10,6 @@
 //! more of the query, the response is read up to its limit, and becomes a result, an error of the tool, or a
 //! [failure](toolbus_core::failure::ToolFailure).
 
-mod auth;
 mod check;
 mod client;
 mod config;
@@ -25,12 +24,12 @@ mod template;
 mod tests;
 
 use toolbus_core::tool::Tool;
-pub use toolbus_outbound::{Credential, CredentialError, HeaderError};
+pub use toolbus_outbound::{AgentCredential, Auth, Credential, CredentialError, HeaderError};
 
-pub use self::auth::{Auth, EndpointAgentCredential, SchemeCredential};
 pub use self::client::{RestClient, RestClientError};
 pub use self::config::{
-    Body, DescribedEndpoints, Endpoint, EndpointError, Method, OpenApiConfig, RestConfig, UnknownMethod,
+    Body, DescribedEndpoints, Endpoint, EndpointError, Method, OpenApiConfig, RestConfig, SchemeCredential,
+    UnknownMethod,
 };
 pub use self::seeds::endpoints_of_seeds;
 pub use self::template::UrlTemplateError;

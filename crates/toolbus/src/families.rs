@@ -127,7 +127,7 @@ pub(crate) fn all(context: &FamilyContext<'_>) -> Result<Vec<Box<dyn ToolFamily>
     let mut families: Vec<Box<dyn ToolFamily>> = vec![
         Box::new(builtin::TimeFamily),
         Box::new(builtin::EchoFamily),
-        Box::new(rest::RestFamily),
+        Box::new(rest::RestFamily::new(context)),
         Box::new(web::WebFamily::new(context)),
         Box::new(scripts::ScriptFamily::new(context)),
         Box::new(commands::CommandFamily::new(context)),

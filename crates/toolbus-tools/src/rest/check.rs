@@ -30,7 +30,7 @@ pub(super) fn endpoint(
     if endpoint.body == Body::None && endpoint.routes.is_none() {
         check_fixed(&template, &parameters)?;
     }
-    let credentials = EndpointCredentials::new(endpoint)?;
+    let credentials = EndpointCredentials::new(endpoint, |credential| client.authorizer(credential))?;
 
     let descriptor = ToolDescriptor {
         description: endpoint.description.clone(),

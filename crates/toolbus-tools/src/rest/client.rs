@@ -1,10 +1,12 @@
 //! The clients that requests of endpoints go through.
 
 use reqwest::Request;
+use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
 use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::redact::Redactor;
 use toolbus_outbound::egress::{Egress, EgressError, EgressRules};
-use toolbus_outbound::{HttpClient, HttpClientError, HttpReply};
+use toolbus_outbound::{Authorizer, Credential, CredentialError, HttpClient, HttpClientError, HttpReply};
 
 use super::response;
 
@@ -15,6 +17,8 @@ pub struct RestClient {
     trusted: HttpClient,
     /// For hosts that specifications name.
     egress: Egress,
+    /// Learns the tokens that are fetched.
+    redactor: Redactor,
 }
 
 /// Why there is no client: the system's trusted certificates cannot be read, most likely.
@@ -36,7 +40,18 @@ impl RestClient {
     /// If TLS cannot be set up.
     pub fn new(rules: EgressRules) -> Result<Self, RestClientError> {
         let egress = Egress::new(rules, concat!("toolbus/", env!("CARGO_PKG_VERSION")))?;
-        Ok(Self { trusted: HttpClient::new()?, egress })
+        Ok(Self { trusted: HttpClient::new()?, egress, redactor: Redactor::default() })
+    }
+
+    /// The same, with tokens that are fetched removed from all texts by `redactor`.
+    #[must_use]
+    pub fn redacting(self, redactor: Redactor) -> Self {
+        Self { redactor, ..self }
+    }
+
+    /// Prepares a credential whose tokens are fetched.
+    pub(super) fn authorizer(&self, credential: Credential) -> Result<Authorizer, CredentialError> {
+        Authorizer::new(Some(credential), self.trusted.without_redirects(), &self.redactor, Clock::SYSTEM)
     }
 
     /// Sends a request of the tool `name`; by the rules of its caller if `is_guarded`.

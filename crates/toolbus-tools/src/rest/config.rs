@@ -10,8 +10,8 @@ use toolbus_config::{ByteSize, HumanDuration, Secret};
 use toolbus_core::ParametersError;
 use toolbus_core::caller::AgentName;
 use toolbus_core::tool::Effect;
+use toolbus_outbound::{AgentCredential, Auth};
 
-use super::auth::{Auth, SchemeCredential};
 use super::routes::ArgumentRoutes;
 use super::{CredentialError, HeaderError, UrlTemplateError};
 
@@ -101,6 +101,30 @@ pub struct OpenApiConfig {
     #[serde(default = "default_idempotency_header")]
     #[schemars(length(min = 1, max = 64))]
     pub idempotency_header: String,
+}
+
+/// The credential of a security scheme: a `token` for bearer tokens, OAuth 2 and OpenID Connect, a `key` for API keys, a
+/// `username` and a `password` for Basic.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SchemeCredential {
+    /// The token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<Secret>,
+    /// The key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<Secret>,
+    /// The user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub username: Option<String>,
+    /// The password.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<Secret>,
+    /// Credentials of agents; one without is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("minProperties" = 1, "maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-agent"}))]
+    pub per_agent: Option<BTreeMap<AgentName, AgentCredential>>,
 }
 
 fn everything() -> Vec<String> {
@@ -220,13 +244,14 @@ impl Endpoint {
     /// The credentials that every caller's requests carry.
     #[must_use]
     pub fn confidential(&self) -> Vec<Secret> {
-        self.auth.as_ref().and_then(Auth::shared).map(|credential| credential.confidential()).unwrap_or_default()
+        let shared = self.auth.as_ref().and_then(|auth| auth.shared().ok().flatten());
+        shared.map(|credential| credential.confidential()).unwrap_or_default()
     }
 
     /// Checks whether the endpoint has a credential that is never sent, because agents have their own.
     #[must_use]
     pub fn has_idle_credential(&self) -> bool {
-        self.auth.as_ref().is_some_and(|auth| auth.has_agents() && auth.has_shared())
+        self.auth.as_ref().is_some_and(Auth::has_idle_credential)
     }
 }
 

@@ -4,16 +4,17 @@
 //! one request alone, and compares them whole: a part of one that changed an answer could be guessed, character by
 //! character.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use reqwest::header::HeaderMap;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_outbound::headers;
+use toolbus_outbound::{Authorizer, TokenError, headers};
 
-use super::{Auth, Credential, CredentialError, Endpoint, EndpointError};
+use super::{Credential, CredentialError, Endpoint, EndpointError};
 use crate::Secret;
 
 /// The credentials of an endpoint's requests.
@@ -24,35 +25,102 @@ pub(super) enum EndpointCredentials {
     PerAgent(BTreeMap<AgentName, RequestCredentials>),
 }
 
-/// Headers that a request carries, and mask of its response.
+/// Headers of requests, and mask of their responses.
 pub(super) struct RequestCredentials {
-    /// Headers of the request, credentials included.
-    pub(super) headers: HeaderMap,
+    /// Headers of every request, credentials that are known beforehand included.
+    headers: HeaderMap,
     /// A server that echoes its request must not hand these credentials to the caller.
-    pub(super) mask: ResponseMask,
+    mask: ResponseMask,
+    /// Fetches the token of each request, if the credential is one that is fetched.
+    fetched: Option<Authorizer>,
+}
+
+/// Headers of one request, and mask of its response.
+pub(super) struct Carried<'a> {
+    pub(super) headers: Cow<'a, HeaderMap>,
+    pub(super) mask: Cow<'a, ResponseMask>,
+    /// The header with the token that was fetched.
+    token: Option<HeaderValue>,
+}
+
+impl RequestCredentials {
+    /// Those of a request of the tool `name`. Fetches a token if one is needed and none is valid.
+    ///
+    /// # Errors
+    ///
+    /// If the token endpoint gives no token.
+    pub(super) async fn carry(&self, name: &str) -> Result<Carried<'_>, ToolFailure> {
+        let mut carried =
+            Carried { headers: Cow::Borrowed(&self.headers), mask: Cow::Borrowed(&self.mask), token: None };
+        let Some(authorizer) = &self.fetched else { return Ok(carried) };
+        if let Some((header, value)) = authorizer.header().await.map_err(|error| no_token(name, error))? {
+            let token = value.to_str().ok().and_then(|text| text.split_once(' ')).map(|(_, token)| Secret::new(token));
+            carried.mask.to_mut().0.extend(token);
+            carried.headers.to_mut().insert(header, value.clone());
+            carried.token = Some(value);
+        }
+        Ok(carried)
+    }
+
+    /// Drops the token of a request that was refused. Returns whether another one can be fetched.
+    pub(super) async fn forget(&self, refused: &Carried<'_>) -> bool {
+        match (&self.fetched, &refused.token) {
+            (Some(authorizer), Some(token)) => authorizer.forget(token).await,
+            _ => false,
+        }
+    }
+}
+
+fn no_token(name: &str, error: TokenError) -> ToolFailure {
+    let failure = match error {
+        TokenError::Unreachable(_) | TokenError::Unavailable { .. } => {
+            let text = format!("Tool '{name}' cannot get its access token at present. Try again later.");
+            ToolFailure::new(Cause::ConnectFailed, text)
+        }
+        TokenError::Refused { .. } | TokenError::Unusable { .. } => {
+            let text = format!("Tool '{name}' gets no access token. Only an operator can change that.");
+            ToolFailure::new(Cause::AuthRequired, text)
+        }
+    };
+    failure.with_detail(error)
 }
 
 impl EndpointCredentials {
-    pub(super) fn new(endpoint: &Endpoint) -> Result<Self, EndpointError> {
-        let carried = |credential: Option<&Credential>, header| {
+    /// Prepares those of an endpoint; `fetching` those whose tokens are fetched.
+    pub(super) fn new(
+        endpoint: &Endpoint,
+        fetching: impl Fn(Credential) -> Result<Authorizer, CredentialError>,
+    ) -> Result<Self, EndpointError> {
+        let of = |credential: Option<Credential>| {
+            let (header, fetched) = match &credential {
+                None => (None, None),
+                // Each request has a token instead of this value.
+                Some(own @ Credential::ClientCredentials(_)) => {
+                    (Some((AUTHORIZATION, HeaderValue::from_static("Bearer"))), Some(fetching(own.clone())?))
+                }
+                Some(known) => {
+                    let (name, value) = known.header()?;
+                    (Some((headers::unreserved(name)?, value)), None)
+                }
+            };
+            let confidential = credential.as_ref().map(Credential::confidential).unwrap_or_default();
+            Ok::<_, CredentialError>((header, fetched, ResponseMask::new(confidential, &endpoint.headers)))
+        };
+        let carried = |(header, fetched, mask)| {
             let headers = headers::with_configured(header, &endpoint.headers).map_err(EndpointError::Headers)?;
-            let confidential = credential.map(Credential::confidential).unwrap_or_default();
-            Ok(RequestCredentials { headers, mask: ResponseMask::new(confidential, &endpoint.headers) })
+            Ok(RequestCredentials { headers, mask, fetched })
         };
-        let header_of = |credential: &Credential| {
-            let (name, value) = credential.header()?;
-            Ok::<_, CredentialError>((headers::unreserved(name)?, value))
+        let Some(auth) = &endpoint.auth else {
+            return carried(of(None).map_err(EndpointError::Credential)?).map(Self::Shared);
         };
-        let shared = endpoint.auth.as_ref().and_then(Auth::shared);
-        let header = shared.as_ref().map(header_of).transpose().map_err(EndpointError::Credential)?;
-        let Some(auth) = endpoint.auth.as_ref().filter(|auth| auth.has_agents()) else {
-            return carried(shared.as_ref(), header).map(Self::Shared);
-        };
-        let of_agent = |(agent, credential): (&AgentName, Option<Credential>)| {
-            let wrong = |error| EndpointError::AgentCredential { agent: agent.clone(), error };
-            let own = credential.ok_or_else(|| wrong(CredentialError::Missing))?;
-            let header = header_of(&own).map_err(wrong)?;
-            Ok((agent.clone(), carried(Some(&own), Some(header))?))
+        if !auth.has_agents() {
+            let shared = auth.shared().and_then(of).map_err(EndpointError::Credential)?;
+            return carried(shared).map(Self::Shared);
+        }
+        let of_agent = |(agent, credential): (&AgentName, Result<Option<Credential>, CredentialError>)| {
+            let own = credential.and_then(|own| own.ok_or(CredentialError::Missing)).and_then(|own| of(Some(own)));
+            let own = own.map_err(|error| EndpointError::AgentCredential { agent: agent.clone(), error })?;
+            Ok((agent.clone(), carried(own)?))
         };
         auth.per_agent().map(of_agent).collect::<Result<_, _>>().map(Self::PerAgent)
     }

@@ -1,15 +1,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::Request;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Request, StatusCode};
 use serde_json::Value;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_outbound::HttpReply;
 use toolbus_protocol::{Random, TraceContext};
 
-use super::credentials::{EndpointCredentials, ResponseMask};
+use super::credentials::{EndpointCredentials, RequestCredentials};
 use super::response::ResponseLimit;
 use super::routes::{ArgumentRoutes, RoutedArguments};
 use super::template::UrlTemplate;
@@ -37,33 +37,41 @@ pub(super) struct EndpointExecutor {
 
 impl Executor for EndpointExecutor {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let carried = self.credentials.of(&self.name, &call.caller)?;
-        let request = self.request(&call, &carried.headers)?;
+        let credentials = self.credentials.of(&self.name, &call.caller)?;
         let limit = call.remaining().min(self.timeout);
-        tokio::time::timeout(limit, self.exchange(request, &call, &carried.mask))
+        tokio::time::timeout(limit, self.exchange(credentials, &call))
             .await
             .unwrap_or_else(|_| Err(call.timed_out(Some(self.timeout))))
     }
 }
 
 impl EndpointExecutor {
-    async fn exchange(
-        &self,
-        request: Request,
-        call: &ToolCall,
-        mask: &ResponseMask,
-    ) -> Result<ToolOutput, ToolFailure> {
-        match self.client.send(request, &self.name, self.is_guarded, &call.caller).await? {
+    /// Sends the request and reads its response. A token that the endpoint does not accept is fetched anew, once.
+    async fn exchange(&self, credentials: &RequestCredentials, call: &ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let mut carried = credentials.carry(&self.name).await?;
+        let mut reply = self.send(call, &carried.headers).await?;
+        if matches!(&reply, HttpReply::Response(response) if response.status() == StatusCode::UNAUTHORIZED)
+            && credentials.forget(&carried).await
+        {
+            carried = credentials.carry(&self.name).await?;
+            reply = self.send(call, &carried.headers).await?;
+        }
+        match reply {
             HttpReply::Response(response) => {
                 let room = call.room.as_ref().filter(|_| self.grows);
                 let limit = ResponseLimit { bytes: self.max_response, room };
-                response::read(&self.name, response, limit, mask, call).await
+                response::read(&self.name, response, limit, &carried.mask, call).await
             }
             HttpReply::Redirect(status, error) => {
                 let text = format!("HTTP {status}: the redirect was not followed, because {error}");
-                Ok(ToolOutput::error(mask.whole(&text)))
+                Ok(ToolOutput::error(carried.mask.whole(&text)))
             }
         }
+    }
+
+    async fn send(&self, call: &ToolCall, headers: &HeaderMap) -> Result<HttpReply, ToolFailure> {
+        let request = self.request(call, headers)?;
+        self.client.send(request, &self.name, self.is_guarded, &call.caller).await
     }
 
     fn request(&self, call: &ToolCall, headers: &HeaderMap) -> Result<Request, ToolFailure> {

@@ -7,6 +7,7 @@ mod requests;
 mod responses;
 mod server;
 mod tls;
+mod tokens;
 
 use toolbus_core::tool::Tool;
 

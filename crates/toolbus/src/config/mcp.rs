@@ -16,7 +16,6 @@ use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 use toolbus_trust::pins::Level;
 use url::Url;
 
-pub use self::auth::{ServerAgentCredential, ServerAuth};
 pub(crate) use self::file::INPUT_PREFIX;
 pub use self::file::ServersFile;
 pub(crate) use self::placeholders::{misplaced, placeholder};

@@ -6,16 +6,26 @@ use std::sync::Arc;
 
 use toolbus_agents::guides::GuideFor;
 use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::redact::Redactor;
 use toolbus_core::tool::{AnyExecutor, Executor, Membership, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey, SessionLimits, SessionSet};
 use toolbus_tools::rest::{self, Endpoint, EndpointError, RestClient, RestClientError};
 
-use super::{FamilyError, FamilyGuide, FamilyPlan, ToolFamily};
+use super::{FamilyContext, FamilyError, FamilyGuide, FamilyPlan, ToolFamily};
 use crate::config::Config;
 use crate::config::toolsets::{Scope, ToolsetConfig, ToolsetMembers};
 
 /// REST endpoints.
-pub(super) struct RestFamily;
+pub(super) struct RestFamily {
+    /// Learns the tokens that endpoints take.
+    redactor: Redactor,
+}
+
+impl RestFamily {
+    pub(super) fn new(context: &FamilyContext<'_>) -> Self {
+        Self { redactor: context.redactor.clone() }
+    }
+}
 
 /// Why the endpoints cannot be called.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +42,7 @@ impl ToolFamily for RestFamily {
     }
 
     fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
-        let (tools, sets) = in_sessions(plan.config, endpoints(plan.config)?, plan.kept);
+        let (tools, sets) = in_sessions(plan.config, endpoints(plan.config, &self.redactor)?, plan.kept);
         plan.sessions.extend(sets);
         Ok(tools)
     }
@@ -43,11 +53,11 @@ impl ToolFamily for RestFamily {
 }
 
 /// The endpoints as tools; connects to nothing.
-fn endpoints(config: &Config) -> Result<Vec<Tool>, EndpointsError> {
+fn endpoints(config: &Config, redactor: &Redactor) -> Result<Vec<Tool>, EndpointsError> {
     if config.rest.all().next().is_none() {
         return Ok(Vec::new());
     }
-    let client = RestClient::new(config.egress_rules())?;
+    let client = RestClient::new(config.egress_rules())?.redacting(redactor.clone());
     let members = ToolsetMembers::new(&config.toolsets);
     let tool = |endpoint: &Endpoint| {
         let mut tool = rest::tool(&published(endpoint, &members), &client)
@@ -150,7 +160,8 @@ mod tests {
 
     /// The tools of a configuration, and their sessions.
     fn planned(config: &Config) -> (Arc<Snapshot>, SessionSets) {
-        let Planned { tools, sessions, .. } = plan(&[Box::new(RestFamily)], config, &|_| None).unwrap();
+        let Planned { tools, sessions, .. } =
+            plan(&[Box::new(RestFamily { redactor: Redactor::default() })], config, &|_| None).unwrap();
         let registry = Registry::new();
         registry.register_all(tools).unwrap();
         (registry.snapshot(), SessionSets::new(sessions))
@@ -216,7 +227,7 @@ mod tests {
     fn a_tool_of_a_session_set_is_described_and_limited_as_any_other() {
         let config: Config = serde_json::from_str(TEXT).unwrap();
         let (snapshot, _) = planned(&config);
-        let mut alone = endpoints(&config).unwrap();
+        let mut alone = endpoints(&config, &Redactor::default()).unwrap();
         assert_eq!(snapshot.len(), alone.len());
         for tool in &mut alone {
             config.limit(tool);

@@ -191,7 +191,7 @@ fn carrier(scheme: &Value, credential: &SchemeCredential) -> Result<Carrier, Str
         return Err(format!("`{missing}` is missing; expected it here, or in `per_agent` for each agent"));
     }
     match auth.misfits().first() {
-        Some((agent, needed)) => Err(format!("`per_agent.{agent}`: expected {needed}, as this scheme needs")),
+        Some(agent) => Err(format!("`per_agent.{agent}`: expected {}, as this scheme needs", auth.needed())),
         None => Ok(Carrier::Auth(auth)),
     }
 }

@@ -13,19 +13,19 @@ use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 
 use super::server::TestServer;
 use super::tool;
-use crate::rest::{Auth, CredentialError, Endpoint, EndpointAgentCredential, EndpointError, HeaderError, RestClient};
+use crate::rest::{AgentCredential, Auth, CredentialError, Endpoint, EndpointError, HeaderError, RestClient};
 use crate::testing::call;
 
-fn agent(name: &str) -> AgentName {
+pub(super) fn agent(name: &str) -> AgentName {
     AgentName::parse(name).unwrap()
 }
 
-fn bearer(token: &str) -> EndpointAgentCredential {
-    EndpointAgentCredential::Bearer { token: token.into() }
+fn bearer(token: &str) -> AgentCredential {
+    AgentCredential::Bearer { token: token.into() }
 }
 
 /// A token of ana, another credential of bruno, and one that is for neither.
-fn of_two(ana: &str, bruno: EndpointAgentCredential) -> Auth {
+fn of_two(ana: &str, bruno: AgentCredential) -> Auth {
     let agents = BTreeMap::from([(agent("ana"), bearer(ana)), (agent("bruno"), bruno)]);
     Auth::Bearer { token: Some("shared-token".into()), per_agent: Some(agents) }
 }
@@ -37,7 +37,7 @@ fn shared_by_two(server: &TestServer) -> Tool {
     })
 }
 
-async fn run_as(tool: &Tool, caller: Caller, arguments: Value) -> Result<ToolOutput, ToolFailure> {
+pub(super) async fn run_as(tool: &Tool, caller: Caller, arguments: Value) -> Result<ToolOutput, ToolFailure> {
     let call = ToolCall { caller: Arc::new(caller), ..call(tool, arguments) };
     Arc::clone(&tool.executor).execute_boxed(call).await
 }
@@ -132,7 +132,7 @@ fn a_mistake_in_the_credentials_of_an_agent_is_told_with_its_name() {
     let table = [
         (bearer(""), CredentialError::Empty("token")),
         (bearer("a\nb"), HeaderError::Value("authorization".to_owned()).into()),
-        (EndpointAgentCredential::ApiKey { key: "key-of-bruno".into() }, CredentialError::Missing),
+        (AgentCredential::ApiKey { key: "key-of-bruno".into() }, CredentialError::Missing),
     ];
     for (credential, error) in table {
         let mut endpoint = Endpoint::new("t", "http://host/");

@@ -14,10 +14,11 @@ use toolbus_mcp_client::spec::ToolFilter;
 use toolbus_mcp_client::spec::{
     Credential, Credentials, HttpKind, HttpSpec, ServerName, ServerOrigin, ServerSpec, StdioSpec, TransportSpec,
 };
+use toolbus_outbound::Auth;
 use toolbus_trust::pins::Level;
 use url::Url;
 
-use super::auth::ServerAuth;
+use super::auth;
 use super::placeholders::shared_path;
 use super::{Mistake, http_url, require};
 use crate::config::bus::is_local;
@@ -78,7 +79,7 @@ pub struct ServerConfig {
     #[schemars(extend("maxProperties" = 64))]
     pub headers: BTreeMap<String, Secret>,
     /// Authorisation of requests; absent: nothing besides the headers.
-    pub auth: Option<ServerAuth>,
+    pub auth: Option<Auth>,
     /// Prefix of the names of the server's tools, before an underscore: `files` makes `read_file` `files_read_file`.
     #[schemars(length(min = 1, max = 32))]
     pub prefix: Option<String>,
@@ -137,7 +138,7 @@ impl ServerConfig {
     /// The same for a name that was read.
     pub(super) fn spec(&self, name: ServerName) -> Result<(ServerSpec, Vec<String>), Mistake> {
         let mut warnings = Vec::new();
-        let credentials = self.auth.as_ref().map_or(Ok(Credentials::None), ServerAuth::credentials)?;
+        let credentials = self.auth.as_ref().map_or(Ok(Credentials::None), auth::credentials)?;
         if !self.allowed_tools.is_empty() && !self.denied_tools.is_empty() {
             warnings.push("has both a list of allowed and of denied tools; a tool of both is denied".to_owned());
         }
@@ -172,7 +173,7 @@ impl ServerConfig {
         };
         warnings.extend(is_exposed(&spec).then(|| "sends credentials unencrypted; use https://".to_owned()));
         warnings.extend(shared_path(&spec));
-        if self.auth.as_ref().is_some_and(ServerAuth::has_idle_credential) {
+        if self.auth.as_ref().is_some_and(Auth::has_idle_credential) {
             warnings.push("never sends its shared credential, because `per_agent` is there".to_owned());
         }
         Ok((spec, warnings))

@@ -111,9 +111,10 @@ impl RuleChecker<'_> {
             let what = format!("`{key}` is missing; expected it here, or in `per_agent` for each agent");
             self.tell_at(vec![here.clone()], Part::Value, what);
         }
-        for (agent, needed) in auth.misfits() {
+        for agent in auth.misfits() {
             let at = below(&here, &["per_agent", agent.as_str()]);
-            self.tell_at(vec![at], Part::Value, format!("expected {needed}, as the `type` of this `auth` needs"));
+            let what = format!("expected {}, as the `type` of this `auth` needs", auth.needed());
+            self.tell_at(vec![at], Part::Value, what);
         }
         if !auth.missing().is_empty() || !auth.misfits().is_empty() {
             self.wrong.push(here);

@@ -1,4 +1,4 @@
-use toolbus_tools::rest::{Auth, EndpointAgentCredential};
+use toolbus_tools::rest::{AgentCredential, Auth};
 
 use super::*;
 
@@ -135,9 +135,9 @@ fn the_credentials_of_agents_are_secrets_of_every_kind_of_auth() {
         let loaded = load(&[&text], &[("TOKEN", SECRET)], &[]).unwrap();
         let (Auth::Bearer { per_agent, .. } | Auth::ApiKey { per_agent, .. } | Auth::Basic { per_agent, .. }) =
             loaded.config.rest.endpoints[0].auth.as_ref().unwrap();
-        let (EndpointAgentCredential::Bearer { token: secret }
-        | EndpointAgentCredential::ApiKey { key: secret }
-        | EndpointAgentCredential::Basic { password: secret, .. }) = &per_agent.as_ref().unwrap()["ana"];
+        let (AgentCredential::Bearer { token: secret }
+        | AgentCredential::ApiKey { key: secret }
+        | AgentCredential::Basic { password: secret, .. }) = &per_agent.as_ref().unwrap()["ana"];
         assert_eq!(secret.expose(), SECRET, "{kind}");
         let shown = format!("{loaded:?} {}", serde_json::to_string(&loaded.config).unwrap());
         assert!(!shown.contains(SECRET), "{shown}");
