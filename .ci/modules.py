@@ -145,7 +145,7 @@ def circles(edges):
 def main():
     """Says what is wrong."""
     problems, folders = [], defaultdict(int)
-    for source in sorted(ROOT.glob("crates/*/src")):
+    for source in sorted([*ROOT.glob("crates/*/src"), *ROOT.glob("tools/*/src")]):
         name, crate = source.parent.name, Crate(source)
         found, expected = circles(crate.imports()), CIRCLES.get(name, [])
         problems += [f"{name}: {', '.join(sorted(c))} import in a circle" for c in found if c not in expected]
