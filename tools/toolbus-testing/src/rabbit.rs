@@ -58,6 +58,16 @@ impl Folder {
     }
 }
 
+/// Refuses what RabbitMQ 4 has for the last time: nothing of ours may need it.
+const WITHOUT_DEPRECATED: &str = "\
+    deprecated_features.permit.amqp_address_v1 = false
+    deprecated_features.permit.global_qos = false
+    deprecated_features.permit.management_metrics_collection = false
+    deprecated_features.permit.queue_master_locator = false
+    deprecated_features.permit.ram_node_type = false
+    deprecated_features.permit.transient_nonexcl_queues = false
+";
+
 #[derive(Debug, Clone, Copy)]
 struct Ports {
     amqp: u16,
@@ -125,7 +135,7 @@ impl RabbitNode {
         let folder = tempfile::Builder::new().prefix("toolbus-rabbit-").tempdir()?;
         let ports = Ports::free()?;
         tls::write_authority(folder.path())?;
-        write_configuration(folder.path(), ports, more)?;
+        write_configuration(folder.path(), &sbin, ports, more)?;
         fs::write(folder.path().join(PORTS), ports.to_string())?;
         let node = Self { folder: Folder::Own(folder), sbin, ports, guard: NodeGuard::default() };
         node.run().await?;
@@ -337,17 +347,26 @@ pub(crate) fn installed() -> io::Result<PathBuf> {
     found.pop().ok_or_else(missing)
 }
 
-fn write_configuration(folder: &Path, ports: Ports, more: &str) -> io::Result<()> {
+/// Whether these programs are of RabbitMQ 4, by the folders that Debian has them in.
+fn is_4(sbin: &Path) -> bool {
+    let root = sbin.parent().map(|folder| folder.join("root/usr/lib/rabbitmq/lib"));
+    let versions = root.and_then(|versions| fs::read_dir(versions).ok()).into_iter().flatten().flatten();
+    let mut folders = versions.map(|entry| entry.path()).chain([sbin.to_owned()]);
+    folders.any(|folder| folder.to_string_lossy().contains("rabbitmq_server-4"))
+}
+
+fn write_configuration(folder: &Path, sbin: &Path, ports: Ports, more: &str) -> io::Result<()> {
     let text = format!(
         "listeners.tcp.default = 127.0.0.1:{}\ndisk_free_limit.absolute = 1MB\n\
          listeners.ssl.default = 127.0.0.1:{}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
          ssl_options.keyfile = {}\nssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false\n\
-         {more}",
+         {}{more}",
         ports.amqp,
         ports.tls,
         folder.join(tls::AUTHORITY).display(),
         folder.join(tls::CERTIFICATE).display(),
         folder.join(tls::KEY).display(),
+        if is_4(sbin) { WITHOUT_DEPRECATED } else { "" },
     );
     fs::write(folder.join("rabbitmq.conf"), text)?;
     fs::write(folder.join("enabled_plugins"), "[].\n")

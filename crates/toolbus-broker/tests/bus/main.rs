@@ -13,3 +13,4 @@ mod queues;
 mod rabbitmq;
 mod speed;
 mod tls;
+mod versions;

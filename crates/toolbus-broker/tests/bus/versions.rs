@@ -1,0 +1,93 @@
+//! Behaviour that versions of RabbitMQ do not share, or that an operator may set otherwise.
+
+use bytes::Bytes;
+use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Connection, ConnectionProperties};
+use toolbus_broker::rabbitmq::{QueueType, RabbitMq};
+use toolbus_core::bus::{Bus as _, PublishError};
+use toolbus_testing::rabbit::RabbitNode;
+
+use crate::fixture::{
+    consume, consume_existing, deliver, node, rabbitmq, receive, settings, take, text, to_queue, to_topic, unique,
+    until,
+};
+
+#[tokio::test]
+async fn what_a_lost_connection_had_in_hand_counts_as_delivered() {
+    let queue = unique("in-hand");
+    for earlier in 0..3 {
+        let bus = rabbitmq().await;
+        let mut deliveries = consume(&bus, &queue, &["t"]).await;
+        if earlier == 0 {
+            deliver(&bus, &to_topic("t", "poison")).await;
+        }
+        let delivery = receive(&mut deliveries).await;
+        assert_eq!((delivery.earlier_deliveries, delivery.redelivered), (earlier, earlier > 0));
+        // Dropped with its connections, unsettled.
+        std::mem::forget(delivery.settle);
+        bus.close().await;
+    }
+}
+
+#[tokio::test]
+async fn in_a_virtual_host_of_quorum_queues_by_default_each_queue_is_of_the_type_that_was_chosen() {
+    let vhost = unique("quorum-by-default");
+    node().await.ctl(&["add_vhost", &vhost, "--default-queue-type", "quorum"]).await;
+    node().await.ctl(&["set_permissions", "--vhost", &vhost, "guest", ".*", ".*", ".*"]).await;
+    let url = node().await.url_on(&vhost, "guest", "guest");
+    for (queue_type, name) in [(QueueType::Classic, "classic"), (QueueType::Quorum, "quorum")] {
+        let mut chosen = settings(&url);
+        chosen.queue_type = queue_type;
+        let bus = RabbitMq::start(chosen).unwrap();
+        let (queue, topic) = (unique(name), unique("topic"));
+        let mut deliveries = consume(&bus, &queue, &[&topic]).await;
+        deliver(&bus, &to_topic(&topic, name)).await;
+        assert_eq!(take(&mut deliveries).await, name);
+        let listed = node().await.ctl(&["list_queues", "--vhost", &vhost, "name", "type"]).await;
+        for queue in [queue.clone(), format!("{queue}.dlq")] {
+            assert!(listed.lines().any(|line| line == format!("{queue}\t{name}")), "{listed}");
+        }
+        bus.close().await;
+    }
+    node().await.ctl(&["delete_vhost", &vhost]).await;
+}
+
+#[tokio::test]
+async fn a_message_over_the_size_that_the_broker_takes_is_refused_and_the_next_one_published() {
+    let node = RabbitNode::start_with("max_message_size = 65536\n").await;
+    let bus = RabbitMq::start(settings(&node.url())).unwrap();
+    let queue = unique("small");
+    let mut deliveries = consume(&bus, &queue, &["t"]).await;
+    let mut large = to_queue(&queue, "");
+    large.body = Bytes::from(vec![b'x'; 65_537]);
+    let refused = bus.publish(&large).await.unwrap_err();
+    assert!(matches!(&refused, PublishError::Refused(text) if text.contains("size")), "{refused:?}");
+    deliver(&bus, &to_queue(&queue, "small")).await;
+    assert_eq!(take(&mut deliveries).await, "small");
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn a_queue_with_priorities_of_somebody_else_is_consumed_in_their_order() {
+    let (bus, queue) = (rabbitmq().await, unique("priorities"));
+    let connection = Connection::connect(&node().await.url(), ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-max-priority".into(), AMQPValue::ShortShortUInt(9));
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(queue.as_str().into(), durable, arguments).await.unwrap();
+    for priority in [1, 9, 5] {
+        let (properties, body) = (BasicProperties::default().with_priority(priority), priority.to_string());
+        let options = BasicPublishOptions::default();
+        let published = channel.basic_publish("".into(), queue.as_str().into(), options, body.as_bytes(), properties);
+        published.await.unwrap();
+    }
+    let mut deliveries = consume_existing(&bus, &queue).await;
+    let mut order = Vec::new();
+    for _ in 0..3 {
+        order.push(take(&mut deliveries).await);
+    }
+    assert_eq!(order, ["9", "5", "1"]);
+    bus.close().await;
+}
