@@ -1,7 +1,7 @@
 //! Files of the configuration, each in the format that its extension names.
 //!
 //! TOML has a reader of its own, which keeps lines and columns. JSON and YAML are read by the library `config`, after a
-//! look at what that does not tell: keys given twice, places, and how much the aliases of YAML stand for.
+//! look at what that does not tell: keys given twice, positions, and how much the aliases of YAML stand for.
 
 use std::fs::File;
 use std::io::Read;
@@ -27,7 +27,7 @@ const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 /// If the file cannot be read or is larger than 16 MiB, if its extension names no format, or if it is not of that format.
 pub fn layer(tree: &mut Tree, path: &Path) -> Result<(), Vec<Problem>> {
     let file = path.display().to_string();
-    let refused = |what: String| vec![Problem { place: file.clone(), key: String::new(), what }];
+    let refused = |what: String| vec![Problem { location: file.clone(), key: String::new(), what }];
     let format = ConfigFormat::of(path).map_err(|error| refused(error.to_string()))?;
     let text = read_text(path).map_err(refused)?;
     // Editors on Windows begin files with a mark that is no part of the text.
@@ -77,7 +77,7 @@ pub fn document(name: &str, text: &str) -> Result<Value, Vec<Problem>> {
         // Not the error's own text: it may repeat a secret.
         return serde_json::from_str(plain).map_err(|_| vec![unreadable(name.to_owned())]);
     }
-    match yaml::scan_without_places(name, plain).map_err(|problem| vec![problem])? {
+    match yaml::scan_without_positions(name, plain).map_err(|problem| vec![problem])? {
         true => Ok(parsed(FileFormat::Yaml, name.to_owned(), plain)?.root),
         false => Ok(Value::Object(Map::new())),
     }
@@ -86,8 +86,8 @@ pub fn document(name: &str, text: &str) -> Result<Value, Vec<Problem>> {
 /// Reads a text with the library.
 fn parsed(format: FileFormat, file: String, text: &str) -> Result<ParsedFile, Vec<Problem>> {
     match format.parse(Some(&file), text) {
-        Ok(members) => {
-            let root = members.into_iter().map(|(key, member)| (key, value(member))).collect::<Map<_, _>>();
+        Ok(entries) => {
+            let root = entries.into_iter().map(|(key, entry)| (key, value(entry))).collect::<Map<_, _>>();
             Ok(ParsedFile { file, root: Value::Object(root), spans: Default::default() })
         }
         // Not the error's own text: it may repeat a secret.
@@ -95,8 +95,8 @@ fn parsed(format: FileFormat, file: String, text: &str) -> Result<ParsedFile, Ve
     }
 }
 
-fn unreadable(place: String) -> Problem {
-    Problem { place, key: String::new(), what: "cannot be read as keys and values".to_owned() }
+fn unreadable(location: String) -> Problem {
+    Problem { location, key: String::new(), what: "cannot be read as keys and values".to_owned() }
 }
 
 /// A value as the tree has it. What JSON cannot write, such as an infinite number, is null: that fits no schema.
@@ -112,6 +112,6 @@ fn value(parsed: Parsed) -> Value {
         ValueKind::Float(number) => Number::from_f64(number).map_or(Value::Null, Value::Number),
         ValueKind::String(text) => Value::String(text),
         ValueKind::Array(elements) => elements.into_iter().map(value).collect(),
-        ValueKind::Table(members) => members.into_iter().map(|(key, member)| (key, value(member))).collect(),
+        ValueKind::Table(entries) => entries.into_iter().map(|(key, entry)| (key, value(entry))).collect(),
     }
 }

@@ -30,22 +30,22 @@ pub(crate) fn check(file: &str, text: &str) -> Result<(), Vec<Problem>> {
             true => "expected an object".to_owned(),
             false => format!("not JSON, as its extension says: {}", text.split(" at line ").next().unwrap_or_default()),
         };
-        let place = format!("{file}:{}:{}", error.line().max(1), error.column().max(1));
-        return Err(vec![Problem { place, key: String::new(), what }]);
+        let location = format!("{file}:{}:{}", error.line().max(1), error.column().max(1));
+        return Err(vec![Problem { location, key: String::new(), what }]);
     }
     if twice.is_empty() {
         return Ok(());
     }
-    let problem = |key| Problem { place: file.to_owned(), key, what: "given twice; expected it once".to_owned() };
+    let problem = |key| Problem { location: file.to_owned(), key, what: "given twice; expected it once".to_owned() };
     Err(twice.into_iter().map(problem).collect())
 }
 
 /// Takes out the reference to the schema, which is for editors.
 pub(crate) fn without_schema(root: &mut Value) {
-    if let Value::Object(members) = root
-        && members.get(SCHEMA).is_some_and(Value::is_string)
+    if let Value::Object(fields) = root
+        && fields.get(SCHEMA).is_some_and(Value::is_string)
     {
-        members.remove(SCHEMA);
+        fields.remove(SCHEMA);
     }
 }
 
@@ -79,9 +79,9 @@ impl<'de> Visitor<'de> for Keys<'_> {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut fields: A) -> Result<(), A::Error> {
         let mut names = BTreeSet::new();
-        while let Some(name) = members.next_key::<String>()? {
+        while let Some(name) = fields.next_key::<String>()? {
             let length = self.key.len();
             push_key(self.key, &name, false);
             if !names.insert(name) {
@@ -91,7 +91,7 @@ impl<'de> Visitor<'de> for Keys<'_> {
                     return Err(A::Error::custom("too many keys are given twice"));
                 }
             }
-            members.next_value_seed(self.below())?;
+            fields.next_value_seed(self.below())?;
             self.key.truncate(length);
         }
         Ok(())

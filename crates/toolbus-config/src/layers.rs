@@ -55,8 +55,8 @@ pub fn environment(
         match existing(tree, schema, keys) {
             Ok((path, node)) => tree.set(&path, typed(node, text), origin),
             Err(what) => {
-                let place = origin.place(Part::Key);
-                problems.push(Problem { place, key: keys.to_lowercase().replace("__", "."), what });
+                let location = origin.location(Part::Key);
+                problems.push(Problem { location, key: keys.to_lowercase().replace("__", "."), what });
             }
         }
     }
@@ -69,7 +69,7 @@ fn existing<'a>(tree: &Tree, schema: &'a Value, words: &str) -> Result<(KeyPath,
     let mut node = SchemaNode::root(schema);
     for word in words.split("__") {
         let entries: Vec<String> = match tree.get(&path) {
-            Some(Value::Object(members)) => members.keys().cloned().collect(),
+            Some(Value::Object(entries)) => entries.keys().cloned().collect(),
             Some(Value::Array(elements)) => (0..elements.len()).map(|index| index.to_string()).collect(),
             _ => Vec::new(),
         };
@@ -108,7 +108,7 @@ pub fn command_line(tree: &mut Tree, schema: &Value, overrides: &[Override], exa
         let origin = Origin::CommandLine(option.clone());
         let Some(path) = toml::key(key) else {
             let what = format!("not a key; expected section.key=value, such as {example}");
-            problems.push(Problem { place: origin.place(Part::Key), key: String::new(), what });
+            problems.push(Problem { location: origin.location(Part::Key), key: String::new(), what });
             continue;
         };
         let node = path.iter().try_fold(SchemaNode::root(schema), |node, key| node.child(key));

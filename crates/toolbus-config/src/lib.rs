@@ -1,5 +1,5 @@
 //! Configuration in layers: files, environment and command line become one [`Tree`] of values that know where each was
-//! given. The tree is compared with a JSON Schema, and every difference becomes a [`Problem`] with its place.
+//! given. The tree is compared with a JSON Schema, and every difference becomes a [`Problem`] with its location.
 //!
 //! This crate knows no key of any configuration: the schema comes from the types of the caller ([`schema_of`]), and so do
 //! the checks of its texts ([`Formats`]).

@@ -12,7 +12,7 @@ const MAX_NAMED: usize = 24;
 /// Longest missed name that is compared with the known ones, in bytes.
 const MAX_COMPARED: usize = 64;
 
-/// A place in a file; both counted from one, the column in characters.
+/// A position in a file; both counted from one, the column in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Line.
@@ -21,7 +21,7 @@ pub struct Position {
     pub column: usize,
 }
 
-/// The places of a key and of its value in a file.
+/// The positions of a key and of its value in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
     /// Where the key begins.
@@ -37,7 +37,7 @@ pub enum Origin {
     File {
         /// The file, as it was named.
         file: String,
-        /// Where in it; `None` where the format keeps no places.
+        /// Where in it; `None` where the format keeps no positions.
         span: Option<Span>,
     },
     /// In an environment variable of this name.
@@ -58,9 +58,10 @@ pub enum Part {
 }
 
 impl Origin {
-    /// The place as a string: `file:line:column`, or the file alone where its format keeps no places; the variable; the option.
+    /// The location as a string: `file:line:column`, or the file alone if its format keeps no positions; the variable; the
+    /// option.
     #[must_use]
-    pub fn place(&self, part: Part) -> String {
+    pub fn location(&self, part: Part) -> String {
         match self {
             Self::File { file, span: None } => file.clone(),
             Self::File { file, span: Some(span) } => {
@@ -87,7 +88,7 @@ impl Problems {
     #[must_use]
     pub fn of_file(mut self, draft: &Path, file: &Path) -> Self {
         let (draft, file) = (draft.display().to_string(), file.display().to_string());
-        self.0.iter_mut().for_each(|problem| problem.place = problem.place.replace(&draft, &file));
+        self.0.iter_mut().for_each(|problem| problem.location = problem.location.replace(&draft, &file));
         self
     }
 }
@@ -95,8 +96,8 @@ impl Problems {
 /// One mistake. Its text never holds the value of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where: see [`Origin::place`].
-    pub place: String,
+    /// Where: see [`Origin::location`].
+    pub location: String,
     /// The full key, as it would be written in TOML; empty when the file could not be read.
     pub key: String,
     /// Text on what is wrong and what is expected.
@@ -106,8 +107,8 @@ pub struct Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.key.as_str() {
-            "" => write!(f, "{}: {}", self.place, self.what),
-            key => write!(f, "{}: `{key}`: {}", self.place, self.what),
+            "" => write!(f, "{}: {}", self.location, self.what),
+            key => write!(f, "{}: `{key}`: {}", self.location, self.what),
         }
     }
 }
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn many_problems_are_shown_up_to_a_limit() {
-        let problem = Problem { place: "a.toml:1:1".into(), key: "bus".into(), what: "wrong".into() };
+        let problem = Problem { location: "a.toml:1:1".into(), key: "bus".into(), what: "wrong".into() };
         let text = Problems(vec![problem; MAX_SHOWN + 2]).to_string();
         assert_eq!(text.lines().count(), MAX_SHOWN + 1);
         assert!(text.ends_with("and 2 more"));

@@ -22,25 +22,25 @@ struct WithoutNull;
 impl Transform for WithoutNull {
     fn transform(&mut self, schema: &mut Schema) {
         transform_subschemas(self, schema);
-        let Some(members) = schema.as_object_mut() else { return };
-        if members.get("default").is_some_and(Value::is_null) {
-            members.remove("default");
+        let Some(fields) = schema.as_object_mut() else { return };
+        if fields.get("default").is_some_and(Value::is_null) {
+            fields.remove("default");
         }
-        members.get_mut("default").into_iter().for_each(remove_nulls);
-        if let Some(Value::Array(types)) = members.get_mut("type") {
+        fields.get_mut("default").into_iter().for_each(remove_nulls);
+        if let Some(Value::Array(types)) = fields.get_mut("type") {
             types.retain(|name| name != "null");
             if let [only] = types.as_slice() {
                 let only = only.clone();
-                members.insert("type".to_owned(), only);
+                fields.insert("type".to_owned(), only);
             }
         }
-        if let Some(Value::Array(branches)) = members.get_mut("anyOf") {
+        if let Some(Value::Array(branches)) = fields.get_mut("anyOf") {
             branches.retain(|branch| branch.get("type").is_none_or(|name| name != "null"));
             if let [Value::Object(only)] = branches.as_slice() {
                 let only = only.clone();
-                members.remove("anyOf");
+                fields.remove("anyOf");
                 for (key, value) in only {
-                    members.entry(key).or_insert(value);
+                    fields.entry(key).or_insert(value);
                 }
             }
         }
@@ -48,9 +48,9 @@ impl Transform for WithoutNull {
 }
 
 fn remove_nulls(value: &mut Value) {
-    if let Value::Object(members) = value {
-        members.retain(|_, member| !member.is_null());
-        members.values_mut().for_each(remove_nulls);
+    if let Value::Object(fields) = value {
+        fields.retain(|_, field| !field.is_null());
+        fields.values_mut().for_each(remove_nulls);
     }
 }
 

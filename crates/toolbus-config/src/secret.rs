@@ -131,7 +131,7 @@ pub(crate) fn resolve(value: &Value, environment: &BTreeMap<String, String>) -> 
     Some(secret.map(Value::String))
 }
 
-/// Puts the secrets themselves where the tree says where they are. Gives the place of each, and whether the tree said that
+/// Puts the secrets themselves where the tree says where they are. Gives the path of each, and whether the tree said that
 /// it is somewhere else.
 pub fn resolve_secrets(
     tree: &mut Tree,
@@ -160,15 +160,15 @@ fn find_secrets(value: &Value, node: SchemaNode<'_>, path: &mut KeyPath, found: 
         found.push(path.clone());
         return;
     }
-    let members: Vec<(String, &Value)> = match value {
-        Value::Object(members) => members.iter().map(|(key, member)| (key.clone(), member)).collect(),
+    let children: Vec<(String, &Value)> = match value {
+        Value::Object(children) => children.iter().map(|(key, child)| (key.clone(), child)).collect(),
         Value::Array(elements) => elements.iter().enumerate().map(|(i, element)| (i.to_string(), element)).collect(),
         _ => Vec::new(),
     };
-    for (key, member) in members {
+    for (key, value) in children {
         if let Some(child) = node.child(&key) {
             path.push(key);
-            find_secrets(member, child, path, found);
+            find_secrets(value, child, path, found);
             path.pop();
         }
     }

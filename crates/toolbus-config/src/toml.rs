@@ -1,4 +1,4 @@
-//! Reads TOML, with the place of every key and value.
+//! Reads TOML, with the position of every key and value.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,13 +33,13 @@ pub(crate) fn read(file: &str, text: &str) -> Result<ParsedFile, Vec<Problem>> {
                 format.to_uppercase(),
                 format
             );
-            return Err(vec![Problem { place: format!("{file}:{line}:1"), key: String::new(), what }]);
+            return Err(vec![Problem { location: format!("{file}:{line}:1"), key: String::new(), what }]);
         }
         return Err(errors.iter().take(MAX_SYNTAX_ERRORS).map(|error| reader.syntax_problem(error)).collect());
     }
     let mut spans = BTreeMap::new();
     reader.spans(&mut spans, &mut KeyPath::new(), table.get_ref());
-    Ok(ParsedFile { file: file.to_owned(), root: Value::Object(members(table.get_ref())), spans })
+    Ok(ParsedFile { file: file.to_owned(), root: Value::Object(entries(table.get_ref())), spans })
 }
 
 /// The format that the first line of a text shows which is not TOML, as its extension, and the number of that line.
@@ -55,7 +55,7 @@ fn other_format(text: &str) -> Option<(&'static str, usize)> {
     (first == "---" || first.split_once(':').is_some_and(is_pair)).then_some(("yaml", line))
 }
 
-/// Reads one TOML value, such as `["a", "b"]`, without its places.
+/// Reads one TOML value, such as `["a", "b"]`, without its positions.
 pub(crate) fn value(text: &str) -> Option<Value> {
     let value = DeValue::parse(text).ok()?;
     Some(plain(value.get_ref()))
@@ -90,7 +90,7 @@ impl<'a> TomlReader<'a> {
         Self { file, text, lines: std::iter::once(0).chain(after_breaks).collect() }
     }
 
-    /// Notes the places of every key of a table, and of what is below.
+    /// Notes the positions of every key of a table, and of what is below.
     fn spans(&self, spans: &mut BTreeMap<KeyPath, Span>, path: &mut KeyPath, table: &DeTable<'_>) {
         for (key, value) in table {
             path.push(key.get_ref().to_string());
@@ -132,7 +132,7 @@ impl<'a> TomlReader<'a> {
         } else {
             error.message().to_owned()
         };
-        Problem { place: format!("{}:{line}:{column}", self.file), key: String::new(), what }
+        Problem { location: format!("{}:{line}:{column}", self.file), key: String::new(), what }
     }
 }
 
@@ -160,12 +160,12 @@ fn plain(value: &DeValue<'_>) -> Value {
         // No key takes a date; null fits no schema, so that the key is named in the problem.
         DeValue::Datetime(_) => Value::Null,
         DeValue::Array(elements) => elements.iter().map(|element| plain(element.get_ref())).collect(),
-        DeValue::Table(table) => Value::Object(members(table)),
+        DeValue::Table(table) => Value::Object(entries(table)),
     }
 }
 
-fn members(table: &DeTable<'_>) -> Map<String, Value> {
-    table.iter().map(|(key, member)| (key.get_ref().to_string(), plain(member.get_ref()))).collect()
+fn entries(table: &DeTable<'_>) -> Map<String, Value> {
+    table.iter().map(|(key, entry)| (key.get_ref().to_string(), plain(entry.get_ref()))).collect()
 }
 
 fn integer(number: &DeInteger<'_>) -> Option<Number> {

@@ -7,10 +7,10 @@ use serde_json::{Map, Value};
 
 use crate::problem::{Origin, Span};
 
-/// A place in the tree: the keys from the root; elements of lists are numbers.
+/// A path in the tree: the keys from the root; elements of lists are numbers.
 pub type KeyPath = Vec<String>;
 
-/// The place below these keys.
+/// The path of these keys.
 #[must_use]
 pub fn key_path(keys: &[&str]) -> KeyPath {
     keys.iter().map(|key| (*key).to_owned()).collect()
@@ -21,7 +21,7 @@ pub(crate) fn from_pointer(pointer: &str) -> KeyPath {
     pointer.split('/').skip(1).map(|key| key.replace("~1", "/").replace("~0", "~")).collect()
 }
 
-/// Content of one file, with the places of its keys and values where its format keeps them.
+/// Content of one file, with the positions of its keys and values where its format keeps them.
 #[derive(Debug)]
 pub(crate) struct ParsedFile {
     /// The file, as it was named.
@@ -32,7 +32,7 @@ pub(crate) struct ParsedFile {
 }
 
 impl ParsedFile {
-    /// The origin of a value: its own place, or that of the nearest value around it that has one.
+    /// The origin of a value: its own position, or that of the nearest value around it that has one.
     fn origin(&self, path: &[String]) -> Origin {
         let span = (0..=path.len()).rev().find_map(|depth| self.spans.get(path.get(..depth)?)).copied();
         Origin::File { file: self.file.clone(), span }
@@ -71,10 +71,10 @@ impl Tree {
         &self.root
     }
 
-    /// The value at a place.
+    /// The value at a path.
     pub fn get(&self, path: &[String]) -> Option<&Value> {
         path.iter().try_fold(&self.root, |value, key| match value {
-            Value::Object(members) => members.get(key),
+            Value::Object(entries) => entries.get(key),
             Value::Array(elements) => elements.get(key.parse::<usize>().ok()?),
             _ => None,
         })
@@ -82,13 +82,13 @@ impl Tree {
 
     fn get_mut(&mut self, path: &[String]) -> Option<&mut Value> {
         path.iter().try_fold(&mut self.root, |value, key| match value {
-            Value::Object(members) => members.get_mut(key),
+            Value::Object(entries) => entries.get_mut(key),
             Value::Array(elements) => elements.get_mut(key.parse::<usize>().ok()?),
             _ => None,
         })
     }
 
-    /// Where the value at a place was given, or the nearest value around it, or else the first one in it: a table may be
+    /// Where the value at a path was given, or the nearest value around it, or else the first one in it: a table may be
     /// there because of a single option.
     pub fn origin(&self, path: &[String]) -> &Origin {
         let around = (0..=path.len()).rev().find_map(|depth| self.origins.get(path.get(..depth)?));
@@ -96,7 +96,7 @@ impl Tree {
         around.or_else(|| within().map(|(_, origin)| origin)).unwrap_or(&Origin::Default)
     }
 
-    /// A place as its key is written in TOML: `tools.limits."web_*".timeout`, `rest.endpoints[0].url`.
+    /// A path as its key is written in TOML: `tools.limits."web_*".timeout`, `rest.endpoints[0].url`.
     pub fn written(&self, path: &[String]) -> String {
         let mut text = String::new();
         for (depth, key) in path.iter().enumerate() {
@@ -108,13 +108,13 @@ impl Tree {
 
     /// Lays a file over what is there: tables are merged, everything else is replaced.
     pub(crate) fn lay(&mut self, mut document: ParsedFile) {
-        if let Value::Object(members) = document.root.take() {
-            self.lay_table(&document, &mut KeyPath::new(), members);
+        if let Value::Object(entries) = document.root.take() {
+            self.lay_table(&document, &mut KeyPath::new(), entries);
         }
     }
 
-    fn lay_table(&mut self, document: &ParsedFile, path: &mut KeyPath, members: Map<String, Value>) {
-        for (key, value) in members {
+    fn lay_table(&mut self, document: &ParsedFile, path: &mut KeyPath, entries: Map<String, Value>) {
+        for (key, value) in entries {
             path.push(key);
             let origin = document.origin(path);
             if let Value::Object(below) = value {
@@ -133,19 +133,19 @@ impl Tree {
         }
     }
 
-    /// Puts a value at a place, over what is there: tables are merged, everything else is replaced.
+    /// Puts a value at a path, over what is there: tables are merged, everything else is replaced.
     ///
-    /// A place below something that is no table replaces that.
+    /// A path below something that is no table replaces that.
     pub fn set(&mut self, path: &[String], value: Value, origin: Origin) {
         match value {
-            Value::Object(members) if !members.is_empty() => {
+            Value::Object(entries) if !entries.is_empty() => {
                 if !self.get(path).is_some_and(Value::is_object) {
                     self.put(path, Value::Object(Map::new()), origin.clone());
                 }
-                for (key, member) in members {
+                for (key, entry) in entries {
                     let mut below = path.to_vec();
                     below.push(key);
-                    self.set(&below, member, origin.clone());
+                    self.set(&below, entry, origin.clone());
                 }
             }
             value if value.is_object() && self.get(path).is_some_and(Value::is_object) => {}
@@ -170,7 +170,7 @@ impl Tree {
                 *target = Value::Object(Map::new());
             }
             target = match target {
-                Value::Object(members) => members.entry(key.clone()).or_insert(Value::Null),
+                Value::Object(entries) => entries.entry(key.clone()).or_insert(Value::Null),
                 Value::Array(elements) => match key.parse::<usize>().ok().and_then(|index| elements.get_mut(index)) {
                     Some(element) => element,
                     None => return,
@@ -193,12 +193,12 @@ impl Tree {
         }
     }
 
-    /// Removes a member of a table; elements of lists stay, so that their numbers hold.
+    /// Removes an entry of a table; elements of lists stay, so that their numbers hold.
     pub fn remove(&mut self, path: &[String]) {
         if let Some((key, parent)) = path.split_last()
-            && let Some(Value::Object(members)) = self.get_mut(parent)
+            && let Some(Value::Object(entries)) = self.get_mut(parent)
         {
-            members.remove(key);
+            entries.remove(key);
         }
     }
 }

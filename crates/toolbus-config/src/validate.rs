@@ -48,12 +48,12 @@ pub fn differences(tree: &Tree, schema: &Value, formats: &Formats) -> Result<Vec
     Ok(comparison.found)
 }
 
-/// Sorts differences by layer and line, and gives each its place.
+/// Sorts differences by layer and line, and gives each its location.
 #[must_use]
 pub fn in_order(tree: &Tree, mut differences: Vec<SchemaDifference>) -> Vec<Problem> {
     differences.sort_by(|a, b| tree.origin(&a.path).cmp(tree.origin(&b.path)));
     let problem = |difference: SchemaDifference| Problem {
-        place: tree.origin(&difference.path).place(difference.part),
+        location: tree.origin(&difference.path).location(difference.part),
         key: tree.written(&difference.path),
         what: difference.what,
     };
@@ -163,19 +163,19 @@ impl<'a> Comparison<'a> {
         let below = |key: &str| path.iter().cloned().chain([key.to_owned()]).collect();
         let keys = node.keys();
         match (value, node.tag()) {
-            (Value::Object(members), Some((key, tags))) => match members.get(key) {
+            (Value::Object(entries), Some((key, tags))) => match entries.get(key) {
                 Some(tag) => self.constant(below(key), tag, &tags, &quoted(&tags), false),
                 None => self.tell(path.clone(), Part::Value, format!("`{key}` is missing; expected {}", quoted(&tags))),
             },
-            (Value::Object(members), None)
-                if !keys.is_empty() && members.keys().any(|key| !keys.contains(&key.as_str())) =>
+            (Value::Object(entries), None)
+                if !keys.is_empty() && entries.keys().any(|key| !keys.contains(&key.as_str())) =>
             {
-                for key in members.keys().filter(|key| !keys.contains(&key.as_str())) {
+                for key in entries.keys().filter(|key| !keys.contains(&key.as_str())) {
                     self.tell(below(key), Part::Key, format!("unknown key; {}", expected_key(key, &keys)));
                 }
             }
-            (Value::Object(members), None) if complete.len() > 1 => {
-                let given: Vec<String> = members.keys().map(|key| format!("`{key}`")).collect();
+            (Value::Object(entries), None) if complete.len() > 1 => {
+                let given: Vec<String> = entries.keys().map(|key| format!("`{key}`")).collect();
                 let what = format!("{} do not go together; expected one of them", given.join(" and "));
                 self.tell(path.clone(), Part::Value, what);
             }
@@ -218,7 +218,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// The part of the schema that describes the value at a place.
+    /// The part of the schema that describes the value at a path.
     fn node(&self, path: &[String]) -> Option<SchemaNode<'a>> {
         path.iter().try_fold(SchemaNode::root(self.schema), |node, key| node.child(key))
     }

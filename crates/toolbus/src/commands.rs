@@ -158,8 +158,8 @@ fn log(problems: &Problems) -> u8 {
     if logging::init(&settings, Redactor::default(), None).is_err() {
         return complain(problems);
     }
-    for Problem { place, key, what } in problems.0.iter().take(MAX_SHOWN) {
-        tracing::error!(place, key, problem = what, "a problem in the configuration");
+    for Problem { location, key, what } in problems.0.iter().take(MAX_SHOWN) {
+        tracing::error!(place = location, key, problem = what, "a problem in the configuration");
     }
     MISTAKE
 }

@@ -358,8 +358,8 @@ impl Config {
                     config.keep_servers_of(running);
                 }
                 if let Some(what) = config.unkept_pins(sources) {
-                    let place = Origin::Default.place(Part::Value);
-                    return Err(Problems(vec![Problem { place, key: "pins.file".to_owned(), what }]));
+                    let location = Origin::Default.location(Part::Value);
+                    return Err(Problems(vec![Problem { location, key: "pins.file".to_owned(), what }]));
                 }
                 Ok(Loaded { warnings: strays.into_iter().chain(warnings::warnings(&config)).collect(), config })
             }
@@ -402,5 +402,5 @@ fn servers_file(tree: &Tree, environment: &BTreeMap<String, String>) -> ServersF
 }
 
 fn nowhere(what: String) -> Problem {
-    Problem { place: Origin::Default.place(Part::Value), key: String::new(), what }
+    Problem { location: Origin::Default.location(Part::Value), key: String::new(), what }
 }

@@ -63,8 +63,8 @@ pub fn read(
 ) -> Result<DescribedEndpoints, OpenApiError> {
     let document = toolbus_config::document(name, text).map_err(|problems| {
         let told = problems.first().map(|problem| match problem.key.as_str() {
-            "" => format!("{}: {}", problem.place, problem.what),
-            key => format!("{}: `{}`: {}", problem.place, shown(key), problem.what),
+            "" => format!("{}: {}", problem.location, problem.what),
+            key => format!("{}: `{}`: {}", problem.location, shown(key), problem.what),
         });
         OpenApiError::of_text(told.unwrap_or_default())
     })?;

@@ -38,7 +38,7 @@ pub fn endpoints_of_seeds(
     client: &RestClient,
 ) -> Result<Vec<Endpoint>, Vec<String>> {
     let document = toolbus_config::document(name, text).map_err(|problems| {
-        problems.iter().map(|problem| format!("{}: {}", problem.place, problem.what)).collect::<Vec<_>>()
+        problems.iter().map(|problem| format!("{}: {}", problem.location, problem.what)).collect::<Vec<_>>()
     })?;
     let nested = member(&document, "RestTools").and_then(|section| member(section, "Endpoints"));
     let entries = nested.or_else(|| member(&document, "RestTools:Endpoints")).and_then(Value::as_array);

@@ -47,13 +47,13 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
         loaded.warnings.extend(loaded.config.missing_programs());
     }
     if let (Ok(loaded), Some(client)) = (&result, args.daemon.named(operator)?) {
-        let place = client.to_string();
+        let location = client.to_string();
         let AgentOverview { agents, unknown, .. } = AdminTarget::Daemon(client).agents().await?;
         let named: Vec<&str> =
             agents.iter().map(|agent| agent.agent.as_str()).filter(|name| *name != EVERYBODY).collect();
         if let Some(what) = loaded.config.widening(unknown, &named) {
             let what = format!("the daemon would refuse a reload: {what}");
-            result = Err(Problems(vec![Problem { place, key: String::new(), what }]));
+            result = Err(Problems(vec![Problem { location, key: String::new(), what }]));
         }
     }
     let other = result.as_ref().ok().and_then(|loaded| loaded.config.store.other_holder(&sources.holder()));
@@ -62,8 +62,8 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
             "{other} uses this file; one daemon alone can: give each its own, or let them share a server, \
              \"redis://host:6379/0\""
         );
-        let place = "this machine".to_owned();
-        result = Err(Problems(vec![Problem { place, key: "store.url".to_owned(), what }]));
+        let location = "this machine".to_owned();
+        result = Err(Problems(vec![Problem { location, key: "store.url".to_owned(), what }]));
     }
     let unusable = result.as_ref().map(|loaded| app::unusable(&loaded.config, sources)).unwrap_or_default();
     if !unusable.is_empty() {
@@ -122,14 +122,14 @@ fn as_json(sources: &Sources, result: &Result<Loaded, Problems>) -> Value {
 }
 
 fn listed(problems: &Problems) -> Vec<Value> {
-    problems.0.iter().map(|p| json!({"place": p.place, "key": p.key, "problem": p.what})).collect()
+    problems.0.iter().map(|p| json!({"place": p.location, "key": p.key, "problem": p.what})).collect()
 }
 
-/// Problems of the MCP servers; each text begins with its place in the configuration.
+/// Problems of the MCP servers; each text begins with its location in the configuration.
 fn of_servers(problems: &[String]) -> Problems {
     let problem = |text: &String| {
-        let (place, what) = text.split_once(": ").unwrap_or(("mcp", text));
-        Problem { place: place.to_owned(), key: String::new(), what: what.to_owned() }
+        let (location, what) = text.split_once(": ").unwrap_or(("mcp", text));
+        Problem { location: location.to_owned(), key: String::new(), what: what.to_owned() }
     };
     Problems(problems.iter().map(problem).collect())
 }
@@ -141,7 +141,7 @@ fn mere_warnings<'a>(loaded: &'a Loaded, problems: &'a [String]) -> impl Iterato
 
 /// A variable of telemetry with which a daemon would not start.
 fn of_variable(EnvironmentError { variable, expected }: EnvironmentError) -> Problem {
-    Problem { place: format!("environment {variable}"), key: String::new(), what: expected.to_owned() }
+    Problem { location: format!("environment {variable}"), key: String::new(), what: expected.to_owned() }
 }
 
 fn summary(sources: &Sources, config: &Config, targets: &[ExportTarget]) -> String {

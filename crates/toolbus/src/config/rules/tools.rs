@@ -120,8 +120,8 @@ impl RuleChecker<'_> {
                 self.tell(&[&key], format!("`{name}` is also the name of {owner}; expected a name of its own"));
                 continue;
             }
-            let place = self.tree.origin(&path(&key)).place(Part::Value);
-            names.insert(name.to_owned(), format!("the {what} at {place}"));
+            let location = self.tree.origin(&path(&key)).location(Part::Value);
+            names.insert(name.to_owned(), format!("the {what} at {location}"));
             let is_member = list == "rest.endpoints" && members.set_of(name).is_some();
             let taken = toolsets
                 .iter()
