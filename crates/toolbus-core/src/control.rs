@@ -252,7 +252,7 @@ impl ControlService {
         let caller = policy.identify(user_id, &envelope, &delivery.routing_key).ok_or(ControlRefusal::NotOurs)?;
         match message_type::kind(&envelope.message_type, expected.unwrap_or_default()) {
             Kind::Request | Kind::Plain => {}
-            Kind::Answer => return Err(ControlRefusal::NotOurs),
+            Kind::Reply => return Err(ControlRefusal::NotOurs),
             Kind::Foreign if expected.is_none() => {}
             Kind::Foreign => return Err(ControlError::Type(shown(&envelope.message_type)).into()),
         }

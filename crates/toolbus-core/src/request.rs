@@ -249,7 +249,7 @@ impl Decoder<'_> {
         let dialect = Dialect::of(&delivery.routing_key);
         match message_type::kind(&envelope.message_type, dialect.request_type()) {
             Kind::Request | Kind::Plain => {}
-            Kind::Answer => return Decoded::Ignored,
+            Kind::Reply => return Decoded::Ignored,
             Kind::Foreign => {
                 let detail = format!("type {:?} does not belong on this topic", envelope.message_type);
                 return Decoded::Dead(DeadReason::UnknownType, detail);

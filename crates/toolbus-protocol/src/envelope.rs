@@ -15,9 +15,9 @@ pub struct Envelope {
     pub message_id: Option<String>,
     /// Name of the payload's type; empty for a plain client.
     pub message_type: String,
-    /// Echoed in the answer; empty when absent.
+    /// Echoed in the reply; empty when absent.
     pub correlation_id: String,
-    /// Where the answer goes; empty when absent.
+    /// Where the reply goes; empty when absent.
     pub reply_to: String,
     /// Unix seconds at which the message was sent.
     pub timestamp: Option<u64>,
@@ -44,7 +44,7 @@ impl Envelope {
         }
     }
 
-    /// Makes the message an answer to `request`: with its correlation id, for `destination`.
+    /// Makes the message a reply to `request`: with its correlation id, for `destination`.
     #[must_use]
     pub fn answering(mut self, request: &Self, destination: Option<String>) -> Self {
         bounded(&request.correlation_id).clone_into(&mut self.correlation_id);
@@ -173,8 +173,8 @@ mod tests {
     #[test]
     fn an_answer_echoes_the_correlation_id_of_its_request() {
         let request = Envelope { correlation_id: "7".to_owned(), ..Envelope::default() };
-        let answer = Envelope::default().answering(&request, Some("ana".to_owned())).with_header("rb-x", "1");
-        assert_eq!((&*answer.correlation_id, answer.destination.as_deref()), ("7", Some("ana")));
-        assert_eq!(answer.header("rb-x"), Some("1"));
+        let reply = Envelope::default().answering(&request, Some("ana".to_owned())).with_header("rb-x", "1");
+        assert_eq!((&*reply.correlation_id, reply.destination.as_deref()), ("7", Some("ana")));
+        assert_eq!(reply.header("rb-x"), Some("1"));
     }
 }

@@ -55,14 +55,14 @@ pub const TRACEPARENT: &str = "traceparent";
 pub const TRACESTATE: &str = "tracestate";
 /// On dead letters of ours, why.
 pub const DEAD_REASON: &str = "rb-dead-reason";
-/// On dead letters of ours, where the answer should have gone.
+/// On dead letters of ours, where the reply should have gone.
 pub const DEAD_REPLY_TO: &str = "rb-dead-reply-to";
 /// On dead requests of ours, the topic that they came on.
 pub const DEAD_TOPIC: &str = "rb-dead-topic";
 /// On dead letters of ours, since when, in seconds since 1970.
 pub const DEAD_SINCE: &str = "rb-dead-since";
 
-/// Value of [`CONTENT_TRUST`] on every answer.
+/// Value of [`CONTENT_TRUST`] on every reply.
 pub const TRUST_TOOL_OUTPUT: &str = "tool-output";
 /// Value of [`CONTENT_TRUST`] on requests.
 pub const TRUST_TOOL_REQUEST: &str = "tool-request";

@@ -62,10 +62,10 @@ pub fn new_message_id() -> String {
     Random::SYSTEM.id()
 }
 
-/// The message id of the answer to a request: the same for every repetition of that answer.
+/// The message id of the reply to a request: the same for every repetition of that reply.
 ///
 /// Derived from who asked, the call's id and the request's message id, so that a receiver can drop the second copy of
-/// an answer that a crash made the daemon publish twice.
+/// a reply that a crash made the daemon publish twice.
 #[must_use]
 pub fn derived_message_id(caller: &str, tool_call_id: &str, request_message_id: &str) -> String {
     let mut hash = Sha256::new();

@@ -32,7 +32,7 @@ pub enum ParseError {
         /// Offset of the bracket that is one too many.
         offset: usize,
     },
-    /// A member that must be there.
+    /// A field that must be there.
     #[error("missing member `{0}`")]
     Missing(&'static str),
     /// An integer that would not arrive as it was sent.
@@ -48,18 +48,18 @@ impl From<serde_json::Error> for ParseError {
     }
 }
 
-/// Parses a text into an object, refusing duplicate members at every level and nesting over [`MAX_DEPTH`].
+/// Parses a text into an object, refusing duplicate fields at every level and nesting over [`MAX_DEPTH`].
 ///
 /// # Errors
 ///
-/// If the text is not UTF-8, not JSON, not an object, too deep, or names a member twice.
+/// If the text is not UTF-8, not JSON, not an object, too deep, or names a field twice.
 pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, ParseError> {
     let text = checked_text(bytes)?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = Strict.deserialize(&mut deserializer)?;
     deserializer.end()?;
     match value {
-        Value::Object(members) => Ok(members),
+        Value::Object(fields) => Ok(fields),
         other => Err(ParseError::NotAnObject(kind_of(&other))),
     }
 }
@@ -70,10 +70,10 @@ pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, ParseError> {
 ///
 /// Those of [`parse_object`], and [`ParseError::LargeInteger`].
 pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, ParseError> {
-    let members = parse_object(text.as_bytes())?;
+    let fields = parse_object(text.as_bytes())?;
     match large_integer(text) {
         Some(integer) => Err(ParseError::LargeInteger(quoted(integer))),
-        None => Ok(members),
+        None => Ok(fields),
     }
 }
 
@@ -151,7 +151,7 @@ fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// Reads any JSON value; an object that names a member twice is an error.
+/// Reads any JSON value; an object that names a field twice is an error.
 struct Strict;
 
 impl<'de> DeserializeSeed<'de> for Strict {
@@ -205,20 +205,20 @@ impl<'de> Visitor<'de> for Strict {
         Ok(Value::Array(array))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
-        while let Some(name) = members.next_key::<String>()? {
+        while let Some(name) = fields.next_key::<String>()? {
             if object.contains_key(&name) {
                 return Err(A::Error::custom(format_args!("duplicate member {}", quoted(&name))));
             }
-            let value = members.next_value_seed(Strict)?;
+            let value = fields.next_value_seed(Strict)?;
             object.insert(name, value);
         }
         Ok(Value::Object(object))
     }
 }
 
-/// A member's name as it may be shown: short, and without control characters.
+/// A field's name as it may be shown: short, and without control characters.
 pub(crate) fn quoted(name: &str) -> String {
     let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
     let ellipsis = if name.chars().nth(64).is_some() { "…" } else { "" };

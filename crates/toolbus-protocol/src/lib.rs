@@ -5,7 +5,7 @@
 //!
 //! * [`Properties`] are the AMQP properties of a message, [`Envelope`] is their meaning.
 //! * [`ToolInvokeRequest`], [`ToolInvokeResponse`], [`ToolError`] are the bodies of a call,
-//!   [`ToolListRequest`] and its answer those of a listing.
+//!   [`ToolListRequest`] and its reply those of a listing.
 //! * [`ScriptInvokeRequest`] and [`ScriptInvokeResponse`] are those of a script.
 //! * [`ScheduledTaskMessage`] tells an agent that a task that it scheduled is due.
 //! * [`AgentCard`] tells of an agent, and [`AgentTaskRequest`] gives it a task.

@@ -100,14 +100,14 @@ pub enum Kind {
     Request,
     /// No type, or a plain client's own: read as the request that this topic carries.
     Plain,
-    /// An answer or an announcement: settled, never answered, so that two daemons cannot answer each other for ever.
-    Answer,
+    /// A reply or an announcement: settled, never answered, so that two daemons cannot answer each other for ever.
+    Reply,
     /// A peer's type that does not belong here.
     Foreign,
 }
 
 /// Suffixes of payload types that have no reply.
-const ANSWER_SUFFIXES: [&str; 11] = [
+const REPLY_SUFFIXES: [&str; 11] = [
     "Response",
     "Error",
     "Result",
@@ -128,8 +128,8 @@ pub fn kind(message_type: &str, expected: &str) -> Kind {
         Kind::Request
     } else if !is_peer(message_type) {
         Kind::Plain
-    } else if ANSWER_SUFFIXES.iter().any(|suffix| ends_with(message_type, suffix)) {
-        Kind::Answer
+    } else if REPLY_SUFFIXES.iter().any(|suffix| ends_with(message_type, suffix)) {
+        Kind::Reply
     } else {
         Kind::Foreign
     }
@@ -160,15 +160,15 @@ mod tests {
             ("", Kind::Plain),
             ("my.own.Type", Kind::Plain),
             ("unknown", Kind::Plain),
-            ("RockBot.Tools.ToolInvokeResponse", Kind::Answer),
-            ("RockBot.Tools.ToolError", Kind::Answer),
-            ("rockbot.tools.toolerror", Kind::Answer),
-            ("TOOLBUS.TOOLRESULT", Kind::Answer),
+            ("RockBot.Tools.ToolInvokeResponse", Kind::Reply),
+            ("RockBot.Tools.ToolError", Kind::Reply),
+            ("rockbot.tools.toolerror", Kind::Reply),
+            ("TOOLBUS.TOOLRESULT", Kind::Reply),
             ("Toolbus.ü", Kind::Foreign),
-            ("RockBot.Tools.Mcp.McpServersIndexed", Kind::Answer),
-            ("RockBot.A2A.AgentCard", Kind::Answer),
-            ("Toolbus.ToolProgress", Kind::Answer),
-            ("Toolbus.ToolsChanged", Kind::Answer),
+            ("RockBot.Tools.Mcp.McpServersIndexed", Kind::Reply),
+            ("RockBot.A2A.AgentCard", Kind::Reply),
+            ("Toolbus.ToolProgress", Kind::Reply),
+            ("Toolbus.ToolsChanged", Kind::Reply),
             ("RockBot.Scripts.ScriptInvokeRequest", Kind::Foreign),
             ("Toolbus.Ping", Kind::Foreign),
         ];

@@ -2,11 +2,11 @@
 
 mod a2a;
 mod control;
+mod fields;
 mod hints;
 mod invoke;
 mod list;
 mod mcp;
-mod members;
 mod schedule;
 mod script;
 mod subagent;

@@ -12,9 +12,9 @@ pub struct Properties {
     pub message_id: Option<String>,
     /// Name of the payload's type.
     pub message_type: Option<String>,
-    /// Echoed in the answer.
+    /// Echoed in the reply.
     pub correlation_id: Option<String>,
-    /// Where the answer goes: a topic or a queue.
+    /// Where the reply goes: a topic or a queue.
     pub reply_to: Option<String>,
     /// Unix seconds.
     pub timestamp: Option<u64>,

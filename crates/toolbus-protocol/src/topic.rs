@@ -4,7 +4,7 @@
 pub const TOOL_INVOKE: &str = "tool.invoke";
 /// Requests to run a tool of an MCP server.
 pub const TOOL_INVOKE_MCP: &str = "tool.invoke.mcp";
-/// Where an answer goes that has no address.
+/// Where a reply goes that has no address.
 pub const TOOL_RESULT: &str = "tool.result";
 /// Requests to cancel a running call.
 pub const TOOL_CANCEL: &str = "tool.cancel";
@@ -49,7 +49,7 @@ pub fn mcp_servers(agent: &str) -> String {
     format!("tool.meta.mcp.{agent}")
 }
 
-/// Where `agent` hears the answers to its requests about MCP servers.
+/// Where `agent` hears the replies to its requests about MCP servers.
 #[must_use]
 pub fn mcp_manage_response(agent: &str) -> String {
     format!("mcp.manage.response.{agent}")
@@ -117,7 +117,7 @@ pub fn subagent_result(agent: &str) -> String {
     format!("subagent.result.{agent}")
 }
 
-/// Topics on which requests travel: no answer may ever be published there.
+/// Topics on which requests travel: no reply may ever be published there.
 ///
 /// As patterns; a topic named in the configuration comes on top of these.
 pub const REQUEST_TOPICS: [&str; 19] = [

@@ -254,21 +254,21 @@ impl AgentTaskResult {
     }
 }
 
-/// A message between agents, which is read with names of members in any case, unknown members and nulls ignored.
+/// A message between agents, which is read with names of fields in any case, unknown fields and nulls ignored.
 pub trait AgentMessageBody: DeserializeOwned {
-    /// The members that must be there and not be empty.
+    /// The fields that must be there and not be empty.
     const REQUIRED: &'static [&'static str];
 
     /// Reads a body.
     ///
     /// # Errors
     ///
-    /// If it is not a JSON object, is too deep, names a member twice, lacks one, or has one of another type.
+    /// If it is not a JSON object, is too deep, names a field twice, lacks one, or has one of another type.
     fn parse(body: &[u8]) -> Result<Self, ParseError> {
         let mut value = Value::Object(parse_object(body)?);
         fold(&mut value)?;
         for name in Self::REQUIRED {
-            if value.get(name).is_none_or(|member| member.as_str() == Some("")) {
+            if value.get(name).is_none_or(|field| field.as_str() == Some("")) {
                 return Err(ParseError::Missing(name));
             }
         }
@@ -300,8 +300,8 @@ impl AgentMessageBody for AgentTaskCancelRequest {
     const REQUIRED: &'static [&'static str] = &["taskId"];
 }
 
-/// Members that are known, as they are written.
-const MEMBERS: [&str; 25] = [
+/// Fields that are known, as they are written.
+const KNOWN: [&str; 25] = [
     "agentName",
     "artifacts",
     "authHeaderName",
@@ -328,28 +328,28 @@ const MEMBERS: [&str; 25] = [
     "taskId",
     "text",
 ];
-/// Further members of a card.
+/// Further fields of a card.
 const OF_CARDS: [&str; 2] = ["url", "version"];
 
-/// Writes known members as they are known, and drops those that are null.
+/// Writes known fields as they are known, and drops those that are null.
 fn fold(value: &mut Value) -> Result<(), ParseError> {
     match value {
         Value::Array(items) => items.iter_mut().try_for_each(fold),
-        Value::Object(members) => {
-            for (name, mut member) in std::mem::take(members) {
-                if member.is_null() {
+        Value::Object(fields) => {
+            for (name, mut field) in std::mem::take(fields) {
+                if field.is_null() {
                     continue;
                 }
-                let known = MEMBERS.iter().chain(&OF_CARDS).find(|known| known.eq_ignore_ascii_case(&name));
+                let known = KNOWN.iter().chain(&OF_CARDS).find(|known| known.eq_ignore_ascii_case(&name));
                 // What is in it is the agents' own.
                 if known != Some(&"metadata") {
-                    fold(&mut member)?;
+                    fold(&mut field)?;
                 }
                 let name = known.map_or(name, |known| (*known).to_owned());
-                if members.contains_key(&name) {
+                if fields.contains_key(&name) {
                     return Err(ParseError::NotJson(format!("duplicate member `{name}`")));
                 }
-                members.insert(name, member);
+                fields.insert(name, field);
             }
             Ok(())
         }

@@ -3,7 +3,7 @@
 use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
 
-use super::members::{MessageFields, read_members, required, text};
+use super::fields::{MessageFields, read_fields, required, text};
 use crate::json::ParseError;
 
 /// Asks a daemon whether it is there, and what it is.
@@ -20,7 +20,7 @@ impl Ping {
         if body.trim_ascii().is_empty() {
             return Ok(Self {});
         }
-        read_members(body)
+        read_fields(body)
     }
 }
 
@@ -36,7 +36,7 @@ impl MessageFields for Ping {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pong {
-    /// The daemon's name: `rb-source` of its answers.
+    /// The daemon's name: `rb-source` of its replies.
     pub name: String,
     /// Version of the program.
     pub version: String,
@@ -85,16 +85,16 @@ impl ToolCancelRequest {
     ///
     /// If the body is not a JSON object with a `toolCallId`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        required(read_members(body)?, |request: &Self| &request.tool_call_id, "toolCallId")
+        required(read_fields(body)?, |request: &Self| &request.tool_call_id, "toolCallId")
     }
 }
 
 impl MessageFields for ToolCancelRequest {
     const NAMES: &'static [&'static str] = &["toolCallId"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         if name == "toolCallId" {
-            self.tool_call_id = text(members)?;
+            self.tool_call_id = text(fields)?;
         }
         Ok(())
     }
@@ -125,16 +125,16 @@ impl SessionEnd {
     ///
     /// If the body is not a JSON object with a `sessionId`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        required(read_members(body)?, |end: &Self| &end.session_id, "sessionId")
+        required(read_fields(body)?, |end: &Self| &end.session_id, "sessionId")
     }
 }
 
 impl MessageFields for SessionEnd {
     const NAMES: &'static [&'static str] = &["sessionId"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         if name == "sessionId" {
-            self.session_id = text(members)?;
+            self.session_id = text(fields)?;
         }
         Ok(())
     }

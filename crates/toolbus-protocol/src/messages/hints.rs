@@ -1,7 +1,7 @@
 use serde::Serialize;
 use serde::de::MapAccess;
 
-use super::members::{MessageFields, read_members, text};
+use super::fields::{MessageFields, read_fields, text};
 use crate::json::ParseError;
 
 /// Longest text of a [`ToolHintsRequest`], in bytes.
@@ -32,17 +32,17 @@ impl ToolHintsRequest {
     ///
     /// If the body is not a JSON object, or its text or session is no string.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        read_members(body)
+        read_fields(body)
     }
 }
 
 impl MessageFields for ToolHintsRequest {
     const NAMES: &'static [&'static str] = &["text", "sessionId"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         match name {
-            "text" => self.text = text(members)?,
-            "sessionId" => self.session_id = members.next_value()?,
+            "text" => self.text = text(fields)?,
+            "sessionId" => self.session_id = fields.next_value()?,
             _ => {}
         }
         Ok(())

@@ -2,7 +2,7 @@ use serde::de::MapAccess;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::members::{MessageFields, optional_text, read_members, text};
+use super::fields::{MessageFields, optional_text, read_fields, text};
 use crate::json::ParseError;
 use crate::{Code, Outcome};
 
@@ -22,7 +22,7 @@ pub struct ToolInvokeRequest {
 }
 
 impl ToolInvokeRequest {
-    /// Reads a body: member names in any case, unknown members ignored, a member named twice refused.
+    /// Reads a body: field names in any case, unknown fields ignored, a field named twice refused.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ impl ToolInvokeRequest {
     ///
     /// If the body is not UTF-8, not JSON, not an object, or too deep.
     pub fn parse_unnamed(body: &[u8]) -> Result<Self, ParseError> {
-        read_members(body)
+        read_fields(body)
     }
 }
 
@@ -62,13 +62,13 @@ impl Serialize for ToolInvokeRequest {
 impl MessageFields for ToolInvokeRequest {
     const NAMES: &'static [&'static str] = &["toolCallId", "toolName", "arguments", "sessionId", "batchId"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         match name {
-            "toolCallId" => self.tool_call_id = optional_text(members)?,
-            "toolName" => self.tool_name = text(members)?,
-            "arguments" => self.arguments = members.next_value::<Option<Box<RawValue>>>()?.and_then(arguments_text),
-            "sessionId" => self.session_id = members.next_value()?,
-            "batchId" => self.batch_id = members.next_value()?,
+            "toolCallId" => self.tool_call_id = optional_text(fields)?,
+            "toolName" => self.tool_name = text(fields)?,
+            "arguments" => self.arguments = fields.next_value::<Option<Box<RawValue>>>()?.and_then(arguments_text),
+            "sessionId" => self.session_id = fields.next_value()?,
+            "batchId" => self.batch_id = fields.next_value()?,
             _ => {}
         }
         Ok(())

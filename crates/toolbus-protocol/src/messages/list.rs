@@ -5,7 +5,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::members::{MessageFields, optional_text, read_members};
+use super::fields::{MessageFields, optional_text, read_fields};
 use crate::json::ParseError;
 
 /// Most names in a [`ToolListRequest`].
@@ -110,26 +110,26 @@ impl ToolListRequest {
     ///
     /// If the body is not a JSON object, names an unknown format, or has more than [`MAX_LISTED_NAMES`] names.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        read_members(body)
+        read_fields(body)
     }
 }
 
 impl MessageFields for ToolListRequest {
     const NAMES: &'static [&'static str] = &["sessionId", "profile", "binding", "format", "names", "ifVersion"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         match name {
-            "sessionId" => self.session_id = optional_text(members)?,
-            "profile" => self.profile = optional_text(members)?,
-            "binding" => self.binding = optional_text(members)?,
+            "sessionId" => self.session_id = optional_text(fields)?,
+            "profile" => self.profile = optional_text(fields)?,
+            "binding" => self.binding = optional_text(fields)?,
             "format" => {
-                self.format = optional_text(members)?.map(|name| name.parse()).transpose().map_err(A::Error::custom)?;
+                self.format = optional_text(fields)?.map(|name| name.parse()).transpose().map_err(A::Error::custom)?;
             }
             "names" => {
-                let names = members.next_value::<Option<BoundedNames>>()?.map(|BoundedNames(names)| names);
+                let names = fields.next_value::<Option<BoundedNames>>()?.map(|BoundedNames(names)| names);
                 self.names = names.filter(|names| !names.is_empty());
             }
-            "ifVersion" => self.if_version = optional_text(members)?,
+            "ifVersion" => self.if_version = optional_text(fields)?,
             _ => {}
         }
         Ok(())

@@ -1,7 +1,7 @@
 use serde::de::MapAccess;
 use serde::{Serialize, Serializer};
 
-use super::members::{MessageFields, optional_text, read_members};
+use super::fields::{MessageFields, optional_text, read_fields};
 use crate::json::ParseError;
 
 /// The tool that a [`ScriptInvokeRequest`] calls.
@@ -13,7 +13,7 @@ pub const DEFAULT_SCRIPT_SECONDS: i64 = 30;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScriptInvokeRequest {
-    /// The caller's id of this call, by which alone peers know the answer.
+    /// The caller's id of this call, by which alone peers know the reply.
     pub tool_call_id: Option<String>,
     /// The script's text.
     pub script: Option<String>,
@@ -27,7 +27,7 @@ pub struct ScriptInvokeRequest {
 }
 
 impl ScriptInvokeRequest {
-    /// Reads a body: member names in any case, unknown members ignored, a member named twice refused.
+    /// Reads a body: field names in any case, unknown fields ignored, a field named twice refused.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl ScriptInvokeRequest {
     ///
     /// If the body is not UTF-8, not JSON, not an object, or too deep.
     pub fn parse_empty(body: &[u8]) -> Result<Self, ParseError> {
-        read_members(body)
+        read_fields(body)
     }
 }
 
@@ -59,13 +59,13 @@ fn or_default<S: Serializer>(seconds: &Option<i64>, serializer: S) -> Result<S::
 impl MessageFields for ScriptInvokeRequest {
     const NAMES: &'static [&'static str] = &["toolCallId", "script", "inputData", "timeoutSeconds", "pipPackages"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         match name {
-            "toolCallId" => self.tool_call_id = optional_text(members)?,
-            "script" => self.script = members.next_value()?,
-            "inputData" => self.input_data = members.next_value()?,
-            "timeoutSeconds" => self.timeout_seconds = members.next_value()?,
-            "pipPackages" => self.pip_packages = members.next_value()?,
+            "toolCallId" => self.tool_call_id = optional_text(fields)?,
+            "script" => self.script = fields.next_value()?,
+            "inputData" => self.input_data = fields.next_value()?,
+            "timeoutSeconds" => self.timeout_seconds = fields.next_value()?,
+            "pipPackages" => self.pip_packages = fields.next_value()?,
             _ => {}
         }
         Ok(())

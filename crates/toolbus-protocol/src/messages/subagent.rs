@@ -3,7 +3,7 @@
 use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
 
-use super::members::{MessageFields, read_members, required, text};
+use super::fields::{MessageFields, read_fields, required, text};
 use crate::json::ParseError;
 
 /// A task, for the agents that volunteer for its pool: one of them works on it.
@@ -81,7 +81,7 @@ impl SubagentProgressMessage {
     ///
     /// If the body is not a JSON object with a `taskId`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        required(read_members(body)?, |message: &Self| &message.task_id, "taskId")
+        required(read_fields(body)?, |message: &Self| &message.task_id, "taskId")
     }
 }
 
@@ -92,20 +92,20 @@ impl SubagentResultMessage {
     ///
     /// If the body is not a JSON object with a `taskId`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        required(read_members(body)?, |message: &Self| &message.task_id, "taskId")
+        required(read_fields(body)?, |message: &Self| &message.task_id, "taskId")
     }
 }
 
 impl MessageFields for SubagentProgressMessage {
     const NAMES: &'static [&'static str] = &["taskId", "subagentSessionId", "primarySessionId", "message", "timestamp"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         match name {
-            "taskId" => self.task_id = text(members)?,
-            "subagentSessionId" => self.subagent_session_id = text(members)?,
-            "primarySessionId" => self.primary_session_id = text(members)?,
-            "message" => self.message = text(members)?,
-            "timestamp" => self.timestamp = text(members)?,
+            "taskId" => self.task_id = text(fields)?,
+            "subagentSessionId" => self.subagent_session_id = text(fields)?,
+            "primarySessionId" => self.primary_session_id = text(fields)?,
+            "message" => self.message = text(fields)?,
+            "timestamp" => self.timestamp = text(fields)?,
             _ => {}
         }
         Ok(())
@@ -116,15 +116,15 @@ impl MessageFields for SubagentResultMessage {
     const NAMES: &'static [&'static str] =
         &["taskId", "subagentSessionId", "primarySessionId", "output", "isSuccess", "error", "timestamp"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         match name {
-            "taskId" => self.task_id = text(members)?,
-            "subagentSessionId" => self.subagent_session_id = text(members)?,
-            "primarySessionId" => self.primary_session_id = text(members)?,
-            "output" => self.output = text(members)?,
-            "isSuccess" => self.is_success = members.next_value::<Option<bool>>()?.unwrap_or_default(),
-            "error" => self.error = members.next_value()?,
-            "timestamp" => self.timestamp = text(members)?,
+            "taskId" => self.task_id = text(fields)?,
+            "subagentSessionId" => self.subagent_session_id = text(fields)?,
+            "primarySessionId" => self.primary_session_id = text(fields)?,
+            "output" => self.output = text(fields)?,
+            "isSuccess" => self.is_success = fields.next_value::<Option<bool>>()?.unwrap_or_default(),
+            "error" => self.error = fields.next_value()?,
+            "timestamp" => self.timestamp = text(fields)?,
             _ => {}
         }
         Ok(())

@@ -47,7 +47,7 @@ pub(crate) const MCP_REQUEST: &str = "
     42 6f 74 2e 54 6f 6f 6c 73 2e 54 6f 6f 6c 49 6e 76 6f 6b 65 52 65 71 75 65 73 74 ce
 ";
 
-/// An answer with headers: content header alone.
+/// A reply with headers: content header alone.
 pub(crate) const MCP_RESULT: &str = "
     02 00 01 00 00 00 f1 00 3c 00 00 00 00 00 00 00 00 00 50 b6 e0 10 61 70 70 6c 69 63 61 74 69 6f
     6e 2f 6a 73 6f 6e 00 00 00 61 09 72 62 2d 73 6f 75 72 63 65 53 00 00 00 12 6d 63 70 2d 62 72 69

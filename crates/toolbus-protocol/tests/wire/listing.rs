@@ -240,12 +240,12 @@ fn topics_types_and_trust_are_named_as_on_the_wire() {
 
 #[test]
 fn an_answer_that_comes_back_is_never_taken_for_a_request() {
-    for (answer, request) in [
+    for (reply, request) in [
         (message_type::TOOL_LIST_RESPONSE, message_type::TOOL_LIST_REQUEST),
         (message_type::PONG, message_type::PING),
         (message_type::TOOLS_CHANGED, message_type::SESSION_END),
     ] {
-        assert_eq!(kind(answer, request), Kind::Answer, "{answer}");
+        assert_eq!(kind(reply, request), Kind::Reply, "{reply}");
         assert_eq!(kind(request, request), Kind::Request, "{request}");
     }
 }

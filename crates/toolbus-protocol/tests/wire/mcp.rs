@@ -206,7 +206,7 @@ fn no_answer_goes_where_requests_about_servers_travel_and_answers_to_them_have_t
 
 #[test]
 fn an_index_is_answered_by_nobody() {
-    assert_eq!(kind(message_type::MCP_SERVERS_INDEXED, message_type::MCP_METADATA_REFRESH_REQUEST), Kind::Answer);
-    assert_eq!(kind(message_type::MCP_REGISTER_SERVER_RESPONSE, ""), Kind::Answer);
+    assert_eq!(kind(message_type::MCP_SERVERS_INDEXED, message_type::MCP_METADATA_REFRESH_REQUEST), Kind::Reply);
+    assert_eq!(kind(message_type::MCP_REGISTER_SERVER_RESPONSE, ""), Kind::Reply);
     assert_eq!(kind(message_type::MCP_REGISTER_SERVER_REQUEST, ""), Kind::Foreign);
 }

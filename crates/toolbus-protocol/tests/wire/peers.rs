@@ -27,7 +27,7 @@ fn envelope_of(hex: &str, body: &str) -> Envelope {
     Envelope::read(&header.properties)
 }
 
-fn answer_envelope(message_id: &str, payload: &str, source: &str, headers: &[(&str, &str)]) -> Envelope {
+fn reply_envelope(message_id: &str, payload: &str, source: &str, headers: &[(&str, &str)]) -> Envelope {
     Envelope {
         message_id: Some(message_id.to_owned()),
         message_type: payload.to_owned(),
@@ -91,7 +91,7 @@ fn the_body_of_a_newer_peer_reads_the_same() {
 fn a_result_is_read_exactly() {
     assert_eq!(publish(&frames(examples::RESULT)[0]), published("tool.result.RockBot"));
     let expected =
-        answer_envelope("7c9e6679742540de944be07fc1f90ae7", message_type::TOOL_INVOKE_RESPONSE, "tool-agent", &[]);
+        reply_envelope("7c9e6679742540de944be07fc1f90ae7", message_type::TOOL_INVOKE_RESPONSE, "tool-agent", &[]);
     assert_eq!(envelope_of(examples::RESULT, examples::RESULT_BODY), expected);
     let expected = ToolInvokeResponse {
         tool_call_id: "call_1".to_owned(),
@@ -122,7 +122,7 @@ fn a_failed_result_is_read_exactly() {
 
 #[test]
 fn a_refusal_is_read_exactly() {
-    let expected = answer_envelope("7c9e6679742540de944be07fc1f90ae9", message_type::TOOL_ERROR, "tool-agent", &[]);
+    let expected = reply_envelope("7c9e6679742540de944be07fc1f90ae9", message_type::TOOL_ERROR, "tool-agent", &[]);
     assert_eq!(envelope_of(examples::ERROR, examples::ERROR_BODY), expected);
     let expected = ToolError {
         tool_call_id: "call_1".to_owned(),
@@ -158,7 +158,7 @@ fn a_request_with_every_header_is_read_exactly() {
 
 #[test]
 fn an_answer_with_headers_is_read_exactly() {
-    let expected = answer_envelope(
+    let expected = reply_envelope(
         "7c9e6679742540de944be07fc1f90aea",
         message_type::TOOL_INVOKE_RESPONSE,
         "mcp-bridge.RockBot",

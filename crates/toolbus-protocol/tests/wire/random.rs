@@ -20,12 +20,12 @@ fn json() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(4, 48, 6, |inner| {
         prop_oneof![
             vec(inner.clone(), 0..6).prop_map(Value::from),
-            vec((name(), inner), 0..6).prop_map(|members| Value::Object(members.into_iter().collect())),
+            vec((name(), inner), 0..6).prop_map(|fields| Value::Object(fields.into_iter().collect())),
         ]
     })
 }
 
-/// Names of members: often those of a request, in some case.
+/// Names of fields: often those of a request, in some case.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof!["(?i)(toolName|toolCallId|arguments|sessionId|batchId|names|format|ifVersion)", any::<String>()]
 }
@@ -70,8 +70,8 @@ proptest! {
     }
 
     #[test]
-    fn any_object_is_read_as_it_was_written(members in vec((any::<String>(), json()), 0..8)) {
-        let written: Map<String, Value> = members.into_iter().collect();
+    fn any_object_is_read_as_it_was_written(fields in vec((any::<String>(), json()), 0..8)) {
+        let written: Map<String, Value> = fields.into_iter().collect();
         let read = parse_object(&serde_json::to_vec(&written).unwrap());
         prop_assert_eq!(read, Ok(written));
     }

@@ -139,7 +139,7 @@ fn requests_for_scripts_and_for_tools_do_not_belong_on_each_others_topics() {
     let (script, tool) = (message_type::SCRIPT_INVOKE_REQUEST, message_type::TOOL_INVOKE_REQUEST);
     assert_eq!((kind(script, script), kind(tool, script)), (Kind::Request, Kind::Foreign));
     assert_eq!((kind(script, tool), kind("", script)), (Kind::Foreign, Kind::Plain));
-    assert_eq!(kind(message_type::SCRIPT_INVOKE_RESPONSE, script), Kind::Answer);
+    assert_eq!(kind(message_type::SCRIPT_INVOKE_RESPONSE, script), Kind::Reply);
 }
 
 #[test]

@@ -77,8 +77,8 @@ fn a_result_with_an_image_is_written_with_blocks() {
         json(&response.content_blocks),
         @r#"[{"type":"text","text":"a map"},{"type":"image","data":"iVBO","mimeType":"image/png"}]"#
     );
-    let members: serde_json::Value = serde_json::from_str(&json(&response)).unwrap();
-    assert_eq!(members["contentBlocks"].as_array().map(Vec::len), Some(2));
+    let fields: serde_json::Value = serde_json::from_str(&json(&response)).unwrap();
+    assert_eq!(fields["contentBlocks"].as_array().map(Vec::len), Some(2));
     assert_eq!(serde_json::from_str::<ToolInvokeResponse>(&json(&response)).unwrap(), response);
 }
 

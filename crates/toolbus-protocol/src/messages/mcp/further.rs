@@ -1,13 +1,13 @@
-//! Prompts, resources and questions: a bridge that offers none of them says so, and agents read these answers.
+//! Prompts, resources and questions: a bridge that offers none of them says so, and agents read these replies.
 
 use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::json::ParseError;
-use crate::messages::members::{MessageFields, read_members, text};
+use crate::messages::fields::{MessageFields, read_fields, text};
 
-/// The members of a request that its answer repeats; those that it does not have are empty.
+/// The fields of a request that its reply repeats; those that it does not have are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct McpEchoed {
     /// A server, in any case.
@@ -99,19 +99,19 @@ impl McpEchoed {
     ///
     /// If the body is not a JSON object.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        read_members(body)
+        read_fields(body)
     }
 }
 
 impl MessageFields for McpEchoed {
     const NAMES: &'static [&'static str] = &["serverName", "promptName", "uri", "questionId"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         match name {
-            "serverName" => self.server_name = text(members)?,
-            "promptName" => self.prompt_name = text(members)?,
-            "uri" => self.uri = text(members)?,
-            "questionId" => self.question_id = text(members)?,
+            "serverName" => self.server_name = text(fields)?,
+            "promptName" => self.prompt_name = text(fields)?,
+            "uri" => self.uri = text(fields)?,
+            "questionId" => self.question_id = text(fields)?,
             _ => {}
         }
         Ok(())

@@ -2,7 +2,7 @@ use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
 
 use crate::json::ParseError;
-use crate::messages::members::{MessageFields, optional_text, read_members};
+use crate::messages::fields::{MessageFields, optional_text, read_fields};
 
 /// Tells an agent which servers there are for it: those that are new or changed, and those that are gone. What the agent
 /// knows of others stays.
@@ -51,16 +51,16 @@ impl McpMetadataRefreshRequest {
     ///
     /// If the body is not a JSON object.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        read_members(body)
+        read_fields(body)
     }
 }
 
 impl MessageFields for McpMetadataRefreshRequest {
     const NAMES: &'static [&'static str] = &["serverName"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         if name == "serverName" {
-            self.server_name = optional_text(members)?;
+            self.server_name = optional_text(fields)?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
 
 use crate::json::ParseError;
-use crate::messages::members::{MessageFields, optional_text, read_members, required, text};
+use crate::messages::fields::{MessageFields, optional_text, read_fields, required, text};
 
 /// Asks what the tools of a server are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -110,7 +110,7 @@ impl McpGetServiceDetailsRequest {
     ///
     /// If the body is not a JSON object with a `serverName`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        required(read_members(body)?, |request: &Self| &request.server_name, "serverName")
+        required(read_fields(body)?, |request: &Self| &request.server_name, "serverName")
     }
 }
 
@@ -121,7 +121,7 @@ impl McpRegisterServerRequest {
     ///
     /// If the body is not a JSON object with a `serverName`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        required(read_members(body)?, |request: &Self| &request.server_name, "serverName")
+        required(read_fields(body)?, |request: &Self| &request.server_name, "serverName")
     }
 }
 
@@ -132,16 +132,16 @@ impl McpUnregisterServerRequest {
     ///
     /// If the body is not a JSON object with a `serverName`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        required(read_members(body)?, |request: &Self| &request.server_name, "serverName")
+        required(read_fields(body)?, |request: &Self| &request.server_name, "serverName")
     }
 }
 
 impl MessageFields for McpGetServiceDetailsRequest {
     const NAMES: &'static [&'static str] = &["serverName"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         if name == "serverName" {
-            self.server_name = text(members)?;
+            self.server_name = text(fields)?;
         }
         Ok(())
     }
@@ -150,9 +150,9 @@ impl MessageFields for McpGetServiceDetailsRequest {
 impl MessageFields for McpUnregisterServerRequest {
     const NAMES: &'static [&'static str] = &["serverName"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         if name == "serverName" {
-            self.server_name = text(members)?;
+            self.server_name = text(fields)?;
         }
         Ok(())
     }
@@ -161,14 +161,14 @@ impl MessageFields for McpUnregisterServerRequest {
 impl MessageFields for McpRegisterServerRequest {
     const NAMES: &'static [&'static str] = &["serverName", "type", "url", "command", "args", "env"];
 
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error> {
         match name {
-            "serverName" => self.server_name = text(members)?,
-            "type" => self.kind = text(members)?,
-            "url" => self.url = optional_text(members)?,
-            "command" => self.command = optional_text(members)?,
-            "args" => self.args = members.next_value::<Option<Vec<String>>>()?.unwrap_or_default(),
-            "env" => self.env = members.next_value::<Option<BTreeMap<String, String>>>()?.unwrap_or_default(),
+            "serverName" => self.server_name = text(fields)?,
+            "type" => self.kind = text(fields)?,
+            "url" => self.url = optional_text(fields)?,
+            "command" => self.command = optional_text(fields)?,
+            "args" => self.args = fields.next_value::<Option<Vec<String>>>()?.unwrap_or_default(),
+            "env" => self.env = fields.next_value::<Option<BTreeMap<String, String>>>()?.unwrap_or_default(),
             _ => {}
         }
         Ok(())

@@ -6,23 +6,23 @@ use serde_json::value::RawValue;
 
 use crate::json::{ParseError, checked_text, quoted};
 
-/// A message whose members are read in any case and at most once.
+/// A message whose fields are read in any case and at most once.
 ///
 /// Serde's derive can do neither: it compares exactly, and peers send `ToolName` as well as `toolName`.
 pub(crate) trait MessageFields: Default {
-    /// The members' names, as written.
+    /// The fields' names, as written.
     const NAMES: &'static [&'static str];
 
-    /// Takes the value of member `name`, which is one of [`Self::NAMES`].
-    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error>;
+    /// Takes the value of field `name`, which is one of [`Self::NAMES`].
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<(), A::Error>;
 }
 
-/// Reads a body: member names in any case, unknown members ignored, a member named twice refused.
+/// Reads a body: field names in any case, unknown fields ignored, a field named twice refused.
 ///
 /// # Errors
 ///
 /// If the body is not UTF-8, not JSON, not an object, or too deep.
-pub(crate) fn read_members<M: MessageFields>(body: &[u8]) -> Result<M, ParseError> {
+pub(crate) fn read_fields<M: MessageFields>(body: &[u8]) -> Result<M, ParseError> {
     let text = checked_text(body)?;
     match serde_json::from_str::<Liberal<M>>(text) {
         Ok(Liberal(message)) => Ok(message),
@@ -30,17 +30,17 @@ pub(crate) fn read_members<M: MessageFields>(body: &[u8]) -> Result<M, ParseErro
     }
 }
 
-/// The text of a member; null is as good as an empty one.
-pub(super) fn text<'de, A: MapAccess<'de>>(members: &mut A) -> Result<String, A::Error> {
-    Ok(members.next_value::<Option<String>>()?.unwrap_or_default())
+/// The text of a field; null is as good as an empty one.
+pub(super) fn text<'de, A: MapAccess<'de>>(fields: &mut A) -> Result<String, A::Error> {
+    Ok(fields.next_value::<Option<String>>()?.unwrap_or_default())
 }
 
-/// The text of a member; an empty one is as good as none.
-pub(super) fn optional_text<'de, A: MapAccess<'de>>(members: &mut A) -> Result<Option<String>, A::Error> {
-    Ok(members.next_value::<Option<String>>()?.filter(|text| !text.is_empty()))
+/// The text of a field; an empty one is as good as none.
+pub(super) fn optional_text<'de, A: MapAccess<'de>>(fields: &mut A) -> Result<Option<String>, A::Error> {
+    Ok(fields.next_value::<Option<String>>()?.filter(|text| !text.is_empty()))
 }
 
-/// A message whose member `name`, here as `text`, has to be there.
+/// A message whose field `name`, here as `text`, has to be there.
 ///
 /// # Errors
 ///
@@ -80,10 +80,10 @@ impl<'de, M: MessageFields> Visitor<'de> for LiberalVisitor<M> {
         formatter.write_str("a JSON object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<M, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<M, A::Error> {
         let mut message = self.0;
         let (mut seen, mut seen_unknown) = (0_u32, HashSet::new());
-        while let Some(name) = members.next_key::<String>()? {
+        while let Some(name) = fields.next_key::<String>()? {
             let known = M::NAMES.iter().position(|known| known.eq_ignore_ascii_case(&name));
             let bit = known.map_or(0, |index| 1 << index);
             if seen & bit != 0 || (known.is_none() && !seen_unknown.insert(name.clone())) {
@@ -91,8 +91,8 @@ impl<'de, M: MessageFields> Visitor<'de> for LiberalVisitor<M> {
             }
             seen |= bit;
             match known.and_then(|index| M::NAMES.get(index)) {
-                Some(name) => message.read(name, &mut members)?,
-                None => drop(members.next_value::<IgnoredAny>()?),
+                Some(name) => message.read(name, &mut fields)?,
+                None => drop(fields.next_value::<IgnoredAny>()?),
             }
         }
         Ok(message)
