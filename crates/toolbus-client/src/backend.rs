@@ -21,7 +21,7 @@ use crate::calling::{RemoteCall, failed};
 use crate::listing::ListCaches;
 use crate::{Client, Inbox, Sender, SignedRequest};
 
-/// Time beyond a call's own in which its answer may still arrive.
+/// Time beyond a call's own in which its reply may still arrive.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Settings for calling a daemon elsewhere.
@@ -31,7 +31,7 @@ pub struct BackendSettings {
     pub topic: String,
     /// Who asks, and as what.
     pub sender: Sender,
-    /// Where answers are heard.
+    /// Where replies are heard.
     pub inbox: Inbox,
     /// Longest time for a call.
     pub max_timeout: Duration,
@@ -54,7 +54,7 @@ struct BackendParts {
 }
 
 impl BusBackend {
-    /// Starts listening for answers. The broker need not be there yet.
+    /// Starts listening for replies. The broker need not be there yet.
     #[must_use]
     pub fn start(bus: Arc<dyn bus::Bus>, settings: BackendSettings) -> Self {
         let BackendSettings { topic, sender, inbox, max_timeout } = settings;
@@ -82,7 +82,7 @@ impl BackendParts {
         self.client.connected(&call.cancelled, clock.now() + self.max_timeout).await?;
         let (id, effect) = (new_message_id(), self.effect(&call));
         let request = self.request(&call, &id);
-        let answer = self.client.run(RemoteCall {
+        let reply = self.client.run(RemoteCall {
             from: None,
             request,
             sender: &self.sender,
@@ -93,7 +93,7 @@ impl BackendParts {
             until: clock.now() + self.max_timeout + GRACE,
         });
         let text = || format!("No answer came within {} s. Check that the daemon runs.", self.max_timeout.as_secs());
-        answer.await?.ok_or_else(|| failed(Cause::DeadlineExceeded, &text(), effect))
+        reply.await?.ok_or_else(|| failed(Cause::DeadlineExceeded, &text(), effect))
     }
 
     fn request(&self, call: &BackendCall, id: &str) -> SignedRequest {

@@ -9,9 +9,9 @@ use toolbus_protocol::{McpGetServiceDetailsResponse, McpToolDefinition, header, 
 
 use crate::{ClientError, Expected, Received};
 
-/// Bridges whose answers to one request are taken: also those count that do not have the server.
+/// Bridges whose replies to one request are taken: also those count that do not have the server.
 pub(crate) const MAX_BRIDGES: usize = 64;
-/// Time after the answer of a bridge that has the server in which others are waited for.
+/// Time after the reply of a bridge that has the server in which others are waited for.
 const OTHERS_TIME: Duration = Duration::from_secs(1);
 
 /// The bridge that counts.
@@ -36,7 +36,7 @@ struct BridgeReply {
 }
 
 /// Waits for a bridge that has the server, and a moment for others. Of several, that counts whose name comes first, and of
-/// several of one name, that of which the digest is the least: answers in another order change nothing. Why bridges do not
+/// several of one name, that of which the digest is the least: replies in another order change nothing. Why bridges do not
 /// have the server is left in `problem`.
 ///
 /// # Errors

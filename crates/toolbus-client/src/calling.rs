@@ -1,4 +1,4 @@
-//! One call of a tool elsewhere, from its request to its end: cancelled, given up, or without an answer after the loss of a
+//! One call of a tool elsewhere, from its request to its end: cancelled, given up, or without a reply after the loss of a
 //! connection.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 const PUBLISH_TIME: Duration = Duration::from_secs(10);
 /// Longest wait for the broker to confirm a message that has no reply.
 const TELL_TIME: Duration = Duration::from_secs(1);
-/// Time after the loss of a connection in which an answer may still arrive.
+/// Time after the loss of a connection in which a reply may still arrive.
 const LOSS_TIME: Duration = Duration::from_secs(30);
 /// Time between two requests to cancel: the first may overtake its call.
 const CANCEL_PERIOD: Duration = Duration::from_millis(500);
@@ -43,7 +43,7 @@ pub(crate) struct RemoteCall<'a> {
     pub(crate) sender: &'a Sender,
     /// The id of the call in the request.
     pub(crate) id: &'a str,
-    /// The only program whose answer counts, by its `rb-source`, empty if it has none; absent: any that takes the
+    /// The only program whose reply counts, by its `rb-source`, empty if it has none; absent: any that takes the
     /// call.
     pub(crate) from: Option<Arc<str>>,
     /// Effect of repeating the call, as far as is known.
@@ -52,7 +52,7 @@ pub(crate) struct RemoteCall<'a> {
     pub(crate) progress: Option<ProgressSink>,
     /// Cancelled when no one waits any more.
     pub(crate) cancelled: &'a CancellationToken,
-    /// When an answer is not waited for any longer.
+    /// When a reply is not waited for any longer.
     pub(crate) until: Instant,
 }
 
@@ -97,12 +97,12 @@ impl Client {
         }
     }
 
-    /// Makes a call, and waits for what becomes of it; `None` if there is no answer in time. Dropped before, it has the
+    /// Makes a call, and waits for what becomes of it; `None` if there is no reply in time. Dropped before, it has the
     /// other daemon cancel the call.
     ///
     /// # Errors
     ///
-    /// If the call failed or was cancelled, or the connection was lost and no answer has come since.
+    /// If the call failed or was cancelled, or the connection was lost and no reply has come since.
     pub(crate) async fn run(&self, call: RemoteCall<'_>) -> Result<Option<ToolOutput>, ToolFailure> {
         let mut given_up = CancelOnDrop { client: self, sender: call.sender, id: call.id, is_over: false };
         let ended = self.run_to_end(call).await;
@@ -115,7 +115,7 @@ impl Client {
         let mut losses = self.state();
         let before = losses.borrow().reconnects;
         let is_script = request.properties.message_type.as_deref() == Some(message_type::SCRIPT_INVOKE_REQUEST);
-        let mut expected = self.expect_as(&request, Expectation { progress, from, answers: 1 });
+        let mut expected = self.expect_as(&request, Expectation { progress, from, replies: 1 });
         let is_unconfirmed = self.sent(&request, until).await?;
         let mut is_lost = is_unconfirmed;
         if is_lost {
@@ -232,7 +232,7 @@ fn answered(
             Err(error) => invalid(&sentence(&error)),
         };
     }
-    match received.and_then(CallReply::read).map(|answer| answer.content) {
+    match received.and_then(CallReply::read).map(|reply| reply.content) {
         Ok(ReplyContent::Result(result)) if result.tool_call_id != id => invalid("the answer is that of another call."),
         Ok(ReplyContent::Result(result)) => Ok(result.into()),
         Ok(ReplyContent::Error(error)) => Err(error.into()),

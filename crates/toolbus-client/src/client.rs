@@ -26,10 +26,10 @@ pub const SOURCE: &str = "toolbus-cli";
 /// Topics that are remembered to have taken a message; one that is forgotten has to prove itself again.
 const MAX_PROVEN: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// Publishes requests and receives their answers.
+/// Publishes requests and receives their replies.
 pub struct Client {
     bus: Arc<dyn Bus>,
-    /// The queue that answers come to, and where they are to go.
+    /// The queue that replies come to, and where they are to go.
     queue: String,
     reply_to: String,
     topic: String,
@@ -53,7 +53,7 @@ impl Drop for UnprovenTopic<'_> {
     }
 }
 
-/// An answer to a call, as it came.
+/// A reply to a call, as it came.
 #[derive(Debug, Clone)]
 pub struct CallReply {
     /// The message's properties.
@@ -74,7 +74,7 @@ pub enum ReplyContent {
 }
 
 impl Client {
-    /// Starts listening for answers on a queue of its own, and waits until the broker has confirmed it.
+    /// Starts listening for replies on a queue of its own, and waits until the broker has confirmed it.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Starts listening for answers. Calls go to `topic`.
+    /// Starts listening for replies. Calls go to `topic`.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the task ends when the bus closes the queue of answers")]
     pub fn start(bus: Arc<dyn Bus>, topic: &str, inbox: Inbox) -> Self {
@@ -122,7 +122,7 @@ impl Client {
         self.sender.sign(request)
     }
 
-    /// Waits until requests can be sent and their answers heard, at most `patience`.
+    /// Waits until requests can be sent and their replies heard, at most `patience`.
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ impl Client {
         let body = ToolInvokeRequest {
             tool_call_id: Some(new_message_id()),
             tool_name: tool.to_owned(),
-            arguments: arguments.map(|members| serde_json::to_string(members).unwrap_or_default()),
+            arguments: arguments.map(|fields| serde_json::to_string(fields).unwrap_or_default()),
             ..ToolInvokeRequest::default()
         };
         self.call(&body, budget, trace)
@@ -218,27 +218,27 @@ impl Client {
         }
     }
 
-    /// Publishes a request and waits for its answer, at most `patience`.
+    /// Publishes a request and waits for its reply, at most `patience`.
     ///
     /// # Errors
     ///
-    /// If the request could not be published, or no readable answer came in time.
+    /// If the request could not be published, or no readable reply came in time.
     pub async fn send(&self, request: &SignedRequest, patience: Duration) -> Result<CallReply, ClientError> {
         CallReply::read(self.exchange(request, patience).await?)
     }
 
-    /// The same for an answer of any kind.
+    /// The same for a reply of any kind.
     ///
     /// # Errors
     ///
-    /// If the request could not be published, or no answer came in time.
+    /// If the request could not be published, or no reply came in time.
     pub async fn exchange(&self, request: &SignedRequest, patience: Duration) -> Result<Received, ClientError> {
         let mut expected = self.expect(request, None);
         let exchange = async {
             self.publish(request).await?;
             expected.received().await
         };
-        tokio::time::timeout(patience, exchange).await.unwrap_or(Err(ClientError::NoAnswer(patience)))
+        tokio::time::timeout(patience, exchange).await.unwrap_or(Err(ClientError::NoReply(patience)))
     }
 
     /// Registers interest in the reply to a request that is about to be published, and in the progress reports before it.
@@ -247,7 +247,7 @@ impl Client {
         self.expect_as(request, Expectation { progress, ..Expectation::default() })
     }
 
-    /// The same for answers of one sender, or for several.
+    /// The same for replies of one sender, or for several.
     pub(crate) fn expect_as(&self, request: &SignedRequest, expectation: Expectation) -> Expected {
         self.pending.expect(request.properties.correlation_id.clone().unwrap_or_default(), expectation)
     }
@@ -297,7 +297,7 @@ fn request(topic: &str, envelope: Envelope, body: &impl Serialize) -> SignedRequ
 }
 
 impl CallReply {
-    /// Reads the answer to a call.
+    /// Reads the reply to a call.
     ///
     /// # Errors
     ///

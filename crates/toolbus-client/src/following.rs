@@ -17,11 +17,11 @@ use crate::calling::{lost, sentence};
 use crate::inbox::Expectation;
 use crate::{ClientError, Expected, Received, RemoteDaemons};
 
-/// Longest wait for the broker, and then for an answer, before the other daemon counts as away.
+/// Longest wait for the broker, and then for a reply, before the other daemon counts as away.
 const LIST_TIME: Duration = Duration::from_secs(10);
-/// Longest time between two requests to a daemon that is away; the answer to the last one still counts.
+/// Longest time between two requests to a daemon that is away; the reply to the last one still counts.
 const MAX_PATIENCE: Duration = Duration::from_secs(60);
-/// Time between two requests where no queue takes them, or an answer is of no use.
+/// Time between two requests where no queue takes them, or a reply is of no use.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// Time between two checks whether a list has changed without an announcement: the daemon may have been replaced.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ pub struct RemoteFollower {
     version: Option<String>,
     /// Time for which the next reply counts.
     patience: Duration,
-    /// An answer that is late, and until when it counts.
+    /// A reply that is late, and until when it counts.
     late: Option<(Expected, Instant)>,
     /// When the daemon was asked last, and when the caller was told last.
     asked: Option<Instant>,
@@ -85,7 +85,7 @@ enum ListQuestion {
 }
 
 /// Reply to a question.
-enum Answer {
+enum ListReply {
     Tools(Received),
     Server(ServerDetails),
 }
@@ -133,15 +133,15 @@ impl RemoteDaemons {
 impl RemoteFollower {
     /// Waits until there is something to tell. The first time, the daemon is asked at once.
     pub async fn next(&mut self) -> RemoteNews {
-        let answer = match self.late().await {
-            Some(answer) => Ok(answer),
+        let reply = match self.late().await {
+            Some(reply) => Ok(reply),
             None => {
                 self.due().await;
                 self.ask().await
             }
         };
-        let news = match answer {
-            Ok(answer) => self.read(answer).await,
+        let news = match reply {
+            Ok(reply) => self.read(reply).await,
             Err(error) => Err(error),
         };
         self.told = Some(self.daemons.client().clock.now());
@@ -150,11 +150,11 @@ impl RemoteFollower {
         news.unwrap_or_else(|error| RemoteNews::Away(problem.unwrap_or_else(|| reason(&error))))
     }
 
-    /// The answer to the last request, if it comes before there is a reason to ask again.
-    async fn late(&mut self) -> Option<Answer> {
+    /// The reply to the last request, if it comes before there is a reason to ask again.
+    async fn late(&mut self) -> Option<ListReply> {
         let (mut expected, until) = self.late.take()?;
         tokio::select! {
-            answer = answer(&self.question, &mut expected, &mut self.problem) => answer.ok(),
+            reply = reply(&self.question, &mut expected, &mut self.problem) => reply.ok(),
             () = tokio::time::sleep_until(until.into()) => None,
             () = self.changes.any() => None,
         }
@@ -174,7 +174,7 @@ impl RemoteFollower {
         tokio::time::sleep_until((asked + MIN_PERIOD.max(busy)).into()).await;
     }
 
-    async fn ask(&mut self) -> Result<Answer, ClientError> {
+    async fn ask(&mut self) -> Result<ListReply, ClientError> {
         let daemons = self.daemons.clone();
         let client = daemons.client();
         self.changes.mark_seen();
@@ -203,29 +203,29 @@ impl RemoteFollower {
         if matches!(self.question, ListQuestion::Server(_)) {
             request = request.expiring(self.patience);
         }
-        let answers = if matches!(self.question, ListQuestion::Server(_)) { MAX_BRIDGES } else { 1 };
-        let mut expected = client.expect_as(&request, Expectation { answers, ..Expectation::default() });
+        let replies = if matches!(self.question, ListQuestion::Server(_)) { MAX_BRIDGES } else { 1 };
+        let mut expected = client.expect_as(&request, Expectation { replies, ..Expectation::default() });
         let exchange = async {
             if let ListQuestion::Server(server) = &self.question {
                 refresh(&daemons, server).await;
             }
             client.publish(&request).await?;
-            answer(&self.question, &mut expected, &mut self.problem).await
+            reply(&self.question, &mut expected, &mut self.problem).await
         };
-        if let Ok(answer) = tokio::time::timeout(LIST_TIME, exchange).await {
+        if let Ok(reply) = tokio::time::timeout(LIST_TIME, exchange).await {
             self.patience = LIST_TIME;
-            return answer;
+            return reply;
         }
         self.late = Some((expected, now + self.patience));
         self.patience = (self.patience * 2).min(MAX_PATIENCE);
-        Err(ClientError::NoAnswer(LIST_TIME))
+        Err(ClientError::NoReply(LIST_TIME))
     }
 
-    async fn read(&mut self, answer: Answer) -> Result<RemoteNews, ClientError> {
+    async fn read(&mut self, reply: ListReply) -> Result<RemoteNews, ClientError> {
         self.problem = None;
-        let received = match answer {
-            Answer::Tools(received) => received,
-            Answer::Server(details) => return Ok(self.read_details(details)),
+        let received = match reply {
+            ListReply::Tools(received) => received,
+            ListReply::Server(details) => return Ok(self.read_details(details)),
         };
         if received.body.len() > MAX_LIST {
             return Err(ClientError::TooLarge(received.body.len()));
@@ -292,14 +292,14 @@ async fn refresh(daemons: &RemoteDaemons, server: &Arc<str>) {
     daemons.note_asked_for(server, connection);
 }
 
-async fn answer(
+async fn reply(
     question: &ListQuestion,
     expected: &mut Expected,
     problem: &mut Option<String>,
-) -> Result<Answer, ClientError> {
+) -> Result<ListReply, ClientError> {
     match question {
-        ListQuestion::Tools(_) => expected.received().await.map(Answer::Tools),
-        ListQuestion::Server(_) => bridge::details(expected, MAX_LIST, problem).await.map(Answer::Server),
+        ListQuestion::Tools(_) => expected.received().await.map(ListReply::Tools),
+        ListQuestion::Server(_) => bridge::details(expected, MAX_LIST, problem).await.map(ListReply::Server),
     }
 }
 
@@ -324,7 +324,7 @@ mod tests {
 
     use super::*;
 
-    const MAX_ANSWER: usize = 4_096;
+    const MAX_REPLY: usize = 4_096;
 
     /// The other daemon, which the test is; and what follows it.
     struct Lister {
@@ -355,7 +355,7 @@ mod tests {
                 ownership: Ownership::Replica,
                 is_inbox: false,
             });
-            let daemons = RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, MAX_ANSWER);
+            let daemons = RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, MAX_REPLY);
             let mut follower = daemons.follow("tool.invoke.lab").unwrap();
             let (sender, told) = mpsc::unbounded_channel();
             let following = async move { while sender.send(follower.next().await).is_ok() {} };
@@ -520,7 +520,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_topic_that_no_queue_takes_is_asked_again_soon() {
-        let daemons = RemoteDaemons::new(Arc::new(Embedded::new()), "front".to_owned(), None, MAX_ANSWER);
+        let daemons = RemoteDaemons::new(Arc::new(Embedded::new()), "front".to_owned(), None, MAX_REPLY);
         let mut follower = daemons.follow("tool.invoke.lab").unwrap();
         let RemoteNews::Away(reason) = follower.next().await else { panic!("there is no daemon") };
         assert!(reason.contains("tool.list.lab"), "{reason}");

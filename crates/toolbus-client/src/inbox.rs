@@ -25,7 +25,7 @@ pub struct Received {
     pub body: Bytes,
 }
 
-/// Why there is no answer.
+/// Why there is no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The broker did not take the request.
@@ -49,13 +49,13 @@ pub enum ClientError {
     /// The broker could not be reached in time.
     #[error("the broker could not be reached within {0:.1?}{1}")]
     Unreachable(Duration, String),
-    /// No answer came in time.
+    /// No reply came in time.
     #[error("no answer came within {0:.1?}")]
-    NoAnswer(Duration),
-    /// The answer is larger than what is read.
+    NoReply(Duration),
+    /// The reply is larger than what is read.
     #[error("the answer has {0} bytes")]
     TooLarge(usize),
-    /// The answer is no message of the wire.
+    /// The reply is no message of the wire.
     #[error("the answer could not be read: {0}")]
     Unreadable(String),
     /// The daemon refuses a request that is no call.
@@ -85,7 +85,7 @@ pub enum Inbox {
     Given {
         /// The queue.
         queue: String,
-        /// The topic that answers are to go to.
+        /// The topic that replies are to go to.
         reply_to: String,
         /// The other topics that count. A message that came by another way may be from anyone, and is dropped.
         topics: Vec<String>,
@@ -167,8 +167,8 @@ impl Opened {
 pub(crate) struct Pending(Mutex<HashMap<String, PendingCall>>);
 
 struct PendingCall {
-    answers: mpsc::Sender<Delivery>,
-    /// Answers that are still taken.
+    replies: mpsc::Sender<Delivery>,
+    /// Replies that are still taken.
     left: usize,
     from: Option<Arc<str>>,
     progress: Option<ProgressSink>,
@@ -178,34 +178,34 @@ struct PendingCall {
 pub(crate) struct Expectation {
     /// Where progress is reported.
     pub(crate) progress: Option<ProgressSink>,
-    /// The sender whose answers count, by its `rb-source`, empty if it has none; absent: any.
+    /// The sender whose replies count, by its `rb-source`, empty if it has none; absent: any.
     pub(crate) from: Option<Arc<str>>,
-    /// Answers that are taken, at least 1.
-    pub(crate) answers: usize,
+    /// Replies that are taken, at least 1.
+    pub(crate) replies: usize,
 }
 
 /// A reply that is waited for as long as this is held.
 pub struct Expected {
     correlation: String,
     pending: Arc<Pending>,
-    answers: mpsc::Receiver<Delivery>,
-    /// The answer that is being acknowledged. If the caller drops [`Self::received`] during the acknowledgement, the next
-    /// call of it returns this answer.
+    replies: mpsc::Receiver<Delivery>,
+    /// The reply that is being acknowledged. If the caller drops [`Self::received`] during the acknowledgement, the next
+    /// call of it returns this reply.
     taken: Option<Received>,
 }
 
 impl Default for Expectation {
     fn default() -> Self {
-        Self { progress: None, from: None, answers: 1 }
+        Self { progress: None, from: None, replies: 1 }
     }
 }
 
 impl Pending {
     pub(crate) fn expect(self: &Arc<Self>, correlation: String, expectation: Expectation) -> Expected {
-        let Expectation { progress, from, answers: left } = expectation;
-        let (sender, answers) = mpsc::channel(left.max(1));
-        self.lock().insert(correlation.clone(), PendingCall { answers: sender, left, from, progress });
-        Expected { correlation, pending: Arc::clone(self), answers, taken: None }
+        let Expectation { progress, from, replies: left } = expectation;
+        let (sender, replies) = mpsc::channel(left.max(1));
+        self.lock().insert(correlation.clone(), PendingCall { replies: sender, left, from, progress });
+        Expected { correlation, pending: Arc::clone(self), replies, taken: None }
     }
 
     /// Hands a reply to the call that waits for it; returns the delivery if none does.
@@ -218,7 +218,7 @@ impl Pending {
             return Some(delivery);
         }
         call.left = call.left.saturating_sub(1);
-        let sent = call.answers.try_send(delivery);
+        let sent = call.replies.try_send(delivery);
         if call.left == 0 {
             calls.remove(&*correlation);
         }
@@ -240,17 +240,17 @@ impl Pending {
     }
 }
 
-/// The id under which an answer is waited for. RockBot's scripts manager names it in the body alone.
+/// The id under which a reply is waited for. RockBot's scripts manager names it in the body alone.
 fn correlation<'a>(properties: &'a Properties, body: &[u8]) -> Cow<'a, str> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct AnswerIds {
+    struct ReplyIds {
         tool_call_id: String,
     }
     let is_script = properties.message_type.as_deref() == Some(message_type::SCRIPT_INVOKE_RESPONSE);
     match properties.correlation_id.as_deref().unwrap_or_default() {
         "" if is_script => {
-            let named = serde_json::from_slice::<AnswerIds>(body);
+            let named = serde_json::from_slice::<ReplyIds>(body);
             named.map_or(Cow::Borrowed(""), |named| Cow::Owned(named.tool_call_id))
         }
         correlation => Cow::Borrowed(correlation),
@@ -258,16 +258,16 @@ fn correlation<'a>(properties: &'a Properties, body: &[u8]) -> Cow<'a, str> {
 }
 
 impl Expected {
-    /// Waits for the answer, without limit.
+    /// Waits for the reply, without limit.
     ///
     /// # Errors
     ///
-    /// If the bus has been closed, or the answer is too large.
+    /// If the bus has been closed, or the reply is too large.
     pub async fn received(&mut self) -> Result<Received, ClientError> {
         if let Some(received) = self.taken.take() {
             return Ok(received);
         }
-        let delivery = self.answers.recv().await.ok_or(ClientError::Closed)?;
+        let delivery = self.replies.recv().await.ok_or(ClientError::Closed)?;
         let Delivery { properties, body, size, settle, .. } = delivery;
         if size > body.len() {
             settle.acknowledge().await;

@@ -52,7 +52,7 @@ impl Client {
         let (sink, reports) = ProgressSink::new();
         let expected = self.expect(&request, Some(sink));
         let published = tokio::time::timeout(budget, self.publish(&request)).await;
-        published.map_err(|_| ClientError::NoAnswer(budget))??;
+        published.map_err(|_| ClientError::NoReply(budget))??;
         Ok(Invocation { client: self, id, expected, reports, budget, until: self.clock.now() + budget + GRACE })
     }
 
@@ -107,7 +107,7 @@ impl Invocation<'_> {
     /// [`ReplyContent`](crate::ReplyContent).
     pub async fn response(mut self) -> Result<CallReply, ClientError> {
         let received = tokio::time::timeout_at(self.until.into(), self.expected.received()).await;
-        CallReply::read(received.map_err(|_| ClientError::NoAnswer(self.budget + GRACE))??)
+        CallReply::read(received.map_err(|_| ClientError::NoReply(self.budget + GRACE))??)
     }
 
     /// Requests that the daemon cancels the call. Its reply says whether it did; see [`Self::response`].

@@ -247,7 +247,7 @@ impl ListCaches {
 fn unavailable(error: &ClientError) -> Unavailable {
     let advice = match error {
         ClientError::Unreachable(..) => " Check that the broker runs, and bus.url.",
-        ClientError::NoAnswer(_) => " Check that `toolbus serve` runs, on the same broker and exchange.",
+        ClientError::NoReply(_) => " Check that `toolbus serve` runs, on the same broker and exchange.",
         _ => "",
     };
     Unavailable(format!("The tools cannot be listed: {}{advice}", sentence(error)))

@@ -15,7 +15,7 @@ use toolbus_protocol::{ToolInvokeRequest, header, new_message_id, topic};
 use crate::calling::RemoteCall;
 use crate::{Client, Inbox, Sender, SignedRequest};
 
-/// The other daemon ends a call so much earlier than this one, at the most, so that its answer is the one that is told.
+/// The other daemon ends a call so much earlier than this one, at the most, so that its reply is the one that is told.
 const MAX_MARGIN: Duration = Duration::from_millis(250);
 
 /// Makes calls at other daemons. All of them are answered on one queue, which is opened by the first. Cheap to clone.
@@ -28,7 +28,7 @@ struct RemoteParts {
     bus: Arc<dyn Bus>,
     name: String,
     login: Option<String>,
-    max_answer: usize,
+    max_reply: usize,
     client: OnceLock<Client>,
     /// Counts calls that other daemons refused although the definitions here allowed them.
     refused: watch::Sender<u64>,
@@ -51,18 +51,18 @@ pub struct RemoteTool {
 pub struct BridgedServer {
     /// The server.
     pub server: Arc<str>,
-    /// The bridge whose answers count, by its `rb-source`; absent: the one without. Each bridge of the bus answers
+    /// The bridge whose replies count, by its `rb-source`; absent: the one without. Each bridge of the bus answers
     /// each call.
     pub bridge: Option<Arc<str>>,
 }
 
 impl RemoteDaemons {
-    /// Opens nothing. `name` is that of this daemon, `login` its user at the broker, `max_answer` the largest answer that
+    /// Opens nothing. `name` is that of this daemon, `login` its user at the broker, `max_reply` the largest reply that
     /// is read, in bytes.
     #[must_use]
-    pub fn new(bus: Arc<dyn Bus>, name: String, login: Option<String>, max_answer: usize) -> Self {
+    pub fn new(bus: Arc<dyn Bus>, name: String, login: Option<String>, max_reply: usize) -> Self {
         let (client, refused, asked) = (OnceLock::new(), watch::Sender::new(0), Mutex::default());
-        Self { parts: Arc::new(RemoteParts { bus, name, login, max_answer, client, refused, asked }) }
+        Self { parts: Arc::new(RemoteParts { bus, name, login, max_reply, client, refused, asked }) }
     }
 
     /// Returns what runs a tool of the daemon that takes calls from `topic`. `name` is the one by which it is called
@@ -73,11 +73,11 @@ impl RemoteDaemons {
     }
 
     pub(crate) fn client(&self) -> &Client {
-        let RemoteParts { bus, name, max_answer, .. } = &*self.parts;
+        let RemoteParts { bus, name, max_reply, .. } = &*self.parts;
         // Where other daemons announce that what this one may use there has changed.
         let topics = |agent: AgentName| vec![topic::tools_changed(agent.as_str()), topic::mcp_servers(agent.as_str())];
         let topics = AgentName::parse(name).ok().map(topics).unwrap_or_default();
-        let inbox = || Inbox::Own { topics, max_body: *max_answer, is_topic: true };
+        let inbox = || Inbox::Own { topics, max_body: *max_reply, is_topic: true };
         self.parts.client.get_or_init(|| Client::start(Arc::clone(bus), "", inbox()))
     }
 
@@ -201,7 +201,7 @@ impl Executor for RemoteTool {
         if self.bridged.is_some() {
             request = request.expiring(call.deadline.saturating_duration_since(client.clock.now()));
         }
-        let answer = client.run(RemoteCall {
+        let reply = client.run(RemoteCall {
             request,
             sender: &sender,
             id: &id,
@@ -211,12 +211,12 @@ impl Executor for RemoteTool {
             cancelled: &call.cancelled,
             until: call.deadline,
         });
-        let answer = answer.await.map_err(|failure| self.failed(failure))?;
-        if answer.is_none() && self.bridged.is_some() {
+        let reply = reply.await.map_err(|failure| self.failed(failure))?;
+        if reply.is_none() && self.bridged.is_some() {
             // Another bridge may have the server now.
             self.daemons.refused();
         }
-        answer.ok_or_else(|| ToolCall { tool: Arc::clone(&self.name), ..call }.timed_out(None))
+        reply.ok_or_else(|| ToolCall { tool: Arc::clone(&self.name), ..call }.timed_out(None))
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{RemoteDaemons, SignedRequest};
 const DEFAULT_SECONDS: u64 = 30;
 /// Most seconds that a script may ask for, as RockBot's agents limit it.
 pub const MAX_SCRIPT_SECONDS: u64 = 300;
-/// Time beyond the script's in which its answer may arrive, as RockBot's agents wait.
+/// Time beyond the script's in which its reply may arrive, as RockBot's agents wait.
 pub const SCRIPT_GRACE: Duration = Duration::from_secs(10);
 
 /// Runs the calls of a tool for scripts elsewhere. Its arguments are those of `execute_python_script`.
@@ -38,7 +38,7 @@ impl RemoteScripts {
         let client = self.daemons.client();
         let text = |name: &str| call.arguments.get(name).and_then(Value::as_str).map(str::to_owned);
         let wanted = call.arguments.get("timeout_seconds").and_then(Value::as_u64).unwrap_or(DEFAULT_SECONDS);
-        // What the call leaves, so that the answer of a script that takes its whole time still gets here.
+        // What the call leaves, so that the reply of a script that takes its whole time still gets here.
         let left = call.remaining().saturating_sub(SCRIPT_GRACE).as_secs();
         let seconds = wanted.clamp(1, MAX_SCRIPT_SECONDS).min(left.max(1));
         let packages = call.arguments.get("pip_packages").and_then(Value::as_array);
@@ -52,7 +52,7 @@ impl RemoteScripts {
         };
         let mut request = client.ask(topic::SCRIPT_INVOKE, message_type::SCRIPT_INVOKE_REQUEST, &body);
         let properties = Arc::make_mut(&mut request.properties);
-        // The manager's answer names the call alone.
+        // The manager's reply names the call alone.
         properties.correlation_id = Some(id.to_owned());
         properties.headers.push(hops);
         (request, Duration::from_secs(seconds))
@@ -67,7 +67,7 @@ impl Executor for RemoteScripts {
         client.connected(&call.cancelled, call.deadline).await.map_err(away)?;
         let (id, sender) = (new_message_id(), self.daemons.sender(&call.caller));
         let (request, time) = self.request(&call, &id, hops);
-        let answer = client.run(RemoteCall {
+        let reply = client.run(RemoteCall {
             request: sender.sign(request),
             sender: &sender,
             id: &id,
@@ -77,7 +77,7 @@ impl Executor for RemoteScripts {
             cancelled: &call.cancelled,
             until: call.deadline.min(client.clock.now() + time + SCRIPT_GRACE),
         });
-        let answer = answer.await.map_err(away)?;
-        answer.ok_or_else(|| ToolCall { tool: Arc::clone(&self.name), ..call }.timed_out(Some(time + SCRIPT_GRACE)))
+        let reply = reply.await.map_err(away)?;
+        reply.ok_or_else(|| ToolCall { tool: Arc::clone(&self.name), ..call }.timed_out(Some(time + SCRIPT_GRACE)))
     }
 }

@@ -22,7 +22,7 @@ use super::{BridgedServer, RemoteDaemons, RemoteTool};
 
 const TOPIC: &str = "tool.invoke.lab";
 const LIMIT: Duration = Duration::from_secs(10);
-const MAX_ANSWER: usize = 4_096;
+const MAX_REPLY: usize = 4_096;
 
 type Running = JoinHandle<Result<ToolOutput, ToolFailure>>;
 
@@ -44,7 +44,7 @@ impl Lab {
             ownership: Ownership::Replica,
             is_inbox: false,
         });
-        let daemons = RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, MAX_ANSWER);
+        let daemons = RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, MAX_REPLY);
         Self { bus, requests, tool: daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful) }
     }
 
@@ -175,14 +175,14 @@ async fn many_calls_at_once_are_answered_on_one_queue_each_its_own() {
     for one in asked.iter().rev() {
         lab.answer(one, one.body["toolCallId"].as_str().unwrap()).await;
     }
-    let mut answers: Vec<_> = Vec::new();
+    let mut replies: Vec<_> = Vec::new();
     for one in running {
-        answers.push(one.await.unwrap().unwrap().content.unwrap());
+        replies.push(one.await.unwrap().unwrap().content.unwrap());
     }
     let mut ids: Vec<_> = asked.iter().map(|one| one.body["toolCallId"].as_str().unwrap().to_owned()).collect();
-    answers.sort();
+    replies.sort();
     ids.sort();
-    assert_eq!(answers, ids);
+    assert_eq!(replies, ids);
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,7 +258,7 @@ async fn a_cancelled_call_is_cancelled_there() {
 
 #[tokio::test(start_paused = true)]
 async fn no_daemon_is_told_without_its_topic_and_a_circle_is_not_gone_round() {
-    let daemons = RemoteDaemons::new(Arc::new(Embedded::new()), "front".to_owned(), None, MAX_ANSWER);
+    let daemons = RemoteDaemons::new(Arc::new(Embedded::new()), "front".to_owned(), None, MAX_REPLY);
     let tool = daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful);
     let failure = tool.execute(call(ana())).await.unwrap_err();
     assert_eq!(failure.cause, Cause::ConnectFailed);

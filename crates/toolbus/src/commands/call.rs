@@ -139,7 +139,7 @@ impl CallCommandError {
             | Self::Folder { .. } => 2,
             // The tool may have run.
             Self::Output(_) => 1,
-            Self::Client(ClientError::NoAnswer(_)) => 5,
+            Self::Client(ClientError::NoReply(_)) => 5,
             Self::Daemon(AdminClientError::TimedOut(..)) => 5,
             Self::Daemon(AdminClientError::Refused(_)) => 2,
             Self::Client(_) | Self::Daemon(_) => 7,
@@ -327,7 +327,7 @@ async fn followed(client: &Client, request: &SignedRequest, patience: Duration) 
             received = &mut limited => break received,
         }
     };
-    Ok(CallReply::read(received.unwrap_or(Err(ClientError::NoAnswer(patience)))?)?)
+    Ok(CallReply::read(received.unwrap_or(Err(ClientError::NoReply(patience)))?)?)
 }
 
 fn show_progress(report: &Progress) -> io::Result<()> {

@@ -31,8 +31,8 @@ impl RemoteFamily {
     /// Calls for tools of `servers` wait for these.
     pub(super) fn new(context: &FamilyContext<'_>, servers: Option<&AppServers>) -> Self {
         let (config, bus) = (context.config, Arc::clone(&context.bus));
-        let max_answer = usize::try_from(config.results.max_size.bytes()).unwrap_or(usize::MAX);
-        let daemons = RemoteDaemons::new(bus, config.bus.name.clone(), config.bus.url.login(), max_answer);
+        let max_reply = usize::try_from(config.results.max_size.bytes()).unwrap_or(usize::MAX);
+        let daemons = RemoteDaemons::new(bus, config.bus.name.clone(), config.bus.url.login(), max_reply);
         let others: Arc<dyn PendingTools> = match servers {
             Some(servers) => Arc::new(servers.bridge().clone()),
             None => Arc::new(AllArrived),

@@ -51,9 +51,9 @@ async fn a_call_says_who_asks_and_what_is_wanted_and_its_result_is_read() {
     let told = reports.recv().await.unwrap();
     assert_eq!((told.progress, told.total, told.message.as_deref()), (1.0, Some(2.0), Some("half")));
     let structured = json!({"type": "resource", "uri": "toolbus:structured-content", "text": "{\"b\":2}"});
-    let mut answer = result(&asked, "two");
-    answer["contentBlocks"] = json!([{"type": "text", "text": "two"}, structured]);
-    fixture.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &answer).await;
+    let mut reply = result(&asked, "two");
+    reply["contentBlocks"] = json!([{"type": "text", "text": "two"}, structured]);
+    fixture.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &reply).await;
     let output = running.await.unwrap().unwrap();
     assert_eq!((output.content.as_deref(), output.structured.as_deref()), (Some("two"), Some(&json!({"b": 2}))));
 }
@@ -198,11 +198,11 @@ async fn in_a_queue_that_others_can_reach_only_what_came_by_a_topic_counts() {
     let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
     assert_eq!(asked.properties.reply_to.as_deref(), Some("tool.result.ana"));
     let correlation = asked.properties.correlation_id.clone();
-    let answers = [
+    let replies = [
         (Target::Queue("svc-ana.answers".to_owned()), "forged"),
         (Target::Topic("tool.result.ana".to_owned()), "true"),
     ];
-    for (target, content) in answers {
+    for (target, content) in replies {
         let body = result(&asked, content);
         fixture.publish(target, message_type::TOOL_INVOKE_RESPONSE, correlation.clone(), &body).await;
     }

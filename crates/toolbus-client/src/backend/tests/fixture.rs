@@ -102,7 +102,7 @@ impl Fixture {
         fixture
     }
 
-    /// A remote that hears answers on a queue which somebody made for it.
+    /// A remote that hears replies on a queue which somebody made for it.
     pub(super) async fn given(queue: &str, reply_to: &str) -> Self {
         let (embedded, topics) = (Embedded::new(), vec![topic::tools_changed("ana")]);
         let operator = embedded.connect();
