@@ -67,7 +67,7 @@ pub(crate) struct Connection {
     redactor: Redactor,
     labels: Arc<ConnectionLabels>,
     inflight: InFlight,
-    /// Microseconds; 0 before the first answer.
+    /// Microseconds; 0 before the first response.
     latency: AtomicU64,
 }
 
@@ -114,7 +114,7 @@ impl Connection {
         self.inflight.may_be_working()
     }
 
-    /// Time of the last answer to a ping or a call.
+    /// Time of the last response to a ping or a call.
     pub(crate) fn last_latency(&self) -> Option<Duration> {
         Some(self.latency.load(Ordering::Relaxed)).filter(|micros| *micros > 0).map(Duration::from_micros)
     }
@@ -151,9 +151,9 @@ impl Connection {
         let entered = self.inflight.enter();
         let followed = call.progress.as_ref().and_then(|sink| self.notifications.follow(sink));
         let timer = RequestTimer::new(&self.labels, "tools/call", Some(tool));
-        let answer = tokio::select! {
+        let response = tokio::select! {
             biased;
-            answer = self.run(tool, call, followed.as_ref().map(|followed| followed.token)) => answer,
+            response = self.run(tool, call, followed.as_ref().map(|followed| followed.token)) => response,
             () = call.cancelled.cancelled() => {
                 timer.end(Some("cancelled"));
                 let text = format!("The call of tool '{tool}' was cancelled.");
@@ -164,14 +164,14 @@ impl Connection {
                 return Err(call.timed_out(None).into());
             }
         };
-        if matches!(answer, Ok(_) | Err(ServiceError::McpError(_))) {
+        if matches!(response, Ok(_) | Err(ServiceError::McpError(_))) {
             entered.answered();
         }
-        if answer.is_ok() {
+        if response.is_ok() {
             self.note(timer.elapsed());
         }
-        let error_type = error_type(&answer);
-        let output = match answer {
+        let error_type = error_type(&response);
+        let output = match response {
             Ok(result) => {
                 call::output(tool, result).and_then(|output| roomed(tool, call, output)).map_err(CallError::from)
             }
@@ -198,9 +198,9 @@ impl Connection {
         };
         let clock = self.labels.clock;
         let began = clock.now();
-        let answer = self.ask_timed(method, request).await;
+        let response = self.ask_timed(method, request).await;
         let latency = clock.since(began);
-        match answer {
+        match response {
             Err(error) if !matches!(error, ServiceError::McpError(_)) => Err(self.failed(method, &error)),
             _ => {
                 self.note(latency);
@@ -229,7 +229,7 @@ impl Connection {
         }
     }
 
-    /// Sends the request of a call and waits for its answer. Reports of progress come before it only where they take
+    /// Sends the request of a call and waits for its response. Reports of progress come before it only where they take
     /// the same way.
     async fn run(
         &self,
@@ -250,7 +250,7 @@ impl Connection {
     async fn ask(&self, request: ClientRequest) -> Result<ServerResult, ServiceError> {
         let asking = async {
             let handle = self.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
-            PendingRequest::new(handle).answer().await
+            PendingRequest::new(handle).response().await
         };
         self.answered(asking).await
     }
@@ -260,29 +260,29 @@ impl Connection {
         &self,
         asking: impl Future<Output = Result<ServerResult, ServiceError>>,
     ) -> Result<ServerResult, ServiceError> {
-        let mut answer = tokio::select! {
+        let mut response = tokio::select! {
             biased;
-            answer = asking => answer,
+            response = asking => response,
             // rmcp fails what waits only when the transport is closed, which can take seconds.
             _ = self.notifications.ended() => Err(ServiceError::TransportClosed),
         };
         // This error is rmcp's own: the server has forgotten the request.
-        if matches!(&answer, Err(ServiceError::McpError(error)) if failure::is_of_past_session(error)) {
-            answer = Err(ServiceError::TransportClosed);
+        if matches!(&response, Err(ServiceError::McpError(error)) if failure::is_of_past_session(error)) {
+            response = Err(ServiceError::TransportClosed);
         }
-        redacted::answer(&self.redactor, &mut answer);
-        answer
+        redacted::response(&self.redactor, &mut response);
+        response
     }
 
     /// Like [`Self::ask`], and reports the operation to the observer.
     async fn ask_timed(&self, method: &'static str, request: ClientRequest) -> Result<ServerResult, ServiceError> {
         let timer = RequestTimer::new(&self.labels, method, None);
-        let answer = self.ask(request).await;
-        if matches!(answer, Ok(_) | Err(ServiceError::McpError(_))) {
+        let response = self.ask(request).await;
+        if matches!(response, Ok(_) | Err(ServiceError::McpError(_))) {
             self.inflight.answered();
         }
-        timer.end(error_type(&answer).as_deref());
-        answer
+        timer.end(error_type(&response).as_deref());
+        response
     }
 
     fn note(&self, latency: Duration) {
@@ -311,8 +311,8 @@ fn roomed(tool: &str, call: &ToolCall, output: ToolOutput) -> Result<ToolOutput,
 }
 
 /// The `error_type` label of a response.
-fn error_type(answer: &Result<ServerResult, ServiceError>) -> Option<String> {
-    match answer {
+fn error_type(response: &Result<ServerResult, ServiceError>) -> Option<String> {
+    match response {
         Ok(_) => None,
         Err(ServiceError::McpError(error)) => Some(error.code.0.to_string()),
         Err(_) => Some("connection_lost".to_owned()),

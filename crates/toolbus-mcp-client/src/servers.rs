@@ -240,7 +240,7 @@ impl ServersState {
         let name = placed.spec.name.clone();
         let entry = ServerEntry::new(placed, self.timeouts, &self.launcher, &self.observer);
         self.entries.write().insert(name, Arc::clone(&entry));
-        entry.keep(self, before.as_ref(), |place| Arc::new(RegisterTools { entry: Arc::clone(&entry), place }));
+        entry.keep(self, before.as_ref(), |index| Arc::new(RegisterTools { entry: Arc::clone(&entry), index }));
         entry
     }
 

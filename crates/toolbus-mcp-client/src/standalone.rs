@@ -21,7 +21,7 @@ use crate::supervise::connect::{ConnectError, Connected, Connector, STOP_TIME};
 
 /// Timeout of connecting, the same as in the daemon.
 const CONNECT_TIME: Duration = Duration::from_secs(60);
-/// Longest wait for the answer to a ping.
+/// Longest wait for the response to a ping.
 const PING_TIME: Duration = Duration::from_secs(30);
 
 /// Starts or connects the server, lists its tools, pings it, and ends it again.
@@ -69,10 +69,10 @@ impl ProbeRun<'_> {
             let began = self.clock.now();
             let late =
                 |_| ConnectError::new(format!("the server did not answer the ping within {} s", PING_TIME.as_secs()));
-            let answer = timeout(PING_TIME, connection.ping()).await.map_err(late);
-            let answer = answer.and_then(|answer| answer.map_err(ConnectError::from));
-            self.status.latency_us = answer.as_ref().ok().map(|latency| micros(*latency));
-            self.note("ping", began, answer.map(|_| ("answered".to_owned(), ())));
+            let response = timeout(PING_TIME, connection.ping()).await.map_err(late);
+            let response = response.and_then(|response| response.map_err(ConnectError::from));
+            self.status.latency_us = response.as_ref().ok().map(|latency| micros(*latency));
+            self.note("ping", began, response.map(|_| ("answered".to_owned(), ())));
         }
     }
 

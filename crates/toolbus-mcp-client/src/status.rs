@@ -49,7 +49,7 @@ pub struct ServerStatus {
     pub ready_seconds: Option<u64>,
     /// Calls that run.
     pub in_flight: usize,
-    /// Time of the last answer to a ping or a call, in microseconds.
+    /// Time of the last response to a ping or a call, in microseconds.
     pub latency_us: Option<u64>,
     /// The last lines that it wrote to its standard error.
     pub stderr: Vec<String>,

@@ -71,7 +71,7 @@ pub(crate) const MAX_VALUES: usize = 500_000;
 /// Shortest text that can have too many, in bytes.
 const MIN_LENGTH: usize = MAX_VALUES;
 
-/// Whether a JSON text has at most [`MAX_VALUES`] values, names of members included. A text that is no JSON is counted
+/// Whether a JSON text has at most [`MAX_VALUES`] values, names of fields included. A text that is no JSON is counted
 /// all the same.
 pub(crate) fn has_few_values(json: &[u8]) -> bool {
     json.len() < MIN_LENGTH || count(json) <= MAX_VALUES

@@ -26,8 +26,8 @@ use crate::servers::ServerControl;
 
 /// Timeout of a request: agents wait for 30 s, and get a response shortly before.
 const MANAGE_TIME: Duration = Duration::from_secs(25);
-/// Largest answer, in bytes: what surely fits into a message.
-const MAX_ANSWER: usize = 8 * 1024 * 1024;
+/// Largest reply, in bytes: what surely fits into a message.
+const MAX_REPLY: usize = 8 * 1024 * 1024;
 /// The kind of backend, as answers name it.
 const PROVIDER: &str = "mcp";
 
@@ -85,7 +85,7 @@ impl ManageHandler {
         let (servers, server) = (Arc::clone(&self.servers), name.clone());
         let work = move || {
             let said = details_of(&effective, &*servers, &server).map(|details| details_said(&details));
-            said.filter(|said| said.size() <= MAX_ANSWER).unwrap_or_else(|| {
+            said.filter(|said| said.size() <= MAX_REPLY).unwrap_or_else(|| {
                 let error = "The server's tools are too many for one message. Ask for one with \
                              mcp_get_service_details and its tool_name.";
                 details_said(&failed(server, error.to_owned()))
@@ -167,14 +167,14 @@ impl ControlHandler for ManageHandler {
     }
 }
 
-/// The server and its tools; `None` if they are too large for an answer.
+/// The server and its tools; `None` if they are too large for a reply.
 fn details_of(
     effective: &EffectiveTools,
     known: &dyn ServerControl,
     name: &str,
 ) -> Option<McpGetServiceDetailsResponse> {
     let visible = servers(effective);
-    let (server, tools) = match definitions(effective, &visible, name, None, MAX_ANSWER) {
+    let (server, tools) = match definitions(effective, &visible, name, None, MAX_REPLY) {
         Ok(defined) => defined,
         Err(DetailsError::TooLarge { .. }) => return None,
         Err(DetailsError::NoServer | DetailsError::NoTool { .. }) => {
@@ -215,7 +215,7 @@ const MAX_WAITING: usize = 4;
 pub(super) struct WaitLimits(Mutex<HashMap<Arc<str>, Arc<Semaphore>>>);
 
 impl WaitLimits {
-    /// A place to wait, until it is dropped; `None` if the section has all of its places already.
+    /// A slot to wait in, until it is dropped; `None` if the section has all of its slots already.
     pub(super) fn take(&self, section: &str) -> Option<OwnedSemaphorePermit> {
         let mut all = self.0.lock();
         let limits = all.entry(section.into()).or_insert_with(|| Arc::new(Semaphore::new(MAX_WAITING)));
@@ -291,13 +291,13 @@ impl ManagedCall {
     }
 }
 
-/// The answer to a request to add a server that cannot be read.
+/// The reply to a request to add a server that cannot be read.
 pub(super) fn refused_register(error: &str) -> ControlReply {
     let response = McpRegisterServerResponse { error: Some(error.to_owned()), ..McpRegisterServerResponse::default() };
     ControlReply::new(types::MCP_REGISTER_SERVER_RESPONSE, &response)
 }
 
-/// The answer to a request to remove a server that cannot be read.
+/// The reply to a request to remove a server that cannot be read.
 pub(super) fn refused_unregister(error: &str) -> ControlReply {
     let response =
         McpUnregisterServerResponse { error: Some(error.to_owned()), ..McpUnregisterServerResponse::default() };

@@ -100,8 +100,8 @@ impl Pauses {
         self.0.retain(|_, last| now.saturating_duration_since(*last) < PAUSE);
         servers.retain(|server| match self.0.entry(server.clone()) {
             Entry::Occupied(_) => false,
-            Entry::Vacant(place) => {
-                place.insert(now);
+            Entry::Vacant(entry) => {
+                entry.insert(now);
                 true
             }
         });

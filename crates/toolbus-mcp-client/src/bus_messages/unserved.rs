@@ -1,4 +1,4 @@
-//! Requests that are not served: each gets an answer that its sender can read.
+//! Requests that are not served: each gets a reply that its sender can read.
 
 use serde::Serialize;
 use toolbus_core::text::shown;
@@ -8,7 +8,7 @@ use toolbus_protocol::{
     bounded, message_type as types,
 };
 
-/// Longest type that is turned into that of its answer, in bytes.
+/// Longest type that is turned into that of its reply, in bytes.
 const MAX_TYPE: usize = 200;
 
 /// The response to a request of an unknown type.
@@ -26,7 +26,7 @@ struct NotServed {
 /// If the type is not a peer's `…Request`, so that no response type can be derived.
 pub(super) fn said(message_type: &str, body: &[u8]) -> Result<ControlReply, ControlError> {
     let is = |name: &str| message_type.eq_ignore_ascii_case(name);
-    // What cannot be read is not repeated; the answer is the same.
+    // What cannot be read is not repeated; the reply is the same.
     let McpEchoed { server_name, prompt_name, uri, question_id } = McpEchoed::parse(body).unwrap_or_default();
     let [server_name, prompt_name, uri, question_id] =
         [server_name, prompt_name, uri, question_id].map(|text| bounded(&text).to_owned());
@@ -49,14 +49,14 @@ pub(super) fn said(message_type: &str, body: &[u8]) -> Result<ControlReply, Cont
         ControlReply::new(types::MCP_ANSWER_QUESTION_RESPONSE, &response)
     } else {
         let unknown = || ControlError::Type(shown(message_type));
-        let answer = answer_type(message_type).ok_or_else(unknown)?;
+        let reply = reply_type(message_type).ok_or_else(unknown)?;
         let error = format!("This bridge does not serve requests of the type {}.", shown(message_type));
-        ControlReply::new(answer, &NotServed { server_name, error })
+        ControlReply::new(reply, &NotServed { server_name, error })
     })
 }
 
 /// The response type of an unknown request type.
-fn answer_type(request: &str) -> Option<String> {
+fn reply_type(request: &str) -> Option<String> {
     let is_name = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_');
     let is_usable = request.len() <= MAX_TYPE && request.bytes().all(is_name) && types::is_peer(request);
     request.strip_suffix("Request").filter(|_| is_usable).map(|stem| format!("{stem}Response"))
@@ -68,10 +68,10 @@ mod tests {
 
     #[test]
     fn the_type_of_an_answer_follows_from_that_of_the_request() {
-        assert_eq!(answer_type("RockBot.Tools.Mcp.McpNewRequest").as_deref(), Some("RockBot.Tools.Mcp.McpNewResponse"));
+        assert_eq!(reply_type("RockBot.Tools.Mcp.McpNewRequest").as_deref(), Some("RockBot.Tools.Mcp.McpNewResponse"));
         let long = format!("RockBot.{}Request", "x".repeat(MAX_TYPE));
         for name in ["", "my.Request", "RockBot.Tools.Mcp.McpNew", "RockBot.ü.Request", "RockBot.a b.Request", &long] {
-            assert_eq!(answer_type(name), None, "{name}");
+            assert_eq!(reply_type(name), None, "{name}");
         }
     }
 }

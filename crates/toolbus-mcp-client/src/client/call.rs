@@ -100,20 +100,20 @@ pub(crate) fn from_result(result: CallToolResult) -> ToolOutput {
 
 /// The same of a result that does not keep to the protocol; `None` for what is no result of a tool.
 pub(crate) fn from_value_result(mut result: Value) -> Option<ToolOutput> {
-    let members = result.as_object_mut()?;
-    let is_complete = members.get("resultType").is_none_or(|kind| kind == "complete");
-    let is_result = ["content", "structuredContent", "isError"].iter().any(|name| members.contains_key(*name));
+    let fields = result.as_object_mut()?;
+    let is_complete = fields.get("resultType").is_none_or(|kind| kind == "complete");
+    let is_result = ["content", "structuredContent", "isError"].iter().any(|name| fields.contains_key(*name));
     if !is_complete || !is_result {
         return None;
     }
-    let blocks = match members.get("content") {
+    let blocks = match fields.get("content") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(blocks)) => blocks.iter().map(from_value).collect(),
         Some(Value::String(text)) => vec![ContentBlock::text(text)],
         Some(single) => vec![from_value(single)],
     };
-    let is_error = members.get("isError").and_then(Value::as_bool).unwrap_or_default();
-    Some(assembled(blocks, members.remove("structuredContent"), is_error))
+    let is_error = fields.get("isError").and_then(Value::as_bool).unwrap_or_default();
+    Some(assembled(blocks, fields.remove("structuredContent"), is_error))
 }
 
 fn assembled(mut blocks: Vec<ContentBlock>, structured: Option<Value>, is_error: bool) -> ToolOutput {
@@ -161,10 +161,10 @@ fn from_value(block: &Value) -> ContentBlock {
     if let Ok(block) = McpBlock::deserialize(block) {
         return from_mcp(block);
     }
-    let member = |name: &str| block.get(name).and_then(Value::as_str);
-    match (member("type"), member("data")) {
+    let field = |name: &str| block.get(name).and_then(Value::as_str);
+    match (field("type"), field("data")) {
         (Some(kind @ ("image" | "audio")), Some(data)) => {
-            binary_block(kind, data.to_owned(), member("mimeType").map(ToOwned::to_owned))
+            binary_block(kind, data.to_owned(), field("mimeType").map(ToOwned::to_owned))
         }
         (kind, _) => unsupported(kind.unwrap_or("unknown")),
     }
@@ -229,9 +229,9 @@ fn is_content(blocks: &[ContentBlock], value: &Value) -> bool {
         && items.iter().zip(blocks).all(|(item, said)| from_value(item) == *said)
 }
 
-/// The only member of an object, if it has this name.
+/// The only field of an object, if it has this name.
 fn unwrapped<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
-    value.as_object().filter(|members| members.len() == 1)?.get(name)
+    value.as_object().filter(|fields| fields.len() == 1)?.get(name)
 }
 
 fn repeats(texts: &[&str], value: &Value) -> bool {
@@ -242,7 +242,7 @@ fn repeats(texts: &[&str], value: &Value) -> bool {
         Value::Array(items) => {
             items.len() == texts.len() && texts.iter().zip(items).all(|(text, item)| is_text_of(text, item))
         }
-        Value::Object(members) if !members.is_empty() => {
+        Value::Object(fields) if !fields.is_empty() => {
             let json = value.to_string();
             texts.iter().any(|text| text.contains(&json))
         }
@@ -283,15 +283,15 @@ mod tests {
         serde_json::to_string(&response).unwrap()
     }
 
-    /// The answer on the wire, whichever way the result was read.
-    fn answer(result: Value) -> String {
+    /// The reply on the wire, whichever way the result was read.
+    fn reply(result: Value) -> String {
         let typed: CallToolResult = serde_json::from_value(result.clone()).unwrap();
-        let answer = wire(from_result(typed));
-        assert_eq!(answer, wire(from_value_result(result).unwrap()));
-        answer
+        let reply = wire(from_result(typed));
+        assert_eq!(reply, wire(from_value_result(result).unwrap()));
+        reply
     }
 
-    /// The answer to a result that the protocol does not know.
+    /// The reply to a result that the protocol does not know.
     fn lenient(result: Value) -> String {
         assert!(serde_json::from_value::<CallToolResult>(result.clone()).is_err(), "{result}");
         wire(from_value_result(result).unwrap())
@@ -299,18 +299,18 @@ mod tests {
 
     #[test]
     fn texts_are_joined_with_one_newline_and_nothing_more_is_written() {
-        insta::assert_snapshot!(answer(json!({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b\n"}, {"type": "text", "text": ""}]})), @r#"{"toolCallId":"1","toolName":"t","content":"a\nb\n\n","isError":false}"#);
+        insta::assert_snapshot!(reply(json!({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b\n"}, {"type": "text", "text": ""}]})), @r#"{"toolCallId":"1","toolName":"t","content":"a\nb\n\n","isError":false}"#);
     }
 
     #[test]
     fn a_result_without_content_has_none() {
-        insta::assert_snapshot!(answer(json!({"content": []})), @r#"{"toolCallId":"1","toolName":"t","content":null,"isError":false}"#);
-        insta::assert_snapshot!(answer(json!({"content": [], "structuredContent": null, "isError": true})), @r#"{"toolCallId":"1","toolName":"t","content":null,"isError":true}"#);
+        insta::assert_snapshot!(reply(json!({"content": []})), @r#"{"toolCallId":"1","toolName":"t","content":null,"isError":false}"#);
+        insta::assert_snapshot!(reply(json!({"content": [], "structuredContent": null, "isError": true})), @r#"{"toolCallId":"1","toolName":"t","content":null,"isError":true}"#);
     }
 
     #[test]
     fn other_content_is_written_in_order_with_the_texts() {
-        insta::assert_snapshot!(answer(json!({"content": [
+        insta::assert_snapshot!(reply(json!({"content": [
         {"type": "text", "text": "a map"},
         {"type": "image", "data": "aGk=", "mimeType": "image/png", "annotations": {"priority": 1.0}},
         {"type": "audio", "data": "aGk", "mimeType": "audio/wav"},
@@ -323,12 +323,12 @@ mod tests {
 
     #[test]
     fn only_content_without_text_leaves_the_text_out() {
-        insta::assert_snapshot!(answer(json!({"content": [{"type": "image", "data": "", "mimeType": "image/png"}]})), @r#"{"toolCallId":"1","toolName":"t","content":null,"contentBlocks":[{"type":"image","data":"","mimeType":"image/png"}],"isError":false}"#);
+        insta::assert_snapshot!(reply(json!({"content": [{"type": "image", "data": "", "mimeType": "image/png"}]})), @r#"{"toolCallId":"1","toolName":"t","content":null,"contentBlocks":[{"type":"image","data":"","mimeType":"image/png"}],"isError":false}"#);
     }
 
     #[test]
     fn binary_content_that_is_not_base64_is_a_text_that_says_so() {
-        insta::assert_snapshot!(answer(json!({"content": [
+        insta::assert_snapshot!(reply(json!({"content": [
         {"type": "image", "data": "<svg/>", "mimeType": "image/svg+xml"},
         {"type": "audio", "data": "aGk=aGk=", "mimeType": "audio/wav"},
         {"type": "resource", "resource": {"uri": "file:///b", "blob": "a"}},
@@ -337,8 +337,8 @@ mod tests {
 
     #[test]
     fn structured_content_without_text_is_the_text() {
-        insta::assert_snapshot!(answer(json!({"content": [], "structuredContent": {"b": 1, "a": [true]}})), @r#"{"toolCallId":"1","toolName":"t","content":"{\"a\":[true],\"b\":1}","isError":false}"#);
-        insta::assert_snapshot!(answer(json!({"content": [{"type": "image", "data": "aGk=", "mimeType": "image/png"}], "structuredContent": {"a": 1}})), @r#"{"toolCallId":"1","toolName":"t","content":"{\"a\":1}","contentBlocks":[{"type":"image","data":"aGk=","mimeType":"image/png"},{"type":"text","text":"{\"a\":1}"}],"isError":false}"#);
+        insta::assert_snapshot!(reply(json!({"content": [], "structuredContent": {"b": 1, "a": [true]}})), @r#"{"toolCallId":"1","toolName":"t","content":"{\"a\":[true],\"b\":1}","isError":false}"#);
+        insta::assert_snapshot!(reply(json!({"content": [{"type": "image", "data": "aGk=", "mimeType": "image/png"}], "structuredContent": {"a": 1}})), @r#"{"toolCallId":"1","toolName":"t","content":"{\"a\":1}","contentBlocks":[{"type":"image","data":"aGk=","mimeType":"image/png"},{"type":"text","text":"{\"a\":1}"}],"isError":false}"#);
     }
 
     #[test]
@@ -367,17 +367,17 @@ mod tests {
     #[test]
     fn structured_content_that_is_the_content_once_more_adds_nothing() {
         let image = json!([{"type": "image", "data": "aGk=", "mimeType": "image/png"}]);
-        insta::assert_snapshot!(answer(json!({"content": image, "structuredContent": {"content": image}})), @r#"{"toolCallId":"1","toolName":"t","content":null,"contentBlocks":[{"type":"image","data":"aGk=","mimeType":"image/png"}],"isError":false}"#);
+        insta::assert_snapshot!(reply(json!({"content": image, "structuredContent": {"content": image}})), @r#"{"toolCallId":"1","toolName":"t","content":null,"contentBlocks":[{"type":"image","data":"aGk=","mimeType":"image/png"}],"isError":false}"#);
         let text = json!([{"type": "text", "text": "a\nb"}]);
-        insta::assert_snapshot!(answer(json!({"content": text, "structuredContent": {"content": "a\nb"}})), @r#"{"toolCallId":"1","toolName":"t","content":"a\nb","isError":false}"#);
+        insta::assert_snapshot!(reply(json!({"content": text, "structuredContent": {"content": "a\nb"}})), @r#"{"toolCallId":"1","toolName":"t","content":"a\nb","isError":false}"#);
         let others = json!([{"type": "image", "data": "eW8=", "mimeType": "image/png"}]);
-        insta::assert_snapshot!(answer(json!({"content": image, "structuredContent": {"content": others}})), @r#"{"toolCallId":"1","toolName":"t","content":"{\"content\":[{\"data\":\"eW8=\",\"mimeType\":\"image/png\",\"type\":\"image\"}]}","contentBlocks":[{"type":"image","data":"aGk=","mimeType":"image/png"},{"type":"text","text":"{\"content\":[{\"data\":\"eW8=\",\"mimeType\":\"image/png\",\"type\":\"image\"}]}"}],"isError":false}"#);
+        insta::assert_snapshot!(reply(json!({"content": image, "structuredContent": {"content": others}})), @r#"{"toolCallId":"1","toolName":"t","content":"{\"content\":[{\"data\":\"eW8=\",\"mimeType\":\"image/png\",\"type\":\"image\"}]}","contentBlocks":[{"type":"image","data":"aGk=","mimeType":"image/png"},{"type":"text","text":"{\"content\":[{\"data\":\"eW8=\",\"mimeType\":\"image/png\",\"type\":\"image\"}]}"}],"isError":false}"#);
     }
 
     #[test]
     fn structured_content_that_no_text_repeats_is_kept() {
-        insta::assert_snapshot!(answer(json!({"content": [{"type": "text", "text": "15 apples"}], "structuredContent": {"result": 5}})), @r#"{"toolCallId":"1","toolName":"t","content":"15 apples","contentBlocks":[{"type":"text","text":"15 apples"},{"type":"resource","text":"{\"result\":5}","mimeType":"application/json","uri":"toolbus:structured-content"}],"isError":false}"#);
-        insta::assert_snapshot!(answer(json!({"content": [{"type": "text", "text": "{}"}], "structuredContent": {"a": "{}"}})), @r#"{"toolCallId":"1","toolName":"t","content":"{}","contentBlocks":[{"type":"text","text":"{}"},{"type":"resource","text":"{\"a\":\"{}\"}","mimeType":"application/json","uri":"toolbus:structured-content"}],"isError":false}"#);
+        insta::assert_snapshot!(reply(json!({"content": [{"type": "text", "text": "15 apples"}], "structuredContent": {"result": 5}})), @r#"{"toolCallId":"1","toolName":"t","content":"15 apples","contentBlocks":[{"type":"text","text":"15 apples"},{"type":"resource","text":"{\"result\":5}","mimeType":"application/json","uri":"toolbus:structured-content"}],"isError":false}"#);
+        insta::assert_snapshot!(reply(json!({"content": [{"type": "text", "text": "{}"}], "structuredContent": {"a": "{}"}})), @r#"{"toolCallId":"1","toolName":"t","content":"{}","contentBlocks":[{"type":"text","text":"{}"},{"type":"resource","text":"{\"a\":\"{}\"}","mimeType":"application/json","uri":"toolbus:structured-content"}],"isError":false}"#);
     }
 
     #[test]

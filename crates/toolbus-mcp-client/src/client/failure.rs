@@ -14,7 +14,7 @@ const PAST_SESSION: &str = "streamable HTTP session was re-initialized before th
 /// Longest text of a server within an error, in characters.
 const MAX_TEXT: usize = 2_000;
 
-/// Why a request to a server has no answer, or a connection did not come about. The texts are for operators.
+/// Why a request to a server has no response, or a connection did not come about. The texts are for operators.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RequestError {
     /// The server wants credentials that it was not given.
@@ -234,7 +234,7 @@ mod tests {
             HttpErrorKind::Unavailable,
             HttpErrorKind::AuthRequired,
             HttpErrorKind::TooLarge,
-            HttpErrorKind::InvalidAnswer,
+            HttpErrorKind::InvalidResponse,
             HttpErrorKind::Refused,
         ];
         let told = kinds.map(|kind| {

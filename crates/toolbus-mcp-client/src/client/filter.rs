@@ -22,9 +22,9 @@ use toolbus_core::Clock;
 use super::notifications::{Notifications, ProgressMark};
 use crate::transport::TransportFailure;
 
-/// Longest wait for an answer to the probe.
+/// Longest wait for a response to the probe.
 pub(super) const PROBE_TIME: Duration = Duration::from_secs(1);
-/// Answers to a server's own requests that wait to be sent; requests beyond are ignored.
+/// Responses to a server's own requests that wait to be sent; requests beyond are ignored.
 const MAX_REPLIES: usize = 64;
 
 /// Consequence of a server that does not respond to the probe.
@@ -44,7 +44,7 @@ pub(super) struct NotificationFilter<T> {
     inner: T,
     notifications: Arc<Notifications>,
     failure: TransportFailure,
-    /// The answer to `roots/list`, if there are any.
+    /// The response to `roots/list`, if there are any.
     roots: Option<Value>,
     silence: Silence,
     clock: Clock,

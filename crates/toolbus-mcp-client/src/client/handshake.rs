@@ -195,7 +195,7 @@ fn client(has_roots: bool) -> ClientConfig {
     ClientConfig::new(capabilities, implementation).with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
 }
 
-/// The answer to `roots/list`, if there are any. A directory that is not absolute cannot be named in it.
+/// The response to `roots/list`, if there are any. A directory that is not absolute cannot be named in it.
 fn roots_result(paths: &[PathBuf]) -> Option<Value> {
     let urls = paths.iter().filter_map(|path| Url::from_file_path(path).ok());
     let roots: Vec<Value> = urls.map(|url| json!({ "uri": url.as_str() })).collect();

@@ -17,7 +17,7 @@ use crate::transport::GIVEN_UP;
 /// A call cancelled sooner does not make the server suspect.
 const FAIR_WAIT: Duration = Duration::from_secs(1);
 
-/// The calls of a connection that wait for their answers.
+/// The calls of a connection that wait for their responses.
 ///
 /// A server that works on a call may answer nothing else. After a call without a response for its whole time, later
 /// calls do not count: otherwise steady calls would excuse a dead server for ever.
@@ -31,7 +31,7 @@ pub(super) struct InFlight {
 struct InflightCalls {
     next: u64,
     waiting: BTreeSet<u64>,
-    /// The first call that came after one had been given up, since the server's last answer.
+    /// The first call that came after one had been given up, since the server's last response.
     suspect: Option<u64>,
 }
 
@@ -100,12 +100,12 @@ impl PendingRequest {
         Self(Some(handle))
     }
 
-    /// Waits for the answer.
-    pub(super) async fn answer(mut self) -> Result<ServerResult, ServiceError> {
+    /// Waits for the response.
+    pub(super) async fn response(mut self) -> Result<ServerResult, ServiceError> {
         let Some(handle) = &mut self.0 else { return Err(ServiceError::TransportClosed) };
-        let answer = (&mut handle.rx).await;
+        let response = (&mut handle.rx).await;
         self.0 = None;
-        answer.unwrap_or(Err(ServiceError::TransportClosed))
+        response.unwrap_or(Err(ServiceError::TransportClosed))
     }
 }
 

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 ///
 /// If `text` is not an MCP message.
 pub(crate) fn read(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
-    if let Ok(answer) = serde_json::from_slice::<Answered>(text)
-        && let Some(message) = answer.message()
+    if let Ok(response) = serde_json::from_slice::<CallResponse>(text)
+        && let Some(message) = response.message()
     {
         return Ok(message);
     }
@@ -59,11 +59,11 @@ pub(crate) fn is_long_notification(text: &[u8]) -> bool {
         && matches!(serde_json::from_slice(text), Ok(Head { method: Some(IgnoredAny), id: None }))
 }
 
-/// The answer to a call, as servers write it. rmcp tries one kind of message and of result after the other, which takes
-/// several times as long; what has these members and no other is the same to it.
+/// The response to a call, as servers write it. rmcp tries one kind of message and of result after the other, which takes
+/// several times as long; what has these fields and no other is the same to it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Answered {
+struct CallResponse {
     #[serde(rename = "jsonrpc")]
     _version: JsonRpcVersion2_0,
     id: RequestId,
@@ -82,7 +82,7 @@ struct Called {
     meta: Option<MetaObject>,
 }
 
-impl Answered {
+impl CallResponse {
     fn message(self) -> Option<ServerJsonRpcMessage> {
         let Called { result_type, content, structured_content, is_error, meta } = self.result;
         if result_type.as_ref().is_some_and(|kind| !kind.is_complete()) {
@@ -114,7 +114,7 @@ struct RawResponse<'a> {
 /// A result beside which there is an `error` that is null, without that; `None` for any other message.
 fn without_null_error(text: &[u8]) -> Option<Vec<u8>> {
     #[derive(Serialize)]
-    struct Answer<'a> {
+    struct ResultResponse<'a> {
         jsonrpc: JsonRpcVersion2_0,
         id: RequestId,
         result: &'a RawValue,
@@ -125,7 +125,7 @@ fn without_null_error(text: &[u8]) -> Option<Vec<u8>> {
     else {
         return None;
     };
-    serde_json::to_vec(&Answer { jsonrpc: JsonRpcVersion2_0, id, result }).ok()
+    serde_json::to_vec(&ResultResponse { jsonrpc: JsonRpcVersion2_0, id, result }).ok()
 }
 
 /// Reads as much as possible of a response that cannot be read as a whole, most likely because it is nested too deep:
@@ -157,7 +157,7 @@ fn salvaged_page(result: &RawValue) -> Option<Value> {
     Some(json!({ "tools": tools, "nextCursor": next_cursor }))
 }
 
-/// The request that a message answers, if it answers one. The answer itself is not read.
+/// The request that a message answers, if it answers one. The response itself is not read.
 pub(crate) fn answered(text: &[u8]) -> Option<RequestId> {
     let RawResponse { id, method: None, .. } = serde_json::from_slice(text).ok()? else { return None };
     Some(id)
@@ -174,10 +174,10 @@ pub(crate) fn readable(text: String) -> Option<String> {
     if let ServerJsonRpcMessage::Response(mut response) = message
         && let ServerResult::CustomResult(CustomResult(result)) = &mut response.result
     {
-        if let Value::Object(members) = result
-            && members.contains_key("tools")
+        if let Value::Object(fields) = result
+            && fields.contains_key("tools")
         {
-            members.remove("_meta");
+            fields.remove("_meta");
         }
         if let Ok(written) = serde_json::to_string(&ServerJsonRpcMessage::Response(response)) {
             return Some(written);
@@ -221,7 +221,7 @@ mod tests {
         for id in [json!(7), json!("7")] {
             for (is_read_at_once, result) in &table {
                 let message = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
-                let at_once = serde_json::from_str::<Answered>(&message).ok().and_then(Answered::message);
+                let at_once = serde_json::from_str::<CallResponse>(&message).ok().and_then(CallResponse::message);
                 assert_eq!(at_once.is_some(), *is_read_at_once, "{message}");
                 let Some(at_once) = at_once else { continue };
                 let by_the_sdk: ServerJsonRpcMessage = serde_json::from_str(&message).unwrap();
@@ -237,8 +237,8 @@ mod tests {
             |length| json!({"jsonrpc": "2.0", "method": "notifications/x", "params": {"id": 1, "t": text(length)}});
         let request =
             json!({"jsonrpc": "2.0", "id": 1, "method": "roots/list", "params": {"t": text(MAX_NOTIFICATION)}});
-        let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"method": text(MAX_NOTIFICATION)}});
-        let table = [(true, notice(MAX_NOTIFICATION)), (false, notice(60_000)), (false, request), (false, answer)];
+        let response = json!({"jsonrpc": "2.0", "id": 1, "result": {"method": text(MAX_NOTIFICATION)}});
+        let table = [(true, notice(MAX_NOTIFICATION)), (false, notice(60_000)), (false, request), (false, response)];
         for (is_long, message) in table {
             assert_eq!(is_long_notification(message.to_string().as_bytes()), is_long);
         }
@@ -264,14 +264,14 @@ mod tests {
     #[test]
     fn an_answer_that_cannot_be_read_is_one_without_a_result() {
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-        let answer = |result: &str| format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#);
-        for text in [answer(&deep), answer(r#"{"content":"\ud800"}"#), r#"{"jsonrpc":"2.0","id":7}"#.to_owned()] {
+        let response = |result: &str| format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#);
+        for text in [response(&deep), response(r#"{"content":"\ud800"}"#), r#"{"jsonrpc":"2.0","id":7}"#.to_owned()] {
             let Ok(ServerJsonRpcMessage::Response(response)) = read(text.as_bytes()) else { panic!("{text:.80}") };
             assert_eq!(response.id, RequestId::Number(7));
             let ServerResult::CustomResult(result) = response.result else { panic!("{text:.80}") };
             assert_eq!(result.0, Value::Null);
         }
-        let request = answer(&deep).replace("result", "method");
+        let request = response(&deep).replace("result", "method");
         assert!(read(request.as_bytes()).is_err());
     }
 

@@ -212,7 +212,7 @@ async fn listen(peer: &Peer<RoleClient>) -> Result<(), ServiceError> {
     let params = SubscriptionsListenRequestParams::new(filter);
     let request = ClientRequest::SubscriptionsListenRequest(SubscriptionsListenRequest::new(params));
     let handle = peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
-    PendingRequest::new(handle).answer().await.map(drop)
+    PendingRequest::new(handle).response().await.map(drop)
 }
 
 #[cfg(test)]

@@ -15,9 +15,9 @@ use crate::status::HiddenTool;
 /// Why a tool is not offered whose name would be another one without secrets.
 const SECRET_NAME: &str = "its name holds a secret of this daemon";
 
-/// Removes secrets from an answer, as far as it is no result of a call.
-pub(super) fn answer(redactor: &Redactor, answer: &mut Result<ServerResult, ServiceError>) {
-    match answer {
+/// Removes secrets from a response, as far as it is no result of a call.
+pub(super) fn response(redactor: &Redactor, response: &mut Result<ServerResult, ServiceError>) {
+    match response {
         Err(ServiceError::McpError(refusal)) => error(redactor, refusal),
         Ok(ServerResult::CustomResult(result)) => redactor.clean_value(&mut result.0),
         Ok(_) | Err(_) => {}

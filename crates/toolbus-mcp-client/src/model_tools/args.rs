@@ -50,7 +50,7 @@ impl<'a> Args<'a> {
         let is_known = |name: &str| known.iter().any(|names| names.contains(&name));
         let is_empty = |value: &Value| match value {
             Value::Null => true,
-            Value::Object(members) => members.is_empty(),
+            Value::Object(fields) => fields.is_empty(),
             _ => false,
         };
         match self.0.iter().find(|(name, value)| !is_known(name) && !is_empty(value)) {

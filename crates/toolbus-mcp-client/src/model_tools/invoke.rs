@@ -12,7 +12,7 @@ use toolbus_core::{InnerCall, InnerOrigin, Invoker};
 use super::args::{ARGUMENTS, Args, SERVER, TOOL};
 use super::descriptor;
 
-/// Most fields that an answer names.
+/// Most fields that a reply names.
 const MAX_FIELDS: usize = 20;
 
 /// The tool `mcp_invoke_tool {server_name, tool_name, arguments}`.
@@ -70,8 +70,8 @@ impl Executor for Invoke {
 fn inner_arguments(args: Args<'_>) -> Result<Option<String>, ToolFailure> {
     match args.value(ARGUMENTS)? {
         None => Ok(None),
-        Some(Value::Object(members)) if members.is_empty() => Ok(None),
-        Some(Value::Object(members)) => Ok(Some(Value::from(members.clone()).to_string())),
+        Some(Value::Object(fields)) if fields.is_empty() => Ok(None),
+        Some(Value::Object(fields)) => Ok(Some(Value::from(fields.clone()).to_string())),
         Some(Value::String(text)) if text.trim().is_empty() => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(_) => {

@@ -196,7 +196,7 @@ fn as_json(value: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
     written.map_err(|error| ToolFailure::new(Cause::Failed, "The answer could not be written.").with_detail(error))
 }
 
-/// Most names that an answer lists.
+/// Most names that a reply lists.
 const MAX_LISTED: usize = 20;
 
 /// One server of which the caller may use at least one tool.
@@ -250,7 +250,7 @@ fn is_registered(policy: &PolicyHandle, server: &ServerName) -> bool {
     known.tools().chain(known.shadowed()).any(|tool| tool.descriptor.server.as_ref().is_some_and(is_its))
 }
 
-/// Some names, for an answer: bounded in number and length.
+/// Some names, for a reply: bounded in number and length.
 pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut names = names.into_iter();
     let mut listed: Vec<String> = names.by_ref().take(MAX_LISTED).map(shown).collect();

@@ -224,7 +224,7 @@ impl Registrar {
         given_up: CancellationToken,
     ) -> Result<usize, RegistrationRefusal> {
         let name = spec.name.clone();
-        let (_place, previous) = self.may_register(&name, &record.owner).await?;
+        let (_claim, previous) = self.may_register(&name, &record.owner).await?;
         let added = tokio::select! {
             biased;
             () = given_up.cancelled() => Err(RegistrationRefusal::GivenUp),
@@ -248,11 +248,11 @@ impl Registrar {
         name: &ServerName,
         owner: &RegistrationOwner,
     ) -> Result<(), RegistrationRefusal> {
-        let _place = {
+        let _claim = {
             let _one_at_a_time = self.deciding.lock().await;
             let record = self.stored(name.folded()).await?.and_then(|stored| RegistrationRecord::parse(&stored));
             record.filter(|record| record.owner.name == owner.name).ok_or(RegistrationRefusal::NotYours)?;
-            self.place(name, owner)?
+            self.claim(name, owner)?
         };
         self.store.delete(NAMESPACE, name.folded()).await.map_err(not_stored)?;
         self.known.lock().remove(&**name.folded());
@@ -278,7 +278,7 @@ impl Registrar {
         if is_taken {
             return Err(RegistrationRefusal::Taken);
         }
-        let place = self.place(name, owner)?;
+        let claim = self.claim(name, owner)?;
         owners.remove(name.folded());
         if owners.len() >= MAX_SERVERS {
             return Err(RegistrationRefusal::Full);
@@ -290,7 +290,7 @@ impl Registrar {
         // Another daemon may have been faster since.
         let is_foreign =
             |stored: &Vec<u8>| RegistrationRecord::parse(stored).is_some_and(|known| known.owner.name != owner.name);
-        if previous.as_ref().is_some_and(is_foreign) { Err(RegistrationRefusal::Taken) } else { Ok((place, previous)) }
+        if previous.as_ref().is_some_and(is_foreign) { Err(RegistrationRefusal::Taken) } else { Ok((claim, previous)) }
     }
 
     /// The owners of names: registered ones, and those being registered.
@@ -360,7 +360,7 @@ impl Registrar {
         }
     }
 
-    fn place(self: &Arc<Self>, name: &ServerName, owner: &RegistrationOwner) -> Result<NameClaim, RegistrationRefusal> {
+    fn claim(self: &Arc<Self>, name: &ServerName, owner: &RegistrationOwner) -> Result<NameClaim, RegistrationRefusal> {
         let mut changing = self.changing();
         if changing.contains_key(name.folded()) {
             return Err(RegistrationRefusal::Busy);

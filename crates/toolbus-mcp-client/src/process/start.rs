@@ -37,7 +37,7 @@ pub(super) fn of(
 
 /// Finds the program that a command leads to, as `execvp` does in that directory with that `PATH`.
 pub(super) fn find(command: &str, cwd: &Path, path: Option<&OsStr>) -> Result<PathBuf, SpawnError> {
-    let places: Vec<PathBuf> = if command.is_empty() {
+    let paths: Vec<PathBuf> = if command.is_empty() {
         Vec::new()
     } else if command.contains('/') {
         vec![cwd.join(command)]
@@ -45,8 +45,8 @@ pub(super) fn find(command: &str, cwd: &Path, path: Option<&OsStr>) -> Result<Pa
         let path = path.unwrap_or(OsStr::new(DEFAULT_PATH));
         std::env::split_paths(path).map(|directory| cwd.join(directory).join(command)).collect()
     };
-    let is_executable = |place: &&PathBuf| access(place.as_path(), Access::EXEC_OK).is_ok();
-    let files: Vec<PathBuf> = places.into_iter().filter(|place| place.is_file()).collect();
+    let is_executable = |file: &&PathBuf| access(file.as_path(), Access::EXEC_OK).is_ok();
+    let files: Vec<PathBuf> = paths.into_iter().filter(|file| file.is_file()).collect();
     match (files.iter().find(is_executable), files.first()) {
         (Some(program), _) => Ok(program.clone()),
         (None, Some(_)) => Err(SpawnError::NotExecutable(command.to_owned())),
@@ -139,10 +139,10 @@ mod tests {
     fn a_program_is_found_as_execvp_would_find_it() {
         let directory = tempfile::tempdir().unwrap();
         let (first, second) = (directory.path().join("first"), directory.path().join("second"));
-        for (place, mode) in [(&first, 0o644), (&second, 0o755)] {
-            fs::create_dir(place).unwrap();
-            fs::write(place.join("tool"), "").unwrap();
-            fs::set_permissions(place.join("tool"), fs::Permissions::from_mode(mode)).unwrap();
+        for (directory, mode) in [(&first, 0o644), (&second, 0o755)] {
+            fs::create_dir(directory).unwrap();
+            fs::write(directory.join("tool"), "").unwrap();
+            fs::set_permissions(directory.join("tool"), fs::Permissions::from_mode(mode)).unwrap();
         }
         let found = |command: &str, path: &str| find(command, directory.path(), Some(path.as_ref()));
 

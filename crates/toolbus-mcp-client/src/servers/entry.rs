@@ -46,7 +46,7 @@ pub(super) struct ListedTools {
     pub(super) hidden: Vec<HiddenTool>,
     pub(super) about: ServerDescription,
     pub(super) implementation: Option<String>,
-    /// The place of the instance that has listed them.
+    /// The index of the instance that has listed them.
     lister: Option<usize>,
     pub(super) vetted: Findings,
     /// Fingerprint of the listing that this was made from.
@@ -111,7 +111,7 @@ impl ServerEntry {
     }
 
     /// Starts supervision, after the instances of `before` have ended: both may need the same exclusive resource. Each
-    /// instance reports to its own listener, which is made with its place.
+    /// instance reports to its own listener, which is made with its index.
     pub(super) fn keep<L: Listener + 'static>(
         &self,
         shared: &Arc<ServersState>,
@@ -119,8 +119,8 @@ impl ServerEntry {
         listener: impl Fn(usize) -> Arc<L>,
     ) {
         let _ = self.shared.set(Arc::downgrade(shared));
-        for (place, server) in self.servers().enumerate() {
-            let listener = listener(place);
+        for (index, server) in self.servers().enumerate() {
+            let listener = listener(index);
             let leaving: Vec<_> =
                 before.iter().flat_map(|before| before.servers()).map(|server| server.states()).collect();
             let server = Arc::clone(server);
@@ -152,17 +152,17 @@ impl ServerEntry {
     }
 
     /// Whether the list of this instance counts: none has listed before it that can list again.
-    pub(super) fn takes_list_of(&self, place: usize) -> bool {
+    pub(super) fn takes_list_of(&self, index: usize) -> bool {
         let mut known = self.known();
         let can_list = |server: &Arc<SupervisedServer>| {
             let state = server.state();
             !matches!(state, ServerState::Parked { .. } | ServerState::AuthRequired | ServerState::Stopped)
         };
-        let earlier = known.lister.filter(|lister| *lister < place);
+        let earlier = known.lister.filter(|lister| *lister < index);
         if earlier.and_then(|lister| self.servers().nth(lister)).is_some_and(can_list) {
             return false;
         }
-        known.lister = Some(place);
+        known.lister = Some(index);
         true
     }
 

@@ -92,7 +92,7 @@ fn count(value: &Value, depth: usize, values: &mut usize) -> Result<(), SchemaPr
     }
     match value {
         Value::Array(items) => items.iter().try_for_each(|item| count(item, depth + 1, values)),
-        Value::Object(members) => members.values().try_for_each(|member| count(member, depth + 1, values)),
+        Value::Object(fields) => fields.values().try_for_each(|field| count(field, depth + 1, values)),
         _ => Ok(()),
     }
 }

@@ -20,15 +20,15 @@ use crate::supervise::Listener;
 /// Registers the tools that a server lists.
 pub(super) struct RegisterTools {
     pub(super) entry: Arc<ServerEntry>,
-    /// The place of the instance among several: the list of the first counts that is there or will be.
-    pub(super) place: usize,
+    /// The index of the instance among several: the list of the first counts that is there or will be.
+    pub(super) index: usize,
 }
 
 impl Listener for RegisterTools {
     fn listed(&self, about: &ServerInfo, listed: ServerListing) -> BoxFuture<'_, ()> {
         let (entry, about) = (Arc::clone(&self.entry), about.clone());
         Box::pin(async move {
-            if !entry.takes_list_of(self.place) {
+            if !entry.takes_list_of(self.index) {
                 return;
             }
             let Some(shared) = entry.shared.get().and_then(Weak::upgrade) else { return };

@@ -19,7 +19,7 @@ use super::connect::{ConnectError, Connected, LOST_TIME, STOP_TIME};
 use super::{Lifetime, Listener, Ready, ServerState, SupervisedServer, Timeouts};
 use crate::client::Connection;
 
-/// Pings in a row without an answer after which a server is started again.
+/// Pings in a row without a response after which a server is started again.
 const MAX_SILENCES: u32 = 2;
 /// Tries of a server that was given up, which calls ask for, take one part in so many of the time: one that hangs must
 /// not keep its callers waiting all the time.

@@ -71,16 +71,16 @@ impl FastPath {
     /// If the server responds with an error, or its standard input is closed. The caller watches for the end of a
     /// server that does not respond.
     pub(crate) async fn ask<P: Serialize>(&self, method: &str, params: &P) -> Result<ServerResult, ServiceError> {
-        let (sender, answer) = oneshot::channel();
+        let (sender, response) = oneshot::channel();
         let mut waiting = FastPathCall { fast_path: self, id: self.pending.lock().begin(sender), is_sent: false };
         let request = FastRequest { jsonrpc: "2.0", id: waiting.id, method, params };
         let request = line(&request).map_err(|_| ServiceError::UnexpectedResponse)?;
         self.outgoing.send(request).await.map_err(|_| ServiceError::TransportClosed)?;
         waiting.is_sent = true;
-        let answer = answer.await;
+        let response = response.await;
         waiting.is_sent = false;
-        match answer {
-            Ok(answer) => answer.map_err(ServiceError::McpError),
+        match response {
+            Ok(response) => response.map_err(ServiceError::McpError),
             Err(_) => Err(ServiceError::TransportClosed),
         }
     }

@@ -333,9 +333,9 @@ async fn probe(client: &McpHttpClient) -> Result<ProbeResult, HttpError> {
         }
         StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(ProbeResult::Streamable),
         status if status.is_success() => {
-            let is_answer = is_of_type(&response, JSON) || is_of_type(&response, EVENT_STREAM);
+            let is_expected = is_of_type(&response, JSON) || is_of_type(&response, EVENT_STREAM);
             // Anything else may be the page of a proxy whose server is away.
-            Ok(if is_answer { ProbeResult::Streamable } else { ProbeResult::Unclear })
+            Ok(if is_expected { ProbeResult::Streamable } else { ProbeResult::Unclear })
         }
         _ => Err(refusal),
     }
@@ -352,5 +352,5 @@ async fn delete_session(client: &McpHttpClient, response: &Response) {
 }
 
 fn is_json_rpc(body: &[u8]) -> bool {
-    serde_json::from_slice::<Value>(body).is_ok_and(|answer| answer.get("jsonrpc").is_some())
+    serde_json::from_slice::<Value>(body).is_ok_and(|message| message.get("jsonrpc").is_some())
 }

@@ -192,7 +192,7 @@ impl Fixture {
         Self::with(policy(), false)
     }
 
-    /// The same for other agents; their answers may have to go to topics of their own.
+    /// The same for other agents; their replies may have to go to topics of their own.
     pub(crate) fn with(policy: Policy, own_topics_only: bool) -> Self {
         Self::of(Identity::default(), policy, own_topics_only, Arc::new(MemoryStore::default()), &[])
     }
@@ -332,15 +332,15 @@ impl Fixture {
         self.bus.connect().publish(&message).await.unwrap();
     }
 
-    /// Asks on `mcp.manage`, as the agent does, and gives the answer.
+    /// Asks on `mcp.manage`, as the agent does, and gives the reply.
     pub(crate) async fn ask(&self, agent: &str, message_type: &str, body: &str) -> Got {
         let reply_to = topic::mcp_manage_response(agent);
-        let mut answers = self.listen(&reply_to);
+        let mut replies = self.listen(&reply_to);
         let message_type = format!("RockBot.Tools.Mcp.Mcp{message_type}");
         let request =
             Request { agent, topic: topic::MCP_MANAGE, message_type: &message_type, reply_to: Some(&reply_to), body };
         self.request(request).await;
-        answers.next().await
+        replies.next().await
     }
 
     /// Asks to be told of servers again.

@@ -59,7 +59,7 @@ async fn a_lazy_server_is_woken_and_one_that_is_hidden_is_not() {
 #[tokio::test]
 async fn whoever_waits_for_a_server_that_hangs_holds_up_nobody_and_waits_no_longer_than_it_says() {
     let world = world();
-    let mut answers = world.listen(&topic::mcp_manage_response("ana"));
+    let mut replies = world.listen(&topic::mcp_manage_response("ana"));
     let reply_to = topic::mcp_manage_response("ana");
     let request = Request {
         agent: "ana",
@@ -73,19 +73,19 @@ async fn whoever_waits_for_a_server_that_hangs_holds_up_nobody_and_waits_no_long
         world.request(request).await;
     }
     for _ in 0..60 {
-        assert_eq!(answers.next().await.body["error"], "Server 'stuck' is not connected");
+        assert_eq!(replies.next().await.body["error"], "Server 'stuck' is not connected");
     }
     assert_eq!(*world.fleet.woken.lock(), ["stuck"; 4]);
     let others = details(&world, "bob", "files").await;
     assert_eq!(others["tools"][0]["name"], "read_file");
-    assert!(answers.is_empty(), "four wait still");
+    assert!(replies.is_empty(), "four wait still");
     world.end().await;
 
     let world = Fixture::new();
     let begun = Instant::now();
     world.request_within(request, Duration::from_millis(500)).await;
-    let mut answers = world.listen(&reply_to);
-    assert_eq!(answers.next().await.body["error"], "Server 'stuck' is not connected");
+    let mut replies = world.listen(&reply_to);
+    assert_eq!(replies.next().await.body["error"], "Server 'stuck' is not connected");
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     world.end().await;
 }
@@ -154,16 +154,16 @@ async fn what_is_not_served_is_answered_with_an_error() {
         ("NewRequest", "nonsense"),
         ("New", "{}"),
     ];
-    let mut answers = Vec::new();
+    let mut replies = Vec::new();
     for (message_type, body) in all {
         let got = world.ask("ana", message_type, body).await;
         let mut body = got.body;
         if let Some(id) = body.get_mut("toolCallId") {
             *id = "…".into();
         }
-        answers.push(format!("{} {body}", got.envelope.message_type.trim_start_matches("RockBot.Tools.")));
+        replies.push(format!("{} {body}", got.envelope.message_type.trim_start_matches("RockBot.Tools.")));
     }
-    insta::assert_snapshot!(answers.join("\n"), @r#"
+    insta::assert_snapshot!(replies.join("\n"), @r#"
 Mcp.McpGetPromptResponse {"description":null,"error":"This bridge serves the tools of MCP servers, and not their prompts.","messages":[],"promptName":"p","serverName":"files"}
 Mcp.McpListResourcesResponse {"error":"This bridge serves the tools of MCP servers, and not their resources.","resources":[],"serverName":"files","templates":[]}
 Mcp.McpReadResourceResponse {"contents":[],"error":"This bridge serves the tools of MCP servers, and not their resources.","serverName":"files","uri":"file:///a"}
@@ -178,14 +178,14 @@ ToolError {"code":"invalid_arguments","isRetryable":false,"message":"The request
 #[tokio::test]
 async fn a_body_that_cannot_be_read_is_answered_with_an_error_that_its_sender_can_read() {
     let world = world();
-    let mut answers = Vec::new();
+    let mut replies = Vec::new();
     for message_type in ["GetServiceDetailsRequest", "RegisterServerRequest", "UnregisterServerRequest"] {
         for body in ["nonsense", "{}"] {
             let got = world.ask("ana", message_type, body).await;
-            answers.push(got.body.to_string());
+            replies.push(got.body.to_string());
         }
     }
-    insta::assert_snapshot!(answers.join("\n"), @r#"
+    insta::assert_snapshot!(replies.join("\n"), @r#"
 {"error":"The request cannot be read: expected ident at line 1 column 2.","serverName":"","tools":[]}
 {"error":"The request cannot be read: missing member `serverName`.","serverName":"","tools":[]}
 {"error":"The request cannot be read: expected ident at line 1 column 2.","serverName":"","success":false,"summary":null}

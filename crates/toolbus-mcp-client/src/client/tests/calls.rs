@@ -11,14 +11,14 @@ use toolbus_protocol::TraceContext;
 use super::{How, Script, call, session, start, stateless, text};
 use crate::client::CallError;
 
-/// Returns the outcome of a call whose response is `answer`, with the id set.
-async fn answered(mut answer: Value) -> Result<ToolOutput, CallError> {
+/// Returns the outcome of a call whose response is `response`, with the id set.
+async fn answered(mut response: Value) -> Result<ToolOutput, CallError> {
     let (connection, mut script) = session(How::default()).await;
     let called = start(&connection, call());
     let request = script.expect("tools/call").await;
-    answer["jsonrpc"] = "2.0".into();
-    answer["id"] = request["id"].clone();
-    script.say(answer);
+    response["jsonrpc"] = "2.0".into();
+    response["id"] = request["id"].clone();
+    script.say(response);
     called.await.unwrap()
 }
 
@@ -163,7 +163,7 @@ async fn what_a_tool_says_of_its_own_failure_is_a_result() {
 
 #[tokio::test]
 async fn what_is_no_result_is_told_in_words() {
-    let answers = [
+    let responses = [
         json!({ "error": { "code": -32602, "message": "Unknown tool: echo" } }),
         json!({ "error": { "code": -32603, "message": "disk\u{1b}[2J full" } }),
         json!({ "error": { "code": -1, "message": "x".repeat(5_000) } }),
@@ -174,8 +174,8 @@ async fn what_is_no_result_is_told_in_words() {
         json!({ "result": [1, 2] }),
     ];
     let mut told = Vec::new();
-    for answer in answers {
-        let CallError { failure, is_lost } = answered(answer).await.unwrap_err();
+    for response in responses {
+        let CallError { failure, is_lost } = answered(response).await.unwrap_err();
         assert!(!is_lost);
         let message: String = failure.message.chars().take(100).collect();
         assert!(failure.message.len() < 2_100);

@@ -96,9 +96,9 @@ async fn the_inner_failure_is_passed_on_as_it_is() {
     let failure =
         ToolFailure::new(Cause::RateLimited, "Later.").with_retry_after(Duration::from_secs(3)).with_detail("x");
     let arguments = json!({"server_name": "files", "tool_name": "read_all"});
-    for answer in [Err(failure), Ok(ToolOutput::error("no such file"))] {
-        *world.invoker.answer.lock() = answer.clone();
-        assert_eq!(world.call(&agent("ana"), "mcp_invoke_tool", arguments.clone()).await, answer);
+    for result in [Err(failure), Ok(ToolOutput::error("no such file"))] {
+        *world.invoker.result.lock() = result.clone();
+        assert_eq!(world.call(&agent("ana"), "mcp_invoke_tool", arguments.clone()).await, result);
     }
 }
 

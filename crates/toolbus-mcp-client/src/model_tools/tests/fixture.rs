@@ -241,20 +241,20 @@ impl ServerControl for FakeServers {
 /// Notes the inner calls, and answers with what it was told to.
 pub(super) struct FakeInvoker {
     pub(super) calls: Mutex<Vec<InnerCall>>,
-    pub(super) answer: Mutex<Result<ToolOutput, ToolFailure>>,
+    pub(super) result: Mutex<Result<ToolOutput, ToolFailure>>,
 }
 
 impl Default for FakeInvoker {
     fn default() -> Self {
-        Self { calls: Mutex::default(), answer: Mutex::new(Ok(ToolOutput::text("done"))) }
+        Self { calls: Mutex::default(), result: Mutex::new(Ok(ToolOutput::text("done"))) }
     }
 }
 
 impl Invoker for FakeInvoker {
     fn invoke(&self, call: InnerCall) -> BoxFuture<'_, Result<ToolOutput, ToolFailure>> {
         self.calls.lock().push(call);
-        let answer = self.answer.lock().clone();
-        async { answer }.boxed()
+        let result = self.result.lock().clone();
+        async { result }.boxed()
     }
 }
 

@@ -33,10 +33,10 @@ impl<'a> Graph<'a> {
     /// If a reference leads out of the document or to no schema, or there are too many.
     pub(super) fn read(document: &'a Value) -> Result<Self, SchemaProblem> {
         let mut reader = SchemaReader::new(document);
-        reader.place(document);
+        reader.index_of(document);
         // References may lead to schemas that stand where no keyword leads.
-        while let Some((place, schema)) = reader.pending.pop() {
-            reader.read(place, schema)?;
+        while let Some((index, schema)) = reader.pending.pop() {
+            reader.read(index, schema)?;
         }
         reader.finished()
     }
@@ -47,26 +47,26 @@ impl<'a> Graph<'a> {
     }
 
     /// Returns the schemas that a schema applies, each with the step to its value.
-    pub(super) fn edges(&self, place: usize) -> &[(SchemaStep<'a>, usize)] {
-        self.nodes.get(place).map_or(&[], |node| node.edges.as_slice())
+    pub(super) fn edges(&self, index: usize) -> &[(SchemaStep<'a>, usize)] {
+        self.nodes.get(index).map_or(&[], |node| node.edges.as_slice())
     }
 
     /// Whether a schema asks what those that it applies have looked at, so that they are run again.
-    pub(super) fn looks_back(&self, place: usize) -> bool {
-        self.nodes.get(place).is_some_and(|node| node.looks_back)
+    pub(super) fn looks_back(&self, index: usize) -> bool {
+        self.nodes.get(index).is_some_and(|node| node.looks_back)
     }
 
     /// The schemas that a schema applies to the same value.
-    pub(super) fn same(&self, place: usize) -> impl Iterator<Item = usize> {
-        self.edges(place).iter().filter(|(step, _)| *step == SchemaStep::Same).map(|(_, target)| *target)
+    pub(super) fn same(&self, index: usize) -> impl Iterator<Item = usize> {
+        self.edges(index).iter().filter(|(step, _)| *step == SchemaStep::Same).map(|(_, target)| *target)
     }
 }
 
 struct SchemaReader<'a> {
     document: &'a Value,
     graph: Graph<'a>,
-    /// Schemas by where they are in memory: equal ones at different places are different.
-    places: HashMap<*const Value, usize>,
+    /// Schemas by where they are in memory: equal ones at different addresses are different.
+    indexes: HashMap<*const Value, usize>,
     pending: Vec<(usize, &'a Value)>,
     anchors: HashMap<&'a str, usize>,
     named: Vec<(usize, &'a str)>,
@@ -79,7 +79,7 @@ impl<'a> SchemaReader<'a> {
         Self {
             document,
             graph: Graph::default(),
-            places: HashMap::new(),
+            indexes: HashMap::new(),
             pending: Vec::new(),
             anchors: HashMap::new(),
             named: Vec::new(),
@@ -88,48 +88,48 @@ impl<'a> SchemaReader<'a> {
         }
     }
 
-    fn place(&mut self, schema: &'a Value) -> usize {
+    fn index_of(&mut self, schema: &'a Value) -> usize {
         let next = self.graph.len();
-        let place = *self.places.entry(std::ptr::from_ref(schema)).or_insert(next);
-        if place == next {
+        let index = *self.indexes.entry(std::ptr::from_ref(schema)).or_insert(next);
+        if index == next {
             self.graph.nodes.push(SchemaPart::default());
-            self.pending.push((place, schema));
+            self.pending.push((index, schema));
         }
-        place
+        index
     }
 
-    fn read(&mut self, place: usize, schema: &'a Value) -> Result<(), SchemaProblem> {
-        let Value::Object(members) = schema else { return Ok(()) };
-        check_identity(self.document, members)?;
-        note_anchors(members, place, &mut self.anchors)?;
-        self.patterns += patterns(members);
+    fn read(&mut self, index: usize, schema: &'a Value) -> Result<(), SchemaProblem> {
+        let Value::Object(keywords) = schema else { return Ok(()) };
+        check_identity(self.document, keywords)?;
+        note_anchors(keywords, index, &mut self.anchors)?;
+        self.patterns += patterns(keywords);
         if self.patterns > MAX_PATTERNS {
             return Err(SchemaProblem::Patterns);
         }
         let mut edges = Vec::new();
-        for (step, subschema) in subschemas(members) {
-            edges.push((step, self.place(subschema)));
+        for (step, subschema) in subschemas(keywords) {
+            edges.push((step, self.index_of(subschema)));
         }
-        for reference in references(self.document, members)? {
+        for reference in references(self.document, keywords)? {
             self.references += 1;
             match reference {
-                Reference::Place(target) => edges.push((SchemaStep::Same, self.place(target))),
-                Reference::Named(name) => self.named.push((place, name)),
+                Reference::Schema(target) => edges.push((SchemaStep::Same, self.index_of(target))),
+                Reference::Named(name) => self.named.push((index, name)),
             }
         }
         if self.references > MAX_REFERENCES {
             return Err(SchemaProblem::References);
         }
-        if let Some(node) = self.graph.nodes.get_mut(place) {
-            *node = SchemaPart { edges, looks_back: looks_back(members) };
+        if let Some(node) = self.graph.nodes.get_mut(index) {
+            *node = SchemaPart { edges, looks_back: looks_back(keywords) };
         }
         Ok(())
     }
 
     fn finished(mut self) -> Result<Graph<'a>, SchemaProblem> {
-        for (place, name) in self.named {
+        for (index, name) in self.named {
             let target = *self.anchors.get(name).ok_or_else(|| SchemaProblem::Nowhere(format!("#{}", shown(name))))?;
-            if let Some(node) = self.graph.nodes.get_mut(place) {
+            if let Some(node) = self.graph.nodes.get_mut(index) {
                 node.edges.push((SchemaStep::Same, target));
             }
         }

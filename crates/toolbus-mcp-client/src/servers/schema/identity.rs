@@ -72,8 +72,8 @@ impl<'a> SchemaParts<'a> {
         if self.resources.is_empty() {
             self.resources.insert(base.to_string(), schema);
         }
-        let Value::Object(members) = schema else { return Some(()) };
-        let text = |keyword: &str| members.get(keyword).and_then(Value::as_str);
+        let Value::Object(fields) = schema else { return Some(()) };
+        let text = |keyword: &str| fields.get(keyword).and_then(Value::as_str);
         let reference = text("$ref").or_else(|| text("$dynamicRef")).or_else(|| text("$recursiveRef"));
         self.is_dynamic |= text("$ref").is_none() && reference.is_some();
         let mut base = base;
@@ -101,7 +101,7 @@ impl<'a> SchemaParts<'a> {
         if names > MAX_REFERENCES || self.references > MAX_REFERENCES {
             return None;
         }
-        subschemas(members).into_iter().try_for_each(|(_, part)| self.read(part, base.clone()))
+        subschemas(fields).into_iter().try_for_each(|(_, part)| self.read(part, base.clone()))
     }
 
     /// The schema that a URI names.
@@ -119,19 +119,19 @@ impl<'a> SchemaParts<'a> {
     fn rewritten(&self, value: &Value, resolved: &HashMap<*const Value, String>) -> Value {
         match value {
             Value::Array(items) => items.iter().map(|item| self.rewritten(item, resolved)).collect(),
-            Value::Object(members) => {
-                let mut members: Map<String, Value> =
-                    members.iter().map(|(name, member)| (name.clone(), self.rewritten(member, resolved))).collect();
+            Value::Object(fields) => {
+                let mut fields: Map<String, Value> =
+                    fields.iter().map(|(name, field)| (name.clone(), self.rewritten(field, resolved))).collect();
                 if self.seen.contains(&std::ptr::from_ref(value)) {
                     for keyword in ["$id", "id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef"] {
-                        if members.get(keyword).is_some_and(Value::is_string) {
-                            members.remove(keyword);
+                        if fields.get(keyword).is_some_and(Value::is_string) {
+                            fields.remove(keyword);
                         }
                     }
                     let reference = resolved.get(&std::ptr::from_ref(value)).map(|pointer| Value::from(&**pointer));
-                    members.extend(reference.map(|reference| ("$ref".to_owned(), reference)));
+                    fields.extend(reference.map(|reference| ("$ref".to_owned(), reference)));
                 }
-                Value::Object(members)
+                Value::Object(fields)
             }
             value => value.clone(),
         }
@@ -166,8 +166,8 @@ fn path(value: &Value, part: &Value, steps: &mut Vec<String>) -> bool {
     };
     match value {
         Value::Array(items) => items.iter().enumerate().any(|(index, item)| leads(&|| index.to_string(), item)),
-        Value::Object(members) => {
-            members.iter().any(|(name, member)| leads(&|| name.replace('~', "~0").replace('/', "~1"), member))
+        Value::Object(fields) => {
+            fields.iter().any(|(name, field)| leads(&|| name.replace('~', "~0").replace('/', "~1"), field))
         }
         _ => false,
     }

@@ -16,12 +16,12 @@ use super::SchemaProblem;
 pub(super) enum SchemaStep<'a> {
     /// The value itself.
     Same,
-    /// The member of this name.
-    Member(&'a str),
-    /// Any member.
-    AnyMember,
-    /// Any member that the same schema does not name.
-    OtherMember,
+    /// The property of this name.
+    Property(&'a str),
+    /// Any property.
+    AnyProperty,
+    /// Any property that the same schema does not name.
+    OtherProperty,
     /// The item at this position.
     Item(usize),
     /// Any item.
@@ -45,12 +45,12 @@ pub(super) fn subschemas(schema: &Map<String, Value>) -> Vec<(SchemaStep<'_>, &V
                 found.extend(schemas.values().map(|schema| (SchemaStep::Same, schema)));
             }
             ("properties", Value::Object(schemas)) => {
-                found.extend(schemas.iter().map(|(name, schema)| (SchemaStep::Member(name), schema)));
+                found.extend(schemas.iter().map(|(name, schema)| (SchemaStep::Property(name), schema)));
             }
             ("patternProperties", Value::Object(schemas)) => {
-                found.extend(schemas.values().map(|schema| (SchemaStep::AnyMember, schema)));
+                found.extend(schemas.values().map(|schema| (SchemaStep::AnyProperty, schema)));
             }
-            ("additionalProperties" | "unevaluatedProperties", value) => found.push((SchemaStep::OtherMember, value)),
+            ("additionalProperties" | "unevaluatedProperties", value) => found.push((SchemaStep::OtherProperty, value)),
             ("prefixItems" | "items", Value::Array(schemas)) => {
                 found.extend(schemas.iter().enumerate().map(|(index, schema)| (SchemaStep::Item(index), schema)));
             }
@@ -63,7 +63,7 @@ pub(super) fn subschemas(schema: &Map<String, Value>) -> Vec<(SchemaStep<'_>, &V
             _ => {}
         }
     }
-    // Names of members in `dependencies`, and whatever else is no schema, cost nothing.
+    // Names of properties in `dependencies`, and whatever else is no schema, cost nothing.
     found.retain(|(_, value)| value.is_object() || value.is_boolean());
     found
 }
@@ -91,7 +91,7 @@ const IDENTITY: [&str; 3] = ["$id", "id", "$schema"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reference<'a> {
     /// To the schema that stands there.
-    Place(&'a Value),
+    Schema(&'a Value),
     /// To the schema of this name.
     Named(&'a str),
 }
@@ -112,13 +112,13 @@ fn resolve<'a>(document: &'a Value, text: &'a str) -> Result<Reference<'a>, Sche
     }
     let nowhere = || SchemaProblem::Nowhere(shown(text));
     let pointer = percent_decode_str(fragment).decode_utf8().map_err(|_| nowhere())?;
-    let mut place = document;
+    let mut target = document;
     for segment in pointer.split('/').skip(1) {
-        place = place.pointer(&format!("/{segment}")).ok_or_else(nowhere)?;
+        target = target.pointer(&format!("/{segment}")).ok_or_else(nowhere)?;
         // On the way there may be parts that are no schemas, and that nothing else looks at.
-        place.as_object().map_or(Ok(()), |part| check_identity(document, part))?;
+        target.as_object().map_or(Ok(()), |part| check_identity(document, part))?;
     }
-    if place.is_object() || place.is_boolean() { Ok(Reference::Place(place)) } else { Err(nowhere()) }
+    if target.is_object() || target.is_boolean() { Ok(Reference::Schema(target)) } else { Err(nowhere()) }
 }
 
 /// Refuses a part of a document that has an identity of its own: references in it would mean something else than they
@@ -141,11 +141,11 @@ pub(super) fn check_identity(document: &Value, part: &Map<String, Value>) -> Res
 /// Notes the names of a schema.
 pub(super) fn note_anchors<'a>(
     schema: &'a Map<String, Value>,
-    place: usize,
+    index: usize,
     anchors: &mut HashMap<&'a str, usize>,
 ) -> Result<(), SchemaProblem> {
     for name in ANCHORS.iter().filter_map(|keyword| schema.get(*keyword)?.as_str()) {
-        if anchors.insert(name, place).is_some_and(|other| other != place) {
+        if anchors.insert(name, index).is_some_and(|other| other != index) {
             return Err(SchemaProblem::Anchor(shown(name)));
         }
     }

@@ -326,14 +326,14 @@ fn schemas() -> impl Strategy<Value = Value> {
         ]);
         let several = keyword(&["allOf", "anyOf", "oneOf", "prefixItems"]);
         let named = keyword(&["properties", "patternProperties", "dependentSchemas", "$defs"]);
-        let members = prop_oneof![
+        let fields = prop_oneof![
             (one, inner.clone()).prop_map(|(keyword, schema)| (keyword.to_owned(), schema)),
             (several, prop::collection::vec(inner.clone(), 1..3))
                 .prop_map(|(k, schemas)| (k.to_owned(), json!(schemas))),
             (named, prop::collection::btree_map(name(), inner, 1..3))
                 .prop_map(|(k, schemas)| (k.to_owned(), json!(schemas))),
         ];
-        prop::collection::vec(members, 1..4).prop_map(|members| Value::Object(members.into_iter().collect()))
+        prop::collection::vec(fields, 1..4).prop_map(|fields| Value::Object(fields.into_iter().collect()))
     })
 }
 
@@ -343,7 +343,7 @@ fn instances() -> impl Strategy<Value = Value> {
         let name = prop::sample::select(vec!["a", "b", "c"]);
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..3).prop_map(|items| json!(items)),
-            prop::collection::btree_map(name, inner, 0..3).prop_map(|members| json!(members)),
+            prop::collection::btree_map(name, inner, 0..3).prop_map(|fields| json!(fields)),
         ]
     })
 }
@@ -375,8 +375,8 @@ proptest! {
     }
 
     #[test]
-    fn no_json_makes_the_check_panic(members in prop::collection::btree_map("[$a-z]{1,6}|\\$ref|allOf|properties|items", instances(), 0..4)) {
-        let schema = json!(members);
+    fn no_json_makes_the_check_panic(fields in prop::collection::btree_map("[$a-z]{1,6}|\\$ref|allOf|properties|items", instances(), 0..4)) {
+        let schema = json!(fields);
         for validation in [Validation::Enforce, Validation::Off] {
             let _ = checked(&schema, validation);
             let _ = without_identities(&schema);

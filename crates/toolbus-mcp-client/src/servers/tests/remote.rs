@@ -19,7 +19,7 @@ use super::fixture::{Fixture, HASTE};
 use super::*;
 use crate::spec::{Credentials, HttpKind, HttpSpec};
 
-/// A server whose answers to some requests a test chooses.
+/// A server whose responses to some requests a test chooses.
 pub(super) struct Remote {
     url: Url,
     asked: Asked,

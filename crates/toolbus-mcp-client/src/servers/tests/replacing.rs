@@ -49,11 +49,11 @@ async fn what_was_wanted_of_a_server_before_it_was_started_does_not_start_it_aga
     let world = Fixture::new();
     world.touch("broken");
     world.apply([world.lazy("a"), world.lazy("b")]);
-    let member = world.bridge.shared.entry("a").unwrap();
+    let entry = world.bridge.shared.entry("a").unwrap();
     eventually("a wait before the next try", async || match world.status("a").phase {
         PhaseName::Waiting => Some(()),
         _ => {
-            tokio::spawn(member.arrival(false));
+            tokio::spawn(entry.arrival(false));
             None
         }
     })
@@ -61,7 +61,7 @@ async fn what_was_wanted_of_a_server_before_it_was_started_does_not_start_it_aga
     world.remove("broken");
     let failed = world.noted("a", "pids").len();
     assert!(world.bridge.restart("a"));
-    member.relist();
+    entry.relist();
     world.phase("a", PhaseName::Ready).await;
     world.phase("a", PhaseName::Idle).await;
     let other = world.bridge.shared.entry("b").unwrap();

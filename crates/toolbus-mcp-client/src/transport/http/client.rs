@@ -219,12 +219,12 @@ impl McpHttpClient {
         }
     }
 
-    /// Sends a request, and gives the answer whatever its status is.
+    /// Sends a request, and gives the response whatever its status is.
     pub(crate) async fn exchange(&self, outgoing: &OutgoingRequest) -> Result<Response, HttpError> {
         self.requester.exchange(outgoing).await
     }
 
-    /// The error that an answer without success is.
+    /// The error that a response without success is.
     pub(crate) fn refusal(&self, response: &Response) -> HttpError {
         let has_credential = self.requester.has_credential();
         HttpError::refused(self.origin(), response.status(), response.headers(), has_credential)
@@ -252,7 +252,7 @@ pub(super) fn configured(headers: &BTreeMap<String, Secret>) -> Result<HeaderMap
     Ok(checked)
 }
 
-/// Largest answer to a request that failed, in bytes after decompression.
+/// Largest response to a request that failed, in bytes after decompression.
 const MAX_REFUSAL: usize = 64 * 1024;
 
 /// Reads the body of a request that failed, if it is short.
@@ -263,8 +263,8 @@ pub(super) async fn read_refusal(origin: &str, mut response: Response) -> Result
     }
 }
 
-/// Reads an answer in JSON. What it returns with a large one keeps room for it.
-pub(super) async fn read_answer(
+/// Reads a response in JSON. What it returns with a large one keeps room for it.
+pub(super) async fn read_response(
     client: &McpHttpClient,
     mut response: Response,
 ) -> Result<(Vec<u8>, Option<ReservedRoom>), HttpError> {

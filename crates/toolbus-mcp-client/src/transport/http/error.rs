@@ -28,16 +28,16 @@ pub(crate) struct HttpError {
 pub(crate) enum HttpErrorKind {
     /// No connection: nothing was sent.
     ConnectFailed,
-    /// The connection ended before the answer.
+    /// The connection ended before the response.
     ConnectionLost,
     /// HTTP 429 or 502 to 504: the server is temporarily unavailable.
     Unavailable,
     /// A person has to give or renew a credential.
     AuthRequired,
-    /// The answer is over the limit.
+    /// The response is over the limit.
     TooLarge,
     /// The response is not a valid one.
-    InvalidAnswer,
+    InvalidResponse,
     /// Any other status.
     Refused,
 }
@@ -54,7 +54,7 @@ impl HttpError {
 
     /// An invalid response.
     pub(crate) fn invalid(text: impl Into<String>) -> Self {
-        Self::new(HttpErrorKind::InvalidAnswer, text)
+        Self::new(HttpErrorKind::InvalidResponse, text)
     }
 
     /// A request to `origin` that was not answered.
@@ -68,7 +68,7 @@ impl HttpError {
         }
     }
 
-    /// An answer of `origin` with a status that is no success.
+    /// A response of `origin` with a status that is no success.
     pub(super) fn refused(origin: &str, status: StatusCode, headers: &HeaderMap, has_credential: bool) -> Self {
         let code = status.as_u16();
         let advice;
@@ -101,7 +101,7 @@ impl HttpError {
             HttpErrorKind::Unavailable => Cause::Unavailable,
             HttpErrorKind::AuthRequired => Cause::AuthRequired,
             HttpErrorKind::TooLarge => Cause::ResultTooLarge,
-            HttpErrorKind::InvalidAnswer => Cause::InvalidResult,
+            HttpErrorKind::InvalidResponse => Cause::InvalidResult,
             HttpErrorKind::Refused => Cause::Failed,
         }
     }

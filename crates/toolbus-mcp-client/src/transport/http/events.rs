@@ -19,7 +19,7 @@ const RETRY_MS: std::ops::RangeInclusive<u64> = 500..=60_000;
 /// Room for a line that is kept for the next, in bytes.
 const KEPT_LINE: usize = 64 * 1024;
 
-/// The events of an answer, each of at most [`MAX_MESSAGE`] bytes, or of as many as `large` allows. An error is the last
+/// The events of a response, each of at most [`MAX_MESSAGE`] bytes, or of as many as `large` allows. An error is the last
 /// item.
 pub(crate) fn events(
     origin: &str,
@@ -253,10 +253,10 @@ mod tests {
                 let read = chunks.into_iter().try_for_each(|chunk| parser.read(chunk, &mut ready));
                 (read, ready)
             };
-            let place = bytes.first().map_or(0, |first| usize::from(*first) % (bytes.len() + 1));
-            let (head, tail) = bytes.split_at(place);
+            let offset = bytes.first().map_or(0, |first| usize::from(*first) % (bytes.len() + 1));
+            let (head, tail) = bytes.split_at(offset);
             let (result, events) = read([bytes, &[]]);
-            assert_eq!(read([head, tail]), (result, events.clone()), "cut at {place}");
+            assert_eq!(read([head, tail]), (result, events.clone()), "cut at {offset}");
             let texts = |event: &Sse| {
                 [&event.event, &event.data, &event.id].into_iter().flatten().map(String::len).sum::<usize>()
             };

@@ -149,7 +149,7 @@ impl McpHttpClient {
         }
         let session = self.session(&response)?;
         if is_of_type(&response, EVENT_STREAM) {
-            return Ok(StreamableHttpPostResponse::Sse(self.answers(response, id, opens), session));
+            return Ok(StreamableHttpPostResponse::Sse(self.responses(response, id, opens), session));
         }
         let origin = self.origin();
         if !is_of_type(&response, JSON) {
@@ -158,15 +158,15 @@ impl McpHttpClient {
             return Err(HttpError::invalid(text).into());
         }
         // Its room is kept until it has been read as a message.
-        let (body, _room) = client::read_answer(self, response).await?;
+        let (body, _room) = client::read_response(self, response).await?;
         let size = body.len();
         let read = move || has_few_values(&body).then(|| message::read(&body).ok());
         let Some(message) = self.large().read(size, read).await.unwrap_or(Some(None)) else {
             return Err(client::too_large(origin, &format!("{MAX_VALUES} values")).into());
         };
         match message {
-            Some(ServerJsonRpcMessage::Response(answer)) if answer.id.to_string() == id.to_string() => {
-                Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Response(answer), session))
+            Some(ServerJsonRpcMessage::Response(response)) if response.id.to_string() == id.to_string() => {
+                Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Response(response), session))
             }
             Some(ServerJsonRpcMessage::Error(error)) => Ok(correlated(error.error, id, session)),
             _ => {
@@ -201,10 +201,10 @@ impl McpHttpClient {
 
     /// The events that answer a request. The worker asks again for a stream that fails, at once and for ever; one that
     /// ends it leaves alone, or comes back to it later.
-    fn answers(&self, response: Response, id: RequestId, opens: bool) -> BoxStream<'static, Result<Sse, SseError>> {
+    fn responses(&self, response: Response, id: RequestId, opens: bool) -> BoxStream<'static, Result<Sse, SseError>> {
         let failure = self.failure().clone();
         let large = self.large().clone();
-        let answers = events(self.origin(), response, large.clone()).filter_map(move |event| {
+        let responses = events(self.origin(), response, large.clone()).filter_map(move |event| {
             let (id, failure, large) = (id.clone(), failure.clone(), large.clone());
             async move {
                 let said = match event {
@@ -221,7 +221,7 @@ impl McpHttpClient {
                 said.map(Ok)
             }
         });
-        answers.take_until(self.closed().clone().cancelled_owned()).boxed()
+        responses.take_until(self.closed().clone().cancelled_owned()).boxed()
     }
 
     async fn listen(
@@ -311,7 +311,7 @@ fn is_forgotten(status: StatusCode, refusal: &StreamableHttpPostResponse) -> boo
     status == StatusCode::BAD_REQUEST && code.0 == REFUSED && message.to_ascii_lowercase().contains("session")
 }
 
-/// An event in place of the one that was too large, so that the caller hears why there is no answer, and not from
+/// An event in place of the one that was too large, so that the caller hears why there is no response, and not from
 /// where.
 fn too_large(id: &RequestId, most: &str) -> Sse {
     let text = format!("its server sent an event of more than {most}. Ask for less.");

@@ -1,9 +1,9 @@
 //! Connections to real servers on free ports, most of them hostile.
 
-mod answers;
 mod authorisation;
 mod detection;
 mod errors;
+mod responses;
 mod secrets;
 mod server;
 mod sessions;

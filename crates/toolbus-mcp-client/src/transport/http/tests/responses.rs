@@ -1,4 +1,4 @@
-//! Answers of Streamable HTTP that are too much, too little or none.
+//! Responses of Streamable HTTP that are too much, too little or none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,8 +32,8 @@ async fn answering(answer: impl Fn(&Asked) -> Response + Send + Sync + 'static) 
 #[tokio::test]
 async fn json_and_events_are_answers() {
     let server = answering(|asked| {
-        let answer = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said("by event") });
-        if asked.id() == 1 { result_of(asked, &said("by JSON")) } else { events(format!("data: {answer}\n\n")) }
+        let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said("by event") });
+        if asked.id() == 1 { result_of(asked, &said("by JSON")) } else { events(format!("data: {response}\n\n")) }
     })
     .await;
     let mut transport = begun(&server.url).await;
@@ -58,8 +58,8 @@ async fn an_event_over_the_limit_fails_the_call_with_a_text_and_is_not_kept() {
     .await;
     let mut transport = begun(&server.url).await;
     transport.send(call(1)).await.unwrap();
-    let answer = received(&mut transport).await;
-    let text = answer["error"]["message"].as_str().unwrap();
+    let response = received(&mut transport).await;
+    let text = response["error"]["message"].as_str().unwrap();
     assert!(text.ends_with("sent an event of more than 16777216 bytes. Ask for less."), "{text}");
     let taken = sent.load(Ordering::Relaxed);
     assert!((LIMIT..LIMIT + SLACK).contains(&taken), "{taken}");
@@ -88,8 +88,8 @@ fn crowded() -> Value {
 #[tokio::test]
 async fn an_answer_of_too_many_values_fails_the_call_with_a_text() {
     let server = answering(|asked| {
-        let answer = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": crowded() });
-        if asked.id() == 1 { json_of(&answer) } else { events(format!("data: {answer}\n\n")) }
+        let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": crowded() });
+        if asked.id() == 1 { json_of(&response) } else { events(format!("data: {response}\n\n")) }
     })
     .await;
     let mut transport = begun(&server.url).await;
@@ -97,9 +97,9 @@ async fn an_answer_of_too_many_values_fails_the_call_with_a_text() {
     assert_eq!(classify(&error), Some(Cause::ResultTooLarge));
     assert!(error.to_string().ends_with("answered more than 500000 values"), "{error}");
     transport.send(call(2)).await.unwrap();
-    let answer = received(&mut transport).await;
-    assert_eq!(answer["id"], 2);
-    assert_eq!(answer["error"]["message"], "its server sent an event of more than 500000 values. Ask for less.");
+    let response = received(&mut transport).await;
+    assert_eq!(response["id"], 2);
+    assert_eq!(response["error"]["message"], "its server sent an event of more than 500000 values. Ask for less.");
 }
 
 #[tokio::test]
@@ -126,9 +126,9 @@ async fn an_answer_of_too_many_values_that_comes_by_a_resumed_stream_fails_the_c
     .await;
     let mut transport = begun(&server.url).await;
     transport.send(call(1)).await.unwrap();
-    let answer = received(&mut transport).await;
-    assert_eq!(answer["id"], 1);
-    assert_eq!(answer["error"]["message"], "its server sent an event of more than 500000 values. Ask for less.");
+    let response = received(&mut transport).await;
+    assert_eq!(response["id"], 1);
+    assert_eq!(response["error"]["message"], "its server sent an event of more than 500000 values. Ask for less.");
 }
 
 #[tokio::test]
@@ -168,8 +168,8 @@ async fn an_answer_that_is_none_fails_the_call_at_once() {
 #[tokio::test]
 async fn events_that_are_no_messages_are_left_out() {
     let server = answering(|asked| {
-        let answer = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said("at last") });
-        events(format!(": comment\n\nnonsense\n\nevent: ping\ndata: x\n\ndata: {{half\n\ndata: {answer}\n\n"))
+        let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said("at last") });
+        events(format!(": comment\n\nnonsense\n\nevent: ping\ndata: x\n\ndata: {{half\n\ndata: {response}\n\n"))
     })
     .await;
     let mut transport = begun(&server.url).await;
@@ -184,8 +184,8 @@ async fn a_handshake_goes_on_after_events_that_are_no_messages() {
             return orderly(asked);
         }
         let result = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": { "name": "a", "version": "1" } });
-        let answer = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": result });
-        events(format!("event: ping\ndata: x\n\ndata: {{half\n\ndata: {answer}\n\n"))
+        let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": result });
+        events(format!("event: ping\ndata: x\n\ndata: {{half\n\ndata: {response}\n\n"))
     })
     .await;
     let mut transport = begun(&server.url).await;
@@ -238,8 +238,8 @@ async fn one_definition_in_an_event_that_is_nested_too_deep_does_not_hide_the_ot
     .await;
     let mut transport = begun(&server.url).await;
     transport.send(message(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }))).await.unwrap();
-    let answer = received(&mut transport).await;
-    assert_eq!(answer["result"]["tools"], json!([{ "name": "bad" }, { "name": "good" }]));
+    let response = received(&mut transport).await;
+    assert_eq!(response["result"]["tools"], json!([{ "name": "bad" }, { "name": "good" }]));
 }
 
 #[tokio::test]
@@ -248,8 +248,8 @@ async fn a_stream_that_ends_without_the_answer_fails_the_call() {
         let server = answering(move |_| events(text)).await;
         let mut transport = begun(&server.url).await;
         transport.send(call(1)).await.unwrap();
-        let answer = received(&mut transport).await;
-        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32603)), "{text}");
+        let response = received(&mut transport).await;
+        assert_eq!((&response["id"], &response["error"]["code"]), (&json!(1), &json!(-32603)), "{text}");
     }
 }
 
@@ -264,8 +264,8 @@ async fn the_error_of_a_refusal_is_passed_on_with_the_id_of_the_request() {
     .await;
     let mut transport = begun(&server.url).await;
     transport.send(call(7)).await.unwrap();
-    let answer = received(&mut transport).await;
-    assert_eq!(answer, json!({ "jsonrpc": "2.0", "id": 7, "error": { "code": -32000, "message": "bad request" } }));
+    let response = received(&mut transport).await;
+    assert_eq!(response, json!({ "jsonrpc": "2.0", "id": 7, "error": { "code": -32000, "message": "bad request" } }));
 }
 
 #[tokio::test]
@@ -286,15 +286,15 @@ async fn discovery_that_is_refused_with_a_status_is_answered_by_an_error() {
         .await;
         let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
         transport.send(discover()).await.unwrap();
-        let answer = received(&mut transport).await;
-        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(5), &json!(-32600)), "{code}");
+        let response = received(&mut transport).await;
+        assert_eq!((&response["id"], &response["error"]["code"]), (&json!(5), &json!(-32600)), "{code}");
         begin(&mut transport).await.unwrap();
         transport.send(call(6)).await.unwrap();
         assert_eq!(received(&mut transport).await["result"], said("hello"));
     }
 }
 
-/// A server whose first call hangs, before or after the head of its answer; the number of hanging answers.
+/// A server whose first call hangs, before or after the head of its response; the number of hanging responses.
 async fn hanging(has_head: bool) -> (Server, Arc<AtomicUsize>) {
     let open = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&open);
@@ -348,8 +348,8 @@ async fn a_request_whose_sender_is_gone_ends() {
 async fn a_handshake_that_hangs_ends_with_the_connection() {
     for has_head in [true, false] {
         for is_dropped in [true, false] {
-            let open_answers = Arc::new(AtomicUsize::new(0));
-            let counter = Arc::clone(&open_answers);
+            let open_responses = Arc::new(AtomicUsize::new(0));
+            let counter = Arc::clone(&open_responses);
             let server = Server::slow(move |_| {
                 let counter = Arc::clone(&counter);
                 Box::pin(async move {
@@ -363,7 +363,7 @@ async fn a_handshake_that_hangs_ends_with_the_connection() {
             let server = server.await;
             let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
             let mut sending = tokio::spawn(transport.send(super::initialize()));
-            until(1, &open_answers).await;
+            until(1, &open_responses).await;
             if has_head {
                 (&mut sending).await.unwrap().unwrap();
             }
@@ -372,7 +372,7 @@ async fn a_handshake_that_hangs_ends_with_the_connection() {
             } else {
                 transport.close().await.unwrap();
             }
-            until(0, &open_answers).await;
+            until(0, &open_responses).await;
             assert!(has_head || sending.await.unwrap().is_err());
         }
     }
@@ -383,8 +383,8 @@ async fn a_handshake_that_is_cut_short_says_why() {
     let server = Server::start(|_| events(Body::from(format!("data: {}\n\n", "x".repeat(LIMIT + 1))))).await;
     let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
     transport.send(super::initialize()).await.unwrap();
-    let answer = received(&mut transport).await;
-    assert_eq!(answer["error"]["message"], "its server sent an event of more than 16777216 bytes. Ask for less.");
+    let response = received(&mut transport).await;
+    assert_eq!(response["error"]["message"], "its server sent an event of more than 16777216 bytes. Ask for less.");
 
     let breaking = Arc::new(Notify::new());
     let told = Arc::clone(&breaking);
@@ -435,8 +435,8 @@ async fn a_hundred_calls_are_on_their_way_at_a_time() {
 async fn a_large_answer_is_read_where_results_have_room_for_it() {
     let text = "x".repeat(LIMIT + 1);
     let server = answering(move |asked| {
-        let answer = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said(&text) });
-        if asked.id() == 1 { result_of(asked, &said(&text)) } else { events(format!("data: {answer}\n\n")) }
+        let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said(&text) });
+        if asked.id() == 1 { result_of(asked, &said(&text)) } else { events(format!("data: {response}\n\n")) }
     })
     .await;
     let budget = ResultBudget::new(32 << 20, 32 << 20);
@@ -446,8 +446,8 @@ async fn a_large_answer_is_read_where_results_have_room_for_it() {
     begin(&mut transport).await.unwrap();
     for id in [1, 2] {
         transport.send(call(id)).await.unwrap();
-        let answer = received(&mut transport).await;
-        assert_eq!(answer["result"]["content"][0]["text"].as_str().map(str::len), Some(LIMIT + 1));
+        let response = received(&mut transport).await;
+        assert_eq!(response["result"]["content"][0]["text"].as_str().map(str::len), Some(LIMIT + 1));
     }
     drop(transport);
     eventually("all room to be free", async || budget.room().take("t", 32 << 20).ok()).await;

@@ -44,8 +44,8 @@ async fn a_server_that_forgot_a_session_may_say_so_in_words_alone() {
         .await;
         let mut transport = begun(&server.url).await;
         transport.send(call(1)).await.unwrap();
-        let answer = received(&mut transport).await;
-        assert_eq!(answer["result"] == said("hello"), sessions == 2, "{answer}");
+        let response = received(&mut transport).await;
+        assert_eq!(response["result"] == said("hello"), sessions == 2, "{response}");
         assert_eq!([server.count("initialize"), server.count("tools/call")], [sessions, sessions], "{message}");
     }
 }

@@ -60,9 +60,9 @@ async fn messages_are_posted_where_the_stream_says_and_answers_come_by_the_strea
     let posted = server.asked().pop().unwrap();
     assert_eq!((posted.method.as_str(), posted.path.as_str()), ("POST", "/messages?session=1"));
     assert_eq!(posted.header("content-type"), Some("application/json"));
-    let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": said("hello") });
-    writer.write(format!(": ping\n\nevent: other\ndata: x\n\nevent: message\ndata: {answer}\n\n"));
-    assert_eq!(received(&mut transport).await, answer);
+    let response = json!({ "jsonrpc": "2.0", "id": 1, "result": said("hello") });
+    writer.write(format!(": ping\n\nevent: other\ndata: x\n\nevent: message\ndata: {response}\n\n"));
+    assert_eq!(received(&mut transport).await, response);
 }
 
 #[tokio::test]
@@ -76,8 +76,8 @@ async fn an_event_that_means_nothing_may_come_before_the_place_to_post_to() {
 async fn an_answer_is_whole_whoever_stops_waiting_for_it() {
     let (server, writer) = written(|| status(202, "")).await;
     let mut transport = opened(&server, &writer).await;
-    let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": said("hello") }).to_string();
-    let (first, second) = answer.split_at(20);
+    let response = json!({ "jsonrpc": "2.0", "id": 1, "result": said("hello") }).to_string();
+    let (first, second) = response.split_at(20);
     for part in [format!("data: {first}"), second.to_owned()] {
         writer.write(part);
         let patience = std::time::Duration::from_millis(20);
@@ -98,12 +98,12 @@ async fn refused(text: String) -> String {
 #[tokio::test]
 async fn messages_are_never_posted_to_another_origin() {
     let other = Server::start(orderly).await;
-    let mut places = vec![other.url.to_string(), format!("//{}/messages", other.url.authority())];
-    places.extend(
+    let mut addresses = vec![other.url.to_string(), format!("//{}/messages", other.url.authority())];
+    addresses.extend(
         ["https://127.0.0.1/", "http://localhost/", "file:///etc/passwd", "javascript:alert(1)"].map(str::to_owned),
     );
-    for place in places {
-        let text = refused(format!("event: endpoint\ndata: {place}\n\n")).await;
+    for address in addresses {
+        let text = refused(format!("event: endpoint\ndata: {address}\n\n")).await;
         insta::allow_duplicates! {
             insta::assert_snapshot!(text, @"the MCP server at ORIGIN wants messages posted to another server, which is refused");
         }
