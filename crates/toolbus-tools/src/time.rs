@@ -77,7 +77,7 @@ impl Executor for CurrentTime {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let name = arguments::optional_text(&call.arguments, "timezone")?.unwrap_or("UTC");
         let zone = self.zones.get("timezone", name)?;
-        answer(&LocalTime::of(&present(self.clock).to_zoned(zone)))
+        output(&LocalTime::of(&present(self.clock).to_zoned(zone)))
     }
 }
 
@@ -87,7 +87,7 @@ fn present(clock: Clock) -> Timestamp {
 }
 
 /// The result as JSON text.
-fn answer(result: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
+fn output(result: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
     serde_json::to_string(result)
         .map(ToolOutput::text)
         .map_err(|error| ToolFailure::new(Cause::Failed, "the result could not be written").with_detail(error))
@@ -224,7 +224,7 @@ impl Executor for ConvertTime {
                 .with_detail(error)
         })?;
         let target = source.with_time_zone(to);
-        answer(&Conversion { source: LocalTime::of(&source), target: LocalTime::of(&target), note })
+        output(&Conversion { source: LocalTime::of(&source), target: LocalTime::of(&target), note })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The credentials and headers of requests, shared or by agent, and the mask that removes them from responses.
 //!
 //! What a [`ResponseMask`] changes, the caller can see, and a caller may choose what is echoed. So a mask knows the credentials of
-//! one request alone, and compares them whole: a part of one that changed an answer could be guessed, character by
+//! one request alone, and compares them whole: a part of one that changed a response could be guessed, character by
 //! character.
 
 use std::borrow::Cow;
@@ -153,7 +153,7 @@ const REDACTED: &str = "[redacted]";
 /// The first half of media types: a header's value that begins so is no credential.
 const MEDIA: [&str; 8] = ["application", "audio", "font", "image", "multipart", "text", "video", "*"];
 
-/// The texts that must not come back in the answer to a request.
+/// The texts that must not come back in the response to a request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ResponseMask(Vec<Secret>);
 
@@ -197,19 +197,19 @@ impl ResponseMask {
     fn until(&self, text: &str, end: usize) -> String {
         let found = |secret: &Secret| -> Vec<Range<usize>> {
             let all = text.match_indices(secret.expose()).map(|(start, found)| start..start + found.len());
-            all.take_while(|place| place.start < end).collect()
+            all.take_while(|range| range.start < end).collect()
         };
-        let mut places: Vec<_> = self.0.iter().flat_map(found).collect();
+        let mut ranges: Vec<_> = self.0.iter().flat_map(found).collect();
         // One may be part of another.
-        places.sort_unstable_by_key(|place| (place.start, Reverse(place.end)));
+        ranges.sort_unstable_by_key(|range| (range.start, Reverse(range.end)));
         let mut masked = String::new();
         let mut done = 0;
-        for place in places {
-            if let Some(before) = text.get(done..place.start) {
+        for range in ranges {
+            if let Some(before) = text.get(done..range.start) {
                 masked.push_str(before);
                 masked.push_str(REDACTED);
             }
-            done = done.max(place.end);
+            done = done.max(range.end);
         }
         masked.push_str(text.get(done..end).unwrap_or_default());
         masked

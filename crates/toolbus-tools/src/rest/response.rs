@@ -101,7 +101,7 @@ async fn error(mut response: Response, limit: usize, mask: &ResponseMask) -> Res
     let status = response.status();
     let wait = retry_after(response.headers())
         .map_or_else(String::new, |wait| format!(", try again after {} s", wait.as_secs()));
-    // The status is the answer; a body that breaks off does not change it.
+    // The status is the response; a body that breaks off does not change it.
     let (bytes, is_whole) = read_up_to(&mut response, limit).await.unwrap_or_default();
     let content_type = ContentType::of(response.headers());
     let body = if is_whole {
@@ -189,7 +189,7 @@ impl ContentType {
 const LOST: (Cause, &str) =
     (Cause::ConnectionLost, "closed the connection before its answer was complete. It may have acted on the request");
 
-/// A request that failed before there was an answer.
+/// A request that failed before there was a response.
 pub(super) fn while_sending(name: &str, SendError { error, is_first }: SendError) -> ToolFailure {
     match judge(&error) {
         (Cause::ConnectFailed, _) if !is_first => named(name, LOST, error),
@@ -197,7 +197,7 @@ pub(super) fn while_sending(name: &str, SendError { error, is_first }: SendError
     }
 }
 
-/// An answer that failed before its end, or a request that was sent once.
+/// A response that failed before its end, or a request that was sent once.
 pub(super) fn while_reading(name: &str, error: reqwest::Error) -> ToolFailure {
     named(name, judge(&error), error)
 }

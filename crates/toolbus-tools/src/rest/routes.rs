@@ -10,7 +10,7 @@ use toolbus_outbound::headers::parse_value;
 
 use super::template::text;
 
-/// Where the arguments of an operation go, by their names. Those without a route are members of the body.
+/// Where the arguments of an operation go, by their names. Those without a route are fields of the body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ArgumentRoutes {
     pub(super) routes: BTreeMap<String, Route>,
@@ -33,11 +33,11 @@ pub(super) enum Route {
 /// Style in which lists and objects are written in a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum QueryStyle {
-    /// The name again for each element; members of an object under their own names.
+    /// The name again for each element; fields of an object under their own names.
     Repeated,
     /// Elements with this between them.
     Joined(char),
-    /// Members of an object as `name[member]`.
+    /// Fields of an object as `name[field]`.
     Deep,
     /// As JSON.
     Json,
@@ -50,7 +50,7 @@ pub(super) enum RoutedBody {
     #[default]
     None,
     /// Arguments without a route, as an object.
-    Members {
+    Fields {
         /// Whether the body is sent without fields, too.
         is_required: bool,
     },
@@ -72,18 +72,18 @@ impl ArgumentRoutes {
     ///
     /// # Errors
     ///
-    /// If a header cannot carry an argument, or a member of an object is another argument in the query.
+    /// If a header cannot carry an argument, or a field of an object is another argument in the query.
     pub(super) fn split(&self, arguments: &Map<String, Value>) -> Result<RoutedArguments, ToolFailure> {
         let mut parts = RoutedArguments::default();
         let mut spread = HashMap::new();
-        let mut members = Map::new();
+        let mut fields = Map::new();
         for (argument, value) in arguments {
             match self.routes.get(argument) {
                 Some(_) if value.is_null() => {}
                 Some(Route::Path) => drop(parts.path.insert(argument.clone(), Value::String(joined(value, ',')))),
                 Some(Route::Query(name, style)) => {
-                    if let (QueryStyle::Repeated | QueryStyle::Deep, Value::Object(members)) = (style, value) {
-                        self.check_members(argument, (name, *style), members, &mut spread)?;
+                    if let (QueryStyle::Repeated | QueryStyle::Deep, Value::Object(fields)) = (style, value) {
+                        self.check_fields(argument, (name, *style), fields, &mut spread)?;
                     }
                     style.add(name, value, &mut parts.query);
                 }
@@ -95,26 +95,26 @@ impl ArgumentRoutes {
                 }
                 None => match &self.body {
                     RoutedBody::Whole(whole) if whole == argument => parts.body = Some(value.clone()),
-                    _ => drop(members.insert(argument.clone(), value.clone())),
+                    _ => drop(fields.insert(argument.clone(), value.clone())),
                 },
             }
         }
-        if let RoutedBody::Members { is_required } = self.body
-            && (is_required || !members.is_empty())
+        if let RoutedBody::Fields { is_required } = self.body
+            && (is_required || !fields.is_empty())
         {
-            parts.body = Some(Value::Object(members));
+            parts.body = Some(Value::Object(fields));
         }
         Ok(parts)
     }
 
-    /// Refuses members that would stand in the query as another argument, which the policy may set or look at: by no
-    /// other way than under its own name may a caller give that. `spread` has the arguments whose members stand there
+    /// Refuses fields that would stand in the query as another argument, which the policy may set or look at: by no
+    /// other way than under its own name may a caller give that. `spread` has the arguments whose fields stand there
     /// under their own names.
-    fn check_members<'a>(
+    fn check_fields<'a>(
         &self,
         argument: &'a str,
         (name, style): (&str, QueryStyle),
-        members: &Map<String, Value>,
+        fields: &Map<String, Value>,
         spread: &mut HashMap<String, &'a str>,
     ) -> Result<(), ToolFailure> {
         let others = self.routes.iter().filter_map(|(other, route)| match route {
@@ -122,15 +122,15 @@ impl ArgumentRoutes {
             _ => None,
         });
         let others: Vec<_> = others.collect();
-        for (member, _) in members.iter().filter(|(_, value)| !value.is_null()) {
-            let written = steps(&style.member(name, member));
+        for (field, _) in fields.iter().filter(|(_, value)| !value.is_null()) {
+            let written = steps(&style.field(name, field));
             let is_other = |other: &Vec<String>| other.iter().zip(&written).all(|(other, own)| other == own);
             let is_spread = style == QueryStyle::Repeated
                 && *spread.entry(written.first().cloned().unwrap_or_default()).or_insert(argument) != argument;
             if is_spread || others.iter().any(is_other) {
                 let what = "which is another argument in the address. Leave it out.";
-                let member = shown(member);
-                return Err(ToolFailure::invalid(format!("Argument `{argument}` has a member `{member}`, {what}")));
+                let field = shown(field);
+                return Err(ToolFailure::invalid(format!("Argument `{argument}` has a member `{field}`, {what}")));
             }
         }
         Ok(())
@@ -145,15 +145,15 @@ fn steps(name: &str) -> Vec<String> {
 }
 
 impl QueryStyle {
-    /// The name of an object's member, where members have pairs of their own.
-    fn member(self, name: &str, member: &str) -> String {
-        if self == Self::Deep { format!("{name}[{member}]") } else { member.to_owned() }
+    /// The name of an object's field, where fields have pairs of their own.
+    fn field(self, name: &str, field: &str) -> String {
+        if self == Self::Deep { format!("{name}[{field}]") } else { field.to_owned() }
     }
 
     fn add(self, name: &str, value: &Value, query: &mut Vec<(String, Value)>) {
         let pairs = match (self, value) {
-            (Self::Repeated | Self::Deep, Value::Object(members)) => {
-                members.iter().map(|(member, value)| (self.member(name, member), value.clone())).collect()
+            (Self::Repeated | Self::Deep, Value::Object(fields)) => {
+                fields.iter().map(|(field, value)| (self.field(name, field), value.clone())).collect()
             }
             (Self::Joined(separator), Value::Array(_) | Value::Object(_)) => {
                 vec![(name.to_owned(), Value::String(joined(value, separator)))]
@@ -165,11 +165,11 @@ impl QueryStyle {
     }
 }
 
-/// A value as one string: elements, and members after their names, with `separator` between them.
+/// A value as one string: elements, and fields after their names, with `separator` between them.
 fn joined(value: &Value, separator: char) -> String {
     let parts: Vec<String> = match value {
         Value::Array(elements) => elements.iter().map(text).collect(),
-        Value::Object(members) => members.iter().flat_map(|(name, value)| [name.clone(), text(value)]).collect(),
+        Value::Object(fields) => fields.iter().flat_map(|(name, value)| [name.clone(), text(value)]).collect(),
         other => return text(other),
     };
     parts.join(&separator.to_string())
@@ -219,7 +219,7 @@ mod tests {
         ];
         let routes = ArgumentRoutes {
             routes: routes.map(|(name, route)| (name.to_owned(), route)).into(),
-            body: RoutedBody::Members { is_required: false },
+            body: RoutedBody::Fields { is_required: false },
             ..Default::default()
         };
         let parts = split(&routes, json!({"id": [1, 2], "page": 3, "trace": "t", "name": "n", "none": null}));
@@ -258,10 +258,10 @@ mod tests {
             (json!({"options": {"size": 1}, "paging": {"Size": 2}}), "paging", "Size"),
             (json!({"options": {"size[a]": 1}, "paging": {"size[b]": 2}}), "paging", "size[b]"),
         ];
-        for (arguments, argument, member) in refused {
+        for (arguments, argument, field) in refused {
             let failure = routes.split(arguments.as_object().unwrap()).unwrap_err();
             let text = format!(
-                "Argument `{argument}` has a member `{member}`, which is another argument in the address. Leave it out."
+                "Argument `{argument}` has a member `{field}`, which is another argument in the address. Leave it out."
             );
             assert_eq!(failure.message, text, "{arguments}");
         }
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_body_that_is_required_is_sent_without_members_and_one_that_is_whole_as_it_is() {
-        let required = ArgumentRoutes { body: RoutedBody::Members { is_required: true }, ..Default::default() };
+        let required = ArgumentRoutes { body: RoutedBody::Fields { is_required: true }, ..Default::default() };
         assert_eq!(split(&required, json!({})).body, Some(json!({})));
         let whole = ArgumentRoutes { body: RoutedBody::Whole("body".to_owned()), ..Default::default() };
         assert_eq!(split(&whole, json!({"body": [1]})).body, Some(json!([1])));

@@ -40,8 +40,8 @@ pub fn endpoints_of_seeds(
     let document = toolbus_config::document(name, text).map_err(|problems| {
         problems.iter().map(|problem| format!("{}: {}", problem.location, problem.what)).collect::<Vec<_>>()
     })?;
-    let nested = member(&document, "RestTools").and_then(|section| member(section, "Endpoints"));
-    let entries = nested.or_else(|| member(&document, "RestTools:Endpoints")).and_then(Value::as_array);
+    let nested = field(&document, "RestTools").and_then(|section| field(section, "Endpoints"));
+    let entries = nested.or_else(|| field(&document, "RestTools:Endpoints")).and_then(Value::as_array);
     let Some(entries) = entries else {
         return Err(vec![format!("{name}: it has no list `RestTools:Endpoints`")]);
     };
@@ -62,19 +62,19 @@ pub fn endpoints_of_seeds(
     if problems.is_empty() { Ok(endpoints) } else { Err(problems) }
 }
 
-/// The member of this name in any case.
-fn member<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+/// The field of this name in any case.
+fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     value.as_object()?.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
 /// One entry as an endpoint.
 fn folded(entry: &Value, environment: &BTreeMap<String, String>) -> Result<Endpoint, String> {
-    let Value::Object(members) = entry else { return Err("expected an object".to_owned()) };
-    if let Some(unknown) = members.keys().find(|key| !KEYS.iter().any(|known| known.eq_ignore_ascii_case(key))) {
+    let Value::Object(fields) = entry else { return Err("expected an object".to_owned()) };
+    if let Some(unknown) = fields.keys().find(|key| !KEYS.iter().any(|known| known.eq_ignore_ascii_case(key))) {
         let hint = nearest(unknown, KEYS).map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
         return Err(format!("unknown key `{}`{hint}", shown(unknown)));
     }
-    let text = |key: &str| match member(entry, key) {
+    let text = |key: &str| match field(entry, key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(_) => Err(format!("`{key}`: expected a text")),
@@ -85,12 +85,12 @@ fn folded(entry: &Value, environment: &BTreeMap<String, String>) -> Result<Endpo
         Some(method) => method.parse().map_err(|error| format!("`Method`: {error}"))?,
         None => Method::default(),
     };
-    let parameters = match member(entry, "ParametersSchema") {
+    let parameters = match field(entry, "ParametersSchema") {
         None | Some(Value::Null) => of_placeholders(&url),
         Some(Value::String(schema)) => schema.clone(),
         Some(schema) => schema.to_string(),
     };
-    let is_json = match member(entry, "SendBodyAsJson") {
+    let is_json = match field(entry, "SendBodyAsJson") {
         None | Some(Value::Null | Value::Bool(false)) => false,
         Some(Value::Bool(true)) => true,
         Some(_) => return Err("`SendBodyAsJson`: expected true or false".to_owned()),
@@ -168,9 +168,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
-        let entry = |members: &str| {
+        let entry = |fields: &str| {
             let all = r#""Name": "n", "Description": "d""#;
-            read(&format!(r#"{{"RestTools": {{"Endpoints": [{{{all}, {members}}}]}}}}"#)).unwrap_err()
+            read(&format!(r#"{{"RestTools": {{"Endpoints": [{{{all}, {fields}}}]}}}}"#)).unwrap_err()
         };
         insta::assert_snapshot!(entry(r#""UrlTemplate": "{url}""#), @"appsettings.json: `RestTools:Endpoints[0]`: the URL a placeholder may stand in the path or the query only, not in the scheme");
         insta::assert_snapshot!(entry(r#""UrlTemplat": "https://h/""#), @"appsettings.json: `RestTools:Endpoints[0]`: unknown key `UrlTemplat`; did you mean `UrlTemplate`?");

@@ -329,8 +329,8 @@ mod tests {
     use super::{MAX_URL, UrlFillError, UrlTemplate, UrlTemplateError, has_dot_segment};
 
     fn object(value: Value) -> Map<String, Value> {
-        let Value::Object(members) = value else { panic!("an object") };
-        members
+        let Value::Object(fields) = value else { panic!("an object") };
+        fields
     }
 
     fn fill(template: &str, arguments: Value) -> Result<String, UrlFillError> {

@@ -45,7 +45,7 @@ pub(super) struct FoundOperation<'a> {
     pub(super) name: String,
     method: Method,
     path: &'a str,
-    /// The path's own members, which hold for each of its operations.
+    /// The path's own fields, which hold for each of its operations.
     item: &'a Value,
     pub(super) operation: &'a Value,
 }
@@ -161,7 +161,7 @@ impl<'a> FoundOperation<'a> {
         shortened(&texts, MAX_DESCRIPTION).into_owned()
     }
 
-    /// The parameters of the path and the operation; that of the operation stands for one of the same name and place.
+    /// The parameters of the path and the operation; that of the operation stands for one of the same name and location.
     fn parameters(&self, document: &'a Value) -> Result<Vec<&'a Value>, String> {
         let mut parameters = BTreeMap::new();
         let lists = [self.item, self.operation].map(|part| part.get("parameters").and_then(Value::as_array));
@@ -172,10 +172,10 @@ impl<'a> FoundOperation<'a> {
         for parameter in lists.into_iter().flatten().flatten() {
             let parameter = resolved(document, parameter)?;
             let text = |key: &str| parameter.get(key).and_then(Value::as_str);
-            let (Some(name), Some(place)) = (text("name"), text("in")) else {
+            let (Some(name), Some(location)) = (text("name"), text("in")) else {
                 return Err("it has a parameter without `name` or `in`".to_owned());
             };
-            parameters.insert((place, name), parameter);
+            parameters.insert((location, name), parameter);
         }
         Ok(parameters.into_values().collect())
     }
@@ -192,7 +192,7 @@ struct OperationArguments<'a> {
     routes: ArgumentRoutes,
     /// The names of arguments, by the names of placeholders.
     placeholders: BTreeMap<&'a str, String>,
-    /// Whether other members of the body are sent as they are.
+    /// Whether other fields of the body are sent as they are.
     is_open: bool,
 }
 
@@ -212,14 +212,14 @@ impl<'a> OperationArguments<'a> {
     /// Adds a parameter, unless the request has its value anyway.
     fn parameter(&mut self, parameter: &'a Value, authorisation: &Authorisation) -> Result<(), String> {
         let text = |key: &str| parameter.get(key).and_then(Value::as_str).unwrap_or_default();
-        let (name, place) = (text("name"), text("in"));
-        let is_required = parameter.get("required") == Some(&Value::Bool(true)) || place == "path";
+        let (name, location) = (text("name"), text("in"));
+        let is_required = parameter.get("required") == Some(&Value::Bool(true)) || location == "path";
         self.schemas.spend(VALUE + name.len())?;
-        if authorisation.takes(place, name) {
-            self.routes.needs_key |= is_required && authorisation.takes_key(place, name);
+        if authorisation.takes(location, name) {
+            self.routes.needs_key |= is_required && authorisation.takes_key(location, name);
             return Ok(());
         }
-        let route = match place {
+        let route = match location {
             "path" | "header" if self.is_exploded(parameter) => {
                 return match is_required {
                     true => Err(format!("parameter `{}` is an object with `explode`", shown(name))),
@@ -238,19 +238,19 @@ impl<'a> OperationArguments<'a> {
                 Err(error) => return Err(error.to_string()),
             },
             _ if !is_required => return Ok(()),
-            place => return Err(format!("parameter `{}` goes to the {}", shown(name), shown(place))),
+            location => return Err(format!("parameter `{}` goes to the {}", shown(name), shown(location))),
         };
         let content = parameter.get("content").and_then(Value::as_object).and_then(|content| content.values().next());
         let mut schema = match parameter.get("schema").or_else(|| content?.get("schema")) {
             Some(schema) => self.schemas.schema(schema)?,
             None => json!({}),
         };
-        if let (Value::Object(members), Some(description)) =
+        if let (Value::Object(keywords), Some(description)) =
             (&mut schema, parameter.get("description").and_then(Value::as_str))
         {
-            members.insert("description".to_owned(), self.schemas.prose(description)?);
+            keywords.insert("description".to_owned(), self.schemas.prose(description)?);
         }
-        let argument = self.free(argument_name(name), place);
+        let argument = self.free(argument_name(name), location);
         if route == Route::Path {
             self.placeholders.insert(name, argument.clone());
         }
@@ -262,7 +262,7 @@ impl<'a> OperationArguments<'a> {
         Ok(())
     }
 
-    /// Whether a parameter is an object whose members are written with their names.
+    /// Whether a parameter is an object whose fields are written with their names.
     fn is_exploded(&self, parameter: &Value) -> bool {
         let schema = parameter.get("schema").and_then(|schema| resolved(self.document, schema).ok());
         parameter.get("explode") == Some(&Value::Bool(true))
@@ -285,10 +285,10 @@ impl<'a> OperationArguments<'a> {
         let media = if media.contains('*') { JSON.to_owned() } else { media.clone() };
         let schema = of_media.get("schema").unwrap_or(&Value::Null);
         let written = resolved(self.document, schema)?;
-        match self.members(written) {
-            Some(members) => {
-                let sent: BTreeSet<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
-                for (name, schema) in members {
+        match self.fields(written) {
+            Some(fields) => {
+                let sent: BTreeSet<&str> = fields.iter().map(|(name, _)| name.as_str()).collect();
+                for (name, schema) in fields {
                     let schema = self.schemas.schema(schema)?;
                     self.properties.insert(name.clone(), schema);
                 }
@@ -299,15 +299,15 @@ impl<'a> OperationArguments<'a> {
                 }
                 self.is_open =
                     matches!(written.get("additionalProperties"), Some(Value::Bool(true) | Value::Object(_)));
-                self.routes.body = RoutedBody::Members { is_required };
+                self.routes.body = RoutedBody::Fields { is_required };
             }
             None => {
                 let mut schema = self.schemas.schema(schema)?;
-                if let (Value::Object(members), Some(text)) =
+                if let (Value::Object(keywords), Some(text)) =
                     (&mut schema, body.get("description").and_then(Value::as_str))
                 {
                     let text = self.schemas.prose(text)?;
-                    members.entry("description").or_insert(text);
+                    keywords.entry("description").or_insert(text);
                 }
                 let argument = self.free("body".to_owned(), "request");
                 if is_required {
@@ -321,26 +321,26 @@ impl<'a> OperationArguments<'a> {
     }
 
     /// The properties of a body that can stand beside the parameters: those of a plain object with names of their own.
-    fn members(&self, schema: &'a Value) -> Option<Vec<(&'a String, &'a Value)>> {
-        let members = schema.as_object()?;
-        let is_object = members.get("type").is_none_or(|kind| kind == "object");
-        let is_plain = members.keys().all(|keyword| PLAIN.contains(&keyword.as_str()) || keyword.starts_with("x-"));
+    fn fields(&self, schema: &'a Value) -> Option<Vec<(&'a String, &'a Value)>> {
+        let keywords = schema.as_object()?;
+        let is_object = keywords.get("type").is_none_or(|kind| kind == "object");
+        let is_plain = keywords.keys().all(|keyword| PLAIN.contains(&keyword.as_str()) || keyword.starts_with("x-"));
         let is_map =
-            members.get("additionalProperties").is_some_and(|of| of.as_object().is_some_and(|of| !of.is_empty()));
+            keywords.get("additionalProperties").is_some_and(|of| of.as_object().is_some_and(|of| !of.is_empty()));
         if !is_object || !is_plain || is_map {
             return None;
         }
-        let properties = members.get("properties")?.as_object()?;
+        let properties = keywords.get("properties")?.as_object()?;
         let sent: Vec<_> = properties.iter().filter(|(_, schema)| !is_read_only(self.document, schema)).collect();
-        // Providers of models have no arguments of unusual names, but objects with such members.
+        // Providers of models have no arguments of unusual names, but objects with such fields.
         let is_free = |name: &str| !self.properties.contains_key(name) && argument_name(name) == name;
         (!sent.is_empty() && sent.iter().all(|(name, _)| is_free(name))).then_some(sent)
     }
 
     /// A name that no argument has.
-    fn free(&self, name: String, place: &str) -> String {
+    fn free(&self, name: String, location: &str) -> String {
         let is_free = |name: &String| !self.properties.contains_key(name);
-        let others = [format!("{name}_in_{place}"), format!("{place}_{name}")];
+        let others = [format!("{name}_in_{location}"), format!("{location}_{name}")];
         let numbered = (2..).map(|number: usize| format!("{name}_{number}"));
         std::iter::once(name.clone()).chain(others).chain(numbered).find(is_free).unwrap_or_default()
     }

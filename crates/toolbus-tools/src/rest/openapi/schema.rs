@@ -100,29 +100,29 @@ impl<'a> OperationSchemas<'a> {
     ///
     /// If a reference cannot be followed, or the schemas of the operation are too large.
     pub(super) fn schema(&mut self, schema: &'a Value) -> Result<Value, String> {
-        let Value::Object(members) = schema else {
+        let Value::Object(keywords) = schema else {
             self.spend(VALUE)?;
             return Ok(if schema.is_boolean() { schema.clone() } else { json!({}) });
         };
-        if let Some(reference) = members.get("$ref").and_then(Value::as_str) {
+        if let Some(reference) = keywords.get("$ref").and_then(Value::as_str) {
             let name = self.name(reference)?;
-            let mut referring = if self.is_3_0 { Map::new() } else { self.members(members)? };
-            if let Some(Value::String(text)) = members.get("description") {
+            let mut referring = if self.is_3_0 { Map::new() } else { self.keywords(keywords)? };
+            if let Some(Value::String(text)) = keywords.get("description") {
                 referring.insert("description".to_owned(), self.prose(text)?);
             }
             referring.insert("$ref".to_owned(), Value::String(format!("#/$defs/{name}")));
             return Ok(Value::Object(referring));
         }
-        let mut read = self.members(members)?;
+        let mut read = self.keywords(keywords)?;
         if self.is_3_0 {
-            with_nullable(members, &mut read);
+            with_nullable(keywords, &mut read);
         }
         Ok(Value::Object(read))
     }
 
-    fn members(&mut self, members: &'a Map<String, Value>) -> Result<Map<String, Value>, String> {
+    fn keywords(&mut self, keywords: &'a Map<String, Value>) -> Result<Map<String, Value>, String> {
         let mut read = Map::new();
-        for (keyword, value) in members {
+        for (keyword, value) in keywords {
             // Before the work, and for what is left out, too: references may lead here again and again.
             self.spend(VALUE + keyword.len())?;
             let value = match (keyword.as_str(), value) {
@@ -139,7 +139,7 @@ impl<'a> OperationSchemas<'a> {
                 ("description", Value::String(text)) => self.prose(text)?,
                 ("required", Value::Array(names)) => {
                     self.spend(bytes(value))?;
-                    let properties = members.get("properties");
+                    let properties = keywords.get("properties");
                     let is_sent = |name: &&Value| {
                         let of = name.as_str().and_then(|name| properties?.get(name));
                         !of.is_some_and(|schema| is_read_only(self.document, schema))
@@ -166,7 +166,7 @@ impl<'a> OperationSchemas<'a> {
             read.insert(keyword.clone(), value);
         }
         for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
-            if members.get(exclusive) == Some(&Value::Bool(true))
+            if keywords.get(exclusive) == Some(&Value::Bool(true))
                 && let Some(value) = read.remove(bound)
             {
                 read.insert(exclusive.to_owned(), value);
@@ -249,8 +249,8 @@ pub(super) fn is_read_only(document: &Value, schema: &Value) -> bool {
 }
 
 /// Adds what `nullable` of OpenAPI 3.0 says.
-fn with_nullable(members: &Map<String, Value>, read: &mut Map<String, Value>) {
-    if members.get("nullable") != Some(&Value::Bool(true)) {
+fn with_nullable(keywords: &Map<String, Value>, read: &mut Map<String, Value>) {
+    if keywords.get("nullable") != Some(&Value::Bool(true)) {
         return;
     }
     let Some(kind) = read.get("type").and_then(Value::as_str).map(str::to_owned) else {
@@ -274,7 +274,7 @@ fn bytes(value: &Value) -> usize {
         + match value {
             Value::String(text) => text.len(),
             Value::Array(elements) => elements.iter().map(bytes).sum(),
-            Value::Object(members) => members.iter().map(|(name, value)| name.len() + bytes(value)).sum(),
+            Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + bytes(value)).sum(),
             _ => 0,
         }
 }

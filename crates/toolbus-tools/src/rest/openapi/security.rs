@@ -50,17 +50,17 @@ pub(super) struct Authorisation {
 
 impl Authorisation {
     /// Whether an argument would stand where a credential, a header of the section or the idempotency key does.
-    pub(super) fn takes(&self, place: &str, name: &str) -> bool {
+    pub(super) fn takes(&self, location: &str, name: &str) -> bool {
         let of_auth = match &self.auth {
             Some(Auth::ApiKey { header, .. }) => Some(header.as_str()),
             Some(_) => Some(AUTHORIZATION.as_str()),
             None => None,
         };
-        match place {
+        match location {
             "query" => self.query.as_ref().is_some_and(|(taken, _)| taken == name),
             "header" => {
                 let own = self.headers.keys().chain(&self.given).map(String::as_str).chain(of_auth);
-                own.into_iter().any(|own| own.eq_ignore_ascii_case(name)) || self.takes_key(place, name)
+                own.into_iter().any(|own| own.eq_ignore_ascii_case(name)) || self.takes_key(location, name)
             }
             _ => false,
         }
@@ -68,8 +68,8 @@ impl Authorisation {
 
     /// Whether an argument would stand where the idempotency key does: a caller who repeats that of another would get the
     /// other's answer.
-    pub(super) fn takes_key(&self, place: &str, name: &str) -> bool {
-        place == "header" && self.key_header.as_ref().is_some_and(|header| header.eq_ignore_ascii_case(name))
+    pub(super) fn takes_key(&self, location: &str, name: &str) -> bool {
+        location == "header" && self.key_header.as_ref().is_some_and(|header| header.eq_ignore_ascii_case(name))
     }
 }
 
@@ -176,7 +176,7 @@ fn carrier(scheme: &Value, credential: &SchemeCredential) -> Result<Carrier, Str
                 return Ok(Carrier::Query(name.to_owned(), key));
             }
             ("header", name) => (Auth::ApiKey { header: name.to_owned(), key, per_agent }, &["key"]),
-            (place, _) => return Err(format!("keys in a {} are not sent; leave it out", shown(place))),
+            (location, _) => return Err(format!("keys in a {} are not sent; leave it out", shown(location))),
         },
         ("http", "basic") => (Auth::Basic { username, password, per_agent }, &["username", "password"]),
         ("http", "bearer") | ("oauth2" | "openIdConnect", _) => (Auth::Bearer { token, per_agent }, &["token"]),

@@ -23,19 +23,19 @@ fn inflated(bytes: &[u8]) -> String {
     text
 }
 
-/// A section with these members.
-fn section(members: Value) -> OpenApiConfig {
-    serde_json::from_value(members).unwrap()
+/// A section with these fields.
+fn section(fields: Value) -> OpenApiConfig {
+    serde_json::from_value(fields).unwrap()
 }
 
-fn read(text: &str, members: Value) -> Result<DescribedEndpoints, OpenApiError> {
+fn read(text: &str, fields: Value) -> Result<DescribedEndpoints, OpenApiError> {
     let client = RestClient::new(EgressRules::default()).unwrap();
-    super::read("spec.yaml", text, &section(members), &EgressRules::default(), &client)
+    super::read("spec.yaml", text, &section(fields), &EgressRules::default(), &client)
 }
 
 /// The key of the mistake, and what is told of it.
-fn refused(text: &str, members: Value) -> String {
-    let error = read(text, members).unwrap_err();
+fn refused(text: &str, fields: Value) -> String {
+    let error = read(text, fields).unwrap_err();
     format!("{}: {error}", error.key.unwrap_or("-"))
 }
 
@@ -45,10 +45,10 @@ fn document(paths: Value, components: Value) -> String {
     json!({"openapi": "3.1.0", "servers": server, "paths": paths, "components": components}).to_string()
 }
 
-/// One operation `op` with these members at `POST /x`.
-fn operation(members: Value) -> String {
+/// One operation `op` with these fields at `POST /x`.
+fn operation(fields: Value) -> String {
     let mut operation = json!({"operationId": "op"});
-    operation.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+    operation.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     document(json!({"/x": {"post": operation}}), json!({}))
 }
 
@@ -70,9 +70,9 @@ fn listed(described: &DescribedEndpoints) -> String {
     let mut text = String::new();
     for endpoint in &described.endpoints {
         let effect = endpoint.effect();
-        let members = schema(endpoint)["properties"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        let fields = schema(endpoint)["properties"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         let Endpoint { name, method, url, .. } = endpoint;
-        writeln!(text, "{name}({}): {} {url} {effect:?}", members.join(", "), method.as_str()).unwrap();
+        writeln!(text, "{name}({}): {} {url} {effect:?}", fields.join(", "), method.as_str()).unwrap();
     }
     described.notes.iter().for_each(|note| writeln!(text, "note: {note}").unwrap());
     text
@@ -178,8 +178,8 @@ fn the_petstore_becomes_tools() {
 #[test]
 fn an_api_of_openapi_3_1_becomes_tools() {
     let auth = json!({"bearer": {"token": "a-token-of-tests"}});
-    let members = json!({"server": "https://api.readme.com/v2", "include": ["GET *"], "auth": auth});
-    let described = read(&inflated(README), members).unwrap();
+    let fields = json!({"server": "https://api.readme.com/v2", "include": ["GET *"], "auth": auth});
+    let described = read(&inflated(README), fields).unwrap();
     assert_eq!(described.endpoints.len(), 23);
     assert!(described.endpoints.iter().all(|one| one.method == Method::Get));
     assert!(described.endpoints.iter().any(|one| one.auth.is_some()));
@@ -254,7 +254,7 @@ fn what_is_no_specification_of_a_known_version_is_refused() {
         ("- 1", json!({})),
         ("a: &a [*a]", json!({})),
     ];
-    let told = table.map(|(text, members)| refused(text, members)).join("\n");
+    let told = table.map(|(text, fields)| refused(text, fields)).join("\n");
     insta::assert_snapshot!(told, @r#"
     -: it is Swagger 2.0; expected OpenAPI 3.0 or 3.1. Converters make one of the other
     -: it is OpenAPI 3.2.0; expected 3.0 or 3.1
@@ -275,7 +275,7 @@ fn requests_go_to_hosts_of_the_configuration_and_to_public_ones() {
     let at = |server: &str| {
         json!({"openapi": "3.0.0", "servers": [{"url": server}], "paths": {"/a": {"get": {}}}}).to_string()
     };
-    let url = |server: &str, members: Value| only(read(&at(server), members).unwrap()).url;
+    let url = |server: &str, fields: Value| only(read(&at(server), fields).unwrap()).url;
     assert_eq!(url("https://api.example.com/v1/", json!({})), "https://api.example.com/v1/a");
     assert_eq!(url("http://10.0.0.1", json!({"server": "http://10.0.0.2/api/"})), "http://10.0.0.2/api/a");
     let spec = json!({"url": "http://127.0.0.1:8080/openapi.json", "headers": {"X-Tenant": "t"}});
@@ -298,7 +298,7 @@ fn requests_go_to_hosts_of_the_configuration_and_to_public_ones() {
         ("https://elsewhere.example", spec),
         ("http://[::1]/x", json!({"url": "https://api.example.com/openapi.json"})),
     ];
-    let told = table.map(|(server, members)| refused(&at(server), members)).join("\n");
+    let told = table.map(|(server, fields)| refused(&at(server), fields)).join("\n");
     insta::assert_snapshot!(told, @"
     server: the server of the specification may not be asked: the address of `169.254.169.254` is not public but link-local, where clouds have their metadata. Write `server` if it is meant
     server: the server of the specification may not be asked: `localhost` is the name of a machine or network that is not public. Write `server` if it is meant
@@ -338,8 +338,8 @@ fn names_that_are_the_same_or_differ_in_case_alone_are_refused() {
 fn patterns_choose_operations_by_name_path_and_method() {
     let get = |id: &str| json!({"get": {"operationId": id}});
     let paths = json!({"/pets": get("listPets"), "/pets/all": get("allPets"), "/admin": get("admin")});
-    let names = |members: Value| {
-        let described = read(&document(paths.clone(), json!({})), members).unwrap();
+    let names = |fields: Value| {
+        let described = read(&document(paths.clone(), json!({})), fields).unwrap();
         let names = described.endpoints.iter().map(|one| one.name.clone()).chain(described.notes).collect::<Vec<_>>();
         names.join(", ")
     };
@@ -526,7 +526,7 @@ fn references_lead_to_parts_of_the_document_alone() {
 
 #[test]
 fn operations_that_cannot_be_asked_for_are_left_out_with_the_reason() {
-    let op = |members: Value| json!({"post": members});
+    let op = |fields: Value| json!({"post": fields});
     let body = |media: &str| json!({"requestBody": {"required": true, "content": {media: {}}}});
     let paths = json!({
         "/ok": op(json!({"operationId": "ok"})),
@@ -611,10 +611,10 @@ fn credentials_go_where_security_schemes_say() {
 /// Such an operation was left out, because a name was required twice.
 #[test]
 fn of_a_body_what_is_sent_is_required_whatever_parameters_are_called() {
-    let operation = |place: &str, required: bool, id: Value| {
+    let operation = |location: &str, required: bool, id: Value| {
         let body = json!({"type": "object", "required": ["id", "name"], "properties": {"id": id, "name": {}}});
-        let path = if place == "path" { "/pets/{id}" } else { "/pets" };
-        let parameters = json!([{"name": "id", "in": place, "required": required}]);
+        let path = if location == "path" { "/pets/{id}" } else { "/pets" };
+        let parameters = json!([{"name": "id", "in": location, "required": required}]);
         let put = json!({"operationId": "put", "parameters": parameters,
             "requestBody": {"required": true, "content": {"application/json": {"schema": body}}}});
         let components = json!({"schemas": {"Id": {"type": "string", "readOnly": true}}});
@@ -649,15 +649,15 @@ fn headers_of_the_section_are_no_arguments() {
 
 #[test]
 fn objects_whose_members_are_written_with_their_names_go_to_no_path_and_no_header() {
-    let operation = |place: &str, required: bool| {
-        let parameters = json!([{"name": "c", "in": place, "required": required, "explode": true,
+    let operation = |location: &str, required: bool| {
+        let parameters = json!([{"name": "c", "in": location, "required": required, "explode": true,
             "schema": {"type": "object"}}]);
-        let path = if place == "path" { "/a/{c}" } else { "/a" };
+        let path = if location == "path" { "/a/{c}" } else { "/a" };
         let get = json!({"operationId": "get", "parameters": parameters});
         read(&document(json!({path: {"get": get}}), json!({})), json!({"server": "https://h/"}))
     };
-    for place in ["path", "header"] {
-        let error = operation(place, true).unwrap_err().to_string();
+    for location in ["path", "header"] {
+        let error = operation(location, true).unwrap_err().to_string();
         assert!(error.contains("parameter `c` is an object with `explode`"), "{error}");
     }
     assert_eq!(schema(&only(operation("header", false).unwrap()))["properties"], json!({}));

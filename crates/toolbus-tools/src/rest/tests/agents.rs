@@ -108,7 +108,7 @@ async fn a_caller_cannot_try_out_a_credential_by_what_its_answer_hides() {
     let tool = tool(format!("{}/?a={{a}}", server.origin), |s| {
         s.auth = Some(of_two("token-of-ana", bearer("token-of-bruno")));
     });
-    // The guess ends where the answer is cut.
+    // The guess ends where the response is cut.
     let length_after = async |guess: &str| {
         let padding = "x".repeat(4096 - "/?a=".len() - guess.len());
         let arguments = json!({"a": format!("{padding}{guess}")});

@@ -169,9 +169,9 @@ async fn a_compressed_answer_is_decompressed() {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(b"hello").unwrap();
     let body = encoder.finish().unwrap();
-    let mut answer = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n".to_vec();
-    answer.extend(body);
-    assert_eq!(after(answer).await, Ok(ToolOutput::text("hello")));
+    let mut response = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n".to_vec();
+    response.extend(body);
+    assert_eq!(after(response).await, Ok(ToolOutput::text("hello")));
 }
 
 #[tokio::test]
@@ -207,8 +207,8 @@ async fn a_server_that_is_gone_after_a_redirect_may_have_acted() {
         let (mut stream, _) = listener.accept().await.unwrap();
         drop(listener);
         read_head(&mut stream).await;
-        let answer = b"HTTP/1.1 303 See Other\r\nlocation: /done\r\nconnection: close\r\n\r\n";
-        stream.write_all(answer).await.unwrap();
+        let response = b"HTTP/1.1 303 See Other\r\nlocation: /done\r\nconnection: close\r\n\r\n";
+        stream.write_all(response).await.unwrap();
     });
     let failure = run(&tool(origin, |s| s.method = Method::Post), json!({})).await.unwrap_err();
     assert_eq!(failure.cause, Cause::ConnectionLost, "{failure:?}");
@@ -239,9 +239,9 @@ async fn an_answer_that_is_not_http_is_invalid() {
         flood(1000),
         format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(1_000_000)),
     ];
-    for answer in table {
-        let shown = answer.chars().take(40).collect::<String>();
-        let failure = after(answer).await.unwrap_err();
+    for response in table {
+        let shown = response.chars().take(40).collect::<String>();
+        let failure = after(response).await.unwrap_err();
         assert_eq!(failure.cause, Cause::InvalidResult, "{shown}: {failure:?}");
     }
 }
@@ -281,12 +281,12 @@ async fn a_result_that_is_kept_in_parts_may_have_more_unless_the_endpoint_has_a_
         (4, false, None, true, Some(3 << 20)),
     ] {
         let length = if is_announced { format!("content-length: {}\r\n", size << 20) } else { String::new() };
-        let answer = Arc::new(format!("HTTP/1.1 200 OK\r\n{length}\r\n{}", "x".repeat(size << 20)));
+        let response = Arc::new(format!("HTTP/1.1 200 OK\r\n{length}\r\n{}", "x".repeat(size << 20)));
         let origin = raw(move |mut stream| {
-            let answer = Arc::clone(&answer);
+            let response = Arc::clone(&response);
             async move {
                 // The client may have gone already.
-                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.write_all(response.as_bytes()).await;
             }
         })
         .await;

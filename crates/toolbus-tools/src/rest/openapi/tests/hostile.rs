@@ -16,9 +16,9 @@ fn with_token(paths: &[&str]) -> (String, Value) {
 fn a_path_without_a_slash_at_its_beginning_chooses_no_other_host() {
     let paths = ["/ok", ".evil.example/a", ":81/a", "-x/a", "a", "x-extension", "@evil.example/"];
     let (text, auth) = with_token(&paths);
-    for members in [json!({}), json!({"server": "https://h.example"}), json!({"server": "https://h/v1/", "auth": auth})]
+    for fields in [json!({}), json!({"server": "https://h.example"}), json!({"server": "https://h/v1/", "auth": auth})]
     {
-        let described = read(&text, members).unwrap();
+        let described = read(&text, fields).unwrap();
         let note = described.notes.last().unwrap();
         assert!(note.starts_with("5 operations are no tools: "), "{note}");
         assert!(note.contains(".evil.example/a: its path does not begin with `/`"), "{note}");
