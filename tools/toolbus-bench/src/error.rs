@@ -39,7 +39,7 @@ pub(crate) enum MeasureError {
     /// The MCP server, or one of the other proxies.
     #[error("the MCP server cannot be measured: {0}")]
     McpServer(String),
-    /// An answer over HTTP that is none.
+    /// A response over HTTP that is none.
     #[error("the MCP server cannot be measured: {0}")]
     Exchange(#[from] ExchangeError),
     /// Nothing can be printed or started.

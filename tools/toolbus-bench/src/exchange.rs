@@ -8,7 +8,7 @@ use crate::broker::load::Sample;
 /// Wait after what failed, so that a server which refuses at once is not asked more often than one that answers.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
 
-/// Why there is no good answer.
+/// Why there is no good response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
     /// No program listens there.
@@ -17,10 +17,10 @@ pub(crate) enum ExchangeError {
     /// The connection broke, or what came is no HTTP.
     #[error("the connection failed: {0}")]
     Connection(#[from] hyper::Error),
-    /// No answer in time.
+    /// No response in time.
     #[error("no answer within {0} s")]
     Late(u64),
-    /// Not the answer that was wanted.
+    /// Not the response that was wanted.
     #[error("answered {0}: {1}")]
     Refused(u16, String),
     /// Not what the protocol says.
@@ -33,27 +33,27 @@ pub(crate) enum ExchangeError {
 
 /// Something that is asked again and again.
 pub(crate) trait Exchange: Send + 'static {
-    /// Asks once, and looks whether the answer is good.
+    /// Asks once, and looks whether the response is good.
     ///
     /// # Errors
     ///
-    /// If the answer is missing, or is not the expected one.
+    /// If the response is missing, or is not the expected one.
     fn once(&mut self) -> impl Future<Output = Result<(), ExchangeError>> + Send;
 }
 
 /// Measurements of a closed loop.
 #[derive(Debug, Clone)]
 pub(crate) struct LoopResult {
-    /// The good answers.
+    /// The good responses.
     pub(crate) sample: Sample,
-    /// Number of answers that were not good.
+    /// Number of responses that were not good.
     pub(crate) failures: u64,
-    /// Text of one of the answers that were not good.
+    /// Text of one of the responses that were not good.
     pub(crate) failure: Option<String>,
 }
 
 impl LoopResult {
-    /// The sample, where every answer was good.
+    /// The sample, where every response was good.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl LoopResult {
     }
 }
 
-/// A closed loop of callers, each in a task of its own: it asks, waits for the answer, and asks again, for about this long.
+/// A closed loop of callers, each in a task of its own: it asks, waits for the response, and asks again, for about this long.
 ///
 /// # Errors
 ///

@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 
 use crate::exchange::ExchangeError;
 
-/// Most that is repeated of an answer that was not good, in bytes.
+/// Most that is repeated of a response that was not good, in bytes.
 const MAX_TOLD: usize = 300;
-/// Longest wait for one answer.
-const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// Longest wait for one response.
+const RESPONSE_TIME: Duration = Duration::from_secs(30);
 
 /// Body that is sent.
 type Outgoing = Full<Bytes>;
@@ -35,7 +35,7 @@ struct OpenConnection {
     socket: Pin<Box<http1::Connection<TokioIo<TcpStream>, Outgoing>>>,
 }
 
-/// An answer, read to its end.
+/// A response, read to its end.
 #[derive(Debug)]
 pub(crate) struct HttpResponse {
     pub(crate) status: StatusCode,
@@ -43,7 +43,7 @@ pub(crate) struct HttpResponse {
     pub(crate) body: Bytes,
 }
 
-/// An answer that does not end: it is read, and kept open until this is dropped.
+/// A response that does not end: it is read, and kept open until this is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenStream(JoinHandle<()>);
 
@@ -59,14 +59,14 @@ impl HttpConnection {
 
     /// Sends a request, and waits for the whole answer.
     pub(crate) async fn send(&mut self, request: Request<Outgoing>) -> Result<HttpResponse, ExchangeError> {
-        let answer = match tokio::time::timeout(ANSWER_TIME, self.exchange(request)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(ExchangeError::Late(ANSWER_TIME.as_secs())),
+        let response = match tokio::time::timeout(RESPONSE_TIME, self.exchange(request)).await {
+            Ok(response) => response,
+            Err(_) => Err(ExchangeError::Late(RESPONSE_TIME.as_secs())),
         };
-        if answer.is_err() {
+        if response.is_err() {
             self.open = None;
         }
-        answer
+        response
     }
 
     async fn exchange(&mut self, request: Request<Outgoing>) -> Result<HttpResponse, ExchangeError> {
@@ -74,35 +74,35 @@ impl HttpConnection {
             Some(open) if !open.sender.is_closed() => open,
             open => open.insert(OpenConnection::connect(self.address).await?),
         };
-        let (answer, is_over) = {
+        let (response, is_over) = {
             let exchange = pin!(async { HttpResponse::read(sender.send_request(request).await?).await });
             match select(exchange, socket).await {
-                Either::Left((answer, _)) => (answer, false),
-                // The server closes after this answer, which may be there already.
+                Either::Left((response, _)) => (response, false),
+                // The server closes after this response, which may be there already.
                 Either::Right((_, exchange)) => (exchange.await, true),
             }
         };
         if is_over {
             self.open = None;
         }
-        answer
+        response
     }
 
-    /// Sends a request whose answer is a stream.
+    /// Sends a request whose response is a stream.
     pub(crate) async fn stream(&self, request: Request<Outgoing>) -> Result<OpenStream, ExchangeError> {
         let OpenConnection { mut sender, socket } = OpenConnection::connect(self.address).await?;
         let task = tokio::spawn(async move {
             let _ = socket.await;
         });
         let stream = OpenStream(task);
-        let answer = tokio::time::timeout(ANSWER_TIME, sender.send_request(request)).await;
-        let answer = answer.map_err(|_| ExchangeError::Late(ANSWER_TIME.as_secs()))??;
-        if answer.status() != StatusCode::OK {
-            return Err(HttpResponse::read(answer).await?.refusal());
+        let response = tokio::time::timeout(RESPONSE_TIME, sender.send_request(request)).await;
+        let response = response.map_err(|_| ExchangeError::Late(RESPONSE_TIME.as_secs()))??;
+        if response.status() != StatusCode::OK {
+            return Err(HttpResponse::read(response).await?.refusal());
         }
         let reading = tokio::spawn(async move {
             // The connection lives as long as both parts of it.
-            let (_sender, _socket, mut body) = (sender, stream, answer.into_body());
+            let (_sender, _socket, mut body) = (sender, stream, response.into_body());
             while let Some(Ok(_)) = body.frame().await {}
         });
         Ok(OpenStream(reading))
@@ -126,7 +126,7 @@ impl HttpResponse {
         Ok(Self { status: head.status, headers: head.headers, body })
     }
 
-    /// Builds the error for an answer that is not the wanted one.
+    /// Builds the error for a response that is not the wanted one.
     pub(crate) fn refusal(&self) -> ExchangeError {
         let text = String::from_utf8_lossy(self.body.get(..MAX_TOLD).unwrap_or(&self.body)).into_owned();
         ExchangeError::Refused(self.status.as_u16(), text)
@@ -174,12 +174,12 @@ impl crate::exchange::Exchange for MeasuredPage {
         *request.method_mut() = Method::GET;
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.headers.clone();
-        let answer = self.connection.send(request).await?;
-        let is_same = self.first.as_ref().is_none_or(|first| *first == answer.body);
-        if answer.status != StatusCode::OK || !is_same {
-            return Err(answer.refusal());
+        let response = self.connection.send(request).await?;
+        let is_same = self.first.as_ref().is_none_or(|first| *first == response.body);
+        if response.status != StatusCode::OK || !is_same {
+            return Err(response.refusal());
         }
-        self.first = Some(answer.body);
+        self.first = Some(response.body);
         Ok(())
     }
 }

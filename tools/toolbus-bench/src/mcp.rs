@@ -71,7 +71,7 @@ async fn one(sides: &McpSides, side: McpSide, callers: usize, seconds: u64) -> R
 fn configuration(servers: usize, subject: &MeasuredServer) -> Result<Config, MeasureError> {
     let args = serde_json::to_string(&subject.args).unwrap_or_default();
     let of_server = |number: usize| {
-        let key = |member: &str| format!("mcp.servers.bench-{number:03}.{member}");
+        let key = |key: &str| format!("mcp.servers.bench-{number:03}.{key}");
         [Override::new(&key("command"), &subject.command), Override::new(&key("args"), &args)]
     };
     let plain = [Override::new("tools.time", "false"), Override::new("bus.url", "embedded")];

@@ -40,7 +40,7 @@ pub(crate) struct ToolUse {
     /// Arguments of the tool.
     pub(crate) arguments: Map<String, Value>,
     /// The text that it answers; absent: anything that is no error.
-    pub(crate) answer: Option<String>,
+    pub(crate) text: Option<String>,
 }
 
 /// A client of an MCP server, with one connection and at most one request at a time.
@@ -59,7 +59,7 @@ pub(crate) struct McpCaller {
     headers: HeaderMap,
     /// The request after its id.
     request: String,
-    answer: Option<String>,
+    text: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -100,8 +100,8 @@ impl McpClient {
             client.headers.insert(SESSION, session.clone());
         }
         let body = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
-        let answer = client.connection.send(client.post(client.headers.clone(), body)).await?;
-        if answer.status.is_success() { Ok(client) } else { Err(answer.refusal()) }
+        let response = client.connection.send(client.post(client.headers.clone(), body)).await?;
+        if response.status.is_success() { Ok(client) } else { Err(response.refusal()) }
     }
 
     /// Speaks the version without sessions: every request says of itself what it is.
@@ -182,7 +182,7 @@ impl McpClient {
             put(&mut params, "_meta", meta.clone());
         }
         let request = format!(r#","method":"tools/call","params":{params}}}"#);
-        Ok(McpCaller { client: self, headers, request, answer: call.answer.clone() })
+        Ok(McpCaller { client: self, headers, request, text: call.text.clone() })
     }
 
     async fn ask(&mut self, method: &'static str, mut params: Value) -> Result<(Value, HeaderMap), ExchangeError> {
@@ -193,9 +193,9 @@ impl McpClient {
         }
         let id = self.id();
         let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
-        let answer = self.connection.send(self.post(headers, body)).await?;
-        let result = result_of(&answer, id)?;
-        Ok((result, answer.headers))
+        let response = self.connection.send(self.post(headers, body)).await?;
+        let result = result_of(&response, id)?;
+        Ok((result, response.headers))
     }
 
     const fn id(&mut self) -> u64 {
@@ -217,30 +217,30 @@ impl Exchange for McpCaller {
         let id = self.client.id();
         let body = format!(r#"{{"jsonrpc":"2.0","id":{id}{}"#, self.request);
         let request = self.client.post(self.headers.clone(), body);
-        let answer = self.client.connection.send(request).await?;
-        let result: ToolResult<'_> = result_of(&answer, id)?;
+        let response = self.client.connection.send(request).await?;
+        let result: ToolResult<'_> = result_of(&response, id)?;
         let text = result.content.first().and_then(|content| content.text.as_deref());
-        let is_wanted = self.answer.as_deref().is_none_or(|wanted| text == Some(wanted));
-        if result.is_error || !is_wanted { Err(answer.refusal()) } else { Ok(()) }
+        let is_wanted = self.text.as_deref().is_none_or(|wanted| text == Some(wanted));
+        if result.is_error || !is_wanted { Err(response.refusal()) } else { Ok(()) }
     }
 }
 
 /// The result of the request with this id, from JSON or from a stream of events that ends with it.
-fn result_of<'a, T: Deserialize<'a>>(answer: &'a HttpResponse, id: u64) -> Result<T, ExchangeError> {
-    if answer.status != StatusCode::OK {
-        return Err(answer.refusal());
+fn result_of<'a, T: Deserialize<'a>>(response: &'a HttpResponse, id: u64) -> Result<T, ExchangeError> {
+    if response.status != StatusCode::OK {
+        return Err(response.refusal());
     }
-    let kind = answer.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let kind = response.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let reply = if kind.starts_with(b"text/event-stream") {
-        let lines = answer.body.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data:"));
+        let lines = response.body.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data:"));
         // Notifications may come before it.
         lines.filter_map(|data| serde_json::from_slice::<RpcResponse<T>>(data).ok()).find(|reply| reply.id == Some(id))
     } else {
-        serde_json::from_slice::<RpcResponse<T>>(&answer.body).ok().filter(|reply| reply.id == Some(id))
+        serde_json::from_slice::<RpcResponse<T>>(&response.body).ok().filter(|reply| reply.id == Some(id))
     };
     match reply {
         Some(RpcResponse { result: Some(result), error: None, .. }) => Ok(result),
-        _ => Err(answer.refusal()),
+        _ => Err(response.refusal()),
     }
 }
 
@@ -248,8 +248,8 @@ fn value(text: &str) -> Result<HeaderValue, ExchangeError> {
     HeaderValue::from_str(text).map_err(|_| ExchangeError::Unreadable("a header cannot hold that".to_owned()))
 }
 
-fn put(params: &mut Value, member: &str, value: Value) {
-    if let Value::Object(members) = params {
-        members.insert(member.to_owned(), value);
+fn put(params: &mut Value, field: &str, value: Value) {
+    if let Value::Object(fields) = params {
+        fields.insert(field.to_owned(), value);
     }
 }

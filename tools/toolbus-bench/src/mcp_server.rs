@@ -51,9 +51,9 @@ async fn measure(args: MeasureArgs) -> Result<Report<McpServerBench>, MeasureErr
         for side in McpServerSide::ALL {
             connected.push(sides.connect(side, usize::from(*callers)).await?);
         }
-        let places: Vec<usize> = (0..connected.len()).collect();
-        let mut rounds = Rounds::new(&places, args.rounds, &bar);
-        while let Some(callers) = rounds.turn().and_then(|place| connected.get_mut(*place)) {
+        let indexes: Vec<usize> = (0..connected.len()).collect();
+        let mut rounds = Rounds::new(&indexes, args.rounds, &bar);
+        while let Some(callers) = rounds.turn().and_then(|index| connected.get_mut(*index)) {
             rounds.add(one(callers, sides.process(), args.seconds).await?);
         }
         let names = McpServerSide::ALL.map(McpServerSide::name);

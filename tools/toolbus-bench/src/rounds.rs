@@ -25,12 +25,12 @@ impl<'a, S> Rounds<'a, S> {
 
     /// The side that is to be measured now; absent: all were, in every round.
     pub(crate) fn turn(&self) -> Option<&'a S> {
-        self.sides.get(self.place()?)
+        self.sides.get(self.index()?)
     }
 
     /// Takes what that side's turn measured.
     pub(crate) fn add(&mut self, figures: Figures) {
-        if let Some(summary) = self.place().and_then(|place| self.summaries.get_mut(place)) {
+        if let Some(summary) = self.index().and_then(|index| self.summaries.get_mut(index)) {
             summary.add(figures);
         }
         self.measured += 1;
@@ -43,15 +43,15 @@ impl<'a, S> Rounds<'a, S> {
     }
 
     /// Who is first changes every round, so that no side always finds the machine warm.
-    fn place(&self) -> Option<usize> {
-        let (round, place) = (self.measured.checked_div(self.sides.len())?, self.measured % self.sides.len());
-        let place = if round % 2 == 1 { self.sides.len() - 1 - place } else { place };
-        (round < usize::from(self.rounds)).then_some(place)
+    fn index(&self) -> Option<usize> {
+        let (round, index) = (self.measured.checked_div(self.sides.len())?, self.measured % self.sides.len());
+        let index = if round % 2 == 1 { self.sides.len() - 1 - index } else { index };
+        (round < usize::from(self.rounds)).then_some(index)
     }
 }
 
 /// Measures in a task, where calls are in a daemon, too: what waits outside of the workers has a thread of its own, which
-/// would have to be woken for each answer. An interrupt ends the measurement, and with it all that it started.
+/// would have to be woken for each response. An interrupt ends the measurement, and with it all that it started.
 pub(crate) async fn in_a_task<T: Send + 'static>(
     measure: impl Future<Output = Result<T, MeasureError>> + Send + 'static,
 ) -> Result<T, MeasureError> {

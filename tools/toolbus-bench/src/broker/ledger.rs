@@ -18,8 +18,8 @@ use crate::usage::Usage;
 
 /// A ledger in a file gets one in so many of the entries of one in memory, because each waits for the disk.
 const FEWER_IN_FILE: u64 = 10;
-/// Bytes of an answer that is kept: as much as one of `echo`.
-const ANSWER: usize = 512;
+/// Bytes of a reply that is kept: as much as one of `echo`.
+const REPLY: usize = 512;
 /// Operations at a time, which share a commit.
 const AT_A_TIME: usize = 256;
 
@@ -40,7 +40,7 @@ pub(super) fn remove_folder(args: &MeasureArgs, id: &str) {
     }
 }
 
-/// Size of a million entries, with replies of [`ANSWER`] bytes.
+/// Size of a million entries, with replies of [`REPLY`] bytes.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LedgerSizes {
@@ -74,17 +74,17 @@ impl LedgerSizes {
 /// Begins and answers this many calls.
 async fn fill(ledger: &dyn Ledger, entries: u64) -> Result<(), MeasureError> {
     let instance: Arc<str> = "bench".into();
-    let (answer, ttl) = (vec![b'x'; ANSWER], Duration::from_hours(24));
+    let (reply, ttl) = (vec![b'x'; REPLY], Duration::from_hours(24));
     let failed = |error| std::io::Error::other(error);
     let mut calls = iter(0..entries)
         .map(|number| {
-            let (instance, answer) = (Arc::clone(&instance), Bytes::from(answer.clone()));
+            let (instance, reply) = (Arc::clone(&instance), Bytes::from(reply.clone()));
             async move {
                 let key = spread(number);
                 let run = RunToken(u128::from(number).to_be_bytes());
                 let fingerprint = Fingerprint([7; 32]);
                 ledger.begin(Begin { key, fingerprint, run, instance, ttl, replaces: false }).await?;
-                ledger.finish(key, run, answer).await
+                ledger.finish(key, run, reply).await
             }
         })
         .buffer_unordered(AT_A_TIME);
@@ -97,9 +97,9 @@ async fn fill(ledger: &dyn Ledger, entries: u64) -> Result<(), MeasureError> {
 /// A key that is nowhere near that of the next number, as digests are.
 fn spread(number: u64) -> RequestKey {
     let mut key = [0; 32];
-    for (place, byte) in key.chunks_exact_mut(8).zip([1, 3, 5, 7_u64]) {
+    for (chunk, byte) in key.chunks_exact_mut(8).zip([1, 3, 5, 7_u64]) {
         let mixed = number.wrapping_add(byte).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        place.copy_from_slice(&mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9).to_be_bytes());
+        chunk.copy_from_slice(&mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9).to_be_bytes());
     }
     RequestKey(key)
 }
@@ -115,7 +115,7 @@ mod tests {
         let limits = LedgerLimits { max_entries: u64::MAX, max_bytes: u64::MAX };
         let ledger = MemoryLedger::new(limits, Clock::SYSTEM);
         fill(&ledger, 1000).await.unwrap();
-        assert_eq!((ledger.usage().entries, ledger.usage().bytes), (1000, 1000 * (256 + ANSWER as u64)));
+        assert_eq!((ledger.usage().entries, ledger.usage().bytes), (1000, 1000 * (256 + REPLY as u64)));
         let keys: HashSet<_> = (0..1000).map(spread).collect();
         assert_eq!(keys.len(), 1000);
     }

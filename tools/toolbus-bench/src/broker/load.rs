@@ -15,12 +15,12 @@ use crate::broker::site::{BrokerError, BrokerSetup, short};
 pub(crate) const AGENT: &str = "bench";
 /// The text that every call has echoed.
 pub(crate) const TEXT: &str = "hello";
-/// Longest wait for one answer.
-const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// Longest wait for one reply.
+const REPLY_TIME: Duration = Duration::from_secs(30);
 
-/// Callers in a closed loop: each publishes, waits for its answer, and publishes again.
+/// Callers in a closed loop: each publishes, waits for its reply, and publishes again.
 ///
-/// Requests are persistent and confirmed, as an agent's are. All callers share one queue for answers.
+/// Requests are persistent and confirmed, as an agent's are. All callers share one queue for replies.
 pub(crate) struct BrokerLoad {
     exchange: ShortString,
     publishing: Connection,
@@ -60,7 +60,7 @@ struct CallerReply {
 pub(crate) struct Sample {
     /// One per call.
     pub(crate) latencies: Vec<Duration>,
-    /// From the first request to the last answer.
+    /// From the first request to the last reply.
     pub(crate) elapsed: Duration,
 }
 
@@ -75,13 +75,13 @@ impl BrokerLoad {
         let consuming = site.connect("toolbus bench load consume").await?;
         let requests = publishing.create_channel().await?;
         requests.confirm_select(ConfirmSelectOptions::default()).await?;
-        let answers = consuming.create_channel().await?;
+        let replies = consuming.create_channel().await?;
         let reply_to = short(&format!("bench.reply.{}.{callers}", site.exchange))?;
         let exclusive = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
-        answers.queue_declare(reply_to.clone(), exclusive, FieldTable::default()).await?;
+        replies.queue_declare(reply_to.clone(), exclusive, FieldTable::default()).await?;
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         let mut consumer =
-            answers.basic_consume(reply_to.clone(), "load".into(), options, FieldTable::default()).await?;
+            replies.basic_consume(reply_to.clone(), "load".into(), options, FieldTable::default()).await?;
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..callers).map(|_| mpsc::channel(4)).unzip();
         tokio::spawn(async move {
             while let Some(Ok(delivery)) = consumer.next().await {
@@ -109,13 +109,13 @@ impl BrokerLoad {
         let (channel, exchange, reply_to) = (&self.requests, &self.exchange, &self.reply_to);
         let LoadTarget { topic, tool, is_recorded } = target;
         let topic = short(topic)?;
-        let callers = self.callers.iter_mut().enumerate().map(|(index, answers)| {
+        let callers = self.callers.iter_mut().enumerate().map(|(index, replies)| {
             let request = LoadRequest::new(index, tool, exchange.clone(), topic.clone(), reply_to.clone());
             async move {
                 let mut latencies = Vec::new();
                 while started.elapsed() < time {
                     let id = is_recorded.then(new_message_id);
-                    latencies.push(request.call(channel, id.as_deref(), answers).await?);
+                    latencies.push(request.call(channel, id.as_deref(), replies).await?);
                 }
                 Ok::<_, BrokerError>(latencies)
             }
@@ -124,7 +124,7 @@ impl BrokerLoad {
         Ok(Sample { latencies, elapsed: started.elapsed() })
     }
 
-    /// Closes both connections, and with them the queue for answers.
+    /// Closes both connections, and with them the queue for replies.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl LoadRequest {
         &self,
         channel: &Channel,
         message_id: Option<&str>,
-        answers: &mut mpsc::Receiver<CallerReply>,
+        replies: &mut mpsc::Receiver<CallerReply>,
     ) -> Result<Duration, BrokerError> {
         let begun = Instant::now();
         let mut properties = self.properties.clone();
@@ -172,12 +172,12 @@ impl LoadRequest {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (exchange, topic) = (self.exchange.clone(), self.topic.clone());
         let confirm = channel.basic_publish(exchange, topic, options, &self.body, properties).await?;
-        let answer = tokio::time::timeout(ANSWER_TIME, answers.recv());
-        match answer.await {
+        let reply = tokio::time::timeout(REPLY_TIME, replies.recv());
+        match reply.await {
             Ok(Some(CallerReply { refused: None })) => {}
             Ok(Some(CallerReply { refused: Some(text) })) => return Err(BrokerError::Refused(text)),
             Ok(None) => return Err(BrokerError::Stopped),
-            Err(_) => return Err(BrokerError::NoAnswer(ANSWER_TIME.as_secs())),
+            Err(_) => return Err(BrokerError::NoReply(REPLY_TIME.as_secs())),
         }
         let latency = begun.elapsed();
         confirm.await?;

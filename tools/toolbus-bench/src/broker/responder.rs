@@ -11,7 +11,7 @@ use crate::broker::site::{BrokerError, BrokerSetup, short};
 /// The floor: answers every request with the same bytes, and still loses nothing.
 ///
 /// Concurrent, persistent, confirmed per message (pipelined on the channel) and acknowledged after the confirm; on two
-/// connections, as the daemon. Its answers carry the properties and headers that this wire asks of any answer: what the
+/// connections, as the daemon. Its replies carry the properties and headers that this wire asks of any reply: what the
 /// broker and the caller spend on those is the wire's cost, not the daemon's.
 #[derive(Debug, Clone)]
 pub(crate) struct Responder {
@@ -23,7 +23,7 @@ pub(crate) struct Responder {
     pub(crate) topic: String,
 }
 
-const ANSWER: &[u8] =
+const REPLY: &[u8] =
     br#"{"toolCallId":"0123456789abcdef0123456789abcdef","toolName":"echo","content":"hello","isError":false}"#;
 
 /// Headers that replies of the daemon to the same call carry.
@@ -48,14 +48,14 @@ impl Responder {
         let channel = consuming.create_channel().await?;
         self.site.declare(&channel, &self.queue, &self.topic).await?;
         channel.basic_qos(self.site.prefetch, BasicQosOptions::default()).await?;
-        let answers = publishing.create_channel().await?;
-        answers.confirm_select(ConfirmSelectOptions::default()).await?;
+        let replies = publishing.create_channel().await?;
+        replies.confirm_select(ConfirmSelectOptions::default()).await?;
         let options = BasicConsumeOptions::default();
         let mut consumer =
             channel.basic_consume(short(&self.queue)?, "bare".into(), options, FieldTable::default()).await?;
         ready();
         while let Some(delivery) = consumer.next().await {
-            tokio::spawn(answer(answers.clone(), delivery?));
+            tokio::spawn(answer(replies.clone(), delivery?));
         }
         Err(BrokerError::Stopped)
     }
@@ -70,7 +70,7 @@ async fn answer(channel: Channel, delivery: Delivery) -> Result<(), BrokerError>
     for (name, value) in HEADERS {
         headers.insert(name.into(), AMQPValue::LongString(value.into()));
     }
-    let answer = BasicProperties::default()
+    let properties = BasicProperties::default()
         .with_delivery_mode(2)
         .with_content_type("application/json".into())
         .with_type("RockBot.Tools.ToolInvokeResponse".into())
@@ -80,7 +80,7 @@ async fn answer(channel: Channel, delivery: Delivery) -> Result<(), BrokerError>
         .with_headers(headers)
         .with_correlation_id(properties.correlation_id().clone().unwrap_or_default());
     let options = BasicPublishOptions { mandatory: !direct, ..BasicPublishOptions::default() };
-    channel.basic_publish(empty, reply_to, options, ANSWER, answer).await?.await?;
+    channel.basic_publish(empty, reply_to, options, REPLY, properties).await?.await?;
     delivery.ack(BasicAckOptions::default()).await?;
     Ok(())
 }

@@ -30,11 +30,11 @@ pub(crate) enum BrokerError {
     Name(String),
     /// A call was not answered.
     #[error("a call got no answer within {0} s")]
-    NoAnswer(u64),
-    /// The consumer of answers ended.
+    NoReply(u64),
+    /// The consumer of replies ended.
     #[error("the broker stopped delivering answers")]
     Stopped,
-    /// An answer was not a result.
+    /// A reply was not a result.
     #[error("a call was refused: {0}")]
     Refused(String),
 }

@@ -17,9 +17,9 @@ fn endpoint(server: &Server) -> McpEndpoint {
     McpEndpoint { address: server.address(), path: "/mcp".to_owned(), token: Some("a-token".to_owned()) }
 }
 
-fn call(answer: Option<&str>) -> ToolUse {
+fn call(text: Option<&str>) -> ToolUse {
     let arguments = Map::from_iter([("text".to_owned(), json!("hi"))]);
-    ToolUse { tool: "echo".to_owned(), arguments, answer: answer.map(str::to_owned) }
+    ToolUse { tool: "echo".to_owned(), arguments, text: text.map(str::to_owned) }
 }
 
 /// A server whose sessions work, and whose tool answers with what is told.
@@ -147,7 +147,7 @@ async fn a_closed_loop_counts_good_answers_and_others() {
     let server = Server::start(|request| Says::text(if request.number % 2 == 0 { "ok" } else { "no" })).await;
     let mut pages =
         vec![MeasuredPage::new(server.address(), "/").unwrap(), MeasuredPage::new(server.address(), "/").unwrap()];
-    // One answer is good for each of them before any other can be told from it.
+    // One response is good for each of them before any other can be told from it.
     let outcome = closed_loop(&mut pages, SHORT).await.unwrap();
     assert_eq!(pages.len(), 2);
     let good = outcome.sample.latencies.len() as u64;

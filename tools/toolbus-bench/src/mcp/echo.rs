@@ -26,8 +26,8 @@ fn serve(input: impl Read, output: impl Write) -> io::Result<()> {
     let (mut input, mut output) = (BufReader::with_capacity(64 * 1024, input), BufWriter::new(output));
     let mut line = String::new();
     while input.read_line(&mut line)? > 0 {
-        if let Some(answer) = answer(&line) {
-            writeln!(output, "{answer}")?;
+        if let Some(response) = answer(&line) {
+            writeln!(output, "{response}")?;
         }
         if input.buffer().is_empty() {
             output.flush()?;
@@ -84,13 +84,13 @@ mod tests {
             "no JSON",
             r#"{"jsonrpc":"2.0","id":"2","method":"tools/call","params":{"name":"bench_echo","arguments":{"text":"hi"}}}"#,
         ];
-        let mut answers = Vec::new();
-        serve(requests.join("\n").as_bytes(), &mut answers).unwrap();
-        let answers = String::from_utf8(answers).unwrap();
-        let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(answers.len(), 3);
-        assert_eq!(answers[0]["error"]["code"], -32601);
-        assert_eq!(answers[1]["result"]["protocolVersion"], "2025-11-25");
-        assert_eq!((&answers[2]["id"], &answers[2]["result"]["content"][0]["text"]), (&json!("2"), &json!("hi")));
+        let mut responses = Vec::new();
+        serve(requests.join("\n").as_bytes(), &mut responses).unwrap();
+        let responses = String::from_utf8(responses).unwrap();
+        let responses: Vec<Value> = responses.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(responses.len(), 3);
+        assert_eq!(responses[0]["error"]["code"], -32601);
+        assert_eq!(responses[1]["result"]["protocolVersion"], "2025-11-25");
+        assert_eq!((&responses[2]["id"], &responses[2]["result"]["content"][0]["text"]), (&json!("2"), &json!("hi")));
     }
 }

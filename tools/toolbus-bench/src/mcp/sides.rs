@@ -22,8 +22,8 @@ use toolbus::http::McpAdmin;
 use toolbus::local_daemon::LocalDaemon;
 use toolbus_client::{Client, ReplyContent};
 
-/// Longest wait for one answer.
-const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// Longest wait for one reply.
+const REPLY_TIME: Duration = Duration::from_secs(30);
 
 /// A way to the tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl McpSides {
         Ok(Self { direct, session, client, subject })
     }
 
-    /// A closed loop: each of the callers calls, waits for its answer, and calls again, for about this long.
+    /// A closed loop: each of the callers calls, waits for its reply, and calls again, for about this long.
     pub(super) async fn run(&self, side: McpSide, callers: usize, time: Duration) -> Result<Sample, MeasureError> {
         let started = Instant::now();
         let caller = || async {
@@ -95,8 +95,8 @@ impl McpSides {
             caller: Arc::new(Caller::unknown()),
             call_id: "bench".into(),
             arguments: Arc::clone(&self.subject.arguments),
-            deadline: Instant::now() + ANSWER_TIME,
-            limit: ANSWER_TIME,
+            deadline: Instant::now() + REPLY_TIME,
+            limit: REPLY_TIME,
             cancelled: CancellationToken::new(),
             trace: None,
             room: None,
@@ -110,9 +110,9 @@ impl McpSides {
 
     async fn call_on_the_bus(&self) -> Result<(), MeasureError> {
         let MeasuredServer { tool, arguments, .. } = &self.subject;
-        let request = self.client.request(tool, Some(arguments), Some(ANSWER_TIME), None);
-        let answer = self.client.send(&request, ANSWER_TIME).await;
-        match answer.map_err(|error| MeasureError::Mcp(error.to_string()))?.content {
+        let request = self.client.request(tool, Some(arguments), Some(REPLY_TIME), None);
+        let reply = self.client.send(&request, REPLY_TIME).await;
+        match reply.map_err(|error| MeasureError::Mcp(error.to_string()))?.content {
             ReplyContent::Result(result) => self.subject.check(result.content.as_deref(), result.is_error),
             ReplyContent::Error(error) => Err(MeasureError::Mcp(error.message)),
         }
@@ -128,7 +128,7 @@ impl McpSides {
         Ok(server_of(supervisor)?)
     }
 
-    /// The median time from the death of the daemon's server to the next good answer, over so many deaths.
+    /// The median time from the death of the daemon's server to the next good reply, over so many deaths.
     pub(super) async fn recovery(&self, deaths: u16) -> Result<Duration, MeasureError> {
         let mut times = Vec::new();
         for _ in 0..deaths {

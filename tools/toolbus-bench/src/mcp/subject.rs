@@ -17,7 +17,7 @@ pub(crate) struct MeasuredServer {
     pub(crate) tool: Arc<str>,
     pub(crate) arguments: Arc<Map<String, Value>>,
     /// Answer of the tool; absent: anything that is no error.
-    pub(crate) answer: Option<&'static str>,
+    pub(crate) text: Option<&'static str>,
 }
 
 impl MeasuredServer {
@@ -33,7 +33,7 @@ impl MeasuredServer {
             args: words.collect(),
             tool: args.mcp_tool.as_str().into(),
             arguments: Arc::new(arguments),
-            answer: None,
+            text: None,
         })
     }
 
@@ -44,13 +44,13 @@ impl MeasuredServer {
             args: vec![echo::WORD.to_owned()],
             tool: echo::TOOL.into(),
             arguments: Arc::new(arguments),
-            answer: Some(TEXT),
+            text: Some(TEXT),
         })
     }
 
     /// An answer that came is only good when it is what was asked for.
     pub(super) fn check(&self, text: Option<&str>, is_error: bool) -> Result<(), MeasureError> {
-        match (self.answer, text) {
+        match (self.text, text) {
             (Some(expected), Some(text)) if text == expected && !is_error => Ok(()),
             (None, Some(_)) if !is_error => Ok(()),
             (_, other) => Err(MeasureError::Mcp(format!("the tool answered {other:?}"))),

@@ -44,11 +44,11 @@ pub(super) struct PeerCalls {
     pub(super) callers: u16,
     #[serde(flatten)]
     pub(super) figures: Figures,
-    /// Answers that were not good, in all rounds.
+    /// Responses that were not good, in all rounds.
     pub(super) failures: u64,
 }
 
-/// From the death of the server to the next good answer, in milliseconds; absent: none came in time.
+/// From the death of the server to the next good response, in milliseconds; absent: none came in time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AfterKill {
@@ -113,7 +113,7 @@ impl McpServerPeers {
         let call = ToolUse {
             tool: subject.tool.to_string(),
             arguments: (*subject.arguments).clone(),
-            answer: subject.answer.map(str::to_owned),
+            text: subject.text.map(str::to_owned),
         };
         let side = |name: &str, endpoint: &McpEndpoint, process| PeerSide {
             name: name.to_owned(),
@@ -128,8 +128,8 @@ impl McpServerPeers {
             sides.push(side(&peer.name, other.endpoint(), other.process()));
             others.push(other);
         }
-        for (place, side) in sides.iter_mut().enumerate() {
-            let process = place.checked_sub(1).and_then(|place| others.get_mut(place));
+        for (index, side) in sides.iter_mut().enumerate() {
+            let process = index.checked_sub(1).and_then(|index| others.get_mut(index));
             side.ready(process).await?;
         }
         Ok(Self { sides, program, toolbus, others })
@@ -138,17 +138,17 @@ impl McpServerPeers {
     /// Every side at one number of connections.
     async fn calls(&self, args: &MeasureArgs, callers: u16, bar: &ProgressBar) -> Result<Vec<PeerCalls>, MeasureError> {
         let mut connected = Vec::new();
-        for (place, side) in self.sides.iter().enumerate() {
+        for (index, side) in self.sides.iter().enumerate() {
             let mut clients = Vec::with_capacity(usize::from(callers));
             for _ in 0..callers {
                 clients.push(side.connect().await.map_err(|error| side.failed(&error))?);
             }
-            connected.push((place, clients, 0));
+            connected.push((index, clients, 0));
         }
-        let places: Vec<usize> = (0..connected.len()).collect();
-        let mut rounds = Rounds::new(&places, args.rounds, bar);
-        while let Some((place, clients, failures)) = rounds.turn().and_then(|place| connected.get_mut(*place)) {
-            let process = self.sides.get(*place).map_or(0, |side| side.process);
+        let indexes: Vec<usize> = (0..connected.len()).collect();
+        let mut rounds = Rounds::new(&indexes, args.rounds, bar);
+        while let Some((index, clients, failures)) = rounds.turn().and_then(|index| connected.get_mut(*index)) {
+            let process = self.sides.get(*index).map_or(0, |side| side.process);
             closed_loop(clients, WARM_UP).await?;
             let this = std::process::id();
             let before = [Usage::read(process)?, Usage::read(this)?];
@@ -165,7 +165,7 @@ impl McpServerPeers {
 }
 
 impl PeerSide {
-    /// Waits for a good answer; learns what the tool is called there.
+    /// Waits for a good response; learns what the tool is called there.
     async fn ready(&mut self, mut process: Option<&mut RunningPeer>) -> Result<(), MeasureError> {
         let begun = Instant::now();
         loop {
@@ -198,7 +198,7 @@ impl PeerSide {
         Ok(caller)
     }
 
-    /// Kills the server, and looks for the next good answer: in the session, then, after another death, in a new one.
+    /// Kills the server, and looks for the next good response: in the session, then, after another death, in a new one.
     async fn after_kill(&self, program: &str) -> Result<AfterKill, MeasureError> {
         let mut caller = self.call_anew().await.map_err(|error| self.failed(&error))?;
         self.kill_server(program).await?;

@@ -19,8 +19,8 @@ use toolbus_client::{Client, ReplyContent};
 
 /// The tool that is called.
 const TOOL: &str = "echo";
-/// Longest wait for one answer on the bus.
-const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// Longest wait for one reply on the bus.
+const REPLY_TIME: Duration = Duration::from_secs(30);
 
 /// Request that is made again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,9 +137,9 @@ impl BusCaller {
 
 impl Exchange for BusCaller {
     async fn once(&mut self) -> Result<(), ExchangeError> {
-        let request = self.client.request(TOOL, Some(&self.arguments), Some(ANSWER_TIME), None);
-        let answer = self.client.send(&request, ANSWER_TIME).await;
-        match answer.map_err(|error| ExchangeError::Other(error.to_string()))?.content {
+        let request = self.client.request(TOOL, Some(&self.arguments), Some(REPLY_TIME), None);
+        let reply = self.client.send(&request, REPLY_TIME).await;
+        match reply.map_err(|error| ExchangeError::Other(error.to_string()))?.content {
             ReplyContent::Result(result) if !result.is_error && result.content.as_deref() == Some(TEXT) => Ok(()),
             other => Err(ExchangeError::Other(format!("the tool answered {other:?}"))),
         }
@@ -149,5 +149,5 @@ impl Exchange for BusCaller {
 /// A call of `echo`.
 pub(super) fn call() -> ToolUse {
     let arguments = Map::from_iter([("text".to_owned(), json!(TEXT))]);
-    ToolUse { tool: TOOL.to_owned(), arguments, answer: Some(TEXT.to_owned()) }
+    ToolUse { tool: TOOL.to_owned(), arguments, text: Some(TEXT.to_owned()) }
 }

@@ -23,7 +23,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// A closed loop: each of the callers, a task of its own as calls are in a daemon, begins anew when it has its answer,
+    /// A closed loop: each of the callers, a task of its own as calls are in a daemon, begins anew when it has its reply,
     /// for about this long.
     pub(super) async fn run(&self, callers: usize, time: Duration) -> Result<Sample, MeasureError> {
         let started = Instant::now();

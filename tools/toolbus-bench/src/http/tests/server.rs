@@ -26,7 +26,7 @@ impl Asked {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug, Clone)]
 pub(crate) struct Says {
     head: String,
