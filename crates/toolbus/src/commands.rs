@@ -208,9 +208,9 @@ pub(crate) fn config_options(files: &[PathBuf]) -> String {
     files.iter().map(|file| format!(" --config {}", shell_word(&file.display().to_string()))).collect()
 }
 
-/// An answer as programs read it.
-pub fn as_json(answer: &impl Serialize) -> String {
-    format!("{:#}", serde_json::to_value(answer).unwrap_or_default())
+/// A response as programs read it.
+pub fn as_json(response: &impl Serialize) -> String {
+    format!("{:#}", serde_json::to_value(response).unwrap_or_default())
 }
 
 /// A table without the space before its first column and after its last one.

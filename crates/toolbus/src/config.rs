@@ -94,8 +94,8 @@ pub fn schema() -> Value {
 /// The files that are read when none is named: the first of these that exists.
 #[must_use]
 pub fn default_files() -> Vec<PathBuf> {
-    let places = ["toolbus.toml", "/etc/toolbus/toolbus.toml"];
-    places.iter().map(PathBuf::from).find(|path| path.exists()).into_iter().collect()
+    let paths = ["toolbus.toml", "/etc/toolbus/toolbus.toml"];
+    paths.iter().map(PathBuf::from).find(|path| path.exists()).into_iter().collect()
 }
 
 /// Everything that can be configured.

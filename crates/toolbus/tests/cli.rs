@@ -30,8 +30,10 @@ fn problems_end_with_two_and_are_all_told_on_standard_error() {
         assert_eq!(output.status.code(), Some(2), "{command}");
         let told = text(&output.stderr);
         assert!(told.starts_with("error: 3 problems in the configuration\n"), "{told}");
-        for place in ["environment TOOLBUS__BUS__URL: ", "environment TOOLBUS__BUS__NAM: ", "command line --listen: "] {
-            assert!(told.contains(place), "{told}");
+        for location in
+            ["environment TOOLBUS__BUS__URL: ", "environment TOOLBUS__BUS__NAM: ", "command line --listen: "]
+        {
+            assert!(told.contains(location), "{told}");
         }
         assert!(!told.contains("hunter2"), "{told}");
         assert_eq!(text(&output.stdout), "");

@@ -149,7 +149,7 @@ fn a_daemon_runs_and_reloads_the_same_from_each_format() {
                    "agents": {"ana": {"denied_tools": ["echo"]}}, "identity": {"trust_headers": true}}"#;
     let yaml = "tools:\n  echo: true\n  time: false\n  limits:\n    echo: {timeout: 5s}\nagents:\n  ana:\n    denied_tools: [echo]\n\
                 identity: {trust_headers: true}\n";
-    let answers = [("a.toml", toml), ("a.json", json), ("a.yaml", yaml)].map(|(name, text)| {
+    let outputs = [("a.toml", toml), ("a.json", json), ("a.yaml", yaml)].map(|(name, text)| {
         let folder = tempfile::tempdir().unwrap();
         let (file, socket) = (folder.path().join(name), folder.path().join("t.sock"));
         std::fs::write(&file, text).unwrap();
@@ -164,8 +164,8 @@ fn a_daemon_runs_and_reloads_the_same_from_each_format() {
             assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
             String::from_utf8(output.stdout).unwrap()
         };
-        let answers = [ask(&["tools"]), ask(&["agents", "ana"])];
-        assert!(answers.iter().all(|answer| answer.contains("echo")), "{answers:?}");
+        let outputs = [ask(&["tools"]), ask(&["agents", "ana"])];
+        assert!(outputs.iter().all(|output| output.contains("echo")), "{outputs:?}");
         std::fs::write(&file, text.replacen("5s", "6s", 1)).unwrap();
         served.signal("HUP");
         let reloaded = served.read_until("reload: done");
@@ -175,9 +175,9 @@ fn a_daemon_runs_and_reloads_the_same_from_each_format() {
         served.signal("HUP");
         let mistake = served.read_until("ecko");
         assert!(mistake.contains(name), "{mistake}");
-        answers
+        outputs
     });
-    let [toml, json, yaml] = answers;
+    let [toml, json, yaml] = outputs;
     assert_eq!((&toml, &toml), (&json, &yaml));
 }
 

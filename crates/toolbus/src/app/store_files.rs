@@ -151,8 +151,8 @@ mod tests {
             self.done(async move { self.ledger.begin(begin).await }.boxed())
         }
 
-        fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
-            self.done(async move { self.ledger.finish(key, run, answer).await }.boxed())
+        fn finish(&self, key: RequestKey, run: RunToken, reply: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
+            self.done(async move { self.ledger.finish(key, run, reply).await }.boxed())
         }
 
         fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -94,8 +94,8 @@ impl Ledger for WatchedLedger {
         self.noted(begin.key, self.ledger.begin(begin))
     }
 
-    fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
-        self.noted(key, self.ledger.finish(key, run, answer))
+    fn finish(&self, key: RequestKey, run: RunToken, reply: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
+        self.noted(key, self.ledger.finish(key, run, reply))
     }
 
     fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {

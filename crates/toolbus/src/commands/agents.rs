@@ -52,16 +52,16 @@ pub async fn run(args: AgentsArgs, operator: &Operator) -> Result<ExitCode, Targ
     Ok(ExitCode::SUCCESS)
 }
 
-fn of_all(answer: &AgentOverview) -> String {
+fn of_all(overview: &AgentOverview) -> String {
     let mut table = Table::new();
     let header = ["AGENT", "TOOLS", "PROFILE", "RUNNING", "WAITING", "RATE LIMITS", "BINDINGS", ""];
     table.load_style(NOTHING).set_header(header);
-    for agent in &answer.agents {
+    for agent in &overview.agents {
         table.add_row(row(agent));
     }
     let mut text = plain(&table);
-    if !answer.disabled.is_empty() {
-        text = format!("{text}\n\nswitched off: {}", switches(&answer.disabled));
+    if !overview.disabled.is_empty() {
+        text = format!("{text}\n\nswitched off: {}", switches(&overview.disabled));
     }
     text
 }

@@ -55,17 +55,17 @@ pub(super) fn parse(words: &[String]) -> Result<Option<Map<String, Value>>, Argu
         [text] if is_object(text) => Ok(Some(toolbus_protocol::parse_arguments(text)?)),
         words if words.iter().any(|word| word == "-" || is_object(word)) => Err(ArgumentsError::Mixed),
         pairs => {
-            let mut members = Map::new();
+            let mut fields = Map::new();
             if pairs.iter().filter(|pair| pair.split_once('=').is_some_and(|(_, value)| value == STDIN)).count() > 1 {
                 return Err(ArgumentsError::Again);
             }
             for pair in pairs {
                 let (key, value) = parse_pair(pair, &mut io::stdin())?;
-                if members.insert(key.clone(), value).is_some() {
+                if fields.insert(key.clone(), value).is_some() {
                     return Err(ArgumentsError::Repeated(key));
                 }
             }
-            Ok(Some(members))
+            Ok(Some(fields))
         }
     }
 }

@@ -155,23 +155,23 @@ impl CallCommandError {
 pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallCommandError> {
     let is_json = args.json || context.output == OutputFormat::Json;
     match answered(&args, context).await {
-        Ok(answer) => {
-            let printed = ignore_broken_pipe(print(&args, is_json, &answer));
-            let ReplyContent::Result(result) = &answer.content else {
+        Ok(reply) => {
+            let printed = ignore_broken_pipe(print(&args, is_json, &reply));
+            let ReplyContent::Result(result) = &reply.content else {
                 if let Err(error) = printed {
                     told(format!("the call was refused or failed, and the answer cannot be written: {error}"));
                 }
-                if !is_json && !context.config.agents.is_empty() && is_refusal(&answer.content) {
+                if !is_json && !context.config.agents.is_empty() && is_refusal(&reply.content) {
                     note(&identity::shown(args.seen(&context.config).as_ref(), &context.config));
                 }
-                return Ok(ExitCode::from(exit_code(&answer.content)));
+                return Ok(ExitCode::from(exit_code(&reply.content)));
             };
             let kept = keep_blocks(result, &args.name, args.save.as_deref());
             let written = printed.map_err(|error| format!("its result cannot be written: {error}"));
             let saved = kept.map_err(|error| format!("its files cannot be saved: {error}"));
             let problems: Vec<String> = [written, saved].into_iter().filter_map(Result::err).collect();
             if problems.is_empty() {
-                return Ok(ExitCode::from(exit_code(&answer.content)));
+                return Ok(ExitCode::from(exit_code(&reply.content)));
             }
             // A script must not take it for a call that was not made, and repeat it.
             Ok(ExitCode::from(told(format!("the tool ran, and {}", problems.join(", and ")))))
@@ -230,7 +230,7 @@ async fn by_daemon(
     let request = CallRequest {
         agent: args.agent.as_ref().map(ToString::to_string),
         tool: args.name.clone(),
-        arguments: arguments.and_then(|members| serde_json::value::to_raw_value(members).ok()),
+        arguments: arguments.and_then(|fields| serde_json::value::to_raw_value(fields).ok()),
         server: args.server.clone(),
         binding,
         profile,
@@ -262,7 +262,7 @@ async fn exchange(
     let body = ToolInvokeRequest {
         tool_call_id: Some(new_message_id()),
         tool_name: args.name.clone(),
-        arguments: arguments.map(|members| serde_json::to_string(members).unwrap_or_default()),
+        arguments: arguments.map(|fields| serde_json::to_string(fields).unwrap_or_default()),
         session_id: args.session.clone(),
         batch_id: None,
     };
@@ -280,15 +280,15 @@ async fn exchange(
             true => followed(&client, &request, patience).await,
         }
     };
-    let answer = tokio::select! {
+    let reply = tokio::select! {
         biased;
-        answer = answering => answer?,
+        reply = answering => reply?,
         reason = blocked(&client) => return Err(ClientError::Blocked(reason).into()),
     };
     if args.verbose {
-        ignore_broken_pipe(show_message("answer", &answer.properties, &answer.body))?;
+        ignore_broken_pipe(show_message("answer", &reply.properties, &reply.body))?;
     }
-    Ok(answer)
+    Ok(reply)
 }
 
 /// Waits until the broker takes no messages, and says why.
@@ -360,14 +360,14 @@ fn exit_code(content: &ReplyContent) -> u8 {
     }
 }
 
-fn print(args: &CallArgs, is_json: bool, answer: &CallReply) -> io::Result<()> {
+fn print(args: &CallArgs, is_json: bool, reply: &CallReply) -> io::Result<()> {
     // Not through `anstream`: it would take bytes out of what a tool answered.
     let mut out = io::stdout().lock();
     if is_json {
-        let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
         return writeln!(out, "{body:#}");
     }
-    match &answer.content {
+    match &reply.content {
         ReplyContent::Result(result) => print_result(&mut out, result),
         ReplyContent::Error(error) => print_error(error, arguments::hint(&args.arguments, error.code, &error.message)),
     }

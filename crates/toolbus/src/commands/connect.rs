@@ -197,7 +197,7 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 }
 
 /// Members of an object, as they are written.
-type Members<'a> = BTreeMap<String, &'a RawValue>;
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
 /// The text of a file with the entry in it. All else stays as it is written.
 fn with_entry(text: &str, section: &str, name: &str, entry: &Value, may_replace: bool) -> Result<String, String> {
@@ -205,17 +205,17 @@ fn with_entry(text: &str, section: &str, name: &str, entry: &Value, may_replace:
         return Ok(format!("{:#}\n", json!({section: {name: entry}})));
     }
     let end = "; without --write, the entry is printed";
-    let root: Members<'_> = serde_json::from_str(text).map_err(|error| match error.is_data() {
+    let root: Fields<'_> = serde_json::from_str(text).map_err(|error| match error.is_data() {
         true => format!("it is not one JSON object{end}"),
         false => format!("it is not plain JSON ({error}){end}"),
     })?;
     let Some(servers) = root.get(section) else {
         return Ok(inserted(text, text.trim(), &root, section, &json!({name: entry})));
     };
-    let members: Members<'_> =
+    let fields: Fields<'_> =
         serde_json::from_str(servers.get()).map_err(|_| format!("its `{section}` is not a JSON object{end}"))?;
-    let Some(known) = members.get(name) else {
-        return Ok(inserted(text, servers.get(), &members, name, entry));
+    let Some(known) = fields.get(name) else {
+        return Ok(inserted(text, servers.get(), &fields, name, entry));
     };
     if serde_json::from_str::<Value>(known.get()).is_ok_and(|known| known == *entry) {
         return Ok(text.to_owned());
@@ -229,9 +229,9 @@ fn with_entry(text: &str, section: &str, name: &str, entry: &Value, may_replace:
     Ok(spliced(text, start, start + known.get().len(), &indented(entry, indent_at(text, start))))
 }
 
-/// The text with a member at the end of `object`, a part of it that has `members`.
-fn inserted(text: &str, object: &str, members: &Members<'_>, name: &str, value: &Value) -> String {
-    let last = members.values().max_by_key(|value| offset(text, value.get()));
+/// The text with a member at the end of `object`, a part of it that has `fields`.
+fn inserted(text: &str, object: &str, fields: &Fields<'_>, name: &str, value: &Value) -> String {
+    let last = fields.values().max_by_key(|value| offset(text, value.get()));
     let key = Value::from(name);
     match last {
         Some(last) => {

@@ -46,13 +46,13 @@ pub struct ReloadArgs {
 ///
 /// If no daemon answers, or nothing can be printed.
 pub async fn status(args: StatusArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
-    let answer: Value = args.daemon.open(operator).await?.ask(Method::GET, "/v1/status").await?;
-    let is_ready = answer.get("ready").and_then(Value::as_bool).unwrap_or_default();
+    let response: Value = args.daemon.open(operator).await?.ask(Method::GET, "/v1/status").await?;
+    let is_ready = response.get("ready").and_then(Value::as_bool).unwrap_or_default();
     let text = match operator.output {
-        OutputFormat::Json => as_json(&answer),
+        OutputFormat::Json => as_json(&response),
         OutputFormat::Table => {
             let unreadable = |error| TargetError::Usage(format!("the daemon is of another version: {error}"));
-            shown(&serde_json::from_value(answer).map_err(unreadable)?)
+            shown(&serde_json::from_value(response).map_err(unreadable)?)
         }
     };
     ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;

@@ -100,14 +100,14 @@ async fn report(config: &Config, session: &LocalDaemon) -> Result<(), DemoError>
     for scene in scenes() {
         let request = client.request(scene.tool, scene.arguments.as_object(), Some(scene.budget), None);
         let begun = Clock::SYSTEM.now();
-        let answer = client.send(&request, scene.budget + CONNECT_TIME).await?;
+        let reply = client.send(&request, scene.budget + CONNECT_TIME).await?;
         let elapsed = Clock::SYSTEM.since(begun);
         let body = |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap_or_default();
         calls.push(json!({
             "title": scene.title,
             "request": body(&request.body),
-            "answer": body(&answer.body),
-            "outcome": scene.check(&answer)?,
+            "answer": body(&reply.body),
+            "outcome": scene.check(&reply)?,
             "milliseconds": elapsed.as_secs_f64() * 1e3,
         }));
     }
@@ -137,19 +137,19 @@ async fn play(client: &Client, scene: &Scene) -> Result<(), DemoError> {
     say(format_args!("{bold}{}{bold:#}", scene.title))?;
     say(format_args!("  {dimmed}→{dimmed:#} {}", String::from_utf8_lossy(&request.body)))?;
     let begun = Clock::SYSTEM.now();
-    let answer = client.send(&request, scene.budget + CONNECT_TIME).await?;
+    let reply = client.send(&request, scene.budget + CONNECT_TIME).await?;
     let elapsed = Clock::SYSTEM.since(begun);
-    let outcome = outcome(&answer);
+    let outcome = outcome(&reply);
     let colour = if outcome == "ok" { AnsiColor::Green } else { AnsiColor::Yellow }.on_default();
-    say(format_args!("  {dimmed}←{dimmed:#} {}", String::from_utf8_lossy(&answer.body)))?;
+    say(format_args!("  {dimmed}←{dimmed:#} {}", String::from_utf8_lossy(&reply.body)))?;
     say(format_args!("  {colour}{outcome}{colour:#} {dimmed}after {:.1} ms{dimmed:#}\n", elapsed.as_secs_f64() * 1e3))?;
-    scene.check(&answer).map(drop)
+    scene.check(&reply).map(drop)
 }
 
 impl Scene {
     /// The outcome, if it is the one that the scene must have.
-    fn check(&self, answer: &CallReply) -> Result<String, DemoError> {
-        let outcome = outcome(answer);
+    fn check(&self, reply: &CallReply) -> Result<String, DemoError> {
+        let outcome = outcome(reply);
         if outcome == self.outcome {
             Ok(outcome)
         } else {
@@ -235,8 +235,8 @@ fn scenes() -> Vec<Scene> {
     ]
 }
 
-fn outcome(answer: &CallReply) -> String {
-    match &answer.content {
+fn outcome(reply: &CallReply) -> String {
+    match &reply.content {
         ReplyContent::Result(result) if result.is_error => "error".to_owned(),
         ReplyContent::Result(_) => "ok".to_owned(),
         ReplyContent::Error(error) => error.code.to_string(),

@@ -19,7 +19,7 @@ use self::letter::Letter;
 use self::report::{DlqOutcome, LeftLetter, LetterList, ProgressLine, letters, table};
 #[cfg(test)]
 pub(crate) use self::selection::QUEUES;
-use self::selection::{LetterFilter, LetterQueue, places};
+use self::selection::{LetterFilter, LetterQueue, letter_queues};
 use super::{Context, MISTAKE, as_json, one_line, told};
 use crate::app;
 use crate::config::{BusUrl, Config};
@@ -160,12 +160,12 @@ struct DlqWork<'a> {
 impl DlqWork<'_> {
     /// Opens the queues that are meant. Without a name, those that exist.
     async fn queues(&self, selection: &LetterFilter) -> Result<Vec<(LetterQueue, DeadLetterQueue<'_>)>, DlqError> {
-        let places = places(self.config, selection.queue.as_deref()).map_err(DlqError::Usage)?;
+        let letter_queues = letter_queues(self.config, selection.queue.as_deref()).map_err(DlqError::Usage)?;
         let mut open = Vec::new();
         let mut missing = None;
-        for place in places {
-            match self.broker.of_queue(&place.queue).await {
-                Ok(queue) => open.push((place, queue)),
+        for letter_queue in letter_queues {
+            match self.broker.of_queue(&letter_queue.queue).await {
+                Ok(queue) => open.push((letter_queue, queue)),
                 Err(error @ DeadLetterError::NoQueue(_)) if selection.queue.is_none() => {
                     missing.get_or_insert(error);
                 }
@@ -228,7 +228,7 @@ impl DlqWork<'_> {
     async fn replay(&self, selection: &LetterFilter) -> Result<ExitCode, DlqError> {
         let mut left = selection.limit.unwrap_or(usize::MAX);
         let mut outcome = DlqOutcome { replayed: Some(0), ..DlqOutcome::default() };
-        for (place, mut queue) in self.queues(selection).await? {
+        for (letter_queue, mut queue) in self.queues(selection).await? {
             let progress = ProgressLine::of(&queue, "replayed");
             while left > 0
                 && let Some(dead) = queue.next().await?
@@ -239,12 +239,16 @@ impl DlqWork<'_> {
                     continue;
                 }
                 left -= 1;
-                match self.replay_one(&mut queue, &place, &letter, &dead).await? {
+                match self.replay_one(&mut queue, &letter_queue, &letter, &dead).await? {
                     ReplayOutcome::Routed => *outcome.replayed.get_or_insert(0) += 1,
                     ReplayOutcome::Left(reason) => {
                         outcome.failed += 1;
                         if outcome.failures.len() < MAX_LEFT {
-                            outcome.failures.push(LeftLetter { queue: place.queue.clone(), id: letter.id, reason });
+                            outcome.failures.push(LeftLetter {
+                                queue: letter_queue.queue.clone(),
+                                id: letter.id,
+                                reason,
+                            });
                         }
                     }
                 }
@@ -257,7 +261,7 @@ impl DlqWork<'_> {
     async fn replay_one(
         &self,
         queue: &mut DeadLetterQueue<'_>,
-        place: &LetterQueue,
+        letter_queue: &LetterQueue,
         letter: &Letter,
         dead: &DeadLetter,
     ) -> Result<ReplayOutcome, DlqError> {
@@ -275,7 +279,7 @@ impl DlqWork<'_> {
                 return Ok(ReplayOutcome::Left(text.to_owned()));
             }
         };
-        let Some(topic) = letter.topic.as_deref().or_else(|| place.topic_of(letter)) else {
+        let Some(topic) = letter.topic.as_deref().or_else(|| letter_queue.topic_of(letter)) else {
             return Ok(ReplayOutcome::Left("the topic that it came on is not known".to_owned()));
         };
         let now = Clock::SYSTEM.since_epoch().as_secs();

@@ -49,7 +49,7 @@ pub async fn run(args: ExplainArgs, operator: &Operator) -> Result<ExitCode, Tar
     let question = Question {
         agent: args.agent,
         tool: args.tool,
-        arguments: arguments.and_then(|members| to_raw_value(&members).ok()),
+        arguments: arguments.and_then(|fields| to_raw_value(&fields).ok()),
         binding: args.role.binding,
         profile: args.role.profile,
         session: args.session,

@@ -108,10 +108,10 @@ pub enum TargetError {
     #[error(transparent)]
     Ask(#[from] AdminClientError),
     /// A daemon of another configuration has the socket.
-    #[error("{place} is that of a daemon with {files}: name the files of that one with --config, or give --socket")]
+    #[error("{address} is that of a daemon with {files}: name the files of that one with --config, or give --socket")]
     Other {
         /// The socket.
-        place: String,
+        address: String,
         /// The configuration that the daemon runs.
         files: String,
     },
@@ -277,7 +277,7 @@ pub(super) async fn running(socket: Option<PathBuf>, sources: &Sources) -> Resul
     }
     let files = daemon.files.iter().map(|file| format!("`{}`", file.display())).collect::<Vec<_>>();
     let files = if files.is_empty() { "no configuration file".to_owned() } else { files.join(", ") };
-    Err(TargetError::Other { place: client.to_string(), files })
+    Err(TargetError::Other { address: client.to_string(), files })
 }
 
 /// Whether `path` leads to the file that a daemon calls `absolute`.

@@ -162,9 +162,9 @@ fn example_command(name: &str, schema: Option<&Value>) -> String {
 fn example_arguments(schema: Option<&Value>) -> Map<String, Value> {
     let Some(root) = schema else { return Map::new() };
     let example = Example { root, left: Cell::new(MAX_VALUES) };
-    let members = example.object(root, 0);
-    if !members.is_empty() {
-        return members;
+    let fields = example.object(root, 0);
+    if !fields.is_empty() {
+        return fields;
     }
     let first = properties(root).next().map(|(key, schema)| (key.clone(), example.value(schema, 0)));
     first.into_iter().collect()
@@ -192,7 +192,7 @@ impl Example<'_> {
     /// The required members of an object.
     fn object(&self, schema: &Value, depth: usize) -> Map<String, Value> {
         let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-        let member = |key: &str| {
+        let field = |key: &str| {
             let known = schema.get("properties").and_then(|properties| properties.get(key));
             let value = match known {
                 Some(schema) => self.value(schema, depth + 1),
@@ -201,7 +201,7 @@ impl Example<'_> {
             };
             (key.to_owned(), value)
         };
-        required.take_while(|_| depth == 0 || self.left.get() > 0).map(member).collect()
+        required.take_while(|_| depth == 0 || self.left.get() > 0).map(field).collect()
     }
 
     /// A value that the schema is likely to accept.
@@ -396,11 +396,11 @@ mod tests {
     #[test]
     fn a_schema_that_requires_without_end_gets_a_short_example() {
         let names: Vec<String> = (0..240).map(|n| format!("m{n}")).collect();
-        let members: Map<String, Value> = names.iter().map(|n| (n.clone(), json!({"$ref": "#/$defs/a"}))).collect();
-        let object = json!({"type": "object", "properties": members, "required": names});
+        let fields: Map<String, Value> = names.iter().map(|n| (n.clone(), json!({"$ref": "#/$defs/a"}))).collect();
+        let object = json!({"type": "object", "properties": fields, "required": names});
         let lists = json!({"type": "array", "minItems": 4, "items": {"$ref": "#/$defs/a"}});
         let long = json!({"default": {"of": ["x".repeat(45_000)]}, "type": "null"});
-        for (properties, inner) in [(&members, &object), (&members, &lists), (&members, &long)] {
+        for (properties, inner) in [(&fields, &object), (&fields, &lists), (&fields, &long)] {
             let schema = json!({"properties": properties, "required": names, "$defs": {"a": inner}});
             let line = example_command("t", Some(&schema));
             assert!(line.len() < 20_000, "{} bytes", line.len());

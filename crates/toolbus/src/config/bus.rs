@@ -165,14 +165,14 @@ impl BusConfig {
 /// Takes parts away that were given before an address that has them: `--bus-url` names another broker, or user, than the
 /// file.
 pub(super) fn supersede_parts(tree: &mut Tree) {
-    let place = |key: &str| key_path(&["bus", key]);
-    let layer = |tree: &Tree, key: &str| match tree.origin(&place(key)) {
+    let key_of = |key: &str| key_path(&["bus", key]);
+    let layer = |tree: &Tree, key: &str| match tree.origin(&key_of(key)) {
         Origin::File { .. } => 0,
         Origin::Environment(_) => 1,
         Origin::CommandLine(_) => 2,
         Origin::Default => 3,
     };
-    let Some(Ok(written)) = tree.get(&place("url")).map(BusUrl::deserialize) else { return };
+    let Some(Ok(written)) = tree.get(&key_of("url")).map(BusUrl::deserialize) else { return };
     let of_url = layer(tree, "url");
     let named = |named: fn(&Url) -> bool| match &written {
         BusUrl::Embedded => true,
@@ -185,8 +185,8 @@ pub(super) fn supersede_parts(tree: &mut Tree) {
             "vhost" => has_vhost,
             _ => true,
         };
-        if is_named && tree.get(&place(key)).is_some() && layer(tree, key) < of_url {
-            tree.remove(&place(key));
+        if is_named && tree.get(&key_of(key)).is_some() && layer(tree, key) < of_url {
+            tree.remove(&key_of(key));
         }
     }
 }

@@ -152,12 +152,12 @@ impl Config {
             }
         }
         let in_sessions = self.session_servers();
-        for (spec, place) in &file.entries {
+        for (spec, location) in &file.entries {
             let name = &spec.name;
             if names.contains(name) {
-                found.warnings.push(format!("{place}: `{name}` is not used, because `mcp.servers` has it, too"));
+                found.warnings.push(format!("{location}: `{name}` is not used, because `mcp.servers` has it, too"));
             } else if let Some(mistake) = misplaced_in(spec, &in_sessions) {
-                found.problems.push(format!("{place}: `{name}` is left out: {mistake}"));
+                found.problems.push(format!("{location}: `{name}` is left out: {mistake}"));
             } else {
                 found.pins.extend(file.pins.get(name).map(|pin| (name.source().to_string(), *pin)));
                 found.specs.push(spec.clone());

@@ -1,4 +1,4 @@
-//! Every place of a configuration that holds a pattern of tool names for agents.
+//! Every site in a configuration that holds a pattern of tool names for agents.
 
 use std::collections::BTreeMap;
 
@@ -44,14 +44,14 @@ impl PatternSite<'_> {
 
 /// All patterns in the sections of agents and of channels.
 pub(crate) fn patterns<'a>(agents: &'a Agents, outbound: &'a BTreeMap<String, OutboundConfig>) -> Vec<PatternSite<'a>> {
-    let mut places = PatternSites(Vec::new());
+    let mut sites = PatternSites(Vec::new());
     for (agent, config) in agents {
-        places.of_agent(&["agents", agent.as_str()], config);
+        sites.of_agent(&["agents", agent.as_str()], config);
     }
     for (channel, config) in outbound {
-        places.list(&["outbound", channel, "tools"], &config.tools, PatternNames::Either);
+        sites.list(&["outbound", channel, "tools"], &config.tools, PatternNames::Either);
     }
-    places.0
+    sites.0
 }
 
 struct PatternSites<'a>(Vec<PatternSite<'a>>);

@@ -78,14 +78,14 @@ impl Config {
         if self.pins.file.is_some() || !self.pin_levels().hold_anything() {
             return None;
         }
-        let place = self.pin_file(sources);
+        let path = self.pin_file(sources);
         // Where earlier versions kept them. To begin anew would trust whatever there is now.
         let left = sources.files.first().map(|file| file.with_extension(ENDING)).filter(|file| file.is_file());
-        match (place, left) {
-            (Some(place), Some(left)) if place != left && !place.exists() => Some(format!(
+        match (path, left) {
+            (Some(path), Some(left)) if path != left && !path.exists() => Some(format!(
                 "is missing, and `{}`, beside the configuration, has pins of an earlier version; move it to `{}`, or name it",
                 left.display(),
-                place.display()
+                path.display()
             )),
             (Some(_), _) => None,
             (None, Some(left)) => Some(format!(

@@ -32,8 +32,8 @@ use super::mcp::ServersFile;
 use super::store::StoreConfig;
 use super::{MemoryConfig, ResultsConfig, ScheduleConfig, WebConfig};
 
-/// Time after the deadline of a call in which its answer is published.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// Time after the deadline of a call in which its reply is published.
+const REPLY_TIME: Duration = Duration::from_secs(10);
 /// Shortest secret of the daemon's own, in bytes.
 const MIN_SECRET: usize = 16;
 /// Bytes of a file with certificates in which the first of them begins.
@@ -306,10 +306,10 @@ impl RuleChecker<'_> {
     /// `invoke.max_timeout` bounds all that a call may take, its wait and its tool's own limit included.
     fn consumer_timeout(&mut self, bus: &BusConfig, invoke: &InvokeConfig) {
         let (longest, allowed) = (invoke.max_timeout, bus.consumer_timeout);
-        if bus.address() == Ok(BusUrl::Embedded) || longest.get().saturating_add(ANSWER_TIME) <= allowed.get() {
+        if bus.address() == Ok(BusUrl::Embedded) || longest.get().saturating_add(REPLY_TIME) <= allowed.get() {
             return;
         }
-        let seconds = ANSWER_TIME.as_secs();
+        let seconds = REPLY_TIME.as_secs();
         self.tell(
             &["invoke.max_timeout", "bus.consumer_timeout"],
             format!(
@@ -348,7 +348,7 @@ fn path(key: &str) -> KeyPath {
     key.split('.').map(str::to_owned).collect()
 }
 
-/// A place below another.
+/// A path below another.
 fn below(path: &[String], keys: &[&str]) -> KeyPath {
     path.iter().cloned().chain(keys.iter().map(|key| (*key).to_owned())).collect()
 }

@@ -79,9 +79,9 @@ fn unremovable(config: &Config) -> Vec<String> {
 /// Whether there is an `{ env = "name" }` anywhere in it.
 fn names_variable(value: &Value, name: &str) -> bool {
     match value {
-        Value::Object(members) => {
-            members.get("env").is_some_and(|variable| variable == name)
-                || members.values().any(|member| names_variable(member, name))
+        Value::Object(fields) => {
+            fields.get("env").is_some_and(|variable| variable == name)
+                || fields.values().any(|field| names_variable(field, name))
         }
         Value::Array(elements) => elements.iter().any(|element| names_variable(element, name)),
         _ => false,

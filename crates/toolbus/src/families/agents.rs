@@ -23,7 +23,7 @@ use crate::config::agents::is_default;
 use crate::config::{AgentConfig, Config};
 
 /// Prefetch of queues of results, which may be large.
-const ANSWER_PREFETCH: u16 = 16;
+const REPLY_PREFETCH: u16 = 16;
 
 /// Other agents.
 pub(super) struct AgentFamily {
@@ -161,11 +161,11 @@ fn queues(config: &Config, service: &AgentService) -> Vec<Subscription> {
     let inbox = |queue: Subscription| Subscription { is_inbox: true, ..queue };
     let mut queues = vec![
         queue(replica("agents"), &[topic::DISCOVERY_ANNOUNCE], CONTROL_PREFETCH, MAX_CONTROL_BODY, Ownership::Replica),
-        inbox(queue(replica("results"), &[own], ANSWER_PREFETCH, max_handover, Ownership::Replica)),
+        inbox(queue(replica("results"), &[own], REPLY_PREFETCH, max_handover, Ownership::Replica)),
         inbox(queue(
             format!("{prefix}.results"),
             &[shared, topic::AGENT_TASK_STATUS],
-            ANSWER_PREFETCH,
+            REPLY_PREFETCH,
             max_body,
             Ownership::Shared,
         )),

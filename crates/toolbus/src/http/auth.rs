@@ -109,20 +109,20 @@ async fn check(State(auth): State<Arc<HttpAuth>>, request: Request, next: Next) 
     if parts.method == Method::OPTIONS && page.is_some() && origin::is_preflight(&parts.headers) {
         return origin::preflight(page, &parts.headers);
     }
-    let answer = match auth.admit(&parts).await {
+    let response = match auth.admit(&parts).await {
         Err(refusal) => refusal.answer(body).await,
         Ok(principal) => match auth.bodies.read(body, &parts.headers).await {
             Err((refusal, rest)) => refusal.answer(rest).await,
             Ok(whole) => {
                 let token = principal.token;
                 parts.extensions.insert::<Principal>(principal);
-                let answer = next.run(Request::from_parts(parts, Body::from(whole.bytes))).await;
+                let response = next.run(Request::from_parts(parts, Body::from(whole.bytes))).await;
                 drop(whole.room);
-                auth.responses.counted(answer, token).await
+                auth.responses.counted(response, token).await
             }
         },
     };
-    origin::readable(page, answer)
+    origin::readable(page, response)
 }
 
 impl HttpAuth {

@@ -192,33 +192,33 @@ mod tests {
 
     const LARGE: usize = 16 * 1024 * 1024;
 
-    async fn answer(answers: &QueuedResponses, token: u64) -> Result<Bytes, u16> {
-        let answer = answers.counted(Response::new(Body::from(vec![b'x'; LARGE])), Some(TokenId(token))).await;
-        match answer.status().as_u16() {
-            200 => Ok(to_bytes(answer.into_body(), usize::MAX).await.unwrap()),
+    async fn response(responses: &QueuedResponses, token: u64) -> Result<Bytes, u16> {
+        let response = responses.counted(Response::new(Body::from(vec![b'x'; LARGE])), Some(TokenId(token))).await;
+        match response.status().as_u16() {
+            200 => Ok(to_bytes(response.into_body(), usize::MAX).await.unwrap()),
             code => Err(code),
         }
     }
 
     #[tokio::test]
     async fn what_waits_is_bounded_for_each_token_and_for_all_and_counts_until_it_is_taken() {
-        let answers = QueuedResponses::default();
+        let responses = QueuedResponses::default();
         let mut waiting = Vec::new();
         for token in 0..MAX_OF_ALL / MAX_OF_TOKEN {
             for _ in 0..MAX_OF_TOKEN / LARGE {
-                waiting.push(answer(&answers, token as u64).await.unwrap());
+                waiting.push(response(&responses, token as u64).await.unwrap());
             }
-            assert_eq!(answer(&answers, token as u64).await, Err(503));
+            assert_eq!(response(&responses, token as u64).await, Err(503));
         }
-        assert_eq!(answer(&answers, 99).await, Err(503));
+        assert_eq!(response(&responses, 99).await, Err(503));
         // A part of what is taken is still what waits.
         let part = waiting.pop().unwrap().slice(..1);
-        assert_eq!(answer(&answers, 99).await, Err(503));
+        assert_eq!(response(&responses, 99).await, Err(503));
         drop(part);
-        assert!(answer(&answers, 99).await.is_ok());
+        assert!(response(&responses, 99).await.is_ok());
         drop(waiting);
-        assert_eq!(answers.0.lock().of_all, 0);
-        assert!(answers.0.lock().of_token.is_empty());
+        assert_eq!(responses.0.lock().of_all, 0);
+        assert!(responses.0.lock().of_token.is_empty());
     }
 
     #[tokio::test]
@@ -241,15 +241,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_with_too_much_in_it_is_broken_off_and_small_parts_are_not_counted() {
-        let answers = QueuedResponses::default();
+        let responses = QueuedResponses::default();
         let parts = |size, count| {
             let parts = (0..count).map(move |_| Ok::<_, axum::Error>(Bytes::from(vec![b'x'; size])));
             Response::new(Body::from_stream(stream::iter(parts)))
         };
         let taken = |response: Response| response.into_body().into_data_stream().collect::<Vec<_>>();
-        let small = taken(answers.counted(parts(UNCOUNTED, 2 * MAX_OF_TOKEN / UNCOUNTED), None).await).await;
+        let small = taken(responses.counted(parts(UNCOUNTED, 2 * MAX_OF_TOKEN / UNCOUNTED), None).await).await;
         assert!(small.iter().all(Result::is_ok));
-        let large = taken(answers.counted(parts(LARGE, 5), None).await).await;
+        let large = taken(responses.counted(parts(LARGE, 5), None).await).await;
         let fits = MAX_OF_TOKEN / LARGE;
         assert!(large[..fits].iter().all(Result::is_ok) && large[fits].is_err());
     }

@@ -439,9 +439,9 @@ mod tests {
         // Blocks the only thread of this runtime.
         let mut stream = std::net::TcpStream::connect(address).unwrap();
         stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("ok\n"), "{answer}");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 OK") && response.ends_with("ok\n"), "{response}");
         stop.cancel();
         serving.join_next().await.unwrap().unwrap();
     }

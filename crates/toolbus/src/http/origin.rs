@@ -96,26 +96,26 @@ pub(super) fn is_preflight(headers: &HeaderMap) -> bool {
 
 /// The response to a preflight: the page may.
 pub(super) fn preflight(page: Option<HeaderValue>, request: &HeaderMap) -> Response {
-    let mut answer = StatusCode::NO_CONTENT.into_response();
-    let headers = answer.headers_mut();
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
     headers.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
     // Any header: those that MCP adds are not known here.
     if let Some(wanted) = request.get(ACCESS_CONTROL_REQUEST_HEADERS) {
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
     }
-    readable(page, answer)
+    readable(page, response)
 }
 
 /// Lets the page read the response.
-pub(super) fn readable(page: Option<HeaderValue>, mut answer: Response) -> Response {
+pub(super) fn readable(page: Option<HeaderValue>, mut response: Response) -> Response {
     if let Some(page) = page {
-        let headers = answer.headers_mut();
+        let headers = response.headers_mut();
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, page);
         headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
         headers.append(VARY, HeaderValue::from_static("Origin"));
     }
-    answer
+    response
 }
 
 #[cfg(test)]

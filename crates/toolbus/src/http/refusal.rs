@@ -140,8 +140,8 @@ impl HttpRefusal {
         discard(body).await;
         let Self { status, text, challenge, retry_after, closes } = self;
         let error = json!({"jsonrpc": "2.0", "error": {"code": CODE, "message": text}});
-        let mut answer = (status, Json(error)).into_response();
-        let headers = answer.headers_mut();
+        let mut response = (status, Json(error)).into_response();
+        let headers = response.headers_mut();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(challenge) = challenge {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
@@ -152,7 +152,7 @@ impl HttpRefusal {
         if closes {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        answer
+        response
     }
 }
 

@@ -19,7 +19,7 @@ pub struct RemoteSetHealth {
     /// Seconds since the other daemon said last which tools it has; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list_age_seconds: Option<u64>,
-    /// Other bridges that have an MCP server of the same name, and run its calls, too; their answers are dropped.
+    /// Other bridges that have an MCP server of the same name, and run its calls, too; their replies are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rivals: Vec<String>,
     /// Last error, if there was one.

@@ -161,7 +161,7 @@ impl Fixture {
         (code, serde_json::from_str(&body).unwrap_or(Value::String(body)))
     }
 
-    /// Sends a request, the last one of its connection, and reads the answer to its end.
+    /// Sends a request, the last one of its connection, and reads the response to its end.
     async fn raw(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let request = request.replacen("\r\n", "\r\nConnection: close\r\n", 1);
@@ -172,9 +172,9 @@ impl Fixture {
 
 /// Reads the server's output until the connection is closed, in whatever way.
 async fn read_all(stream: &mut TcpStream) -> String {
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer).await;
-    String::from_utf8(answer).unwrap()
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response).await;
+    String::from_utf8(response).unwrap()
 }
 
 fn good() -> BusState {
@@ -354,20 +354,20 @@ async fn the_status_tells_how_scripts_are_run() {
 async fn another_host_is_refused_on_every_path() {
     let fixture = Fixture::new(&[]).await;
     for path in ["/healthz", "/livez", "/readyz", "/status", "/nothing"] {
-        let answer = fixture.raw(&format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n")).await;
-        assert!(answer.starts_with("HTTP/1.1 421 "), "{path}: {answer}");
-        assert!(!answer.contains("toolbus.invoke") && answer.contains("localhost"), "{answer}");
+        let response = fixture.raw(&format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n")).await;
+        assert!(response.starts_with("HTTP/1.1 421 "), "{path}: {response}");
+        assert!(!response.contains("toolbus.invoke") && response.contains("localhost"), "{response}");
     }
-    let answer = fixture.raw("GET /status HTTP/1.1\r\n\r\n").await;
-    assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
+    let response = fixture.raw("GET /status HTTP/1.1\r\n\r\n").await;
+    assert!(response.starts_with("HTTP/1.1 421 "), "{response}");
 }
 
 #[tokio::test]
 async fn only_reading_is_possible() {
     let fixture = Fixture::new(&[]).await;
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
-        let answer = fixture.raw(&format!("{method} /status HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
-        assert!(answer.starts_with("HTTP/1.1 405 "), "{method}: {answer}");
+        let response = fixture.raw(&format!("{method} /status HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
+        assert!(response.starts_with("HTTP/1.1 405 "), "{method}: {response}");
     }
     let head = fixture.raw("HEAD /status HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
@@ -379,11 +379,11 @@ async fn only_reading_is_possible() {
 async fn a_head_that_is_too_large_is_refused() {
     let fixture = Fixture::new(&[]).await;
     let large = format!("GET /status HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(20_000));
-    let answer = fixture.raw(&large).await;
-    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    let response = fixture.raw(&large).await;
+    assert!(response.is_empty() || response.starts_with("HTTP/1.1 431 "), "{response}");
     let many = "X: y\r\n".repeat(100);
-    let answer = fixture.raw(&format!("GET /status HTTP/1.1\r\nHost: localhost\r\n{many}\r\n")).await;
-    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    let response = fixture.raw(&format!("GET /status HTTP/1.1\r\nHost: localhost\r\n{many}\r\n")).await;
+    assert!(response.starts_with("HTTP/1.1 431 "), "{response}");
     assert_eq!(fixture.get("/livez").await.0, 200);
 }
 

@@ -69,8 +69,8 @@ impl Letter {
     pub(super) fn read(queue: &str, dead: &DeadLetter) -> Self {
         let Properties { message_id, message_type, .. } = &dead.properties;
         let envelope = Envelope::read(&dead.properties);
-        let is_answer = dead.reason == DeadReason::Undeliverable.as_str();
-        let agent = if is_answer { envelope.destination } else { envelope.source };
+        let is_reply = dead.reason == DeadReason::Undeliverable.as_str();
+        let agent = if is_reply { envelope.destination } else { envelope.source };
         let names: BodyNames = serde_json::from_slice(dead.body()).unwrap_or_default();
         Self {
             queue: queue.to_owned(),

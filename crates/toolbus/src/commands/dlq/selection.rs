@@ -81,9 +81,9 @@ impl LetterQueue {
 }
 
 /// The queues that are meant by this name, or all of the daemon's.
-pub(super) fn places(config: &Config, named: Option<&str>) -> Result<Vec<LetterQueue>, String> {
+pub(super) fn letter_queues(config: &Config, named: Option<&str>) -> Result<Vec<LetterQueue>, String> {
     let prefix = config.queue_prefix();
-    let place = |end: &str| {
+    let letter_queue = |end: &str| {
         let topic = match end {
             "invoke" => config.invoke_topics().into_iter().find(|topic| !topic.contains(['*', '#'])),
             "mcp" => Some(topic::TOOL_INVOKE_MCP.to_owned()),
@@ -95,11 +95,11 @@ pub(super) fn places(config: &Config, named: Option<&str>) -> Result<Vec<LetterQ
         };
         LetterQueue { queue: format!("{prefix}.{end}"), topic }
     };
-    let Some(named) = named else { return Ok(QUEUES.map(place).into()) };
+    let Some(named) = named else { return Ok(QUEUES.map(letter_queue).into()) };
     let name = named.strip_suffix(DEAD).unwrap_or(named);
     let end = name.strip_prefix(&format!("{prefix}.")).unwrap_or(name);
     match QUEUES.iter().find(|queue| **queue == end) {
-        Some(end) => Ok(vec![place(end)]),
+        Some(end) => Ok(vec![letter_queue(end)]),
         None if name.contains('.') => Ok(vec![LetterQueue { queue: name.to_owned(), topic: None }]),
         None => Err(format!("there is no queue '{named}'; expected one of {}, or a whole name", QUEUES.join(", "))),
     }
@@ -151,14 +151,14 @@ mod tests {
     fn a_queue_is_known_by_the_end_of_its_name_and_by_all_of_it() {
         let config = Config::default();
         for name in ["mcp", "toolbus.mcp", "toolbus.mcp.dlq"] {
-            let place = LetterQueue { queue: "toolbus.mcp".into(), topic: Some("tool.invoke.mcp".into()) };
-            assert_eq!(places(&config, Some(name)), Ok(vec![place]), "{name}");
+            let letter_queue = LetterQueue { queue: "toolbus.mcp".into(), topic: Some("tool.invoke.mcp".into()) };
+            assert_eq!(letter_queues(&config, Some(name)), Ok(vec![letter_queue]), "{name}");
         }
         let reports = LetterQueue { queue: "toolbus.subagent-report".into(), topic: Some("subagent.report".into()) };
-        assert_eq!(places(&config, Some("subagent-report")), Ok(vec![reports]));
-        let others = places(&config, Some("toolbus.ana.invoke.dlq")).unwrap();
+        assert_eq!(letter_queues(&config, Some("subagent-report")), Ok(vec![reports]));
+        let others = letter_queues(&config, Some("toolbus.ana.invoke.dlq")).unwrap();
         assert_eq!(others, [LetterQueue { queue: "toolbus.ana.invoke".into(), topic: None }]);
-        assert_eq!(places(&config, None).map(|places| places.len()), Ok(QUEUES.len()));
-        insta::assert_snapshot!(places(&config, Some("invok")).unwrap_err(), @"there is no queue 'invok'; expected one of invoke, control, mcp, mcp-manage, mcp-refresh, script, results, tasks, subagent-report, or a whole name");
+        assert_eq!(letter_queues(&config, None).map(|letter_queues| letter_queues.len()), Ok(QUEUES.len()));
+        insta::assert_snapshot!(letter_queues(&config, Some("invok")).unwrap_err(), @"there is no queue 'invok'; expected one of invoke, control, mcp, mcp-manage, mcp-refresh, script, results, tasks, subagent-report, or a whole name");
     }
 }

@@ -33,7 +33,7 @@ const MAX_FILE: u64 = 1024 * 1024;
 const MAX_NAMED: usize = 8;
 /// Longest name that is repeated, in characters.
 const MAX_SHOWN: usize = 64;
-/// Members that hold servers.
+/// Fields that hold servers.
 const ROOTS: [&str; 3] = ["mcpServers", "servers", "context_servers"];
 
 /// Content of a file of servers.
@@ -128,8 +128,8 @@ impl ServersFile {
             return Err(format!("{file}: has {} servers; at most {MAX_SERVERS} can be read", entries.len()));
         }
         for FileEntry { name, text: written } in entries {
-            let place = format!("{file}:{}", position(text, written));
-            self.entry(name, written, &place, &variables, &choice);
+            let location = format!("{file}:{}", position(text, written));
+            self.entry(name, written, &location, &variables, &choice);
         }
         Ok(())
     }
@@ -144,13 +144,13 @@ impl ServersFile {
     ) -> Result<Vec<FileEntry<'a>>, String> {
         let whole: &RawValue = serde_json::from_str(text).map_err(|error| problem(file, &error))?;
         let expected = || format!("{file}: expected an object with `mcpServers`");
-        let members = JsonFields::of(whole).ok_or_else(expected)?.0;
+        let fields = JsonFields::of(whole).ok_or_else(expected)?.0;
         let (mut entries, mut ignored, mut has_servers) = (Vec::new(), Vec::new(), false);
         let names = |key: &str, value: &RawValue| {
             let names: Result<Option<Vec<String>>, _> = serde_json::from_str(value.get());
             names.map_err(|_| format!("{file}:{}: `{key}`: expected a list of texts", position(text, value)))
         };
-        for (key, value) in members {
+        for (key, value) in fields {
             let servers = match key.to_lowercase().as_str() {
                 "mcpservers" | "servers" | "context_servers" => Some(value),
                 "inputs" => {
@@ -167,7 +167,7 @@ impl ServersFile {
                 }
                 "mcp" => {
                     let mut servers = None;
-                    for (key, value) in JsonFields::of(value).map(|members| members.0).unwrap_or_default() {
+                    for (key, value) in JsonFields::of(value).map(|fields| fields.0).unwrap_or_default() {
                         match key.to_lowercase().as_str() {
                             "servers" => servers = Some(value),
                             "allowed" => choice.allowed = names("mcp.allowed", value)?,
@@ -186,13 +186,13 @@ impl ServersFile {
                 continue;
             };
             has_servers = true;
-            if let Some(members) = JsonFields::of(servers) {
-                entries.extend(members.0.into_iter().map(|(name, text)| FileEntry { name: Some(name), text }));
+            if let Some(fields) = JsonFields::of(servers) {
+                entries.extend(fields.0.into_iter().map(|(name, text)| FileEntry { name: Some(name), text }));
             } else if let Some(elements) = elements(servers) {
                 entries.extend(elements.into_iter().map(|text| FileEntry { name: None, text }));
             } else {
-                let place = position(text, servers);
-                return Err(format!("{file}:{place}: `{}`: expected an object or a list of servers", shown(&key)));
+                let location = position(text, servers);
+                return Err(format!("{file}:{location}: `{}`: expected an object or a list of servers", shown(&key)));
             }
         }
         let ignored = listed(ignored.iter().map(|(name, near)| (name, *near)));
@@ -209,13 +209,13 @@ impl ServersFile {
         &mut self,
         name: Option<String>,
         written: &RawValue,
-        place: &str,
+        location: &str,
         variables: &Variables<'_>,
         choice: &Choice,
     ) {
         let mut entry = entry::read(name, written, variables);
         let Some(written_name) = &entry.name else {
-            return self.problems.push(format!("{place}: a server without a `name` is left out"));
+            return self.problems.push(format!("{location}: a server without a `name` is left out"));
         };
         if !choice.admits(written_name) {
             entry.is_disabled = true;
@@ -224,30 +224,30 @@ impl ServersFile {
         let shown = format!("`{}`", shown(written_name));
         if !entry.ignored.is_empty() {
             let ignored = listed(entry.ignored.iter().map(|(name, near)| (name, *near)));
-            self.warnings.push(format!("{place}: {shown}: ignored: {ignored}"));
+            self.warnings.push(format!("{location}: {shown}: ignored: {ignored}"));
         }
         let name = match ServerName::parse(written_name) {
             Ok(name) => name,
-            Err(error) => return self.problems.push(format!("{place}: left out: {shown} {error}")),
+            Err(error) => return self.problems.push(format!("{location}: left out: {shown} {error}")),
         };
         if self.has(&name) {
             return self
                 .problems
-                .push(format!("{place}: {shown} is left out: there is a server of this name before it"));
+                .push(format!("{location}: {shown} is left out: there is a server of this name before it"));
         }
         match entry.server.and_then(|server| Ok((server.spec(name.clone())?, server.pin))) {
             Ok(((spec, warnings), pin)) => {
-                self.warnings.extend(warnings.iter().map(|warning| format!("{place}: {shown}: {warning}")));
-                self.entries.push((spec, place.to_owned()));
+                self.warnings.extend(warnings.iter().map(|warning| format!("{location}: {shown}: {warning}")));
+                self.entries.push((spec, location.to_owned()));
                 self.pins.extend(pin.map(|pin| (name, pin)));
             }
             Err(mistake) => {
                 // A disabled server is not missed.
                 if entry.is_disabled {
-                    self.warnings.push(format!("{place}: {shown} is left out: {mistake}"));
+                    self.warnings.push(format!("{location}: {shown} is left out: {mistake}"));
                 }
-                let (place, mistake) = (place.to_owned(), mistake.to_string());
-                self.refused.push(ServerRefusal { name, place, mistake, is_disabled: entry.is_disabled });
+                let (location, mistake) = (location.to_owned(), mistake.to_string());
+                self.refused.push(ServerRefusal { name, location, mistake, is_disabled: entry.is_disabled });
             }
         }
     }
@@ -288,7 +288,7 @@ fn shown(text: &str) -> String {
     shown
 }
 
-/// Names of members, each with the one that may be meant.
+/// Names of fields, each with the one that may be meant.
 fn listed<'a>(names: impl ExactSizeIterator<Item = (&'a String, Option<&'static str>)>) -> String {
     let more = names.len().saturating_sub(MAX_NAMED);
     let list: Vec<String> = names

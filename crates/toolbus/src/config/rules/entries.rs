@@ -54,19 +54,19 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// The entries of a list, each with its place, without its wrong values and complete.
+    /// The entries of a list, each with its path, without its wrong values and complete.
     fn list(&mut self, keys: &[&str], complete: Complete) -> Vec<(KeyPath, Value)> {
         let list = key_path(keys);
         let entries = self.tree.get(&list).and_then(Value::as_array);
         let mut found = Vec::new();
         for (index, entry) in entries.into_iter().flatten().enumerate() {
             let mut entry = entry.clone();
-            let Some(members) = entry.as_object_mut() else { continue };
+            let Some(table) = entry.as_object_mut() else { continue };
             let here = below(&list, &[&index.to_string()]);
             // What is missing stands for the entry as a whole; the rest of it is looked at all the same.
             self.wrong.retain(|wrong| *wrong != here);
-            members.retain(|key, _| !self.wrong.iter().any(|w| w.starts_with(&here) && w.get(here.len()) == Some(key)));
-            complete(members);
+            table.retain(|key, _| !self.wrong.iter().any(|w| w.starts_with(&here) && w.get(here.len()) == Some(key)));
+            complete(table);
             found.push((here, entry));
         }
         found
@@ -88,18 +88,18 @@ impl RuleChecker<'_> {
                 "allow_dash" => &["allow_dash", "command"],
                 other => &[other],
             };
-            let place = below(here, &[key]);
+            let path = below(here, &[key]);
             // What stands for a wrong key may be wrong itself, such as where there is no /proc.
-            if self.wrong.contains(&place) {
+            if self.wrong.contains(&path) {
                 break;
             }
             self.tell_at(related.iter().map(|key| below(here, &[*key])).collect(), Part::Value, what);
-            self.wrong.push(place);
-            let Some(members) = entry.as_object_mut() else { break };
-            if members.remove(key).is_none() {
+            self.wrong.push(path);
+            let Some(table) = entry.as_object_mut() else { break };
+            if table.remove(key).is_none() {
                 break;
             }
-            complete(members);
+            complete(table);
         }
     }
 

@@ -49,20 +49,20 @@ impl RuleChecker<'_> {
         let mut seen: BTreeMap<&str, &AgentName> = BTreeMap::new();
         for (agent, tokens) in &http.tokens {
             for (index, token) in tokens.all().iter().enumerate() {
-                let place = match tokens {
+                let key = match tokens {
                     AgentTokens::One(_) => token_of(agent),
                     AgentTokens::Several(_) => below(&token_of(agent), &[&index.to_string()]),
                 };
                 if !can_be_sent(token) {
-                    self.tell_at(vec![place.clone()], Part::Value, NOT_SENT);
+                    self.tell_at(vec![key.clone()], Part::Value, NOT_SENT);
                 }
                 if http.admin_token.as_ref() == Some(token) {
                     let what = "the same as `http.admin_token`, which is for operators; expected another token";
-                    self.tell_at(vec![place.clone(), path("http.admin_token")], Part::Value, what);
+                    self.tell_at(vec![key.clone(), path("http.admin_token")], Part::Value, what);
                 }
                 if let Some(other) = seen.insert(token.expose(), agent) {
                     let what = format!("the same token as for `{other}`; expected one that no other has");
-                    self.tell_at(vec![place], Part::Value, what);
+                    self.tell_at(vec![key], Part::Value, what);
                 }
             }
         }

@@ -55,11 +55,11 @@ impl RuleChecker<'_> {
             self.tell(&[&format!("tools.required.{index}")], what);
         }
         let bare: BTreeSet<&str> = known.values().map(|tool| &*tool.bare_name).collect();
-        for place in sections.patterns().into_iter().filter(|place| place.pattern.is_exact()) {
-            let name = place.pattern.as_str();
-            let is_known = known.contains_key(name) || (place.takes_bare_names() && bare.contains(name));
+        for site in sections.patterns().into_iter().filter(|site| site.pattern.is_exact()) {
+            let name = site.pattern.as_str();
+            let is_known = known.contains_key(name) || (site.takes_bare_names() && bare.contains(name));
             if !is_known {
-                self.tell_at(vec![place.path], place.part, format!("no tool `{name}` is configured; {}", hint(name)));
+                self.tell_at(vec![site.path], site.part, format!("no tool `{name}` is configured; {}", hint(name)));
             }
         }
     }

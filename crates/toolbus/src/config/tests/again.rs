@@ -148,8 +148,8 @@ fn a_path_of_sessions_that_agents_share_is_a_warning() {
     let files = Files::new();
     let set = "[agents.ana]\ntoolsets = ['fs']\n[identity]\nsource = 'broker'\nunknown = 'deny'\n\
                [toolsets.fs]\nkind = 'mcp'\nserver = 'files'\nscope = 'session'\n";
-    let told = |member: &str| {
-        let json = format!(r#"{{"mcpServers": {{"files": {{"command": "x", {member}}}}}}}"#);
+    let told = |field: &str| {
+        let json = format!(r#"{{"mcpServers": {{"files": {{"command": "x", {field}}}}}}}"#);
         files.again(set, &json, None).warnings.join("\n")
     };
     insta::assert_snapshot!(told(r#""cwd": "{session}""#), @"mcp.json:1:26: `files`: `cwd` has a path with `{session}` and no `{agent}`: agents share it whose sessions have one name");

@@ -12,8 +12,8 @@ fn the_schema_forbids_unknown_keys_and_knows_no_null() {
         if schema.get("properties").is_some() {
             assert_eq!(schema.get("additionalProperties"), Some(&Value::Bool(false)), "{at}");
         }
-        let members = schema.as_object().into_iter().flatten();
-        members.for_each(|(key, member)| tables_are_closed(member, &format!("{at}/{key}")));
+        let fields = schema.as_object().into_iter().flatten();
+        fields.for_each(|(key, field)| tables_are_closed(field, &format!("{at}/{key}")));
         let elements = schema.as_array().into_iter().flatten();
         elements.enumerate().for_each(|(i, element)| tables_are_closed(element, &format!("{at}/{i}")));
     }

@@ -363,9 +363,9 @@ fn every_key(node: SchemaNode<'_>, path: &mut KeyPath, found: &mut Vec<KeyPath>)
 fn has(value: &Value, path: &[String]) -> bool {
     let Some((key, rest)) = path.split_first() else { return true };
     match value {
-        Value::Object(members) if key == "*" => members.values().any(|member| has(member, rest)),
+        Value::Object(fields) if key == "*" => fields.values().any(|field| has(field, rest)),
         Value::Array(elements) if key == "*" => elements.iter().any(|element| has(element, rest)),
-        Value::Object(members) => members.get(key).is_some_and(|member| has(member, rest)),
+        Value::Object(fields) => fields.get(key).is_some_and(|field| has(field, rest)),
         _ => false,
     }
 }

@@ -68,13 +68,13 @@ impl Config {
 
     /// Whether a pattern may well mean tools of an MCP server or of another daemon: it is no single name, or one of a set
     /// that such a one backs.
-    pub(super) fn may_be_of_a_server(&self, place: &PatternSite<'_>) -> bool {
-        let start = place.pattern.literal_prefix();
+    pub(super) fn may_be_of_a_server(&self, site: &PatternSite<'_>) -> bool {
+        let start = site.pattern.literal_prefix();
         let is_open = |config: &ToolsetConfig| config.kind == Kind::Mcp || config.is_learnt();
         let mut sets = self.toolsets.iter().filter(|(_, config)| is_open(config));
         let is_of_set =
             sets.any(|(set, config)| start.strip_prefix(config.prefix(set)).is_some_and(|rest| rest.starts_with('.')));
-        self.has_unknown_tools() && (!place.pattern.is_exact() || is_of_set)
+        self.has_unknown_tools() && (!site.pattern.is_exact() || is_of_set)
     }
 
     /// Whether there may be tools that are known while the daemon runs alone: of MCP servers, or of other daemons.

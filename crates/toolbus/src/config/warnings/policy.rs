@@ -27,13 +27,13 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
     let unbound = config.toolsets.keys().filter(|set| !bound(set));
     warnings.extend(unbound.map(|set| format!("toolsets.{set}: no agent has this tool set")));
     for (agent, section) in &config.agents {
-        PolicyRules { config, known: &known, place: format!("agents.{agent}"), agent: section, binding: None }
+        PolicyRules { config, known: &known, location: format!("agents.{agent}"), agent: section, binding: None }
             .warn(&mut warnings);
     }
     if !config.agents.contains_key(DEFAULT_AGENT) && !config.denies_unknown() {
         let everybody = AgentConfig::default();
-        let place = format!("agents.{DEFAULT_AGENT}");
-        PolicyRules { config, known: &known, place, agent: &everybody, binding: None }.recipients(&mut warnings);
+        let location = format!("agents.{DEFAULT_AGENT}");
+        PolicyRules { config, known: &known, location, agent: &everybody, binding: None }.recipients(&mut warnings);
     }
     warnings
 }
@@ -112,21 +112,21 @@ fn identity(config: &Config) -> Vec<String> {
 
 fn dead_patterns(config: &Config, known: &KnownTools) -> Vec<String> {
     let in_sets: Vec<_> = known.iter().filter(|(_, tool)| tool.set.is_some()).collect();
-    let means_any = |place: &PatternSite<'_>| {
+    let means_any = |site: &PatternSite<'_>| {
         // Names that begin as the pattern does stand together.
-        let begins = place.pattern.literal_prefix();
+        let begins = site.pattern.literal_prefix();
         let near = known
             .range::<str, _>((Bound::Included(begins), Bound::Unbounded))
             .take_while(|(name, _)| name.starts_with(begins));
-        near.chain(in_sets.iter().copied()).any(|(name, tool)| place.is_for(name, &tool.bare_name))
+        near.chain(in_sets.iter().copied()).any(|(name, tool)| site.is_for(name, &tool.bare_name))
     };
     patterns(&config.agents, &config.outbound)
         .into_iter()
-        .filter(|place| !means_any(place) && !config.may_be_of_a_server(place))
-        .map(|place| {
-            let list: Vec<&str> = place.path.iter().take(place.path.len() - 1).map(String::as_str).collect();
+        .filter(|site| !means_any(site) && !config.may_be_of_a_server(site))
+        .map(|site| {
+            let list: Vec<&str> = site.path.iter().take(site.path.len() - 1).map(String::as_str).collect();
             let what = if config.mcp.is_configured() { mcp::UNKNOWN } else { "matches no tool" };
-            format!("{}: `{}` {what}", list.join("."), place.pattern)
+            format!("{}: `{}` {what}", list.join("."), site.pattern)
         })
         .collect()
 }
@@ -135,7 +135,7 @@ fn dead_patterns(config: &Config, known: &KnownTools) -> Vec<String> {
 struct PolicyRules<'a> {
     config: &'a Config,
     known: &'a KnownTools,
-    place: String,
+    location: String,
     agent: &'a AgentConfig,
     binding: Option<&'a BindingConfig>,
 }
@@ -143,14 +143,14 @@ struct PolicyRules<'a> {
 impl PolicyRules<'_> {
     fn warn(&self, warnings: &mut Vec<String>) {
         if !self.may_use_servers() && !self.known.iter().any(|(name, tool)| self.may_use(name, tool)) {
-            warnings.push(format!("{}: has no tool at all", self.place));
+            warnings.push(format!("{}: has no tool at all", self.location));
         }
         self.unbound(warnings);
         self.recipients(warnings);
         if self.binding.is_none() {
             for binding in &self.agent.bindings {
-                let place = format!("{}.bindings ({}:{})", self.place, binding.channel, binding.account);
-                PolicyRules { place, binding: Some(binding), ..*self }.warn(warnings);
+                let location = format!("{}.bindings ({}:{})", self.location, binding.channel, binding.account);
+                PolicyRules { location, binding: Some(binding), ..*self }.warn(warnings);
             }
         }
     }
@@ -164,7 +164,7 @@ impl PolicyRules<'_> {
                 warnings.push(format!(
                     "{}.allowed_tools: `{pattern}` is of the tool set `{set}`, which the agent does not have; add it \
                      to its `toolsets`",
-                    self.place
+                    self.location
                 ));
             }
         }
@@ -181,7 +181,7 @@ impl PolicyRules<'_> {
             if self.known.iter().any(|(name, tool)| is_for(name, tool) && self.may_use(name, tool)) {
                 warnings.push(format!(
                     "{}: may address anybody on `{channel}`, because its `outbound_allowlist` has no list for it",
-                    self.place
+                    self.location
                 ));
             }
         }

@@ -9,9 +9,9 @@ use toolbus_trust::{schema, text};
 
 use crate::config::Config;
 
-/// A tool of the configuration, with its place there.
+/// A tool of the configuration, with its location there.
 struct WrittenText<'a> {
-    place: String,
+    location: String,
     name: &'a str,
     description: &'a str,
     parameters: Option<&'a str>,
@@ -19,15 +19,15 @@ struct WrittenText<'a> {
 
 /// Texts with something in them that is not seen.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
-    let warning = |place: &str, key: &str, removed: Removed| {
+    let warning = |location: &str, key: &str, removed: Removed| {
         (removed.characters() > 0)
-            .then(|| format!("{place}.{key}: it has {removed}, which agents get and people do not see"))
+            .then(|| format!("{location}.{key}: it has {removed}, which agents get and people do not see"))
     };
     let of_tool = |tool: WrittenText<'_>| {
-        let description = warning(&tool.place, "description", unseen(tool.description));
+        let description = warning(&tool.location, "description", unseen(tool.description));
         let parameters = tool.schema().and_then(|mut parameters| {
             let removed = Removed { cut: 0, ..schema::clean(&mut parameters) };
-            warning(&tool.place, "parameters", removed)
+            warning(&tool.location, "parameters", removed)
         });
         [description, parameters].into_iter().flatten()
     };
@@ -52,7 +52,7 @@ fn suspects(config: &Config, scanner: &Scanner) -> Vec<String> {
             ..ToolDescriptor::new(tool.name, "configuration", "local")
         };
         let found = scanner.tool(&descriptor, &text::unseen(tool.description));
-        let told = |suspicion: &toolbus_core::tool::Suspicion| format!("{}: suspect: {suspicion}", tool.place);
+        let told = |suspicion: &toolbus_core::tool::Suspicion| format!("{}: suspect: {suspicion}", tool.location);
         found.iter().map(told).collect::<Vec<_>>()
     };
     written(config).flat_map(of_tool).collect()
@@ -66,21 +66,21 @@ impl WrittenText<'_> {
 
 fn written(config: &Config) -> impl Iterator<Item = WrittenText<'_>> {
     let endpoints = config.rest.endpoints.iter().enumerate().map(|(number, endpoint)| WrittenText {
-        place: format!("rest.endpoints[{number}]"),
+        location: format!("rest.endpoints[{number}]"),
         name: &endpoint.name,
         description: &endpoint.description,
         parameters: endpoint.parameters.as_deref(),
     });
     let described = config.rest.described.iter().flat_map(|(key, described)| {
         described.endpoints.iter().map(move |endpoint| WrittenText {
-            place: format!("{key}: `{}`", endpoint.name),
+            location: format!("{key}: `{}`", endpoint.name),
             name: &endpoint.name,
             description: &endpoint.description,
             parameters: endpoint.parameters.as_deref(),
         })
     });
     let commands = config.commands.iter().enumerate().map(|(number, command)| WrittenText {
-        place: format!("commands[{number}]"),
+        location: format!("commands[{number}]"),
         name: &command.name,
         description: &command.description,
         parameters: command.parameters.as_deref(),

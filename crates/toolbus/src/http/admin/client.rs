@@ -49,12 +49,12 @@ pub enum AdminClientError {
     Forbidden(PathBuf),
     /// Nothing listens there.
     #[error(
-        "no daemon answers on {place}: {source}. Start one with `toolbus serve`; or point to one that runs, with --config \
+        "no daemon answers on {address}: {source}. Start one with `toolbus serve`; or point to one that runs, with --config \
          (its configuration), --socket (its daemon.socket) or --daemon (its http.listen)"
     )]
     Unreachable {
         /// The address that was tried.
-        place: String,
+        address: String,
         /// The error of the system.
         source: io::Error,
     },
@@ -180,7 +180,7 @@ impl AdminClient {
             (Self::Socket(path), source) if error.is_connect() && source.kind() == io::ErrorKind::PermissionDenied => {
                 AdminClientError::Forbidden(path.clone())
             }
-            (_, source) if error.is_connect() => AdminClientError::Unreachable { place: self.to_string(), source },
+            (_, source) if error.is_connect() => AdminClientError::Unreachable { address: self.to_string(), source },
             _ => self.unreadable(causes(error).last().map_or_else(|| error.to_string(), ToString::to_string)),
         }
     }

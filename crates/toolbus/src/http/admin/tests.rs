@@ -131,22 +131,22 @@ impl Fixture {
         self.socket().ask(Method::GET, path).await.unwrap()
     }
 
-    /// Sends a request over the socket as it stands, and reads the answer to its end.
+    /// Sends a request over the socket as it stands, and reads the response to its end.
     async fn raw(&self, request: &str) -> String {
         let mut stream = UnixStream::connect(self.path()).await.unwrap();
         // A server that refuses early may have closed by now.
         let _ = stream.write_all(last(request).as_bytes()).await;
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer).await;
-        String::from_utf8(answer).unwrap()
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response).await;
+        String::from_utf8(response).unwrap()
     }
 
     async fn over_tcp(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(last(request).as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        response
     }
 }
 
@@ -247,8 +247,8 @@ async fn each_tool_of_an_agent_is_in_or_out_for_a_reason() {
     }
     "#);
     let because = async |path: &str| {
-        let answer = fixture.get(path).await;
-        let tools = answer["tools"].as_array().unwrap().clone();
+        let response = fixture.get(path).await;
+        let tools = response["tools"].as_array().unwrap().clone();
         let line = |tool: &Value| format!("{} {} {}", tool["tool"], tool["allowed"], tool["because"]);
         tools.iter().map(line).collect::<Vec<_>>().join("\n")
     };
@@ -270,9 +270,9 @@ async fn each_tool_of_an_agent_is_in_or_out_for_a_reason() {
 async fn an_agent_without_a_section_is_one_of_everybody() {
     let fixture = Fixture::new().await;
     for name in ["bruno", "default"] {
-        let answer = fixture.get(&format!("/v1/agents/{name}")).await;
+        let response = fixture.get(&format!("/v1/agents/{name}")).await;
         assert_eq!(
-            (&answer["configured"], answer["tools"][0]["allowed"].clone()),
+            (&response["configured"], response["tools"][0]["allowed"].clone()),
             (&json!(name == "default"), json!(true))
         );
     }
@@ -287,10 +287,10 @@ async fn a_call_is_explained_up_to_the_gate_that_refuses() {
     let text = explained(json!({"agent": "ana", "tool": "web_search", "arguments": "{\"query\": \"x\"}"})).await;
     assert_eq!(text, pass);
     let twice = r#"{"agent": "ana", "tool": "web_search", "arguments": {"query": "x", "query": "y"}}"#;
-    let answer = fixture
+    let response = fixture
         .raw(&format!("POST /v1/explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{twice}", twice.len()))
         .await;
-    assert!(answer.contains("duplicate member"), "{answer}");
+    assert!(response.contains("duplicate member"), "{response}");
     insta::assert_json_snapshot!(explained(json!({"agent": "ana", "tool": "web_search", "arguments": {"query": 7}})).await, @r#"
     {
       "agent": "ana",
@@ -408,7 +408,7 @@ async fn a_body_is_bounded() {
     let chunks = format!("10001\r\n{}\r\n0\r\n\r\n", "x".repeat(0x10001));
     let chunked = format!("POST /v1/explain HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
     for request in [format!("{announced}{}", "x".repeat(65_537)), chunked] {
-        let answer = fixture.raw(&request).await;
-        assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("64 KiB"), "{answer}");
+        let response = fixture.raw(&request).await;
+        assert!(response.starts_with("HTTP/1.1 413 ") && response.contains("64 KiB"), "{response}");
     }
 }

@@ -18,7 +18,7 @@ use toolbus_core::caller::AgentName;
 use toolbus_core::registry::Registry;
 use toolbus_mcp_server::Principal;
 
-use super::harness::{Answer, Client, Server};
+use super::harness::{Client, Server, TestResponse};
 use super::*;
 use crate::config::http::{AgentTokens, Open};
 use crate::config::{HttpConfig, Secret};
@@ -84,24 +84,24 @@ impl Fixture {
         Self { server: Server::start(listeners::router(state)), auth, audit }
     }
 
-    /// The answer to a request that has these lines in its head.
-    async fn ask(&self, line: &str, head: &[&str], body: &str) -> Answer {
+    /// The response to a request that has these lines in its head.
+    async fn ask(&self, line: &str, head: &[&str], body: &str) -> TestResponse {
         let mut client = self.server.connect();
         client.request(line, head, body).await
     }
 
-    async fn with(&self, head: &[&str]) -> Answer {
+    async fn with(&self, head: &[&str]) -> TestResponse {
         self.ask("POST /mcp", head, "").await
     }
 }
 
 impl Client {
-    async fn request(&mut self, line: &str, head: &[&str], body: &str) -> Answer {
+    async fn request(&mut self, line: &str, head: &[&str], body: &str) -> TestResponse {
         let host = if head.iter().any(|line| line.starts_with("Host:")) { "" } else { "Host: localhost\r\n" };
         let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
         let head: String = head.iter().map(|line| format!("{line}\r\n")).collect();
         self.write(&format!("{line} HTTP/1.1\r\n{host}{length}{head}\r\n{body}")).await;
-        self.answer().await
+        self.response().await
     }
 }
 
@@ -114,8 +114,8 @@ fn wrong() -> &'static str {
 }
 
 /// Message of an error, for an MCP client.
-fn message(answer: &Answer) -> String {
-    let body: Value = serde_json::from_str(&answer.body).unwrap();
+fn message(response: &TestResponse) -> String {
+    let body: Value = serde_json::from_str(&response.body).unwrap();
     assert_eq!((&body["jsonrpc"], &body["error"]["code"], body.get("id")), (&"2.0".into(), &(-32000).into(), None));
     body["error"]["message"].as_str().unwrap().to_owned()
 }
@@ -123,10 +123,10 @@ fn message(answer: &Answer) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_token_admits_its_agent() {
     let fixture = Fixture::new("");
-    let answer = fixture.with(&[&token()]).await;
-    assert_eq!((answer.code, answer.body.as_str()), (200, "ana 0"));
-    let answer = fixture.ask("POST /mcp", &[&token()], "four").await;
-    assert_eq!((answer.code, answer.body.as_str()), (200, "ana 4"));
+    let response = fixture.with(&[&token()]).await;
+    assert_eq!((response.code, response.body.as_str()), (200, "ana 0"));
+    let response = fixture.ask("POST /mcp", &[&token()], "four").await;
+    assert_eq!((response.code, response.body.as_str()), (200, "ana 4"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,10 +135,10 @@ async fn whoever_has_no_token_is_told_what_to_do_at_once_and_may_try_again_on_th
     let started = Clock::SYSTEM.now();
     let mut client = fixture.server.connect();
     for head in [&[][..], &["Authorization: Basic YTpi"], &[&token(), &token()], &["Authorization: Bearer"]] {
-        let answer = client.request("POST /mcp", head, "{}").await;
-        assert_eq!(answer.code, 401, "{head:?}");
-        assert!(answer.head.contains("www-authenticate: bearer\r\n"), "{answer:?}");
-        assert!(message(&answer).contains("`Authorization"), "{answer:?}");
+        let response = client.request("POST /mcp", head, "{}").await;
+        assert_eq!(response.code, 401, "{head:?}");
+        assert!(response.head.contains("www-authenticate: bearer\r\n"), "{response:?}");
+        assert!(message(&response).contains("`Authorization"), "{response:?}");
     }
     assert_eq!(client.request("POST /mcp", &[&token()], "{}").await.code, 200);
     assert_eq!(Clock::SYSTEM.since(started), Duration::ZERO);
@@ -150,10 +150,10 @@ async fn a_wrong_token_is_answered_late_recorded_and_the_last_of_its_connection(
     let fixture = Fixture::new("");
     let started = Clock::SYSTEM.now();
     let mut client = fixture.server.connect();
-    let answer = client.request("POST /mcp", &[wrong()], "{}").await;
-    assert_eq!((answer.code, Clock::SYSTEM.since(started)), (401, PENALTY));
-    assert!(answer.head.contains("www-authenticate: bearer error=\"invalid_token\""), "{answer:?}");
-    assert!(message(&answer).contains("http.tokens"));
+    let response = client.request("POST /mcp", &[wrong()], "{}").await;
+    assert_eq!((response.code, Clock::SYSTEM.since(started)), (401, PENALTY));
+    assert!(response.head.contains("www-authenticate: bearer error=\"invalid_token\""), "{response:?}");
+    assert!(message(&response).contains("http.tokens"));
     assert_eq!(client.closed_after().await, Duration::ZERO);
     let records = fixture.audit.0.lock();
     let recorded: Vec<_> = records.iter().map(|record| (record.event, record.remote, record.left_out)).collect();
@@ -217,8 +217,8 @@ async fn an_open_server_admits_clients_without_a_token_and_refuses_a_wrong_one()
 async fn a_closed_server_is_not_found() {
     let fixture = Fixture::new("closed");
     for head in [&[][..], &["Authorization: Bearer s3cret-of-ana-1234"]] {
-        let answer = fixture.with(head).await;
-        assert!(answer.code == 404 && message(&answer).contains("http.tokens"), "{answer:?}");
+        let response = fixture.with(head).await;
+        assert!(response.code == 404 && message(&response).contains("http.tokens"), "{response:?}");
     }
 }
 
@@ -245,8 +245,8 @@ async fn clients_without_a_token_take_no_place_of_those_that_have_one() {
         assert_eq!(client.request("GET /mcp/stream", &[], "").await.code, 200);
         streams.push(client);
     }
-    let answer = fixture.with(&[]).await;
-    assert!(answer.code == 503 && message(&answer).contains("too many connections"), "{answer:?}");
+    let response = fixture.with(&[]).await;
+    assert!(response.code == 503 && message(&response).contains("too many connections"), "{response:?}");
     assert_eq!(fixture.with(&[&token()]).await.body, "ana 0");
     streams.pop();
     assert_eq!(fixture.with(&[]).await.body, "anybody 0");
@@ -256,8 +256,8 @@ async fn clients_without_a_token_take_no_place_of_those_that_have_one() {
 async fn a_token_in_the_url_is_refused_with_what_to_do_instead() {
     let fixture = Fixture::new("");
     for query in ["token=x", "a=1&access_token=x", "API_KEY", "Authorization=Bearer%20x"] {
-        let answer = fixture.ask(&format!("POST /mcp?{query}"), &[&token()], "").await;
-        assert!(answer.code == 400 && message(&answer).contains("in the URL"), "{query}: {answer:?}");
+        let response = fixture.ask(&format!("POST /mcp?{query}"), &[&token()], "").await;
+        assert!(response.code == 400 && message(&response).contains("in the URL"), "{query}: {response:?}");
     }
     assert_eq!(fixture.ask("POST /mcp?session=1", &[&token()], "").await.code, 200);
 }
@@ -279,13 +279,13 @@ async fn other_hosts_and_pages_are_refused() {
     ];
     for (head, expected) in table {
         let with_token: Vec<&str> = head.iter().copied().chain(["Authorization: Bearer s3cret-of-ana-1234"]).collect();
-        let answer = fixture.with(&with_token).await;
-        assert_eq!(answer.code, expected, "{head:?}: {answer:?}");
+        let response = fixture.with(&with_token).await;
+        assert_eq!(response.code, expected, "{head:?}: {response:?}");
         if expected == 403 {
-            assert!(message(&answer).contains("http.allowed_origins"), "{answer:?}");
+            assert!(message(&response).contains("http.allowed_origins"), "{response:?}");
         }
         if expected == 421 {
-            assert!(message(&answer).contains("http.allowed_hosts"), "{answer:?}");
+            assert!(message(&response).contains("http.allowed_hosts"), "{response:?}");
         }
     }
     let elsewhere = fixture.ask("GET /mcpx", &["Host: evil.example"], "").await;
@@ -297,25 +297,25 @@ async fn a_browser_is_told_what_an_allowed_page_may_send_and_read() {
     let fixture = Fixture::new("");
     let asking = ["Origin: http://localhost:6274", "Access-Control-Request-Method: POST"];
     let wanted = "Access-Control-Request-Headers: authorization,mcp-protocol-version";
-    let answer = fixture.ask("OPTIONS /mcp", &[asking[0], asking[1], wanted], "").await;
-    assert_eq!(answer.code, 204);
+    let response = fixture.ask("OPTIONS /mcp", &[asking[0], asking[1], wanted], "").await;
+    assert_eq!(response.code, 204);
     for line in [
         "access-control-allow-origin: http://localhost:6274\r\n",
         "access-control-allow-methods: get, post, delete, options\r\n",
         "access-control-allow-headers: authorization,mcp-protocol-version\r\n",
         "vary: origin\r\n",
     ] {
-        assert!(answer.head.contains(line), "{line}: {}", answer.head);
+        assert!(response.head.contains(line), "{line}: {}", response.head);
     }
     for head in [&[asking[0], &token()][..], &[asking[0]]] {
-        let answer = fixture.with(head).await;
-        assert!(answer.head.contains("access-control-allow-origin: http://localhost:6274\r\n"), "{answer:?}");
-        assert!(answer.head.contains("access-control-expose-headers: mcp-session-id"), "{answer:?}");
+        let response = fixture.with(head).await;
+        assert!(response.head.contains("access-control-allow-origin: http://localhost:6274\r\n"), "{response:?}");
+        assert!(response.head.contains("access-control-expose-headers: mcp-session-id"), "{response:?}");
     }
-    let answer = fixture.ask("OPTIONS /mcp", &["Origin: http://evil.example", asking[1]], "").await;
-    assert!(answer.code == 403 && !answer.head.contains("access-control"), "{answer:?}");
-    let answer = fixture.with(&[&token()]).await;
-    assert!(!answer.head.contains("access-control"), "{answer:?}");
+    let response = fixture.ask("OPTIONS /mcp", &["Origin: http://evil.example", asking[1]], "").await;
+    assert!(response.code == 403 && !response.head.contains("access-control"), "{response:?}");
+    let response = fixture.with(&[&token()]).await;
+    assert!(!response.head.contains("access-control"), "{response:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -331,8 +331,8 @@ async fn a_body_is_read_up_to_its_bound_whether_or_not_its_length_is_told() {
         let head =
             format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\n{}\r\nTransfer-Encoding: chunked\r\n\r\n", token());
         client.write(&format!("{head}{}", chunked(count))).await;
-        let answer = client.answer().await;
-        assert_eq!(answer.code, expected, "{answer:?}");
+        let response = client.response().await;
+        assert_eq!(response.code, expected, "{response:?}");
     }
 }
 
@@ -341,8 +341,8 @@ async fn a_body_that_does_not_come_is_waited_for_no_longer_than_its_time() {
     let fixture = Fixture::new("");
     let mut client = fixture.server.connect();
     let started = Clock::SYSTEM.now();
-    let answer = client.request("POST /mcp", &[&token(), "Content-Length: 100"], "").await;
-    assert_eq!(answer.code, 408);
+    let response = client.request("POST /mcp", &[&token(), "Content-Length: 100"], "").await;
+    assert_eq!(response.code, 408);
     assert_eq!(Clock::SYSTEM.since(started).as_secs(), 10);
     assert_eq!(client.closed_after().await, Duration::ZERO);
 }
@@ -352,8 +352,8 @@ async fn no_body_is_read_before_the_token_is_right() {
     let fixture = Fixture::new("");
     let mut client = fixture.server.connect();
     let started = Clock::SYSTEM.now();
-    let answer = client.request("POST /mcp", &["Content-Length: 100000000"], "").await;
-    assert_eq!((answer.code, Clock::SYSTEM.since(started).as_secs()), (401, 0));
+    let response = client.request("POST /mcp", &["Content-Length: 100000000"], "").await;
+    assert_eq!((response.code, Clock::SYSTEM.since(started).as_secs()), (401, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -380,7 +380,7 @@ async fn large_bodies_together_are_bounded_and_small_ones_always_pass() {
             // All but the last byte.
             client.write(&format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\n{}\r\n{length}\r\n\r\n", token())).await;
             tokio::io::AsyncWriteExt::write_all(&mut client.0, "x".repeat(large).as_bytes()).await.ok();
-            client.answer().await.code
+            client.response().await.code
         }));
     }
     tokio::time::sleep(Duration::from_millis(1)).await;

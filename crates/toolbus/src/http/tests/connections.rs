@@ -20,7 +20,7 @@ use super::*;
 use crate::http::connections::{Accept as _, SEND_BUFFER};
 use crate::http::slots::*;
 
-/// An answer that is long in leaving, in bytes.
+/// A response that is long in leaving, in bytes.
 const LARGE: usize = 30 * WINDOW;
 
 /// A server, and what lets its slow requests end.
@@ -76,7 +76,7 @@ impl Fixture {
         self.server.connect()
     }
 
-    /// Connections that each have had an answer to this.
+    /// Connections that each have had a response to this.
     async fn connected(&self, count: usize, path: &str) -> Vec<Client> {
         let mut clients = Vec::new();
         for _ in 0..count {
@@ -87,7 +87,7 @@ impl Fixture {
         clients
     }
 
-    /// Connections that wait for their answer.
+    /// Connections that wait for their response.
     async fn waiting(&self, count: usize, path: &str) -> Vec<Client> {
         let mut clients: Vec<Client> = (0..count).map(|_| self.connect()).collect();
         for client in &mut clients {
@@ -223,7 +223,7 @@ async fn a_request_waits_while_every_place_is_taken_by_another() {
     assert_eq!(Clock::SYSTEM.since(started).as_secs(), REQUEST_TIME.as_secs() / 2);
     let mut answered = 0;
     for client in &mut busy {
-        answered += usize::from(client.answer().await.code == 200);
+        answered += usize::from(client.response().await.code == 200);
     }
     assert_eq!(answered, 1);
 }
@@ -325,5 +325,5 @@ async fn at_the_end_what_is_in_hand_is_answered_and_everything_else_is_closed() 
     assert_eq!(slow.closed_after().await.as_secs(), 0);
     fixture.server.task.await.unwrap();
     assert!(Clock::SYSTEM.since(started) <= REQUEST_TIME, "{:?}", Clock::SYSTEM.since(started));
-    assert_eq!((stream.closed_after().await.as_secs(), stuck.answer().await.code), (0, 0));
+    assert_eq!((stream.closed_after().await.as_secs(), stuck.response().await.code), (0, 0));
 }

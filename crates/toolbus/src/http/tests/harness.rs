@@ -56,10 +56,10 @@ impl Server {
     }
 }
 
-/// An answer: its code, its head in lower case, and its body where the length of that is given. The code is 0 when the
+/// A response: its code, its head in lower case, and its body where the length of that is given. The code is 0 when the
 /// connection was closed instead.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct TestResponse {
     pub(crate) code: u16,
     pub(crate) head: String,
     pub(crate) body: String,
@@ -83,23 +83,23 @@ impl Client {
     }
 
     pub(crate) async fn body(&mut self) -> (u16, String) {
-        let Answer { code, body, .. } = self.answer().await;
+        let TestResponse { code, body, .. } = self.response().await;
         (code, body)
     }
 
-    pub(crate) async fn answer(&mut self) -> Answer {
+    pub(crate) async fn response(&mut self) -> TestResponse {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             match self.0.read_u8().await {
                 Ok(byte) => head.push(byte),
-                Err(_) => return Answer { code: 0, head: String::from_utf8(head).unwrap(), body: String::new() },
+                Err(_) => return TestResponse { code: 0, head: String::from_utf8(head).unwrap(), body: String::new() },
             }
         }
         let head = String::from_utf8(head).unwrap().to_lowercase();
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok()).unwrap_or(0);
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).await.unwrap();
-        Answer { code: head[9..12].parse().unwrap(), head, body: String::from_utf8(body).unwrap() }
+        TestResponse { code: head[9..12].parse().unwrap(), head, body: String::from_utf8(body).unwrap() }
     }
 
     /// Measures the time until the other side closes.

@@ -1,4 +1,4 @@
-//! One server of the file: its members, whatever their case, in the spellings of those who write such files.
+//! One server of the file: its fields, whatever their case, in the spellings of those who write such files.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,8 +27,8 @@ const ALLOWED: &str = "allowedTools";
 const INCLUDED: &str = "includeTools";
 /// Key of the list of tools that are not offered.
 const DENIED: &str = "deniedTools";
-/// Every spelling of a member, and the key that it means. Case, `-` and `_` do not count.
-const MEMBERS: [(&str, &str); 37] = [
+/// Every spelling of a field, and the key that it means. Case, `-` and `_` do not count.
+const SPELLINGS: [(&str, &str); 37] = [
     ("name", "name"),
     ("command", "command"),
     ("args", "args"),
@@ -69,7 +69,7 @@ const MEMBERS: [(&str, &str); 37] = [
 ];
 /// Parts of names of keys that say which calls need no confirmation. They take no tool away.
 const CONFIRMATIONS: [&str; 4] = ["approv", "alwaysallow", "trust", "confirm"];
-/// Names of members, besides those with `tool` in them, that are likely to choose among tools.
+/// Names of fields, besides those with `tool` in them, that are likely to choose among tools.
 const CHOICES: [&str; 18] = [
     "allow",
     "allowed",
@@ -97,13 +97,13 @@ pub(super) struct WrittenServer {
     pub(super) server: Result<ServerConfig, Mistake>,
     /// Whether the entry says that the server is disabled, whatever else is wrong with it.
     pub(super) is_disabled: bool,
-    /// Names of members that mean nothing here, each with the nearest name that does.
+    /// Names of fields that mean nothing here, each with the nearest name that does.
     pub(super) ignored: Vec<(String, Option<&'static str>)>,
 }
 
-/// Reads a server; `name` is absent where it is a member.
+/// Reads a server; `name` is absent where it is a field.
 pub(super) fn read(name: Option<String>, text: &RawValue, variables: &Variables<'_>) -> WrittenServer {
-    let Some(JsonFields(members)) = JsonFields::of(text) else {
+    let Some(JsonFields(fields)) = JsonFields::of(text) else {
         let server = Err(wrong("", "expected an object"));
         return WrittenServer { name, server, is_disabled: false, ignored: Vec::new() };
     };
@@ -116,15 +116,15 @@ pub(super) fn read(name: Option<String>, text: &RawValue, variables: &Variables<
         ignored: Vec::new(),
         substitution: Substitution::new(variables),
     };
-    let is_disabled = members.iter().any(|(member, value)| {
-        let off = match known(member) {
+    let is_disabled = fields.iter().any(|(field, value)| {
+        let off = match known(field) {
             Some((_, "disabled")) => "true",
             Some((_, "enabled")) => "false",
             _ => return false,
         };
         value.get() == off
     });
-    let mistake = members.into_iter().find_map(|(member, value)| reader.member(member, value).err());
+    let mistake = fields.into_iter().find_map(|(field, value)| reader.field(field, value).err());
     let mut server = reader.server;
     // What is said of the server itself comes before what its file says.
     for (name, value) in reader.env_file {
@@ -151,13 +151,13 @@ struct EntryReader<'a> {
 }
 
 impl EntryReader<'_> {
-    fn member(&mut self, member: String, text: &RawValue) -> Result<(), Mistake> {
-        let found = known(&member);
+    fn field(&mut self, field: String, text: &RawValue) -> Result<(), Mistake> {
+        let found = known(&field);
         // A server that is called by its key may have a `name` that means nothing.
         let is_name =
             |(_, key): &(&str, &str)| *key == "name" && self.name.is_some() && !self.seen.contains_key("name");
         let Some((spelling, key)) = found.filter(|found| !is_name(found)) else {
-            return self.unknown(member, text);
+            return self.unknown(field, text);
         };
         let meaning = match key {
             INCLUDED => ALLOWED,
@@ -177,15 +177,15 @@ impl EntryReader<'_> {
         if value.is_null() { Ok(()) } else { self.value(key, spelling, value) }
     }
 
-    /// Leaves a member out that means nothing here.
+    /// Leaves a field out that means nothing here.
     ///
     /// # Errors
     ///
     /// If it may be a list of tools: without it, tools would be offered that it leaves out.
-    fn unknown(&mut self, member: String, text: &RawValue) -> Result<(), Mistake> {
-        let name = folded(&member);
+    fn unknown(&mut self, field: String, text: &RawValue) -> Result<(), Mistake> {
+        let name = folded(&field);
         let near =
-            nearest(&member, MEMBERS.map(|(spelling, _)| spelling)).filter(|near| !near.eq_ignore_ascii_case(&name));
+            nearest(&field, SPELLINGS.map(|(spelling, _)| spelling)).filter(|near| !near.eq_ignore_ascii_case(&name));
         let is_near_list = near.and_then(known).is_some_and(|(_, key)| matches!(key, ALLOWED | INCLUDED | DENIED));
         let is_choice = is_near_list || name.contains("tool") || CHOICES.contains(&name.as_str());
         let has_parts = text.get().starts_with(['[', '{', '"']);
@@ -194,11 +194,11 @@ impl EntryReader<'_> {
             let what = format!(
                 "`{}` may choose among its tools in a way that is not known here; {near}write `{INCLUDED}` or `{DENIED}`, \
                  or remove it",
-                super::shown(&member)
+                super::shown(&field)
             );
             return Err(Mistake::new("", what));
         }
-        self.ignored.push((member, near));
+        self.ignored.push((field, near));
         Ok(())
     }
 
@@ -245,14 +245,14 @@ impl EntryReader<'_> {
     }
 
     /// A program whose arguments and environment stand beside it.
-    fn program(&mut self, members: serde_json::Map<String, Value>) -> Result<(), Mistake> {
-        for (member, value) in members {
-            let (key, spelling) = match member.as_str() {
+    fn program(&mut self, fields: serde_json::Map<String, Value>) -> Result<(), Mistake> {
+        for (field, value) in fields {
+            let (key, spelling) = match field.as_str() {
                 "path" => ("command", "command.path"),
                 "args" => ("args", "command.args"),
                 "env" => ("env", "command.env"),
                 _ => {
-                    self.ignored.push((format!("command.{member}"), None));
+                    self.ignored.push((format!("command.{field}"), None));
                     continue;
                 }
             };
@@ -269,10 +269,10 @@ impl EntryReader<'_> {
     }
 }
 
-/// The spelling and the key of a member, if it means anything here.
-fn known(member: &str) -> Option<(&'static str, &'static str)> {
-    let name = folded(member);
-    MEMBERS.into_iter().find(|(spelling, _)| spelling.eq_ignore_ascii_case(&name))
+/// The spelling and the key of a field, if it means anything here.
+fn known(field: &str) -> Option<(&'static str, &'static str)> {
+    let name = folded(field);
+    SPELLINGS.into_iter().find(|(spelling, _)| spelling.eq_ignore_ascii_case(&name))
 }
 
 fn wrong(key: &'static str, what: &str) -> Mistake {
@@ -298,13 +298,13 @@ fn texts(key: &'static str, value: Value) -> Result<Vec<String>, Mistake> {
 
 /// Texts by name; numbers and booleans are written by some, and mean their texts.
 fn scalars(key: &'static str, value: Value) -> Result<BTreeMap<String, Secret>, Mistake> {
-    let Value::Object(members) = value else { return Err(wrong(key, "expected an object of texts")) };
-    let of_member = |(name, member): (String, Value)| match member {
+    let Value::Object(fields) = value else { return Err(wrong(key, "expected an object of texts")) };
+    let of_field = |(name, field): (String, Value)| match field {
         Value::String(text) => Ok((name, Secret::new(text))),
-        Value::Number(_) | Value::Bool(_) => Ok((name, Secret::new(member.to_string()))),
+        Value::Number(_) | Value::Bool(_) => Ok((name, Secret::new(field.to_string()))),
         _ => Err(wrong(key, "expected an object of texts")),
     };
-    members.into_iter().map(of_member).collect()
+    fields.into_iter().map(of_field).collect()
 }
 
 /// A summary in one line. Files are copied from other people, so invisible characters are removed.

@@ -1,11 +1,11 @@
-//! JSON with the place of every value, and with members that are given twice.
+//! JSON with the position of every value, and with fields that are given twice.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The members of an object, in their order.
+/// The fields of an object, in their order.
 pub(super) struct JsonFields<'a>(pub(super) Vec<(String, &'a RawValue)>);
 
 impl<'a> JsonFields<'a> {
@@ -31,11 +31,11 @@ impl<'de> Visitor<'de> for InOrder {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut members = Vec::new();
-        while let Some(member) = map.next_entry()? {
-            members.push(member);
+        let mut fields = Vec::new();
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
         }
-        Ok(JsonFields(members))
+        Ok(JsonFields(fields))
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn position(text: &str, part: &RawValue) -> String {
 /// them is a space then, so that everything else keeps its line and column.
 pub(super) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
-    // Place of a comma that nothing but space and comments has followed.
+    // Position of a comma that nothing but space and comments has followed.
     let mut comma = None;
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
@@ -98,8 +98,8 @@ pub(super) fn plain(text: &str) -> String {
                 plain.push(c);
             }
             ('}' | ']', _) => {
-                if let Some(place) = comma.take() {
-                    plain.replace_range(place..=place, " ");
+                if let Some(index) = comma.take() {
+                    plain.replace_range(index..=index, " ");
                 }
                 plain.push(c);
             }
@@ -117,7 +117,7 @@ const fn blank(c: char) -> char {
     if c == '\n' { c } else { ' ' }
 }
 
-/// Why a text is no JSON, with its place.
+/// Why a text is no JSON, with its location.
 pub(super) fn problem(file: &str, error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or_default();

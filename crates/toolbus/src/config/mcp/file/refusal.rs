@@ -11,7 +11,7 @@ use super::{ServersFile, shown};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerRefusal {
     pub(super) name: ServerName,
-    pub(super) place: String,
+    pub(super) location: String,
     pub(super) mistake: String,
     /// Whether the entry says that the server is disabled.
     pub(super) is_disabled: bool,
@@ -21,9 +21,9 @@ impl ServersFile {
     /// Everything that is wrong.
     pub(in crate::config::mcp) fn problems(&self) -> Vec<String> {
         let told = self.refused.iter().filter(|refusal| !refusal.is_disabled).map(|refusal| {
-            let ServerRefusal { name, place, mistake, .. } = refusal;
+            let ServerRefusal { name, location, mistake, .. } = refusal;
             let outcome = if self.is_used(name) { "goes on as it was" } else { "is left out" };
-            format!("{place}: `{}` {outcome}: {mistake}", shown(name.as_str()))
+            format!("{location}: `{}` {outcome}: {mistake}", shown(name.as_str()))
         });
         self.problems.iter().cloned().chain(told).collect()
     }
@@ -31,7 +31,7 @@ impl ServersFile {
     /// Servers that go on as they were, each with what is wrong with it as it is written now.
     pub(in crate::config::mcp) fn outdated(&self) -> BTreeMap<ServerName, String> {
         let kept = self.refused.iter().filter(|refusal| !refusal.is_disabled && self.is_used(&refusal.name));
-        kept.map(|refusal| (refusal.name.clone(), format!("{}: {}", refusal.place, refusal.mistake))).collect()
+        kept.map(|refusal| (refusal.name.clone(), format!("{}: {}", refusal.location, refusal.mistake))).collect()
     }
 
     /// Takes all servers over from what was read before.
@@ -52,16 +52,16 @@ impl ServersFile {
         for before in known {
             let refusal = self.refused.iter().find(|refusal| refusal.name == before.name && !refusal.is_disabled);
             if let Some(refusal) = refusal {
-                self.entries.push((before.clone(), refusal.place.clone()));
+                self.entries.push((before.clone(), refusal.location.clone()));
                 keep_pin(&mut self.pins, &before.name, pins);
                 continue;
             }
-            let Some((spec, place)) = self.entries.iter_mut().find(|(spec, _)| spec.name == before.name) else {
+            let Some((spec, location)) = self.entries.iter_mut().find(|(spec, _)| spec.name == before.name) else {
                 continue;
             };
             if let Some(mistake) = mistake(spec).filter(|_| !spec.is_disabled) {
-                let (name, place) = (spec.name.clone(), place.clone());
-                self.refused.push(ServerRefusal { name, place, mistake, is_disabled: false });
+                let (name, location) = (spec.name.clone(), location.clone());
+                self.refused.push(ServerRefusal { name, location, mistake, is_disabled: false });
                 spec.clone_from(before);
                 keep_pin(&mut self.pins, &before.name, pins);
             }

@@ -107,7 +107,7 @@ impl<'a> Substitution<'a> {
                 Ok(())
             }
             Value::Array(elements) => elements.iter_mut().try_for_each(|element| self.apply(element)),
-            Value::Object(members) => members.values_mut().try_for_each(|member| self.apply(member)),
+            Value::Object(fields) => fields.values_mut().try_for_each(|field| self.apply(field)),
             _ => Ok(()),
         }
     }

@@ -23,9 +23,9 @@ fn read(text: &str) -> ServersFile {
     for message in read.problems.iter_mut().chain(&mut read.warnings).chain(mistakes) {
         *message = message.replace(&here, "");
     }
-    let refused = read.refused.iter_mut().map(|refusal| &mut refusal.place);
-    for place in read.entries.iter_mut().map(|(_, place)| place).chain(refused) {
-        *place = place.replace(&here, "");
+    let refused = read.refused.iter_mut().map(|refusal| &mut refusal.location);
+    for location in read.entries.iter_mut().map(|(_, location)| location).chain(refused) {
+        *location = location.replace(&here, "");
     }
     read
 }
@@ -33,7 +33,8 @@ fn read(text: &str) -> ServersFile {
 /// Servers, warnings and problems, a line for each.
 fn told(text: &str) -> String {
     let read = read(text);
-    let mut lines: Vec<String> = read.entries.iter().map(|(spec, place)| format!("{place} {}", line(spec))).collect();
+    let mut lines: Vec<String> =
+        read.entries.iter().map(|(spec, location)| format!("{location} {}", line(spec))).collect();
     lines.extend(read.warnings.iter().map(|warning| format!("warning: {warning}")));
     lines.extend(read.problems().iter().map(|problem| format!("problem: {problem}")));
     lines.join("\n")
@@ -192,8 +193,8 @@ fn files_of_windsurf_gemini_zed_codex_and_copilot_work_unchanged() {
 }
 
 /// Which of the tools `read`, `write` and `delete` a server offers, or why it is left out.
-fn offered(members: &str) -> String {
-    let read = read(&format!(r#"{{"mcpServers": {{"a": {{"command": "x", {members}}}}}}}"#));
+fn offered(fields: &str) -> String {
+    let read = read(&format!(r#"{{"mcpServers": {{"a": {{"command": "x", {fields}}}}}}}"#));
     let of_server = |(spec, _): &(ServerSpec, String)| {
         let offered = ["read", "write", "delete"].into_iter().filter(|name| spec.tools.admits(name));
         format!("[{}]", offered.collect::<Vec<_>>().join(", "))
@@ -203,17 +204,17 @@ fn offered(members: &str) -> String {
 
 #[test]
 fn a_list_of_tools_counts_in_every_dialect() {
-    for member in
+    for field in
         ["allowedTools", "includeTools", "includedTools", "enabledTools", "enabled_tools", "tools", "availableTools"]
     {
-        assert_eq!(offered(&format!(r#""{member}": ["read"]"#)), "[read]", "{member}");
-        assert_eq!(offered(&format!(r#""{member}": ["*"]"#)), "[read, write, delete]", "{member}");
+        assert_eq!(offered(&format!(r#""{field}": ["read"]"#)), "[read]", "{field}");
+        assert_eq!(offered(&format!(r#""{field}": ["*"]"#)), "[read, write, delete]", "{field}");
         // Of an empty list RockBot offers all, and everybody else none.
-        let of_none = if member == "allowedTools" { "[read, write, delete]" } else { "[]" };
-        assert_eq!(offered(&format!(r#""{member}": []"#)), of_none, "{member}");
-        assert_eq!(offered(&format!(r#""{member}": null"#)), "[read, write, delete]", "{member}");
+        let of_none = if field == "allowedTools" { "[read, write, delete]" } else { "[]" };
+        assert_eq!(offered(&format!(r#""{field}": []"#)), of_none, "{field}");
+        assert_eq!(offered(&format!(r#""{field}": null"#)), "[read, write, delete]", "{field}");
     }
-    for member in [
+    for field in [
         "deniedTools",
         "excludeTools",
         "excludedTools",
@@ -222,12 +223,12 @@ fn a_list_of_tools_counts_in_every_dialect() {
         "disallowedTools",
         "blockedTools",
     ] {
-        assert_eq!(offered(&format!(r#""{member}": ["delete", "w*"]"#)), "[read]", "{member}");
+        assert_eq!(offered(&format!(r#""{field}": ["delete", "w*"]"#)), "[read]", "{field}");
     }
     assert_eq!(offered(r#""excludeTools": ["read"], "includeTools": ["read", "write"]"#), "[write]");
     // What may be called without asking a person takes no tool away.
-    for member in ["alwaysAllow", "autoApprove", "alwaysAllowTools", "disabledAutoApproveTools", "trustedTools"] {
-        assert_eq!(offered(&format!(r#""{member}": ["read"]"#)), "[read, write, delete]", "{member}");
+    for field in ["alwaysAllow", "autoApprove", "alwaysAllowTools", "disabledAutoApproveTools", "trustedTools"] {
+        assert_eq!(offered(&format!(r#""{field}": ["read"]"#)), "[read, write, delete]", "{field}");
     }
 }
 
@@ -246,7 +247,7 @@ fn a_server_whose_list_of_tools_is_not_understood_is_left_out() {
         r#""exclude_tags": ["danger"]"#,
         r#""options": {}, "filter": "read*""#,
     ];
-    let told = all.map(|members| offered(members).replace("mcp.json:1:22: `a` is left out: ", "")).join("\n");
+    let told = all.map(|fields| offered(fields).replace("mcp.json:1:22: `a` is left out: ", "")).join("\n");
     insta::assert_snapshot!(told, @"
     `includeTools`: expected a list of texts
     `tools`: expected a list of texts
@@ -468,7 +469,8 @@ fn a_server_that_is_refused_stays_as_it_was() {
         let known: Vec<_> = before.entries.iter().map(|(spec, _)| spec.clone()).collect();
         let mut now = read(text);
         now.keep(&known, &BTreeMap::new(), |spec| (&**spec.name.as_str() == "c").then(|| "misplaced".to_owned()));
-        let mut lines: Vec<_> = now.entries.iter().map(|(spec, place)| format!("{place} {}", line(spec))).collect();
+        let mut lines: Vec<_> =
+            now.entries.iter().map(|(spec, location)| format!("{location} {}", line(spec))).collect();
         lines.extend(now.problems());
         lines.extend(now.outdated().iter().map(|(name, mistake)| format!("{name}: {mistake}")));
         lines.join("\n")

@@ -23,9 +23,12 @@ async fn over_http_nothing_is_told_or_done_without_the_token() {
     for (method, path) in
         [("GET", "/v1/agents"), ("PUT", "/v1/disabled/tool/echo"), ("GET", "/v1/nothing"), ("PUT", "/v1/agents")]
     {
-        let answer = fixture.over_tcp(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
-        assert!(answer.starts_with("HTTP/1.1 401 ") && answer.contains("www-authenticate: Bearer"), "{path}: {answer}");
-        assert!(!answer.contains("ana"), "{answer}");
+        let response = fixture.over_tcp(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
+        assert!(
+            response.starts_with("HTTP/1.1 401 ") && response.contains("www-authenticate: Bearer"),
+            "{path}: {response}"
+        );
+        assert!(!response.contains("ana"), "{response}");
     }
     let evil = format!("GET /v1/agents HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
     assert!(fixture.over_tcp(&evil).await.starts_with("HTTP/1.1 421 "));

@@ -92,8 +92,8 @@ async fn without_the_token_no_server_is_told_of_or_restarted() {
     let three = Arc::new(Three::default());
     let fixture = Fixture::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
     for line in ["GET /v1/mcp", "GET /v1/mcp/Files", "POST /v1/mcp/Files/restart"] {
-        let answer = fixture.over_tcp(&format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
-        assert!(answer.starts_with("HTTP/1.1 401 ") && !answer.contains("Files"), "{line}: {answer}");
+        let response = fixture.over_tcp(&format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
+        assert!(response.starts_with("HTTP/1.1 401 ") && !response.contains("Files"), "{line}: {response}");
     }
     assert!(three.0.lock().is_empty());
 }
