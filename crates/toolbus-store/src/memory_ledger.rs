@@ -32,9 +32,9 @@ pub struct MemoryLedger {
 #[derive(Debug, Default)]
 struct Entries {
     by_key: HashMap<RequestKey, Kept>,
-    /// Entries without an answer by the number of their begin: the oldest first.
+    /// Entries without a reply by the number of their begin: the oldest first.
     started: BTreeMap<u64, RequestKey>,
-    /// Entries with an answer, in the same order.
+    /// Entries with a reply, in the same order.
     answered: BTreeMap<u64, RequestKey>,
     /// When each entry expires, and its number: the first to expire first.
     ends: BTreeSet<(Instant, u64)>,
@@ -51,7 +51,7 @@ struct Kept {
     run: RunToken,
     instance: Arc<str>,
     expires: Instant,
-    answer: Option<Bytes>,
+    reply: Option<Bytes>,
 }
 
 impl MemoryLedger {
@@ -77,29 +77,29 @@ impl MemoryLedger {
         if number >= self.limits.max_entries || bytes + ENTRY_BYTES > self.limits.max_bytes {
             return Begun::Full;
         }
-        entries.insert(key, Kept { number: 0, fingerprint, run, instance, expires: now + ttl, answer: None });
+        entries.insert(key, Kept { number: 0, fingerprint, run, instance, expires: now + ttl, reply: None });
         Begun::Begun
     }
 
-    fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> Finished {
+    fn finish(&self, key: RequestKey, run: RunToken, reply: Bytes) -> Finished {
         let now = self.clock.now();
         let mut entries = self.entries.lock();
-        let size = size(&answer);
+        let size = size(&reply);
         match entries.by_key.get_mut(&key).filter(|kept| kept.run == run && kept.expires > now) {
             None => return Finished::Forgotten,
-            Some(Kept { answer: Some(known), .. }) if *known == answer => return Finished::Stored,
-            Some(Kept { answer: Some(known), .. }) => return Finished::Superseded(known.clone()),
+            Some(Kept { reply: Some(known), .. }) if *known == reply => return Finished::Stored,
+            Some(Kept { reply: Some(known), .. }) => return Finished::Superseded(known.clone()),
             Some(_) => {}
         }
-        // Room is made before the answer is there, so that it is not what is removed.
+        // Room is made before the reply is there, so that it is not what is removed.
         entries.make_room(self.limits, size, 0, now);
-        entries.answer(key, answer);
+        entries.answer(key, reply);
         Finished::Stored
     }
 
     fn release(&self, key: RequestKey, run: RunToken) {
         let mut entries = self.entries.lock();
-        if entries.by_key.get(&key).is_some_and(|kept| kept.run == run && kept.answer.is_none()) {
+        if entries.by_key.get(&key).is_some_and(|kept| kept.run == run && kept.reply.is_none()) {
             entries.remove(key);
         }
     }
@@ -120,9 +120,9 @@ impl Entries {
     }
 
     fn described(&self, kept: &Kept, now: Instant) -> LedgerEntry {
-        let Kept { fingerprint, run, instance, answer, .. } = kept;
-        let state = match answer {
-            Some(answer) => EntryState::Answered(answer.clone()),
+        let Kept { fingerprint, run, instance, reply, .. } = kept;
+        let state = match reply {
+            Some(reply) => EntryState::Answered(reply.clone()),
             None => {
                 let is_live = self.leases.get(instance).is_some_and(|until| *until > now);
                 EntryState::Started { run: *run, instance: Arc::clone(instance), is_live }
@@ -141,21 +141,21 @@ impl Entries {
         self.by_key.insert(key, Kept { number, ..kept });
     }
 
-    fn answer(&mut self, key: RequestKey, answer: Bytes) {
+    fn answer(&mut self, key: RequestKey, reply: Bytes) {
         let Some(kept) = self.by_key.get_mut(&key) else { return };
         self.started.remove(&kept.number);
         self.answered.insert(kept.number, key);
-        self.usage.bytes += size(&answer);
-        kept.answer = Some(answer);
+        self.usage.bytes += size(&reply);
+        kept.reply = Some(reply);
     }
 
     fn remove(&mut self, key: RequestKey) {
         let Some(kept) = self.by_key.remove(&key) else { return };
-        let by_age = if kept.answer.is_some() { &mut self.answered } else { &mut self.started };
+        let by_age = if kept.reply.is_some() { &mut self.answered } else { &mut self.started };
         by_age.remove(&kept.number);
         self.ends.remove(&(kept.expires, kept.number));
         self.usage.entries -= 1;
-        self.usage.bytes -= ENTRY_BYTES + kept.answer.as_ref().map_or(0, size);
+        self.usage.bytes -= ENTRY_BYTES + kept.reply.as_ref().map_or(0, size);
     }
 
     /// The entry that expired first.
@@ -186,8 +186,8 @@ impl Entries {
     }
 }
 
-fn size(answer: &Bytes) -> u64 {
-    answer.len() as u64
+fn size(reply: &Bytes) -> u64 {
+    reply.len() as u64
 }
 
 impl Ledger for MemoryLedger {
@@ -202,8 +202,8 @@ impl Ledger for MemoryLedger {
         ready(Ok(Self::begin(self, begin))).boxed()
     }
 
-    fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
-        ready(Ok(Self::finish(self, key, run, answer))).boxed()
+    fn finish(&self, key: RequestKey, run: RunToken, reply: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
+        ready(Ok(Self::finish(self, key, run, reply))).boxed()
     }
 
     fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {

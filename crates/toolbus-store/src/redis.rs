@@ -59,7 +59,7 @@ impl Redis {
     ///
     /// If a certificate cannot be read.
     pub fn new(settings: &RedisSettings, clock: Clock) -> Result<Self, RedisError> {
-        let place = settings.url.place();
+        let address = settings.url.address();
         let info = settings.url.reveal().clone().into_connection_info()?;
         let client = match settings.tls.as_ref().filter(|_| settings.url.is_tls()) {
             None => Client::open(info)?,
@@ -70,7 +70,7 @@ impl Redis {
             }
         };
         let prefix = format!("toolbus:{{{}}}", settings.prefix);
-        Ok(Self { connection: Connection::new(client, place, clock), scripts: StoreScripts::new(), prefix })
+        Ok(Self { connection: Connection::new(client, address, clock), scripts: StoreScripts::new(), prefix })
     }
 
     fn key(&self, name: &str) -> String {

@@ -130,14 +130,14 @@ impl Sqlite {
         &self,
         operation: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (answer, answered) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let operation: Operation = Box::new(move |connection| {
             // The receiver may have given up.
-            let _ = answer.send(operation(connection));
+            let _ = sender.send(operation(connection));
         });
         let gone = || StoreError::Failed("its thread has ended".to_owned());
         self.operations.send(operation).await.map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?.map_err(|error| StoreError::Failed(error.to_string()))
+        receiver.await.map_err(|_| gone())?.map_err(|error| StoreError::Failed(error.to_string()))
     }
 }
 

@@ -26,7 +26,7 @@ use crate::sqlite_threads::{self, SqliteThreads};
 /// Time after which a lapsed lease is removed, in milliseconds.
 const OLD_LEASE: i64 = 24 * 60 * 60 * 1000;
 
-/// Writes as much as a large answer has, and removes it.
+/// Writes as much as a large reply has, and removes it.
 const CHECK: &str = "
 INSERT INTO ledger (key, fingerprint, run, instance, expires_at, size, answer)
     VALUES (x'00', x'00', x'00', '', 0, 0, zeroblob(65536));
@@ -129,8 +129,8 @@ impl Ledger for SqliteLedger {
         self.threads.write(move |writer, connection| writer.begin(connection, &begin)).boxed()
     }
 
-    fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
-        self.threads.write(move |writer, connection| writer.finish(connection, key, run, &answer)).boxed()
+    fn finish(&self, key: RequestKey, run: RunToken, reply: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
+        self.threads.write(move |writer, connection| writer.finish(connection, key, run, &reply)).boxed()
     }
 
     fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -250,7 +250,7 @@ impl Writer {
         Ok(inserted > 0)
     }
 
-    /// Removes an entry with an answer of this size.
+    /// Removes an entry with a reply of this size.
     fn delete(&self, connection: &Connection, id: i64, size: i64) -> rusqlite::Result<()> {
         connection.prepare_cached("DELETE FROM ledger WHERE id = ?1")?.execute([id])?;
         self.uncount(size);
@@ -273,7 +273,7 @@ impl Writer {
         connection: &Connection,
         key: RequestKey,
         run: RunToken,
-        answer: &Bytes,
+        reply: &Bytes,
     ) -> rusqlite::Result<Finished> {
         let now = now(self.clock);
         let answered = connection
@@ -281,16 +281,16 @@ impl Writer {
                 "UPDATE ledger SET answer = ?3, size = ?4 \
                  WHERE key = ?1 AND run = ?2 AND answer IS NULL AND expires_at > ?5",
             )?
-            .execute(params![key.0, run.0, &**answer, signed(answer.len() as u64), now])?;
+            .execute(params![key.0, run.0, &**reply, signed(reply.len() as u64), now])?;
         if answered > 0 {
             let Sums { entries, bytes } = self.sums.get();
-            self.sums.set(Sums { entries, bytes: bytes + answer.len() as u64 });
+            self.sums.set(Sums { entries, bytes: bytes + reply.len() as u64 });
             self.make_room(connection, 0, 0, key, now)?;
             return Ok(Finished::Stored);
         }
         let found = find(connection, key, now)?.filter(|found| found.run == run && !found.is_expired);
         Ok(match found.map(|found| found.entry.state) {
-            Some(EntryState::Answered(known)) if known == *answer => Finished::Stored,
+            Some(EntryState::Answered(known)) if known == *reply => Finished::Stored,
             Some(EntryState::Answered(known)) => Finished::Superseded(known),
             _ => Finished::Forgotten,
         })
@@ -358,7 +358,7 @@ fn find(connection: &Connection, key: RequestKey, now: i64) -> rusqlite::Result<
 fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
     let run = RunToken(row.get(1)?);
     let state = match row.get::<_, Option<Vec<u8>>>(4)? {
-        Some(answer) => EntryState::Answered(answer.into()),
+        Some(reply) => EntryState::Answered(reply.into()),
         None => EntryState::Started { run, instance: row.get::<_, String>(2)?.into(), is_live: row.get(5)? },
     };
     let entry = LedgerEntry { fingerprint: Fingerprint(row.get(0)?), state };

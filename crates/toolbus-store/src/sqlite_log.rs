@@ -68,7 +68,7 @@ impl Frames {
             return Ok(if fill(&mut log, &mut more)? == 0 { LogState::Torn } else { LogState::Damaged });
         }
         let mut frame = vec![0; FRAME_HEADER + if page == 1 { MAX_PAGE } else { page } as usize];
-        let (mut frames, mut is_chain, mut place) = (Self::default(), true, HEADER);
+        let (mut frames, mut is_chain, mut offset) = (Self::default(), true, HEADER);
         while fill(&mut log, &mut frame)? == frame.len() {
             let (of_frame, content) = frame.split_at(FRAME_HEADER);
             let [number, size, first_salt, second_salt, one, two] = words(of_frame);
@@ -80,14 +80,14 @@ impl Frames {
             sum = Sum { is_big, one, two };
             is_chain &= is_sound;
             // A disk writes a header that lies within a sector whole or not at all.
-            let is_whole = place % SECTOR <= SECTOR - FRAME_HEADER;
+            let is_whole = offset % SECTOR <= SECTOR - FRAME_HEADER;
             if is_sound || (is_whole && (has_salt ^ salt).count_ones() <= CHANGED_BITS) {
                 frames.add(number, size != 0);
             }
             if is_chain && size != 0 {
                 frames = Self::default();
             }
-            place += frame.len();
+            offset += frame.len();
         }
         Ok(match frames {
             Self { is_damaged: true, .. } => LogState::Damaged,

@@ -133,7 +133,7 @@ impl<W: Writer> SqliteThreads<W> {
         &self,
         operation: impl FnOnce(&W, &Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (answer, answered) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let state = Arc::clone(&self.state);
         let operation: Write<W> = Box::new(move |begun| {
             let result = begun.and_then(|(writer, connection)| operation(writer, connection).map_err(failed));
@@ -141,11 +141,11 @@ impl<W: Writer> SqliteThreads<W> {
                 let written = result.and_then(|value| committed.map(|()| value));
                 state.has_failed.store(written.is_err(), Ordering::Relaxed);
                 // The receiver may have given up.
-                drop(answer.send(written));
+                drop(sender.send(written));
             })
         });
         self.writes.send(operation).await.map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        receiver.await.map_err(|_| gone())?
     }
 
     /// Runs an operation that only reads.
@@ -153,10 +153,10 @@ impl<W: Writer> SqliteThreads<W> {
         &self,
         operation: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        let operation: Read = Box::new(move |connection| drop(answer.send(operation(connection).map_err(failed))));
+        let (sender, receiver) = oneshot::channel();
+        let operation: Read = Box::new(move |connection| drop(sender.send(operation(connection).map_err(failed))));
         self.reads.send(operation).await.map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        receiver.await.map_err(|_| gone())?
     }
 }
 

@@ -28,7 +28,7 @@ const READ_ONLY: &str = "READONLY";
 /// One server, over one connection that all operations share.
 pub(super) struct Connection {
     client: Client,
-    place: String,
+    address: String,
     link: Mutex<Link>,
     slots: Semaphore,
     clock: Clock,
@@ -53,9 +53,9 @@ enum RedisFailure {
 
 impl Connection {
     /// Connects with the first operation.
-    pub(super) fn new(client: Client, place: String, clock: Clock) -> Self {
+    pub(super) fn new(client: Client, address: String, clock: Clock) -> Self {
         let link = Link { open: None, number: 0, delays: delays(), next: None };
-        Self { client, place, link: Mutex::new(link), slots: Semaphore::new(MAX_IN_FLIGHT), clock }
+        Self { client, address, link: Mutex::new(link), slots: Semaphore::new(MAX_IN_FLIGHT), clock }
     }
 
     /// Runs a script; once more where the connection turns out to have been lost. Run twice, a script must do the same
@@ -72,9 +72,9 @@ impl Connection {
         };
         let why = match timeout(OPERATION_TIME, work).await {
             Ok(Ok(value)) => return Ok(value),
-            Ok(Err(RedisFailure::Away(why))) => format!("it could not be reached at {}: {why}", self.place),
-            Ok(Err(RedisFailure::Redis { error, .. })) => format!("at {}: {}", self.place, told(&error)),
-            Err(_) => format!("it has not answered at {} for {} s", self.place, OPERATION_TIME.as_secs()),
+            Ok(Err(RedisFailure::Away(why))) => format!("it could not be reached at {}: {why}", self.address),
+            Ok(Err(RedisFailure::Redis { error, .. })) => format!("at {}: {}", self.address, told(&error)),
+            Err(_) => format!("it has not answered at {} for {} s", self.address, OPERATION_TIME.as_secs()),
         };
         Err(StoreError::Failed(why))
     }

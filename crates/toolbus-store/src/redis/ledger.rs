@@ -1,7 +1,7 @@
 //! A ledger on a Redis server, which replicas share.
 //!
 //! An entry is a hash that the server removes after its time. Beside the entries there are their number and bytes
-//! (`counts`), when each ends (`ends`), the answered ones in the order of their begin (`answered`), and the sizes of answers
+//! (`counts`), when each ends (`ends`), the answered ones in the order of their begin (`answered`), and the sizes of replies
 //! (`sizes`). All times are the server's, so that the clocks of replicas do not matter.
 
 use std::fmt;
@@ -26,7 +26,7 @@ use super::Redis;
 const SWEEP: usize = 4;
 /// Expired entries that a renewed lease removes at most.
 const SWEEP_AT_LEASE: usize = 1000;
-/// Entries that one operation removes to make room at most: one answer may take the room of many.
+/// Entries that one operation removes to make room at most: one reply may take the room of many.
 const MAX_REMOVED: usize = 10_000;
 
 /// Common part of the scripts. Keys: see `counts` and so on. Arguments: milliseconds that the time is ahead of the
@@ -196,15 +196,15 @@ impl RedisLedger {
 
     async fn run(&self, script: &ScriptInvocation<'_>) -> Result<(u8, Option<LedgerEntry>), StoreError> {
         let reply: Reply = self.redis.connection.run(script).await?;
-        let (outcome, entries, bytes, shed, fingerprint, run, instance, is_live, answer) = reply;
+        let (outcome, entries, bytes, shed, fingerprint, run, instance, is_live, reply) = reply;
         self.entries.store(entries, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
         self.shed.fetch_add(shed, Ordering::Relaxed);
         let (Some(fingerprint), Some(run), Some(instance)) = (fingerprint, run, instance) else {
             return Ok((outcome, None));
         };
-        let state = match answer {
-            Some(answer) => EntryState::Answered(answer.into()),
+        let state = match reply {
+            Some(reply) => EntryState::Answered(reply.into()),
             None => EntryState::Started { run: RunToken(sized(run)?), instance: instance.into(), is_live },
         };
         Ok((outcome, Some(LedgerEntry { fingerprint: Fingerprint(sized(fingerprint)?), state })))
@@ -236,10 +236,10 @@ impl Ledger for RedisLedger {
         .boxed()
     }
 
-    fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
+    fn finish(&self, key: RequestKey, run: RunToken, reply: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
         async move {
             let mut script = self.on(&self.scripts.finish, &key.0);
-            script.arg(&run.0[..]).arg(&answer[..]).arg(self.limits.max_entries).arg(self.limits.max_bytes);
+            script.arg(&run.0[..]).arg(&reply[..]).arg(self.limits.max_entries).arg(self.limits.max_bytes);
             match self.run(&script).await? {
                 (0, _) => Ok(Finished::Stored),
                 (_, Some(LedgerEntry { state: EntryState::Answered(first), .. })) => Ok(Finished::Superseded(first)),

@@ -49,7 +49,7 @@ impl RedisUrl {
 
     /// Host and port, for messages.
     #[must_use]
-    pub fn place(&self) -> String {
+    pub fn address(&self) -> String {
         format!("{}:{}", self.0.host_str().unwrap_or_default(), self.0.port().unwrap_or(PORT))
     }
 
@@ -110,8 +110,8 @@ mod tests {
     fn credentials_are_never_shown() {
         let url: RedisUrl = "rediss://ana:hunter2@redis.example:6380/3".parse().unwrap();
         assert_eq!(format!("{url} {url:?}"), "rediss://redis.example:6380/3 rediss://redis.example:6380/3");
-        assert_eq!(url.place(), "redis.example:6380");
-        assert_eq!("redis://[::1]".parse::<RedisUrl>().unwrap().place(), "[::1]:6379");
+        assert_eq!(url.address(), "redis.example:6380");
+        assert_eq!("redis://[::1]".parse::<RedisUrl>().unwrap().address(), "[::1]:6379");
     }
 
     #[test]

@@ -8,10 +8,10 @@ use toolbus_testing::redis::RedisServer;
 use crate::redis::store_of;
 
 /// Folder and server that the stores are kept in, as long as they are used.
-type Places = (TempDir, RedisServer);
+type Guards = (TempDir, RedisServer);
 
 /// An empty store of each kind.
-async fn stores() -> (Places, [Arc<dyn Store>; 3]) {
+async fn stores() -> (Guards, [Arc<dyn Store>; 3]) {
     let folder = tempfile::tempdir().unwrap();
     let sqlite = Sqlite::open(&folder.path().join("store.db")).unwrap();
     let server = RedisServer::start().await;

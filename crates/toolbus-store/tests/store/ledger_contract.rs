@@ -53,8 +53,8 @@ impl Subject {
         self.ledger.begin(begin).await.unwrap()
     }
 
-    async fn finish(&self, number: u64, run: u8, answer: &'static str) -> Finished {
-        self.ledger.finish(key(number), token(run), Bytes::from_static(answer.as_bytes())).await.unwrap()
+    async fn finish(&self, number: u64, run: u8, reply: &'static str) -> Finished {
+        self.ledger.finish(key(number), token(run), Bytes::from_static(reply.as_bytes())).await.unwrap()
     }
 
     async fn state(&self, number: u64) -> Option<EntryState> {
@@ -87,8 +87,8 @@ fn begin(number: u64, run: u8) -> Begin {
     }
 }
 
-fn answered(answer: &'static str) -> Option<EntryState> {
-    Some(EntryState::Answered(Bytes::from_static(answer.as_bytes())))
+fn answered(reply: &'static str) -> Option<EntryState> {
+    Some(EntryState::Answered(Bytes::from_static(reply.as_bytes())))
 }
 
 fn started(run: u8, is_live: bool) -> EntryState {
@@ -246,8 +246,8 @@ async fn expired_entries_make_room_for_an_answer_before_any_other() {
         subject.finish(0, 1, "").await;
         subject.pass(HOUR);
         assert_eq!(subject.begin(begin(100, 1)).await, Begun::Begun);
-        let answer = vec![b'x'; 20 * ENTRY_BYTES as usize].into();
-        assert_eq!(subject.ledger.finish(key(100), token(1), answer).await, Ok(Finished::Stored));
+        let reply = vec![b'x'; 20 * ENTRY_BYTES as usize].into();
+        assert_eq!(subject.ledger.finish(key(100), token(1), reply).await, Ok(Finished::Stored));
         assert_eq!(subject.ledger.usage().shed, 0);
         assert!(subject.is_answered(0).await && subject.is_answered(100).await);
     }
@@ -278,12 +278,12 @@ async fn the_oldest_answered_entries_make_room_and_started_ones_never_do() {
 
 #[tokio::test]
 async fn answers_are_bounded_in_bytes() {
-    const ANSWER: &str = "0123456789";
+    const REPLY: &str = "0123456789";
     let max_bytes = 3 * (ENTRY_BYTES + 10);
     for subject in ledgers(LedgerLimits { max_bytes, ..ROOMY }).await {
         for number in 0..20 {
             assert_eq!(subject.begin(begin(number, 1)).await, Begun::Begun);
-            assert_eq!(subject.finish(number, 1, ANSWER).await, Finished::Stored);
+            assert_eq!(subject.finish(number, 1, REPLY).await, Finished::Stored);
             assert!(subject.ledger.usage().bytes <= max_bytes);
         }
         let usage = subject.ledger.usage();

@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-/// The answer of a run whose end is not known; other answers are named by their runs, from 1.
+/// The reply of a run whose end is not known; other replies are named by their runs, from 1.
 const UNKNOWN: u8 = 0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Entry {
     Absent,
     Started { run: u8, is_live: bool },
-    Answered { run: u8, answer: u8 },
+    Answered { run: u8, reply: u8 },
 }
 
 /// Step of a daemon with the request.
@@ -20,7 +20,7 @@ enum Step {
     LookUp,
     /// Waits for the run of another.
     Wait(u8),
-    /// Answers that the end of a run is not known.
+    /// Replies that the end of a run is not known.
     Resolve(u8),
     Begin,
     Run(u8),
@@ -39,7 +39,7 @@ struct World {
     queued: u8,
     runs: u8,
     effects: u8,
-    answers: BTreeSet<u8>,
+    replies: BTreeSet<u8>,
     expired: u8,
     /// Number of times that each may still happen.
     duplicates: u8,
@@ -59,7 +59,7 @@ enum Without {
     FinishOnce,
     /// An unknown outcome is answered and not recorded.
     RecordOfUnknown,
-    /// An answer is published before it is recorded.
+    /// A reply is published before it is recorded.
     RecordFirst,
 }
 
@@ -72,7 +72,7 @@ impl World {
             queued: 1,
             runs: 0,
             effects: 0,
-            answers: BTreeSet::new(),
+            replies: BTreeSet::new(),
             expired: 0,
             duplicates: 1,
             crashes: 2,
@@ -88,16 +88,16 @@ impl World {
         next
     }
 
-    /// The entry has this answer now, or had another; the one that holds.
-    fn finish(&mut self, run: u8, answer: u8, without: Without) -> Option<u8> {
+    /// The entry has this reply now, or had another; the one that holds.
+    fn finish(&mut self, run: u8, reply: u8, without: Without) -> Option<u8> {
         match self.entry {
             Entry::Started { run: begun, .. } if begun == run => {
-                self.entry = Entry::Answered { run, answer };
-                Some(answer)
+                self.entry = Entry::Answered { run, reply };
+                Some(reply)
             }
-            Entry::Answered { run: begun, answer: first } if begun == run => {
-                let holds = if without == Without::FinishOnce { answer } else { first };
-                self.entry = Entry::Answered { run, answer: holds };
+            Entry::Answered { run: begun, reply: first } if begun == run => {
+                let holds = if without == Without::FinishOnce { reply } else { first };
+                self.entry = Entry::Answered { run, reply: holds };
                 Some(holds)
             }
             _ => None,
@@ -112,7 +112,7 @@ impl World {
                 Entry::Absent => Step::Begin,
                 Entry::Started { run, is_live: true } => Step::Wait(run),
                 Entry::Started { run, is_live: false } => Step::Resolve(run),
-                Entry::Answered { answer, .. } => Step::Publish(answer),
+                Entry::Answered { reply, .. } => Step::Publish(reply),
             },
             Step::Wait(_) => Step::LookUp,
             Step::Resolve(_) if without == Without::RecordOfUnknown => Step::Publish(UNKNOWN),
@@ -128,13 +128,13 @@ impl World {
                 Step::Finish(run)
             }
             Step::Finish(run) if without == Without::RecordFirst => {
-                self.answers.insert(run);
+                self.replies.insert(run);
                 let _ = self.finish(run, run, without);
                 Step::Acknowledge
             }
             Step::Finish(run) => Step::Publish(self.finish(run, run, without).unwrap_or(run)),
-            Step::Publish(answer) => {
-                self.answers.insert(answer);
+            Step::Publish(reply) => {
+                self.replies.insert(reply);
                 Step::Acknowledge
             }
             Step::Acknowledge => {
@@ -202,10 +202,10 @@ impl World {
         let is_over = self.queued == 0 && self.daemons == [Step::Idle; 2];
         if self.effects > 1 + self.expired {
             Some("the tool had its effect twice")
-        } else if self.answers.len() > usize::from(1 + 2 * self.expired) {
-            // Beside the answer of the run that comes after it, an entry that expires costs the one that comes too late.
+        } else if self.replies.len() > usize::from(1 + 2 * self.expired) {
+            // Beside the reply of the run that comes after it, an entry that expires costs the one that comes too late.
             Some("there are different answers")
-        } else if is_over && self.answers.is_empty() {
+        } else if is_over && self.replies.is_empty() {
             Some("there is no answer")
         } else {
             None

@@ -23,7 +23,7 @@ const LEASE: u64 = 5;
 enum Step {
     LookUp(u8),
     Begin { key: u8, run: u8, replaces: bool },
-    Finish { key: u8, run: u8, answer: u8 },
+    Finish { key: u8, run: u8, reply: u8 },
     Release { key: u8, run: u8 },
     Renew(u8),
     Pass(u64),
@@ -36,7 +36,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => number().prop_map(Step::LookUp),
         4 => (number(), number(), prop::bool::weighted(0.2))
             .prop_map(|(key, run, replaces)| Step::Begin { key, run, replaces }),
-        4 => (number(), number(), number()).prop_map(|(key, run, answer)| Step::Finish { key, run, answer }),
+        4 => (number(), number(), number()).prop_map(|(key, run, reply)| Step::Finish { key, run, reply }),
         2 => (number(), number()).prop_map(|(key, run)| Step::Release { key, run }),
         1 => number().prop_map(Step::Renew),
         2 => prop::sample::select(vec![1, LEASE, TTL / 2]).prop_map(Step::Pass),
@@ -57,7 +57,7 @@ enum Given {
 struct Kept {
     run: u8,
     expires: u64,
-    answer: Option<u8>,
+    reply: Option<u8>,
 }
 
 /// The simplest ledger.
@@ -77,10 +77,10 @@ impl Simple {
     }
 
     fn described(&mut self, key: u8) -> Option<LedgerEntry> {
-        let Kept { run, answer, .. } = self.entry(key).clone()?;
+        let Kept { run, reply, .. } = self.entry(key).clone()?;
         let is_live = self.leases[usize::from(run)] > self.now;
-        let state = match answer {
-            Some(answer) => EntryState::Answered(bytes(answer)),
+        let state = match reply {
+            Some(reply) => EntryState::Answered(bytes(reply)),
             None => EntryState::Started { run: token(run), instance: instance(run), is_live },
         };
         Some(LedgerEntry { fingerprint: Fingerprint([9; 32]), state })
@@ -95,23 +95,23 @@ impl Simple {
                     return Given::Begun(Begun::Known(entry));
                 }
                 if known != Some(run) {
-                    *self.entry(key) = Some(Kept { run, expires: self.now + TTL, answer: None });
+                    *self.entry(key) = Some(Kept { run, expires: self.now + TTL, reply: None });
                 }
                 Given::Begun(Begun::Begun)
             }
-            Step::Finish { key, run, answer } => {
+            Step::Finish { key, run, reply } => {
                 Given::Finished(match self.entry(key).as_mut().filter(|kept| kept.run == run) {
                     None => Finished::Forgotten,
-                    Some(Kept { answer: Some(first), .. }) if *first != answer => Finished::Superseded(bytes(*first)),
+                    Some(Kept { reply: Some(first), .. }) if *first != reply => Finished::Superseded(bytes(*first)),
                     Some(kept) => {
-                        kept.answer = Some(answer);
+                        kept.reply = Some(reply);
                         Finished::Stored
                     }
                 })
             }
             Step::Release { key, run } => {
                 let entry = self.entry(key);
-                *entry = entry.take().filter(|kept| kept.run != run || kept.answer.is_some());
+                *entry = entry.take().filter(|kept| kept.run != run || kept.reply.is_some());
                 Given::Nothing
             }
             Step::Renew(run) => {
@@ -136,8 +136,8 @@ async fn take(ledger: &dyn Ledger, step: &Step) -> Given {
             let begin = Begin { key, fingerprint, run: token(run), instance: instance(run), ttl, replaces };
             Given::Begun(ledger.begin(begin).await.unwrap())
         }
-        Step::Finish { key, run, answer } => {
-            Given::Finished(ledger.finish(self::key(key), token(run), bytes(answer)).await.unwrap())
+        Step::Finish { key, run, reply } => {
+            Given::Finished(ledger.finish(self::key(key), token(run), bytes(reply)).await.unwrap())
         }
         Step::Release { key, run } => {
             ledger.release(self::key(key), token(run)).await.unwrap();
@@ -163,8 +163,8 @@ fn instance(run: u8) -> Arc<str> {
     format!("daemon-{run}").into()
 }
 
-fn bytes(answer: u8) -> Bytes {
-    Bytes::from(vec![answer; 10])
+fn bytes(reply: u8) -> Bytes {
+    Bytes::from(vec![reply; 10])
 }
 
 fn compare(steps: &[Step], clock: Clock, mut open: impl FnMut() -> Arc<dyn Ledger>) -> Result<(), TestCaseError> {

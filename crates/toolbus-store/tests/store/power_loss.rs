@@ -28,8 +28,8 @@ const EVERY: usize = 3;
 const SECTOR: usize = 512;
 /// The header of a log, which is on the disk before the frames that follow.
 const HEADER: usize = 32;
-/// Largest answer; some take several pages.
-const MAX_ANSWER: usize = 30_000;
+/// Largest reply; some take several pages.
+const MAX_REPLY: usize = 30_000;
 
 struct Chance(Random);
 
@@ -135,12 +135,12 @@ enum Operation {
 impl Operation {
     /// The next one: a key that is new, or one that began.
     fn next(known: &Known, chance: &mut Chance) -> Self {
-        let open: Vec<u16> = known.iter().filter(|(_, answer)| answer.is_none()).map(|(key, _)| *key).collect();
+        let open: Vec<u16> = known.iter().filter(|(_, reply)| reply.is_none()).map(|(key, _)| *key).collect();
         if open.is_empty() || (open.len() < 8 && chance.is()) {
             return Self::Begin(u16::try_from(known.len()).unwrap());
         }
         let key = open[chance.below(open.len())];
-        Self::Finish(key, vec![b'a' + u8::try_from(key % 26).unwrap(); chance.below(MAX_ANSWER)].into())
+        Self::Finish(key, vec![b'a' + u8::try_from(key % 26).unwrap(); chance.below(MAX_REPLY)].into())
     }
 
     async fn run(&self, ledger: &SqliteLedger) {
@@ -151,8 +151,8 @@ impl Operation {
                 let begin = Begin { key, fingerprint, run, instance, ttl, replaces: false };
                 assert_eq!(ledger.begin(begin).await, Ok(Begun::Begun));
             }
-            Self::Finish(number, answer) => {
-                let finished = ledger.finish(key(*number), RunToken([1; 16]), answer.clone()).await;
+            Self::Finish(number, reply) => {
+                let finished = ledger.finish(key(*number), RunToken([1; 16]), reply.clone()).await;
                 assert_eq!(finished, Ok(Finished::Stored));
             }
         }
@@ -161,7 +161,7 @@ impl Operation {
     fn apply(&self, known: &mut Known) {
         match self {
             Self::Begin(number) => known.insert(*number, None),
-            Self::Finish(number, answer) => known.insert(*number, Some(answer.clone())),
+            Self::Finish(number, reply) => known.insert(*number, Some(reply.clone())),
         };
     }
 }
@@ -181,7 +181,7 @@ async fn knows(ledger: &SqliteLedger, keys: impl Iterator<Item = u16>) -> Known 
         match ledger.look_up(key(number)).await.unwrap().map(|entry| entry.state) {
             None => {}
             Some(EntryState::Started { .. }) => drop(known.insert(number, None)),
-            Some(EntryState::Answered(answer)) => drop(known.insert(number, Some(answer))),
+            Some(EntryState::Answered(reply)) => drop(known.insert(number, Some(reply))),
         }
     }
     known

@@ -51,8 +51,8 @@ async fn a_server_that_is_killed_is_told_and_used_again_with_what_was_put() {
     store.put("a", "key", b"kept".to_vec()).await.unwrap();
     server.kill();
     let told = failure(&store).await;
-    let place = format!("the store failed: it could not be reached at {}: ", server.address());
-    assert!(told.starts_with(&place) && told.contains("refused"), "{told}");
+    let address = format!("the store failed: it could not be reached at {}: ", server.address());
+    assert!(told.starts_with(&address) && told.contains("refused"), "{told}");
     server.restart().await;
     let found = eventually("the server to be used again", async || store.get("a", "key").await.ok()).await;
     assert_eq!(found, Some(b"kept".to_vec()));
