@@ -62,7 +62,7 @@ pub(crate) fn dispatcher(
         ledger: ledger.map(|ledger| LedgerSettings {
             ledger,
             ttl: Duration::from_secs(24 * 60 * 60),
-            max_answer: 1024 * 1024,
+            max_reply: 1024 * 1024,
         }),
         results: None,
         clock,

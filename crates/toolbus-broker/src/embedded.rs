@@ -63,12 +63,12 @@ impl Bus for Embedded {
     fn consume(&self, subscription: Subscription) -> mpsc::Receiver<Delivery> {
         let prefetch = usize::from(subscription.prefetch.max(1));
         let (deliveries, receiver) = mpsc::channel(prefetch);
-        let mut place = 0;
+        let mut index = 0;
         self.state.send_modify(|state| {
-            place = state.consumers.len();
+            index = state.consumers.len();
             state.consumers.push((subscription.queue.clone(), false));
         });
-        let consumer = EmbeddedConsumer::new(place, &subscription, deliveries, self.state.clone());
+        let consumer = EmbeddedConsumer::new(index, &subscription, deliveries, self.state.clone());
         let context =
             SettleContext { broker: Arc::downgrade(&self.broker), runtime: Handle::current(), clock: Clock::SYSTEM };
         self.broker.lock().consume(&subscription, &self.state, consumer, context);

@@ -77,7 +77,7 @@ impl EmbeddedBroker {
         self.context = Some(context);
         self.routes.clear();
         let name: Arc<str> = subscription.queue.as_str().into();
-        if matches!(subscription.ownership, Ownership::Replica | Ownership::Answers) {
+        if matches!(subscription.ownership, Ownership::Replica | Ownership::Replies) {
             self.replicas.push((name.clone(), client.clone()));
         }
         if matches!(subscription.ownership, Ownership::Shared | Ownership::ShortLived) {
@@ -270,7 +270,7 @@ pub(super) struct EmbeddedConsumer {
     /// Number of the consumer, once the broker has given it one.
     id: u64,
     /// Slot of the consumer in its client's state.
-    place: usize,
+    index: usize,
     is_inbox: bool,
     prefetch: usize,
     unsettled: usize,
@@ -280,19 +280,19 @@ pub(super) struct EmbeddedConsumer {
 
 impl EmbeddedConsumer {
     pub(super) fn new(
-        place: usize,
+        index: usize,
         subscription: &Subscription,
         deliveries: mpsc::Sender<Delivery>,
         client: Arc<watch::Sender<BusState>>,
     ) -> Self {
         let (is_inbox, prefetch) = (subscription.is_inbox, usize::from(subscription.prefetch.max(1)));
-        Self { id: 0, place, is_inbox, prefetch, unsettled: 0, deliveries, client }
+        Self { id: 0, index, is_inbox, prefetch, unsettled: 0, deliveries, client }
     }
 
     /// Shows in its client's state whether it is confirmed.
     fn confirm(&self, confirmed: bool) {
         self.client.send_modify(|state| {
-            if let Some(consumer) = state.consumers.get_mut(self.place) {
+            if let Some(consumer) = state.consumers.get_mut(self.index) {
                 consumer.1 = confirmed;
             }
         });

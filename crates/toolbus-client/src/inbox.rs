@@ -113,7 +113,7 @@ impl Inbox {
             Self::Own { mut topics, max_body, is_topic } => {
                 let queue = format!("reply.{}", new_message_id());
                 topics.extend(is_topic.then(|| queue.clone()));
-                let (reply_to, ownership) = (queue.clone(), Ownership::Answers);
+                let (reply_to, ownership) = (queue.clone(), Ownership::Replies);
                 (
                     Subscription { queue, topics, prefetch: PREFETCH, max_body, ownership, is_inbox: true },
                     reply_to,

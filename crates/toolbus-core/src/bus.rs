@@ -92,7 +92,7 @@ pub enum Ownership {
     Replica,
     /// As `Replica`, for answers: deliveries are taken from [`Bus::consume`] at once, by what never requeues them. So the
     /// bus may acknowledge them itself, many at a time, once they are there.
-    Answers,
+    Replies,
     /// Another program's: it must exist, and is consumed as it is.
     Existing,
 }

@@ -153,7 +153,7 @@ fn settings(context: &ScheduleContext, ledger: SimLedger) -> DispatcherSettings 
         max_waiting: ROOM,
         redactor: Default::default(),
         ignores_unknown_servers: false,
-        ledger: Some(LedgerSettings { ledger: Arc::new(ledger), ttl: TTL, max_answer: MAX_ANSWER }),
+        ledger: Some(LedgerSettings { ledger: Arc::new(ledger), ttl: TTL, max_reply: MAX_ANSWER }),
         results: None,
         clock: context.clock,
         random: context.chance.random(),

@@ -279,8 +279,8 @@ impl ControlHandler for SkillCancelHandler {
         Some(not_usable(asked, AgentTaskError::TASK_NOT_CANCELABLE, reason))
     }
 
-    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
-        let answer = AgentTaskCancelRequest::parse(&asked.body).map(|task| {
+    fn reply<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+        let reply = AgentTaskCancelRequest::parse(&asked.body).map(|task| {
             let error = AgentTaskError {
                 task_id: task.task_id,
                 context_id: task.context_id,
@@ -290,7 +290,7 @@ impl ControlHandler for SkillCancelHandler {
             };
             Some(ControlReply::new(message_type::AGENT_TASK_ERROR, &error))
         });
-        std::future::ready(answer.map_err(ControlError::from)).boxed()
+        std::future::ready(reply.map_err(ControlError::from)).boxed()
     }
 }
 

@@ -106,10 +106,10 @@ pub(super) fn read(arguments: &Map<String, Value>, config: &PipelinesConfig) -> 
     }
     let (mut plans, mut problems) = (Vec::new(), Vec::new());
     for (number, definition) in definitions.iter().enumerate() {
-        let place = format!("definitions/{number}");
-        match read_definition(definition, config, &place, &mut problems) {
+        let location = format!("definitions/{number}");
+        match read_definition(definition, config, &location, &mut problems) {
             Ok(plan) => plans.push(plan),
-            Err(problem) => problems.push(format!("{place}: {problem}")),
+            Err(problem) => problems.push(format!("{location}: {problem}")),
         }
     }
     if problems.is_empty() {
@@ -127,7 +127,7 @@ pub(super) fn read(arguments: &Map<String, Value>, config: &PipelinesConfig) -> 
 fn read_definition(
     definition: &Value,
     config: &PipelinesConfig,
-    place: &str,
+    location: &str,
     problems: &mut Vec<String>,
 ) -> Result<PipelinePlan, String> {
     // Counted before they are read: there may be many.
@@ -146,7 +146,7 @@ fn read_definition(
             Ok(plan) => plans.push(plan),
             Err(problem) => {
                 let id = step.get("id").and_then(Value::as_str).map(|id| format!(" (`{}`)", shown(id)));
-                problems.push(format!("{place}/steps/{number}{}: {problem}", id.unwrap_or_default()));
+                problems.push(format!("{location}/steps/{number}{}: {problem}", id.unwrap_or_default()));
             }
         }
         for name in names_of(step) {

@@ -26,7 +26,7 @@ use super::{Pipelines, RunningPipeline, Taken};
 /// Largest arguments of a step, in bytes.
 const MAX_ARGUMENTS: usize = 1024 * 1024;
 /// Largest answer that takes no room for large results, in bytes.
-const MAX_ANSWER: usize = 1024 * 1024;
+const MAX_RESULT: usize = 1024 * 1024;
 /// Longest text of a failure in the answer, in characters.
 const MAX_ERROR: usize = 500;
 /// Longest wait before another attempt where the failure says nothing, and the first one.
@@ -132,9 +132,9 @@ impl<'a> PipelineRun<'a> {
         let bare: Vec<_> = reports.iter().map(PipelineReport::without_values).collect();
         let room = self.call.room.clone();
         let complete = move || {
-            let text = answer(&reports);
+            let text = written(&reports);
             let has_room =
-                text.len() <= MAX_ANSWER || room.is_some_and(|room| room.take(super::NAME, text.len()).is_ok());
+                text.len() <= MAX_RESULT || room.is_some_and(|room| room.take(super::NAME, text.len()).is_ok());
             if has_room {
                 return Ok(text);
             }
@@ -146,7 +146,7 @@ impl<'a> PipelineRun<'a> {
         };
         let text = text.unwrap_or_else(|reason| {
             let with_reason = |report: PipelineReport| PipelineReport { omitted: Some(reason.clone()), ..report };
-            answer(&bare.into_iter().map(with_reason).collect::<Vec<_>>())
+            written(&bare.into_iter().map(with_reason).collect::<Vec<_>>())
         });
         ToolOutput { is_error, ..ToolOutput::text(text) }
     }
@@ -157,10 +157,10 @@ impl<'a> PipelineRun<'a> {
         let mut values: Vec<Option<Arc<Value>>> = Vec::with_capacity(plan.steps.len());
         let mut reports = Vec::with_capacity(plan.steps.len());
         let mut stopped = None;
-        for (place, step) in plan.steps.iter().enumerate() {
+        for (index, step) in plan.steps.iter().enumerate() {
             let end = match &stopped {
                 Some(reason) => StepEnd::NotRun(String::clone(reason)),
-                None => self.step(step, (number, place), &values, deadline).await,
+                None => self.step(step, (number, index), &values, deadline).await,
             };
             match &end {
                 StepEnd::Failed(_) if !step.continues => stopped = Some(format!("Step `{}` failed.", step.id)),
@@ -209,7 +209,7 @@ impl<'a> PipelineRun<'a> {
     async fn step(
         &self,
         step: &StepPlan,
-        place: (usize, usize),
+        position: (usize, usize),
         steps: &[Option<Arc<Value>>],
         deadline: Instant,
     ) -> StepEnd {
@@ -222,7 +222,7 @@ impl<'a> PipelineRun<'a> {
             Ok(Some(reason)) => return StepEnd::Skipped(reason),
             Err(late) => return StepEnd::NotRun(late.message),
         }
-        let key = self.call.idempotency_key.as_ref().map(|key| format!("{key}.{}.{}", place.0, place.1));
+        let key = self.call.idempotency_key.as_ref().map(|key| format!("{key}.{}.{}", position.0, position.1));
         let Some(items) = &step.for_each else {
             return match self.rendered(step, steps, None).await {
                 Ok(arguments) => self.called(step, key, arguments, deadline).await,
@@ -457,7 +457,7 @@ impl PipelineReport {
 }
 
 /// All reports as JSON.
-fn answer(reports: &[PipelineReport]) -> String {
+fn written(reports: &[PipelineReport]) -> String {
     // Strings, numbers and values are always JSON.
     format!(r#"{{"pipelines":{}}}"#, serde_json::to_string(reports).unwrap_or_default())
 }

@@ -75,8 +75,8 @@ fn problem(text: &str) -> String {
         return "it needs five fields (minute hour day-of-month month day-of-week), or six with seconds first"
             .to_owned();
     };
-    for (place, (field, (name, values))) in fields.iter().zip(FIELDS.iter().skip(first)).enumerate() {
-        let alone: Vec<&str> = (0..fields.len()).map(|other| if other == place { *field } else { "*" }).collect();
+    for (index, (field, (name, values))) in fields.iter().zip(FIELDS.iter().skip(first)).enumerate() {
+        let alone: Vec<&str> = (0..fields.len()).map(|other| if other == index { *field } else { "*" }).collect();
         if parsed(&alone.join(" ")).is_none() {
             return format!("the {name} `{}` is not {values}", shown(field));
         }

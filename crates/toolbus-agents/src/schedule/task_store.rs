@@ -97,8 +97,8 @@ impl TaskStore {
     pub(super) fn changed_between(&self, earlier: Option<&[u8]>, later: Option<&[u8]>) -> Option<Vec<String>> {
         let read = |value| self.changes.parse::<Vec<TaskChange>>(CHANGE, value).ok();
         let (last, later) = (read(earlier)?.pop()?, read(later)?);
-        let place = later.iter().position(|change| change.id == last.id)?;
-        let mut shares: Vec<String> = later.into_iter().skip(place + 1).map(|change| change.share).collect();
+        let index = later.iter().position(|change| change.id == last.id)?;
+        let mut shares: Vec<String> = later.into_iter().skip(index + 1).map(|change| change.share).collect();
         shares.sort();
         shares.dedup();
         Some(shares)

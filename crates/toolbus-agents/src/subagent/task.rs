@@ -108,12 +108,12 @@ pub(super) fn forget_ended(tasks: &mut Vec<SubagentTask>) {
     for task in tasks.iter_mut().filter(|task| task.end.is_some()) {
         task.description = shortened(&task.description, MAX_SHOWN).into_owned();
     }
-    let end = |(place, task): (usize, &SubagentTask)| task.end.as_ref().map(|end| (!end.is_told, end.at, place));
+    let end = |(index, task): (usize, &SubagentTask)| task.end.as_ref().map(|end| (!end.is_told, end.at, index));
     let mut ended: Vec<_> = tasks.iter().enumerate().filter_map(end).collect();
     ended.sort_unstable();
     ended.truncate(ended.len().saturating_sub(MAX_ENDED));
-    let mut places = 0..;
-    tasks.retain(|_| places.next().is_some_and(|place| ended.iter().all(|(.., gone)| *gone != place)));
+    let mut indexes = 0..;
+    tasks.retain(|_| indexes.next().is_some_and(|index| ended.iter().all(|(.., gone)| *gone != index)));
 }
 
 #[cfg(test)]

@@ -87,13 +87,13 @@ pub(super) async fn other_protocol(uri: &AMQPUri) -> Option<String> {
     let looking = async {
         let mut stream = TcpStream::connect((authority.host.as_str(), authority.port)).await.ok()?;
         stream.write_all(GREETING).await.ok()?;
-        let mut answer = [0; 5];
-        stream.read_exact(&mut answer).await.ok()?;
-        Some(answer)
+        let mut response = [0; 5];
+        stream.read_exact(&mut response).await.ok()?;
+        Some(response)
     };
-    let answer = tokio::time::timeout(LOOK_TIME, looking).await.ok().flatten()?;
+    let response = tokio::time::timeout(LOOK_TIME, looking).await.ok().flatten()?;
     let (is_tls, port) = (uri.scheme == AMQPScheme::AMQPS, authority.port);
-    match &answer {
+    match &response {
         b"HTTP/" => Some(format!(
             "port {port} speaks HTTP, not AMQP: give bus.url the broker's AMQP port, by default 5672, or 5671 with amqps://"
         )),

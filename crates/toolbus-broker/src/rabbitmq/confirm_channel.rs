@@ -278,8 +278,8 @@ impl PendingConfirms {
 
     /// Takes a return of this message out of those that came, if there is one.
     fn claim(&mut self, key: &ConfirmKey) -> bool {
-        let place = self.returned.iter().position(|returned| returned == key);
-        place.map(|place| self.returned.swap_remove(place)).is_some()
+        let index = self.returned.iter().position(|returned| returned == key);
+        index.map(|index| self.returned.swap_remove(index)).is_some()
     }
 }
 

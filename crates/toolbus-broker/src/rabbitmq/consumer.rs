@@ -54,7 +54,7 @@ pub(super) struct Consumer {
 /// when they enter that channel, both together are the prefetch.
 pub(super) fn window(subscription: &Subscription) -> u16 {
     let prefetch = subscription.prefetch.max(1);
-    if subscription.ownership == Ownership::Answers { prefetch.div_ceil(2) } else { prefetch }
+    if subscription.ownership == Ownership::Replies { prefetch.div_ceil(2) } else { prefetch }
 }
 
 impl Consumer {
@@ -166,7 +166,7 @@ impl Consumer {
     /// Notes how many messages wait in a queue that outlives the process.
     async fn look(&self, connection: &Connection) {
         let Subscription { queue, ownership, .. } = &self.subscription;
-        if !matches!(ownership, Ownership::Replica | Ownership::Answers) {
+        if !matches!(ownership, Ownership::Replica | Ownership::Replies) {
             let looking = topology::message_count(connection, queue);
             self.state.depth(queue, tokio::time::timeout(LOOK_TIME, looking).await.ok().flatten());
         }
@@ -190,7 +190,7 @@ impl Consumer {
             channel,
             queue: self.subscription.queue.as_str().into(),
             runtime: Handle::current(),
-            is_early: self.subscription.ownership == Ownership::Answers,
+            is_early: self.subscription.ownership == Ownership::Replies,
             clock: self.settings.clock,
             lost: self.connection.ended().child_token(),
         };

@@ -24,7 +24,7 @@ use super::settings::{Checked, RabbitMqSettings, SettingsError, host_of};
 /// Longest time until one broker has taken the login.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// Longest wait for the broker's answer to one request.
-const ANSWER_TIME: Duration = Duration::from_secs(30);
+const RESPONSE_TIME: Duration = Duration::from_secs(30);
 /// Topics to which a replay binds a queue. Further ones are refused, so that a queue gets no unbounded number of bindings.
 const MAX_TOPICS: usize = 256;
 /// Headers that a broker writes about earlier deliveries of a message, and those that make it deliver copies.
@@ -458,8 +458,8 @@ fn string(value: &AMQPValue) -> Option<String> {
 
 /// Gives up what the broker does not answer.
 async fn within<T>(work: impl Future<Output = T>) -> Result<T, DeadLetterError> {
-    let seconds = ANSWER_TIME.as_secs();
-    tokio::time::timeout(ANSWER_TIME, work)
+    let seconds = RESPONSE_TIME.as_secs();
+    tokio::time::timeout(RESPONSE_TIME, work)
         .await
         .map_err(|_| DeadLetterError::Lost(format!("it did not answer within {seconds} s")))
 }

@@ -41,7 +41,7 @@ pub(super) struct Publisher {
     connection: ConnectionHandle,
     state: watch::Receiver<BusState>,
     shared: SharedChannel,
-    places: Semaphore,
+    slots: Semaphore,
     /// Channels for unproven addresses that are not in use; the last one used is used next.
     idle: Mutex<Vec<Channel>>,
     questions: Arc<Questions>,
@@ -60,7 +60,7 @@ impl Publisher {
             connection: handle,
             state,
             shared: SharedChannel::new(settings.clock),
-            places: Semaphore::new(MAX_CHANNELS),
+            slots: Semaphore::new(MAX_CHANNELS),
             idle: Mutex::default(),
             questions,
         }
@@ -87,7 +87,7 @@ impl Publisher {
 
     /// See [`toolbus_core::bus::Bus::refusal`].
     pub(super) async fn refusal(&self, target: &Target) -> Option<String> {
-        let (exchange, address) = self.place(target);
+        let (exchange, address) = self.routing(target);
         self.questions.refusal(&exchange, &properties::short("address", address).ok()?).await
     }
 
@@ -113,7 +113,7 @@ impl Publisher {
     }
 
     async fn publish_alone(&self, message: &Outgoing, prepared: Prepared) -> Result<Routing, PublishError> {
-        let _place = self.places.acquire().await.map_err(|_| PublishError::Closed)?;
+        let _slot = self.slots.acquire().await.map_err(|_| PublishError::Closed)?;
         let Some(channel) = self.idle_channel() else {
             return self.publish_on(open(&self.connection).await?, prepared).await;
         };
@@ -175,7 +175,7 @@ impl Publisher {
     }
 
     /// The exchange and the routing key of a target.
-    fn place<'a>(&self, target: &'a Target) -> (ShortString, &'a str) {
+    fn routing<'a>(&self, target: &'a Target) -> (ShortString, &'a str) {
         match target {
             Target::Topic(topic) => (self.exchange.clone(), topic),
             Target::Queue(queue) => (ShortString::default(), queue),
@@ -184,7 +184,7 @@ impl Publisher {
     }
 
     fn prepare(&self, message: &Outgoing) -> Result<Prepared, PublishError> {
-        let (exchange, address) = self.place(&message.target);
+        let (exchange, address) = self.routing(&message.target);
         Ok(Prepared {
             exchange,
             address: properties::short("address", address)?,

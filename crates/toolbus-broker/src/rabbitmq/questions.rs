@@ -44,7 +44,7 @@ pub(super) struct Questions {
     closing: CancellationToken,
     /// The connection, and since when there is one to be.
     connection: OnceLock<(ConnectionHandle, Instant)>,
-    places: Semaphore,
+    slots: Semaphore,
     /// Channels in transaction mode that are not in use.
     idle: Mutex<Vec<Channel>>,
     verdicts: Mutex<LruCache<Permission, Verdict>>,
@@ -96,7 +96,7 @@ impl Questions {
             supervisors,
             closing,
             connection: OnceLock::new(),
-            places: Semaphore::new(MAX_QUESTIONS),
+            slots: Semaphore::new(MAX_QUESTIONS),
             idle: Mutex::default(),
             verdicts: Mutex::new(LruCache::new(MAX_REMEMBERED)),
         }
@@ -140,7 +140,7 @@ impl Questions {
     /// Whether a queue of this name exists; `None` if the broker does not say, or is not to be asked now.
     pub(super) async fn has_queue(&self, name: &str) -> Option<bool> {
         let name = ShortString::try_new(name).ok()?;
-        let _place = self.places.try_acquire().ok().filter(|_| self.may_ask())?;
+        let _slot = self.slots.try_acquire().ok().filter(|_| self.may_ask())?;
         let asking = async {
             let found = topology::find_queue(&*self.connection().await?, &name).await;
             if found.is_err() {
@@ -154,7 +154,7 @@ impl Questions {
     /// The client keeps no reason of a channel that is closed between two requests. So whatever is no verdict is tried
     /// again.
     async fn ask(&self, permission: Permission, exchange: &ShortString, address: &ShortString) -> Option<Verdict> {
-        let _place = self.places.acquire().await.ok()?;
+        let _slot = self.slots.acquire().await.ok()?;
         // Another call may have asked meanwhile.
         if let Some(verdict) = self.remembered(&permission) {
             return Some(verdict);

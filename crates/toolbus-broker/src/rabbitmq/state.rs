@@ -160,18 +160,18 @@ impl StateTracker {
     /// Removes a consumer whose receiver is gone.
     pub(super) fn remove_consumer(&self, id: u64) {
         let mut hidden = self.hidden();
-        if let Some(place) = hidden.consumers.iter().position(|it| *it == id) {
-            hidden.consumers.remove(place);
-            self.shown.send_modify(|state| drop(state.consumers.remove(place)));
+        if let Some(index) = hidden.consumers.iter().position(|it| *it == id) {
+            hidden.consumers.remove(index);
+            self.shown.send_modify(|state| drop(state.consumers.remove(index)));
         }
     }
 
     /// Whether the broker has confirmed this consumer. Once all is well, the last error is forgotten.
     pub(super) fn consuming(&self, id: u64, confirmed: bool) {
         let hidden = self.hidden();
-        let place = hidden.consumers.iter().position(|it| *it == id);
+        let index = hidden.consumers.iter().position(|it| *it == id);
         self.shown.send_modify(|state| {
-            if let Some(consumer) = place.and_then(|place| state.consumers.get_mut(place)) {
+            if let Some(consumer) = index.and_then(|index| state.consumers.get_mut(index)) {
                 consumer.1 = confirmed;
             }
             if state.is_ready() {

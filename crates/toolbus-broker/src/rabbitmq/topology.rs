@@ -85,7 +85,7 @@ pub(super) async fn queue(
                 _ => lost("queue", &name, &error),
             });
         }
-        Ownership::Replica | Ownership::Answers => {
+        Ownership::Replica | Ownership::Replies => {
             let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
             let declared = declare(connection, &name, options, FieldTable::default()).await;
             declared.map_err(|error| refused_or_lost(&name, &error))?;

@@ -68,18 +68,18 @@ async fn an_answer_to_a_direct_reply_address_arrives() {
     let channel = client.create_channel().await.unwrap();
     let direct = "amq.rabbitmq.reply-to";
     let no_ack = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
-    let mut answers = channel.basic_consume(direct.into(), "".into(), no_ack, FieldTable::default()).await.unwrap();
+    let mut replies = channel.basic_consume(direct.into(), "".into(), no_ack, FieldTable::default()).await.unwrap();
     let properties = BasicProperties::default().with_reply_to(direct.into());
     let sent = channel.basic_publish("".into(), queue.into(), BasicPublishOptions::default(), b"{}", properties);
     sent.await.unwrap();
 
     let request = receive(&mut requests).await;
-    let mut answer = to_queue(request.properties.reply_to.as_deref().unwrap(), "answer");
-    answer.mandatory = false;
-    answer.proven = false;
-    assert_eq!(bus.publish(&answer).await, Ok(Routing::Routed));
+    let mut reply = to_queue(request.properties.reply_to.as_deref().unwrap(), "answer");
+    reply.mandatory = false;
+    reply.proven = false;
+    assert_eq!(bus.publish(&reply).await, Ok(Routing::Routed));
     request.settle.acknowledge().await;
-    let arrived = tokio::time::timeout(toolbus_testing::patience::PATIENCE, answers.next()).await.unwrap();
+    let arrived = tokio::time::timeout(toolbus_testing::patience::PATIENCE, replies.next()).await.unwrap();
     assert_eq!(arrived.unwrap().unwrap().data, b"answer");
     bus.close().await;
 }

@@ -86,7 +86,7 @@ async fn a_queue_of_a_client_alone_is_gone_with_the_client() {
     let bus = Embedded::new();
     let client = bus.connect();
     let queue = unique("mine");
-    let _answers = client.consume(Subscription { ownership: Ownership::Replica, ..subscription(&queue, &["t"]) });
+    let _replies = client.consume(Subscription { ownership: Ownership::Replica, ..subscription(&queue, &["t"]) });
     assert_eq!(bus.publish(&to_queue(&queue, "one")).await, Ok(Routing::Routed));
     client.close().await;
     assert_eq!(bus.publish(&to_queue(&queue, "two")).await, Ok(Routing::Unroutable));

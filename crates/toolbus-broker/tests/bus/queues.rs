@@ -244,8 +244,8 @@ async fn answers_are_acknowledged_as_they_arrive_and_no_more_than_the_prefetch_l
     const COUNT: usize = 100;
     const PREFETCH: u16 = 8;
     let (bus, queue) = (rabbitmq().await, unique("answers"));
-    let answers = Subscription { ownership: Ownership::Answers, prefetch: PREFETCH, ..subscription(&queue, &[]) };
-    let mut deliveries = bus.consume(answers);
+    let replies = Subscription { ownership: Ownership::Replies, prefetch: PREFETCH, ..subscription(&queue, &[]) };
+    let mut deliveries = bus.consume(replies);
     ready(&bus).await;
     for number in 0..COUNT {
         bus.publish(&to_queue(&queue, &number.to_string())).await.unwrap();

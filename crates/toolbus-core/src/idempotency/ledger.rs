@@ -102,7 +102,7 @@ pub struct LedgerSettings {
     /// Time that an entry is kept.
     pub ttl: Duration,
     /// Largest body of an answer that is kept, in bytes. Of a larger one, the entry says that there was one.
-    pub max_answer: usize,
+    pub max_reply: usize,
 }
 
 /// The beginning of a run.

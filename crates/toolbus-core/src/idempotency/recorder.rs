@@ -146,8 +146,8 @@ impl Recorder {
     /// If the ledger cannot be written.
     pub(crate) async fn finish(&self, key: RequestKey, run: RunToken, reply: &Reply) -> Result<Finished, StoreError> {
         match &self.settings {
-            Some(LedgerSettings { ledger, max_answer, .. }) => {
-                within(ledger.finish(key, run, stored::write(reply, *max_answer))).await
+            Some(LedgerSettings { ledger, max_reply, .. }) => {
+                within(ledger.finish(key, run, stored::write(reply, *max_reply))).await
             }
             None => Ok(Finished::Forgotten),
         }

@@ -31,8 +31,8 @@ pub(crate) fn ledger(limits: LedgerLimits) -> Arc<dyn Ledger> {
 /// A daemon with this ledger.
 pub(crate) fn daemon(ledger: &Arc<dyn Ledger>) -> World {
     let ledger = Arc::clone(ledger);
-    let (ttl, max_answer) = (Duration::from_secs(3600), 1024);
-    World::with(|settings| settings.ledger = Some(LedgerSettings { ledger, ttl, max_answer }))
+    let (ttl, max_reply) = (Duration::from_secs(3600), 1024);
+    World::with(|settings| settings.ledger = Some(LedgerSettings { ledger, ttl, max_reply }))
 }
 
 fn pay() -> Message {
@@ -279,7 +279,7 @@ async fn of_an_idempotent_call_that_may_have_acted_before_is_not_said_that_it_di
     let (running, _) = killed.begin(call("wait_to_put", json!({})));
     killed.until_running(1).await;
     running.abort();
-    let settings = LedgerSettings { ledger, ttl: Duration::from_secs(3600), max_answer: 1024 };
+    let settings = LedgerSettings { ledger, ttl: Duration::from_secs(3600), max_reply: 1024 };
     let busy = World::with(|it| (it.ledger, it.max_in_flight, it.max_waiting) = (Some(settings), 1, 0));
     put(&busy);
     let (occupying, _) = busy.begin(wait().id("another"));
@@ -295,7 +295,7 @@ async fn of_an_idempotent_call_that_may_have_acted_before_is_not_said_that_it_di
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_not_repeated_for_a_message_that_another_daemon_has_run_since() {
     let ledger = ledger(ROOMY);
-    let settings = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(3600), max_answer: 1024 };
+    let settings = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(3600), max_reply: 1024 };
     let busy = World::with(|it| (it.ledger, it.max_in_flight, it.max_waiting) = (Some(settings), 1, 0));
     let (occupying, _) = busy.begin(wait().id("another"));
     busy.until_running(1).await;
@@ -312,7 +312,7 @@ async fn a_refusal_is_not_repeated_for_a_message_that_another_daemon_has_run_sin
 #[tokio::test(start_paused = true)]
 async fn a_redelivery_that_attaches_to_a_refused_copy_is_answered_with_what_another_daemon_knows_of_it() {
     let ledger = ledger(ROOMY);
-    let settings = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(3600), max_answer: 1024 };
+    let settings = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(3600), max_reply: 1024 };
     let busy = World::with(|it| (it.ledger, it.max_in_flight, it.max_waiting) = (Some(settings), 1, 0));
     let (occupying, _) = busy.begin(wait().id("another"));
     busy.until_running(1).await;
@@ -413,7 +413,7 @@ async fn requests_without_a_message_id_are_known_again_only_if_the_broker_redeli
 #[tokio::test]
 async fn of_an_answer_that_is_too_large_to_be_kept_is_known_that_there_was_one() {
     let ledger = ledger(ROOMY);
-    let small = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(60), max_answer: 3 };
+    let small = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(60), max_reply: 3 };
     let world = World::with(|settings| settings.ledger = Some(small));
     assert_eq!(content(&world.answer(pay()).await), "paid");
     let other = daemon(&ledger);

@@ -230,7 +230,7 @@ pub(super) fn settings(
     let of_ledger = |ledger| LedgerSettings {
         ledger,
         ttl: config.ledger.ttl.into(),
-        max_answer: usize::try_from(config.ledger.max_answer.bytes()).unwrap_or(usize::MAX),
+        max_reply: usize::try_from(config.ledger.max_answer.bytes()).unwrap_or(usize::MAX),
     };
     DispatcherSettings {
         name: config.bus.name.clone(),

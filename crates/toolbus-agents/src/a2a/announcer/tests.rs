@@ -30,7 +30,7 @@ impl Executor for PayExecutor {
 /// A daemon that announces `pay`, and what ana hears of it.
 struct Fixture {
     bus: Embedded,
-    answers: mpsc::Receiver<Delivery>,
+    replies: mpsc::Receiver<Delivery>,
 }
 
 impl Fixture {
@@ -75,8 +75,8 @@ impl Fixture {
         let requests = queue("toolbus.tasks", &topics, MAX_TASK_BODY);
         let service = Service::new(dispatcher);
         TaskTracker::new().spawn(async move { service.serve_requests(&control, requests).await });
-        let answers = queue("ana", &[topic::agent_response("ana")], MAX_TASK_BODY);
-        Self { bus, answers }
+        let replies = queue("ana", &[topic::agent_response("ana")], MAX_TASK_BODY);
+        Self { bus, replies }
     }
 
     /// Sends a message of ana's about the task `t1`, and gives the type of what is answered, and its body.
@@ -94,9 +94,9 @@ impl Fixture {
             body: body.into(),
         };
         self.bus.publish(&message).await.unwrap();
-        let answer = self.answers.recv().await.unwrap();
-        let (envelope, body) = (Envelope::read(&answer.properties), serde_json::from_slice(&answer.body).unwrap());
-        answer.settle.acknowledge().await;
+        let reply = self.replies.recv().await.unwrap();
+        let (envelope, body) = (Envelope::read(&reply.properties), serde_json::from_slice(&reply.body).unwrap());
+        reply.settle.acknowledge().await;
         assert_eq!(envelope.correlation_id, "t1");
         (envelope.message_type, body)
     }

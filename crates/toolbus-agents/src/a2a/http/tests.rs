@@ -31,18 +31,18 @@ async fn fake_rpc(State(fake): State<Arc<Fake>>, headers: RequestHeaders, Json(r
     fake.headers.lock().push(headers);
     let mut results = fake.results.lock();
     let next = results.get_mut(request["method"].as_str().unwrap()).filter(|left| !left.is_empty());
-    let mut answer = next
+    let mut response = next
         .map(|left| left.remove(0))
         .unwrap_or_else(|| json!({"error": {"code": -32601, "message": "Method not found"}}));
-    if let Some(status) = answer.as_u64() {
+    if let Some(status) = response.as_u64() {
         return StatusCode::from_u16(status.try_into().unwrap()).unwrap().into_response();
     }
-    if let Some(text) = answer.as_str() {
+    if let Some(text) = response.as_str() {
         return text.to_owned().into_response();
     }
-    answer["jsonrpc"] = "2.0".into();
-    answer["id"] = request["id"].clone();
-    Json(answer).into_response()
+    response["jsonrpc"] = "2.0".into();
+    response["id"] = request["id"].clone();
+    Json(response).into_response()
 }
 
 async fn serve(fake: Arc<Fake>) -> SocketAddr {

@@ -87,8 +87,8 @@ impl Fixture {
     pub(super) async fn reports(&self, pipelines: &[Value]) -> Value {
         let definition = |steps: &Value| json!({"description": "a test", "steps": steps});
         let output = self.call(pipelines.iter().map(definition).collect()).await.unwrap();
-        let mut answer: Value = serde_json::from_str(&output.content.unwrap()).unwrap();
-        answer["pipelines"].take()
+        let mut reports: Value = serde_json::from_str(&output.content.unwrap()).unwrap();
+        reports["pipelines"].take()
     }
 
     /// The report of one pipeline with these steps.

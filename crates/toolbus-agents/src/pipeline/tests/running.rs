@@ -225,19 +225,19 @@ async fn a_deadline_that_passes_in_the_middle_ends_the_pipeline_and_the_answer_s
         {"description": "fast", "steps": [echo("a", "z")]},
     ]);
     let output = fixture.call(definitions).await.unwrap();
-    let answer: Value = serde_json::from_str(&output.content.unwrap()).unwrap();
-    insta::assert_snapshot!(outcomes(&answer["pipelines"][0]), @r#"
+    let output: Value = serde_json::from_str(&output.content.unwrap()).unwrap();
+    insta::assert_snapshot!(outcomes(&output["pipelines"][0]), @r#"
     a ok
     b failed code="timeout" effects="unknown" text="Tool 'hang' did not answer before the deadline of the call."
     c not_run text="The time of the pipeline was over."
     "#);
-    assert_eq!((&answer["pipelines"][0]["output"], &answer["pipelines"][1]["output"]), (&json!("x"), &json!("z")));
+    assert_eq!((&output["pipelines"][0]["output"], &output["pipelines"][1]["output"]), (&json!("x"), &json!("z")));
 
     // The deadline of the call around it is one, too.
     let arguments = json!({"definitions": [{"description": "slow", "steps": steps}]});
     let output = fixture.call_as("ana", arguments, Duration::from_secs(10), None).await.unwrap();
-    let answer: Value = serde_json::from_str(&output.content.unwrap()).unwrap();
-    insta::assert_snapshot!(outcomes(&answer["pipelines"][0]), @r#"
+    let output: Value = serde_json::from_str(&output.content.unwrap()).unwrap();
+    insta::assert_snapshot!(outcomes(&output["pipelines"][0]), @r#"
     a ok
     b failed code="timeout" effects="unknown" text="Tool 'hang' did not answer before the deadline of the call."
     c not_run text="The time of the pipeline was over."

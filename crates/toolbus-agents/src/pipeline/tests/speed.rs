@@ -29,7 +29,7 @@ async fn ten_steps_cost_no_more_than_ten_calls_over_the_bus() {
         is_inbox: false,
     };
     let requests = fixture.bus.consume(subscription("bus.tool.invoke", &["tool.invoke"]));
-    let mut answers = fixture.bus.connect().consume(subscription("answers", &[]));
+    let mut replies = fixture.bus.connect().consume(subscription("answers", &[]));
     let steps: Vec<Value> =
         (0..STEPS).map(|step| json!({"id": format!("s{step}"), "tool": "echo", "params": {"text": "hello"}})).collect();
     let pipeline = json!({"definitions": [{"description": "x", "steps": steps}]});
@@ -40,10 +40,10 @@ async fn ten_steps_cost_no_more_than_ten_calls_over_the_bus() {
         for _ in 0..ROUNDS {
             let began = Clock::SYSTEM.now();
             for _ in 0..STEPS {
-                exchange(&client, &one, &mut answers).await;
+                exchange(&client, &one, &mut replies).await;
             }
             let between = Clock::SYSTEM.now();
-            exchange(&client, &ten, &mut answers).await;
+            exchange(&client, &ten, &mut replies).await;
             singles.push(between - began);
             pipelines.push(Clock::SYSTEM.since(between));
         }
@@ -71,12 +71,12 @@ fn request(tool: &str, arguments: &Value) -> Outgoing {
 }
 
 /// Sends a request, and waits for its answer.
-async fn exchange(client: &Embedded, request: &Outgoing, answers: &mut mpsc::Receiver<Delivery>) {
+async fn exchange(client: &Embedded, request: &Outgoing, replies: &mut mpsc::Receiver<Delivery>) {
     client.publish(request).await.unwrap();
-    let answer = answers.recv().await.unwrap();
-    let body: Value = serde_json::from_slice(&answer.body).unwrap();
+    let reply = replies.recv().await.unwrap();
+    let body: Value = serde_json::from_slice(&reply.body).unwrap();
     assert_eq!(body["isError"], false, "{body}");
-    answer.settle.acknowledge().await;
+    reply.settle.acknowledge().await;
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

@@ -51,12 +51,12 @@ fn most_queries_find_the_tool_that_is_meant_among_the_first_five() {
         let [group, _, tool, query] = line.split('\t').collect::<Vec<_>>().try_into().unwrap();
         assert!(effective.get(tool).is_some(), "{tool}");
         let found = index.search(query, MAX_RESULTS);
-        let place = found.iter().position(|(name, _)| *name == tool);
+        let rank = found.iter().position(|(name, _)| *name == tool);
         for group in [group, "all"] {
             let [count, first, five] = groups.entry(group).or_default();
             *count += 1;
-            *first += usize::from(place == Some(0));
-            *five += usize::from(place.is_some());
+            *first += usize::from(rank == Some(0));
+            *five += usize::from(rank.is_some());
         }
     }
     let mut low = Vec::new();

@@ -64,8 +64,8 @@ impl Tools {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let running = &mut self.1.0.lock().1;
-        let place = running.iter().position(|name| name == self.0).unwrap();
-        running.remove(place);
+        let index = running.iter().position(|name| name == self.0).unwrap();
+        running.remove(index);
     }
 }
 
