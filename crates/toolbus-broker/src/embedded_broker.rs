@@ -269,7 +269,7 @@ pub(super) enum Overflow {
 pub(super) struct EmbeddedConsumer {
     /// Number of the consumer, once the broker has given it one.
     id: u64,
-    /// Slot of the consumer in its client's state.
+    /// Index of the consumer in its client's state.
     index: usize,
     is_inbox: bool,
     prefetch: usize,

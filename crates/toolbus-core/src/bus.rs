@@ -90,7 +90,7 @@ pub enum Ownership {
     ShortLived,
     /// Ours alone: exclusive, gone with the connection, no dead letters.
     Replica,
-    /// As `Replica`, for answers: deliveries are taken from [`Bus::consume`] at once, by what never requeues them. So the
+    /// As `Replica`, for replies: deliveries are taken from [`Bus::consume`] at once, by what never requeues them. So the
     /// bus may acknowledge them itself, many at a time, once they are there.
     Replies,
     /// Another program's: it must exist, and is consumed as it is.

@@ -265,13 +265,13 @@ mod tests {
     #[test]
     fn any_bytes_of_a_log_are_a_result_within_limits_however_they_are_cut() {
         check_inputs(LOGS, 3_000, |bytes| {
-            let place = bytes.first().map_or(0, |first| usize::from(*first) % (bytes.len() + 1));
-            let (head, tail) = bytes.split_at(place);
+            let offset = bytes.first().map_or(0, |first| usize::from(*first) % (bytes.len() + 1));
+            let (head, tail) = bytes.split_at(offset);
             let (whole, cut) = (read(&[bytes]), read(&[head, tail]));
             assert!(whole.other().len() <= 3 * LONGEST_OTHER);
             let ending = Some(Ending::Stopped(Stop::Time));
             let outcome = whole.outcome(ending, TIME).unwrap();
-            assert_eq!(Some(&outcome), cut.outcome(ending, TIME).as_ref(), "cut at {place}");
+            assert_eq!(Some(&outcome), cut.outcome(ending, TIME).as_ref(), "cut at {offset}");
             assert!(outcome.stdout.bytes.len() <= 8 && outcome.stderr.bytes.len() <= 8 && outcome.elapsed <= TIME);
             assert!(outcome.artifacts.iter().map(|file| file.bytes.len()).sum::<usize>() <= 8);
             assert!(outcome.artifacts.iter().all(|file| is_name(&file.name)));

@@ -104,11 +104,11 @@ impl TokenTable {
     /// Compares with every token, so that the time reveals nothing.
     fn find(&self, token: &[u8]) -> Option<Principal> {
         let digest: [u8; 32] = Sha256::digest(token).into();
-        let mut place = u64::MAX;
+        let mut position = u64::MAX;
         for (index, known) in (0_u64..).zip(&self.tokens) {
-            place.conditional_assign(&index, known.digest.ct_eq(&digest));
+            position.conditional_assign(&index, known.digest.ct_eq(&digest));
         }
-        let known = self.tokens.get(usize::try_from(place).ok()?)?;
+        let known = self.tokens.get(usize::try_from(position).ok()?)?;
         Some(known.principal.clone())
     }
 }

@@ -106,7 +106,7 @@ struct Resource<'a> {
 
 /// The response to a call.
 pub(crate) struct Response {
-    /// The answer to the request.
+    /// The response to the request.
     pub(crate) body: Bytes,
     /// Kind of what went wrong, as metrics have it.
     pub(crate) error_type: Option<&'static str>,
@@ -158,7 +158,7 @@ fn of_output(output: &ToolOutput, version: Version) -> CallResult<'_> {
         ([], Some(text)) => vec![Block::Text { text }],
         ([], None) => Vec::new(),
         (blocks, _) => {
-            // The structured part has a member of its own here.
+            // The structured part has a field of its own here.
             let is_repeated = |block: &&ContentBlock| structured.is_some() && block.is_structured();
             // Clients of older versions find the keys in the text.
             let is_unknown = |block: &&ContentBlock| block.kind == ContentBlock::LINK && version < Version::V20250618;

@@ -117,7 +117,7 @@ impl McpMethod {
     }
 }
 
-/// Answers a request whose answer is there at once.
+/// Answers a request whose response is there at once.
 pub(crate) async fn answer(
     parts: &ServerParts,
     peer: &Peer,
@@ -164,7 +164,7 @@ fn required<P: DeserializeOwned>(params: &RawValue) -> Result<P, RpcError> {
     serde_json::from_str(params.get()).map_err(|error| RpcError::unreadable_params(&error))
 }
 
-/// An answer that comes later.
+/// A response that comes later.
 pub(crate) enum Flow {
     /// The result of a call.
     Call(CallFlow),
@@ -175,9 +175,9 @@ pub(crate) enum Flow {
 /// Next step of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FlowStep {
-    /// A message before the answer.
+    /// A message before the response.
     Interim(Bytes),
-    /// The answer.
+    /// The response.
     Last(Bytes),
     /// No response: the request was cancelled.
     Nothing,

@@ -11,7 +11,7 @@ use toolbus_core::text::shortened;
 
 use crate::version::Version;
 
-/// Longest part of a message that its answer repeats, in characters.
+/// Longest part of a message that its response repeats, in characters.
 const MAX_SHOWN: usize = 200;
 
 /// Why a request has no result.
@@ -105,8 +105,8 @@ pub(crate) enum Message<'a> {
         method: Cow<'a, str>,
         params: Option<&'a RawValue>,
     },
-    /// An answer. Nothing is ever asked of clients, so that it can be left unread.
-    Answer,
+    /// A response. Nothing is ever asked of clients, so that it can be left unread.
+    Response,
 }
 
 #[derive(Deserialize)]
@@ -131,7 +131,7 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// Whether members are found by their names: of a list, they would be read by their places.
+/// Whether fields are found by their names: of a list, they would be read by their places.
 fn is_object(value: &RawValue) -> bool {
     value.get().starts_with('{')
 }
@@ -156,7 +156,7 @@ impl Id {
         &self.0
     }
 
-    /// The id of a member of parameters that names another request.
+    /// The id of a field of parameters that names another request.
     pub(crate) fn of(raw: &RawValue) -> Option<Self> {
         Self::read(raw)
     }
@@ -208,7 +208,7 @@ impl<'a> Message<'a> {
             (None, Some(method)) => {
                 Ok(Self::Notification { method, params: raw.params.filter(|params| is_object(params)) })
             }
-            (Some(_), None) if raw.result.is_some() || raw.error.is_some() => Ok(Self::Answer),
+            (Some(_), None) if raw.result.is_some() || raw.error.is_some() => Ok(Self::Response),
             (id, None) => Err(invalid(id.and_then(Result::ok), "The message has no member `method`.")),
         }
     }
@@ -244,12 +244,12 @@ struct Notification<'a, P> {
     params: Option<P>,
 }
 
-/// The answer to a request that has a result.
+/// The response to a request that has a result.
 pub(crate) fn success(id: &Id, result: impl Serialize) -> Bytes {
     written(&Success { jsonrpc: "2.0", id, result })
 }
 
-/// The answer to a request that has none.
+/// The response to a request that has none.
 pub(crate) fn failure(id: Option<&Id>, error: &RpcError) -> Bytes {
     let error = RpcBody { code: error.code, message: &error.message, data: error.data.as_ref() };
     written(&RpcFailure { jsonrpc: "2.0", id, error })
@@ -277,7 +277,7 @@ mod tests {
             Ok(Message::Notification { method, params }) => {
                 format!("notification {method}{}", params.map_or("", RawValue::get))
             }
-            Ok(Message::Answer) => "answer".to_owned(),
+            Ok(Message::Response) => "answer".to_owned(),
             Err((id, error)) => {
                 format!("{} {} {}", id.map_or("-".to_owned(), |id| id.0.into()), error.code, error.message)
             }

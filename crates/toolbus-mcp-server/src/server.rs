@@ -33,7 +33,7 @@ pub struct McpServer {
     pub(crate) parts: Arc<ServerParts>,
 }
 
-/// The answer to a request.
+/// The response to a request.
 pub(crate) enum Handled {
     /// A result, ready to be sent.
     Now(Bytes),

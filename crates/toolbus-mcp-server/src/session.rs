@@ -155,7 +155,7 @@ pub(crate) struct ListFingerprints {
 #[derive(Debug)]
 pub(crate) struct InFlightRequest {
     session: Option<(Arc<McpSession>, Id)>,
-    /// Cancelled when the client does not want its answer any more.
+    /// Cancelled when the client does not want its response any more.
     pub(crate) cancelled: CancellationToken,
 }
 

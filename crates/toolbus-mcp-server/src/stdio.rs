@@ -26,7 +26,7 @@ const MAX_OUTGOING: usize = 16;
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// Time that cancelled calls get to end in order.
 const CANCEL_TIME: Duration = Duration::from_millis(500);
-/// Time that a client gets to read the last answers.
+/// Time that a client gets to read the last responses.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
 /// Why it is over.

@@ -11,12 +11,12 @@ pub(crate) const MAX_LISTED: usize = 200;
 
 /// The entries under a prefix, a line each.
 pub(crate) fn listed(prefix: &KeyPrefix, entries: &[EntryInfo], now: Duration) -> String {
-    let place = match prefix.as_str() {
+    let scope = match prefix.as_str() {
         "" => "anywhere".to_owned(),
         prefix => format!("under `{prefix}`"),
     };
     if entries.is_empty() {
-        return format!("There are no entries {place}.");
+        return format!("There are no entries {scope}.");
     }
     let lines = entries.iter().take(MAX_LISTED).map(|info| format!("- {}", described(info, now)));
     let mut text = lines.collect::<Vec<_>>().join("\n");
@@ -31,9 +31,9 @@ pub(crate) fn found(hits: &[SearchHit], now: Duration) -> String {
     if hits.is_empty() {
         return "No entry matches. Try other words, or call `list_working_memory`.".to_owned();
     }
-    let lines = hits.iter().enumerate().map(|(place, hit)| {
+    let lines = hits.iter().enumerate().map(|(index, hit)| {
         let start = hit.start.split_whitespace().collect::<Vec<_>>().join(" ");
-        format!("{}. {}\n   {start}", place + 1, described(&hit.info, now))
+        format!("{}. {}\n   {start}", index + 1, described(&hit.info, now))
     });
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -71,11 +71,11 @@ pub(crate) fn page(text: &str, characters: u64, offset: u64, limit: u64) -> Page
         return Page::Behind(characters);
     }
     let to = characters.min(offset.saturating_add(limit));
-    let place = |character: u64| {
+    let byte_offset = |character: u64| {
         let character = usize::try_from(character).unwrap_or(usize::MAX);
-        text.char_indices().nth(character).map_or(text.len(), |(place, _)| place)
+        text.char_indices().nth(character).map_or(text.len(), |(index, _)| index)
     };
-    let text = text.get(place(offset)..place(to)).unwrap_or_default();
+    let text = text.get(byte_offset(offset)..byte_offset(to)).unwrap_or_default();
     Page::Part { text, from: offset, to, of: characters }
 }
 

@@ -398,17 +398,17 @@ impl MemoryLimits {
     ///
     /// [`MemoryError::Value`].
     pub fn checked(&self, entries: Vec<NewEntry>) -> Result<Vec<NewEntry>, MemoryError> {
-        let mut places: HashMap<EntryKey, usize> = HashMap::with_capacity(entries.len());
+        let mut indexes: HashMap<EntryKey, usize> = HashMap::with_capacity(entries.len());
         let mut checked: Vec<NewEntry> = Vec::with_capacity(entries.len());
         for entry in entries {
             let bytes = entry.value.len() as u64;
             if bytes > self.max_value {
                 return Err(MemoryError::Value { key: entry.key, bytes, max: self.max_value });
             }
-            match places.get(&entry.key).and_then(|place| checked.get_mut(*place)) {
+            match indexes.get(&entry.key).and_then(|index| checked.get_mut(*index)) {
                 Some(earlier) => *earlier = entry,
                 None => {
-                    places.insert(entry.key.clone(), checked.len());
+                    indexes.insert(entry.key.clone(), checked.len());
                     checked.push(entry);
                 }
             }

@@ -93,8 +93,8 @@ const WHOLE: &str = "credential";
 
 /// Longest wait for a token.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Largest answer of a token endpoint, in bytes.
-const MAX_ANSWER: usize = 64 * 1024;
+/// Largest response of a token endpoint, in bytes.
+const MAX_RESPONSE: usize = 64 * 1024;
 /// Longest token, in bytes.
 const MAX_TOKEN: usize = 16 * 1024;
 /// Time before the end of a token from which the token is no longer used.
@@ -245,7 +245,7 @@ impl TokenSource {
     }
 
     async fn read(&self, mut response: Response) -> Result<Vec<u8>, TokenError> {
-        let read = read_up_to(&mut response, MAX_ANSWER).await;
+        let read = read_up_to(&mut response, MAX_RESPONSE).await;
         match read.map_err(|_| TokenError::Unreachable(self.origin()))? {
             (body, true) => Ok(body),
             (_, false) => Err(self.unusable("it is larger than 64 KiB")),
@@ -253,18 +253,17 @@ impl TokenSource {
     }
 
     fn token(&self, body: &[u8]) -> Result<Fetched, TokenError> {
-        let answer: TokenResponse =
-            serde_json::from_slice(body).map_err(|_| self.unusable("it has no access_token"))?;
-        if answer.token_type.is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
+        let token: TokenResponse = serde_json::from_slice(body).map_err(|_| self.unusable("it has no access_token"))?;
+        if token.token_type.is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
             return Err(self.unusable("its token is no bearer token"));
         }
-        if answer.access_token.is_empty() || answer.access_token.len() > MAX_TOKEN {
+        if token.access_token.is_empty() || token.access_token.len() > MAX_TOKEN {
             return Err(self.unusable("its token is empty or too long"));
         }
-        let value = parse_value(&AUTHORIZATION, &format!("Bearer {}", answer.access_token))
+        let value = parse_value(&AUTHORIZATION, &format!("Bearer {}", token.access_token))
             .map_err(|_| self.unusable("its token has characters that a header cannot carry"))?;
-        let learnt = self.redactor.learn(&Secret::new(answer.access_token));
-        Ok(Fetched { value, lifetime: lifetime(answer.expires_in.as_ref()), learnt })
+        let learnt = self.redactor.learn(&Secret::new(token.access_token));
+        Ok(Fetched { value, lifetime: lifetime(token.expires_in.as_ref()), learnt })
     }
 
     fn refusal(&self, status: StatusCode, body: &[u8]) -> TokenError {

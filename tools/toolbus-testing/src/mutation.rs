@@ -33,13 +33,13 @@ impl MutatedBytes {
         }
         let mut bytes = samples.get(below(samples.len())).copied().unwrap_or_default().to_vec();
         for _ in 0..below(MAX_CHANGES) {
-            let place = below(bytes.len() + 1);
+            let offset = below(bytes.len() + 1);
             match below(12) {
-                0 => bytes.truncate(place.max(1)),
-                1 | 2 => drop(bytes.drain(place.saturating_sub(3)..place)),
-                3 => bytes.extend_from_within(..place),
-                4..=6 => bytes.insert(place, byte(&mut below)),
-                _ => bytes.iter_mut().skip(place).take(1).for_each(|old| *old = byte(&mut below)),
+                0 => bytes.truncate(offset.max(1)),
+                1 | 2 => drop(bytes.drain(offset.saturating_sub(3)..offset)),
+                3 => bytes.extend_from_within(..offset),
+                4..=6 => bytes.insert(offset, byte(&mut below)),
+                _ => bytes.iter_mut().skip(offset).take(1).for_each(|old| *old = byte(&mut below)),
             }
         }
         Self(bytes)

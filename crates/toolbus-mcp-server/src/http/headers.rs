@@ -31,7 +31,7 @@ pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     kinds.any(|entry| entry == "*/*" || entry.eq_ignore_ascii_case(kind) || entry.strip_suffix("/*") == Some(family))
 }
 
-/// Whether a client takes both kinds of answers, as it must.
+/// Whether a client takes both kinds of responses, as it must.
 pub(super) fn accepts_both(headers: &HeaderMap) -> bool {
     accepts(headers, JSON) && accepts(headers, EVENTS)
 }

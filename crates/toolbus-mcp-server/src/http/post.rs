@@ -1,4 +1,4 @@
-//! `POST`: one message of a client, and the answer to it.
+//! `POST`: one message of a client, and the response to it.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(super) async fn handle(
             }
             StatusCode::ACCEPTED.into_response()
         }
-        Ok(Message::Answer) => StatusCode::ACCEPTED.into_response(),
+        Ok(Message::Response) => StatusCode::ACCEPTED.into_response(),
         Err((id, error)) => response::bad_request(id.as_ref(), &error),
     }
 }
@@ -103,7 +103,7 @@ fn begin(server: &McpServer, principal: &Principal, headers: &HeaderMap, call: &
     }
 }
 
-/// Answers with JSON when nothing comes before the answer and it comes soon; else with a stream.
+/// Answers with JSON when nothing comes before the response and it comes soon; else with a stream.
 async fn later(server: &McpServer, principal: &Principal, mut flow: Flow) -> Response {
     let first = tokio::time::timeout(PATIENCE, flow.next()).await.ok();
     if let Some(FlowStep::Last(body)) = first {

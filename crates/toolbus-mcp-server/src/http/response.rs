@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::rpc::{Id, RpcError, failure};
 
-/// An answer of JSON.
+/// A response of JSON.
 pub(super) fn json(status: StatusCode, body: Bytes) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], body).into_response()
 }

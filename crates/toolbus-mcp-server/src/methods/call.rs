@@ -118,7 +118,7 @@ pub(crate) struct CallFlow {
     progress: Option<(Box<RawValue>, mpsc::Receiver<Progress>)>,
     version: Version,
     /// Whether the call continues after the connection is lost: in a session, only `notifications/cancelled` cancels
-    /// it; with an idempotency key, its client may ask for the answer again.
+    /// it; with an idempotency key, its client may ask for the response again.
     survives: bool,
     pub(super) started: Option<Box<dyn McpServerRequest>>,
 }

@@ -39,7 +39,7 @@ pub(crate) fn version(params: Option<&RawValue>) -> Result<Version, RpcError> {
     Ok(Version::in_session(&params.protocol_version))
 }
 
-/// The answer to the handshake.
+/// The response to the handshake.
 pub(crate) fn result(settings: &McpServerSettings, version: Version) -> Initialized {
     Initialized {
         protocol_version: version.as_str(),
@@ -49,7 +49,7 @@ pub(crate) fn result(settings: &McpServerSettings, version: Version) -> Initiali
     }
 }
 
-/// The answer to a client that wants to know what there is before it asks for anything.
+/// The response to a client that wants to know what there is before it asks for anything.
 pub(crate) fn discovered(settings: &McpServerSettings) -> Value {
     json!({
         "resultType": "complete",

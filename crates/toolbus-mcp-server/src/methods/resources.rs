@@ -136,19 +136,19 @@ fn entry(document: &Document) -> Value {
 }
 
 fn answered(peer: &Peer, call: &RpcRequest<'_>, mut result: Value, next: Option<String>) -> Bytes {
-    if let Some(members) = result.as_object_mut() {
-        hint(peer, members);
+    if let Some(fields) = result.as_object_mut() {
+        hint(peer, fields);
         if let Some(next) = next {
-            members.insert("nextCursor".to_owned(), next.into());
+            fields.insert("nextCursor".to_owned(), next.into());
         }
     }
     rpc::success(&call.id, result)
 }
 
-fn hint(peer: &Peer, members: &mut Map<String, Value>) {
+fn hint(peer: &Peer, fields: &mut Map<String, Value>) {
     if peer.is_alone() {
-        members.insert("resultType".to_owned(), "complete".into());
-        members.insert("ttlMs".to_owned(), FRESH_MS.into());
-        members.insert("cacheScope".to_owned(), "private".into());
+        fields.insert("resultType".to_owned(), "complete".into());
+        fields.insert("ttlMs".to_owned(), FRESH_MS.into());
+        fields.insert("cacheScope".to_owned(), "private".into());
     }
 }

@@ -114,10 +114,10 @@ pub(crate) fn size(definition: &ListedTool) -> usize {
 fn input_schema(parameters: Option<&Value>) -> Cow<'_, Value> {
     match parameters {
         Some(schema) if is_of_objects(schema) && !may_ask_for_headers(schema) => Cow::Borrowed(schema),
-        Some(Value::Object(members)) => {
-            let mut members = members.clone();
-            members.insert("type".to_owned(), "object".into());
-            let mut schema = Value::Object(members);
+        Some(Value::Object(keywords)) => {
+            let mut keywords = keywords.clone();
+            keywords.insert("type".to_owned(), "object".into());
+            let mut schema = Value::Object(keywords);
             ask_for_no_headers(&mut schema);
             Cow::Owned(schema)
         }
@@ -133,7 +133,7 @@ fn is_of_objects(schema: &Value) -> bool {
 /// Whether anything in it is named as what asks for headers is: most schemas need not be copied.
 fn may_ask_for_headers(value: &Value) -> bool {
     match value {
-        Value::Object(members) => members.contains_key(HEADER) || members.values().any(may_ask_for_headers),
+        Value::Object(keywords) => keywords.contains_key(HEADER) || keywords.values().any(may_ask_for_headers),
         Value::Array(items) => items.iter().any(may_ask_for_headers),
         _ => false,
     }
@@ -142,9 +142,9 @@ fn may_ask_for_headers(value: &Value) -> bool {
 /// Takes out what asks for headers, at every depth: a client drops a tool that asks where it must not.
 fn ask_for_no_headers(schema: &mut Value) {
     match schema {
-        Value::Object(members) => {
-            members.remove(HEADER);
-            for (keyword, value) in members {
+        Value::Object(keywords) => {
+            keywords.remove(HEADER);
+            for (keyword, value) in keywords {
                 match (&**keyword, value) {
                     // Values of arguments, whatever they are.
                     ("const" | "default" | "enum" | "examples", _) => {}

@@ -63,7 +63,7 @@ impl StdioConnection {
                 }
             }
             Ok(Message::Notification { method, params }) => self.notified(&method, params),
-            Ok(Message::Answer) => {}
+            Ok(Message::Response) => {}
             Err((id, error)) => self.send(rpc::failure(id.as_ref(), &error)).await,
         }
     }
@@ -199,7 +199,7 @@ impl Owned {
     }
 }
 
-/// Answers a request, with whatever comes before its answer.
+/// Answers a request, with whatever comes before its response.
 fn answer(
     server: McpServer,
     peer: Peer,

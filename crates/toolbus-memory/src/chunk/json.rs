@@ -74,20 +74,20 @@ fn after_space(bytes: &[u8], at: usize) -> usize {
 
 /// The paths of the chunks that end at these offsets of a valid document: of the first element, and of the last.
 pub(super) fn paths(text: &str, ends: &[usize]) -> Vec<String> {
-    let mut place = Place { text, at: 0, frames: Vec::new(), deeper: 0 };
-    place.step_in();
+    let mut cursor = Cursor { text, at: 0, frames: Vec::new(), deeper: 0 };
+    cursor.step_in();
     let paths = ends.iter().map(|end| {
-        let first = place.path();
-        place.go_on(*end);
-        let last = place.path();
-        place.step_over();
+        let first = cursor.path();
+        cursor.go_on(*end);
+        let last = cursor.path();
+        cursor.step_over();
         if first == last || *end == text.len() { first } else { format!("{first} to {last}") }
     });
     paths.collect()
 }
 
 /// A place in a document.
-struct Place<'t> {
+struct Cursor<'t> {
     text: &'t str,
     at: usize,
     frames: Vec<Frame>,
@@ -101,7 +101,7 @@ enum Frame {
     Object { key: Option<(usize, usize)> },
 }
 
-impl Place<'_> {
+impl Cursor<'_> {
     fn byte(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }

@@ -304,8 +304,8 @@ fn the_lists_of_an_agent_narrow_and_never_widen() {
     assert!(allows(&Caller::unknown(), "https://other.org/").is_ok());
 }
 
-/// A server that answers each connection with `answer`, and counts them.
-async fn server(answer: &'static str) -> (SocketAddr, Arc<AtomicUsize>, JoinSet<()>) {
+/// A server that answers each connection with `response`, and counts them.
+async fn server(response: &'static str) -> (SocketAddr, Arc<AtomicUsize>, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
     let counted = Arc::clone(&count);
@@ -315,7 +315,7 @@ async fn server(answer: &'static str) -> (SocketAddr, Arc<AtomicUsize>, JoinSet<
             counted.fetch_add(1, Ordering::SeqCst);
             let mut request = [0; 4096];
             let _ = stream.read(&mut request).await;
-            let _ = stream.write_all(answer.as_bytes()).await;
+            let _ = stream.write_all(response.as_bytes()).await;
         }
     });
     (address, count, serving)

@@ -232,7 +232,7 @@ impl Fixture {
     /// Sends a request of version 2026-07-28, as it should be.
     pub(super) async fn alone(&self, principal: &Principal, id: i64, method: &str, params: Value) -> Reply {
         let message = standing_alone(id, method, params);
-        let addressed = |member| message["params"][member].as_str();
+        let addressed = |field| message["params"][field].as_str();
         let name = addressed("name").or(addressed("uri")).unwrap_or_default().to_owned();
         let headers = [("mcp-protocol-version", "2026-07-28"), ("mcp-method", method), ("mcp-name", &name)];
         self.post(principal, &headers, &message).await
@@ -288,7 +288,7 @@ pub(super) fn standing_alone(id: i64, method: &str, mut params: Value) -> Value 
     message(id, method, params)
 }
 
-/// An answer, of which the body can be read bit by bit.
+/// A response, of which the body can be read bit by bit.
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,

@@ -12,7 +12,7 @@ async fn in_a_session_a_call_outlives_its_connection_ends_once_and_leaves_its_id
     let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     for after in [1, 10] {
-        // Before and after the answer became a stream.
+        // Before and after the response became a stream.
         let message = call(1, "wait");
         let lost = tokio::time::timeout(Duration::from_secs(after), world.ask(&world.ana, &session, &message)).await;
         drop(lost);
@@ -20,8 +20,8 @@ async fn in_a_session_a_call_outlives_its_connection_ends_once_and_leaves_its_id
         assert!(refusal.starts_with("200 1 -32600 A request of the id 1 is under way"), "{refusal}");
         world.backend.release.notify_one();
         eventually("the id to be free", async || {
-            let answer = world.ask(&world.ana, &session, &call(1, "echo")).await.json().await;
-            answer["result"].is_object().then_some(())
+            let response = world.ask(&world.ana, &session, &call(1, "echo")).await.json().await;
+            response["result"].is_object().then_some(())
         })
         .await;
     }
@@ -68,13 +68,13 @@ async fn a_token_that_is_withdrawn_ends_streams_at_once() {
     let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let mut news = world.get(&world.ana, &session).await;
-    let mut answer = world.ask(&world.ana, &session, &call(1, "wait")).await;
+    let mut response = world.ask(&world.ana, &session, &call(1, "wait")).await;
     let listen = json!({"notifications": {"toolsListChanged": true}});
     let mut listening = world.alone(&world.ana, 2, "subscriptions/listen", listen).await;
     assert_eq!(listening.event().await.unwrap()["method"], "notifications/subscriptions/acknowledged");
     world.ana.revoked.cancel();
     world.backend.has("ana", &["other"]);
-    for stream in [&mut news, &mut answer, &mut listening] {
+    for stream in [&mut news, &mut response, &mut listening] {
         assert_eq!(stream.event().await, None);
     }
 }
@@ -86,8 +86,8 @@ async fn when_the_server_closes_streams_of_news_end_and_calls_in_hand_are_answer
     world.ana.revoked = world.closing.child_token();
     let session = world.begin(&world.ana).await;
     let mut news = world.get(&world.ana, &session).await;
-    let mut answer = world.ask(&world.ana, &session, &call(1, "wait")).await;
-    assert!(answer.is_stream());
+    let mut response = world.ask(&world.ana, &session, &call(1, "wait")).await;
+    assert!(response.is_stream());
     let listen = json!({"notifications": {"toolsListChanged": true}});
     let mut listening = world.alone(&world.ana, 2, "subscriptions/listen", listen).await;
     listening.event().await.unwrap();
@@ -96,8 +96,8 @@ async fn when_the_server_closes_streams_of_news_end_and_calls_in_hand_are_answer
     assert_eq!(listening.event().await.unwrap()["result"]["resultType"], "complete");
     assert_eq!(listening.event().await, None);
     world.backend.release.notify_one();
-    assert_eq!(answer.event().await.unwrap()["result"]["content"][0]["text"], "released");
-    assert_eq!(answer.event().await, None);
+    assert_eq!(response.event().await.unwrap()["result"]["content"][0]["text"], "released");
+    assert_eq!(response.event().await, None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -131,10 +131,10 @@ async fn arguments_that_are_no_object_are_refused() {
 async fn what_is_no_request_is_taken_and_not_answered() {
     let world = Fixture::new();
     let session = world.begin(&world.ana).await;
-    let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {}});
+    let response = json!({"jsonrpc": "2.0", "id": 1, "result": {}});
     let unknown = json!({"jsonrpc": "2.0", "method": "notifications/made_up", "params": {"a": 1}});
     let malformed = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": {}}});
-    for body in [answer, unknown, malformed, cancel(99)] {
+    for body in [response, unknown, malformed, cancel(99)] {
         let reply = world.ask(&world.ana, &session, &body).await;
         assert_eq!((reply.status.as_u16(), reply.text().await.as_str()), (202, ""), "{body}");
     }

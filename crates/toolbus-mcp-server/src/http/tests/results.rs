@@ -17,7 +17,7 @@ async fn both(output: ToolOutput) -> [Value; 2] {
     let in_session = world.ask(&world.ana, &session, &call(1, "scripted")).await.json().await;
     world.backend.script(Ok(output));
     let alone = world.alone(&world.ana, 1, "tools/call", json!({"name": "scripted"})).await.json().await;
-    [in_session, alone].map(|mut answer| answer["result"].take())
+    [in_session, alone].map(|mut response| response["result"].take())
 }
 
 fn block(kind: &str) -> ContentBlock {
@@ -119,8 +119,8 @@ async fn a_sound_is_a_resource_where_the_revision_knows_no_sounds() {
             ..block("audio")
         };
         world.backend.script(Ok(ToolOutput { blocks: vec![sound], ..ToolOutput::default() }));
-        let answer = world.ask(&world.ana, session, &call(1, "scripted")).await.json().await;
-        told += &format!("{version} {}\n", answer["result"]["content"]);
+        let response = world.ask(&world.ana, session, &call(1, "scripted")).await.json().await;
+        told += &format!("{version} {}\n", response["result"]["content"]);
     }
     insta::assert_snapshot!(told, @r#"
     2024-11-05 [{"resource":{"blob":"c291bmQ=","mimeType":"audio/wav","uri":"toolbus:audio"},"type":"resource"}]
@@ -161,8 +161,8 @@ async fn an_entry_that_cannot_be_read_now_is_not_said_to_be_missing() {
     let read = message(1, "resources/read", json!({"uri": "toolbus://memory/scripted"}));
     let busy = ToolFailure::new(Cause::Overloaded, "Too many calls are under way.");
     world.backend.script(Err(busy.with_retry_after(Duration::from_secs(1))));
-    let answer = world.ask(&world.ana, &session, &read).await.json().await;
-    insta::assert_snapshot!(answer["error"], @r#"{"code":-32603,"data":{"code":"overloaded","isRetryable":true,"outcome":"not_started","retryAfterMs":1000},"message":"Too many calls are under way."}"#);
+    let response = world.ask(&world.ana, &session, &read).await.json().await;
+    insta::assert_snapshot!(response["error"], @r#"{"code":-32603,"data":{"code":"overloaded","isRetryable":true,"outcome":"not_started","retryAfterMs":1000},"message":"Too many calls are under way."}"#);
     for missing in [Ok(ToolOutput::error("There is no entry.")), Err(ToolFailure::new(Cause::NotAllowed, "No."))] {
         world.backend.script(missing);
         let refusal = world.ask(&world.ana, &session, &read).await.refusal().await;

@@ -153,6 +153,6 @@ async fn a_session_has_so_many_requests_under_way_and_takes_more_once_one_has_en
     assert_eq!(world.ask(&world.ana, &other, &call(600, "echo")).await.status.as_u16(), 200);
     world.ask(&world.ana, &session, &cancel(7)).await;
     assert_eq!(waiting.remove(7).await.event().await, None);
-    let answer = world.ask(&world.ana, &session, &call(7, "echo")).await.json().await;
-    assert_eq!(answer["result"]["isError"], false, "{answer}");
+    let response = world.ask(&world.ana, &session, &call(7, "echo")).await.json().await;
+    assert_eq!(response["result"]["isError"], false, "{response}");
 }

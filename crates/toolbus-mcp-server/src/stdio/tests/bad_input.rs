@@ -27,8 +27,8 @@ async fn whatever_is_no_message_is_answered_with_what_is_wrong_and_the_next_one_
     ] {
         world.write(bad).await;
         world.write(b"\n").await;
-        let answer = world.hear().await;
-        table += &format!("{}\n  {answer}\n", String::from_utf8_lossy(bad).escape_debug());
+        let response = world.hear().await;
+        table += &format!("{}\n  {response}\n", String::from_utf8_lossy(bad).escape_debug());
         assert!(world.ask(&plain(9, "ping")).await.contains(r#""id":9,"result""#));
     }
     insta::assert_snapshot!(table, @r#"

@@ -185,7 +185,7 @@ impl Fixture {
         tokio::time::timeout(PATIENCE, line).await.expect("a message in time").unwrap().expect("a message")
     }
 
-    /// Asks, and gives the next line, which is the answer where nothing else is under way.
+    /// Asks, and gives the next line, which is the response where nothing else is under way.
     pub(super) async fn ask(&mut self, line: &str) -> String {
         self.say(line).await;
         self.hear().await
