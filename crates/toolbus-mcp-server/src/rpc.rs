@@ -131,7 +131,7 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// Whether fields are found by their names: of a list, they would be read by their places.
+/// Whether fields are found by their names: of a list, they would be read by their positions.
 fn is_object(value: &RawValue) -> bool {
     value.get().starts_with('{')
 }

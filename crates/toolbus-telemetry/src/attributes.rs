@@ -12,13 +12,13 @@ const TOOL_ERROR: &str = "tool_error";
 /// A refusal without a cause.
 const OTHER: &str = "_OTHER";
 
-/// Number of values of [`status_place`].
+/// Number of values of [`status_index`].
 pub(crate) const STATUSES: usize = 2 + Code::ALL.len();
-/// Number of values of [`ErrorLabel::place`].
+/// Number of values of [`ErrorLabel::index`].
 pub(crate) const FAILURES: usize = 3 + Cause::ALL.len();
 
-/// The place of a status among all statuses.
-pub(crate) const fn status_place(status: Status) -> usize {
+/// The index of a status among all statuses.
+pub(crate) const fn status_index(status: Status) -> usize {
     match status {
         Status::Ok => 0,
         Status::Error => 1,
@@ -46,8 +46,8 @@ impl ErrorLabel {
         }
     }
 
-    /// The place of this failure among all failures.
-    pub(crate) const fn place(self) -> usize {
+    /// The index of this failure among all failures.
+    pub(crate) const fn index(self) -> usize {
         match self {
             Self::None => 0,
             Self::ToolError => 1,
@@ -71,7 +71,7 @@ impl ErrorLabel {
     }
 }
 
-/// Attribute sets by place, each built when it is first needed.
+/// Attribute sets by index, each built when it is first needed.
 #[derive(Debug)]
 pub(crate) struct Prebuilt<const N: usize>([OnceLock<Box<[KeyValue]>>; N]);
 
@@ -82,9 +82,9 @@ impl<const N: usize> Default for Prebuilt<N> {
 }
 
 impl<const N: usize> Prebuilt<N> {
-    /// The set at `place`; empty when there is no such place.
-    pub(crate) fn get<I: IntoIterator<Item = KeyValue>>(&self, place: usize, build: impl FnOnce() -> I) -> &[KeyValue] {
-        let slot = self.0.get(place);
+    /// The set at `index`; empty when there is no such index.
+    pub(crate) fn get<I: IntoIterator<Item = KeyValue>>(&self, index: usize, build: impl FnOnce() -> I) -> &[KeyValue] {
+        let slot = self.0.get(index);
         slot.map_or(&[], |slot| slot.get_or_init(|| build().into_iter().collect()))
     }
 }
@@ -98,21 +98,21 @@ mod tests {
     use toolbus_core::telemetry::CallEnd;
     use toolbus_protocol::Code;
 
-    use super::{ErrorLabel, FAILURES, Prebuilt, STATUSES, status_place};
+    use super::{ErrorLabel, FAILURES, Prebuilt, STATUSES, status_index};
 
     #[test]
     fn every_status_has_a_place_of_its_own() {
         let codes = Code::ALL.into_iter().map(Status::Refused);
-        let places: HashSet<_> = codes.chain([Status::Ok, Status::Error]).map(status_place).collect();
-        assert_eq!(places, (0..STATUSES).collect());
+        let indexes: HashSet<_> = codes.chain([Status::Ok, Status::Error]).map(status_index).collect();
+        assert_eq!(indexes, (0..STATUSES).collect());
     }
 
     #[test]
     fn every_failure_has_a_place_of_its_own() {
         let causes = Cause::ALL.into_iter().map(ErrorLabel::Cause);
         let others = [ErrorLabel::None, ErrorLabel::ToolError, ErrorLabel::Other];
-        let places: HashSet<_> = causes.chain(others).map(ErrorLabel::place).collect();
-        assert_eq!(places, (0..FAILURES).collect());
+        let indexes: HashSet<_> = causes.chain(others).map(ErrorLabel::index).collect();
+        assert_eq!(indexes, (0..FAILURES).collect());
     }
 
     #[test]

@@ -13,14 +13,14 @@ use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, Ledger
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::TraceContext;
 
-use crate::attributes::{ErrorLabel, Prebuilt, STATUSES, status_place};
+use crate::attributes::{ErrorLabel, Prebuilt, STATUSES, status_index};
 use crate::destination::{Destination, Destinations};
 use crate::instruments::CallInstruments;
 use crate::settings::BusIdentity;
 use crate::spans::Trace;
 use crate::tools::{LabelledTools, ToolLabels};
 
-/// `error.type` of an answer that the broker did not take.
+/// `error.type` of a reply that the broker did not take.
 const NOT_DELIVERED: &str = "not_delivered";
 
 /// Records calls.
@@ -214,8 +214,8 @@ impl CallTelemetry {
         let labels = tool.invoked(status, summary.caller.and_then(Caller::section));
         instruments.invoke_duration.record(summary.invoke.as_secs_f64() * 1_000.0, &labels);
         instruments.invocations.add(1, &labels);
-        let place = status_place(status);
-        let labels = self.shared.by_status.get(place, || [KeyValue::new("status", status.as_str())]);
+        let index = status_index(status);
+        let labels = self.shared.by_status.get(index, || [KeyValue::new("status", status.as_str())]);
         instruments.overhead.record(summary.overhead.as_secs_f64(), labels);
     }
 }

@@ -40,7 +40,7 @@ impl Destination {
 
     /// Attributes of `messaging.process.duration` and `messaging.client.consumed.messages`.
     pub(crate) fn processed(&self, failure: ErrorLabel) -> &[KeyValue] {
-        self.by_failure.get(failure.place(), || {
+        self.by_failure.get(failure.index(), || {
             let fixed = [
                 KeyValue::new("messaging.operation.name", "process"),
                 KeyValue::new("messaging.system", self.system),

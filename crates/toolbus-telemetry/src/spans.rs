@@ -130,12 +130,12 @@ impl Trace {
             && let Some((mut span, started)) = recorded.tool.take()
         {
             fail(&mut span, failure.as_str());
-            // Building the answer came after the tool's end.
+            // Building the reply came after the tool's end.
             span.end_with_timestamp(started + duration);
         }
     }
 
-    /// Begins the span of the answer. Returns what the answer carries.
+    /// Begins the span of the reply. Returns what the reply carries.
     pub(crate) fn publish(&mut self, message_id: &str) -> Option<TraceContext> {
         let recorded = match self {
             Self::Carried(context) => return context.clone(),
@@ -156,7 +156,7 @@ impl Trace {
         carried
     }
 
-    /// Ends the span of the answer.
+    /// Ends the span of the reply.
     pub(crate) fn published(&mut self, failure: Option<&'static str>) {
         if let Self::Recorded(recorded) = self
             && let Some(mut span) = recorded.reply.take()

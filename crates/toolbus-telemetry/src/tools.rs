@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use toolbus_core::failure::Status;
 use toolbus_core::tool::ToolDescriptor;
 
-use crate::attributes::{ErrorLabel, FAILURES, Prebuilt, STATUSES, status_place};
+use crate::attributes::{ErrorLabel, FAILURES, Prebuilt, STATUSES, status_index};
 
 /// Tools with labels of their own. With the two fixed labels and every failure this stays below [`MAX_SERIES`].
 const MAX_TOOLS: usize = 200;
@@ -26,7 +26,7 @@ const UNKNOWN: &str = "_unknown";
 /// Stands for every tool that came after the first [`MAX_TOOLS`], and for every caller without a section.
 const OTHER: &str = "_other";
 
-/// Attribute sets by [`status_place`].
+/// Attribute sets by [`status_index`].
 type ByStatus = [Option<Arc<[KeyValue]>>; STATUSES];
 
 /// The attribute sets of one tool.
@@ -49,8 +49,8 @@ impl ToolLabels {
 
     /// Attributes of the `rockbot.tool.…` metrics; `agent` is the name of the caller's section.
     pub(crate) fn invoked(&self, status: Status, agent: Option<&Arc<str>>) -> Arc<[KeyValue]> {
-        let (place, name) = (status_place(status), agent.map_or(OTHER, |agent| agent));
-        let known = |sets: &HashMap<Arc<str>, ByStatus>| sets.get(name)?.get(place)?.clone();
+        let (index, name) = (status_index(status), agent.map_or(OTHER, |agent| agent));
+        let known = |sets: &HashMap<Arc<str>, ByStatus>| sets.get(name)?.get(index)?.clone();
         let found = known(&self.by_agent.read());
         if let Some(found) = found {
             return found;
@@ -72,7 +72,7 @@ impl ToolLabels {
             KeyValue::new("tool_source", Arc::clone(&self.source)),
             KeyValue::new("agent", Arc::clone(&name)),
         ]);
-        if let Some(set) = by_agent.entry(name).or_default().get_mut(place) {
+        if let Some(set) = by_agent.entry(name).or_default().get_mut(index) {
             *set = Some(Arc::clone(&labels));
         }
         labels
@@ -80,7 +80,7 @@ impl ToolLabels {
 
     /// Attributes of `gen_ai.execute_tool.duration`.
     pub(crate) fn executed(&self, failure: ErrorLabel) -> &[KeyValue] {
-        self.by_failure.get(failure.place(), || {
+        self.by_failure.get(failure.index(), || {
             let name = KeyValue::new("gen_ai.tool.name", Arc::clone(&self.name));
             [name, KeyValue::new("gen_ai.tool.type", "function")].into_iter().chain(failure.attribute())
         })

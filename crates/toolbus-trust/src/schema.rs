@@ -24,7 +24,7 @@ pub fn clean(schema: &mut Value) -> Removed {
 
 fn clean_schema(value: &mut Value, limit: usize, depth: usize, removed: &mut Removed) {
     match value {
-        Value::Object(members) => clean_members(members, depth, removed),
+        Value::Object(keywords) => clean_keywords(keywords, depth, removed),
         Value::Array(parts) if depth < MAX_DEPTH => {
             parts.iter_mut().for_each(|part| clean_schema(part, limit, depth + 1, removed));
         }
@@ -39,11 +39,11 @@ fn clean_schema(value: &mut Value, limit: usize, depth: usize, removed: &mut Rem
     }
 }
 
-fn clean_members(members: &mut Map<String, Value>, depth: usize, removed: &mut Removed) {
+fn clean_keywords(keywords: &mut Map<String, Value>, depth: usize, removed: &mut Removed) {
     if depth >= MAX_DEPTH {
         return;
     }
-    for (keyword, value) in members {
+    for (keyword, value) in keywords {
         let limit = if keyword == "title" { MAX_TITLE } else { MAX_PROSE };
         match (Keyword::of(keyword), value) {
             (Keyword::Other, value) => clean_schema(value, limit, depth + 1, removed),
@@ -185,15 +185,15 @@ impl fmt::Display for TextPath<'_> {
 /// Calls `visit` with every text of a schema.
 pub(crate) fn each_text<'v>(
     schema: &'v Value,
-    place: &TextPath<'_>,
+    path: &TextPath<'_>,
     visit: &mut dyn FnMut(&TextPath<'_>, TextRole, &'v str),
 ) {
-    visit_value(schema, place, 0, false, visit);
+    visit_value(schema, path, 0, false, visit);
 }
 
 fn visit_value<'v>(
     value: &'v Value,
-    place: &TextPath<'_>,
+    path: &TextPath<'_>,
     depth: usize,
     is_data: bool,
     visit: &mut dyn FnMut(&TextPath<'_>, TextRole, &'v str),
@@ -202,35 +202,35 @@ fn visit_value<'v>(
         return;
     }
     match value {
-        Value::String(text) => visit(place, if is_data { TextRole::Value } else { TextRole::Prose }, text),
-        Value::Array(parts) => parts.iter().for_each(|part| visit_value(part, place, depth + 1, is_data, visit)),
-        Value::Object(members) if is_data => {
-            for (name, value) in members {
-                let place = place.of(name);
-                visit(&place, TextRole::Name, name);
-                visit_value(value, &place, depth + 1, true, visit);
+        Value::String(text) => visit(path, if is_data { TextRole::Value } else { TextRole::Prose }, text),
+        Value::Array(parts) => parts.iter().for_each(|part| visit_value(part, path, depth + 1, is_data, visit)),
+        Value::Object(fields) if is_data => {
+            for (name, value) in fields {
+                let path = path.of(name);
+                visit(&path, TextRole::Name, name);
+                visit_value(value, &path, depth + 1, true, visit);
             }
         }
-        Value::Object(members) => {
-            for (keyword, value) in members {
-                let place = place.of(keyword);
+        Value::Object(keywords) => {
+            for (keyword, value) in keywords {
+                let path = path.of(keyword);
                 match (Keyword::of(keyword), value) {
                     (Keyword::Technical, value) if is_technical(keyword, value) => {}
-                    (Keyword::Data | Keyword::Technical, _) => visit_value(value, &place, depth + 1, true, visit),
+                    (Keyword::Data | Keyword::Technical, _) => visit_value(value, &path, depth + 1, true, visit),
                     (Keyword::Named, Value::Object(named)) => {
                         for (name, schema) in named {
-                            let place = place.of(name);
-                            visit(&place, TextRole::Name, name);
-                            visit_value(schema, &place, depth + 2, !is_schema(schema), visit);
+                            let path = path.of(name);
+                            visit(&path, TextRole::Name, name);
+                            visit_value(schema, &path, depth + 2, !is_schema(schema), visit);
                         }
                     }
-                    (Keyword::Named, _) => visit_value(value, &place, depth + 1, true, visit),
+                    (Keyword::Named, _) => visit_value(value, &path, depth + 1, true, visit),
                     (Keyword::Other, _) => {
                         // Models read unknown keywords, too.
                         if !is_known(keyword) {
-                            visit(&place, TextRole::Name, keyword);
+                            visit(&path, TextRole::Name, keyword);
                         }
-                        visit_value(value, &place, depth + 1, false, visit);
+                        visit_value(value, &path, depth + 1, false, visit);
                     }
                 }
             }
@@ -247,8 +247,8 @@ mod tests {
 
     fn texts(schema: &Value) -> Vec<String> {
         let mut texts = Vec::new();
-        each_text(schema, &TextPath::root("parameters"), &mut |place, role, text| {
-            texts.push(format!("{place} {role:?} {text}"));
+        each_text(schema, &TextPath::root("parameters"), &mut |path, role, text| {
+            texts.push(format!("{path} {role:?} {text}"));
         });
         texts
     }

@@ -34,9 +34,9 @@ const MEMORY: u64 = 256 * MIB;
 const PROGRAM: u64 = 64 * MIB;
 /// CPU time of a conversion, in seconds.
 const CPU: u64 = 5;
-/// Most bytes of an answer: of a text in JSON.
-const ANSWER: u64 = 40 * MIB;
-/// Time for the answer, of that of a conversion.
+/// Most bytes of the output: of a text in JSON.
+const MAX_OUTPUT: u64 = 40 * MIB;
+/// Time for the output, of that of a conversion.
 const SPARE: Duration = Duration::from_millis(300);
 /// Time to find out what this system allows.
 const PROBE: Duration = Duration::from_secs(10);
@@ -92,9 +92,9 @@ fn convert() -> io::Result<()> {
     let page = RawPage { url, content_type, body, is_cut };
     let text = page.to_text(mode, Duration::from_millis(milliseconds));
     drop(page);
-    let mut answer = io::BufWriter::new(io::stdout().lock());
-    serde_json::to_writer(&mut answer, &text)?;
-    answer.flush()
+    let mut output = io::BufWriter::new(io::stdout().lock());
+    serde_json::to_writer(&mut output, &text)?;
+    output.flush()
 }
 
 /// Converts pages in processes of their own.
@@ -145,12 +145,12 @@ impl Converter {
         let order = order(&page, mode, time.saturating_sub(SPARE)).map_err(|_| PageError::Failed)?;
         drop(page);
         let confinement = self.confinement.get_or_init(|| Confinement::find(&self.program)).await;
-        let answer = match confinement {
+        let output = match confinement {
             Some(confinement) => confinement.run(order, time).await,
             None => limited(&self.program, order, time).await,
         };
-        match answer {
-            Ok(answer) => serde_json::from_slice(&answer).unwrap_or(Err(PageError::Failed)),
+        match output {
+            Ok(output) => serde_json::from_slice(&output).unwrap_or(Err(PageError::Failed)),
             Err(ProcessError::Ended) => Err(PageError::TooHeavy),
             Err(error) => {
                 tracing::warn!(%error, "the process that converts a page failed");
@@ -217,20 +217,20 @@ async fn limited(program: &PathBuf, order: Bytes, time: Duration) -> Result<Byte
             }
         };
         let read = async {
-            let mut answer = Vec::new();
+            let mut output = Vec::new();
             if let Some(stdout) = stdout {
-                stdout.take(ANSWER).read_to_end(&mut answer).await?;
+                stdout.take(MAX_OUTPUT).read_to_end(&mut output).await?;
             }
-            Ok::<_, io::Error>(answer)
+            Ok::<_, io::Error>(output)
         };
-        let ((), answer) = tokio::join!(biased; write, read);
+        let ((), output) = tokio::join!(biased; write, read);
         let status = child.wait().await?;
-        Ok::<_, io::Error>((answer?, status))
+        Ok::<_, io::Error>((output?, status))
     };
     match tokio::time::timeout(time, running).await {
         Err(_) => Err(ProcessError::Ended),
         Ok(Err(error)) => Err(ProcessError::NotRun(error.to_string())),
-        Ok(Ok((answer, status))) if status.success() => Ok(answer.into()),
+        Ok(Ok((output, status))) if status.success() => Ok(output.into()),
         Ok(Ok((_, status))) if status.signal().is_some() => Err(ProcessError::Ended),
         Ok(Ok((_, status))) => Err(ProcessError::Exited(status.code().unwrap_or_default())),
     }
@@ -272,7 +272,7 @@ fn plan(program: PathBuf) -> Plan {
             file_size: MIB,
             open_files: 16,
             processes: 1,
-            output: ANSWER,
+            output: MAX_OUTPUT,
             artifacts: 0,
         },
     }

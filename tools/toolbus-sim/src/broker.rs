@@ -57,7 +57,7 @@ struct Tables {
     strays: Vec<Stray>,
 }
 
-/// An answer that the tool did not start, published by a client that did not have the request any more.
+/// A reply that the tool did not start, published by a client that did not have the request any more.
 pub(crate) struct Stray {
     pub(crate) by: Arc<str>,
     /// The correlation id of the request.
@@ -262,9 +262,9 @@ impl SimBroker {
         }
         let mut refused = Vec::new();
         let mut tables = self.tables.lock();
-        while let Some((place, message)) = tables.next() {
+        while let Some((index, message)) = tables.next() {
             tables.tag += 1;
-            let (tag, consumer) = (tables.tag, tables.consumers.remove(place));
+            let (tag, consumer) = (tables.tag, tables.consumers.remove(index));
             let described = SimMessage::name(&message.properties);
             self.context.note("broker", format_args!("delivers {described} to {} ({tag})", consumer.who));
             let lost = tables.connections.entry(consumer.connection).or_default().clone();
@@ -299,19 +299,19 @@ impl SimBroker {
 }
 
 impl Tables {
-    /// The next message that a consumer has room for, and the consumer's place.
+    /// The next message that a consumer has room for, and the consumer's index.
     fn next(&mut self) -> Option<(usize, SimMessage)> {
         let Self { queues, consumers, unsettled, .. } = self;
-        consumers.iter().enumerate().find_map(|(place, consumer)| {
+        consumers.iter().enumerate().find_map(|(index, consumer)| {
             let of_consumer = |it: &&Unsettled| it.connection == consumer.connection && it.queue == consumer.queue;
             let has_room = unsettled.values().filter(of_consumer).count() < consumer.prefetch;
             let message = queues.get_mut(&consumer.queue).filter(|_| has_room)?.pop_front()?;
-            Some((place, message))
+            Some((index, message))
         })
     }
 }
 
-/// Whether a message is the answer to a call whose tool did not start.
+/// Whether a message is the reply to a call whose tool did not start.
 fn says_not_started(properties: &Properties, body: &Bytes) -> bool {
     let outcome = |body: &Bytes| serde_json::from_slice::<ToolError>(body).ok()?.outcome;
     properties.message_type.as_deref() == Some(message_type::TOOL_ERROR) && outcome(body) == Some(Outcome::NotStarted)

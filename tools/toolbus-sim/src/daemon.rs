@@ -35,8 +35,8 @@ pub(crate) const INVOKE: &str = "toolbus.invoke";
 pub(crate) const DEAD_LETTERS: &str = "toolbus.invoke.dlq";
 /// Time for which the ledger knows of a request: longer than any schedule lasts.
 const TTL: Duration = Duration::from_hours(24);
-/// Largest answer that the ledger keeps, in bytes.
-const MAX_ANSWER: usize = 64 * 1024;
+/// Largest reply that the ledger keeps, in bytes.
+const MAX_REPLY: usize = 64 * 1024;
 /// Calls that run at a time, and as many wait.
 const ROOM: usize = 6;
 
@@ -153,7 +153,7 @@ fn settings(context: &ScheduleContext, ledger: SimLedger) -> DispatcherSettings 
         max_waiting: ROOM,
         redactor: Default::default(),
         ignores_unknown_servers: false,
-        ledger: Some(LedgerSettings { ledger: Arc::new(ledger), ttl: TTL, max_reply: MAX_ANSWER }),
+        ledger: Some(LedgerSettings { ledger: Arc::new(ledger), ttl: TTL, max_reply: MAX_REPLY }),
         results: None,
         clock: context.clock,
         random: context.chance.random(),

@@ -127,8 +127,8 @@ impl Ledger for SimLedger {
         self.perform(move || self.shared.begin(begin)).boxed()
     }
 
-    fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
-        self.perform(move || self.shared.finish(key, run, answer)).boxed()
+    fn finish(&self, key: RequestKey, run: RunToken, reply: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
+        self.perform(move || self.shared.finish(key, run, reply)).boxed()
     }
 
     fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -16,15 +16,15 @@ use crate::tools::{ToolRun, ToolRuns};
 /// Something that should not have happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Violation {
-    /// A request was taken, and got no answer.
+    /// A request was taken, and got no reply.
     Lost(usize),
-    /// The answers of one request differ.
-    AnswersDiffer(usize, Vec<String>),
-    /// The answers of one request do not have the same message id.
+    /// The replies of one request differ.
+    RepliesDiffer(usize, Vec<String>),
+    /// The replies of one request do not have the same message id.
     MessageIdsDiffer(usize),
     /// A tool that may not be repeated had its effect several times for one request.
     RanTwice(usize, usize),
-    /// An answer says something that is not so.
+    /// A reply says something that is not so.
     Untrue(usize, String),
     /// A process refused a request that it did not have any more.
     NotItsOwn(usize, String),
@@ -45,8 +45,8 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost(request) => write!(f, "request {request} was taken and has no answer"),
-            Self::AnswersDiffer(request, answers) => {
-                write!(f, "request {request} has {} different answers: {}", answers.len(), answers.join(" | "))
+            Self::RepliesDiffer(request, replies) => {
+                write!(f, "request {request} has {} different answers: {}", replies.len(), replies.join(" | "))
             }
             Self::MessageIdsDiffer(request) => write!(f, "the answers of request {request} have different message ids"),
             Self::RanTwice(request, times) => write!(f, "request {request} had its effect {times} times"),
@@ -89,8 +89,8 @@ impl Oracle<'_> {
 
     /// Checks what holds for each message.
     fn check_message(&self, ask: &Ask) -> Option<Violation> {
-        let answers = self.answers(ask);
-        let ids: BTreeSet<_> = answers.iter().map(|answer| &answer.properties.message_id).collect();
+        let replies = self.replies(ask);
+        let ids: BTreeSet<_> = replies.iter().map(|reply| &reply.properties.message_id).collect();
         // A dead letter that is the request itself was delivered too often.
         if ids.is_empty() && ask.confirmed.load(Ordering::Relaxed) && self.about(ask, DEAD_LETTERS).next().is_none() {
             return Some(Violation::Lost(ask.number));
@@ -105,23 +105,23 @@ impl Oracle<'_> {
         let (number, is_repeatable) = (ask.number, ask.effect.is_repeatable());
         let runs = self.executions.of(number);
         let asks = self.asks.iter().filter(|other| other.request == number);
-        let bodies: BTreeSet<String> = asks.flat_map(|ask| self.answers(ask)).map(|answer| content(&answer)).collect();
+        let bodies: BTreeSet<String> = asks.flat_map(|ask| self.replies(ask)).map(|reply| content(&reply)).collect();
         let distinct: Vec<Value> = bodies.iter().map(|body| serde_json::from_str(body).unwrap_or_default()).collect();
         let (refusals, others): (Vec<&Value>, Vec<&Value>) =
-            distinct.iter().partition(|answer| is_refusal(answer, ask.has_key || self.has_ledger_failed));
+            distinct.iter().partition(|reply| is_refusal(reply, ask.has_key || self.has_ledger_failed));
         let acted = runs.iter().filter(|run| run.has_acted).count();
         // What could not be recorded is not known later, and said so.
-        let certain = others.iter().filter(|answer| !self.has_ledger_failed || outcome(answer) != Some("unknown"));
+        let certain = others.iter().filter(|reply| !self.has_ledger_failed || outcome(reply) != Some("unknown"));
         let certain: Vec<String> = certain.map(ToString::to_string).collect();
         if certain.len() > 1 && !is_repeatable {
-            violations.push(Violation::AnswersDiffer(number, certain));
+            violations.push(Violation::RepliesDiffer(number, certain));
         }
         if acted > 1 && !is_repeatable {
             violations.push(Violation::RanTwice(number, acted));
         }
         // Of a tool that may run again, a refusal speaks for its own delivery.
         let last = if others.is_empty() && !is_repeatable { refusals } else { others };
-        let said: Vec<Option<String>> = last.into_iter().map(|answer| untrue(answer, ask.effect, &runs)).collect();
+        let said: Vec<Option<String>> = last.into_iter().map(|reply| untrue(reply, ask.effect, &runs)).collect();
         // Of a tool that may run again, one run has its effect, and another says that it itself had none.
         if !is_repeatable || said.iter().all(Option::is_some) {
             violations.extend(said.into_iter().flatten().map(|why| Violation::Untrue(number, why)));
@@ -129,13 +129,13 @@ impl Oracle<'_> {
         violations
     }
 
-    /// Every answer to a request, at its caller or among the dead letters.
-    fn answers(&self, ask: &Ask) -> Vec<SimMessage> {
-        let is_answer = |message: &SimMessage| {
+    /// Every reply to a request, at its caller or among the dead letters.
+    fn replies(&self, ask: &Ask) -> Vec<SimMessage> {
+        let is_reply = |message: &SimMessage| {
             let kind = message.properties.message_type.as_deref();
             matches!(kind, Some(message_type::TOOL_INVOKE_RESPONSE | message_type::TOOL_ERROR))
         };
-        self.about(ask, ask.caller).chain(self.about(ask, DEAD_LETTERS)).filter(is_answer).collect()
+        self.about(ask, ask.caller).chain(self.about(ask, DEAD_LETTERS)).filter(is_reply).collect()
     }
 
     fn about(&self, ask: &Ask, queue: &str) -> impl Iterator<Item = SimMessage> + use<> {
@@ -145,41 +145,41 @@ impl Oracle<'_> {
     }
 }
 
-/// The body of an answer, without the id that each caller gives the call.
-fn content(answer: &SimMessage) -> String {
-    let mut body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-    body.as_object_mut().and_then(|members| members.remove("toolCallId"));
+/// The body of a reply, without the id that each caller gives the call.
+fn content(reply: &SimMessage) -> String {
+    let mut body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+    body.as_object_mut().and_then(|fields| fields.remove("toolCallId"));
     body.to_string()
 }
 
-fn outcome(answer: &Value) -> Option<&str> {
-    answer.get("outcome").and_then(Value::as_str)
+fn outcome(reply: &Value) -> Option<&str> {
+    reply.get("outcome").and_then(Value::as_str)
 }
 
-/// Whether an answer refuses a request before its tool begins. Nothing is recorded of it then, so that the request can
+/// Whether a reply refuses a request before its tool begins. Nothing is recorded of it then, so that the request can
 /// still run if it is delivered again. `also_later`: by the same key, it runs again also after a run that had no effect;
 /// and what cannot be recorded does not begin.
-fn is_refusal(answer: &Value, also_later: bool) -> bool {
-    let code = answer.get("code").and_then(Value::as_str);
+fn is_refusal(reply: &Value, also_later: bool) -> bool {
+    let code = reply.get("code").and_then(Value::as_str);
     let is_early = matches!(code, Some("overloaded" | "timeout" | "cancelled"));
-    outcome(answer) == Some("not_started") && (is_early || also_later)
+    outcome(reply) == Some("not_started") && (is_early || also_later)
 }
 
-/// Why an answer is not true of the runs that there were.
-fn untrue(answer: &Value, effect: Effect, runs: &[ToolRun]) -> Option<String> {
-    let text = |name: &str| answer.get(name).and_then(Value::as_str);
+/// Why a reply is not true of the runs that there were.
+fn untrue(reply: &Value, effect: Effect, runs: &[ToolRun]) -> Option<String> {
+    let text = |name: &str| reply.get(name).and_then(Value::as_str);
     let has_acted = runs.iter().any(|run| run.has_acted);
     let Some(code) = text("code") else {
         let is_known = runs.iter().any(|run| run.result.as_deref() == text("content") && run.has_acted);
-        return (!is_known).then(|| format!("no run has ended with it: {answer}"));
+        return (!is_known).then(|| format!("no run has ended with it: {reply}"));
     };
     if !has_acted || effect == Effect::ReadOnly {
         return None;
     }
-    match outcome(answer) {
+    match outcome(reply) {
         Some("unknown") => {}
         outcome => return Some(format!("`{code}` with the outcome {outcome:?}, and the tool had its effect")),
     }
-    let may_repeat = effect == Effect::Effectful && answer.get("isRetryable") == Some(&Value::Bool(true));
+    let may_repeat = effect == Effect::Effectful && reply.get("isRetryable") == Some(&Value::Bool(true));
     may_repeat.then(|| format!("`{code}` is said to be retryable, and the tool had its effect"))
 }

@@ -161,13 +161,13 @@ fn draw_incidents(chance: Chance, horizon: Duration, daemons: usize) -> Vec<(Dur
 /// The processes and the callers.
 struct World {
     around: Surroundings,
-    daemons: Vec<DaemonPlace>,
+    daemons: Vec<DaemonSlot>,
     callers: Vec<(&'static str, Arc<SimBus>)>,
     draining: JoinSet<Drained>,
 }
 
 /// Where processes of one daemon run, one after another.
-struct DaemonPlace {
+struct DaemonSlot {
     number: usize,
     starts: usize,
     process: Option<SimDaemon>,
@@ -177,9 +177,9 @@ impl World {
     fn new(around: Surroundings, daemons: usize) -> Result<Self, OpenError> {
         let bus = |caller| (caller, SimBus::new(caller, &around.context, &around.broker));
         let callers = CALLERS.map(bus).into();
-        let daemons = (1..=daemons).map(|number| DaemonPlace { number, starts: 0, process: None }).collect();
+        let daemons = (1..=daemons).map(|number| DaemonSlot { number, starts: 0, process: None }).collect();
         let mut world = Self { around, daemons, callers, draining: JoinSet::new() };
-        world.daemons.iter_mut().try_for_each(|place| place.start(&world.around))?;
+        world.daemons.iter_mut().try_for_each(|slot| slot.start(&world.around))?;
         Ok(world)
     }
 
@@ -193,7 +193,7 @@ impl World {
 
     fn apply(&mut self, incident: Incident) -> Result<(), OpenError> {
         let (context, broker) = (Arc::clone(&self.around.context), Arc::clone(&self.around.broker));
-        let mut process = |number: usize| self.daemons.get_mut(number).and_then(|place| place.process.take());
+        let mut process = |number: usize| self.daemons.get_mut(number).and_then(|slot| slot.process.take());
         match incident {
             Incident::Lose(client) => {
                 if let Some(bus) = self.bus(client) {
@@ -232,8 +232,8 @@ impl World {
                 }
             }
             Incident::Start(daemon) => {
-                let place = self.daemons.get_mut(daemon);
-                return place.into_iter().try_for_each(|place| place.start(&self.around));
+                let slot = self.daemons.get_mut(daemon);
+                return slot.into_iter().try_for_each(|slot| slot.start(&self.around));
             }
         }
         Ok(())
@@ -242,7 +242,7 @@ impl World {
     /// Brings everything back.
     fn mend(&mut self) -> Result<(), OpenError> {
         self.around.broker.freeze(false);
-        self.daemons.iter_mut().try_for_each(|place| place.start(&self.around))?;
+        self.daemons.iter_mut().try_for_each(|slot| slot.start(&self.around))?;
         (0..self.daemons.len() + self.callers.len()).try_for_each(|client| self.apply(Incident::Connect(client)))
     }
 
@@ -260,7 +260,7 @@ impl World {
     async fn end(mut self) -> bool {
         while self.draining.join_next().await.is_some() {}
         let mut finished = true;
-        for process in self.daemons.iter_mut().filter_map(|place| place.process.take()) {
+        for process in self.daemons.iter_mut().filter_map(|slot| slot.process.take()) {
             finished &= process.drain(Duration::from_secs(60)).await == Drained::Finished;
         }
         for (_, bus) in &self.callers {
@@ -272,7 +272,7 @@ impl World {
     }
 }
 
-impl DaemonPlace {
+impl DaemonSlot {
     /// Starts a process, unless one runs.
     fn start(&mut self, around: &Surroundings) -> Result<(), OpenError> {
         if self.process.is_none() {

@@ -86,7 +86,7 @@ pub(super) fn paths(text: &str, ends: &[usize]) -> Vec<String> {
     paths.collect()
 }
 
-/// A place in a document.
+/// A position in a document.
 struct Cursor<'t> {
     text: &'t str,
     at: usize,
@@ -133,7 +133,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Reads the key at the place, if it is before one.
+    /// Reads the key at the cursor, if it is before one.
     fn read_key(&mut self) {
         if self.byte() == Some(b'"') && matches!(self.frames.last(), Some(Frame::Object { key: None })) {
             self.token();

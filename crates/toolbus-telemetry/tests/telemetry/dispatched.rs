@@ -23,7 +23,7 @@ use toolbus_testing::patience::eventually;
 use crate::observed::{hex, metrics, span};
 use crate::support::{Daemon, SAMPLED, delivery, request, tool};
 
-/// Takes every answer, and keeps its properties.
+/// Takes every reply, and keeps its properties.
 #[derive(Default)]
 struct Taker(Mutex<Vec<Properties>>);
 
@@ -170,6 +170,6 @@ async fn a_trace_leads_from_the_sender_through_the_tool_to_the_answer() {
     };
     assert_eq!(hex(&span(&spans, "process").parent_span_id), "b7ad6b7169203331");
     assert_eq!(world.traces.lock()[0].traceparent(), of("execute_tool slow"));
-    let answers = world.taker.0.lock();
-    assert_eq!(answers[0].header(header::TRACEPARENT), Some(of("publish reply").as_str()));
+    let replies = world.taker.0.lock();
+    assert_eq!(replies[0].header(header::TRACEPARENT), Some(of("publish reply").as_str()));
 }

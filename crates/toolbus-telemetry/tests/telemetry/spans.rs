@@ -41,7 +41,7 @@ async fn a_sampled_call_continues_its_senders_trace() {
     let expected = |id: &[u8]| TraceContext::parse(&format!("00-{TRACE}-{}-01", hex(id)), Some("vendor=1"));
     assert_eq!(carried.trace_id.as_deref(), Some(TRACE));
     assert_eq!(carried.tool, expected(&execute.span_id));
-    assert_eq!(carried.answer, expected(&publish.span_id));
+    assert_eq!(carried.reply, expected(&publish.span_id));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,7 +79,7 @@ async fn an_unsampled_call_has_no_spans_and_its_context_goes_on() {
     assert_eq!(receiver.spans(), []);
     assert_eq!(metrics(&receiver)["rockbot.tool.invocations"].value(&[("tool_name", "weather")]), Some(1.0));
     assert_eq!(carried.trace_id.as_deref(), Some(TRACE));
-    for context in [carried.tool.unwrap(), carried.answer.unwrap()] {
+    for context in [carried.tool.unwrap(), carried.reply.unwrap()] {
         assert_eq!(context.trace_id(), TRACE);
         assert!(context.traceparent().ends_with("-00"), "{context:?}");
         assert_eq!(context.tracestate(), Some("vendor=1"));
@@ -158,7 +158,7 @@ async fn without_an_endpoint_the_senders_context_still_goes_on() {
     for sender in [Some(parent(SAMPLED)), Some(parent(UNSAMPLED)), None] {
         let call = Script { parent: sender.clone(), ..Script::of(Some(&weather), end) };
         let trace_id = sender.as_ref().map(|sender| sender.trace_id().to_owned());
-        let expected = Carried { trace_id, tool: sender.clone(), answer: sender };
+        let expected = Carried { trace_id, tool: sender.clone(), reply: sender };
         assert_eq!(call.tell(&*daemon.telemetry), expected);
     }
     daemon.end().await;

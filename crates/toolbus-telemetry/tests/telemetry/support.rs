@@ -162,16 +162,16 @@ pub(crate) struct Script<'a> {
     pub(crate) caller: Caller,
     pub(crate) end: CallEnd,
     pub(crate) delivered: bool,
-    /// Whether the answer was given before.
+    /// Whether the reply was given before.
     pub(crate) replayed: bool,
 }
 
-/// The contexts that went on to the tool and with the answer.
+/// The contexts that went on to the tool and with the reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Carried {
     pub(crate) trace_id: Option<String>,
     pub(crate) tool: Option<TraceContext>,
-    pub(crate) answer: Option<TraceContext>,
+    pub(crate) reply: Option<TraceContext>,
 }
 
 impl Script<'_> {
@@ -189,7 +189,7 @@ impl Script<'_> {
             to_tool = span.executing(tool, "call-1", &self.caller);
             span.executed(&self.end, Duration::from_millis(20));
         }
-        let answer = span.publishing("answer-1");
+        let reply = span.publishing("answer-1");
         span.published(self.delivered, Duration::from_millis(2));
         span.finished(&CallSummary {
             caller: Some(&self.caller),
@@ -200,6 +200,6 @@ impl Script<'_> {
             total: Duration::from_millis(24),
             overhead: Duration::from_micros(400),
         });
-        Carried { trace_id, tool: to_tool, answer }
+        Carried { trace_id, tool: to_tool, reply }
     }
 }

@@ -78,14 +78,14 @@ impl Definition {
             Effect::Effectful => "effectful",
             Effect::Undeclared => "undeclared",
         };
-        let mut members = Map::new();
-        members.insert("name".to_owned(), json!(tool.bare_name()));
-        members.insert("description".to_owned(), json!(description));
-        members.insert("effect".to_owned(), json!(effect));
-        members.extend(title.as_ref().map(|title| ("title".to_owned(), json!(title))));
-        members.extend(parameters.as_ref().map(|schema| ("parameters".to_owned(), Value::clone(schema))));
-        members.extend(output_schema.as_ref().map(|schema| ("outputSchema".to_owned(), Value::clone(schema))));
-        Self::new(canonical(&Value::Object(members)))
+        let mut fields = Map::new();
+        fields.insert("name".to_owned(), json!(tool.bare_name()));
+        fields.insert("description".to_owned(), json!(description));
+        fields.insert("effect".to_owned(), json!(effect));
+        fields.extend(title.as_ref().map(|title| ("title".to_owned(), json!(title))));
+        fields.extend(parameters.as_ref().map(|schema| ("parameters".to_owned(), Value::clone(schema))));
+        fields.extend(output_schema.as_ref().map(|schema| ("outputSchema".to_owned(), Value::clone(schema))));
+        Self::new(canonical(&Value::Object(fields)))
     }
 
     fn new(text: String) -> Self {
@@ -132,15 +132,15 @@ fn write_canonical(value: &Value, text: &mut String) {
             }
             text.push(']');
         }
-        Value::Object(members) => {
-            let mut members: Vec<_> = members.iter().collect();
-            members.sort_by_key(|(name, _)| *name);
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.iter().collect();
+            fields.sort_by_key(|(name, _)| *name);
             text.push('{');
-            for (number, (name, member)) in members.into_iter().enumerate() {
+            for (number, (name, field)) in fields.into_iter().enumerate() {
                 text.push_str(if number > 0 { "," } else { "" });
                 text.push_str(&json!(name).to_string());
                 text.push(':');
-                write_canonical(member, text);
+                write_canonical(field, text);
             }
             text.push('}');
         }
@@ -238,17 +238,17 @@ mod tests {
             prop_oneof![
                 proptest::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
                 proptest::collection::btree_map(any::<String>(), inner, 0..5)
-                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
             ]
         })
     }
 
-    /// The same object with the members in the opposite order, as far as its map keeps one.
+    /// The same object with the fields in the opposite order, as far as its map keeps one.
     fn reversed(value: &Value) -> Value {
         match value {
             Value::Array(elements) => elements.iter().map(reversed).collect(),
-            Value::Object(members) => {
-                Value::Object(members.iter().rev().map(|(name, member)| (name.clone(), reversed(member))).collect())
+            Value::Object(fields) => {
+                Value::Object(fields.iter().rev().map(|(name, field)| (name.clone(), reversed(field))).collect())
             }
             plain => plain.clone(),
         }
@@ -257,12 +257,12 @@ mod tests {
     /// Every value that differs from this one in one place.
     fn changed(value: &Value) -> Vec<Value> {
         let mut all = vec![json!({"other": value}), Value::String(format!("{value}x"))];
-        if let Value::Object(members) = value {
-            for name in members.keys() {
-                let mut without = members.clone();
-                let member = without.remove(name);
+        if let Value::Object(fields) = value {
+            for name in fields.keys() {
+                let mut without = fields.clone();
+                let field = without.remove(name);
                 all.push(Value::Object(without.clone()));
-                without.insert(format!("{name}'"), member.unwrap_or_default());
+                without.insert(format!("{name}'"), field.unwrap_or_default());
                 all.push(Value::Object(without));
             }
         }

@@ -43,13 +43,13 @@ pub fn unified(before: Option<&Definition>, after: Option<&Definition>) -> Unifi
 /// paragraph.
 fn readable(definition: &Definition) -> String {
     let mut lines = DiffLines::default();
-    let Ok(Value::Object(members)) = serde_json::from_str(definition.as_json()) else {
+    let Ok(Value::Object(fields)) = serde_json::from_str(definition.as_json()) else {
         // Deeper than is read: better without its parts than not at all.
         lines.indented(definition.as_json());
         return lines.0;
     };
     for name in ["name", "title", "effect", "description", "parameters", "outputSchema"] {
-        match members.get(name) {
+        match fields.get(name) {
             None => {}
             Some(Value::String(text)) if name == "description" => {
                 lines.plain("description:");

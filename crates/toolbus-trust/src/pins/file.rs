@@ -400,8 +400,8 @@ mod tests {
     fn a_file_that_cannot_be_written_is_told_with_the_key_that_names_another() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("file"), "").unwrap();
-        for place in ["file/pins.json", "nothing/pins.json"] {
-            let told = PinFile::new(folder.path().join(place)).lock().err().unwrap().to_string();
+        for path in ["file/pins.json", "nothing/pins.json"] {
+            let told = PinFile::new(folder.path().join(path)).lock().err().unwrap().to_string();
             assert!(told.contains("cannot be written") && told.contains("set pins.file"), "{told}");
         }
     }

@@ -96,15 +96,15 @@ impl PinState {
         let mut before = std::mem::take(&mut self.seen);
         self.present.clear();
         for tool in tools {
-            let place = (Arc::clone(&tool.source), Arc::clone(&tool.name));
-            let known = before.remove(&place).filter(|(known, _)| Arc::ptr_eq(known, tool));
+            let key = (Arc::clone(&tool.source), Arc::clone(&tool.name));
+            let known = before.remove(&key).filter(|(known, _)| Arc::ptr_eq(known, tool));
             let (_, present) = known.unwrap_or_else(|| {
                 let (name, definition) = (Arc::clone(&tool.name), Definition::of(tool));
                 (Arc::clone(tool), PresentTool { name, definition, finding: finding(tool) })
             });
             let of_source = self.present.entry(tool.source.to_string()).or_default();
             of_source.insert(tool.bare_name().to_string(), present.clone());
-            self.seen.insert(place, (Arc::clone(tool), present));
+            self.seen.insert(key, (Arc::clone(tool), present));
         }
         self.levels.forget_gone(|source| self.present.contains_key(source));
         self.reviews += 1;
@@ -215,8 +215,8 @@ impl PinState {
         let mut held = Quarantine::default();
         for tool in tools {
             let level = self.levels.of(&tool.source);
-            let place = (Arc::clone(&tool.source), Arc::clone(&tool.name));
-            let (Some((_, present)), Some(source)) = (self.seen.get(&place), self.record.sources.get(&*tool.source))
+            let key = (Arc::clone(&tool.source), Arc::clone(&tool.name));
+            let (Some((_, present)), Some(source)) = (self.seen.get(&key), self.record.sources.get(&*tool.source))
             else {
                 continue;
             };

@@ -234,9 +234,9 @@ impl Builder {
 
     fn detach(&self, id: NodeId) {
         let Some((parent, before, after)) = self.change(id, |node| {
-            let places = (node.parent, node.before, node.after);
+            let neighbours = (node.parent, node.before, node.after);
             (node.parent, node.before, node.after) = (NONE, NONE, NONE);
-            places
+            neighbours
         }) else {
             return;
         };

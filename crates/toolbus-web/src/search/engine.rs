@@ -187,14 +187,14 @@ struct EngineError {
 
 impl EngineError {
     fn of(body: &Value) -> Self {
-        // The examples of Brave's reference have a list of errors, its answers have one.
+        // The examples of Brave's reference have a list of errors, its responses have one.
         let brave = ["/error", "/errors/0"].iter().find_map(|at| body.pointer(at)).filter(|error| error.is_object());
         let code = brave.and_then(|error| error.get("code")).and_then(Value::as_str).unwrap_or_default();
         let meta = |name: &str| brave.and_then(|error| error.pointer("/meta")?.get(name)).and_then(Value::as_u64);
         let is_used_up = meta("quota_limit").is_some_and(|limit| limit > 0 && meta("quota_current") >= Some(limit));
         // What is wrong with an argument: of Brave, and of Tavily.
         let invalid = brave.and_then(|error| error.pointer("/meta/errors/0")).or_else(|| body.pointer("/detail/0"));
-        let place = invalid.map_or_else(String::new, place);
+        let location = invalid.map_or_else(String::new, location);
         let texts = [
             brave.and_then(|error| error.get("detail").or_else(|| error.get("message"))),
             body.pointer("/detail/error").or_else(|| body.get("detail")),
@@ -204,20 +204,20 @@ impl EngineError {
         let mut text = texts.into_iter().flatten().find_map(Value::as_str).unwrap_or_default().to_owned();
         if let Some(why) = invalid.and_then(|invalid| invalid.get("msg")).and_then(Value::as_str) {
             let before = if text.is_empty() { String::new() } else { format!("{}: ", text.trim_end_matches('.')) };
-            text = format!("{before}{place}: {why}");
+            text = format!("{before}{location}: {why}");
         }
         Self {
             text,
             is_quota: code == "QUOTA_LIMITED" || is_used_up,
-            is_of_key: code.starts_with("SUBSCRIPTION_") || place == "header.x-subscription-token",
+            is_of_key: code.starts_with("SUBSCRIPTION_") || location == "header.x-subscription-token",
         }
     }
 }
 
-/// The place of an argument that is wrong: `query.q`.
-fn place(invalid: &Value) -> String {
-    let place = invalid.get("loc").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    place.iter().take(8).filter_map(Value::as_str).collect::<Vec<_>>().join(".")
+/// The location of an argument that is wrong: `query.q`.
+fn location(invalid: &Value) -> String {
+    let location = invalid.get("loc").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    location.iter().take(8).filter_map(Value::as_str).collect::<Vec<_>>().join(".")
 }
 
 /// A text of an engine as one short line.

@@ -31,7 +31,7 @@ const MAX_TITLE: usize = 300;
 const MAX_SNIPPET: usize = 1000;
 /// Longest tag that is taken out of them, in bytes.
 const MAX_TAG: usize = 32;
-/// Answers that are kept, and how long.
+/// Responses that are kept, and how long.
 const CACHED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 const LIFETIME: Duration = Duration::from_secs(60);
 
@@ -67,12 +67,12 @@ pub(super) struct SearchExecutor {
     engines: Vec<SearchEngine>,
     events: Arc<dyn WebEvents>,
     /// By query and count: until when they are kept, and the results.
-    answers: Mutex<LruCache<SearchKey, KeptResults>>,
+    kept: Mutex<LruCache<SearchKey, KeptResults>>,
 }
 
 impl SearchExecutor {
     pub(super) fn new(engines: Vec<SearchEngine>, events: Arc<dyn WebEvents>) -> Self {
-        Self { engines, events, answers: Mutex::new(LruCache::new(CACHED)) }
+        Self { engines, events, kept: Mutex::new(LruCache::new(CACHED)) }
     }
 
     async fn search(&self, query: &str, count: usize, until: Instant) -> Result<Vec<SearchResult>, Vec<SearchError>> {
@@ -106,7 +106,7 @@ impl Executor for SearchExecutor {
         let key = (query.to_owned(), count);
         let now = Clock::SYSTEM.now();
         let known =
-            self.answers.lock().get(&key).filter(|(until, _)| *until > now).map(|(_, results)| Arc::clone(results));
+            self.kept.lock().get(&key).filter(|(until, _)| *until > now).map(|(_, results)| Arc::clone(results));
         if let Some(known) = known {
             return Ok(output(&known));
         }
@@ -114,7 +114,7 @@ impl Executor for SearchExecutor {
         match self.search(query, count, until).await {
             Ok(results) => {
                 let results: Arc<[_]> = results.iter().map(SearchResult::cleaned).collect();
-                self.answers.lock().put(key, (Clock::SYSTEM.now() + LIFETIME, Arc::clone(&results)));
+                self.kept.lock().put(key, (Clock::SYSTEM.now() + LIFETIME, Arc::clone(&results)));
                 Ok(output(&results))
             }
             Err(errors) => {

@@ -8,14 +8,14 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
-use super::server::{Answer, Server, html, redirect, response};
+use super::server::{Server, TestResponse, html, redirect, response};
 use super::*;
 
 const LOST: &str = "Failed to fetch page: the connection was lost, or the response is damaged.";
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\n";
 
-fn raw(bytes: &str) -> Answer {
-    Answer::Bytes(bytes.as_bytes().to_vec())
+fn raw(bytes: &str) -> TestResponse {
+    TestResponse::Bytes(bytes.as_bytes().to_vec())
 }
 
 fn with_timeout(timeout: &str) -> WebConfig {
@@ -30,7 +30,7 @@ fn with_max_page(size: &str) -> WebConfig {
 async fn a_slow_page_ends_with_the_time() {
     let server = Server::start(|_| {
         let first_bytes = [HEAD, b"begun".as_slice()].concat();
-        vec![("/stalled", Answer::Stalled(first_bytes)), ("/silent", Answer::Stalled(Vec::new()))]
+        vec![("/stalled", TestResponse::Stalled(first_bytes)), ("/silent", TestResponse::Stalled(Vec::new()))]
     })
     .await;
     let tool = browse_with(&[&server], with_timeout("300ms"), names(&[]));
@@ -44,8 +44,8 @@ async fn a_slow_page_ends_with_the_time() {
 async fn an_endless_page_is_cut_and_endless_headers_are_refused() {
     let server = Server::start(|_| {
         vec![
-            ("/endless", Answer::Endless(HEAD.to_vec(), b"more of the same\n".repeat(100))),
-            ("/headers", Answer::Endless(b"HTTP/1.1 200 OK\r\n".to_vec(), b"x-more: and more\r\n".to_vec())),
+            ("/endless", TestResponse::Endless(HEAD.to_vec(), b"more of the same\n".repeat(100))),
+            ("/headers", TestResponse::Endless(b"HTTP/1.1 200 OK\r\n".to_vec(), b"x-more: and more\r\n".to_vec())),
         ]
     })
     .await;
@@ -68,7 +68,7 @@ async fn a_truncated_page_is_no_page() {
             ("/body", raw("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nonly this")),
             ("/chunk", raw("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n5\r\nwo")),
             ("/last-chunk", raw("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")),
-            ("/gzip", Answer::Bytes(response("200 OK", &gzip, half))),
+            ("/gzip", TestResponse::Bytes(response("200 OK", &gzip, half))),
         ]
     })
     .await;
@@ -99,17 +99,17 @@ async fn a_wrong_length_adds_nothing_to_a_page_and_waits_for_nothing() {
 #[tokio::test]
 async fn a_wrong_type_is_read_as_what_it_says_or_looks_like_and_harms_nothing() {
     let page = "<!DOCTYPE html><title>T</title><main><p>text</main>";
-    let typed = |kind: &str, body: &[u8]| Answer::Bytes(response("200 OK", &[("content-type", kind)], body));
+    let typed = |kind: &str, body: &[u8]| TestResponse::Bytes(response("200 OK", &[("content-type", kind)], body));
     let server = Server::start(|_| {
         vec![
-            ("/untyped", Answer::Bytes(response("200 OK", &[], page.as_bytes()))),
+            ("/untyped", TestResponse::Bytes(response("200 OK", &[], page.as_bytes()))),
             ("/garbage", typed(";;; /", page.as_bytes())),
             ("/html-as-text", typed("text/plain", page.as_bytes())),
             ("/html-as-json", typed("application/json", page.as_bytes())),
             ("/html-as-image", typed("image/png", page.as_bytes())),
             ("/image-as-html", typed("text/html", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")),
             ("/image-as-pdf", typed("application/pdf", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")),
-            ("/untyped-image", Answer::Bytes(response("200 OK", &[], b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"))),
+            ("/untyped-image", TestResponse::Bytes(response("200 OK", &[], b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"))),
         ]
     })
     .await;
@@ -134,7 +134,7 @@ async fn a_gzip_bomb_is_cut_where_pages_are() {
     let bomb = [&head, crate::confined::tests::spaces(256).as_slice()].concat();
     assert!(bomb.len() < 1 << 20);
     let headers = [("content-encoding", "gzip"), ("content-type", "text/plain")];
-    let server = Server::start(|_| vec![("/", Answer::Bytes(response("200 OK", &headers, &bomb)))]).await;
+    let server = Server::start(|_| vec![("/", TestResponse::Bytes(response("200 OK", &headers, &bomb)))]).await;
     let tool = browse_with(&[&server], with_max_page("1MiB"), names(&[]));
     let found = text(&tool, json!({"url": server.url("/")})).await;
     assert_eq!(found, "> Only the first 1048576 bytes of the page were read.");
@@ -206,7 +206,7 @@ async fn a_name_that_resolves_to_an_address_that_is_not_public_is_refused() {
 #[tokio::test]
 async fn the_address_that_is_connected_to_is_the_one_that_was_checked() {
     let server = Server::start(|_| vec![("/", html("there"))]).await;
-    // The first answer has an address that may be reached among others, each further one none.
+    // The first response has an address that may be reached among others, each further one none.
     let asked = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&asked);
     let lookup: HostLookup = Arc::new(move |_| {
@@ -233,7 +233,7 @@ async fn pages_over_ipv6_are_read() {
 async fn cookies_of_a_page_are_not_sent_back() {
     let server = Server::start(|_| {
         vec![
-            ("/", Answer::Bytes(response("302 Found", &[("set-cookie", "id=1"), ("location", "/next")], b""))),
+            ("/", TestResponse::Bytes(response("302 Found", &[("set-cookie", "id=1"), ("location", "/next")], b""))),
             ("/next", html("x")),
         ]
     })

@@ -8,12 +8,12 @@ use toolbus_core::Clock;
 use toolbus_outbound::HttpClient;
 use toolbus_outbound::egress::{EgressConfig, EgressRules, HostLists};
 
-use super::server::{Answer, Server, response};
+use super::server::{Server, TestResponse, response};
 use super::{call_for, discard, error, names, text};
 use crate::config::WebConfig;
 use crate::search::{SearchEngine, SearchError, SearchProvider};
 
-/// An answer that is kept in `tests/answers`: its status, and all of it as a server sends it.
+/// A response that is kept in `tests/answers`: its status, and all of it as a server sends it.
 fn kept(name: &str) -> (u16, Vec<u8>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/answers").join(name).with_extension("json");
     let kept: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
@@ -23,16 +23,16 @@ fn kept(name: &str) -> (u16, Vec<u8>) {
     (status, response(&format!("{status} Status"), &[("content-type", kind)], body.as_bytes()))
 }
 
-fn found(name: &str) -> Answer {
-    Answer::Bytes(kept(name).1)
+fn found(name: &str) -> TestResponse {
+    TestResponse::Bytes(kept(name).1)
 }
 
 fn answer(status: &str, body: &str) -> Vec<u8> {
     response(status, &[("content-type", "application/json")], body.as_bytes())
 }
 
-fn ok(body: &str) -> Answer {
-    Answer::Bytes(answer("200 OK", body))
+fn ok(body: &str) -> TestResponse {
+    TestResponse::Bytes(answer("200 OK", body))
 }
 
 fn provider(value: serde_json::Value) -> SearchProvider {
@@ -156,12 +156,15 @@ async fn too_many_requests_are_sent_again_and_at_last_reported() {
     let limited = || kept("brave-rate-limited").1;
     let path = "/brave?q=q&count=5";
     let server = Server::start(|_| {
-        vec![(path, Answer::InTurn(vec![limited(), answer("503 Service Unavailable", "{}"), kept("brave-results").1]))]
+        vec![(
+            path,
+            TestResponse::InTurn(vec![limited(), answer("503 Service Unavailable", "{}"), kept("brave-results").1]),
+        )]
     })
     .await;
     assert_eq!(ask(brave(&server)).await, Ok(3));
     assert_eq!(server.count(path), 3);
-    let server = Server::start(|_| vec![(path, Answer::Bytes(limited()))]).await;
+    let server = Server::start(|_| vec![(path, TestResponse::Bytes(limited()))]).await;
     let error = ask(brave(&server)).await.unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -175,7 +178,7 @@ async fn too_many_requests_are_sent_again_and_at_last_reported() {
 async fn an_engine_is_not_asked_before_the_time_that_it_names() {
     let after = response("429 Too Many Requests", &[("retry-after", "3600")], b"{}");
     let path = "/brave?q=q&count=5";
-    let server = Server::start(|_| vec![(path, Answer::Bytes(after))]).await;
+    let server = Server::start(|_| vec![(path, TestResponse::Bytes(after))]).await;
     let engine = SearchEngine::new(brave(&server), HttpClient::new().unwrap());
     // The wait is at most 8 s, which is more than this call has.
     let until = Clock::SYSTEM.now() + Duration::from_secs(4);
@@ -191,7 +194,7 @@ async fn what_is_no_answer_of_an_engine_is_told() {
         ("200 OK", "{}", "Brave answered with something that is no list of results"),
     ];
     for (status, body, expected) in table {
-        let sent = Answer::Bytes(answer(status, body));
+        let sent = TestResponse::Bytes(answer(status, body));
         let server = Server::start(|_| vec![("/brave?q=q&count=5", sent)]).await;
         assert_eq!(ask(brave(&server)).await.unwrap_err().to_string(), expected, "{status}");
         assert_eq!(server.requests.lock().len(), 1, "{status}");
@@ -225,7 +228,7 @@ async fn the_next_engine_is_asked_when_one_fails_and_all_errors_are_told_when_no
 #[tokio::test]
 async fn an_engine_that_says_nothing_leaves_the_next_its_share_of_the_time() {
     let server = Server::start(|_| vec![("/tavily", found("tavily-results"))]).await;
-    let silent = Server::start(|_| vec![("/brave?q=q&count=5", Answer::Stalled(Vec::new()))]).await;
+    let silent = Server::start(|_| vec![("/brave?q=q&count=5", TestResponse::Stalled(Vec::new()))]).await;
     let tool = tool(vec![brave(&silent), tavily(&server)]);
     let output = call_for(&tool, json!({"query": "q"}), Duration::from_secs(8)).await.unwrap();
     assert!(output.content.unwrap().starts_with("1. [The \"Quorum\" Queue"));

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 /// Answer to a request for a path.
 #[derive(Clone)]
-pub(super) enum Answer {
+pub(super) enum TestResponse {
     /// These bytes, then the connection is closed.
     Bytes(Vec<u8>),
     /// Each of these in turn, the last one from then on.
@@ -22,7 +22,7 @@ pub(super) enum Answer {
     Endless(Vec<u8>, Vec<u8>),
 }
 
-type Routes = BTreeMap<String, Answer>;
+type Routes = BTreeMap<String, TestResponse>;
 
 /// A server on a free port of this machine.
 pub(super) struct Server {
@@ -33,14 +33,17 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) async fn start(routes: impl FnOnce(SocketAddr) -> Vec<(&'static str, Answer)>) -> Self {
+    pub(super) async fn start(routes: impl FnOnce(SocketAddr) -> Vec<(&'static str, TestResponse)>) -> Self {
         Self::start_at("127.0.0.1:0", routes).await
     }
 
-    pub(super) async fn start_at(at: &str, routes: impl FnOnce(SocketAddr) -> Vec<(&'static str, Answer)>) -> Self {
+    pub(super) async fn start_at(
+        at: &str,
+        routes: impl FnOnce(SocketAddr) -> Vec<(&'static str, TestResponse)>,
+    ) -> Self {
         let listener = TcpListener::bind(at).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let routes: Routes = routes(address).into_iter().map(|(path, answer)| (path.to_owned(), answer)).collect();
+        let routes: Routes = routes(address).into_iter().map(|(path, response)| (path.to_owned(), response)).collect();
         let (routes, requests) = (Arc::new(Mutex::new(routes)), Arc::<Mutex<Vec<String>>>::default());
         let (seen, mut serving) = (Arc::clone(&requests), JoinSet::new());
         serving.spawn(async move {
@@ -75,32 +78,32 @@ async fn answer(mut stream: TcpStream, routes: Arc<Mutex<Routes>>, seen: Arc<Mut
     let request = String::from_utf8_lossy(&request).into_owned();
     let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
     seen.lock().push(request);
-    let answer = {
+    let response = {
         let mut routes = routes.lock();
         match routes.get_mut(&path) {
-            Some(Answer::InTurn(answers)) => {
-                Answer::Bytes(if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() })
+            Some(TestResponse::InTurn(responses)) => {
+                TestResponse::Bytes(if responses.len() > 1 { responses.remove(0) } else { responses[0].clone() })
             }
-            Some(answer) => answer.clone(),
-            None => Answer::Bytes(response("404 Not Found", &[], b"nothing here")),
+            Some(response) => response.clone(),
+            None => TestResponse::Bytes(response("404 Not Found", &[], b"nothing here")),
         }
     };
-    match answer {
-        Answer::Bytes(bytes) => {
+    match response {
+        TestResponse::Bytes(bytes) => {
             let _ = stream.write_all(&bytes).await;
             let _ = stream.shutdown().await;
             // Read on, so that the client gets all of it before the connection is reset.
             while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
         }
-        Answer::Stalled(bytes) => {
+        TestResponse::Stalled(bytes) => {
             let _ = stream.write_all(&bytes).await;
             std::future::pending::<()>().await;
         }
-        Answer::Endless(start, more) => {
+        TestResponse::Endless(start, more) => {
             let _ = stream.write_all(&start).await;
             while stream.write_all(&more).await.is_ok() {}
         }
-        Answer::InTurn(_) => {}
+        TestResponse::InTurn(_) => {}
     }
 }
 
@@ -115,11 +118,11 @@ pub(super) fn response(status: &str, headers: &[(&str, &str)], body: &[u8]) -> V
 }
 
 /// A page of HTML.
-pub(super) fn html(body: &str) -> Answer {
-    Answer::Bytes(response("200 OK", &[("content-type", "text/html; charset=utf-8")], body.as_bytes()))
+pub(super) fn html(body: &str) -> TestResponse {
+    TestResponse::Bytes(response("200 OK", &[("content-type", "text/html; charset=utf-8")], body.as_bytes()))
 }
 
 /// A redirect.
-pub(super) fn redirect(to: &str) -> Answer {
-    Answer::Bytes(response("302 Found", &[("location", to)], b""))
+pub(super) fn redirect(to: &str) -> TestResponse {
+    TestResponse::Bytes(response("302 Found", &[("location", to)], b""))
 }
