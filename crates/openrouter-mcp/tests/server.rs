@@ -138,9 +138,9 @@ impl Client {
 
     /// Calls a tool; returns its text, and of a failure the code and how long to wait.
     async fn call(&mut self, tool: &str, arguments: Value) -> (String, String) {
-        let answer = self.request("tools/call", json!({"name": tool, "arguments": arguments})).await;
-        let result = &answer["result"];
-        let text = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+        let response = self.request("tools/call", json!({"name": tool, "arguments": arguments})).await;
+        let result = &response["result"];
+        let text = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{response}")).to_owned();
         let error = &result["_meta"]["toolbus/error"];
         let code = error["code"].as_str().unwrap_or_default();
         (text, error["retryAfterMs"].as_u64().map_or(code.to_owned(), |wait| format!("{code}, {wait} ms")))
@@ -150,9 +150,9 @@ impl Client {
 #[tokio::test]
 async fn a_client_lists_six_tools_that_only_read() {
     let mut client = Client::start("sk-or-v1-plain").await;
-    let answer = client.request("tools/list", json!({})).await;
-    let tools = answer["result"]["tools"].as_array().unwrap();
-    assert!(tools.iter().all(|tool| tool["annotations"]["readOnlyHint"] == true), "{answer}");
+    let response = client.request("tools/list", json!({})).await;
+    let tools = response["result"]["tools"].as_array().unwrap();
+    assert!(tools.iter().all(|tool| tool["annotations"]["readOnlyHint"] == true), "{response}");
     let of = |tool: &Value| format!("{} {}", tool["name"].as_str().unwrap(), tool["inputSchema"]["required"]);
     insta::assert_snapshot!(tools.iter().map(of).collect::<Vec<_>>().join("\n"), @r#"
     get_api_key ["keyHash"]
@@ -228,8 +228,8 @@ async fn an_api_that_cannot_be_reached_is_named() {
     drop(listener);
     let mut child = command(address, "sk-or-v1-plain").arg("--listen").arg("127.0.0.1:0").spawn().unwrap();
     let url = url_of(&mut child).await;
-    let (_, answer) = post(&url, &[], &call("list_models")).await;
-    assert!(answer.contains("OpenRouter cannot be reached."), "{answer}");
+    let (_, response) = post(&url, &[], &call("list_models")).await;
+    assert!(response.contains("OpenRouter cannot be reached."), "{response}");
 }
 
 #[tokio::test]
@@ -283,8 +283,8 @@ async fn http_clients_are_served_with_the_token_alone() {
         post(&url, &[("authorization", "Bearer let-me-in")], &"x".repeat(1024 * 1024 + 1)).await.0,
     ];
     assert_eq!(statuses, [401, 401, 421, 403, 413]);
-    let (status, answer) = post(&url, &[("authorization", "Bearer let-me-in")], &body).await;
-    assert!(status == 200 && answer.contains(r#"\"total_credits\":100.5"#), "{status} {answer}");
+    let (status, response) = post(&url, &[("authorization", "Bearer let-me-in")], &body).await;
+    assert!(status == 200 && response.contains(r#"\"total_credits\":100.5"#), "{status} {response}");
 }
 
 #[tokio::test]

@@ -44,7 +44,7 @@ pub(crate) fn find(
     cwd: &Path,
     environment: &BTreeMap<OsString, OsString>,
 ) -> Result<PathBuf, ProgramError> {
-    let places: Vec<PathBuf> = if command.is_empty() {
+    let paths: Vec<PathBuf> = if command.is_empty() {
         Vec::new()
     } else if command.contains('/') {
         vec![cwd.join(command)]
@@ -52,8 +52,8 @@ pub(crate) fn find(
         let path = environment.get(OsStr::new("PATH")).map_or(OsStr::new(DEFAULT_PATH), OsString::as_os_str);
         std::env::split_paths(path).map(|folder| cwd.join(folder).join(command)).collect()
     };
-    let is_executable = |place: &&PathBuf| access(place.as_path(), Access::EXEC_OK).is_ok();
-    let files: Vec<PathBuf> = places.into_iter().filter(|place| place.is_file()).collect();
+    let is_executable = |file: &&PathBuf| access(file.as_path(), Access::EXEC_OK).is_ok();
+    let files: Vec<PathBuf> = paths.into_iter().filter(|file| file.is_file()).collect();
     match (files.iter().find(is_executable), files.first()) {
         (Some(program), _) => Ok(program.clone()),
         (None, Some(_)) => Err(ProgramError::NotExecutable(command.to_owned())),
@@ -91,10 +91,10 @@ mod tests {
     fn a_program_is_found_as_execvp_would_find_it() {
         let folder = tempfile::tempdir().unwrap();
         let (first, second) = (folder.path().join("first"), folder.path().join("second"));
-        for (place, mode) in [(&first, 0o644), (&second, 0o755)] {
-            fs::create_dir(place).unwrap();
-            fs::write(place.join("tool"), "").unwrap();
-            fs::set_permissions(place.join("tool"), fs::Permissions::from_mode(mode)).unwrap();
+        for (directory, mode) in [(&first, 0o644), (&second, 0o755)] {
+            fs::create_dir(directory).unwrap();
+            fs::write(directory.join("tool"), "").unwrap();
+            fs::set_permissions(directory.join("tool"), fs::Permissions::from_mode(mode)).unwrap();
         }
         let found = |command: &str, path: &str| find(command, folder.path(), &variables(&[("PATH", path)]));
 

@@ -252,8 +252,8 @@ mod tests {
         let direct = Interpreter::find("python3").await.unwrap();
         assert!(direct.program.is_absolute() && direct.program.exists(), "{direct:?}");
         assert!(direct.version.starts_with("3.") && direct.abi.contains("linux"), "{direct:?}");
-        assert!(direct.read.iter().all(|place| place.is_absolute() && place.exists() && place != Path::new("/")));
-        assert!(direct.read.iter().any(|place| direct.program.starts_with(place)), "{direct:?}");
+        assert!(direct.read.iter().all(|path| path.is_absolute() && path.exists() && path != Path::new("/")));
+        assert!(direct.read.iter().any(|path| direct.program.starts_with(path)), "{direct:?}");
 
         let shim = Shim::new("echo choosing\nexec python3 \"$@\"");
         assert_eq!(shim.ask(Duration::from_secs(60)).await.unwrap(), direct);
@@ -267,8 +267,8 @@ mod tests {
         assert!(made.unwrap().success());
         let found = Interpreter::find(venv.join("bin/python").to_str().unwrap()).await.unwrap();
         assert_eq!(found.program, venv.join("bin/python"));
-        for place in [venv.join("bin"), venv.join("lib"), fs::canonicalize(&found.program).unwrap()] {
-            assert!(found.read.iter().any(|read| place.starts_with(read)), "{place:?}: {found:?}");
+        for path in [venv.join("bin"), venv.join("lib"), fs::canonicalize(&found.program).unwrap()] {
+            assert!(found.read.iter().any(|read| path.starts_with(read)), "{path:?}: {found:?}");
         }
     }
 
@@ -326,7 +326,7 @@ mod tests {
         }
         fs::write(root.join("bin/python3.12"), "").unwrap();
         let needed = needed(&root.join("bin/python3.12"), &root.join("lib/python3.12"), &[root.clone(), root.clone()]);
-        let own: Vec<_> = needed.iter().filter(|place| place.starts_with(&root)).collect();
+        let own: Vec<_> = needed.iter().filter(|path| path.starts_with(&root)).collect();
         assert_eq!(own, [&root.join("bin"), &root.join("lib")]);
     }
 
@@ -341,8 +341,8 @@ mod tests {
         symlink("../../alternative", root.join("venv/bin/python")).unwrap();
         let program = root.join("venv/bin/python");
         let needed = needed(&program, Path::new("/usr/lib"), &[root.join("venv")]);
-        for place in ["alternative", "real", "venv/bin", "venv/pyvenv.cfg"] {
-            assert!(needed.contains(&root.join(place)), "{place}: {needed:?}");
+        for path in ["alternative", "real", "venv/bin", "venv/pyvenv.cfg"] {
+            assert!(needed.contains(&root.join(path)), "{path}: {needed:?}");
         }
         assert!(is_virtual(&program) && !is_virtual(&root.join("real")));
     }

@@ -233,8 +233,8 @@ impl<T> QueueState<T> {
     fn take(&mut self) -> Option<(Arc<str>, T)> {
         let running = |owner: &Arc<str>| self.owners.get(owner).map_or(0, |owner| owner.running);
         // Of equals, the first.
-        let (place, _) = self.in_turn.iter().enumerate().min_by_key(|(_, owner)| running(owner))?;
-        let owner = self.in_turn.remove(place)?;
+        let (index, _) = self.in_turn.iter().enumerate().min_by_key(|(_, owner)| running(owner))?;
+        let owner = self.in_turn.remove(index)?;
         let of_owner = self.owners.get_mut(&owner)?;
         let (_, told) = of_owner.waiting.pop_front()?;
         of_owner.running += 1;
@@ -343,9 +343,9 @@ mod tests {
         let mut order = Vec::new();
         while !waiting.is_empty() {
             drop(current);
-            let (place, next) =
+            let (index, next) =
                 waiting.iter_mut().enumerate().find_map(|(at, (_, asking))| Some((at, turn(asking)?))).unwrap();
-            order.push(waiting.remove(place).0);
+            order.push(waiting.remove(index).0);
             current = next;
         }
         assert_eq!(order, ["a", "b", "c", "a", "b", "a"]);

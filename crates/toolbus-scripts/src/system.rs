@@ -46,9 +46,9 @@ pub(crate) fn store_of(file: &Path) -> Option<PathBuf> {
 }
 
 /// Those of these absolute places that exist, each with what it leads to by being a link, without what is below another.
-pub(crate) fn existing(places: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
-    let absolute = places.into_iter().filter(|place| place.is_absolute());
-    let mut found: Vec<PathBuf> = absolute.flat_map(|place| links(&place)).filter(|place| place.exists()).collect();
+pub(crate) fn existing(paths: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
+    let absolute = paths.into_iter().filter(|path| path.is_absolute());
+    let mut found: Vec<PathBuf> = absolute.flat_map(|path| links(&path)).filter(|path| path.exists()).collect();
     found.sort();
     // Sorted by their parts, a folder comes before what is in it.
     found.dedup_by(|later, earlier| later.starts_with(earlier));
@@ -97,9 +97,9 @@ mod tests {
         fs::create_dir_all(root.join("a/b")).unwrap();
         fs::write(root.join("c"), "").unwrap();
         symlink("c", root.join("link")).unwrap();
-        let places = ["link", "a/b", "a", "a-b", "missing"].map(|name| root.join(name));
+        let paths = ["link", "a/b", "a", "a-b", "missing"].map(|name| root.join(name));
         let relative = PathBuf::from(".");
-        assert_eq!(existing(places.into_iter().chain([relative])), ["a", "c", "link"].map(|name| root.join(name)));
+        assert_eq!(existing(paths.into_iter().chain([relative])), ["a", "c", "link"].map(|name| root.join(name)));
         assert_eq!(store_of(Path::new("/nix/store/x/bin/y")), Some(PathBuf::from("/nix/store")));
     }
 }

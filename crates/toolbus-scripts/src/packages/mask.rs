@@ -34,13 +34,13 @@ impl CredentialMask {
 
     /// The end of a text, where pip names the cause, without credentials and without the paths of these files and
     /// folders.
-    pub(super) fn hide(&self, text: &str, places: &[&Path]) -> String {
+    pub(super) fn hide(&self, text: &str, paths: &[&Path]) -> String {
         let mut text: String = text.split_inclusive(char::is_whitespace).map(without_userinfo).collect();
         for part in &self.0 {
             text = text.replace(part, HIDDEN);
         }
-        for place in places {
-            if let (Some(path), Some(name)) = (place.to_str(), place.file_name().and_then(|name| name.to_str())) {
+        for path in paths {
+            if let (Some(path), Some(name)) = (path.to_str(), path.file_name().and_then(|name| name.to_str())) {
                 text = text.replace(path, name);
             }
         }

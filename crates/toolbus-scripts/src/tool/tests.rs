@@ -54,7 +54,7 @@ pub(super) fn settings() -> Settings {
 /// Gives back what it is told, and keeps what it was given. Without an answer it runs until it is let go.
 #[derive(Default)]
 struct FakeRunner {
-    answer: Mutex<Option<Result<Finished, RunFailure>>>,
+    result: Mutex<Option<Result<Finished, RunFailure>>>,
     scripts: Mutex<Vec<Script>>,
     runs: Mutex<Vec<ScriptRun>>,
     go: Notify,
@@ -67,10 +67,10 @@ impl Runner for FakeRunner {
         _: Option<&'a Watcher>,
     ) -> BoxFuture<'a, Result<Finished, RunFailure>> {
         self.scripts.lock().push(script);
-        let answer = self.answer.lock().clone();
+        let result = self.result.lock().clone();
         async {
-            match answer {
-                Some(answer) => answer,
+            match result {
+                Some(result) => result,
                 None => {
                     self.go.notified().await;
                     Ok(finished(Ending::Exited(0), "went on"))
@@ -137,9 +137,9 @@ impl ToolFixture {
         Self { fake, queue, tool }
     }
 
-    fn answering(answer: Result<Finished, RunFailure>) -> Self {
+    fn answering(result: Result<Finished, RunFailure>) -> Self {
         let fixture = Self::new();
-        *fixture.fake.answer.lock() = Some(answer);
+        *fixture.fake.result.lock() = Some(result);
         fixture
     }
 

@@ -95,10 +95,10 @@ async fn it_reads_and_changes_what_it_is_given_and_nothing_else() {
     for level in LEVELS {
         let sandbox = sandbox(level);
         let (given, other) = (folder(), folder());
-        for place in [&given, &other] {
-            fs::write(place.path().join("file"), "content\n").unwrap();
+        for folder in [&given, &other] {
+            fs::write(folder.path().join("file"), "content\n").unwrap();
         }
-        let file = |place: &tempfile::TempDir| place.path().join("file").display().to_string();
+        let file = |folder: &tempfile::TempDir| folder.path().join("file").display().to_string();
 
         let mut reads = sh(&format!("read -r line <{}; echo $line; read -r line <{}", file(&given), file(&other)));
         reads.read = vec![given.path().to_owned()];

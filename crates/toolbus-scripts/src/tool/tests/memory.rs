@@ -39,7 +39,7 @@ impl MemoryFixture {
             bytes: Bytes::from_static(bytes),
         };
         finished.outcome.artifacts = files.iter().map(file).collect();
-        *tool.fake.answer.lock() = Some(Ok(finished));
+        *tool.fake.result.lock() = Some(Ok(finished));
         Self { tool, memory }
     }
 
