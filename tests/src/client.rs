@@ -17,10 +17,10 @@ use uuid::Uuid;
 use crate::message::Message;
 use crate::namespace::BrokerNamespace;
 
-/// A caller with a queue of its own for answers.
+/// A caller with a queue of its own for replies.
 pub struct Client {
     exchange: String,
-    answers: String,
+    replies: String,
     channel: Channel,
     _connection: Connection,
     inbox: Arc<Mutex<Vec<Message>>>,
@@ -38,7 +38,7 @@ pub struct Request {
     pub headers: FieldTable,
     /// Body of the request.
     pub body: Vec<u8>,
-    /// By which its answer is known.
+    /// By which its reply is known.
     pub correlation: String,
 }
 
@@ -59,10 +59,10 @@ impl Client {
     /// When the broker refuses anything.
     pub async fn connect_as(site: &BrokerNamespace, url: &str) -> Self {
         let (connection, channel) = open(url).await;
-        let answers = format!("answers.{}", Uuid::new_v4().simple());
+        let replies = format!("answers.{}", Uuid::new_v4().simple());
         let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
-        channel.queue_declare(answers.as_str().into(), own, FieldTable::default()).await.unwrap();
-        Self::receive(site, connection, channel, answers).await
+        channel.queue_declare(replies.as_str().into(), own, FieldTable::default()).await.unwrap();
+        Self::receive(site, connection, channel, replies).await
     }
 
     /// Connects with the login of this URL, and receives on a queue that exists, or on `amq.rabbitmq.reply-to`.
@@ -75,10 +75,10 @@ impl Client {
         Self::receive(site, connection, channel, queue.to_owned()).await
     }
 
-    async fn receive(site: &BrokerNamespace, connection: Connection, channel: Channel, answers: String) -> Self {
+    async fn receive(site: &BrokerNamespace, connection: Connection, channel: Channel, replies: String) -> Self {
         let consume = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         let mut stream =
-            channel.basic_consume(answers.as_str().into(), "".into(), consume, FieldTable::default()).await.unwrap();
+            channel.basic_consume(replies.as_str().into(), "".into(), consume, FieldTable::default()).await.unwrap();
         let inbox = Arc::<Mutex<Vec<Message>>>::default();
         let kept = Arc::clone(&inbox);
         let receiver = tokio::spawn(async move {
@@ -86,22 +86,22 @@ impl Client {
                 kept.lock().unwrap_or_else(PoisonError::into_inner).push(Message::from(delivery));
             }
         });
-        Self { exchange: site.exchange.clone(), answers, channel, _connection: connection, inbox, receiver }
+        Self { exchange: site.exchange.clone(), replies, channel, _connection: connection, inbox, receiver }
     }
 
     /// The queue that answers come to.
     #[must_use]
     pub fn queue(&self) -> &str {
-        &self.answers
+        &self.replies
     }
 
-    /// Binds the queue of answers to a topic, as agents do.
+    /// Binds the queue of replies to a topic, as agents do.
     ///
     /// # Panics
     ///
     /// When the broker refuses.
     pub async fn bind(&self, topic: &str) {
-        bind(&self.channel, &self.exchange, &self.answers, topic).await;
+        bind(&self.channel, &self.exchange, &self.replies, topic).await;
     }
 
     /// Declares a queue of this client's that nobody reads, bound to a topic.
@@ -132,7 +132,7 @@ impl Client {
         queue
     }
 
-    /// A plain client's request: an object as arguments, and the queue of answers.
+    /// A plain client's request: an object as arguments, and the queue of replies.
     #[must_use]
     pub fn request(&self, tool: &str, arguments: &Value) -> Request {
         self.raw(json!({"toolName": tool, "arguments": arguments}).to_string())
@@ -148,7 +148,7 @@ impl Client {
                 .with_delivery_mode(2)
                 .with_message_id(id.as_str().into())
                 .with_correlation_id(id.as_str().into())
-                .with_reply_to(self.answers.as_str().into()),
+                .with_reply_to(self.replies.as_str().into()),
             headers: FieldTable::default(),
             body: body.into(),
             correlation: id,
@@ -178,29 +178,29 @@ impl Client {
         assert_eq!(confirmed, Confirmation::Ack(None), "no queue takes {}", request.routing_key);
     }
 
-    /// Waits for the answer to a request.
-    pub async fn answer(&self, request: &Request) -> Message {
+    /// Waits for the reply to a request.
+    pub async fn reply(&self, request: &Request) -> Message {
         let what =
             format!("the answer to {}", String::from_utf8_lossy(&request.body).chars().take(200).collect::<String>());
-        eventually(&what, async || self.answers_to(&request.correlation).into_iter().next()).await
+        eventually(&what, async || self.replies_to(&request.correlation).into_iter().next()).await
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its reply.
     pub async fn exchange(&self, request: &Request) -> Message {
         self.send(request).await;
-        self.answer(request).await
+        self.reply(request).await
     }
 
-    /// Calls a tool and waits for its answer.
+    /// Calls a tool and waits for its reply.
     pub async fn call(&self, tool: &str, arguments: &Value) -> Message {
         self.exchange(&self.request(tool, arguments)).await
     }
 
-    /// Waits for whatever is in the queue of answers by now, and gives everything received.
+    /// Waits for whatever is in the queue of replies by now, and gives everything received.
     pub async fn caught_up(&self) -> Vec<Message> {
-        let last = self.raw("the last").on(&self.answers);
+        let last = self.raw("the last").on(&self.replies);
         self.publish("", &last).await;
-        self.answer(&last).await;
+        self.reply(&last).await;
         let mut received = self.received();
         received.retain(|message| message.correlation_id() != last.correlation);
         received
@@ -208,7 +208,7 @@ impl Client {
 
     /// Everything received with this correlation id.
     #[must_use]
-    pub fn answers_to(&self, correlation: &str) -> Vec<Message> {
+    pub fn replies_to(&self, correlation: &str) -> Vec<Message> {
         self.inbox().iter().filter(|message| message.correlation_id() == correlation).cloned().collect()
     }
 
@@ -274,7 +274,7 @@ impl Request {
         self.with(|properties| properties.with_type(kind.into()))
     }
 
-    /// Changes where answers go.
+    /// Changes where replies go.
     #[must_use]
     pub fn reply_to(self, address: &str) -> Self {
         self.with(|properties| properties.with_reply_to(address.into()))

@@ -13,7 +13,7 @@ pub struct Tally {
     pub acknowledged: usize,
     /// Calls that were never answered.
     pub lost: usize,
-    /// Calls that ran twice, or have two answers.
+    /// Calls that ran twice, or have two replies.
     pub duplicated: usize,
     /// Calls of which the daemon says that it does not know whether they ran.
     pub recovered: usize,
@@ -22,17 +22,17 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts a call with its answers, how often it ran, and the result of a run.
-    pub fn count(&mut self, id: &str, answers: &[Message], runs: usize, result: &str) {
+    /// Counts a call with its replies, how often it ran, and the result of a run.
+    pub fn count(&mut self, id: &str, replies: &[Message], runs: usize, result: &str) {
         self.attempts += 1;
-        let Some(first) = answers.first() else {
+        let Some(first) = replies.first() else {
             println!("{id} ran {runs} times, and was never answered");
             self.lost += 1;
             return;
         };
         let is_same = |other: &Message| (other.message_id(), &other.data) == (first.message_id(), &first.data);
-        if runs > 1 || !answers.iter().all(is_same) {
-            println!("{id} ran {runs} times, and was answered {answers:?}");
+        if runs > 1 || !replies.iter().all(is_same) {
+            println!("{id} ran {runs} times, and was answered {replies:?}");
             self.duplicated += 1;
         } else if runs == 1 && first.content() == result {
             self.acknowledged += 1;
@@ -60,10 +60,10 @@ impl Tally {
     }
 }
 
-/// Whether the answer says that the call may have run.
+/// Whether the reply says that the call may have run.
 #[must_use]
-pub fn is_unknown(answer: &Message) -> bool {
-    let body = answer.body();
+pub fn is_unknown(reply: &Message) -> bool {
+    let body = reply.body();
     let said = (body.get("code"), body.get("outcome"), body.get("isRetryable"));
     said == (Some(&json!("execution_failed")), Some(&json!("unknown")), Some(&json!(false)))
 }

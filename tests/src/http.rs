@@ -9,14 +9,14 @@ use tokio::net::TcpStream;
 /// A connection to the daemon.
 pub struct Connection(BufReader<TcpStream>);
 
-/// An answer. The code is 0 when the connection was closed instead.
+/// A response. The code is 0 when the connection was closed instead.
 #[derive(Debug)]
-pub struct Answer {
-    /// Status of the answer.
+pub struct HttpResponse {
+    /// Status of the response.
     pub code: u16,
-    /// Head of the answer, in lower case.
+    /// Head of the response, in lower case.
     pub head: String,
-    /// Body of the answer, where the length of that is told.
+    /// Body of the response, where the length of that is told.
     pub body: String,
 }
 
@@ -35,34 +35,34 @@ impl Connection {
         self.0.write_all(text.as_bytes()).await.is_ok()
     }
 
-    /// Reads an answer.
+    /// Reads a response.
     ///
     /// # Panics
     ///
     /// When it is none.
-    pub async fn answer(&mut self) -> Answer {
+    pub async fn response(&mut self) -> HttpResponse {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             if !self.0.read_line(&mut head).await.is_ok_and(|read| read > 0) {
-                return Answer { code: 0, head, body: String::new() };
+                return HttpResponse { code: 0, head, body: String::new() };
             }
         }
         let head = head.to_lowercase();
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
         let mut body = vec![0; length.unwrap_or(0)];
         if self.0.read_exact(&mut body).await.is_err() {
-            return Answer { code: 0, head, body: String::new() };
+            return HttpResponse { code: 0, head, body: String::new() };
         }
         let code = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer { code, head, body: String::from_utf8(body).unwrap() }
+        HttpResponse { code, head, body: String::from_utf8(body).unwrap() }
     }
 
     /// Sends a message to the MCP server, with these lines in its head.
-    pub async fn post(&mut self, head: &[&str], message: &Value) -> Answer {
+    pub async fn post(&mut self, head: &[&str], message: &Value) -> HttpResponse {
         let body = message.to_string();
         self.write(&posted(head, body.len())).await;
         self.write(&body).await;
-        self.answer().await
+        self.response().await
     }
 
     /// Reads until this has come. Whether it came.
@@ -104,7 +104,7 @@ pub fn hello() -> Value {
     json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
 }
 
-impl Answer {
+impl HttpResponse {
     /// The value of a header.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {

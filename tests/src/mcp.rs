@@ -16,7 +16,7 @@ use crate::namespace::BrokerNamespace;
 
 /// By which operators are known.
 pub const TOKEN: &str = "a-token-of-the-tests";
-/// Longest answer of the HTTP server.
+/// Longest reply of the HTTP server.
 const HTTP_TIME: Duration = Duration::from_secs(10);
 /// The type of reports of progress.
 const PROGRESS: &str = "Toolbus.ToolProgress";
@@ -187,13 +187,13 @@ pub fn at(client: &Client, server: &str, tool: &str, arguments: &Value) -> Reque
     client.request(tool, arguments).on("tool.invoke.mcp").header("rb-rb-mcp-server", server)
 }
 
-/// The reports of progress of a call, and its answer.
+/// The reports of progress of a call, and its reply.
 pub async fn with_progress(client: &Client, request: &Request) -> (Vec<Value>, Message) {
     eventually("an answer besides progress", async || {
-        let (reports, answers): (Vec<_>, Vec<_>) =
-            client.answers_to(&request.correlation).into_iter().partition(|message| message.kind() == PROGRESS);
+        let (reports, replies): (Vec<_>, Vec<_>) =
+            client.replies_to(&request.correlation).into_iter().partition(|message| message.kind() == PROGRESS);
         let reports = reports.iter().map(Message::body).collect();
-        answers.into_iter().next().map(|answer| (reports, answer))
+        replies.into_iter().next().map(|reply| (reports, reply))
     })
     .await
 }

@@ -76,13 +76,13 @@ impl Stdio {
         Self { child, input, output, log, reader, heard: Vec::new(), last_id: 0, _folder: folder }
     }
 
-    /// Says hello in the last revision with a handshake, and that the answer has come.
+    /// Says hello in the last revision with a handshake, and that the response has come.
     pub async fn begin(&mut self) -> Value {
         let client = json!({"name": "tests", "version": "1"});
         let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
-        let answer = self.ask("initialize", &params).await;
+        let response = self.ask("initialize", &params).await;
         self.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
-        answer
+        response
     }
 
     /// Sends a message.
@@ -102,32 +102,32 @@ impl Stdio {
         self.last_id
     }
 
-    /// Sends a request, and gives its answer.
+    /// Sends a request, and gives its response.
     pub async fn ask(&mut self, method: &str, params: &Value) -> Value {
         let id = self.request(method, params).await;
-        self.answer(id).await
+        self.response(id).await
     }
 
     /// Calls a tool, and gives the result.
     pub async fn call(&mut self, tool: &str, arguments: &Value) -> Value {
-        let mut answer = self.ask("tools/call", &json!({"name": tool, "arguments": arguments})).await;
-        match answer.get_mut("result") {
+        let mut response = self.ask("tools/call", &json!({"name": tool, "arguments": arguments})).await;
+        match response.get_mut("result") {
             Some(result) => result.take(),
-            None => answer,
+            None => response,
         }
     }
 
     /// The names of the tools that are listed, or the error.
     pub async fn names(&mut self) -> Value {
-        let answer = self.ask("tools/list", &json!({})).await;
-        match answer["result"]["tools"].as_array() {
+        let response = self.ask("tools/list", &json!({})).await;
+        match response["result"]["tools"].as_array() {
             Some(tools) => tools.iter().map(|tool| tool["name"].clone()).collect(),
-            None => answer["error"]["message"].clone(),
+            None => response["error"]["message"].clone(),
         }
     }
 
-    /// Waits for the answer to a request.
-    pub async fn answer(&mut self, id: u64) -> Value {
+    /// Waits for the response to a request.
+    pub async fn response(&mut self, id: u64) -> Value {
         self.wait_for(|message| message["id"] == id).await
     }
 
@@ -138,8 +138,8 @@ impl Stdio {
 
     async fn wait_for(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
-            if let Some(place) = self.heard.iter().position(&is_it) {
-                return self.heard.remove(place);
+            if let Some(index) = self.heard.iter().position(&is_it) {
+                return self.heard.remove(index);
             }
             let line = tokio::time::timeout(PATIENCE, self.output.next_line()).await.expect("a message in time");
             self.heard.push(message(&line.unwrap().expect("a message")));

@@ -18,7 +18,7 @@ use crate::namespace::BrokerNamespace;
 /// Wait for one confirm, and for one connection: the broker may be gone.
 const CONFIRM_TIME: Duration = Duration::from_secs(5);
 
-/// A caller with a durable queue for answers, which publishes every request until it is confirmed.
+/// A caller with a durable queue for replies, which publishes every request until it is confirmed.
 pub struct Survivor {
     urls: Vec<String>,
     exchange: String,
@@ -28,7 +28,7 @@ pub struct Survivor {
     channel: tokio::sync::Mutex<Option<(Connection, Channel)>>,
     /// Connections that were tried, of which each goes to the next of the URLs.
     tried: AtomicUsize,
-    answers: Mutex<BTreeMap<String, Vec<Message>>>,
+    replies: Mutex<BTreeMap<String, Vec<Message>>>,
     /// Number of publications of each request.
     published: Mutex<BTreeMap<String, usize>>,
 }
@@ -50,7 +50,7 @@ impl Survivor {
             queue,
             channel: tokio::sync::Mutex::default(),
             tried: AtomicUsize::default(),
-            answers: Mutex::default(),
+            replies: Mutex::default(),
             published: Mutex::default(),
         })
     }
@@ -76,7 +76,7 @@ impl Survivor {
             let acker = delivery.acker.clone();
             let message = Message::from(delivery);
             let correlation = message.correlation_id().to_owned();
-            self.answers.lock().unwrap_or_else(PoisonError::into_inner).entry(correlation).or_default().push(message);
+            self.replies.lock().unwrap_or_else(PoisonError::into_inner).entry(correlation).or_default().push(message);
             acker.ack(BasicAckOptions::default()).await?;
         }
         Ok(())
@@ -92,9 +92,9 @@ impl Survivor {
     }
 
     /// Returns the replies that were received for a request.
-    pub fn answers(&self, id: &str) -> Vec<Message> {
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.get(id).cloned().unwrap_or_default()
+    pub fn replies(&self, id: &str) -> Vec<Message> {
+        let replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        replies.get(id).cloned().unwrap_or_default()
     }
 
     /// Counts the publications of a request.
@@ -113,7 +113,7 @@ impl Survivor {
             matches!(confirmed, Ok(Ok(Confirmation::Ack(None)))).then_some(())
         })
         .await;
-        eventually(&format!("the answer to {id}"), async || self.answers(id).into_iter().next()).await
+        eventually(&format!("the answer to {id}"), async || self.replies(id).into_iter().next()).await
     }
 
     async fn publish(&self, id: &str) -> Result<Confirmation, lapin::Error> {

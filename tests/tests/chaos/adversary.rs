@@ -124,7 +124,7 @@ async fn nothing_that_can_be_sent_reaches_a_tool_that_is_not_for_its_sender() {
     // Nobody has ended what is ana's.
     fixture.backend.open();
     for (request, content) in [(&held, "passed held"), (&kept, "passed kept")] {
-        assert_eq!(client.answer(request).await.content(), content);
+        assert_eq!(client.reply(request).await.content(), content);
     }
     // And the tools were there all the time, for whoever may use them.
     let others = [
@@ -138,8 +138,8 @@ async fn nothing_that_can_be_sent_reaches_a_tool_that_is_not_for_its_sender() {
         ("jobs.mcp_unregister_server", "free"),
     ];
     for (name, agent) in others {
-        let answer = client.exchange(&call(name).by(agent).request(client, site)).await;
-        assert!(answer.content().contains("clear"), "{name}: {:?}", answer.body());
+        let reply = client.exchange(&call(name).by(agent).request(client, site)).await;
+        assert!(reply.content().contains("clear"), "{name}: {:?}", reply.body());
     }
     for hidden in HIDDEN.into_iter().filter(|hidden| *hidden != "bruno") {
         assert_eq!(fixture.backend.count(hidden), 1, "{hidden}");

@@ -29,7 +29,7 @@ const MEMORY_BEYOND: usize = 8 * 1024;
 const CPU_SECONDS: u64 = 60;
 /// In which Linux tells CPU time.
 const TICKS_PER_SECOND: u64 = 100;
-/// Longest wait for the answers to a part of them.
+/// Longest wait for the replies to a part of them.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Calls of one tool that all of them may make together.
 const BURST: usize = 50;
@@ -52,7 +52,7 @@ endpoints = ["stamp"]
 struct Crowd {
     site: BrokerNamespace,
     channel: Channel,
-    answers: String,
+    replies: String,
     received: Consumer,
     codes: HashMap<String, usize>,
 }
@@ -60,25 +60,25 @@ struct Crowd {
 impl Crowd {
     async fn new(site: &BrokerNamespace, channel: Channel) -> Self {
         let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
-        let answers = format!("{}-answers", site.prefix);
-        channel.queue_declare(answers.as_str().into(), own, FieldTable::default()).await.unwrap();
+        let replies = format!("{}-answers", site.prefix);
+        channel.queue_declare(replies.as_str().into(), own, FieldTable::default()).await.unwrap();
         let consume = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
-        let consumed = channel.basic_consume(answers.as_str().into(), "".into(), consume, FieldTable::default());
+        let consumed = channel.basic_consume(replies.as_str().into(), "".into(), consume, FieldTable::default());
         let received = consumed.await.unwrap();
-        Self { site: site.clone(), channel, answers, received, codes: HashMap::new() }
+        Self { site: site.clone(), channel, replies, received, codes: HashMap::new() }
     }
 
-    /// Each of these calls, in a session of its own, without waiting for anything in between; then their answers.
+    /// Each of these calls, in a session of its own, without waiting for anything in between; then their replies.
     async fn call(&mut self, agents: impl ExactSizeIterator<Item = String>) {
         let count = agents.len();
-        let Self { site, channel, answers, received, codes } = self;
+        let Self { site, channel, replies, received, codes } = self;
         let publish = async {
             for agent in agents {
                 let body = json!({"toolName": "files.stamp", "toolCallId": agent, "sessionId": agent}).to_string();
                 let mut headers = FieldTable::default();
                 headers.insert("rb-source".into(), AMQPValue::LongString(agent.into()));
                 let properties =
-                    BasicProperties::default().with_reply_to(answers.as_str().into()).with_headers(headers);
+                    BasicProperties::default().with_reply_to(replies.as_str().into()).with_headers(headers);
                 let (exchange, options) = (site.exchange.as_str().into(), BasicPublishOptions::default());
                 let published =
                     channel.basic_publish(exchange, "tool.invoke".into(), options, body.as_bytes(), properties);
@@ -155,7 +155,7 @@ async fn thirty_thousand_agents_without_a_section_share_one_budget_and_leave_no_
     backend.open();
     let mut passed = 0;
     for request in &held {
-        passed += usize::from(client.answer(request).await.content() == "passed held");
+        passed += usize::from(client.reply(request).await.content() == "passed held");
     }
     assert_eq!(passed, 62);
     daemon.stop(&site).await;

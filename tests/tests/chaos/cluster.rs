@@ -245,7 +245,7 @@ async fn whatever_is_killed_or_cut_in_a_cluster_no_call_is_lost_and_none_runs_tw
     .await;
     let mut tally = Tally::default();
     for id in made.iter().flatten() {
-        tally.count(id, &survivor.answers(id), backend.count(id), &format!("worked for {id}"));
+        tally.count(id, &survivor.replies(id), backend.count(id), &format!("worked for {id}"));
     }
     tally.check(&format!("{:?} in a cluster within {:?}", Fault::ALL, began.elapsed()));
     assert_eq!(site.ready(&site.dead_letters()).await, 0, "no answer is a dead letter");

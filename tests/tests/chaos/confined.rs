@@ -52,18 +52,18 @@ async fn a_session_works_in_its_own_directory_whatever_it_is_called() {
     let keys = format!("cwd = \"{folder}/desk/{{agent}}/{{session}}\"");
     fixture.add(&format!("{}{DESK}", fixture.program("hostile", "spy", "-", &keys))).await;
     fixture.seen("idle", "").await;
-    let mut places = BTreeSet::new();
+    let mut directories = BTreeSet::new();
     let sessions = ["../../etc", "..", "/", "a/../../../b", "{agent}", "%2e%2e", "x\u{202e}", "plain", "Plain"];
     for session in sessions {
-        let answer = spied(&fixture, session).await;
-        let seen: Value = serde_json::from_str(&answer.content()).unwrap_or_else(|_| answer.body());
-        let place = seen["cwd"].as_str().unwrap_or_default().to_owned();
-        let within = place.strip_prefix(&format!("{folder}/desk/ana/")).unwrap_or_default();
+        let reply = spied(&fixture, session).await;
+        let seen: Value = serde_json::from_str(&reply.content()).unwrap_or_else(|_| reply.body());
+        let directory = seen["cwd"].as_str().unwrap_or_default().to_owned();
+        let within = directory.strip_prefix(&format!("{folder}/desk/ana/")).unwrap_or_default();
         assert!(!within.is_empty() && !within.contains(['/', '\u{202e}']) && within != "..", "{session}: {seen}");
-        places.insert(place);
+        directories.insert(directory);
     }
-    assert_eq!(places.len(), sessions.len(), "{places:?}");
-    // Half of the places are the most that one agent gets.
+    assert_eq!(directories.len(), sessions.len(), "{directories:?}");
+    // Half of the directories are the most that one agent gets.
     assert_eq!(spied(&fixture, "the tenth").await.code(), "");
     assert_eq!(spied(&fixture, "the eleventh").await.code(), "overloaded");
     assert_eq!(fixture.processes().len(), 2 + 2 * 10);

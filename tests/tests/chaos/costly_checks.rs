@@ -20,7 +20,7 @@ const WIDE: usize = 500_000;
 const BRANCHED: usize = 20_000;
 /// Branches of which each of the latter fits none.
 const BRANCHES: usize = 400;
-/// Longest answer of `/livez` beside a check, on a machine with nothing else to do.
+/// Longest reply of `/livez` beside a check, on a machine with nothing else to do.
 const LIVE: Duration = Duration::from_millis(100);
 /// Longest call of another agent beside a check, on such a machine.
 const CALL: Duration = Duration::from_millis(500);
@@ -28,7 +28,7 @@ const CALL: Duration = Duration::from_millis(500);
 const ARGUMENTS: u64 = 96 * 1024;
 /// Time that calls have.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Longest time that their answers come later than that, on such a machine.
+/// Longest time that their replies come later than that, on such a machine.
 const LATE: Duration = Duration::from_secs(1);
 /// Tools with costly patterns, and letters that these are compared with: some 8 MiB for each tool, if all were kept.
 const TOOLS: usize = 12;
@@ -88,7 +88,7 @@ impl Fixture {
         let began = Instant::now();
         let mut live = Connection::open(self.daemon.listen()).await;
         live.write("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
-        assert_eq!(live.answer().await.code, 200);
+        assert_eq!(live.response().await.code, 200);
         waits.live = waits.live.max(began.elapsed());
         let began = Instant::now();
         let echo = self.bruno.request("echo", &json!({"text": "well"})).by("bruno");
@@ -101,16 +101,16 @@ impl Fixture {
     async fn beside(&self, request: &Request) -> (Message, Duration) {
         let (began, mut waits) = (Instant::now(), Waits::default());
         self.ana.send(request).await;
-        while self.ana.answers_to(&request.correlation).is_empty() {
+        while self.ana.replies_to(&request.correlation).is_empty() {
             self.others(&mut waits).await;
         }
         let took = began.elapsed();
         println!("{took:?}; others: {waits:?}");
         assert!(waits.live < at_most(LIVE) && waits.call < at_most(CALL), "{waits:?}");
         self.ana.caught_up().await;
-        let mut answers = self.ana.answers_to(&request.correlation);
-        assert_eq!(answers.len(), 1);
-        (answers.remove(0), took)
+        let mut replies = self.ana.replies_to(&request.correlation);
+        assert_eq!(replies.len(), 1);
+        (replies.remove(0), took)
     }
 
     fn by_ana(&self, tool: &str, arguments: &Value) -> Request {
@@ -148,10 +148,10 @@ async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_ones_
         fixture.daemon.forget_peak();
         let before = fixture.daemon.peak();
         let request = fixture.by_ana(tool, &json!({"list": vec![1; count]}));
-        let (answer, _) = fixture.beside(&request).await;
-        let (grown, told) = (fixture.daemon.peak() - before, answer.error());
+        let (reply, _) = fixture.beside(&request).await;
+        let (grown, told) = (fixture.daemon.peak() - before, reply.error());
         println!("{tool}: {grown} KiB more than {before}");
-        assert_eq!(answer.code(), "invalid_arguments");
+        assert_eq!(reply.code(), "invalid_arguments");
         assert!(told.contains("/list/0: ") && told.ends_with("… and more") && told.len() < 10_000, "{told}");
         assert!(grown < ARGUMENTS, "{grown} KiB");
     }
@@ -166,9 +166,9 @@ async fn a_long_text_and_costly_patterns_of_a_server_end_in_time_and_hold_up_nob
     for length in [60_000, 200_000, 500_000] {
         let request = fixture.by_ana("match_0", &json!({"text": letters(length)}));
         let request = request.header("rb-timeout-ms", &LIMIT.as_millis().to_string());
-        let (answer, took) = fixture.beside(&request).await;
-        println!("{length}: {} {}", answer.code(), answer.error());
-        assert!(["", "invalid_arguments", "timeout"].contains(&&*answer.code()), "{:?}", answer.body());
+        let (reply, took) = fixture.beside(&request).await;
+        println!("{length}: {} {}", reply.code(), reply.error());
+        assert!(["", "invalid_arguments", "timeout"].contains(&&*reply.code()), "{:?}", reply.body());
         assert!(took < LIMIT + at_most(LATE), "{took:?}");
     }
     assert_eq!(fixture.daemon.logged("connected to the broker").len(), connected);
@@ -183,9 +183,9 @@ async fn compiled_schemas_of_many_tools_with_many_patterns_are_kept_by_size() {
     let before = fixture.daemon.peak();
     for tool in 0..TOOLS {
         let request = fixture.by_ana(&format!("match_{tool}"), &json!({"text": letters(TEXT)}));
-        let (answer, _) = fixture.beside(&request).await;
+        let (reply, _) = fixture.beside(&request).await;
         // A slow machine has no time to compile all patterns.
-        assert!(answer.content() == "done" || answer.code() == "invalid_arguments", "{:?}", answer.body());
+        assert!(reply.content() == "done" || reply.code() == "invalid_arguments", "{:?}", reply.body());
         println!("{tool}: {} KiB more than {before}", fixture.daemon.peak() - before);
     }
     let grown = fixture.daemon.peak() - before;

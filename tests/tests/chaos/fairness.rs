@@ -40,8 +40,8 @@ fn slow(client: &Client, agent: &str) -> Request {
 async fn call(client: &Client) -> Duration {
     let request = client.request("echo", &json!({"text": "well"})).by("bruno");
     let started = Instant::now();
-    let answer = client.exchange(&request).await;
-    assert_eq!(answer.content(), "well", "{:?}", answer.body());
+    let reply = client.exchange(&request).await;
+    assert_eq!(reply.content(), "well", "{:?}", reply.body());
     started.elapsed()
 }
 
@@ -77,7 +77,7 @@ async fn flooded(daemon: &Daemon, flood: &Client, agent: &str, bruno: &Client) -
     let (_, longest) = tokio::join!(send, measure);
     let after = median(bruno).await;
     println!("{:?}: {longest:?}, then {after:?}; {:?}", started.elapsed(), counts(daemon).await);
-    assert!(flood.received().iter().all(|answer| answer.code() == "overloaded"));
+    assert!(flood.received().iter().all(|reply| reply.code() == "overloaded"));
     (longest, after)
 }
 
@@ -131,7 +131,7 @@ async fn a_thousand_waiting_calls_of_one_agent_do_not_slow_down_another_and_no_m
     assert_eq!(backend.count("ana"), RUNNING);
 
     backend.open();
-    assert_eq!(bruno.answer(&held).await.content(), "passed bruno");
+    assert_eq!(bruno.reply(&held).await.content(), "passed bruno");
     eventually("every answer", async || (ana.received().len() > requests.len()).then_some(())).await;
     assert_eq!(backend.count("ana"), RUNNING + QUEUED);
     daemon.stop(&site).await;
@@ -154,12 +154,12 @@ async fn a_second_agent_that_floods_costs_another_no_more_than_the_first() {
     assert!(during_one.max(during_two) < at_most(LONGEST), "{during_one:?}, {during_two:?}");
     assert!(beside_one < alone + at_most(MORE), "{beside_one:?} beside one, {alone:?} alone");
     assert!(beside_two < alone + at_most(MORE), "{beside_two:?} beside two, {alone:?} alone");
-    // Bruno's slow calls have places, too.
+    // Bruno's slow calls have slots, too.
     let held = slow(&bruno, "bruno");
     bruno.send(&held).await;
     backend.wait_for("bruno").await;
     backend.open();
-    assert_eq!(bruno.answer(&held).await.content(), "passed bruno");
+    assert_eq!(bruno.reply(&held).await.content(), "passed bruno");
     for flood in [&ana, &bea] {
         eventually("every answer", async || (flood.received().len() == FLOOD).then_some(())).await;
     }
@@ -184,7 +184,7 @@ async fn of_callers_without_a_section_one_that_floods_leaves_another_its_places(
     bruno.send(&held).await;
     backend.wait_for("bruno").await;
     backend.open();
-    assert_eq!(bruno.answer(&held).await.content(), "passed bruno");
+    assert_eq!(bruno.reply(&held).await.content(), "passed bruno");
     eventually("every answer", async || (ana.received().len() == FLOOD).then_some(())).await;
     daemon.stop(&site).await;
 }

@@ -24,7 +24,7 @@ const FAULTS: usize = 120;
 const SEED: usize = 16;
 /// Callers, each with one call at a time.
 const CALLERS: usize = 8;
-/// Calls of one client, which looks for an answer among all that it has received.
+/// Calls of one client, which looks for a reply among all that it has received.
 const CALLS_OF_A_CLIENT: usize = 200;
 /// Longest wait for calls to go on between two faults. Some faults meet a daemon that has not recovered from the last one.
 const BREATH: Duration = Duration::from_millis(250);
@@ -86,7 +86,7 @@ fn from_environment(name: &str, otherwise: usize) -> usize {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
 }
 
-/// A call that was made, with the client that has its answers.
+/// A call that was made, with the client that has its replies.
 struct Made {
     id: String,
     client: usize,
@@ -173,7 +173,7 @@ async fn whatever_breaks_no_call_is_lost_none_runs_twice_and_nothing_is_left() {
         }
         for Made { id, client, request } in made {
             let runs = times.get(id).copied().unwrap_or_default();
-            tally.count(id, &clients[*client].answers_to(&request.correlation), runs, &format!("{WORKED}{id}"));
+            tally.count(id, &clients[*client].replies_to(&request.correlation), runs, &format!("{WORKED}{id}"));
         }
     }
     tally.check(&format!("{struck:?} within {:?} (seed {seed})", began.elapsed()));

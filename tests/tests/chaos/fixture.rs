@@ -57,7 +57,7 @@ impl Fixture {
         let client = Client::connect(&site).await;
         let mut fixture = Self { site, daemon, client, base, tag, latency: Duration::ZERO, resting: 0, _turn: turn };
         fixture.seen_of("neighbour", "ready", "").await;
-        fixture.latency = fixture.neighbour_answers().await;
+        fixture.latency = fixture.neighbour_replies().await;
         fixture.rest();
         fixture
     }
@@ -93,25 +93,25 @@ impl Fixture {
         assert_eq!(line["message"], "reload: done", "{line}");
     }
 
-    /// Calls the neighbour again and again; its answers come as if nothing were wrong.
+    /// Calls the neighbour again and again; its replies come as if nothing were wrong.
     pub(crate) async fn neighbour_serves(&self) {
         let longest = at_most(LATENCY).max(self.latency * BUSY);
         for _ in 0..TRIES {
-            if self.neighbour_answers().await < longest {
+            if self.neighbour_replies().await < longest {
                 return;
             }
         }
-        assert!(self.neighbour_answers().await < longest, "the neighbour has to wait longer than {longest:?}");
+        assert!(self.neighbour_replies().await < longest, "the neighbour has to wait longer than {longest:?}");
     }
 
     /// The time within which 99 of 100 of the neighbour's answers come.
-    async fn neighbour_answers(&self) -> Duration {
+    async fn neighbour_replies(&self) -> Duration {
         let (began, mut times) = (Instant::now(), Vec::new());
         while times.len() < CALLS || began.elapsed() < SIEGE {
             let asked = Instant::now();
             let call = self.client.request("neighbour", &json!({})).by("friend");
-            let answer = self.client.exchange(&call).await;
-            assert_eq!(answer.content(), "well", "{:?}", answer.body());
+            let reply = self.client.exchange(&call).await;
+            assert_eq!(reply.content(), "well", "{:?}", reply.body());
             times.push(asked.elapsed());
         }
         times.sort();
@@ -130,7 +130,7 @@ impl Fixture {
         let strike = self.client.request("strike", &arguments);
         self.client.send(&strike).await;
         self.neighbour_serves().await;
-        self.client.answer(&strike).await
+        self.client.reply(&strike).await
     }
 
     /// Waits until `/status` has this phase and an error with this text for the hostile server, and gives what

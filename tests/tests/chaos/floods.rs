@@ -63,8 +63,8 @@ async fn a_list_that_is_said_to_change_all_the_time_is_asked_for_seldom() {
 async fn a_flood_of_progress_reaches_nobody_who_did_not_ask_for_it() {
     let fixture = Fixture::besieged("reports").await;
     fixture.seen("ready", "").await;
-    let answer = fixture.strike_beside_neighbour(json!({})).await;
-    assert_eq!(answer.content(), "done");
+    let reply = fixture.strike_beside_neighbour(json!({})).await;
+    assert_eq!(reply.content(), "done");
     let reports = fixture.client.received().into_iter().filter(|message| message.kind().contains("rogress")).count();
     assert_eq!(reports, 0);
     fixture.end().await;
@@ -83,7 +83,7 @@ async fn a_server_that_asks_for_models_and_people_gets_neither() {
 async fn a_server_that_asks_and_reads_no_answer_holds_up_nobody_else() {
     let fixture = Fixture::besieged_with("deaf", "-", "tool_timeout = \"2s\"").await;
     fixture.seen("ready", "").await;
-    let answer = fixture.strike_beside_neighbour(json!({})).await;
-    assert_eq!(answer.code(), "timeout", "{:?}", answer.body());
+    let reply = fixture.strike_beside_neighbour(json!({})).await;
+    assert_eq!(reply.code(), "timeout", "{:?}", reply.body());
     fixture.end().await;
 }

@@ -127,13 +127,13 @@ fn list(names: &Value) -> Sent {
     raw(json!({"names": names}).to_string()).on("tool.list")
 }
 
-/// An answer without what differs between any two: ids, times, and the name that was asked for.
+/// A reply without what differs between any two: ids, times, and the name that was asked for.
 fn shape(message: Message, name: &str) -> Message {
     let blank = |text: &str| text.replace(name, "[the name]");
     let times = ["rb-rb-queue-ms", "rb-rb-duration-ms"];
     let mut body = message.body();
-    if let Some(members) = body.as_object_mut() {
-        members.entry("toolCallId").and_modify(|id| *id = json!("[an id]"));
+    if let Some(fields) = body.as_object_mut() {
+        fields.entry("toolCallId").and_modify(|id| *id = json!("[an id]"));
     }
     let properties = message.properties.clone();
     let properties = properties.with_message_id("[an id]".into()).with_correlation_id("[an id]".into());
@@ -150,7 +150,7 @@ fn shape(message: Message, name: &str) -> Message {
 }
 
 impl Pair {
-    async fn answers(&self, fixture: &Fixture) -> [Message; 2] {
+    async fn replies(&self, fixture: &Fixture) -> [Message; 2] {
         let ask = async |name| {
             let request = (self.ask)(name).request(&fixture.client, &fixture.site);
             shape(fixture.client.exchange(&request).await, name)
@@ -175,7 +175,7 @@ async fn a_hidden_tool_is_answered_as_one_that_is_not_there() {
     let mut told = Vec::new();
     for pair in &CALLS {
         fresh_second(&fixture).await;
-        let [hidden, unknown] = pair.answers(&fixture).await;
+        let [hidden, unknown] = pair.replies(&fixture).await;
         assert_eq!(hidden, unknown, "{}", pair.what);
         assert_eq!(hidden.kind(), "RockBot.Tools.ToolError", "{}", pair.what);
         told.push(format!("{}: {} | {}", pair.what, hidden.code(), hidden.error()));
@@ -204,7 +204,7 @@ async fn a_hidden_tool_is_answered_as_one_that_is_not_there() {
 async fn a_hidden_tool_is_listed_as_one_that_is_not_there() {
     let fixture = fixture().await;
     for pair in &LISTS {
-        let [hidden, unknown] = pair.answers(&fixture).await;
+        let [hidden, unknown] = pair.replies(&fixture).await;
         assert_eq!(hidden, unknown, "{}", pair.what);
         assert_eq!(hidden.kind(), "Toolbus.ToolListResponse", "{}", pair.what);
     }
@@ -221,11 +221,11 @@ async fn a_call_of_another_agent_is_cancelled_as_one_that_is_not_there() {
     let cancel = pair("a call", "call-1", "call-2", |id| {
         raw(json!({"toolCallId": id}).to_string()).on("tool.cancel").by("bruno")
     });
-    let [foreign, unknown] = cancel.answers(&fixture).await;
+    let [foreign, unknown] = cancel.replies(&fixture).await;
     assert_eq!(foreign, unknown);
     assert_eq!(foreign.body()["cancelled"], false);
     fixture.backend.open();
-    assert_eq!(fixture.client.answer(&held).await.content(), "passed held");
+    assert_eq!(fixture.client.reply(&held).await.content(), "passed held");
     fixture.daemon.stop(&fixture.site).await;
 }
 
@@ -234,17 +234,17 @@ async fn a_hidden_tool_takes_the_time_of_one_that_is_not_there() {
     let _turn = turn().await;
     let fixture = fixture().await;
     let (_connection, channel) = fixture.site.channel().await;
-    let answers = format!("{}-answers", fixture.site.prefix);
+    let replies = format!("{}-answers", fixture.site.prefix);
     let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
-    channel.queue_declare(answers.as_str().into(), own, FieldTable::default()).await.unwrap();
+    channel.queue_declare(replies.as_str().into(), own, FieldTable::default()).await.unwrap();
     let consume = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
-    let consumed = channel.basic_consume(answers.as_str().into(), "".into(), consume, FieldTable::default());
+    let consumed = channel.basic_consume(replies.as_str().into(), "".into(), consume, FieldTable::default());
     let mut received = consumed.await.unwrap();
     for pair in [&CALLS[0], &CALLS[6], &CALLS[11], &LISTS[0]] {
         let mut times = [Vec::new(), Vec::new()];
         for number in 0..2 * SAMPLES {
             let which = number % 2;
-            let sent = (pair.ask)([pair.hidden, pair.unknown][which]).reply_to(&answers);
+            let sent = (pair.ask)([pair.hidden, pair.unknown][which]).reply_to(&replies);
             let (request, started) = (sent.request(&fixture.client, &fixture.site), Instant::now());
             fixture.client.send(&request).await;
             received.next().await.unwrap().unwrap();

@@ -34,17 +34,17 @@ async fn of_a_list_without_measure_ten_thousand_tools_are_taken() {
     fixture.end().await;
 }
 
-/// Sends so many requests, lets the neighbour serve beside them, and gives the kinds of the answers.
+/// Sends so many requests, lets the neighbour serve beside them, and gives the kinds of the replies.
 async fn beside_neighbour(fixture: &Fixture, requests: Vec<Request>) -> Vec<Message> {
     for request in &requests {
         fixture.client.send(request).await;
     }
     fixture.neighbour_serves().await;
-    let mut answers = Vec::new();
+    let mut replies = Vec::new();
     for request in &requests {
-        answers.push(fixture.client.answer(request).await);
+        replies.push(fixture.client.reply(request).await);
     }
-    answers
+    replies
 }
 
 #[tokio::test]
@@ -58,11 +58,11 @@ async fn listing_thousands_of_tools_again_and_again_costs_others_neither_memory_
     eventually("all tools to be listed", is_whole).await;
     fixture.rest();
     let list = |_| fixture.client.raw("{}").on("tool.list");
-    let answers = beside_neighbour(&fixture, (0..60).map(list).collect()).await;
-    let is_list = |answer: &&Message| answer.kind() == "Toolbus.ToolListResponse";
-    let lists = answers.iter().filter(is_list).count();
-    println!("lists: {lists} of {}", answers.len());
-    assert!(lists > 0 && answers.iter().all(|answer| is_list(&answer) || answer.code() == "overloaded"));
+    let replies = beside_neighbour(&fixture, (0..60).map(list).collect()).await;
+    let is_list = |reply: &&Message| reply.kind() == "Toolbus.ToolListResponse";
+    let lists = replies.iter().filter(is_list).count();
+    println!("lists: {lists} of {}", replies.len());
+    assert!(lists > 0 && replies.iter().all(|reply| is_list(&reply) || reply.code() == "overloaded"));
     let manage = |_| {
         let request = fixture.client.raw(json!({"serverName": "hostile"}).to_string()).on("mcp.manage");
         request.of_type("RockBot.Tools.Mcp.McpGetServiceDetailsRequest")
@@ -83,13 +83,13 @@ async fn details_of_thousands_of_tools_at_once_are_refused_in_few_words() {
     .await;
     fixture.rest();
     let details = |_| fixture.client.request("mcp_get_service_details", &json!({"server_name": "hostile"}));
-    let answers = beside_neighbour(&fixture, (0..200).map(details).collect()).await;
-    // One owner has half of the places to wait for a turn.
-    let (described, overloaded): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.code().is_empty());
-    assert!(overloaded.iter().all(|answer| answer.code() == "overloaded"), "{:?}", overloaded.first());
+    let replies = beside_neighbour(&fixture, (0..200).map(details).collect()).await;
+    // One owner has half of the slots to wait for a turn.
+    let (described, overloaded): (Vec<_>, Vec<_>) = replies.iter().partition(|reply| reply.code().is_empty());
+    assert!(overloaded.iter().all(|reply| reply.code() == "overloaded"), "{:?}", overloaded.first());
     let refused: Vec<String> = described.into_iter().map(Message::content).collect();
     insta::assert_snapshot!(refused[0], @"The 9000 tools of server 'hostile' are too many to describe at once. Ask for one by its tool_name; mcp_list_services has their names.");
-    let other = refused.iter().find(|answer| **answer != refused[0]);
+    let other = refused.iter().find(|reply| **reply != refused[0]);
     assert_eq!(other, None);
     fixture.end().await;
 }

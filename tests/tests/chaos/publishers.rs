@@ -146,7 +146,7 @@ impl Fixture {
         let quiet = self.quiet(None).await;
         let beside = self.beside(None, None, requests).await;
         let grown = self.daemon.peak().saturating_sub(before);
-        let answers = self.hostile.received();
+        let replies = self.hostile.received();
         let few = requests.get(..ENOUGH).unwrap_or(requests);
         let bare_quiet = self.quiet(Some(BARE)).await;
         let bare = self.beside(Some(BARE), Some(BARE), few).await;
@@ -159,7 +159,7 @@ impl Fixture {
         let most_time = (quiet.p99.max(bare.p99) * SLOWER).max(at_most(SHORT));
         assert!(beside.p99 < most_time, "{beside}; {quiet} at rest, {bare} at the bare responder");
         assert!(grown < most, "{grown} KiB");
-        answers
+        replies
     }
 
     async fn end(self) {
@@ -219,13 +219,13 @@ impl BareResponder {
 }
 
 async fn respond(site: &BrokerNamespace, queue: &str) {
-    let ((_consuming, channel), (_publishing, answers)) = (site.channel().await, site.channel().await);
-    answers.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    let ((_consuming, channel), (_publishing, replies)) = (site.channel().await, site.channel().await);
+    replies.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
     channel.basic_qos(PREFETCH, BasicQosOptions::default()).await.unwrap();
     let consume = channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), FieldTable::default());
     let mut deliveries = consume.await.unwrap();
     while let Some(Ok(delivery)) = deliveries.next().await {
-        tokio::spawn(answer(answers.clone(), delivery));
+        tokio::spawn(answer(replies.clone(), delivery));
     }
 }
 
@@ -245,8 +245,8 @@ async fn bodies_of_50_mb_are_refused_one_by_one() {
     let body = vec![b'x'; 50 * 1024 * 1024];
     let requests: Vec<_> = (0..6).map(|_| fixture.hostile.raw(body.clone()).by("ana")).collect();
     // AMQP has no way to skip a body: what comes behind one waits until it has been read.
-    let answers = fixture.endure("bodies of 50 MB", &requests, 64 * 1024).await;
-    assert!(answers.iter().all(|answer| answer.code() == "invalid_arguments"), "{:?}", answers.first());
+    let replies = fixture.endure("bodies of 50 MB", &requests, 64 * 1024).await;
+    assert!(replies.iter().all(|reply| reply.code() == "invalid_arguments"), "{:?}", replies.first());
     fixture.end().await;
 }
 
@@ -274,8 +274,8 @@ async fn headers_that_fill_a_frame_cost_others_little() {
             request.by("ana")
         })
         .collect();
-    let answers = fixture.endure("header bombs", &requests, 100 * 1024).await;
-    assert!(answers.iter().all(|answer| answer.content() == "x"), "{:?}", answers.first());
+    let replies = fixture.endure("header bombs", &requests, 100 * 1024).await;
+    assert!(replies.iter().all(|reply| reply.content() == "x"), "{:?}", replies.first());
     fixture.end().await;
 }
 
@@ -299,10 +299,10 @@ async fn ten_thousand_calls_of_a_tool_that_hangs_leave_others_their_time() {
 
     fixture.backend.open();
     eventually("all answers", async || (fixture.hostile.count() >= requests.len()).then_some(())).await;
-    let answers = fixture.hostile.received();
-    let passed = answers.iter().filter(|answer| answer.content() == "passed held").count();
-    let refused = answers.iter().filter(|answer| answer.code() == "overloaded").count();
-    assert_eq!(passed + refused, requests.len(), "{:?}", answers.first());
+    let replies = fixture.hostile.received();
+    let passed = replies.iter().filter(|reply| reply.content() == "passed held").count();
+    let refused = replies.iter().filter(|reply| reply.code() == "overloaded").count();
+    assert_eq!(passed + refused, requests.len(), "{:?}", replies.first());
     assert_eq!(passed, fixture.backend.count("held"));
     fixture.end().await;
 }
@@ -322,9 +322,9 @@ async fn thirty_thousand_names_of_tools_and_callers_leave_no_trace() {
         .collect();
     let (first, others) = requests.split_at(REMEMBERED);
     fixture.endure("the first names", first, 32 * 1024).await;
-    let answers = fixture.endure("the other names", others, 12 * 1024).await;
-    let refused = answers.iter().filter(|answer| answer.code() == "tool_not_found").count();
-    assert_eq!(refused, NAMES, "{:?}", answers.first());
+    let replies = fixture.endure("the other names", others, 12 * 1024).await;
+    let refused = replies.iter().filter(|reply| reply.code() == "tool_not_found").count();
+    assert_eq!(refused, NAMES, "{:?}", replies.first());
     // The end exports what was not.
     fixture.end().await;
     let unknown = [("tool_name", "_unknown"), ("status", "tool_not_found"), ("tool_source", "_unknown")];

@@ -109,8 +109,8 @@ async fn a_server_that_never_answers_is_seen_to_be_tried() {
 async fn a_call_is_not_led_elsewhere() {
     let (remote, fixture) = besieged("redirect-late", "").await;
     fixture.seen("ready", "").await;
-    let answer = fixture.strike().await;
-    insta::assert_snapshot!(format!("{}: {}", answer.code(), answer.error()), @"execution_failed: The MCP server of tool 'strike' refused the request. Only an operator can mend this. Whether it had its effect is not known: find out before calling again.");
+    let reply = fixture.strike().await;
+    insta::assert_snapshot!(format!("{}: {}", reply.code(), reply.error()), @"execution_failed: The MCP server of tool 'strike' refused the request. Only an operator can mend this. Whether it had its effect is not known: find out before calling again.");
     assert!(remote.led_nobody_elsewhere());
     fixture.end().await;
 }
@@ -119,8 +119,8 @@ async fn a_call_is_not_led_elsewhere() {
 async fn an_answer_that_stops_midway_is_waited_for_until_the_deadline() {
     let (_remote, fixture) = besieged("hang", "tool_timeout = \"1s\"").await;
     fixture.seen("ready", "").await;
-    let answer = fixture.strike_beside_neighbour(json!({})).await;
-    assert_eq!(answer.code(), "timeout", "{:?}", answer.body());
+    let reply = fixture.strike_beside_neighbour(json!({})).await;
+    assert_eq!(reply.code(), "timeout", "{:?}", reply.body());
     fixture.end().await;
 }
 
@@ -131,9 +131,9 @@ async fn answers_that_are_huge_or_cut_are_refused_at_once() {
         let (_remote, fixture) = besieged(way, "").await;
         fixture.seen("ready", "").await;
         let asked = Instant::now();
-        let answer = fixture.strike().await;
+        let reply = fixture.strike().await;
         assert!(asked.elapsed() < at_most(Duration::from_secs(20)), "{:?}", asked.elapsed());
-        told.push(format!("{way}: {}: {}", answer.code(), answer.error()));
+        told.push(format!("{way}: {}: {}", reply.code(), reply.error()));
         fixture.neighbour_serves().await;
         fixture.end().await;
     }
@@ -147,8 +147,8 @@ async fn answers_that_are_huge_or_cut_are_refused_at_once() {
 async fn a_flood_of_events_ends_with_the_call() {
     let (_remote, fixture) = besieged("flood", "tool_timeout = \"2s\"").await;
     fixture.seen("ready", "").await;
-    let answer = fixture.strike_beside_neighbour(json!({})).await;
-    assert_eq!(answer.code(), "timeout", "{:?}", answer.body());
+    let reply = fixture.strike_beside_neighbour(json!({})).await;
+    assert_eq!(reply.code(), "timeout", "{:?}", reply.body());
     fixture.end().await;
 }
 

@@ -20,7 +20,7 @@ const SECONDS: u64 = 30;
 const START: Duration = Duration::from_secs(60);
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Calls of one client, which looks for an answer among all that it has received.
+/// Calls of one client, which looks for a reply among all that it has received.
 const CALLS_OF_A_CLIENT: usize = 200;
 /// Increase that the last third of the samples may have over the first: of memory a part and KiB, of others a number.
 /// Allocators take and give back pages; connections and threads come and go.
@@ -81,8 +81,8 @@ async fn a_long_load_of_every_kind_leaves_memory_descriptors_threads_and_process
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !is_over.load(Ordering::Relaxed) {
             pace.tick().await;
-            let answer = client.exchange(&client.request(tool, &arguments).by("friend")).await;
-            assert!(answer.content().contains(expected), "{tool}: {:?}", answer.body());
+            let reply = client.exchange(&client.request(tool, &arguments).by("friend")).await;
+            assert!(reply.content().contains(expected), "{tool}: {:?}", reply.body());
             if done.fetch_add(1, Ordering::Relaxed) % CALLS_OF_A_CLIENT == CALLS_OF_A_CLIENT - 1 {
                 client = Client::connect(&fixture.site).await;
             }

@@ -20,9 +20,9 @@ announce = ["echo"]
 "#;
 
 async fn text(client: &Client, agent: &str, tool: &str, arguments: Value) -> String {
-    let answer = client.exchange(&client.request(tool, &arguments).by(agent)).await;
-    assert_eq!(answer.code(), "", "{answer:?}");
-    answer.content()
+    let reply = client.exchange(&client.request(tool, &arguments).by(agent)).await;
+    assert_eq!(reply.code(), "", "{reply:?}");
+    reply.content()
 }
 
 /// A message of an agent.
@@ -69,8 +69,8 @@ async fn an_agent_announces_itself_gets_a_task_and_its_result_reaches_the_agent_
         json!({"taskId": id, "state": 3, "message": {"role": "agent", "parts": [{"kind": "text", "text": "3"}]}});
     let reply_to = task.properties.reply_to().clone().unwrap();
     for by in ["Eve", "Bob"] {
-        let answer = message(&client, by, "AgentTaskResult", reply_to.as_str(), &result);
-        client.send(&answer.with(|properties| properties.with_correlation_id(id.as_str().into()))).await;
+        let reply = message(&client, by, "AgentTaskResult", reply_to.as_str(), &result);
+        client.send(&reply.with(|properties| properties.with_correlation_id(id.as_str().into()))).await;
     }
     let result = first(&client, "AgentTaskResult").await;
     assert_eq!(result.body()["message"]["parts"][0]["text"], "3");
@@ -95,8 +95,8 @@ async fn a_result_for_a_call_that_waits_outlives_the_daemon_that_is_killed_meanw
     let result =
         json!({"taskId": id, "state": 3, "message": {"role": "agent", "parts": [{"kind": "text", "text": "3"}]}});
     let reply_to = task.properties.reply_to().clone().unwrap();
-    let answer = message(&client, "Bob", "AgentTaskResult", reply_to.as_str(), &result);
-    client.send(&answer.with(|properties| properties.with_correlation_id(id.as_str().into()))).await;
+    let reply = message(&client, "Bob", "AgentTaskResult", reply_to.as_str(), &result);
+    client.send(&reply.with(|properties| properties.with_correlation_id(id.as_str().into()))).await;
     let told = first(&client, "AgentTaskResult").await;
     assert_eq!((&told.body()["taskId"], told.header("rb-destination")), (&json!(id), "ana"));
     let shown = text(&client, "ana", "get_agent_task", json!({"task_id": id})).await;

@@ -83,9 +83,9 @@ async fn each_refusal_and_each_effect_is_one_line_without_its_arguments() {
         .iter()
         .map(|record| {
             let text = |name: &str| record[name].as_str().unwrap_or("-").to_owned();
-            let members =
+            let fields =
                 ["event", "agent", "claimed", "binding", "tool", "asked", "status", "cause", "outcome"].map(text);
-            format!("{} {}", members.join(" "), if record["arguments_hash"].is_string() { "hash" } else { "-" })
+            format!("{} {}", fields.join(" "), if record["arguments_hash"].is_string() { "hash" } else { "-" })
         })
         .collect();
     insta::assert_snapshot!(shown.join("\n"), @"

@@ -29,8 +29,8 @@ async fn an_address_that_is_a_request_topic_or_a_queue_of_ours_is_dead_lettered_
         }
     }
     assert_eq!(backend.count("refused"), 0);
-    let answer = client.call("work", &json!({"id": "other"})).await;
-    assert_eq!(answer.content(), "worked for other", "other callers are unharmed");
+    let reply = client.call("work", &json!({"id": "other"})).await;
+    assert_eq!(reply.content(), "worked for other", "other callers are unharmed");
     daemon.stop(&site).await;
 }
 
@@ -103,7 +103,7 @@ async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_r
         assert_eq!(dead.header("rb-dead-reply-to"), "tool.result.bruno");
     }
     assert_eq!(backend.count("forbidden"), 0);
-    // Whether a queue is there is asked once an answer to it had nowhere to go.
+    // Whether a queue is there is asked once a reply to it had nowhere to go.
     for reason in ["undeliverable_answer", "reply_to_refused", "reply_to_refused"] {
         client.send(&call("lost", "answers.that-are-gone")).await;
         assert_eq!(site.take_dead_letter().await.header("rb-dead-reason"), reason);
@@ -147,7 +147,7 @@ async fn an_address_that_the_broker_does_not_permit_is_refused_before_the_tool_r
     backend.wait_for("good-19").await;
     backend.open();
     for request in &permitted {
-        assert!(client.answer(request).await.content().starts_with("passed good"), "other callers are unharmed");
+        assert!(client.reply(request).await.content().starts_with("passed good"), "other callers are unharmed");
     }
     for _ in &forbidden {
         let dead = full.take_dead_letter().await;

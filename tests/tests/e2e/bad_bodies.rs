@@ -30,17 +30,17 @@ impl Fixture {
     async fn refusals(&self, bodies: &[impl AsRef<[u8]>]) -> String {
         let mut texts = Vec::new();
         for body in bodies {
-            let answer = self.client.exchange(&self.client.raw(body.as_ref())).await;
-            assert_eq!(answer.code(), "invalid_arguments", "{:?}", answer.body());
-            assert_eq!(answer.body()["isRetryable"], false);
-            texts.push(answer.error());
+            let reply = self.client.exchange(&self.client.raw(body.as_ref())).await;
+            assert_eq!(reply.code(), "invalid_arguments", "{:?}", reply.body());
+            assert_eq!(reply.body()["isRetryable"], false);
+            texts.push(reply.error());
         }
         texts.join("\n")
     }
 
     async fn end(self) {
-        let answer = self.client.call("echo", &json!({"text": "still here"})).await;
-        assert_eq!(answer.content(), "still here");
+        let reply = self.client.call("echo", &json!({"text": "still here"})).await;
+        assert_eq!(reply.content(), "still here");
         self.daemon.stop(&self.site).await;
     }
 }
@@ -185,9 +185,9 @@ async fn an_answer_published_to_the_request_topic_is_settled_and_never_answered(
     let fixture = Fixture::with("[tools]\necho = true\n").await;
     let body = json!({"toolCallId": "1", "toolName": "echo", "arguments": {"text": "x"}, "content": "x"}).to_string();
     let of_type = |kind: &str| fixture.client.raw(body.as_str()).with(|properties| properties.with_type(kind.into()));
-    let answers =
+    let replies =
         ["RockBot.Tools.ToolInvokeResponse", "RockBot.Tools.ToolError", "RockBot.Tools.Mcp.McpServersIndexed"];
-    let sent: Vec<Request> = answers.map(of_type).into_iter().collect();
+    let sent: Vec<Request> = replies.map(of_type).into_iter().collect();
     for request in &sent {
         fixture.client.send(request).await;
     }
@@ -199,6 +199,6 @@ async fn an_answer_published_to_the_request_topic_is_settled_and_never_answered(
     let replies = [sent, vec![foreign]].concat();
     let (site, client) = (fixture.site.clone(), fixture.client);
     fixture.daemon.stop(&site).await;
-    assert!(replies.iter().all(|request| client.answers_to(&request.correlation).is_empty()));
+    assert!(replies.iter().all(|request| client.replies_to(&request.correlation).is_empty()));
     assert_eq!(site.ready(&site.dead_letters()).await, 0);
 }

@@ -41,13 +41,13 @@ async fn headers_of_any_amqp_type_are_answered() {
     for value in every_amqp_type() {
         let request = client.request("echo", &json!({"text": "odd"}));
         let request = names.into_iter().fold(request, |request, name| request.header_of(name, value.clone()));
-        let answer = client.exchange(&request).await;
-        assert_eq!(answer.content(), "odd", "{value:?} got {:?}", answer.body());
+        let reply = client.exchange(&request).await;
+        assert_eq!(reply.content(), "odd", "{value:?} got {:?}", reply.body());
         // What is no text names no server; what is names one that is not there.
         let request = client.request("echo", &json!({"text": "odd"})).header_of("rb-rb-mcp-server", value.clone());
-        let answer = client.exchange(&request).await;
-        let is_known = answer.body()["content"] == "odd" || answer.body()["code"] == "tool_not_found";
-        assert!(is_known, "{value:?} got {:?}", answer.body());
+        let reply = client.exchange(&request).await;
+        let is_known = reply.body()["content"] == "odd" || reply.body()["code"] == "tool_not_found";
+        assert!(is_known, "{value:?} got {:?}", reply.body());
     }
     daemon.stop(&site).await;
 }
@@ -94,9 +94,9 @@ async fn an_unusable_budget_is_the_default_and_a_huge_one_is_capped() {
         client.send(request).await;
     }
     for (request, expected) in &requests {
-        let answer = client.answer(request).await;
-        assert_eq!(answer.code(), "timeout", "{:?}", answer.body());
-        let took: u64 = answer.header("rb-rb-duration-ms").parse().unwrap();
+        let reply = client.reply(request).await;
+        assert_eq!(reply.code(), "timeout", "{:?}", reply.body());
+        let took: u64 = reply.header("rb-rb-duration-ms").parse().unwrap();
         // The deadline is fixed on arrival, and a busy machine begins to count the duration later.
         let allowed = expected.saturating_sub(2_500)..expected + 2_500;
         assert!(allowed.contains(&took), "{took} ms, expected {expected}: {:?}", request.headers);
@@ -127,10 +127,10 @@ async fn a_request_too_old_on_arrival_is_not_started() {
         let request = client.request("work", &json!({"id": id})).header("rb-timeout-ms", "20000");
         request.with(|properties| properties.with_timestamp(now() - seconds))
     };
-    let answer = client.exchange(&aged("late", 30)).await;
-    assert_eq!(answer.code(), "timeout");
-    assert_eq!(answer.body()["outcome"], "not_started");
-    assert_eq!(answer.body()["isRetryable"], true);
+    let reply = client.exchange(&aged("late", 30)).await;
+    assert_eq!(reply.code(), "timeout");
+    assert_eq!(reply.body()["outcome"], "not_started");
+    assert_eq!(reply.body()["isRetryable"], true);
     assert_eq!(backend.count("late"), 0);
     assert_eq!(client.exchange(&aged("fresh", 5)).await.content(), "worked for fresh");
     daemon.stop(&site).await;

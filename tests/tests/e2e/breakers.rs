@@ -50,12 +50,12 @@ async fn a_tool_that_keeps_failing_is_refused_at_once_and_comes_back_with_a_tria
     let app = axum::Router::new().fallback(async || "paid");
     let listener = closed.listen(16).unwrap();
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
-    let answer = eventually("a trial that succeeds", async || {
-        let answer = client.call("pay", &json!({})).await;
-        (answer.code() != "execution_failed").then_some(answer)
+    let reply = eventually("a trial that succeeds", async || {
+        let reply = client.call("pay", &json!({})).await;
+        (reply.code() != "execution_failed").then_some(reply)
     })
     .await;
-    assert_eq!(answer.content(), "paid");
+    assert_eq!(reply.content(), "paid");
     assert_eq!(daemon.logged("circuit breaker closed").len(), 1);
     let listed = daemon.operate(&["breaker", "list"]).await;
     assert_eq!(listed.out.trim(), "every tool and server gets its calls");
@@ -97,8 +97,8 @@ async fn results_with_is_error_and_callers_without_patience_trip_nothing() {
     let daemon = Daemon::start(&site, &format!("[breaker]\nfailures = 2\n{tools}")).await;
     let client = Client::connect(&site).await;
     for number in 0..4 {
-        let answer = client.call("gone", &json!({"id": format!("g{number}")})).await;
-        assert_eq!(answer.body()["isError"], Value::Bool(true), "{answer:?}");
+        let reply = client.call("gone", &json!({"id": format!("g{number}")})).await;
+        assert_eq!(reply.body()["isError"], Value::Bool(true), "{reply:?}");
         let hasty = client.request("slow", &json!({"id": format!("s{number}")})).header("rb-rb-timeout-ms", "200");
         assert_eq!(client.exchange(&hasty).await.code(), "timeout");
     }

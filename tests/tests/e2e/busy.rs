@@ -73,7 +73,7 @@ async fn an_agent_that_floods_is_named_by_agents_by_status_and_by_metrics() {
 
     backend.open();
     for request in &requests {
-        client.answer(request).await;
+        client.reply(request).await;
     }
     daemon.stop(&site).await;
     let count =

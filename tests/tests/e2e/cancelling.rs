@@ -25,13 +25,13 @@ async fn a_caller_ends_a_running_call_of_its_own_and_of_nobody_else() {
 
     let of_another = client.exchange(&cancel(&client, "ben", "call-1")).await;
     assert_eq!(of_another.body(), json!({"toolCallId": "call-1", "cancelled": false}));
-    assert_eq!(client.answers_to(&call.correlation), []);
+    assert_eq!(client.replies_to(&call.correlation), []);
 
     let own = client.exchange(&cancel(&client, "ana", "call-1")).await;
     assert_eq!(own.kind(), "Toolbus.ToolCancelResponse");
     assert_eq!(own.body(), json!({"toolCallId": "call-1", "cancelled": true}));
-    let answer = client.answer(&call).await;
-    insta::assert_json_snapshot!(answer.body(), @r#"
+    let reply = client.reply(&call).await;
+    insta::assert_json_snapshot!(reply.body(), @r#"
     {
       "code": "cancelled",
       "isRetryable": false,
@@ -64,10 +64,10 @@ async fn a_call_that_still_lies_in_the_broker_is_cancelled_when_it_arrives() {
     let cancel = cancel(&client, "ana", "second").with(|properties| properties.with_timestamp(SENT));
     assert_eq!(client.exchange(&cancel).await.body(), json!({"toolCallId": "second", "cancelled": false}));
     backend.open();
-    let cancelled = client.answer(&second).await.body();
+    let cancelled = client.reply(&second).await.body();
     assert_eq!((&cancelled["code"], &cancelled["outcome"]), (&json!("cancelled"), &json!("not_started")));
-    assert_eq!(client.answer(&first).await.code(), "");
-    assert_eq!(client.answer(&next_turn).await.code(), "", "the model uses its id again");
+    assert_eq!(client.reply(&first).await.code(), "");
+    assert_eq!(client.reply(&next_turn).await.code(), "", "the model uses its id again");
     assert_eq!(backend.count("second"), 1, "the next turn's alone");
     daemon.stop(&site).await;
 }

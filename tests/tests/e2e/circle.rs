@@ -75,9 +75,9 @@ async fn a_call_that_goes_round_is_refused_by_the_fifth_daemon() {
     let west = Daemon::start(&beside, &daemon("west", "east", "", &["west.east.west.x", "west.x"])).await;
     let client = Client::connect(&site).await;
     let round = client.request("west.east.west.east.west.x", &json!({})).on("tool.invoke.east").by("ana");
-    let answer = client.exchange(&round).await;
-    assert_eq!(answer.code(), "not_allowed");
-    insta::assert_snapshot!(answer.error(), @"Tool 'west.x' was not called: 4 daemons have passed the call on already, perhaps in a circle.");
+    let reply = client.exchange(&round).await;
+    assert_eq!(reply.code(), "not_allowed");
+    insta::assert_snapshot!(reply.error(), @"Tool 'west.x' was not called: 4 daemons have passed the call on already, perhaps in a circle.");
     east.stop(&site).await;
     west.stop(&beside).await;
 }

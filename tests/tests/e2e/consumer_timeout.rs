@@ -31,13 +31,13 @@ async fn a_call_that_outlasts_the_brokers_patience_runs_once_and_is_answered_onc
     let other = client.call("echo", &json!({"text": "meanwhile"})).await;
     assert_eq!(other.content(), "meanwhile");
     backend.open();
-    let answer = client.answer(&call).await;
-    assert_eq!(answer.code(), "", "a result: {answer:?}");
+    let reply = client.reply(&call).await;
+    assert_eq!(reply.code(), "", "a result: {reply:?}");
     eventually("an empty queue", async || {
         (site.ready(&site.queue()).await == 0 && site.ready(&site.dead_letters()).await == 0).then_some(())
     })
     .await;
-    assert_eq!(client.answers_to(&call.correlation).len(), 1);
+    assert_eq!(client.replies_to(&call.correlation).len(), 1);
     assert_eq!(backend.count("held"), 1, "the tool ran once");
     daemon.stop(&site).await;
 }

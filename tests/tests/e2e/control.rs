@@ -19,9 +19,9 @@ async fn a_ping_is_answered_with_what_the_daemon_is() {
     backend.wait_for("held").await;
     let mut pongs = Vec::new();
     for ping in [client.raw(""), client.raw("{}").of_type("Toolbus.Ping").by("dora")] {
-        let answer = client.exchange(&ping.on("tool.ping")).await;
-        assert_eq!((answer.kind(), *answer.properties.delivery_mode()), ("Toolbus.Pong", Some(1)));
-        pongs.push(answer.body());
+        let reply = client.exchange(&ping.on("tool.ping")).await;
+        assert_eq!((reply.kind(), *reply.properties.delivery_mode()), ("Toolbus.Pong", Some(1)));
+        pongs.push(reply.body());
     }
     assert_eq!(pongs[0]["configDigest"], pongs[1]["configDigest"]);
     let mut body = pongs.remove(0);
@@ -29,8 +29,8 @@ async fn a_ping_is_answered_with_what_the_daemon_is() {
     assert!(body["uptimeSeconds"].as_u64().unwrap() < 60, "{body}");
     let digest = body["configDigest"].as_str().unwrap();
     assert!(digest.len() >= 16 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()), "{digest}");
-    for member in ["version", "uptimeSeconds", "configDigest"] {
-        body[member] = json!("[differs]");
+    for field in ["version", "uptimeSeconds", "configDigest"] {
+        body[field] = json!("[differs]");
     }
     insta::assert_json_snapshot!(body, @r#"
     {
@@ -46,7 +46,7 @@ async fn a_ping_is_answered_with_what_the_daemon_is() {
     }
     "#);
     backend.open();
-    assert_eq!(client.answer(&held).await.content(), "passed held");
+    assert_eq!(client.reply(&held).await.content(), "passed held");
     daemon.stop(&site).await;
 }
 
@@ -60,9 +60,9 @@ async fn what_cannot_be_used_on_the_control_queue_is_answered_or_put_aside() {
     let long = format!("{{\"sessionId\":\"{}\"}}", "x".repeat(70_000));
     let many = json!({"names": vec!["x"; 1001]}).to_string();
     for body in ["", "[1]", "{\"names\":", "{\"format\":\"yaml\"}", "{\"names\":\"echo\"}", &long, &many] {
-        let answer = client.exchange(&broken(body)).await;
-        assert_eq!(answer.kind(), "RockBot.Tools.ToolError");
-        told.push(format!("{}: {}", answer.code(), answer.error()));
+        let reply = client.exchange(&broken(body)).await;
+        assert_eq!(reply.kind(), "RockBot.Tools.ToolError");
+        told.push(format!("{}: {}", reply.code(), reply.error()));
     }
     insta::assert_snapshot!(told.join("\n"), @"
     invalid_arguments: The request is not usable: it cannot be read: EOF while parsing a value at line 1 column 0.
@@ -88,10 +88,10 @@ async fn what_cannot_be_used_on_the_control_queue_is_answered_or_put_aside() {
         client.send(&request).await;
         let letter = site.take_dead_letter_of(&queue).await;
         assert_eq!((letter.header("rb-dead-reason"), &letter.data), (reason, &request.body));
-        assert_eq!(client.answers_to(&request.correlation), []);
+        assert_eq!(client.replies_to(&request.correlation), []);
     }
 
-    // An answer on a topic for requests is nobody's request.
+    // A reply on a topic for requests is nobody's request.
     let before = client.received().len();
     for kind in ["Toolbus.ToolListResponse", "Toolbus.Pong", "RockBot.Tools.ToolError", "Toolbus.ToolsChanged"] {
         client.send(&broken("{}").of_type(kind)).await;

@@ -130,13 +130,13 @@ impl Prometheus {
         prometheus
     }
 
-    /// The data of an answer; none while Prometheus does not answer with success.
+    /// The data of a reply; none while Prometheus does not answer with success.
     async fn get(&self, path: &str) -> Option<Value> {
         let url = format!("{}/api/v1/{path}", self.address);
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let answer = client.get(url).send().await.ok()?.bytes().await.ok()?;
-        let answer: Value = serde_json::from_slice(&answer).ok()?;
-        (answer["status"] == "success").then(|| answer["data"].clone())
+        let reply = client.get(url).send().await.ok()?.bytes().await.ok()?;
+        let reply: Value = serde_json::from_slice(&reply).ok()?;
+        (reply["status"] == "success").then(|| reply["data"].clone())
     }
 
     /// The values that an expression has now, those apart that are no number.
@@ -271,7 +271,7 @@ async fn the_first_dead_letter_of_each_queue_is_an_increase_and_raises_the_alert
     .await;
     assert_eq!(prometheus.values("toolbus_dead_letters_total > 0").await, [0.0; 0]);
     for topic in ["tool.invoke", "tool.list"] {
-        // An answer must not go where requests travel.
+        // A reply must not go where requests travel.
         fixture.agent.send(&fixture.agent.raw("{}").on(topic).reply_to("tool.invoke")).await;
     }
     let of_panel = expressions().into_iter().find(|text| text.contains("toolbus_dead_letters_total")).unwrap();

@@ -88,8 +88,8 @@ async fn a_replayed_request_is_answered_as_if_it_came_for_the_first_time() {
     let daemon = Daemon::start(&site, ECHO).await;
     let done = dlq(&site, &["replay", "--id", request.correlation.as_str()]).await;
     assert_eq!((done.code, done.out.trim()), (0, "1 dead letter replayed"), "{done:?}");
-    let answer = client.answer(&request).await;
-    assert_eq!((answer.content().as_str(), answer.correlation_id()), ("at last", request.correlation.as_str()));
+    let reply = client.reply(&request).await;
+    assert_eq!((reply.content().as_str(), reply.correlation_id()), ("at last", request.correlation.as_str()));
     assert_eq!(site.ready(&site.dead_letters()).await, 0);
     daemon.stop(&site).await;
 }
@@ -128,12 +128,12 @@ async fn a_request_that_had_run_before_it_died_is_answered_again_by_a_replay_and
     }
     let done = dlq(&site, &["replay"]).await;
     assert_eq!((done.code, done.out.trim()), (0, "2 dead letters replayed"), "{done:?}");
-    // One answer for both, where the second attaches to the first.
-    let answers = || client.answers_to(&request.correlation);
-    eventually("an answer", async || (answers().len() > 1).then_some(())).await;
+    // One reply for both, where the second attaches to the first.
+    let replies = || client.replies_to(&request.correlation);
+    eventually("an answer", async || (replies().len() > 1).then_some(())).await;
     daemon.stop(&site).await;
-    for answer in answers() {
-        assert_eq!((answer.message_id(), &answer.data), (first.message_id(), &first.data));
+    for reply in replies() {
+        assert_eq!((reply.message_id(), &reply.data), (first.message_id(), &first.data));
     }
     assert_eq!((backend.count("once"), first.content().as_str()), (1, "worked for once"));
 }
@@ -191,7 +191,7 @@ async fn a_reply_that_nobody_took_is_sent_again_to_its_address() {
     let done = dlq(&site, &["replay"]).await;
     assert_eq!(done.code, 1, "{done:?}");
     assert!(done.out.contains("1 dead letter left") && done.out.contains("other: no queue takes messages for it"));
-    eventually("the reply", async || client.answers_to("one").pop()).await;
+    eventually("the reply", async || client.replies_to("one").pop()).await;
     assert_eq!(ids(&site, &site.dead_letters()).await, ["other"]);
 }
 

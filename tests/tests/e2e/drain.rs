@@ -63,14 +63,14 @@ async fn a_running_call_finishes_while_no_new_one_is_taken_and_readiness_is_gone
     let late = fixture.client.request("pay", &json!({"id": "late"}));
     fixture.client.send(&late).await;
     fixture.site.wait_for_ready(&fixture.site.queue(), 1).await;
-    assert_eq!(fixture.client.answers_to(&running.correlation), []);
+    assert_eq!(fixture.client.replies_to(&running.correlation), []);
 
     fixture.backend.open();
-    assert_eq!(fixture.client.answer(&running).await.content(), "passed running");
+    assert_eq!(fixture.client.reply(&running).await.content(), "passed running");
     assert_eq!(fixture.daemon.ended().await.code(), Some(0), "{}", fixture.daemon.text());
     assert_eq!((fixture.backend.count("late"), fixture.site.ready(&fixture.site.queue()).await), (0, 1));
     let successor = fixture.successor().await;
-    assert_eq!(fixture.client.answer(&late).await.content(), "passed late");
+    assert_eq!(fixture.client.reply(&late).await.content(), "passed late");
     successor.stop(&fixture.site).await;
     assert_eq!(fixture.backend.count("running"), 1);
 }
@@ -88,7 +88,7 @@ async fn a_drain_takes_as_long_as_the_slowest_call_and_hardly_longer() {
     println!("{MANY} calls and the daemon ended after {:?}", began.elapsed());
     assert!(began.elapsed() < at_most(AFTER_THE_LAST), "{:?}", began.elapsed());
     for (request, name) in running.iter().zip(&names) {
-        assert_eq!(fixture.client.answer(request).await.content(), format!("passed {name}"));
+        assert_eq!(fixture.client.reply(request).await.content(), format!("passed {name}"));
     }
 }
 
@@ -104,7 +104,7 @@ async fn when_the_time_is_over_repeatable_calls_go_back_and_effectful_ones_are_t
 
     fixture.daemon.signal("TERM").await;
     assert_eq!(fixture.daemon.ended().await.code(), Some(0), "{}", fixture.daemon.text());
-    let mut body = fixture.client.answer(&paying).await.body();
+    let mut body = fixture.client.reply(&paying).await.body();
     body["toolCallId"] = json!("[the message's id]");
     insta::assert_json_snapshot!(body, @r#"
     {
@@ -117,13 +117,13 @@ async fn when_the_time_is_over_repeatable_calls_go_back_and_effectful_ones_are_t
     }
     "#);
     let others = [&looking, &putting, &waiting];
-    assert!(others.iter().all(|request| fixture.client.answers_to(&request.correlation).is_empty()));
+    assert!(others.iter().all(|request| fixture.client.replies_to(&request.correlation).is_empty()));
     fixture.site.wait_for_ready(&fixture.site.queue(), 3).await;
     assert_eq!(fixture.backend.count("waiting"), 0, "it had not begun");
 
     let successor = fixture.successor().await;
     for (request, id) in others.into_iter().zip(["looking", "putting", "waiting"]) {
-        assert_eq!(fixture.client.answer(request).await.content(), format!("passed {id}"));
+        assert_eq!(fixture.client.reply(request).await.content(), format!("passed {id}"));
     }
     assert_eq!(fixture.backend.count("waiting"), 1);
     assert_eq!(fixture.backend.count("paying"), 1, "what may have had its effect is not run again");
@@ -139,7 +139,7 @@ async fn a_second_signal_ends_at_once() {
     fixture.daemon.signal("TERM").await;
     assert_eq!(fixture.daemon.ended().await.code(), Some(130), "{}", fixture.daemon.text());
     let successor = fixture.successor().await;
-    assert_eq!(fixture.client.answer(&running).await.content(), "passed running", "the broker gave it to the next");
+    assert_eq!(fixture.client.reply(&running).await.content(), "passed running", "the broker gave it to the next");
     successor.stop(&fixture.site).await;
 }
 
@@ -150,7 +150,7 @@ async fn an_interrupt_drains_as_well() {
     fixture.daemon.signal("INT").await;
     fixture.daemon.blocked_by("draining").await;
     fixture.backend.open();
-    assert_eq!(fixture.client.answer(&running).await.content(), "passed running");
+    assert_eq!(fixture.client.reply(&running).await.content(), "passed running");
     assert_eq!(fixture.daemon.ended().await.code(), Some(0), "{}", fixture.daemon.text());
 }
 
@@ -207,8 +207,8 @@ async fn a_running_call_receives_the_reply_of_another_daemon_or_agent_that_it_wa
     let parts = json!([{"kind": "text", "text": "3"}]);
     let result = json!({"taskId": given.body()["taskId"], "state": 3, "message": {"role": "agent", "parts": parts}});
     other.send(&reply(&given, "RockBot.A2A.AgentTaskResult", &result)).await;
-    assert_eq!(client.answer(&remote).await.content(), "hi");
-    let told = client.answer(&task).await.content();
+    assert_eq!(client.reply(&remote).await.content(), "hi");
+    let told = client.reply(&task).await.content();
     assert!(told.contains('3'), "{told}");
     assert_eq!(front.ended().await.code(), Some(0), "{}", front.text());
 }

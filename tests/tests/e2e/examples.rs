@@ -32,10 +32,10 @@ fn examples(text: &str) -> Vec<Example> {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let parts: Vec<&str> = line.split('`').collect();
     let spans =
-        parts.iter().enumerate().filter(|(place, part)| place % 2 == 1 && (part.starts_with("{\"") || **part == "{}"));
-    let example = |(place, part): (usize, &&str)| {
-        assert_eq!(parts[place - 1], " with ", "an example without its tool: {part}");
-        Example { tool: parts[place - 2].to_owned(), arguments: (*part).to_owned() }
+        parts.iter().enumerate().filter(|(index, part)| index % 2 == 1 && (part.starts_with("{\"") || **part == "{}"));
+    let example = |(index, part): (usize, &&str)| {
+        assert_eq!(parts[index - 1], " with ", "an example without its tool: {part}");
+        Example { tool: parts[index - 2].to_owned(), arguments: (*part).to_owned() }
     };
     spans.map(example).collect()
 }
@@ -108,13 +108,13 @@ struct Reader {
 
 impl Reader {
     async fn text(&self, agent: &str, tool: &str, arguments: &Value) -> String {
-        let answer = self.client.exchange(&self.client.request(tool, arguments).by(agent)).await;
+        let reply = self.client.exchange(&self.client.request(tool, arguments).by(agent)).await;
         assert_eq!(
-            (answer.code().as_str(), &answer.body()["isError"]),
+            (reply.code().as_str(), &reply.body()["isError"]),
             ("", &json!(false)),
-            "{tool} {arguments}: {answer:?}"
+            "{tool} {arguments}: {reply:?}"
         );
-        answer.content()
+        reply.content()
     }
 
     /// The id of a task that was given a moment ago.
@@ -164,11 +164,11 @@ impl Reader {
                 let message = json!({"role": "agent", "parts": [{"kind": "text", "text": "Three."}]});
                 let result = json!({"taskId": id, "state": 3, "message": message});
                 let reply_to = task.properties.reply_to().clone().unwrap();
-                let answer =
+                let reply =
                     self.client.raw(result.to_string()).on(reply_to.as_str()).of_type("RockBot.A2A.AgentTaskResult");
                 self.client
                     .send(
-                        &answer
+                        &reply
                             .by("ResearchAgent")
                             .with(|properties| properties.with_correlation_id(id.as_str().into())),
                     )
@@ -260,9 +260,9 @@ fn of_schema(tool: &str, schema: &Value) -> Vec<Example> {
 fn descriptions(schema: &Value, texts: &mut Vec<String>) {
     match schema {
         Value::Array(parts) => parts.iter().for_each(|part| descriptions(part, texts)),
-        Value::Object(members) => {
-            texts.extend(members.get("description").and_then(Value::as_str).map(str::to_owned));
-            members.values().for_each(|member| descriptions(member, texts));
+        Value::Object(fields) => {
+            texts.extend(fields.get("description").and_then(Value::as_str).map(str::to_owned));
+            fields.values().for_each(|field| descriptions(field, texts));
         }
         _ => {}
     }

@@ -102,9 +102,9 @@ fn tools(backend: &Backend) -> String {
     [work("for_ana"), work("for_bruno"), work("counted"), backend.tool("hold", "/gate?id={id}", "")].concat()
 }
 
-/// The names that an answer to `tool.list` has.
-fn listed(answer: &Message) -> Vec<String> {
-    let body = answer.body();
+/// The names that a reply to `tool.list` has.
+fn listed(reply: &Message) -> Vec<String> {
+    let body = reply.body();
     body["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -142,9 +142,9 @@ async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_
         };
         for tool in ["for_ana", "for_bruno"] {
             let id = format!("{tool}-{case}");
-            let answer = login.client.exchange(&request(login.client.request(tool, &json!({"id": id})))).await;
+            let reply = login.client.exchange(&request(login.client.request(tool, &json!({"id": id})))).await;
             let is_there = tools.contains(&tool);
-            assert_eq!(answer.code(), if is_there { "" } else { "tool_not_found" }, "{tool} for {who}");
+            assert_eq!(reply.code(), if is_there { "" } else { "tool_not_found" }, "{tool} for {who}");
             assert_eq!(fixture.backend.count(&id), usize::from(is_there), "{tool} for {who}");
         }
         let list = login.client.exchange(&request(login.message("tool.list", &json!({})))).await;
@@ -180,9 +180,9 @@ async fn a_daemon_passes_calls_on_as_their_agents_where_its_login_may_speak_for_
     for (user, code) in [("svc-ana", ""), ("bruno", "tool_not_found")] {
         let login = fixture.login(user).await;
         let request = login.client.request("far.for_ana", &json!({"id": user})).on("tool.invoke.front");
-        let answer = login.client.exchange(&login.signed(request)).await;
+        let reply = login.client.exchange(&login.signed(request)).await;
         assert_eq!(
-            (answer.code().as_str(), fixture.backend.count(user)),
+            (reply.code().as_str(), fixture.backend.count(user)),
             (code, usize::from(code.is_empty())),
             "{user}"
         );
@@ -196,8 +196,8 @@ async fn an_unknown_caller_is_told_of_no_tool() {
     let fixture = Fixture::new().await;
     let login = fixture.login("svc-ana").await;
     let body = json!({"toolCallId": "1", "toolName": "for_ana", "arguments": {"id": "unsigned"}});
-    let answer = login.client.exchange(&login.message("tool.invoke", &body).header("rb-source", "ana")).await;
-    insta::assert_json_snapshot!(answer.body(), @r#"
+    let reply = login.client.exchange(&login.message("tool.invoke", &body).header("rb-source", "ana")).await;
+    insta::assert_json_snapshot!(reply.body(), @r#"
     {
       "code": "tool_not_found",
       "isRetryable": false,
@@ -223,8 +223,8 @@ async fn an_answer_goes_to_no_topic_but_one_of_the_callers_own() {
     for address in ["tool.result.ana", "tool.result.work.ana"] {
         for request in kinds.map(|kind| ana.signed(request(address, kind))) {
             ana.client.send(&request).await;
-            let answer = bruno.client.answer(&request).await;
-            assert_eq!((answer.content().as_str(), answer.routing_key.as_str()), ("worked for own", address));
+            let reply = bruno.client.reply(&request).await;
+            assert_eq!((reply.content().as_str(), reply.routing_key.as_str()), ("worked for own", address));
         }
     }
     let before = (fixture.backend.total(), bruno.client.received().len());
@@ -268,18 +268,18 @@ async fn a_call_is_cancelled_by_a_login_of_its_agent_and_by_nobody_else() {
     for user in ["bruno", "ana", "carla"] {
         let login = fixture.login(user).await;
         for cancel in login.lies("tool.cancel", &id) {
-            let answer = login.client.exchange(&cancel).await;
-            assert_eq!(answer.body(), json!({"toolCallId": "call-1", "cancelled": false}), "by {user}");
+            let reply = login.client.exchange(&cancel).await;
+            assert_eq!(reply.body(), json!({"toolCallId": "call-1", "cancelled": false}), "by {user}");
         }
     }
     let unsigned = ana.client.exchange(&ana.message("tool.cancel", &id).header("rb-source", "ana")).await;
     assert_eq!(unsigned.body()["cancelled"], false, "its own login, which it does not tell");
-    assert_eq!(ana.client.answers_to(&call.correlation), []);
+    assert_eq!(ana.client.replies_to(&call.correlation), []);
 
     let second = fixture.login("svc-ana-2").await;
-    let answer = second.client.exchange(&second.signed(second.message("tool.cancel", &id))).await;
-    assert_eq!(answer.body(), json!({"toolCallId": "call-1", "cancelled": true}), "two logins are one agent");
-    assert_eq!(ana.client.answer(&call).await.code(), "cancelled");
+    let reply = second.client.exchange(&second.signed(second.message("tool.cancel", &id))).await;
+    assert_eq!(reply.body(), json!({"toolCallId": "call-1", "cancelled": true}), "two logins are one agent");
+    assert_eq!(ana.client.reply(&call).await.code(), "cancelled");
     fixture.daemon.stop(&fixture.site).await;
 }
 
@@ -300,7 +300,7 @@ async fn a_session_is_ended_by_a_login_of_its_agent_and_by_nobody_else() {
         for end in login.lies("tool.session.end", &end) {
             login.client.send(&end).await;
         }
-        // Obeyed in order: with its answer, what came before is done.
+        // Obeyed in order: with its reply, what came before is done.
         login.client.exchange(&login.message("tool.cancel", &json!({"toolCallId": "any"}))).await;
         assert_eq!(call("second").await, "overloaded", "after {user}");
     }
@@ -403,8 +403,8 @@ async fn the_configuration_of_the_recipe_separates_its_agents() {
             let request = client.request(tool, arguments).reply_to(&format!("tool.result.{agent}"));
             request.with(|properties| properties.with_user_id(user.into()))
         };
-        let answer = client.exchange(&request("get_weather", &arguments)).await;
-        assert_eq!((answer.code().as_str(), answer.exchange.as_str()), (weather, "rockbot"), "{user}");
+        let reply = client.exchange(&request("get_weather", &arguments)).await;
+        assert_eq!((reply.code().as_str(), reply.exchange.as_str()), (weather, "rockbot"), "{user}");
         assert_eq!(client.exchange(&request("current_time", &json!({}))).await.code(), time, "{user}");
         let unsigned = client.call(if weather.is_empty() { "get_weather" } else { "current_time" }, &arguments).await;
         assert_eq!(unsigned.code(), "tool_not_found", "{user} without user_id");

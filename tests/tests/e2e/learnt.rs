@@ -148,9 +148,9 @@ impl Lister {
 
     async fn answer(&self, request: &Message, correlation: &str, kind: &str, body: impl Into<Vec<u8>>) {
         let queue = request.properties.reply_to().as_ref().unwrap().to_string();
-        let answer = self.0.raw(body).on(&queue).of_type(kind);
-        let answer = answer.with(|properties| properties.with_correlation_id(correlation.into()));
-        self.0.publish("", &answer).await;
+        let reply = self.0.raw(body).on(&queue).of_type(kind);
+        let reply = reply.with(|properties| properties.with_correlation_id(correlation.into()));
+        self.0.publish("", &reply).await;
     }
 
     async fn list(&self, request: &Message, version: &str, tools: &Value) {
@@ -198,13 +198,13 @@ async fn hostile_lists_cost_no_more_than_their_own_tools() {
     let request = lab.asked("tool.list.lab", 2).await;
     assert_eq!(request.body()["ifVersion"], "1");
     lab.list(&request, "2", &json!([{"name": "a", "inputSchema": {}}, {"name": "b", "inputSchema": {}}])).await;
-    // A second answer to one request is none.
+    // A second reply to one request is none.
     lab.list(&request, "3", &json!([])).await;
     front.remote_set("other tools", |set| set["tools"] == 2).await;
     let body =
         json!({"toolCallId": running.body()["toolCallId"], "toolName": "good", "content": "done", "isError": false});
     lab.answer(&running, running.correlation_id(), "RockBot.Tools.ToolInvokeResponse", body.to_string()).await;
-    assert_eq!(client.answer(&call).await.content(), "done");
+    assert_eq!(client.reply(&call).await.content(), "done");
     assert_eq!(client.exchange(&client.request("lab.good", &json!({})).by("ana")).await.code(), "tool_not_found");
     front.stop(&site).await;
 }

@@ -19,7 +19,7 @@ use toolbus_testing::patience::eventually;
 
 use crate::recipe::{Fixture, PASSWORD, USERS, VHOST, shipped};
 
-/// Requests of a client until the broker's refusal is its answer, each of which may take ten seconds.
+/// Requests of a client until the broker's refusal is its reply, each of which may take ten seconds.
 const TRIES: usize = 6;
 
 /// Attempts of each user, what comes of each (`yes`, or the code with which the broker closes the channel), and with
@@ -265,8 +265,8 @@ async fn the_daemon_needs_no_more_than_the_recipe_gives_it() {
     let daemon = Daemon::start(&fixture.site, "[tools]\necho = true\n").await;
     let ana = fixture.agent("svc-ana").await;
     let by_topic = |text: &str| ana.request("echo", &json!({"text": text})).reply_to("tool.result.ana");
-    let answer = ana.exchange(&by_topic("by topic")).await;
-    assert_eq!((answer.content().as_str(), answer.exchange.as_str()), ("by topic", "rockbot"));
+    let reply = ana.exchange(&by_topic("by topic")).await;
+    assert_eq!((reply.content().as_str(), reply.exchange.as_str()), ("by topic", "rockbot"));
     assert_eq!(ana.call("echo", &json!({"text": "by name"})).await.content(), "by name");
 
     let direct = Client::listening_on(&fixture.site, &fixture.url("svc-bruno"), "amq.rabbitmq.reply-to").await;
@@ -328,8 +328,8 @@ async fn an_agent_needs_no_more_than_the_recipe_gives_it_for_mcp_servers() {
     assert_eq!(details.body()["tools"][0]["name"], "count_words", "{}", details.body());
 
     let call = ana.request("count_words", &json!({"text": "three little words"})).on("tool.invoke.mcp");
-    let answer = ana.exchange(&as_ana(call.reply_to("tool.result.ana"))).await;
-    assert_eq!(answer.content(), "3 words", "{}", answer.body());
+    let reply = ana.exchange(&as_ana(call.reply_to("tool.result.ana"))).await;
+    assert_eq!(reply.content(), "3 words", "{}", reply.body());
     daemon.stop(&fixture.site).await;
 }
 
@@ -360,9 +360,9 @@ async fn an_agent_without_user_id_is_served_by_its_sidecar_on_its_own_topic_besi
             json!({"toolCallId": "c1", "toolName": "echo", "arguments": "{\"text\":\"from ana\"}", "sessionId": "s"});
         of_stock_agent(&ana, topic, "RockBot.Tools.ToolInvokeRequest", &body).reply_to("tool.result.ana")
     };
-    let answer = ana.exchange(&call("tool.invoke.agent.ana")).await;
-    assert_eq!((answer.content().as_str(), answer.exchange.as_str()), ("from ana", "rockbot"), "{answer:?}");
-    assert_eq!((answer.routing_key.as_str(), answer.kind()), ("tool.result.ana", "RockBot.Tools.ToolInvokeResponse"));
+    let reply = ana.exchange(&call("tool.invoke.agent.ana")).await;
+    assert_eq!((reply.content().as_str(), reply.exchange.as_str()), ("from ana", "rockbot"), "{reply:?}");
+    assert_eq!((reply.routing_key.as_str(), reply.kind()), ("tool.result.ana", "RockBot.Tools.ToolInvokeResponse"));
 
     // On the shared topic the daemon that asks the broker who it is does not know it.
     let operator = BrokerNamespace { url: fixture.url("operator"), ..fixture.site.clone() };
@@ -382,7 +382,7 @@ async fn a_stock_agent_is_served_by_its_sidecar_in_a_virtual_host_of_its_own() {
     let of_daemon = r"^(toolbus\..*|rockbot|rockbot\.dlx)$";
     fixture.node.ctl(&["set_permissions", "-p", "of-ana", "toolbus", of_daemon, of_daemon, of_daemon]).await;
 
-    // As RockBot starts: exchanges, and a queue for answers with its dead letters.
+    // As RockBot starts: exchanges, and a queue for replies with its dead letters.
     let url = fixture.node.url_on("of-ana", "svc-ana", PASSWORD);
     let connection = Connection::connect(&url, ConnectionProperties::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
@@ -424,8 +424,8 @@ async fn a_stock_agent_is_served_by_its_sidecar_in_a_virtual_host_of_its_own() {
     let body = json!({"toolCallId": "c1", "toolName": "count_words", "arguments": arguments, "sessionId": null});
     let call = of_stock_agent(&ana, "tool.invoke.mcp", "RockBot.Tools.ToolInvokeRequest", &body);
     let call = call.header("rb-rb-mcp-server", "words").header("rb-rb-timeout-ms", "60000");
-    let answer = ana.exchange(&call.reply_to("tool.result.ana")).await;
-    assert_eq!(answer.content(), "3 words", "{}", answer.body());
+    let reply = ana.exchange(&call.reply_to("tool.result.ana")).await;
+    assert_eq!(reply.content(), "3 words", "{}", reply.body());
     sidecar.stop(&site).await;
 }
 
@@ -569,7 +569,7 @@ async fn what_another_agent_slips_into_a_queue_of_answers_does_not_come_by_its_t
     // By name, through the daemon: it may write to any queue.
     let by_name = ana.request("echo", &json!({"text": "slipped"})).reply_to(bruno.queue());
     ana.send(&by_name).await;
-    let slipped = bruno.answer(&by_name).await;
+    let slipped = bruno.reply(&by_name).await;
     assert_eq!((slipped.exchange.as_str(), slipped.routing_key.as_str()), ("", "svc-bruno.answers"));
 
     // By a copy, which brokers before 4.0 do not check. A newer one refuses it, and closes the channel.
@@ -590,7 +590,7 @@ async fn what_another_agent_slips_into_a_queue_of_answers_does_not_come_by_its_t
             assert_eq!(code(&error), 403, "{error}");
             continue;
         }
-        let copied = eventually("the copy", async || bruno.answers_to(header).pop()).await;
+        let copied = eventually("the copy", async || bruno.replies_to(header).pop()).await;
         assert_eq!((copied.exchange.as_str(), copied.routing_key.as_str()), ("rockbot", "tool.ping"));
     }
     daemon.stop(&fixture.site).await;

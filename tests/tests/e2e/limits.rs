@@ -51,9 +51,9 @@ fn by(client: &Client, agent: &str, tool: &str) -> Request {
     client.request(tool, &json!({"id": "+573001112233"})).by(agent)
 }
 
-fn is_limited(answer: &Message) -> bool {
-    assert!(matches!(&*answer.code(), "" | "rate_limited"), "{answer:?}");
-    answer.code() == "rate_limited"
+fn is_limited(reply: &Message) -> bool {
+    assert!(matches!(&*reply.code(), "" | "rate_limited"), "{reply:?}");
+    reply.code() == "rate_limited"
 }
 
 async fn limited(client: &Client, request: Request) -> bool {
@@ -68,9 +68,9 @@ async fn a_burst_passes_and_the_next_is_told_when_to_come_again_exactly() {
     for _ in 0..2 {
         assert!(!limited(&client, by(&client, "ana", "work")).await);
     }
-    let answer = client.exchange(&by(&client, "ana", "work")).await;
+    let reply = client.exchange(&by(&client, "ana", "work")).await;
     let answered = Instant::now();
-    let mut body = answer.body();
+    let mut body = reply.body();
     let wait = Duration::from_millis(body["retryAfterMs"].as_u64().unwrap());
     assert!(wait > Duration::ZERO && wait <= Duration::from_secs(4), "{wait:?}");
     body["retryAfterMs"] = json!("[until the next token]");
@@ -95,7 +95,7 @@ async fn a_burst_passes_and_the_next_is_told_when_to_come_again_exactly() {
         ends.push(Instant::now() + Duration::from_millis(early.body()["retryAfterMs"].as_u64().unwrap()));
     }
     assert!(ends.len() > 1, "{wait:?}");
-    // An answer arrives a little after its time was told, never before.
+    // A reply arrives a little after its time was told, never before.
     let earliest = *ends.iter().min().unwrap();
     tokio::time::sleep_until(earliest.into()).await;
     assert!(!limited(&client, by(&client, "ana", "work")).await, "after the time that was told");

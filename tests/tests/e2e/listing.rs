@@ -188,9 +188,9 @@ async fn binding_and_profile_narrow_a_list_in_header_or_body_and_must_not_differ
         with("rb-binding", "whatsapp:sales", json!({"binding": "whatsapp:support"})),
         with("rb-tool-profile", "main", json!({"profile": "subagent"})),
     ] {
-        let answer = client.exchange(&request).await;
-        assert_eq!((answer.code().as_str(), answer.kind()), ("invalid_arguments", "RockBot.Tools.ToolError"));
-        told.push(answer.error());
+        let reply = client.exchange(&request).await;
+        assert_eq!((reply.code().as_str(), reply.kind()), ("invalid_arguments", "RockBot.Tools.ToolError"));
+        told.push(reply.error());
     }
     insta::assert_snapshot!(told.join("\n"), @"
     The request is not usable: its header and its body name different bindings; name one.
@@ -267,9 +267,9 @@ async fn replicas_with_one_configuration_tell_the_same_version() {
     let client = Client::connect(&site).await;
     let (mut sources, mut versions) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..10 {
-        let answer = client.exchange(&list(&client, "ana", &json!({}))).await;
-        sources.insert(answer.header("rb-source").to_owned());
-        versions.insert(answer.body()["version"].as_str().unwrap().to_owned());
+        let reply = client.exchange(&list(&client, "ana", &json!({}))).await;
+        sources.insert(reply.header("rb-source").to_owned());
+        versions.insert(reply.body()["version"].as_str().unwrap().to_owned());
     }
     assert_eq!(sources, BTreeSet::from(["one".to_owned(), "two".to_owned()]), "both were asked");
     assert_eq!(versions.len(), 1, "{versions:?}");
@@ -284,15 +284,15 @@ async fn a_peer_asks_by_type_and_is_answered_on_its_topic() {
     let client = Client::connect(&site).await;
     client.bind("tool.result.ana").await;
     let typed = list(&client, "ana", &json!({})).of_type("Toolbus.ToolListRequest").reply_to("tool.result.ana");
-    let answer = client.exchange(&typed).await;
-    assert_eq!((answer.routing_key.as_str(), answer.exchange.as_str()), ("tool.result.ana", site.exchange.as_str()));
-    assert_eq!(answer.body(), listed(&client, "ana", &json!({})).await, "as a plain client is");
-    let shape = |answer: &Message| {
-        let properties = &answer.properties;
-        let headers = answer.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>();
-        json!({"type": answer.kind(), "mode": *properties.delivery_mode(), "headers": headers})
+    let reply = client.exchange(&typed).await;
+    assert_eq!((reply.routing_key.as_str(), reply.exchange.as_str()), ("tool.result.ana", site.exchange.as_str()));
+    assert_eq!(reply.body(), listed(&client, "ana", &json!({})).await, "as a plain client is");
+    let shape = |reply: &Message| {
+        let properties = &reply.properties;
+        let headers = reply.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>();
+        json!({"type": reply.kind(), "mode": *properties.delivery_mode(), "headers": headers})
     };
-    insta::assert_json_snapshot!(shape(&answer), @r#"
+    insta::assert_json_snapshot!(shape(&reply), @r#"
     {
       "headers": [
         "rb-destination: ana",
@@ -325,9 +325,9 @@ async fn what_is_listed_can_be_called_by_either_name_and_nothing_else_can() {
     assert_eq!(every.len(), 4 + 2 * 2 + 2, "{every:?}");
     for (agent, listed) in of {
         for name in &every {
-            let answer = client.exchange(&client.request(name, &json!({"id": "x", "text": "x"})).by(agent)).await;
-            let found = answer.code() != "tool_not_found";
-            assert_eq!(found, listed.contains(name), "{agent} calls {name}: {answer:?}");
+            let reply = client.exchange(&client.request(name, &json!({"id": "x", "text": "x"})).by(agent)).await;
+            let found = reply.code() != "tool_not_found";
+            assert_eq!(found, listed.contains(name), "{agent} calls {name}: {reply:?}");
         }
     }
     assert!(backend.total() > 0);

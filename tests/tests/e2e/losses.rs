@@ -22,8 +22,8 @@ use toolbus_testing::redis::RedisServer;
 /// Requests in all, and how many are under way at a time.
 const REQUESTS: usize = 400;
 const CALLERS: usize = 32;
-/// Longest time from a restarted broker's first connection to the first answer, on a machine with nothing else to do.
-const FIRST_ANSWER: Duration = Duration::from_secs(2);
+/// Longest time from a restarted broker's first connection to the first reply, on a machine with nothing else to do.
+const FIRST_REPLY: Duration = Duration::from_secs(2);
 
 /// Kills the broker while calls are under way, starts it again, and checks every call.
 async fn every_request_survives(queue_type: &str) {
@@ -52,12 +52,12 @@ async fn every_request_survives(queue_type: &str) {
 
     for number in 0..REQUESTS {
         let id = format!("call-{number}");
-        let answers = survivor.answers(&id);
+        let replies = survivor.replies(&id);
         let published = survivor.published(&id);
-        assert!(answers.iter().all(|answer| answer.content() == format!("worked for {id}")), "{answers:?}");
+        assert!(replies.iter().all(|reply| reply.content() == format!("worked for {id}")), "{replies:?}");
         assert!(backend.count(&id) <= published, "{id}: published {published} times, ran {}", backend.count(&id));
         // A repeated answer is the same one.
-        let mut ids: Vec<&str> = answers.iter().map(Message::message_id).collect();
+        let mut ids: Vec<&str> = replies.iter().map(Message::message_id).collect();
         ids.dedup();
         assert_eq!(ids.len(), 1, "{id}");
     }
@@ -95,7 +95,7 @@ async fn the_first_answer_follows_soon_after_a_restarted_broker_takes_connection
     let client = Client::connect(&site).await;
     assert_eq!(client.call("echo", &json!({"text": "again"})).await.content(), "again");
     println!("the first answer came after {:?}", began.elapsed());
-    assert!(began.elapsed() < at_most(FIRST_ANSWER), "{:?}", began.elapsed());
+    assert!(began.elapsed() < at_most(FIRST_REPLY), "{:?}", began.elapsed());
     daemon.stop(&site).await;
 }
 
@@ -125,25 +125,25 @@ async fn a_broker_that_takes_no_messages_is_named_and_answers_follow_when_it_doe
     let request = client.request("hold", &json!({"id": "held"}));
     client.send(&request).await;
     backend.wait_for("held").await;
-    // The broker blocks a connection when it publishes: the answer is what it blocks.
+    // The broker blocks a connection when it publishes: the reply is what it blocks.
     node.ctl(&["set_vm_memory_high_watermark", "0.000001"]).await;
     backend.open();
     daemon.blocked_by("broker_blocked").await;
-    assert_eq!(client.answers_to(&request.correlation), []);
+    assert_eq!(client.replies_to(&request.correlation), []);
     let names = site.arguments();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let late = toolbus(&[&["call", "hold", "id=late"], &names[..]].concat()).await;
     assert!(late.code == 7 && late.err.contains("the broker takes no messages now"), "{late:?}");
     node.ctl(&["set_vm_memory_high_watermark", "0.4"]).await;
-    assert_eq!(client.answer(&request).await.content(), "passed held");
+    assert_eq!(client.reply(&request).await.content(), "passed held");
     assert_eq!(backend.count("held"), 1);
     daemon.wait_until_ready().await;
     daemon.stop(&site).await;
-    // An answer that stays blocked for longer than the broker may take to confirm it is published again, as the same.
-    let answers = client.answers_to(&request.correlation);
-    let mut ids: Vec<&str> = answers.iter().map(Message::message_id).collect();
+    // A reply that stays blocked for longer than the broker may take to confirm it is published again, as the same.
+    let replies = client.replies_to(&request.correlation);
+    let mut ids: Vec<&str> = replies.iter().map(Message::message_id).collect();
     ids.dedup();
-    assert_eq!(ids.len(), 1, "{answers:?}");
+    assert_eq!(ids.len(), 1, "{replies:?}");
 }
 
 #[tokio::test]
@@ -165,8 +165,8 @@ async fn connections_closed_by_the_broker_are_opened_again_and_the_running_call_
     daemon.wait_until_ready().await;
     // The request has come again by now, and has found its call running.
     backend.open();
-    let answer = eventually("the answer", async || site.take(&survivor.queue).await).await;
-    assert_eq!((answer.content().as_str(), answer.correlation_id()), ("passed held", request.correlation.as_str()));
+    let reply = eventually("the answer", async || site.take(&survivor.queue).await).await;
+    assert_eq!((reply.content().as_str(), reply.correlation_id()), ("passed held", request.correlation.as_str()));
     daemon.stop(&site).await;
     assert_eq!(backend.count("held"), 1);
     assert!(site.take(&survivor.queue).await.is_none(), "one answer");
@@ -203,13 +203,13 @@ async fn a_daemon_that_lost_its_connection_says_nothing_of_calls_that_another_on
     first.wait_until_ready().await;
     backend.open();
     for (request, id) in requests.iter().zip(&ids) {
-        assert_eq!(client.answer(request).await.content(), format!("passed {id}"));
+        assert_eq!(client.reply(request).await.content(), format!("passed {id}"));
     }
     first.stop(&site).await;
     second.stop(&site).await;
     // What the first one ran is told by both.
     let all = client.caught_up().await;
-    assert!(all.iter().all(|answer| answer.code().is_empty()), "{all:?}");
+    assert!(all.iter().all(|reply| reply.code().is_empty()), "{all:?}");
     assert!(ids.iter().all(|id| backend.count(id) == 1));
 }
 

@@ -46,16 +46,16 @@ impl Agent<'_> {
 
     /// The result of a tool that succeeds.
     async fn text(&self, tool: &str, arguments: Value) -> String {
-        let answer = self.call(tool, arguments).await;
-        assert_eq!((answer.code().as_str(), &answer.body()["isError"]), ("", &json!(false)), "{answer:?}");
-        answer.content()
+        let reply = self.call(tool, arguments).await;
+        assert_eq!((reply.code().as_str(), &reply.body()["isError"]), ("", &json!(false)), "{reply:?}");
+        reply.content()
     }
 
     /// The result of a tool that does not.
     async fn error(&self, tool: &str, arguments: Value) -> String {
-        let answer = self.call(tool, arguments).await;
-        assert_eq!((answer.code().as_str(), &answer.body()["isError"]), ("", &json!(true)), "{answer:?}");
-        answer.content()
+        let reply = self.call(tool, arguments).await;
+        assert_eq!((reply.code().as_str(), &reply.body()["isError"]), ("", &json!(true)), "{reply:?}");
+        reply.content()
     }
 }
 
@@ -171,9 +171,9 @@ async fn a_store_that_is_away_fails_the_tools_of_memory_as_retryable_and_nothing
         (SEARCH, json!({"query": "kept"})),
         (DELETE, json!({"key": "plan"})),
     ] {
-        let answer = ana.call(tool, arguments).await;
-        assert_eq!((answer.code().as_str(), &answer.body()["isRetryable"]), ("execution_failed", &json!(true)));
-        let message = answer.body()["message"].as_str().unwrap().to_owned();
+        let reply = ana.call(tool, arguments).await;
+        assert_eq!((reply.code().as_str(), &reply.body()["isRetryable"]), ("execution_failed", &json!(true)));
+        let message = reply.body()["message"].as_str().unwrap().to_owned();
         let changes = [SAVE, DELETE].contains(&tool);
         let hint = if changes { " It may have had its effect: calling again may repeat that." } else { "" };
         assert_eq!(message, format!("Working memory cannot be reached now. Try again later.{hint}"));
@@ -182,8 +182,8 @@ async fn a_store_that_is_away_fails_the_tools_of_memory_as_retryable_and_nothing
     redis.restart().await;
     daemon.wait_until_ready().await;
     eventually("the entry", async || {
-        let answer = ana.call(GET, json!({"key": "plan"})).await;
-        (answer.code().is_empty() && answer.content() == "kept").then_some(())
+        let reply = ana.call(GET, json!({"key": "plan"})).await;
+        (reply.code().is_empty() && reply.content() == "kept").then_some(())
     })
     .await;
     daemon.stop(&site).await;

@@ -71,8 +71,8 @@ async fn the_operations_of_a_specification_are_called_with_its_credential() {
     let (site, service) = (BrokerNamespace::shared().await, Service::start().await);
     let (daemon, client) = (Daemon::start(&site, &service.section("")).await, Client::connect(&site).await);
     let call = |tool: &str| client.request(tool, &json!({"petId": 7, "fields": ["name", "a&b"]}));
-    let answer = client.exchange(&call("getPet")).await;
-    assert_eq!(answer.content(), "pet 7, fields=name&fields=a%26b, with key");
+    let reply = client.exchange(&call("getPet")).await;
+    assert_eq!(reply.content(), "pet 7, fields=name&fields=a%26b, with key");
     let listed = daemon.operate(&["tools"]).await;
     assert!(listed.out.contains("getPet") && listed.out.contains("A pet by its id"), "{}", listed.out);
     let refused = client.exchange(&client.request("getPet", &json!({"petId": "x"}))).await;
@@ -100,7 +100,7 @@ async fn a_daemon_starts_without_a_specification_that_is_away() {
     let daemon = Daemon::start(&site, &service.section("[tools]\necho = true\n")).await;
     assert!(!daemon.logged("a specification").is_empty(), "{}", daemon.text());
     let client = Client::connect(&site).await;
-    let answer = client.exchange(&client.request("echo", &json!({"text": "here"}))).await;
-    assert_eq!(answer.content(), "here");
+    let reply = client.exchange(&client.request("echo", &json!({"text": "here"}))).await;
+    assert_eq!(reply.content(), "here");
     daemon.stop(&site).await;
 }

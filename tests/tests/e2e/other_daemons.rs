@@ -1,4 +1,4 @@
-//! Two daemons on one broker: each answers what is asked of it, and both notice when they take each other's calls.
+//! Two daemons on one broker: each replies what is asked of it, and both notice when they take each other's calls.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
@@ -36,8 +36,8 @@ async fn what_agents_ask_is_answered_by_the_daemon_that_they_call_alone() {
     let front = format!("{}[bus]\nname = \"front\"\n", documented.next().unwrap());
     let (back, front) = (Daemon::start(&elsewhere, &lab).await, Daemon::start(&site, &front).await);
     let client = Client::connect(&site).await;
-    let listed = |answer: &Value| -> Vec<String> {
-        let tools = answer["tools"].as_array().unwrap();
+    let listed = |reply: &Value| -> Vec<String> {
+        let tools = reply["tools"].as_array().unwrap();
         tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     };
     for round in 0..5 {
@@ -46,9 +46,9 @@ async fn what_agents_ask_is_answered_by_the_daemon_that_they_call_alone() {
         for asked in [&list, &hints, &ping] {
             client.send(asked).await;
         }
-        assert!(listed(&client.answer(&list).await.body()).contains(&"lab.echo".to_owned()), "{round}");
-        assert_eq!(client.answer(&ping).await.body()["name"], "front");
-        client.answer(&hints).await;
+        assert!(listed(&client.reply(&list).await.body()).contains(&"lab.echo".to_owned()), "{round}");
+        assert_eq!(client.reply(&ping).await.body()["name"], "front");
+        client.reply(&hints).await;
         // By then the other daemon would have answered, too.
         let own = client.exchange(&client.raw("").on("tool.ping.lab").by("ana")).await;
         assert_eq!(own.body()["name"], "toolbus");
@@ -84,10 +84,10 @@ async fn a_daemon_that_takes_the_same_topic_with_other_queues_is_noticed_by_both
     let (one, other) = (Daemon::start(&site, "").await, Daemon::start(&elsewhere, "").await);
     assert_eq!(noticed(&one).await, (elsewhere.prefix.clone(), "topics".to_owned()));
     assert_eq!(noticed(&other).await, (site.prefix.clone(), "topics".to_owned()));
-    let answers = Client::connect(&site).await;
-    let call = answers.request("current_time", &json!({}));
-    answers.exchange(&call).await;
-    eventually("the answer of each", async || (answers.answers_to(&call.correlation).len() == 2).then_some(())).await;
+    let replies = Client::connect(&site).await;
+    let call = replies.request("current_time", &json!({}));
+    replies.exchange(&call).await;
+    eventually("the answer of each", async || (replies.replies_to(&call.correlation).len() == 2).then_some(())).await;
     other.stop(&elsewhere).await;
     one.stop(&site).await;
 }

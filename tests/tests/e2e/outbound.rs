@@ -96,8 +96,8 @@ async fn arguments_that_are_set_reach_the_backend_and_are_neither_shown_nor_take
     let tool = backend.endpoint("notes", "/work?id={id}-{tenant}", TWO, "");
     let daemon = Daemon::start(&site, &format!("{rules}{tool}")).await;
     let client = Client::connect(&site).await;
-    let answer = client.exchange(&by(&client, "ana", "notes", &json!({"id": "a"}))).await;
-    assert_eq!(answer.content(), "worked for a-acme");
+    let reply = client.exchange(&by(&client, "ana", "notes", &json!({"id": "a"}))).await;
+    assert_eq!(reply.content(), "worked for a-acme");
     // Without a word of what is set; whoever has nothing set gives it.
     let schema = async |agent: &str| {
         let list = client.exchange(&client.raw(r#"{"names":["notes"]}"#).on("tool.list").by(agent)).await.body();
@@ -111,9 +111,9 @@ async fn arguments_that_are_set_reach_the_backend_and_are_neither_shown_nor_take
 
     let mut told = Vec::new();
     for value in ["acme", "other"] {
-        let answer = client.exchange(&by(&client, "ana", "notes", &json!({"id": "c", "tenant": value}))).await;
-        assert_eq!(answer.code(), "invalid_arguments");
-        told.push(answer.error());
+        let reply = client.exchange(&by(&client, "ana", "notes", &json!({"id": "c", "tenant": value}))).await;
+        assert_eq!(reply.code(), "invalid_arguments");
+        told.push(reply.error());
     }
     assert_eq!(told[0], told[1], "not even whether it was guessed");
     insta::assert_snapshot!(told[0], @"The argument `tenant` is set by the operator. Leave it out.");

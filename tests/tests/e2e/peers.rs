@@ -57,8 +57,8 @@ async fn a_peer_gets_its_answer_on_its_topic_with_the_peers_properties() {
     let (site, daemon, client) = world().await;
     let body = r#"{"toolCallId":"call_1","toolName":"echo","arguments":"{\u0022text\u0022:\u0022rust amqp\u0022}","sessionId":"session/abc123","batchId":null}"#;
     let request = peers_request(&client, body);
-    let answer = client.exchange(&request).await;
-    insta::assert_json_snapshot!(shown(&answer), @r#"
+    let reply = client.exchange(&request).await;
+    insta::assert_json_snapshot!(shown(&reply), @r#"
     {
       "body": {
         "content": "rust amqp",
@@ -83,10 +83,10 @@ async fn a_peer_gets_its_answer_on_its_topic_with_the_peers_properties() {
       "userId": null
     }
     "#);
-    assert_eq!(answer.correlation_id(), request.correlation);
-    let id = answer.message_id();
+    assert_eq!(reply.correlation_id(), request.correlation);
+    let id = reply.message_id();
     assert!(id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{id}");
-    let (before, after) = (request.properties.timestamp().unwrap(), answer.properties.timestamp().unwrap());
+    let (before, after) = (request.properties.timestamp().unwrap(), reply.properties.timestamp().unwrap());
     assert!((before..before + 120).contains(&after), "{before} {after}");
     daemon.stop(&site).await;
 }
@@ -95,8 +95,8 @@ async fn a_peer_gets_its_answer_on_its_topic_with_the_peers_properties() {
 async fn a_peer_that_asks_for_an_unknown_tool_gets_the_peers_error() {
     let (site, daemon, client) = world().await;
     let body = r#"{"toolCallId":"call_1","toolName":"no_such_tool","arguments":null,"sessionId":null}"#;
-    let answer = client.exchange(&peers_request(&client, body)).await;
-    insta::assert_json_snapshot!(shown(&answer), @r#"
+    let reply = client.exchange(&peers_request(&client, body)).await;
+    insta::assert_json_snapshot!(shown(&reply), @r#"
     {
       "body": {
         "code": "tool_not_found",
@@ -127,9 +127,9 @@ async fn a_peer_that_asks_for_an_unknown_tool_gets_the_peers_error() {
 async fn a_peer_whose_topic_nobody_binds_gets_its_answer_on_the_queue_of_that_name() {
     let (site, daemon, client) = world().await;
     let body = r#"{"toolCallId":"call_1","toolName":"echo","arguments":"{\"text\":\"here\"}"}"#;
-    let answer = client.exchange(&peers_request(&client, body).reply_to(client.queue())).await;
-    assert_eq!((answer.exchange.as_str(), answer.routing_key.as_str()), ("", client.queue()));
-    assert_eq!(answer.content(), "here");
+    let reply = client.exchange(&peers_request(&client, body).reply_to(client.queue())).await;
+    assert_eq!((reply.exchange.as_str(), reply.routing_key.as_str()), ("", client.queue()));
+    assert_eq!(reply.content(), "here");
     daemon.stop(&site).await;
 }
 
@@ -142,8 +142,8 @@ async fn an_answer_without_an_address_goes_to_the_default_topic() {
     request.properties = lapin::BasicProperties::default()
         .with_type("RockBot.Tools.ToolInvokeRequest".into())
         .with_correlation_id(request.correlation.as_str().into());
-    let answer = client.exchange(&request).await;
-    assert_eq!((answer.routing_key.as_str(), answer.content().as_str()), ("tool.result", "to all"));
+    let reply = client.exchange(&request).await;
+    assert_eq!((reply.routing_key.as_str(), reply.content().as_str()), ("tool.result", "to all"));
     daemon.stop(&site).await;
 }
 
@@ -160,7 +160,7 @@ async fn two_daemons_share_the_requests_of_one_queue() {
     }
     let mut sources = std::collections::BTreeSet::new();
     for request in &requests {
-        sources.insert(client.answer(request).await.header("rb-source").to_owned());
+        sources.insert(client.reply(request).await.header("rb-source").to_owned());
     }
     assert_eq!(sources.into_iter().collect::<Vec<_>>(), ["one", "two"]);
     assert_eq!(client.received().len(), requests.len(), "one answer each");

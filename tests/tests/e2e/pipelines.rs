@@ -43,13 +43,13 @@ async fn steps_pass_values_on_whole_and_have_the_rights_of_their_caller() {
     // There is one slot: the pipelines beside each other take turns, and their own call takes none.
     let other = json!([{"id": "a", "tool": "echo", "params": {"text": "x"}}]);
     let definitions = json!([{"description": "first", "steps": steps}, {"description": "second", "steps": other}]);
-    let answer = run(&client, "ana", definitions).await;
-    let answer: Value = serde_json::from_str(&answer.content()).unwrap();
-    let outcomes = answer["pipelines"][0]["steps"].as_array().unwrap().iter();
+    let reply = run(&client, "ana", definitions).await;
+    let reply: Value = serde_json::from_str(&reply.content()).unwrap();
+    let outcomes = reply["pipelines"][0]["steps"].as_array().unwrap().iter();
     let outcomes: Vec<&str> = outcomes.map(|step| step["outcome"].as_str().unwrap()).collect();
-    assert_eq!(outcomes, ["ok", "ok", "ok", "failed", "ok"], "{answer}");
-    assert_eq!(answer["pipelines"][0]["steps"][3]["code"], "tool_not_found");
-    assert_eq!((&answer["pipelines"][0]["output"], &answer["pipelines"][1]["output"]), (&json!("done"), &json!("x")));
+    assert_eq!(outcomes, ["ok", "ok", "ok", "failed", "ok"], "{reply}");
+    assert_eq!(reply["pipelines"][0]["steps"][3]["code"], "tool_not_found");
+    assert_eq!((&reply["pipelines"][0]["output"], &reply["pipelines"][1]["output"]), (&json!("done"), &json!("x")));
 
     // The end alone is split.
     let long = json!([{"id": "long", "tool": "echo", "params": {"text": long}}]);

@@ -30,8 +30,8 @@ async fn a_python_client_calls_a_rest_tool_and_gets_the_answer_on_its_own_queue(
     let daemon = Daemon::start(&site, &backend.endpoint("get_weather", "/weather/{city}", CITY, "")).await;
     let object = json!({"body": {"toolName": "get_weather", "arguments": {"city": "Quito"}}}).to_string();
     let text = json!({"body": {"toolName": "get_weather", "arguments": r#"{"city":"Lima"}"#, "toolCallId": "mine"}});
-    let answers = lines(&plain_client(&site, "", &[&object, &text.to_string()]).await);
-    insta::assert_json_snapshot!(answers, { "[0].body.toolCallId" => "[an id of the daemon's]" }, @r#"
+    let replies = lines(&plain_client(&site, "", &[&object, &text.to_string()]).await);
+    insta::assert_json_snapshot!(replies, { "[0].body.toolCallId" => "[an id of the daemon's]" }, @r#"
     [
       {
         "body": {
@@ -67,13 +67,13 @@ async fn a_queue_bound_to_every_topic_does_not_take_a_plain_clients_answer_away(
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &backend.endpoint("get_weather", "/weather/{city}", CITY, "")).await;
     let request = json!({"body": {"toolName": "get_weather", "arguments": {"city": "Cali"}}}).to_string();
-    // A name that could be a topic for answers as well: there the bystander's queue would take it.
+    // A name that could be a topic for replies as well: there the bystander's queue would take it.
     let own = format!("tool.result.{}", site.prefix);
-    let answers = lines(&plain_client(&site, &own, &["--bystander", &request]).await);
-    assert_eq!(answers.len(), 1);
-    assert_eq!(answers[0]["queue_is_own"], true);
-    assert_eq!(answers[0]["exchange"], "", "published to the queue, not to a topic");
-    assert_eq!(answers[0]["body"]["content"], r#"{"city":"Cali","sky":"clear"}"#);
+    let replies = lines(&plain_client(&site, &own, &["--bystander", &request]).await);
+    assert_eq!(replies.len(), 1);
+    assert_eq!(replies[0]["queue_is_own"], true);
+    assert_eq!(replies[0]["exchange"], "", "published to the queue, not to a topic");
+    assert_eq!(replies[0]["body"]["content"], r#"{"city":"Cali","sky":"clear"}"#);
     daemon.stop(&site).await;
 }
 
@@ -124,9 +124,9 @@ async fn properties_that_are_no_text_are_answered_and_cost_no_connection() {
     .map(|request| request.to_string())
     .collect();
     let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
-    let answers = lines(&plain_client(&site, "", &requests).await);
-    assert!(answers.iter().all(|answer| answer["body"]["content"] == "hi"), "{answers:?}");
-    let echoed: Vec<bool> = answers.iter().map(|answer| answer["echoed"] == true).collect();
+    let replies = lines(&plain_client(&site, "", &requests).await);
+    assert!(replies.iter().all(|reply| reply["body"]["content"] == "hi"), "{replies:?}");
+    let echoed: Vec<bool> = replies.iter().map(|reply| reply["echoed"] == true).collect();
     assert_eq!(echoed, [false, true, true, true, true], "what is no text cannot come back as it was");
     let (_, status) = daemon.get("/status").await.unwrap();
     assert_eq!(status["broker"]["reconnects"], 0, "a message must not cost a connection");

@@ -47,10 +47,10 @@ async fn refused_calls_are_counted_with_their_own_status() {
     {
         codes.push(client.exchange(&by_ana(tool, id)).await.code());
     }
-    // The token was spent by the call that found no place: a refusal at the last step is a call all the same.
+    // The token was spent by the call that found no slot: a refusal at the last step is a call all the same.
     assert_eq!(codes, ["tool_not_found", "tool_not_found", "not_allowed", "overloaded", "rate_limited", "overloaded"]);
     backend.open();
-    assert_eq!(client.answer(&held).await.content(), "passed held");
+    assert_eq!(client.reply(&held).await.content(), "passed held");
     daemon.stop(&site).await;
 
     let expected = [

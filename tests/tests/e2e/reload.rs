@@ -13,7 +13,7 @@ use toolbus_testing::patience::eventually;
 const REFUSED: &str = "reload: refused; everything stays as it was";
 /// Reloads under load.
 const RELOADS: usize = 20;
-/// Calls that have no answer yet, during these.
+/// Calls that have no reply yet, during these.
 const UNDER_WAY: usize = 50;
 
 fn rules(of_ana: &str, tools: &str) -> String {
@@ -99,7 +99,7 @@ async fn a_call_under_way_keeps_the_tool_that_it_began_with() {
     daemon.reload(&rules("allowed_tools = [\"echo\"]", "")).await;
     assert_eq!(client.exchange(&work(&client, "hold", "late")).await.code(), "tool_not_found");
     backend.open();
-    assert_eq!(client.answer(&held).await.content(), "passed held");
+    assert_eq!(client.reply(&held).await.content(), "passed held");
     assert_eq!(backend.count("late"), 0);
     daemon.stop(&site).await;
 }
@@ -117,7 +117,7 @@ async fn calls_under_way_count_against_their_agent_after_a_reload_too() {
     daemon.reload(&rules(&format!("{limits}denied_tools = [\"echo\"]"), &hold)).await;
     assert_eq!(client.exchange(&work(&client, "hold", "late")).await.code(), "overloaded");
     backend.open();
-    assert_eq!(client.answer(&held).await.content(), "passed held");
+    assert_eq!(client.reply(&held).await.content(), "passed held");
     assert_eq!(backend.count("late"), 0);
     daemon.stop(&site).await;
 }
@@ -136,8 +136,8 @@ async fn what_waits_for_a_restart_is_named() {
     let expected = ["bus", "invoke", "daemon", "telemetry", "store", "ledger", "audit", "tools.required"];
     assert_eq!(sections, expected);
     // What can change has changed, and nothing else.
-    let answer = client.exchange(&client.request("echo", &json!({"text": "x"}))).await;
-    assert_eq!((answer.code().as_str(), answer.header("rb-source")), ("tool_not_found", "toolbus"));
+    let reply = client.exchange(&client.request("echo", &json!({"text": "x"}))).await;
+    assert_eq!((reply.code().as_str(), reply.header("rb-source")), ("tool_not_found", "toolbus"));
     assert!(!daemon.folder().join("audit.jsonl").exists());
     // They wait on, and are named again.
     daemon.reload(changed).await;
@@ -216,7 +216,7 @@ async fn no_call_is_lost_while_the_configuration_is_reloaded_over_and_over() {
             sent.push(request);
             // No more are under way than a few replicas of an agent have.
             if let Some(earlier) = sent.len().checked_sub(UNDER_WAY) {
-                client.answer(&sent[earlier]).await;
+                client.reply(&sent[earlier]).await;
             }
         }
         sent
@@ -231,9 +231,9 @@ async fn no_call_is_lost_while_the_configuration_is_reloaded_over_and_over() {
     assert!(sent.len() > RELOADS, "{} calls", sent.len());
     eventually("every answer", async || (client.received().len() >= sent.len()).then_some(())).await;
     for (number, request) in sent.iter().enumerate() {
-        let answers = client.answers_to(&request.correlation);
-        let contents: Vec<_> = answers.iter().map(|answer| answer.content()).collect();
-        assert_eq!(contents, [format!("worked for call-{number}")], "{answers:?}");
+        let replies = client.replies_to(&request.correlation);
+        let contents: Vec<_> = replies.iter().map(|reply| reply.content()).collect();
+        assert_eq!(contents, [format!("worked for call-{number}")], "{replies:?}");
     }
     assert_eq!(backend.total(), sent.len(), "each ran once");
     daemon.stop(&site).await;

@@ -45,9 +45,9 @@ async fn a_call_runs_at_another_daemon_as_the_agent_that_made_it() {
     let (front, back) = (Daemon::start(&site, FRONT).await, Daemon::start(&elsewhere, LAB).await);
     let client = Client::connect(&site).await;
     let call = |agent: &str| client.request("lab.echo", &json!({"text": "hi"})).by(agent);
-    let answer = client.exchange(&call("ana")).await;
-    assert_eq!(answer.content(), "hi");
-    assert_eq!(answer.body()["toolName"], "lab.echo");
+    let reply = client.exchange(&call("ana")).await;
+    assert_eq!(reply.content(), "hi");
+    assert_eq!(reply.body()["toolName"], "lab.echo");
     let refused = client.exchange(&call("bob")).await;
     assert_eq!(refused.code(), "tool_not_found", "the other daemon has rules of its own");
     let wrong = client.exchange(&client.request("lab.echo", &json!({"text": 7})).by("ana")).await;
@@ -72,11 +72,11 @@ async fn a_call_in_a_circle_of_daemons_is_refused() {
     let other = Daemon::start(&elsewhere, &circle("tool.invoke.lab", "tool.invoke")).await;
     let client = Client::connect(&site).await;
     let far = client.request("next.next.x", &json!({})).by("ana");
-    let answer = client.exchange(&far).await;
-    assert_eq!(answer.code(), "tool_not_found", "the name has one part less at each daemon");
-    let answer = client.exchange(&client.request("next.x", &json!({})).by("ana").header("rb-hops", "4")).await;
-    assert_eq!(answer.code(), "not_allowed");
-    insta::assert_snapshot!(answer.body()["message"].as_str().unwrap(), @"Tool 'next.x' was not called: 4 daemons have passed the call on already, perhaps in a circle.");
+    let reply = client.exchange(&far).await;
+    assert_eq!(reply.code(), "tool_not_found", "the name has one part less at each daemon");
+    let reply = client.exchange(&client.request("next.x", &json!({})).by("ana").header("rb-hops", "4")).await;
+    assert_eq!(reply.code(), "not_allowed");
+    insta::assert_snapshot!(reply.body()["message"].as_str().unwrap(), @"Tool 'next.x' was not called: 4 daemons have passed the call on already, perhaps in a circle.");
     one.stop(&site).await;
     other.stop(&elsewhere).await;
 }
@@ -86,9 +86,9 @@ async fn a_daemon_that_is_away_is_told_without_its_topic() {
     let site = BrokerNamespace::shared().await;
     let front = Daemon::start(&site, FRONT).await;
     let client = Client::connect(&site).await;
-    let answer = client.exchange(&client.request("lab.echo", &json!({"text": "hi"})).by("ana")).await;
-    assert_eq!((answer.code().as_str(), &answer.body()["isRetryable"]), ("execution_failed", &json!(true)));
-    insta::assert_snapshot!(answer.body()["message"].as_str().unwrap(), @"Tool 'lab.echo' was not called: no daemon takes its calls now.");
+    let reply = client.exchange(&client.request("lab.echo", &json!({"text": "hi"})).by("ana")).await;
+    assert_eq!((reply.code().as_str(), &reply.body()["isRetryable"]), ("execution_failed", &json!(true)));
+    insta::assert_snapshot!(reply.body()["message"].as_str().unwrap(), @"Tool 'lab.echo' was not called: no daemon takes its calls now.");
     front.stop(&site).await;
 }
 
@@ -111,7 +111,7 @@ async fn a_cancelled_call_is_cancelled_at_the_other_daemon_each_time() {
         });
         let passed_on = passed_on.await.body()["toolCallId"].clone();
         client.send(&client.raw(json!({"toolCallId": id}).to_string()).on("tool.cancel").by("ana")).await;
-        assert_eq!(client.answer(&call).await.code(), "cancelled");
+        assert_eq!(client.reply(&call).await.code(), "cancelled");
         let cancelled = json!({"toolCallId": passed_on});
         eventually("its cancellation", async || {
             lab.received().iter().any(|message| message.body() == cancelled).then_some(())
@@ -135,19 +135,19 @@ async fn a_thousand_calls_that_wait_for_another_daemon_hold_no_thread_and_little
     let (lab, client) = (Client::connect(&site).await, Client::connect(&site).await);
     lab.bind("tool.invoke.lab").await;
     let echo = || client.request("lab.echo", &json!({"text": "hi"})).by("ana");
-    let answer = async |request: &Message| {
+    let reply = async |request: &Message| {
         let body = json!({"toolCallId": request.body()["toolCallId"], "toolName": "echo", "content": "hi",
             "isError": false});
         let queue = request.properties.reply_to().as_ref().unwrap().to_string();
-        let answer = lab.raw(body.to_string()).on(&queue).of_type("RockBot.Tools.ToolInvokeResponse");
+        let reply = lab.raw(body.to_string()).on(&queue).of_type("RockBot.Tools.ToolInvokeResponse");
         let correlation = request.correlation_id().to_owned();
-        lab.publish("", &answer.with(|properties| properties.with_correlation_id(correlation.as_str().into()))).await;
+        lab.publish("", &reply.with(|properties| properties.with_correlation_id(correlation.as_str().into()))).await;
     };
     // What the first call starts is no part of the comparison.
     let first = echo();
     client.send(&first).await;
-    answer(&eventually("the first call", async || lab.received().pop()).await).await;
-    assert_eq!(client.answer(&first).await.content(), "hi");
+    reply(&eventually("the first call", async || lab.received().pop()).await).await;
+    assert_eq!(client.reply(&first).await.content(), "hi");
     let before = front.usage();
 
     for _ in 0..CALLS {
@@ -162,7 +162,7 @@ async fn a_thousand_calls_that_wait_for_another_daemon_hold_no_thread_and_little
     assert!(grown < CALLS as u64 * MAX_PER_CALL, "{grown} KiB more: {before:?} {during:?}");
 
     for request in &lab.received()[1..] {
-        answer(request).await;
+        reply(request).await;
     }
     eventually("all answers", async || (client.count() > CALLS).then_some(())).await;
     assert!(client.received().iter().all(|message| message.content() == "hi"));

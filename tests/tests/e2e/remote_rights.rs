@@ -110,11 +110,11 @@ async fn with_the_shipped_permissions_bridges_are_asked_and_one_that_answers_on_
     assert_eq!(came("tool.meta.mcp.refresh").await.body(), json!({"serverName": "notes"}));
     let details = came("mcp.manage").await;
     let tools = json!([{"name": "read_note", "description": "Reads.", "parametersSchema": null}]);
-    let answer = bridge.raw(json!({"serverName": "notes", "tools": tools, "error": null}).to_string());
-    let answer =
-        answer.of_type("RockBot.Tools.Mcp.McpGetServiceDetailsResponse").header("rb-source", "mcp-bridge.RockBot");
-    let answer = answer.on(details.properties.reply_to().as_ref().unwrap().as_str());
-    bridge.send(&answer.with(|properties| properties.with_correlation_id(details.correlation_id().into()))).await;
+    let reply = bridge.raw(json!({"serverName": "notes", "tools": tools, "error": null}).to_string());
+    let reply =
+        reply.of_type("RockBot.Tools.Mcp.McpGetServiceDetailsResponse").header("rb-source", "mcp-bridge.RockBot");
+    let reply = reply.on(details.properties.reply_to().as_ref().unwrap().as_str());
+    bridge.send(&reply.with(|properties| properties.with_correlation_id(details.correlation_id().into()))).await;
     let set = front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
     assert_eq!((&set["tools"], &set["lastError"]), (&json!(1), &Value::Null));
     front.stop(&fixture.site).await;

@@ -37,9 +37,9 @@ async fn call(client: &Client, agent: &str, model: Option<&str>, tool: &str, arg
     if let Some(model) = model {
         request = request.header("rb-rb-model", model);
     }
-    let answer = client.exchange(&request).await;
-    assert_eq!(answer.code(), "", "{answer:?}");
-    answer.content()
+    let reply = client.exchange(&request).await;
+    assert_eq!(reply.code(), "", "{reply:?}");
+    reply.content()
 }
 
 /// The keys that a text names.

@@ -22,9 +22,9 @@ min_interval = "1s"
 "#;
 
 async fn text(client: &Client, tool: &str, arguments: Value) -> String {
-    let answer = client.exchange(&client.request(tool, &arguments).by("ana")).await;
-    assert_eq!((answer.code().as_str(), &answer.body()["isError"]), ("", &json!(false)), "{answer:?}");
-    answer.content()
+    let reply = client.exchange(&client.request(tool, &arguments).by("ana")).await;
+    assert_eq!((reply.code().as_str(), &reply.body()["isError"]), ("", &json!(false)), "{reply:?}");
+    reply.content()
 }
 
 /// A task at each second.

@@ -47,10 +47,10 @@ fn request(client: &Client, name: &str, script: Option<&str>) -> Request {
     })
 }
 
-/// The body of an answer, which is of the one type that agents read.
-fn told(answer: &Message) -> Value {
-    assert_eq!((answer.kind(), &*answer.exchange), ("RockBot.Scripts.ScriptInvokeResponse", "rockbot"));
-    answer.body()
+/// The body of a reply, which is of the one type that agents read.
+fn told(reply: &Message) -> Value {
+    assert_eq!((reply.kind(), &*reply.exchange), ("RockBot.Scripts.ScriptInvokeResponse", "rockbot"));
+    reply.body()
 }
 
 #[tokio::test]
@@ -66,14 +66,14 @@ async fn a_request_for_a_script_is_answered_on_its_agents_topic_in_the_one_form_
     };
 
     let asked = request(&ana, "ana", None);
-    let answer = ana.exchange(&asked).await;
-    assert_eq!(answer.routing_key, "script.result.ana");
-    assert_eq!(told(&answer), refused(&asked, "The request is not usable: missing member `script`."));
+    let reply = ana.exchange(&asked).await;
+    assert_eq!(reply.routing_key, "script.result.ana");
+    assert_eq!(told(&reply), refused(&asked, "The request is not usable: missing member `script`."));
 
     let asked = request(&bruno, "bruno", Some("print('hi')"));
-    let answer = bruno.exchange(&asked).await;
-    assert_eq!(answer.routing_key, "script.result.bruno");
-    assert_eq!(told(&answer), refused(&asked, "Tool 'execute_python_script' is not registered."));
+    let reply = bruno.exchange(&asked).await;
+    assert_eq!(reply.routing_key, "script.result.bruno");
+    assert_eq!(told(&reply), refused(&asked, "Tool 'execute_python_script' is not registered."));
     daemon.stop(&fixture.site).await;
 }
 

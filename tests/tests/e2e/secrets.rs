@@ -108,8 +108,8 @@ async fn no_endpoint_and_no_caller_brings_a_secret_into_an_answer() {
     }
     // An endpoint that has none of them.
     for said in [BEARER, "b4sic-p%25ss%2Fword", LEAK, ADMIN, "bDNhay10MGtlbi1vZi10aGUtc2VydmVy"] {
-        let answer = client.call("say", &json!({"text": format!("<{said}>")})).await;
-        assert_eq!(answer.content(), "<[redacted]>", "{said}");
+        let reply = client.call("say", &json!({"text": format!("<{said}>")})).await;
+        assert_eq!(reply.content(), "<[redacted]>", "{said}");
     }
     let ordinary = "an-ordinary-word, 12345678901 \"quoted\" \\ ünï [redacted] l3ak-t0ken";
     assert_eq!(client.call("say", &json!({"text": ordinary})).await.content(), ordinary);
@@ -124,9 +124,9 @@ async fn a_server_that_repeats_its_token_everywhere_hands_nothing_over() {
     let client = Client::connect(&site).await;
     let request = client.request("leak", &json!({"how": "environment"})).header("rb-rb-progress", "1");
     client.send(&request).await;
-    let (reports, answer) = with_progress(&client, &request).await;
+    let (reports, reply) = with_progress(&client, &request).await;
     assert_eq!(reports[0]["message"], "as [redacted]");
-    let environment: Value = serde_json::from_str(&answer.content()).unwrap();
+    let environment: Value = serde_json::from_str(&reply.content()).unwrap();
     assert_eq!((&environment["LEAK_TOKEN"], &environment["PLAIN"]), (&json!("[redacted]"), &json!("an-ordinary-word")));
     assert_eq!(client.call("leak", &json!({"how": "error"})).await.content(), "refused: [redacted]");
     assert_eq!(client.call("leak", &json!({"how": "encoded"})).await.content(), "?token=[redacted]");

@@ -61,9 +61,9 @@ async fn a_sidecar_has_queues_and_a_topic_of_its_own_on_which_everybody_is_its_a
     let requests =
         [echo(&client, &ana.agent), echo(&client, "bruno"), client.request("echo", &json!({"text": "bruno"}))];
     for request in requests.map(|request| request.on(&ana.topic())) {
-        let answer = client.exchange(&request).await;
-        assert!(answer.code().is_empty(), "{answer:?}");
-        assert_eq!(answer.header("rb-source"), "sidecar-of-ana");
+        let reply = client.exchange(&request).await;
+        assert!(reply.code().is_empty(), "{reply:?}");
+        assert_eq!(reply.header("rb-source"), "sidecar-of-ana");
     }
     let hidden = client.request("current_time", &json!({})).on(&ana.topic());
     assert_eq!(client.exchange(&hidden).await.code(), "tool_not_found", "as ana, and so by ana's rules");
@@ -107,9 +107,9 @@ async fn what_others_send_on_shared_topics_is_settled_without_a_word() {
     assert_eq!(client.exchange(&list).await.body()["tools"].as_array().unwrap().len(), 2);
     let cancel = |id: &str| small(&client, "tool.cancel", &ana.agent, &json!({"toolCallId": id}));
     assert_eq!(client.exchange(&cancel("unknown")).await.body()["cancelled"], false);
-    assert_eq!(client.answers_to(&held.correlation), [], "nobody else's cancel reached it");
+    assert_eq!(client.replies_to(&held.correlation), [], "nobody else's cancel reached it");
     assert_eq!(client.exchange(&cancel("c1")).await.body()["cancelled"], true);
-    assert_eq!(client.answer(&held).await.code(), "cancelled");
+    assert_eq!(client.reply(&held).await.code(), "cancelled");
     eventually("empty queues", async || (site.ready(&ana.site.queue()).await == 0).then_some(())).await;
     ana.stop().await;
     assert_eq!(client.caught_up().await.len(), 5, "nobody else was answered");
@@ -124,8 +124,8 @@ async fn two_sidecars_beside_each_other_answer_each_their_own_agent_once() {
     let mut sent = 0;
     for _ in 0..20 {
         for (sidecar, source) in [(&ana, "sidecar-of-ana"), (&bruno, "sidecar-of-bruno")] {
-            let answer = client.exchange(&echo(&client, &sidecar.agent)).await;
-            assert_eq!((answer.content().as_str(), answer.header("rb-source")), (sidecar.agent.as_str(), source));
+            let reply = client.exchange(&echo(&client, &sidecar.agent)).await;
+            assert_eq!((reply.content().as_str(), reply.header("rb-source")), (sidecar.agent.as_str(), source));
             let list = client.exchange(&small(&client, "tool.list", &sidecar.agent, &json!({}))).await;
             assert_eq!((&list.body()["agent"], list.header("rb-source")), (&json!(sidecar.agent), source));
             sent += 2;

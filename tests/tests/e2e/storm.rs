@@ -58,8 +58,8 @@ async fn every_call_survives(what: &str, store: &str, number: usize) {
 
     let mut tally = Tally::default();
     for (id, request) in &requests {
-        let answers = client.answers_to(&request.correlation);
-        tally.count(id, &answers, backend.count(id), &format!("worked for {id}"));
+        let replies = client.replies_to(&request.correlation);
+        tally.count(id, &replies, backend.count(id), &format!("worked for {id}"));
     }
     tally.check(&format!("{what}: {KILLS} times SIGKILL within {:?} (seed {SEED})", begun.elapsed()));
     assert_eq!(tally.attempts, CALLS);
@@ -91,16 +91,16 @@ async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown
     client.send(&request).await;
     backend.wait_for("held").await;
     let daemon = daemon.killed().await;
-    let answer = client.answer(&request).await;
-    assert!(is_unknown(&answer), "{answer:?}");
+    let reply = client.reply(&request).await;
+    assert!(is_unknown(&reply), "{reply:?}");
     backend.open();
-    // Whoever publishes it again gets the same answer.
+    // Whoever publishes it again gets the same reply.
     client.send(&request).await;
-    let answers = eventually("the same answer", async || {
-        Some(client.answers_to(&request.correlation)).filter(|all| all.len() == 2)
+    let replies = eventually("the same answer", async || {
+        Some(client.replies_to(&request.correlation)).filter(|all| all.len() == 2)
     });
-    let answers = answers.await;
-    assert_eq!((answers[0].message_id(), &answers[0].data), (answers[1].message_id(), &answers[1].data));
+    let replies = replies.await;
+    assert_eq!((replies[0].message_id(), &replies[0].data), (replies[1].message_id(), &replies[1].data));
     assert_eq!(backend.count("held"), 1);
     daemon.stop(&site).await;
 }
@@ -127,12 +127,12 @@ async fn an_answer_that_was_recorded_and_not_published_is_published_by_the_next_
     daemon.signal("STOP").await;
     proxy.cut();
     proxy.restore();
-    assert_eq!(client.answers_to(&request.correlation), []);
+    assert_eq!(client.replies_to(&request.correlation), []);
     let daemon = daemon.killed().await;
-    let answer = client.answer(&request).await;
-    assert_eq!((answer.content().as_str(), backend.count("held")), ("passed held", 1));
+    let reply = client.reply(&request).await;
+    assert_eq!((reply.content().as_str(), backend.count("held")), ("passed held", 1));
     client.caught_up().await;
-    assert_eq!(client.answers_to(&request.correlation).len(), 1);
+    assert_eq!(client.replies_to(&request.correlation).len(), 1);
     daemon.stop(&site).await;
 }
 
@@ -146,14 +146,14 @@ async fn a_message_that_is_published_twice_runs_once_also_after_a_restart() {
     client.send(&request).await;
     let daemon = daemon.restarted().await;
     client.send(&request).await;
-    let answers = eventually("three answers", async || {
-        Some(client.answers_to(&request.correlation)).filter(|all| all.len() == 3)
+    let replies = eventually("three answers", async || {
+        Some(client.replies_to(&request.correlation)).filter(|all| all.len() == 3)
     });
-    let answers = answers.await;
-    for again in &answers[1..] {
-        assert_eq!((again.message_id(), &again.data), (answers[0].message_id(), &answers[0].data));
+    let replies = replies.await;
+    for again in &replies[1..] {
+        assert_eq!((again.message_id(), &again.data), (replies[0].message_id(), &replies[0].data));
     }
-    assert_eq!((backend.count("twice"), answers[0].content().as_str()), (1, "worked for twice"));
+    assert_eq!((backend.count("twice"), replies[0].content().as_str()), (1, "worked for twice"));
     daemon.stop(&site).await;
 }
 
@@ -170,7 +170,7 @@ async fn a_duplicate_that_arrives_while_the_first_runs_gets_the_same_answer() {
     // The daemon takes messages in order: it has the duplicate when it has answered what came after.
     assert_eq!(client.call("current_time", &json!({})).await.code(), "");
     backend.open();
-    let (first, second) = (client.answer(&request).await, other.answer(&elsewhere).await);
+    let (first, second) = (client.reply(&request).await, other.reply(&elsewhere).await);
     assert_eq!((first.message_id(), &first.data), (second.message_id(), &second.data));
     assert_eq!((backend.count("held"), first.content().as_str()), (1, "passed held"));
     daemon.stop(&site).await;

@@ -19,9 +19,9 @@ profile = "subagent"
 "#;
 
 async fn text(client: &Client, agent: &str, tool: &str, arguments: Value) -> String {
-    let answer = client.exchange(&client.request(tool, &arguments).by(agent)).await;
-    assert_eq!((answer.code().as_str(), &answer.body()["isError"]), ("", &json!(false)), "{answer:?}");
-    answer.content()
+    let reply = client.exchange(&client.request(tool, &arguments).by(agent)).await;
+    assert_eq!((reply.code().as_str(), &reply.body()["isError"]), ("", &json!(false)), "{reply:?}");
+    reply.content()
 }
 
 /// The messages of this type that a client has.

@@ -11,8 +11,8 @@ const RULES: &str = "[tools]\necho = true\n[store]\nurl = \"sqlite:toolbus.db\"\
 /// The code of a call by an agent; `ok` when it was run.
 async fn outcome(client: &Client, agent: &str, tool: &str) -> String {
     let arguments = if tool == "echo" { json!({"text": "x"}) } else { json!({}) };
-    let answer = client.exchange(&client.request(tool, &arguments).by(agent)).await;
-    if answer.code().is_empty() { "ok".to_owned() } else { answer.code() }
+    let reply = client.exchange(&client.request(tool, &arguments).by(agent)).await;
+    if reply.code().is_empty() { "ok".to_owned() } else { reply.code() }
 }
 
 async fn operated(daemon: &Daemon, arguments: &[&str]) -> String {

@@ -35,8 +35,8 @@ async fn one_traced_call(protocol: &str, endpoint: &str, receiver: &Receiver) {
     let client = Client::connect(&site).await;
     let request = client.request("work", &json!({"id": "traced"}));
     let request = request.header("rb-traceparent", &format!("00-{TRACE}-{SENDER}-01")).header("rb-tracestate", "ana=1");
-    let answer = client.exchange(&request).await;
-    assert_eq!(answer.content(), "worked for traced");
+    let reply = client.exchange(&request).await;
+    assert_eq!(reply.content(), "worked for traced");
     assert_eq!(client.call("absent", &json!({})).await.code(), "tool_not_found");
     // Nothing was exported by now that need have been: the end flushes.
     daemon.stop(&site).await;
@@ -55,7 +55,7 @@ async fn one_traced_call(protocol: &str, endpoint: &str, receiver: &Receiver) {
     assert_eq!(sent("traceparent"), format!("00-{TRACE}-{}-01", hex(&execute.span_id)));
     assert_eq!(sent("tracestate"), "ana=1");
     for header in ["rb-traceparent", "traceparent"] {
-        assert_eq!(answer.header(header), format!("00-{TRACE}-{}-01", hex(&publish.span_id)));
+        assert_eq!(reply.header(header), format!("00-{TRACE}-{}-01", hex(&publish.span_id)));
     }
 
     let ok = [("tool_name", "work"), ("status", "ok"), ("tool_source", "rest")];
@@ -92,8 +92,8 @@ async fn without_a_collector_the_trace_still_goes_on() {
     let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;
     let client = Client::connect(&site).await;
     let request = client.request("work", &json!({"id": "traced"}));
-    let answer = client.exchange(&request.header("traceparent", &format!("00-{TRACE}-{SENDER}-00"))).await;
-    assert!(answer.header("traceparent").starts_with(&format!("00-{TRACE}-")), "{answer:?}");
+    let reply = client.exchange(&request.header("traceparent", &format!("00-{TRACE}-{SENDER}-00"))).await;
+    assert!(reply.header("traceparent").starts_with(&format!("00-{TRACE}-")), "{reply:?}");
     let sent = backend.headers("traced");
     assert!(sent["traceparent"].to_str().unwrap().starts_with(&format!("00-{TRACE}-")));
     assert!(sent["traceparent"].to_str().unwrap().ends_with("-00"), "what the sender did not sample stays so");

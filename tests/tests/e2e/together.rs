@@ -36,9 +36,9 @@ impl Transcript {
         self.line(&format!("{from} → {to}: {kind} {{{}}}", shown.join(", ")));
     }
 
-    fn called(&mut self, agent: &str, tool: &str, arguments: &Value, answer: &Message) -> String {
-        assert_eq!((answer.code().as_str(), &answer.body()["isError"]), ("", &json!(false)), "{answer:?}");
-        let content = answer.content();
+    fn called(&mut self, agent: &str, tool: &str, arguments: &Value, reply: &Message) -> String {
+        assert_eq!((reply.code().as_str(), &reply.body()["isError"]), ("", &json!(false)), "{reply:?}");
+        let content = reply.content();
         self.line(&format!("{agent} calls {tool} {}", readable(&arguments.to_string())));
         for line in readable(&content).lines() {
             // A time follows.
@@ -75,8 +75,8 @@ async fn two_agents_plan_find_help_delegate_and_report() {
     worker.bind("subagent.task.helpers").await;
     let mut transcript = Transcript { text: String::new(), ids: Vec::new() };
     let call = async |transcript: &mut Transcript, tool: &str, arguments: Value| {
-        let answer = ana.exchange(&ana.request(tool, &arguments).by("ana")).await;
-        transcript.called("ana", tool, &arguments, &answer)
+        let reply = ana.exchange(&ana.request(tool, &arguments).by("ana")).await;
+        transcript.called("ana", tool, &arguments, &reply)
     };
 
     let card = json!({"agentName": "Bob", "description": "Adds numbers", "isDeregistering": false,
@@ -112,9 +112,9 @@ async fn two_agents_plan_find_help_delegate_and_report() {
         bob.send(&result.with(|properties| properties.with_correlation_id(id.as_str().into()))).await;
         task
     };
-    let (answer, task) = tokio::join!(invoked, worked);
+    let (reply, task) = tokio::join!(invoked, worked);
     transcript.said("toolbus", "Bob", &task, &["skill"]);
-    let total = transcript.called("ana", "invoke_agent", &asked, &answer);
+    let total = transcript.called("ana", "invoke_agent", &asked, &reply);
 
     let steps = json!([
         {"id": "total", "tool": "echo", "params": {"text": total}},
@@ -127,10 +127,10 @@ async fn two_agents_plan_find_help_delegate_and_report() {
     let report = written["pipelines"][0]["output"].as_str().unwrap().to_owned();
 
     let checked = json!({"description": format!("Check: 12 and 30. {report}")});
-    let answer = ana.exchange(&ana.request("spawn_subagent", &checked).by("ana")).await;
+    let reply = ana.exchange(&ana.request("spawn_subagent", &checked).by("ana")).await;
     let task = message(&worker, "Toolbus.SubagentTaskMessage").await;
     transcript.said("toolbus", "worker", &task, &["description"]);
-    transcript.called("ana", "spawn_subagent", &checked, &answer);
+    transcript.called("ana", "spawn_subagent", &checked, &reply);
     let is_right = task.body()["description"].as_str().unwrap().ends_with("The total is 42.");
     let output = if is_right { "It is right." } else { "It is wrong." };
     let body = json!({"taskId": task.body()["taskId"], "output": output, "isSuccess": true});

@@ -18,7 +18,7 @@ async fn a_tool_that_never_returns_gets_one_timeout_and_holds_nobody_up() {
     client.send(&held).await;
     backend.wait_for("held").await;
     assert_eq!(client.call("echo", &json!({"text": "meanwhile"})).await.content(), "meanwhile");
-    let mut body = client.answer(&held).await.body();
+    let mut body = client.reply(&held).await.body();
     body["toolCallId"] = json!("[the message's id]");
     // The tool ends a twentieth before the call, so that its error, which says more, is told.
     let told = body["message"].take();
@@ -36,7 +36,7 @@ async fn a_tool_that_never_returns_gets_one_timeout_and_holds_nobody_up() {
     "#);
     backend.open();
     daemon.stop(&site).await;
-    assert_eq!(client.answers_to(&held.correlation).len(), 1, "one answer");
+    assert_eq!(client.replies_to(&held.correlation).len(), 1, "one answer");
 }
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_h
     }
     let mut told = String::new();
     for ((tool, limit), request) in calls.iter().zip(&requests) {
-        let body = client.answer(request).await.body();
+        let body = client.reply(request).await.body();
         let text = |name: &str| body.get(name).and_then(serde_json::Value::as_str).unwrap_or("-").to_owned();
         let [code, outcome, message] = ["code", "outcome", "message"].map(text);
         writeln!(told, "{tool} in {limit} ms: {code} | {outcome} | retryable {} | {message}", body["isRetryable"])
@@ -146,6 +146,6 @@ async fn calls_beyond_what_runs_and_waits_are_told_to_come_again() {
     "#);
     assert_eq!(backend.count("waiting"), 0);
     backend.open();
-    assert_eq!(client.answer(&running).await.content(), "passed running");
+    assert_eq!(client.reply(&running).await.content(), "passed running");
     daemon.stop(&site).await;
 }

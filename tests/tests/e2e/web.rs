@@ -44,8 +44,8 @@ async fn a_page_is_read_as_markdown_and_hosts_that_are_not_allowed_are_refused()
     let daemon = Daemon::start(&site, &rules).await;
     let client = Client::connect(&site).await;
     let read = |agent: &str, url: String| client.request("web_browse", &json!({"url": url})).by(agent);
-    let answer = client.exchange(&read("ana", format!("http://127.0.0.1:{port}/"))).await;
-    assert_eq!(answer.content(), format!("# Guide\n\n## Start\n\nRead [on](http://127.0.0.1:{port}/next)."));
+    let reply = client.exchange(&read("ana", format!("http://127.0.0.1:{port}/"))).await;
+    assert_eq!(reply.content(), format!("# Guide\n\n## Start\n\nRead [on](http://127.0.0.1:{port}/next)."));
     let refused = [
         read("bruno", format!("http://127.0.0.1:{port}/")),
         read("ana", "http://127.0.0.1:1/".to_owned()),

@@ -70,7 +70,7 @@ fn secrets() -> Vec<(&'static str, &'static str)> {
     lines.filter_map(|line| line.strip_prefix("export ")?.split_once('=')).collect()
 }
 
-/// A backend that answers with what it was asked, and with which credential: by its name, because an answer that repeats
+/// A backend that answers with what it was asked, and with which credential: by its name, because a reply that repeats
 /// a secret is changed by the daemon.
 async fn backend() -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -170,15 +170,15 @@ async fn every_call_of_the_document_gets_the_answer_that_it_says() {
     assert!(run.len() >= 8 && refused.len() >= 20, "the tables were not read whole: {}, {}", run.len(), refused.len());
     let mut differing = Vec::new();
     for row in &run {
-        let answer = fixture.call(row).await;
-        if answer.content() != code(&row[4]) {
-            differing.push(format!("{row:?}: {}", answer.body()));
+        let reply = fixture.call(row).await;
+        if reply.content() != code(&row[4]) {
+            differing.push(format!("{row:?}: {}", reply.body()));
         }
     }
     for row in &refused {
-        let answer = fixture.call(row).await;
-        if (answer.code().as_str(), &answer.error()) != (code(&row[4]), &row[5]) {
-            differing.push(format!("{row:?}: {}", answer.body()));
+        let reply = fixture.call(row).await;
+        if (reply.code().as_str(), &reply.error()) != (code(&row[4]), &row[5]) {
+            differing.push(format!("{row:?}: {}", reply.body()));
         }
     }
     assert!(differing.is_empty(), "{differing:#?}");

@@ -42,7 +42,7 @@ async fn use_mcp_server(client: ClientKind, mode: &[&str], protocol: &str) {
     fixture.eventually_heard("notifications/cancelled").await;
     // A tool set of a session ends with it; without sessions it belongs to the token, and stays.
     fixture.eventually_desks(u64::from(protocol == STATELESS)).await;
-    let mut take = |member: &str| seen.as_object_mut().unwrap().remove(member).unwrap();
+    let mut take = |field: &str| seen.as_object_mut().unwrap().remove(field).unwrap();
     assert_eq!(take("resources"), json!(["toolbus://servers/everything/instructions"]));
     assert!(take("read").as_str().unwrap().starts_with("# Everything Server"));
     check_progress(&mut seen, false);
@@ -64,7 +64,7 @@ pub(crate) fn check_progress(seen: &mut Value, loses_last: bool) {
 
 /// Checks what clients see, whatever the transport.
 pub(crate) fn check(mut seen: Value, protocol: &str) {
-    let mut take = |member: &str| seen.as_object_mut().unwrap().remove(member).unwrap();
+    let mut take = |field: &str| seen.as_object_mut().unwrap().remove(field).unwrap();
     assert_eq!(take("protocol"), protocol);
     // One client puts words of its own before those of the server.
     let unknown = seen["unknown"].as_object_mut().unwrap().remove("message").unwrap();

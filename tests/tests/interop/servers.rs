@@ -12,7 +12,7 @@ async fn the_servers_of_one_file_become_ready_and_list_their_tools() {
     let mut told = Vec::new();
     for name in ALL {
         let status = ready(&daemon, name).await;
-        let text = |member: &str| status[member].as_str().unwrap_or("-").to_owned();
+        let text = |field: &str| status[field].as_str().unwrap_or("-").to_owned();
         let tools: Vec<&str> = status["tools"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
         assert_eq!(status["hidden"], json!([]), "{name}");
         let facts = [text("transport"), text("protocolVersion"), text("implementation")];
@@ -58,10 +58,10 @@ async fn a_tool_is_called_by_its_name_or_with_its_server_in_any_case_or_without(
             client.request(tool, &arguments).on("tool.invoke.mcp"),
         ];
         for request in ways {
-            let answer = client.exchange(&request).await;
-            assert!(answer.content().contains(expected), "{tool}: {:?}", answer.body());
-            assert_eq!(answer.body()["isError"], false);
-            assert_eq!(answer.header("rb-rb-tool-provider"), "mcp");
+            let reply = client.exchange(&request).await;
+            assert!(reply.content().contains(expected), "{tool}: {:?}", reply.body());
+            assert_eq!(reply.body()["isError"], false);
+            assert_eq!(reply.header("rb-rb-tool-provider"), "mcp");
         }
         let elsewhere = if server == "time" { "git" } else { "time" };
         assert_eq!(client.exchange(&at(&client, elsewhere, tool, &arguments)).await.code(), "tool_not_found");

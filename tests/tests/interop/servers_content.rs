@@ -17,8 +17,8 @@ async fn serving(site: &BrokerNamespace, work: &Workplace, servers: &[&str]) -> 
 }
 
 /// The parts of an answer that are the tool's, long data apart.
-fn shown(answer: &Message) -> Value {
-    let mut body = answer.body();
+fn shown(reply: &Message) -> Value {
+    let mut body = reply.body();
     for block in body["contentBlocks"].as_array_mut().into_iter().flatten() {
         if let Some(data) = block.get_mut("data") {
             let start: String = data.as_str().unwrap_or_default().chars().take(12).collect();
@@ -213,13 +213,8 @@ async fn what_a_server_says_went_wrong_is_a_result() {
     assert!(outside.content().starts_with("Access denied - path outside allowed directories"), "{:?}", outside.body());
     let elsewhere = client.call("git_status", &json!({"repo_path": "/etc"})).await;
     let nowhere = client.call("get_current_time", &json!({"timezone": "Mars/Olympus"})).await;
-    for answer in [elsewhere, nowhere] {
-        assert_eq!(
-            (answer.body()["isError"].clone(), answer.code()),
-            (json!(true), String::new()),
-            "{:?}",
-            answer.body()
-        );
+    for reply in [elsewhere, nowhere] {
+        assert_eq!((reply.body()["isError"].clone(), reply.code()), (json!(true), String::new()), "{:?}", reply.body());
     }
     // This one says so in words alone.
     let query = client.call("read_query", &json!({"query": "SELECT * FROM missing"})).await;

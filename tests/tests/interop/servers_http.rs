@@ -29,8 +29,8 @@ async fn which_transport_a_url_speaks_is_found_out() {
         let long = json!({"duration": 1, "steps": 2});
         let call = at(&client, server, "trigger-long-running-operation", &long).header("rb-rb-progress", "1");
         client.send(&call).await;
-        let (reports, answer) = with_progress(&client, &call).await;
-        assert_eq!((reports.len(), &answer.body()["isError"]), (2, &json!(false)), "{server}: {reports:?}");
+        let (reports, reply) = with_progress(&client, &call).await;
+        assert_eq!((reports.len(), &reply.body()["isError"]), (2, &json!(false)), "{server}: {reports:?}");
 
         let image = client.exchange(&at(&client, server, "get-tiny-image", &json!({}))).await;
         assert_eq!(image.body()["contentBlocks"][1]["mimeType"], "image/png", "{server}");

@@ -29,7 +29,7 @@ async fn begin(daemon: &Daemon, client: &Client, server: &str, request: &Request
 async fn killed(daemon: &Daemon, client: &Client, server: &str, request: &Request) -> (Message, Duration) {
     signal(process(daemon, server).await, "KILL").await;
     let since = Instant::now();
-    (client.answer(request).await, since.elapsed())
+    (client.reply(request).await, since.elapsed())
 }
 
 #[tokio::test]
@@ -42,10 +42,10 @@ async fn a_call_that_may_have_acted_fails_at_once_with_its_server_and_is_not_rep
     let call =
         client.request("write_query", &json!({"query": format!("{FOREVER} INSERT INTO numbers SELECT i FROM n")}));
     begin(&daemon, &client, "sqlite", &call).await;
-    let (answer, time) = killed(&daemon, &client, "sqlite", &call).await;
+    let (reply, time) = killed(&daemon, &client, "sqlite", &call).await;
     println!("sqlite: the call in flight failed {time:?} after its server was killed");
     assert!(time < at_most(FAST), "{time:?}");
-    let mut body = answer.body();
+    let mut body = reply.body();
     body["toolCallId"] = json!("[the message's id]");
     insta::assert_json_snapshot!(body, @r#"
     {
@@ -74,15 +74,15 @@ async fn a_read_only_call_outlives_its_server() {
     let client = Client::connect(&site).await;
     let call = at(&client, "everything", "trigger-long-running-operation", &json!({"duration": 4, "steps": 1}));
     begin(&daemon, &client, "everything", &call).await;
-    let (answer, _) = killed(&daemon, &client, "everything", &call).await;
+    let (reply, _) = killed(&daemon, &client, "everything", &call).await;
     assert_eq!(
-        answer.content(),
+        reply.content(),
         "Long running operation completed. Duration: 4 seconds, Steps: 1.",
         "{:?}",
-        answer.body()
+        reply.body()
     );
     client.caught_up().await;
-    assert_eq!(client.answers_to(&call.correlation).len(), 1, "one answer");
+    assert_eq!(client.replies_to(&call.correlation).len(), 1, "one answer");
     assert_eq!(status(&daemon, "everything").await["restarts"], 1);
     daemon.stop(&site).await;
 }
@@ -110,11 +110,11 @@ async fn a_killed_server_serves_again_as_soon_as_it_has_started() {
 
         signal(process(&daemon, server).await, "KILL").await;
         let since = Instant::now();
-        let answer = good(&client, &at(&client, server, tool, &arguments)).await;
+        let reply = good(&client, &at(&client, server, tool, &arguments)).await;
         let whole = since.elapsed();
         println!("{server}: {whole:?} from SIGKILL to the next good answer; {start:?} to try it alone");
         assert!(whole < start + at_most(ADDED), "{server}: {whole:?}, {start:?}");
-        assert_eq!(answer["isError"], false);
+        assert_eq!(reply["isError"], false);
         let elsewhere = names.iter().filter(|name| **name != server);
         for name in elsewhere {
             assert_eq!(status(&daemon, name).await["phase"], "ready", "{name} is not touched");

@@ -21,9 +21,9 @@ async fn arguments_are_checked_against_the_servers_own_schema_as_strictly_as_it_
     insta::assert_snapshot!(refused.error(), @r#"The arguments do not fit the tool's parameters: /includeImage: value is not of type "boolean"; /messageType: value is not one of "error", "success" or "debug""#);
     // What is not checked here is checked at the server, which says so in a result of its own.
     for validation in ["off", "warn"] {
-        let answer = client.exchange(&at(&client, validation, "get-annotated-message", &wrong)).await;
-        assert_eq!((answer.body()["isError"].clone(), answer.code()), (json!(true), String::new()), "{validation}");
-        assert!(answer.content().contains("Invalid arguments for tool get-annotated-message"), "{:?}", answer.body());
+        let reply = client.exchange(&at(&client, validation, "get-annotated-message", &wrong)).await;
+        assert_eq!((reply.body()["isError"].clone(), reply.code()), (json!(true), String::new()), "{validation}");
+        assert!(reply.content().contains("Invalid arguments for tool get-annotated-message"), "{:?}", reply.body());
     }
     let text = daemon.text();
     let warned: Vec<&str> = text.lines().filter(|line| line.contains("WARN") && line.contains("arguments")).collect();
@@ -54,9 +54,9 @@ async fn a_tool_that_the_file_denies_or_does_not_allow_is_on_no_route() {
             client.request("mcp_invoke_tool", &inner),
         ];
         for request in ways {
-            let answer = client.exchange(&request).await;
-            let is_refused = answer.code() == "tool_not_found" || answer.body()["isError"] == true;
-            assert!(is_refused, "{tool}: {:?}", answer.body());
+            let reply = client.exchange(&request).await;
+            let is_refused = reply.code() == "tool_not_found" || reply.body()["isError"] == true;
+            assert!(is_refused, "{tool}: {:?}", reply.body());
         }
         let details = client.call("mcp_get_service_details", &json!({"server_name": server})).await;
         assert!(!details.content().contains(&format!("\"{tool}\"")), "{:?}", details.body());
@@ -84,8 +84,8 @@ async fn what_an_agent_may_not_use_is_refused_to_it_on_every_route_and_to_nobody
             client.request("mcp_invoke_tool", &inner),
         ];
         for request in ways {
-            let answer = client.exchange(&request.by(agent)).await;
-            assert_eq!(answer.content().contains("Begin"), is_admitted, "{agent}: {:?}", answer.body());
+            let reply = client.exchange(&request.by(agent)).await;
+            assert_eq!(reply.content().contains("Begin"), is_admitted, "{agent}: {:?}", reply.body());
         }
     }
     daemon.stop(&site).await;
@@ -104,7 +104,7 @@ async fn annotations_become_effects() {
     let told = listed["tools"].as_array().unwrap().iter().map(|tool| {
         let hints: Vec<&str> =
             ["readOnly", "idempotent", "destructive"].into_iter().filter(|hint| tool[*hint] == true).collect();
-        let text = |member: &str| tool.get(member).and_then(Value::as_str).unwrap_or("-").to_owned();
+        let text = |field: &str| tool.get(field).and_then(Value::as_str).unwrap_or("-").to_owned();
         format!("{} of {}: {}", text("name"), text("source"), hints.join(" "))
     });
     insta::assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @"

@@ -45,8 +45,8 @@ async fn progress_is_forwarded_to_whoever_asks_for_it() {
     let (site, _work, daemon, client) = world().await;
     let call = at(&client, "everything", LONG, &json!({"duration": 1.2, "steps": 3})).header("rb-rb-progress", "1");
     client.send(&call).await;
-    let (reports, answer) = with_progress(&client, &call).await;
-    assert_eq!(answer.content(), "Long running operation completed. Duration: 1.2 seconds, Steps: 3.");
+    let (reports, reply) = with_progress(&client, &call).await;
+    assert_eq!(reply.content(), "Long running operation completed. Duration: 1.2 seconds, Steps: 3.");
     let steps: Vec<_> = reports.iter().map(|report| (report["progress"].as_f64(), report["total"].as_f64())).collect();
     assert_eq!(steps, [1.0, 2.0, 3.0].map(|step| (Some(step), Some(3.0))));
     assert_eq!(reports[0]["toolName"], LONG);
@@ -54,7 +54,7 @@ async fn progress_is_forwarded_to_whoever_asks_for_it() {
     let quiet = client.exchange(&at(&client, "everything", LONG, &json!({"duration": 0.3, "steps": 3}))).await;
     assert_eq!(quiet.body()["isError"], false);
     client.caught_up().await;
-    assert_eq!(client.answers_to(quiet.correlation_id()).len(), 1, "no progress");
+    assert_eq!(client.replies_to(quiet.correlation_id()).len(), 1, "no progress");
     daemon.stop(&site).await;
 }
 
@@ -64,7 +64,7 @@ async fn a_passed_deadline_reaches_the_server() {
     let call = endless(&client, "late").header("rb-rb-timeout-ms", "1500");
     client.send(&call).await;
     let request = sent(&work).await;
-    let mut body = client.answer(&call).await.body();
+    let mut body = client.reply(&call).await.body();
     let told = body["message"].take();
     assert!(told.as_str().unwrap().starts_with(&format!("Tool '{LONG}' did not answer within ")), "{told}");
     insta::assert_json_snapshot!(body, @r#"
@@ -93,8 +93,8 @@ async fn a_cancelled_call_is_cancelled_at_the_server_and_no_other() {
     assert_eq!(status(&daemon, "everything").await["inFlight"], 1);
     let cancel = client.raw(json!({"toolCallId": "call-1"}).to_string()).on("tool.cancel").by("ana");
     assert_eq!(client.exchange(&cancel).await.body()["cancelled"], true);
-    let answer = client.answer(&call).await;
-    insta::assert_json_snapshot!(answer.body(), @r#"
+    let reply = client.reply(&call).await;
+    insta::assert_json_snapshot!(reply.body(), @r#"
     {
       "code": "cancelled",
       "isRetryable": false,

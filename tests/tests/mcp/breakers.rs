@@ -34,11 +34,11 @@ async fn a_server_that_does_not_answer_is_not_called_for_a_while_and_comes_back_
     }
     assert_eq!(client.call("look", &json!({"text": "here"})).await.content(), "other.look: here");
     std::fs::remove_file(&hangs).unwrap();
-    let answer = eventually("a trial that succeeds", async || {
-        let answer = client.call("tell", &json!({"text": "again"})).await;
-        (answer.code() != "execution_failed").then_some(answer)
+    let reply = eventually("a trial that succeeds", async || {
+        let reply = client.call("tell", &json!({"text": "again"})).await;
+        (reply.code() != "execution_failed").then_some(reply)
     });
-    assert_eq!(answer.await.content(), "stuck.tell: again");
+    assert_eq!(reply.await.content(), "stuck.tell: again");
     assert_eq!(daemon.logged("circuit breaker closed").len(), 1);
     daemon.stop(&site).await;
 }

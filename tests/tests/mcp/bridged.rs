@@ -58,9 +58,9 @@ impl Bridge {
     /// Answers as the peers do: on the topic that the request names.
     async fn answer(&self, request: &Message, kind: &str, body: &Value) {
         let topic = request.properties.reply_to().as_ref().unwrap().to_string();
-        let answer = self.client.raw(body.to_string()).on(&topic).of_type(kind).header("rb-source", self.name);
-        let answer = answer.with(|properties| properties.with_correlation_id(request.correlation_id().into()));
-        self.client.send(&answer).await;
+        let reply = self.client.raw(body.to_string()).on(&topic).of_type(kind).header("rb-source", self.name);
+        let reply = reply.with(|properties| properties.with_correlation_id(request.correlation_id().into()));
+        self.client.send(&reply).await;
     }
 
     async fn describe(&self, request: &Message, tools: &[&str], error: Option<&str>) {
@@ -100,9 +100,9 @@ async fn a_server_of_another_daemon_is_learnt_and_called_with_its_agent() {
     assert_eq!((&set["tools"], &set["rivals"]), (&json!(2), &Value::Null));
     let client = Client::connect(&site).await;
     let call = |tool: &str| client.request(tool, &json!({"text": "hi"})).by("ana");
-    let answer = client.exchange(&call("notes.read_note")).await;
-    assert_eq!(answer.code(), "", "{answer:?}");
-    assert_eq!(answer.body()["toolName"], "notes.read_note");
+    let reply = client.exchange(&call("notes.read_note")).await;
+    assert_eq!(reply.code(), "", "{reply:?}");
+    assert_eq!(reply.body()["toolName"], "notes.read_note");
     let by_server = client.exchange(&call("read_note").header("rb-mcp-server", "notes")).await;
     assert_eq!(by_server.code(), "", "{by_server:?}");
     assert_eq!(small.calls().len(), 2, "{:?}", small.calls());
@@ -135,8 +135,8 @@ async fn a_call_before_the_first_list_waits_for_it_also_by_the_server_and_by_the
     assert_eq!(client.exchange(&call("read_note")).await.code(), "tool_not_found");
     bridge.describe(&request, &["read_note"], None).await;
     let passed = eventually("the calls at the bridge", async || {
-        let answers: Vec<Message> = calls.iter().flat_map(|call| client.answers_to(&call.correlation)).collect();
-        assert!(answers.is_empty(), "not passed on: {answers:?}");
+        let replies: Vec<Message> = calls.iter().flat_map(|call| client.replies_to(&call.correlation)).collect();
+        assert!(replies.is_empty(), "not passed on: {replies:?}");
         let all = bridge.client.received().into_iter();
         let passed: Vec<Message> = all.filter(|message| message.routing_key == INVOKE).collect();
         (passed.len() == calls.len()).then_some(passed)
@@ -145,8 +145,8 @@ async fn a_call_before_the_first_list_waits_for_it_also_by_the_server_and_by_the
         bridge.run(call, "done").await;
     }
     for call in &calls {
-        let answer = client.answer(call).await;
-        assert_eq!(answer.content(), "done", "{answer:?}");
+        let reply = client.reply(call).await;
+        assert_eq!(reply.content(), "done", "{reply:?}");
     }
     front.stop(&site).await;
 }
@@ -162,7 +162,7 @@ async fn of_several_bridges_with_a_server_of_one_name_the_first_by_name_counts_a
     let front = Daemon::start(&site, FRONT).await;
     other.describe(&other.asked(MANAGE, 0).await, &[], Some("Server 'Notes' is not connected")).await;
     let (of_beta, of_alpha) = (beta.asked(MANAGE, 0).await, alpha.asked(MANAGE, 0).await);
-    // Whose answer is first does not matter.
+    // Whose reply is first does not matter.
     tokio::join!(beta.describe(&of_beta, &["forged"], None), alpha.describe(&of_alpha, &["read_note", "more"], None));
     let both = |set: &Value| set["phase"] == "ready" && !set["rivals"].is_null();
     let set = front.remote_set("the tools of the server", both).await;
@@ -181,7 +181,7 @@ async fn of_several_bridges_with_a_server_of_one_name_the_first_by_name_counts_a
     other.answer(&asked, "RockBot.Tools.ToolError", &missing).await;
     beta.run(&beta.asked(INVOKE, 0).await, "forged").await;
     alpha.run(&alpha.asked(INVOKE, 0).await, "right").await;
-    assert_eq!(client.answer(&call).await.content(), "right");
+    assert_eq!(client.reply(&call).await.content(), "right");
     front.stop(&site).await;
 }
 
@@ -211,7 +211,7 @@ async fn a_bridge_that_announces_a_server_of_a_known_name_is_found_and_of_bridge
         }
         front.remote_set("the other bridge", |set| set["rivals"] == json!(["mcp-bridge.RockBot"])).await;
     }
-    // The next request comes after the last answers were taken.
+    // The next request comes after the last replies were taken.
     announced(&second).await;
     assert_eq!(front.logged("another daemon listed its tools").len(), 2, "whose answer is first does not matter");
     assert_eq!(front.logged(SEVERAL).len(), 1);

@@ -36,12 +36,12 @@ async fn an_agent_reads_the_account_and_is_told_which_right_is_missing() {
     ready(&daemon, "openrouter").await;
     let agent = Client::connect(&site).await;
 
-    let answer = agent.exchange(&at(&agent, "openrouter", "list_models", &json!({}))).await;
-    insta::assert_snapshot!(answer.content(), @r#"{"data":[{"id":"openai/gpt-5"}]}"#);
-    let answer = agent.exchange(&at(&agent, "openrouter", "get_credits", &json!({}))).await;
-    let text = answer.body()["content"].to_string();
+    let reply = agent.exchange(&at(&agent, "openrouter", "list_models", &json!({}))).await;
+    insta::assert_snapshot!(reply.content(), @r#"{"data":[{"id":"openai/gpt-5"}]}"#);
+    let reply = agent.exchange(&at(&agent, "openrouter", "get_credits", &json!({}))).await;
+    let text = reply.body()["content"].to_string();
     assert!(text.contains("This tool needs a management key"), "{text}");
-    let answer = agent.exchange(&at(&agent, "openrouter", "get_generation", &json!({"generationId": "a/b"}))).await;
-    assert_eq!(answer.code(), "invalid_arguments", "{answer:?}");
+    let reply = agent.exchange(&at(&agent, "openrouter", "get_generation", &json!({"generationId": "a/b"}))).await;
+    assert_eq!(reply.code(), "invalid_arguments", "{reply:?}");
     daemon.stop(&site).await;
 }

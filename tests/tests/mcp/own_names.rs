@@ -34,8 +34,8 @@ async fn a_server_gets_nothing_that_is_meant_for_a_management_tool_offered_or_no
         assert_eq!(client.exchange(&call).await.code(), "tool_not_found", "{name}");
     }
     let arguments = json!({"server_name": "aaa", "tool_name": "read", "arguments": {"text": "x"}});
-    let answer = client.exchange(&client.request("mcp_invoke_tool", &arguments).by("ana")).await;
-    assert_eq!(answer.content(), "aaa.read: x");
+    let reply = client.exchange(&client.request("mcp_invoke_tool", &arguments).by("ana")).await;
+    assert_eq!(reply.content(), "aaa.read: x");
     assert_eq!(small.calls().len(), 1, "{:?}", small.calls());
     daemon.stop(&site).await;
 }

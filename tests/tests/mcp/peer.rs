@@ -86,7 +86,7 @@ impl Peer {
         }
     }
 
-    /// Calls a tool, and waits for the answer.
+    /// Calls a tool, and waits for the reply.
     pub(crate) async fn called(&self, tool: &str, text: &str, server: Option<&str>) -> Message {
         self.proxy.exchange(&self.call(tool, text, server)).await
     }
@@ -97,7 +97,7 @@ impl Peer {
         self.message(MANAGE, &format!("RockBot.Tools.Mcp.{kind}"), &reply_to, body)
     }
 
-    /// Asks about servers, and waits for the answer.
+    /// Asks about servers, and waits for the reply.
     pub(crate) async fn asked(&self, kind: &str, body: &Value) -> Message {
         self.management.exchange(&self.question(kind, body)).await
     }
@@ -151,7 +151,7 @@ impl Peer {
     }
 }
 
-/// Properties, headers and body of an answer, without what differs from run to run.
+/// Properties, headers and body of a reply, without what differs from run to run.
 pub(crate) fn shown(message: &Message) -> Value {
     let properties = &message.properties;
     let mut headers = message.headers.clone();

@@ -138,9 +138,9 @@ async fn a_proxys_call_is_answered_on_its_topic_by_tool_and_by_server_in_any_cas
     let Fixture { site, small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "RockBot").await;
     let call = peer.call("read_note", "one", None);
-    let answer = peer.proxy.exchange(&call).await;
-    assert_eq!(answer.correlation_id(), call.correlation);
-    insta::assert_json_snapshot!(shown(&answer), @r#"
+    let reply = peer.proxy.exchange(&call).await;
+    assert_eq!(reply.correlation_id(), call.correlation);
+    insta::assert_json_snapshot!(shown(&reply), @r#"
     {
       "body": {
         "content": "Notes.read_note: one",
@@ -165,10 +165,10 @@ async fn a_proxys_call_is_answered_on_its_topic_by_tool_and_by_server_in_any_cas
     "#);
     // The peers' management tool writes names of servers in lower case.
     for (server, text) in [("notes", "two"), ("Notes", "three"), ("NOTES", "four")] {
-        let answer = peer.called("read_note", text, Some(server)).await;
-        assert_eq!(answer.content(), format!("Notes.read_note: {text}"));
+        let reply = peer.called("read_note", text, Some(server)).await;
+        assert_eq!(reply.content(), format!("Notes.read_note: {text}"));
     }
-    let told = |answer: Message| format!("{} {}", answer.kind(), answer.error());
+    let told = |reply: Message| format!("{} {}", reply.kind(), reply.error());
     let mut errors = Vec::new();
     for (tool, server) in [("send_mail", Some("notes")), ("read_note", Some("nobody")), ("no_tool", None)] {
         errors.push(told(peer.called(tool, "", server).await));
@@ -187,8 +187,8 @@ async fn a_call_without_an_address_is_answered_where_its_agent_listens() {
     let Fixture { site, small: _small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "RockBot").await;
     let call = peer.call("read_note", "home", Some("notes")).reply_to("");
-    let answer = peer.proxy.exchange(&call).await;
-    assert_eq!((&*answer.routing_key, &*answer.content()), ("tool.result.RockBot", "Notes.read_note: home"));
+    let reply = peer.proxy.exchange(&call).await;
+    assert_eq!((&*reply.routing_key, &*reply.content()), ("tool.result.RockBot", "Notes.read_note: home"));
     daemon.stop(&site).await;
 }
 
@@ -241,9 +241,9 @@ async fn every_request_about_servers_is_answered_and_what_is_not_served_with_an_
         ("McpAnswerQuestionRequest", json!({"questionId": "q", "answers": "{}", "decline": false})),
         ("McpOfTomorrowRequest", json!({"serverName": "notes"})),
     ] {
-        let answer = peer.asked(kind, &body).await;
-        assert_eq!(answer.routing_key, "mcp.manage.response.RockBot");
-        told.push(format!("{} {}", answer.kind().trim_start_matches("RockBot.Tools.Mcp."), answer.body()));
+        let reply = peer.asked(kind, &body).await;
+        assert_eq!(reply.routing_key, "mcp.manage.response.RockBot");
+        told.push(format!("{} {}", reply.kind().trim_start_matches("RockBot.Tools.Mcp."), reply.body()));
     }
     insta::assert_snapshot!(told.join("\n"), @r#"
     McpGetServiceDetailsResponse {"error":"Server 'nobody' is not connected","serverName":"nobody","tools":[]}
@@ -257,12 +257,12 @@ async fn every_request_about_servers_is_answered_and_what_is_not_served_with_an_
     McpOfTomorrowResponse {"error":"This bridge does not serve requests of the type RockBot.Tools.Mcp.McpOfTomorrowRequest.","serverName":"notes"}
     "#);
 
-    // The only one that has no answer; what is asked after it shows that it was taken.
+    // The only one that has no reply; what is asked after it shows that it was taken.
     let release = peer.question("McpReleaseSessionQuestionsRequest", &json!({"sessionId": "s"}));
     peer.management.send(&release).await;
     let unknown = peer.question("any", &json!({})).of_type("of.nobody");
-    let mut answer = shown(&peer.management.exchange(&unknown).await);
-    insta::assert_json_snapshot!(answer["body"].take(), @r#"
+    let mut reply = shown(&peer.management.exchange(&unknown).await);
+    insta::assert_json_snapshot!(reply["body"].take(), @r#"
     {
       "code": "invalid_arguments",
       "isRetryable": false,
@@ -273,5 +273,5 @@ async fn every_request_about_servers_is_answered_and_what_is_not_served_with_an_
     "#);
     daemon.stop(&site).await;
     peer.management.caught_up().await;
-    assert_eq!(peer.management.answers_to(&release.correlation), []);
+    assert_eq!(peer.management.replies_to(&release.correlation), []);
 }

@@ -29,11 +29,11 @@ impl OwnBridge {
     /// Answers what came for it, as it would.
     async fn answer(&self, request: &Request) {
         let queue = if request.routing_key == INVOKE { &self.calls } else { &self.questions };
-        let taken = eventually("the bridge's copy", async || queue.answers_to(&request.correlation).pop()).await;
+        let taken = eventually("the bridge's copy", async || queue.replies_to(&request.correlation).pop()).await;
         let reply_to = taken.properties.reply_to().as_ref().unwrap().to_string();
-        let answer = queue.raw(json!({"content": "from the agent's own bridge"}).to_string()).on(&reply_to);
-        let answer = answer.with(|properties| properties.with_correlation_id(request.correlation.as_str().into()));
-        queue.send(&answer.header("rb-source", "mcp-bridge.RockBot")).await;
+        let reply = queue.raw(json!({"content": "from the agent's own bridge"}).to_string()).on(&reply_to);
+        let reply = reply.with(|properties| properties.with_correlation_id(request.correlation.as_str().into()));
+        queue.send(&reply.header("rb-source", "mcp-bridge.RockBot")).await;
     }
 }
 
@@ -64,9 +64,8 @@ async fn start(site: &BrokerNamespace, small: &Small, rule: &str) -> Daemon {
 
 /// Who answered a request, as the agent saw it.
 fn answerers(peer: &Peer, request: &Request) -> Vec<String> {
-    let of_both = [peer.proxy.answers_to(&request.correlation), peer.management.answers_to(&request.correlation)];
-    let mut sources: Vec<String> =
-        of_both.concat().iter().map(|answer| answer.header("rb-source").to_owned()).collect();
+    let of_both = [peer.proxy.replies_to(&request.correlation), peer.management.replies_to(&request.correlation)];
+    let mut sources: Vec<String> = of_both.concat().iter().map(|reply| reply.header("rb-source").to_owned()).collect();
     sources.sort();
     sources
 }
@@ -158,8 +157,8 @@ async fn a_daemon_in_the_place_of_a_bridge_takes_what_waits_in_the_bridges_queue
         small.section("notes", &["read_note"], "")
     );
     let daemon = Daemon::start(&site, &compat).await;
-    assert_eq!(peer.proxy.answer(&call).await.content(), "notes.read_note: waited");
-    assert_eq!(peer.management.answer(&question).await.body()["tools"][0]["name"], "read_note");
+    assert_eq!(peer.proxy.reply(&call).await.content(), "notes.read_note: waited");
+    assert_eq!(peer.management.reply(&question).await.body()["tools"][0]["name"], "read_note");
     peer.knows(&[("notes", &["read_note"])]).await;
     for queue in &queues {
         assert_eq!(site.consumers(queue).await, Some(1), "{queue}");
@@ -168,6 +167,6 @@ async fn a_daemon_in_the_place_of_a_bridge_takes_what_waits_in_the_bridges_queue
         assert_eq!(site.consumers(&format!("{}.{name}", site.prefix)).await, None, "no queue of its own: {name}");
     }
     daemon.stop(&site).await;
-    let answers: Vec<Message> = peer.proxy.received();
-    assert_eq!((answers.len(), small.calls().len()), (1, 1));
+    let replies: Vec<Message> = peer.proxy.received();
+    assert_eq!((replies.len(), small.calls().len()), (1, 1));
 }

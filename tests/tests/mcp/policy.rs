@@ -143,7 +143,7 @@ impl Caller<'_> {
         }
     }
 
-    /// Calls a tool on every way, and gives the code of each answer; empty for a result.
+    /// Calls a tool on every way, and gives the code of each reply; empty for a result.
     async fn codes(&self, server: &str, tool: &str, text: &str) -> Vec<String> {
         let mut codes = Vec::new();
         for way in self.ways(server, tool, text) {
@@ -162,15 +162,15 @@ fn names(tools: &Value) -> Vec<String> {
     tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Everything that an answer says, without what differs from answer to answer.
-fn said(answer: &Message) -> String {
-    let mut body = answer.body();
+/// Everything that a reply says, without what differs from answer to answer.
+fn said(reply: &Message) -> String {
+    let mut body = reply.body();
     if let Some(id) = body.get_mut("toolCallId") {
         *id = Value::Null;
     }
     let is_time = |name: &str| name.ends_with("-ms");
-    let headers: BTreeMap<_, _> = answer.headers.iter().filter(|(name, _)| !is_time(name)).collect();
-    format!("{} {headers:?} {body}", answer.kind())
+    let headers: BTreeMap<_, _> = reply.headers.iter().filter(|(name, _)| !is_time(name)).collect();
+    format!("{} {headers:?} {body}", reply.kind())
 }
 
 #[tokio::test]

@@ -13,8 +13,8 @@ use crate::small::{PROGRAM, Small, known, python};
 const CLASH: &str = "two sources have a tool of one name; the shadowed one is reached by its server alone";
 
 async fn content(client: &Client, request: &Request) -> String {
-    let answer = client.exchange(request).await;
-    if answer.code().is_empty() { answer.content() } else { answer.code() }
+    let reply = client.exchange(request).await;
+    if reply.code().is_empty() { reply.content() } else { reply.code() }
 }
 
 fn asked(client: &Client, server: Option<&str>) -> Request {
@@ -102,10 +102,10 @@ async fn a_server_that_a_caller_registers_takes_no_name() {
     let client = Client::connect(&site).await;
     let register = json!({"server_name": "alpha", "command": python(),
                           "arguments": [PROGRAM, "alpha", "same,echo_alpha,mcp_list_services,current_time"]});
-    let answer = client.call("mcp_register_server", &register).await;
+    let reply = client.call("mcp_register_server", &register).await;
     // A tool that has the name of a management tool is not even counted.
     let lasting = "It is gone when the daemon ends: register it again then.";
-    assert_eq!(answer.content(), format!("Server 'alpha' registered successfully. 3 tool(s) available. {lasting}"));
+    assert_eq!(reply.content(), format!("Server 'alpha' registered successfully. 3 tool(s) available. {lasting}"));
     for (server, expected) in [(None, "beta.same: x"), (Some("beta"), "beta.same: x"), (Some("alpha"), "alpha.same: x")]
     {
         assert_eq!(content(&client, &asked(&client, server)).await, expected, "{server:?}");

@@ -35,8 +35,8 @@ async fn called(client: &Client, agent: &str, tool: &str, arguments: &Value) -> 
 /// Returns what a server tells of itself; the code of the reply when it tells nothing.
 async fn about(client: &Client, agent: &str, server: &str) -> Result<Value, String> {
     let request = client.request("about", &json!({})).by(agent).header("rb-rb-mcp-server", server);
-    let answer = client.exchange(&request).await;
-    if answer.code().is_empty() { Ok(serde_json::from_str(&answer.content()).unwrap()) } else { Err(answer.code()) }
+    let reply = client.exchange(&request).await;
+    if reply.code().is_empty() { Ok(serde_json::from_str(&reply.content()).unwrap()) } else { Err(reply.code()) }
 }
 
 async fn listed(client: &Client, agent: &str) -> Vec<String> {
@@ -57,9 +57,9 @@ async fn nobody_registers_anything_unless_the_configuration_allows_it() {
     }
     for kind in ["McpRegisterServerRequest", "McpUnregisterServerRequest"] {
         let body = json!({"serverName": "new", "type": "stdio", "command": python()});
-        let answer = client.exchange(&manage(&client, kind, &body).by("ana")).await.body();
-        assert_eq!(answer["success"], false, "{answer}");
-        assert!(answer["error"].as_str().unwrap().contains("is not registered"), "{answer}");
+        let reply = client.exchange(&manage(&client, kind, &body).by("ana")).await.body();
+        assert_eq!(reply["success"], false, "{reply}");
+        assert!(reply["error"].as_str().unwrap().contains("is not registered"), "{reply}");
     }
     assert_eq!(about(&client, "ana", "new").await, Err("tool_not_found".to_owned()));
     daemon.stop(&site).await;
@@ -70,9 +70,9 @@ async fn what_the_rules_allow_is_registered_and_is_there_after_a_restart_until_i
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &allowed()).await;
     let client = Client::connect(&site).await;
-    let answer = called(&client, "ana", TOOLS[0], &arguments("Mine")).await;
+    let reply = called(&client, "ana", TOOLS[0], &arguments("Mine")).await;
     let lasting = "It stays until you unregister it, also when the daemon restarts.";
-    assert_eq!(answer.content(), format!("Server 'Mine' registered successfully. 1 tool(s) available. {lasting}"));
+    assert_eq!(reply.content(), format!("Server 'Mine' registered successfully. 1 tool(s) available. {lasting}"));
     let first = about(&client, "bruno", "mine").await.unwrap();
     assert_eq!(first["arguments"], json!(["${HOME}"]), "what a caller gives is taken as it is");
     let variables: Vec<&String> = first["environment"].as_object().unwrap().keys().collect();
@@ -116,10 +116,10 @@ async fn what_the_rules_do_not_allow_is_refused_on_both_ways() {
     ] {
         let mut call = given.clone();
         call["server_name"] = "new".into();
-        let answer = called(&client, "ana", TOOLS[0], &call).await;
-        let text = if answer.code().is_empty() { answer.content() } else { answer.error() };
-        assert!(!answer.code().is_empty() || answer.body()["isError"] == true, "{answer:?}");
-        // The request about servers has no such members at all.
+        let reply = called(&client, "ana", TOOLS[0], &call).await;
+        let text = if reply.code().is_empty() { reply.content() } else { reply.error() };
+        assert!(!reply.code().is_empty() || reply.body()["isError"] == true, "{reply:?}");
+        // The request about servers has no such fields at all.
         if given.get("cwd").is_none() && given.get("headers").is_none() {
             let body = json!({"serverName": "new", "type": "", "url": given["url"], "command": given["command"],
                               "args": given["arguments"], "env": given["env"]});
@@ -162,15 +162,15 @@ async fn a_subagent_neither_registers_nor_removes_servers_on_any_way() {
         };
         let list = client.exchange(&as_one(client.raw("{}").on("tool.list"))).await.body().to_string();
         for tool in TOOLS {
-            let answer = client.exchange(&as_one(client.request(tool, &arguments("mine")))).await;
-            assert_eq!(answer.code(), "tool_not_found", "{agent} {profile:?}");
+            let reply = client.exchange(&as_one(client.request(tool, &arguments("mine")))).await;
+            assert_eq!(reply.code(), "tool_not_found", "{agent} {profile:?}");
             assert!(!list.contains(tool), "{list}");
         }
         for kind in ["McpRegisterServerRequest", "McpUnregisterServerRequest"] {
             let body = json!({"serverName": "mine", "type": "stdio", "command": python(),
                               "args": [PROGRAM, "mine", "about", "x"]});
-            let answer = client.exchange(&as_one(manage(&client, kind, &body))).await.body();
-            assert_eq!(answer["success"], false, "{agent} {profile:?}: {answer}");
+            let reply = client.exchange(&as_one(manage(&client, kind, &body))).await.body();
+            assert_eq!(reply["success"], false, "{agent} {profile:?}: {reply}");
         }
     }
     assert_eq!(about(&client, "ana", "mine").await.unwrap()["pid"], server["pid"], "as it was");

@@ -30,22 +30,22 @@ async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_operator_is_told() {
     let client = Client::connect(&site).await;
     let [git, time] = [ready(&daemon, "git").await["pid"].clone(), ready(&daemon, "time").await["pid"].clone()];
     let works = async || {
-        let answer = client.call("get_current_time", &json!({"timezone": "Asia/Tokyo"})).await;
-        assert!(answer.content().contains("+09:00"), "{answer:?}");
+        let reply = client.call("get_current_time", &json!({"timezone": "Asia/Tokyo"})).await;
+        assert!(reply.content().contains("+09:00"), "{reply:?}");
     };
     works().await;
 
-    for (member, value) in [("toolTimeoutMs", json!("30s")), ("cwd", json!("${NOT_SET_HERE}"))] {
+    for (field, value) in [("toolTimeoutMs", json!("30s")), ("cwd", json!("${NOT_SET_HERE}"))] {
         let mut wrong = good.clone();
-        wrong["time"][member] = value;
+        wrong["time"][field] = value;
         work.write(&wrong);
         let line = eventually("the mistake in the log", async || {
-            daemon.logged(MISTAKE).into_iter().find(|line| line["problem"].to_string().contains(member))
+            daemon.logged(MISTAKE).into_iter().find(|line| line["problem"].to_string().contains(field))
         })
         .await;
         assert!(line["problem"].as_str().unwrap().contains("`time` goes on as it was"), "{line}");
         let status = told(&daemon, true).await;
-        assert!(status["lastError"].as_str().unwrap().contains(member), "{status}");
+        assert!(status["lastError"].as_str().unwrap().contains(field), "{status}");
         assert_eq!((&status["pid"], &status["phase"]), (&time, &json!("ready")));
         // Everybody may read this, and paths and variables are nothing for everybody.
         let public = daemon.get("/status").await.unwrap().1.to_string();

@@ -84,8 +84,8 @@ async fn a_server_that_is_registered_at_one_replica_answers_at_both_until_it_is_
     let client = Client::connect(&site).await;
     let arguments = json!({"server_name": "mine", "command": python(), "arguments": [PROGRAM, "mine", "about", "x"]});
     let register = client.request("mcp_register_server", &arguments).by("ana");
-    let answer = client.exchange(&register).await;
-    assert!(answer.content().starts_with("Server 'mine' registered successfully."), "{answer:?}");
+    let reply = client.exchange(&register).await;
+    assert!(reply.content().starts_with("Server 'mine' registered successfully."), "{reply:?}");
     let has_server = async |daemon: &Daemon| {
         let listed = daemon.operate(&["mcp", "list", "--output", "json"]).await;
         let listed: Value = serde_json::from_str(&listed.out).ok()?;
@@ -97,9 +97,9 @@ async fn a_server_that_is_registered_at_one_replica_answers_at_both_until_it_is_
     }
     let mut processes = BTreeSet::new();
     for _ in 0..40 {
-        let answer = client.exchange(&client.request("about", &json!({})).by("bruno")).await;
-        assert_eq!(answer.code(), "", "{answer:?}");
-        let about: Value = serde_json::from_str(&answer.content()).unwrap();
+        let reply = client.exchange(&client.request("about", &json!({})).by("bruno")).await;
+        assert_eq!(reply.code(), "", "{reply:?}");
+        let about: Value = serde_json::from_str(&reply.content()).unwrap();
         processes.insert(about["pid"].as_u64().unwrap());
     }
     assert_eq!(processes.len(), 2, "each replica has answered by a server of its own");
@@ -194,7 +194,7 @@ async fn a_replica_that_starts_without_its_store_waits_and_takes_no_call() {
     client.send(&request).await;
     redis.restart().await;
     daemon.wait_until_ready().await;
-    assert_eq!(client.answer(&request).await.code(), "tool_not_found", "it is known what was disabled");
+    assert_eq!(client.reply(&request).await.code(), "tool_not_found", "it is known what was disabled");
     daemon.stop(&site).await;
 }
 
@@ -258,11 +258,11 @@ async fn an_update_of_one_replica_after_the_other_loses_no_call_and_runs_none_tw
         let mut sent = Vec::new();
         while !is_over.load(Ordering::Relaxed) {
             let text = format!("{caller}-{}", sent.len());
-            let answer = client.exchange(&client.request("pay", &json!({"text": text})).by("ana")).await;
-            assert_eq!(answer.code(), "", "{answer:?}");
-            assert_eq!(answer.content(), format!("till.pay: {text}"));
+            let reply = client.exchange(&client.request("pay", &json!({"text": text})).by("ana")).await;
+            assert_eq!(reply.code(), "", "{reply:?}");
+            assert_eq!(reply.content(), format!("till.pay: {text}"));
             answered.fetch_add(1, Ordering::Relaxed);
-            sent.push(answer.content());
+            sent.push(reply.content());
         }
         sent
     };

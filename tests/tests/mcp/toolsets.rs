@@ -28,13 +28,13 @@ impl Fixture {
     async fn start(rule: &str) -> Self {
         let (site, small, desks) = (BrokerNamespace::shared().await, Small::new(), tempfile::tempdir().unwrap());
         let folder = desks.path().display();
-        let places = format!("cwd = \"{folder}/{{agent}}/{{session}}\"\nroots = [\"{folder}/{{agent}}\"]");
+        let directories = format!("cwd = \"{folder}/{{agent}}/{{session}}\"\nroots = [\"{folder}/{{agent}}\"]");
         let server = small.section_with(
             "Work",
             &["about"],
             &["--for", "{agent}", "{session} of {agent}"],
             &[("WHO", "{agent}"), ("WHICH", "{session}")],
-            &places,
+            &directories,
         );
         let daemon = Daemon::start(&site, &format!("{AGENTS}scope = \"session\"\n{rule}\n{server}")).await;
         let client = Client::connect(&site).await;
@@ -87,9 +87,9 @@ impl Fixture {
     }
 }
 
-fn told(answer: &Message) -> Value {
-    assert_eq!(answer.code(), "", "{answer:?}");
-    serde_json::from_str(&answer.content()).unwrap()
+fn told(reply: &Message) -> Value {
+    assert_eq!(reply.code(), "", "{reply:?}");
+    serde_json::from_str(&reply.content()).unwrap()
 }
 
 async fn gone(pid: &Value) {
@@ -112,8 +112,8 @@ async fn the_tools_of_a_set_are_listed_before_any_session_and_are_no_plain_tools
         ("carla", "desk.about", Some("s"), "tool_not_found"),
         ("ana", "desk.about", None, "invalid_arguments"),
     ] {
-        let answer = fixture.client.exchange(&fixture.call(agent, tool, session)).await;
-        assert_eq!(answer.code(), code, "{agent} {tool} {session:?}: {answer:?}");
+        let reply = fixture.client.exchange(&fixture.call(agent, tool, session)).await;
+        assert_eq!(reply.code(), code, "{agent} {tool} {session:?}: {reply:?}");
     }
     assert_eq!(fixture.sessions().await, 0);
     fixture.daemon.stop(&fixture.site).await;
@@ -166,12 +166,12 @@ async fn each_session_has_a_server_of_its_own_that_knows_whose_it_is() {
 #[tokio::test]
 async fn a_session_whose_name_is_a_path_stays_in_its_place() {
     let fixture = Fixture::start("").await;
-    let mut places = std::collections::BTreeSet::new();
+    let mut directories = std::collections::BTreeSet::new();
     for session in ["../../escaped", "..", "a/b", "/etc", "a b"] {
         let about = fixture.about("ana", session).await;
-        let place = std::path::PathBuf::from(about["cwd"].as_str().unwrap());
-        assert_eq!(place.parent().unwrap(), fixture.desks.path().join("ana"), "{session}");
-        assert!(places.insert(place), "{session}");
+        let directory = std::path::PathBuf::from(about["cwd"].as_str().unwrap());
+        assert_eq!(directory.parent().unwrap(), fixture.desks.path().join("ana"), "{session}");
+        assert!(directories.insert(directory), "{session}");
     }
     fixture.daemon.stop(&fixture.site).await;
 }
@@ -212,8 +212,8 @@ async fn there_are_no_more_sessions_than_there_may_be() {
     fixture.end("ana", "one").await;
     gone(&first["pid"]).await;
     let next = eventually("room", async || {
-        let answer = fixture.client.exchange(&fixture.request("bruno", "one")).await;
-        answer.code().is_empty().then(|| told(&answer))
+        let reply = fixture.client.exchange(&fixture.request("bruno", "one")).await;
+        reply.code().is_empty().then(|| told(&reply))
     })
     .await;
     assert_eq!(next["environment"]["WHO"], "bruno");
@@ -241,9 +241,9 @@ async fn a_server_of_a_set_is_reached_by_its_name_through_a_set_that_the_caller_
         assert_eq!(fixture.client.exchange(&request).await.code(), "invalid_arguments", "it needs a session");
     }
     for request in named("carla", Some("one")).into_iter().chain([invoke("carla")]) {
-        let answer = fixture.client.exchange(&request).await;
-        let error = answer.error().to_lowercase();
-        assert!(error.starts_with("unknown mcp server 'work'"), "{answer:?}");
+        let reply = fixture.client.exchange(&request).await;
+        let error = reply.error().to_lowercase();
+        assert!(error.starts_with("unknown mcp server 'work'"), "{reply:?}");
     }
     assert_eq!(fixture.sessions().await, 1);
     fixture.daemon.stop(&fixture.site).await;

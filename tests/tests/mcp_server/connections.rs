@@ -18,13 +18,13 @@ async fn a_connection_serves_many_requests_and_several_at_once() {
     for _ in 0..100 {
         assert_eq!(connection.post(&[ANA], &hello()).await.code, 200);
         connection.write("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
-        assert_eq!(connection.answer().await.body, "ok\n");
+        assert_eq!(connection.response().await.body, "ok\n");
     }
     let body = hello().to_string();
     let one = format!("{}{body}", posted(&[ANA], body.len()));
     connection.write(&one.repeat(20)).await;
     for _ in 0..20 {
-        assert_eq!(connection.answer().await.code, 200);
+        assert_eq!(connection.response().await.code, 200);
     }
     daemon.end().await;
 }
@@ -72,15 +72,15 @@ async fn bodies_are_bounded_in_size_and_time() {
     let daemon = Daemon::alone(&format!("{RULES}max_body = \"1MiB\"\n")).await;
     let mut large = hello();
     large["padding"] = "x".repeat(1 << 20).into();
-    let answer = Connection::open(daemon.listen()).await.post(&[ANA], &large).await;
-    assert_eq!(answer.code, 413);
-    assert!(answer.body.contains("http.max_body"), "{answer:?}");
+    let response = Connection::open(daemon.listen()).await.post(&[ANA], &large).await;
+    assert_eq!(response.code, 413);
+    assert!(response.body.contains("http.max_body"), "{response:?}");
     large["padding"] = "x".repeat(1 << 19).into();
     assert_eq!(Connection::open(daemon.listen()).await.post(&[ANA], &large).await.code, 200);
 
     let mut connection = Connection::open(daemon.listen()).await;
     connection.write(&posted(&[ANA], 1000)).await;
-    assert_eq!(connection.answer().await.code, 408);
+    assert_eq!(connection.response().await.code, 408);
     assert!(connection.closed_after().await < LATE);
     daemon.end().await;
 }

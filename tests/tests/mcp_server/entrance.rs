@@ -1,29 +1,29 @@
 //! Information that a request must give of itself to get in.
 
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::http::{Answer, Connection, hello};
+use toolbus_e2e::http::{Connection, HttpResponse, hello};
 
 use crate::tokens::{ANA, RULES};
 
-async fn with(daemon: &Daemon, head: &[&str]) -> Answer {
+async fn with(daemon: &Daemon, head: &[&str]) -> HttpResponse {
     Connection::open(daemon.listen()).await.post(head, &hello()).await
 }
 
 #[tokio::test]
 async fn a_token_is_needed_one_and_the_right_one() {
     let daemon = Daemon::alone(RULES).await;
-    let answer = with(&daemon, &[ANA]).await;
-    assert!(answer.code == 200 && answer.header("mcp-session-id").is_some(), "{answer:?}");
+    let response = with(&daemon, &[ANA]).await;
+    assert!(response.code == 200 && response.header("mcp-session-id").is_some(), "{response:?}");
     for head in [&[][..], &[ANA, ANA], &["Authorization: Basic YW5hOmFuYQ=="], &["Authorization: Bearer"]] {
-        let answer = with(&daemon, head).await;
-        assert_eq!((answer.code, answer.header("www-authenticate")), (401, Some("bearer")), "{head:?}");
-        assert!(answer.json()["error"]["message"].as_str().unwrap().contains("Authorization"), "{answer:?}");
+        let response = with(&daemon, head).await;
+        assert_eq!((response.code, response.header("www-authenticate")), (401, Some("bearer")), "{head:?}");
+        assert!(response.json()["error"]["message"].as_str().unwrap().contains("Authorization"), "{response:?}");
     }
-    let answer = with(&daemon, &["Authorization: Bearer not-the-token-of-ana"]).await;
-    assert_eq!(answer.code, 401);
+    let response = with(&daemon, &["Authorization: Bearer not-the-token-of-ana"]).await;
+    assert_eq!(response.code, 401);
     let mut connection = Connection::open(daemon.listen()).await;
     connection.write("POST /mcp?access_token=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").await;
-    assert_eq!(connection.answer().await.code, 400);
+    assert_eq!(connection.response().await.code, 400);
     daemon.end().await;
 }
 
@@ -51,8 +51,8 @@ async fn other_hosts_and_other_pages_are_refused() {
     let mut connection = Connection::open(daemon.listen()).await;
     let preflight = "Host: localhost\r\nOrigin: http://localhost:6274\r\nAccess-Control-Request-Method: POST";
     connection.write(&format!("OPTIONS /mcp HTTP/1.1\r\n{preflight}\r\n\r\n")).await;
-    let answer = connection.answer().await;
-    assert_eq!((answer.code, answer.header("access-control-allow-origin")), (204, Some("http://localhost:6274")));
+    let response = connection.response().await;
+    assert_eq!((response.code, response.header("access-control-allow-origin")), (204, Some("http://localhost:6274")));
     daemon.end().await;
 }
 

@@ -59,7 +59,7 @@ impl Fixture {
         stream
     }
 
-    /// Sends a message, and does not wait for its answer.
+    /// Sends a message, and does not wait for its response.
     pub(crate) async fn send(&self, head: &[&str], message: &Value) -> Connection {
         let (mut client, body) = (self.client().await, message.to_string());
         client.write(&posted(head, body.len())).await;

@@ -22,8 +22,8 @@ fn gate(id: &str) -> Value {
     keyed("gate", &json!({"id": id}))
 }
 
-fn text(answer: &Value) -> &str {
-    answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"))
+fn text(response: &Value) -> &str {
+    response["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{response}"))
 }
 
 async fn durable() -> Fixture {
@@ -71,8 +71,8 @@ async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown
     let session = fixture.session(ANA).await;
     for _ in 0..2 {
         // A stream, where the lease of the daemon that was killed has to run out first.
-        let mut answer = fixture.send(&[ANA, &session, "Connection: close"], &gate("held")).await;
-        assert!(answer.saw(r#""outcome":"unknown""#).await);
+        let mut response = fixture.send(&[ANA, &session, "Connection: close"], &gate("held")).await;
+        assert!(response.saw(r#""outcome":"unknown""#).await);
     }
     assert_eq!(fixture.backend.count("held"), 1);
     fixture.daemon.end().await;

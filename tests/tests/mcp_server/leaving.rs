@@ -17,12 +17,12 @@ async fn a_call_in_a_session_outlives_its_connection_is_audited_once_and_leaves_
     let refused = fixture.ask(&[ANA, &session], &echo).await;
     assert_eq!(refused["error"]["code"], -32600, "{refused}");
     fixture.backend.open();
-    let answer = eventually("the id to be free", async || {
-        let answer = fixture.ask(&[ANA, &session], &echo).await;
-        answer["result"].is_object().then_some(answer)
+    let response = eventually("the id to be free", async || {
+        let response = fixture.ask(&[ANA, &session], &echo).await;
+        response["result"].is_object().then_some(response)
     })
     .await;
-    assert_eq!(answer["result"]["content"][0]["text"], "x");
+    assert_eq!(response["result"]["content"][0]["text"], "x");
     eventually("the record", async || (!fixture.audited("gate").is_empty()).then_some(())).await;
     assert_eq!((fixture.audited("gate"), fixture.backend.count("left")), (vec!["called ok".to_owned()], 1));
     fixture.daemon.end().await;
@@ -47,7 +47,7 @@ async fn a_daemon_that_ends_answers_calls_in_hand_also_those_whose_answer_is_a_s
     let session = fixture.session(ANA).await;
     let mut news = fixture.listen(ANA, &session).await;
     let mut call = fixture.send(&[ANA, &session], &call(1, "gate", &json!({"id": "late"}))).await;
-    // It takes so long that its answer has become a stream.
+    // It takes so long that its response has become a stream.
     assert!(call.saw(": here").await);
     fixture.daemon.signal("TERM").await;
     eventually("the drain", async || fixture.daemon.logged("draining").pop()).await;
@@ -70,8 +70,8 @@ async fn arguments_that_are_deep_or_ambiguous_reach_no_tool() {
         let mut client = fixture.client().await;
         client.write(&posted(&[ANA, &session], body.len())).await;
         client.write(&body).await;
-        let answer = client.answer().await.json();
-        assert_eq!(answer["result"]["_meta"]["toolbus/error"]["code"], "invalid_arguments", "{answer}");
+        let response = client.response().await.json();
+        assert_eq!(response["result"]["_meta"]["toolbus/error"]["code"], "invalid_arguments", "{response}");
     }
     assert_eq!(fixture.backend.total(), 0);
     fixture.daemon.end().await;
@@ -97,12 +97,12 @@ async fn a_result_of_fifteen_megabytes_comes_whole() {
     let fixture = Fixture::new(&["large"]).await;
     let session = fixture.session(ANA).await;
     let count = 15 * 1024 * 1024;
-    let answer = fixture.ask(&[ANA, &session], &call(1, "large", &json!({"count": count}))).await;
+    let response = fixture.ask(&[ANA, &session], &call(1, "large", &json!({"count": count}))).await;
     assert_eq!(
-        answer["result"]["content"][0]["text"].as_str().map(str::len),
+        response["result"]["content"][0]["text"].as_str().map(str::len),
         Some(count),
         "{:.300}",
-        answer.to_string()
+        response.to_string()
     );
     fixture.daemon.end().await;
 }

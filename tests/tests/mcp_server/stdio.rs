@@ -150,8 +150,8 @@ async fn progress_and_structured_results_come_through() {
     assert!(result["structuredContent"]["temperature"].is_number(), "{result}");
 
     let long = json!({"name": "trigger-long-running-operation", "arguments": {"duration": 0.6, "steps": 3}, "_meta": token("p")});
-    let answer = client.ask("tools/call", &long).await;
-    assert_eq!(answer["result"]["isError"], false, "{answer}");
+    let response = client.ask("tools/call", &long).await;
+    assert_eq!(response["result"]["isError"], false, "{response}");
     let told: Vec<_> = client.rest().iter().filter(|message| message["method"] == "notifications/progress").collect();
     assert_eq!(told.last().unwrap()["params"]["total"], 3.0);
     assert!(told.iter().all(|report| report["params"]["progressToken"] == "p"), "{told:?}");

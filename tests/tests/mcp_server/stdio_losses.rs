@@ -19,10 +19,10 @@ async fn without_a_broker_a_client_is_told_so_and_without_a_daemon_too() {
     client.begin().await;
     let (list, call) =
         (client.request("tools/list", &json!({})).await, client.request("tools/call", &json!({"name": "echo"})).await);
-    let listed = client.answer(list).await;
+    let listed = client.response(list).await;
     let text = listed["error"]["message"].as_str().unwrap().to_owned();
     assert!(text.contains("the broker could not be reached within 10.0s") && text.contains("bus.url"), "{listed}");
-    let called = client.answer(call).await;
+    let called = client.response(call).await;
     insta::assert_json_snapshot!(called["result"]["_meta"]["toolbus/error"], @r#"
     {
       "code": "execution_failed",
@@ -71,8 +71,8 @@ async fn a_call_outlives_a_lost_connection_and_what_is_lost_is_told() {
     assert_eq!(echoed["content"][0]["text"], "again", "{echoed}");
     daemon.wait_until_ready().await;
     backend.open();
-    let answer = client.answer(call).await;
-    assert_eq!(answer["result"]["content"][0]["text"], "passed held", "{answer}");
+    let response = client.response(call).await;
+    assert_eq!(response["result"]["content"][0]["text"], "passed held", "{response}");
     client.close();
     assert_eq!(client.ended().await.0, Some(0));
     daemon.stop(&site).await;
@@ -90,11 +90,11 @@ async fn a_call_whose_answer_never_comes_is_answered_with_what_is_known() {
     let call = client.request("tools/call", &json!({"name": "hold", "arguments": {"id": "held"}})).await;
     backend.wait_for("held").await;
     node.kill();
-    let answer = client.answer(call).await;
-    assert_eq!(answer["result"]["isError"], true, "{answer}");
-    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    let response = client.response(call).await;
+    assert_eq!(response["result"]["isError"], true, "{response}");
+    let text = response["result"]["content"][0]["text"].as_str().unwrap();
     insta::assert_snapshot!(text, @"The connection to the broker was lost, and no answer has come since. Whether it had its effect is not known: find out before calling again.");
-    assert_eq!(answer["result"]["_meta"]["toolbus/error"]["outcome"], "unknown");
+    assert_eq!(response["result"]["_meta"]["toolbus/error"]["outcome"], "unknown");
     client.close();
     assert_eq!(client.ended().await.0, Some(0), "without the broker, too");
     daemon.end().await;

@@ -46,10 +46,10 @@ async fn a_call_is_seen_from_the_client_to_the_backend() {
     let meta = json!({"traceparent": format!("00-{TRACE}-{CLIENT}-01"), "tracestate": "ana=1"});
     // The message's own trace goes before that of the connection.
     let of_proxy = format!("traceparent: 00-{}-{CLIENT}-01", "1".repeat(32));
-    let answer = client.post(&[ANA, &session, &of_proxy], &call("traced", "work", &meta)).await;
-    assert_eq!(answer.json()["result"]["content"][0]["text"], "worked for traced");
-    let answer = client.post(&[ANA, &session], &call("missing", "absent", &json!({}))).await;
-    assert_eq!(answer.json()["error"]["code"], -32602);
+    let response = client.post(&[ANA, &session, &of_proxy], &call("traced", "work", &meta)).await;
+    assert_eq!(response.json()["result"]["content"][0]["text"], "worked for traced");
+    let response = client.post(&[ANA, &session], &call("missing", "absent", &json!({}))).await;
+    assert_eq!(response.json()["error"]["code"], -32602);
     daemon.signal("TERM").await;
     assert_eq!(daemon.ended().await.code(), Some(0));
 
@@ -113,7 +113,7 @@ async fn sessions_are_counted_while_they_last() {
     eventually("three sessions", async || (now() == 3).then_some(())).await;
     let head = format!("{ANA}\r\nMcp-Session-Id: {}", sessions[0]);
     client.write(&format!("DELETE /mcp HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n")).await;
-    assert_eq!(client.answer().await.code, 204);
+    assert_eq!(client.response().await.code, 204);
     eventually("two sessions", async || (now() == 2).then_some(())).await;
     let ended = || count(&receiver, "mcp.server.session.duration", &[]);
     eventually("the end of one", async || (ended() == 1).then_some(())).await;

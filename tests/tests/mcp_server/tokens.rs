@@ -12,7 +12,7 @@ pub(crate) const ANA: &str = "Authorization: Bearer s3cret-token-of-ana";
 /// An MCP server for ana. Lines of `[http]` may follow.
 pub(crate) const RULES: &str =
     "[audit]\nfile = \"audit.jsonl\"\n[tools]\necho = true\n[http]\ntokens = { ana = \"s3cret-token-of-ana\" }\n";
-/// Time for which a wrong token waits for its answer.
+/// Time for which a wrong token waits for its response.
 const PENALTY: Duration = Duration::from_secs(2);
 
 fn audited(daemon: &Daemon) -> Vec<Value> {
@@ -42,8 +42,8 @@ async fn a_flood_of_wrong_tokens_holds_up_no_call_with_a_right_one() {
         let params = json!({"name": "echo", "arguments": {"text": "x"}});
         let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
         let started = Instant::now();
-        let answer = known.post(&[ANA, &session], &call).await;
-        assert_eq!(answer.json()["result"]["content"][0]["text"], "x");
+        let response = known.post(&[ANA, &session], &call).await;
+        assert_eq!(response.json()["result"]["content"][0]["text"], "x");
         times.push(started.elapsed());
         // And whoever comes anew. One that is too busy to send its request may have to make room, as those of the flood.
         eventually("an entry", async || {
@@ -85,8 +85,8 @@ async fn a_token_that_is_taken_away_counts_no_more_for_sessions_and_streams_eith
     let mut stream = Connection::open(daemon.listen()).await;
     let head = format!("{ANA}\r\nMcp-Session-Id: {session}\r\nAccept: text/event-stream");
     stream.write(&format!("GET /mcp HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n")).await;
-    let answer = stream.answer().await;
-    assert_eq!((answer.code, answer.header("content-type")), (200, Some("text/event-stream")));
+    let response = stream.response().await;
+    assert_eq!((response.code, response.header("content-type")), (200, Some("text/event-stream")));
 
     // Both count while one replaces the other.
     let both = RULES.replace("\"s3cret-token-of-ana\"", "[\"s3cret-token-of-ana\", \"the-next-token-of-ana\"]");

@@ -129,7 +129,7 @@ fn recipients() -> Vec<Row> {
 /// `ana` may call `files.stamp` once.
 fn rates() -> Vec<Row> {
     let over = Back::Refused("rate_limited");
-    let with = |member: &str| raw(format!(r#"{{"toolName":"files.stamp",{member}}}"#));
+    let with = |field: &str| raw(format!(r#"{{"toolName":"files.stamp",{field}}}"#));
     vec![
         row("a limited tool, the first time", call("files.stamp"), Back::Runs("stamp")),
         row("a limited tool, again", call("files.stamp"), over.clone()),

@@ -78,6 +78,6 @@ async fn where_the_broker_says_who_sends_no_message_says_otherwise() {
     fixture.backend.wait_for("held").await;
     fixture.check(&rows()).await;
     fixture.backend.open();
-    assert_eq!(fixture.client.answer(&held).await.content(), "passed held");
+    assert_eq!(fixture.client.reply(&held).await.content(), "passed held");
     fixture.daemon.stop(&fixture.site).await;
 }

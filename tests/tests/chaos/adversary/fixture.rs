@@ -12,8 +12,8 @@ use toolbus_testing::patience::eventually;
 
 use super::row::{Back, Row, Sent, call};
 
-/// Longest wait for an answer, before a line of the table counts as unanswered.
-const ANSWER_TIME: Duration = Duration::from_secs(20);
+/// Longest wait for a reply, before a line of the table counts as unanswered.
+const REPLY_TIME: Duration = Duration::from_secs(20);
 
 /// A daemon, its broker and its backend.
 pub(crate) struct Fixture {
@@ -62,9 +62,9 @@ impl Fixture {
             Back::Dead(reason) => self.dead(&row.sent, &request, reason).await?,
             back => self.answered(&request, back).await?,
         }
-        let answers = self.client.answers_to(&request.correlation).len();
+        let replies = self.client.replies_to(&request.correlation).len();
         let expected = usize::from(!matches!(row.back, Back::Nothing | Back::Dead(_)));
-        same("answers", answers, expected)?;
+        same("answers", replies, expected)?;
         same("runs", self.backend.total() - runs, usize::from(matches!(row.back, Back::Runs(_))))?;
         same("runs of hidden tools", self.reached() - reached, 0)
     }
@@ -75,31 +75,31 @@ impl Fixture {
     }
 
     async fn answered(&self, request: &Request, back: &Back) -> Result<(), String> {
-        let answer = tokio::time::timeout(ANSWER_TIME, self.client.answer(request)).await;
-        let answer = answer.map_err(|_| "there was no answer".to_owned())?;
+        let reply = tokio::time::timeout(REPLY_TIME, self.client.reply(request)).await;
+        let reply = reply.map_err(|_| "there was no answer".to_owned())?;
         match back {
             Back::Refused(code) => {
-                same("code", answer.code().as_str(), *code).map_err(|seen| format!("{seen}: {}", answer.body()))?;
-                self.tells_nothing(&answer)
+                same("code", reply.code().as_str(), *code).map_err(|seen| format!("{seen}: {}", reply.body()))?;
+                self.tells_nothing(&reply)
             }
             Back::Runs(tool) => {
-                let content: Value = serde_json::from_str(&answer.content()).unwrap_or_default();
-                same("the backend", &content["city"], &json!(tool)).map_err(|seen| format!("{seen}: {}", answer.body()))
+                let content: Value = serde_json::from_str(&reply.content()).unwrap_or_default();
+                same("the backend", &content["city"], &json!(tool)).map_err(|seen| format!("{seen}: {}", reply.body()))
             }
             Back::Lists(names) => {
-                let body = answer.body();
+                let body = reply.body();
                 let tools = body["tools"].as_array().ok_or(format!("no list: {body}"))?;
                 let listed: Vec<_> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
                 same("the list", listed.as_slice(), *names)
             }
-            Back::Says(said) => same("the body", &answer.body(), said),
+            Back::Says(said) => same("the body", &reply.body(), said),
             Back::Nothing | Back::Dead(_) => Ok(()),
         }
     }
 
     /// A refusal offers no hidden name and repeats no listed recipient.
-    fn tells_nothing(&self, answer: &Message) -> Result<(), String> {
-        let text = answer.error();
+    fn tells_nothing(&self, reply: &Message) -> Result<(), String> {
+        let text = reply.error();
         let offered = text.split_once("Did you mean").map_or("", |(_, offered)| offered);
         match self.hidden.iter().find(|hidden| offered.contains(*hidden)) {
             Some(hidden) => Err(format!("{hidden} is offered: {text}")),
@@ -121,7 +121,7 @@ impl Fixture {
     async fn dead(&self, sent: &Sent, request: &Request, reason: &str) -> Result<(), String> {
         let queue = self.dead_letters(if sent.topic() == "tool.invoke" { "invoke" } else { "control" });
         let dead = eventually("a dead letter", async || self.site.take(&queue).await);
-        let dead = tokio::time::timeout(ANSWER_TIME, dead).await.map_err(|_| "there was no dead letter".to_owned())?;
+        let dead = tokio::time::timeout(REPLY_TIME, dead).await.map_err(|_| "there was no dead letter".to_owned())?;
         same("the dead letter", dead.correlation_id(), request.correlation.as_str())?;
         same("the reason", dead.header("rb-dead-reason"), reason)
     }

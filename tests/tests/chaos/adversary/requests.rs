@@ -218,7 +218,7 @@ fn addresses() -> Vec<Row> {
 }
 
 fn types() -> Vec<Row> {
-    let answers = [
+    let replies = [
         "RockBot.Tools.ToolInvokeResponse",
         "RockBot.Tools.ToolError",
         "rockbot.tools.toolinvokeresponse",
@@ -229,7 +229,7 @@ fn types() -> Vec<Row> {
     ];
     let foreign =
         ["RockBot.Scripts.ScriptInvokeRequest", "Toolbus.ToolCancelRequest", "Toolbus.Nothing", "ROCKBOT.Admin"];
-    let mut rows: Vec<_> = answers
+    let mut rows: Vec<_> = replies
         .into_iter()
         .map(|kind| {
             row(format!("a call in a message of type {kind}"), call("get_weather").of_type(kind), Back::Nothing)

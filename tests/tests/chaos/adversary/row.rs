@@ -30,11 +30,11 @@ pub(crate) enum Back {
     Dead(&'static str),
 }
 
-/// The answer to a tool that is not there, or not for this caller.
+/// The reply to a tool that is not there, or not for this caller.
 pub(crate) const NOT_FOUND: Back = Back::Refused("tool_not_found");
-/// The answer to a request that cannot be read, or whose arguments do not fit.
+/// The reply to a request that cannot be read, or whose arguments do not fit.
 pub(crate) const INVALID: Back = Back::Refused("invalid_arguments");
-/// The answer to a recipient that is not listed.
+/// The reply to a recipient that is not listed.
 pub(crate) const NOT_ALLOWED: Back = Back::Refused("not_allowed");
 /// The one dead letter of an address that answers may not go to.
 pub(crate) const NO_ADDRESS: Back = Back::Dead("reply_to_refused");

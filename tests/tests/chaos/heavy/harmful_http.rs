@@ -87,13 +87,13 @@ fn pdf(size: usize) -> Vec<u8> {
         format!("<</Length {}>>stream\n{content}\nendstream", content.len()),
         "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>".to_owned(),
     ];
-    let (mut file, mut places) = ("%PDF-1.4\n".to_owned(), String::new());
+    let (mut file, mut offsets) = ("%PDF-1.4\n".to_owned(), String::new());
     for (number, object) in (1..).zip(&objects) {
-        places += &format!("{:010} 00000 n \n", file.len());
+        offsets += &format!("{:010} 00000 n \n", file.len());
         file += &format!("{number} 0 obj{object}endobj\n");
     }
     let start = file.len();
     file +=
-        &format!("xref\n0 6\n0000000000 65535 f \n{places}trailer<</Size 6/Root 1 0 R>>\nstartxref\n{start}\n%%EOF");
+        &format!("xref\n0 6\n0000000000 65535 f \n{offsets}trailer<</Size 6/Root 1 0 R>>\nstartxref\n{start}\n%%EOF");
     file.into_bytes()
 }

@@ -97,7 +97,7 @@ pub(super) async fn replies(client: &Client, requests: &[Request], codes: &[&str
     }
     let mut replies = Vec::new();
     for request in requests {
-        let reply = client.answer(request).await;
+        let reply = client.reply(request).await;
         let code = reply.code();
         assert!(code.is_empty() || codes.contains(&&*code), "{code}: {}", reply.error());
         replies.push(reply);

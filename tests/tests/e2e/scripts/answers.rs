@@ -114,15 +114,15 @@ async fn a_script_has_the_packages_that_are_allowed_and_no_others() {
     let daemon = start_by(&[], &site, &more, &configured).await;
     let client = Client::connect(&site).await;
     let script = "import local_lib, os\nprint(local_lib.version, sorted(name for name in os.environ if 'PIP' in name))";
-    let answer = client.exchange(&call(&client, script, &json!({"pip_packages": ["Local_Lib"]}))).await;
-    assert_eq!(answer.content(), "1.5 []\n", "{}", answer.body());
+    let reply = client.exchange(&call(&client, script, &json!({"pip_packages": ["Local_Lib"]}))).await;
+    assert_eq!(reply.content(), "1.5 []\n", "{}", reply.body());
     for (refused, code) in [
         ("six", "not_allowed"),
         ("local-lib @ file:///tmp/x.whl", "invalid_arguments"),
         ("--index-url=http://127.0.0.1", "invalid_arguments"),
     ] {
-        let answer = client.exchange(&call(&client, script, &json!({"pip_packages": [refused]}))).await;
-        assert_eq!(answer.code(), code, "{refused}: {}", answer.body());
+        let reply = client.exchange(&call(&client, script, &json!({"pip_packages": [refused]}))).await;
+        assert_eq!(reply.code(), code, "{refused}: {}", reply.body());
     }
     let absent = client.exchange(&call(&client, script, &json!({"pip_packages": ["local-lib>=2"]}))).await;
     assert!(absent.content().starts_with("pip install failed (exit 1):"), "{}", absent.body());

@@ -63,10 +63,10 @@ async fn files_progress_codes_and_limits_of_a_script_at_another_daemon_are_those
     let files = json!({"script": script, "input_keys": ["numbers.txt"], "output_keys": ["sum.txt"]});
     let request = run(&files).header("rb-rb-progress", "1");
     client.send(&request).await;
-    let (reports, answer) = with_progress(&client, &request).await;
+    let (reports, reply) = with_progress(&client, &request).await;
     let messages: Vec<_> = reports.iter().map(|report| report["message"].as_str().unwrap()).collect();
-    assert_eq!(messages, ["number 1", "number 2", "number 3"], "{answer:?}");
-    assert!(answer.content().starts_with("number 1\nnumber 2\nnumber 3\n"), "{answer:?}");
+    assert_eq!(messages, ["number 1", "number 2", "number 3"], "{reply:?}");
+    assert!(reply.content().starts_with("number 1\nnumber 2\nnumber 3\n"), "{reply:?}");
     let sum = client.exchange(&call(&client, "get_from_working_memory", &json!({"key": "sum.txt"}))).await;
     assert_eq!(sum.content(), "6");
 
@@ -105,14 +105,14 @@ async fn a_script_runs_at_the_scripts_manager_of_the_peers_under_an_id_of_its_ow
 
     let manager = Client::connect(&site).await;
     manager.bind("script.invoke").await;
-    let answers = [
+    let replies = [
         json!({"output": "1\n", "stderr": null, "exitCode": 0, "isSuccess": true, "elapsedMs": 20}),
         json!({"output": null, "stderr": null, "exitCode": 0, "isSuccess": true, "elapsedMs": 20}),
         json!({"output": null, "stderr": "Traceback", "exitCode": 1, "isSuccess": false, "elapsedMs": 20}),
         json!({"output": null, "stderr": "Pod timed out after 30s", "exitCode": -1, "isSuccess": false, "elapsedMs": 0}),
     ];
     let mut told = Vec::new();
-    for (number, mut answer) in answers.into_iter().enumerate() {
+    for (number, mut reply) in replies.into_iter().enumerate() {
         let request = run(json!({"script": "print(1)", "input_data": "x", "pip_packages": ["six"]}));
         client.send(&request).await;
         let asked = eventually("a request for a script", async || manager.received().into_iter().nth(number)).await;
@@ -122,13 +122,13 @@ async fn a_script_runs_at_the_scripts_manager_of_the_peers_under_an_id_of_its_ow
         let wanted = json!({"toolCallId": id, "script": "print(1)", "inputData": "x", "timeoutSeconds": body["timeoutSeconds"],
             "pipPackages": ["six"]});
         assert_eq!(body, wanted);
-        answer["toolCallId"] = json!(id);
+        reply["toolCallId"] = json!(id);
         // As the manager answers: on a topic, and with the call's id in the body alone.
         let topic = asked.properties.reply_to().as_ref().unwrap().to_string();
-        let reply = manager.raw(answer.to_string()).on(&topic).of_type("RockBot.Scripts.ScriptInvokeResponse");
+        let reply = manager.raw(reply.to_string()).on(&topic).of_type("RockBot.Scripts.ScriptInvokeResponse");
         manager.send(&reply.with(|properties| properties.with_correlation_id("".into()))).await;
-        let answer = client.answer(&request).await;
-        told.push(format!("{} {} {}", answer.code(), answer.body()["isError"], answer.body()));
+        let reply = client.reply(&request).await;
+        told.push(format!("{} {} {}", reply.code(), reply.body()["isError"], reply.body()));
     }
     for (told, expected) in told.iter().zip(["1\\n", "(no output)", "Script failed (exit 1):\\nTraceback", "timed out"])
     {

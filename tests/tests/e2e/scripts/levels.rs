@@ -21,8 +21,8 @@ async fn the_daemon_does_not_start_where_less_keeps_scripts_in_than_is_required(
 
     let daemon = start_by(&WITHOUT_NAMESPACES, &site, SCRIPT, &[]).await;
     let client = Client::connect(&site).await;
-    let answer = client.exchange(&call(&client, "print('kept in')", &json!({}))).await;
-    assert_eq!(answer.content(), "kept in\n");
+    let reply = client.exchange(&call(&client, "print('kept in')", &json!({}))).await;
+    assert_eq!(reply.content(), "kept in\n");
     assert_eq!(status(&daemon).await["level"], "no-namespaces");
     daemon.stop(&site).await;
 }
@@ -36,8 +36,8 @@ async fn the_runner_that_keeps_scripts_from_nothing_wants_that_to_be_understood(
 
     let daemon = start(&site, "[script]\nrunner = \"local\"\nlocal = { i_understand = true }\n").await;
     let client = Client::connect(&site).await;
-    let answer = client.exchange(&call(&client, "print(open('/etc/passwd').read(4))", &json!({}))).await;
-    assert_eq!(answer.content(), "root\n");
+    let reply = client.exchange(&call(&client, "print(open('/etc/passwd').read(4))", &json!({}))).await;
+    assert_eq!(reply.content(), "root\n");
     assert_eq!(status(&daemon).await["runner"], "local");
     daemon.stop(&site).await;
 }

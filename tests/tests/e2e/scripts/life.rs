@@ -28,9 +28,9 @@ async fn a_script_that_is_cancelled_leaves_no_process_within_a_second() {
     assert_eq!(client.exchange(&cancel).await.body(), json!({"toolCallId": "long", "cancelled": true}));
     eventually("the end of its processes", async || descendants(daemon.pid()).is_empty().then_some(())).await;
     assert!(begun.elapsed() < at_most(Duration::from_secs(1)), "{:?}", begun.elapsed());
-    let answer = client.answer(&request).await.body();
-    assert_eq!((&answer["exitCode"], &answer["toolCallId"]), (&json!(-1), &json!("long")), "{answer}");
-    assert!(answer["stderr"].as_str().unwrap().contains("cancelled"), "{answer}");
+    let reply = client.reply(&request).await.body();
+    assert_eq!((&reply["exitCode"], &reply["toolCallId"]), (&json!(-1), &json!("long")), "{reply}");
+    assert!(reply["stderr"].as_str().unwrap().contains("cancelled"), "{reply}");
     daemon.stop(&site).await;
 }
 
@@ -44,7 +44,7 @@ async fn a_script_may_finish_while_the_daemon_drains() {
     running(&daemon).await;
     daemon.signal("TERM").await;
     assert_eq!(daemon.ended().await.code(), Some(0), "{}", daemon.text());
-    assert_eq!(client.answer(&request).await.content(), "finished\n");
+    assert_eq!(client.reply(&request).await.content(), "finished\n");
 }
 
 #[tokio::test]
@@ -57,8 +57,8 @@ async fn a_script_that_outlasts_the_drain_is_ended_and_told_as_cancelled() {
     let processes = running(&daemon).await;
     daemon.signal("TERM").await;
     assert_eq!(daemon.ended().await.code(), Some(0), "{}", daemon.text());
-    let answer = client.answer(&request).await;
-    assert_eq!((answer.code().as_str(), &answer.body()["outcome"]), ("cancelled", &json!("unknown")));
+    let reply = client.reply(&request).await;
+    assert_eq!((reply.code().as_str(), &reply.body()["outcome"]), ("cancelled", &json!("unknown")));
     eventually("the end of its processes", async || (!processes.iter().any(|pid| lives(*pid))).then_some(())).await;
     assert_eq!(site.ready(&site.queue()).await, 0, "it is not run again");
 }

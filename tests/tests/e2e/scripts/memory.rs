@@ -27,11 +27,11 @@ async fn call(client: &Client, agent: &str, tool: &str, arguments: Value) -> Mes
     client.exchange(&client.raw(body.to_string()).by(agent)).await
 }
 
-/// The content of the answer to a call that succeeds.
+/// The content of the reply to a call that succeeds.
 async fn content(client: &Client, agent: &str, tool: &str, arguments: Value) -> String {
-    let answer = call(client, agent, tool, arguments).await;
-    assert_eq!((answer.code().as_str(), &answer.body()["isError"]), ("", &json!(false)), "{answer:?}");
-    answer.content()
+    let reply = call(client, agent, tool, arguments).await;
+    assert_eq!((reply.code().as_str(), &reply.body()["isError"]), ("", &json!(false)), "{reply:?}");
+    reply.content()
 }
 
 /// A manual with a price in each of its sections, of which one fills a chunk.

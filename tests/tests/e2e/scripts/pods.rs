@@ -15,7 +15,7 @@ const SCRIPT: &str = "import os, sys\nprint(os.environ['ROCKBOT_INPUT'], open('a
 async fn a_script_runs_in_a_pod_and_in_a_sandbox_of_a_warm_pool_with_the_same_answer() {
     let (site, cluster) = (BrokerNamespace::shared().await, ApiServer::start(Node::Runs).await);
     let kubeconfig = cluster.kubeconfig();
-    let mut answers = Vec::new();
+    let mut replies = Vec::new();
     for pool in ["", ", warm_pool = \"python\""] {
         // The node runs pods as the user of the tests, who has other processes.
         let kubernetes = format!("kubernetes = {{ kubeconfig = \"{}\"{pool} }}", kubeconfig.display());
@@ -25,20 +25,20 @@ async fn a_script_runs_in_a_pod_and_in_a_sandbox_of_a_warm_pool_with_the_same_an
         let client = Client::connect(&site).await;
         let more = json!({"input_data": "seven", "input_files": {"a.csv": "1,2"}});
         let body = client.exchange(&call(&client, SCRIPT, &more)).await.body();
-        answers.push(json!({"isError": body["isError"], "contentBlocks": body["contentBlocks"]}));
+        replies.push(json!({"isError": body["isError"], "contentBlocks": body["contentBlocks"]}));
         cluster.is_empty().await;
 
         // What is wrong is for the operator.
         let request = if pool.is_empty() { "create" } else { "create sandboxclaims" };
         cluster.refuse(request, [refusal(403, "Forbidden", "forbidden: User \"x\" cannot create")]);
         let body = client.exchange(&call(&client, "pass", &json!({}))).await.body();
-        answers.push(json!({"code": body["code"], "message": body["message"], "retryable": body["isRetryable"]}));
+        replies.push(json!({"code": body["code"], "message": body["message"], "retryable": body["isRetryable"]}));
         daemon.stop(&site).await;
     }
-    assert_eq!(answers[..2], answers[2..]);
+    assert_eq!(replies[..2], replies[2..]);
     let kinds: Vec<Value> = cluster.created().into_iter().map(|object| object["kind"].clone()).collect();
     assert_eq!(kinds, ["Pod", "SandboxClaim"]);
-    insta::assert_json_snapshot!(answers[..2], @r#"
+    insta::assert_json_snapshot!(replies[..2], @r#"
     [
       {
         "contentBlocks": [

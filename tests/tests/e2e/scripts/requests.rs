@@ -20,9 +20,9 @@ async fn a_request_is_answered_where_it_says_or_on_the_usual_topic_stream_by_str
     let client = Client::connect(&site).await;
     client.bind("script.result").await;
     let told = async |agent: &str, script: &str, more: &Value| {
-        let answer = client.exchange(&asked(&client, script, more).by(agent)).await;
-        assert_eq!(answer.kind(), "RockBot.Scripts.ScriptInvokeResponse");
-        let mut body = answer.body();
+        let reply = client.exchange(&asked(&client, script, more).by(agent)).await;
+        assert_eq!(reply.kind(), "RockBot.Scripts.ScriptInvokeResponse");
+        let mut body = reply.body();
         let elapsed = body["elapsedMs"].take().as_u64().unwrap();
         body.as_object_mut().unwrap().remove("toolCallId");
         body.as_object_mut().unwrap().remove("elapsedMs");
@@ -49,9 +49,9 @@ async fn a_request_is_answered_where_it_says_or_on_the_usual_topic_stream_by_str
         .with_type("RockBot.Scripts.ScriptInvokeRequest".into())
         .with_message_id(without.correlation.as_str().into())
         .with_correlation_id(without.correlation.as_str().into());
-    let answer = client.exchange(&without).await;
-    assert_eq!((&*answer.exchange, &*answer.routing_key), (&*site.exchange, "script.result"));
-    assert_eq!(answer.body()["output"], "on the topic\n");
+    let reply = client.exchange(&without).await;
+    assert_eq!((&*reply.exchange, &*reply.routing_key), (&*site.exchange, "script.result"));
+    assert_eq!(reply.body()["output"], "on the topic\n");
     daemon.stop(&site).await;
 }
 
@@ -85,14 +85,14 @@ async fn a_request_that_is_delivered_again_is_not_run_again_while_it_runs_and_no
     let queue = format!("{}.script", site.prefix);
     site.wait_for_ready(&queue, 0).await;
     std::fs::write(&go, "").unwrap();
-    let answer = client.answer(&request).await;
-    assert!(answer.body()["output"].as_str().unwrap().starts_with("once "), "{}", answer.body());
+    let reply = client.reply(&request).await;
+    assert!(reply.body()["output"].as_str().unwrap().starts_with("once "), "{}", reply.body());
 
     assert_eq!(count(), 1);
-    assert_eq!(client.answers_to(&request.correlation).len(), 1);
+    assert_eq!(client.replies_to(&request.correlation).len(), 1);
     // Nothing comes late.
     tokio::time::timeout(Duration::from_secs(60), client.caught_up()).await.unwrap();
-    assert_eq!((count(), client.answers_to(&request.correlation).len()), (1, 1));
+    assert_eq!((count(), client.replies_to(&request.correlation).len()), (1, 1));
     daemon.stop(&site).await;
     assert!(site.take(&queue).await.is_none());
 }

@@ -25,7 +25,7 @@ async fn status_and_metrics_tell_of_scripts() {
     );
     assert!(["full", "no-namespaces"].contains(&told["level"].as_str().unwrap()), "{told}");
     assert!(told["python"].as_str().unwrap().starts_with("3."), "{told}");
-    client.answer(&long).await;
+    client.reply(&long).await;
     for (script, more) in [
         ("pass", json!({})),
         ("import sys\nsys.exit(2)", json!({})),

@@ -50,7 +50,7 @@ pub(super) fn call(client: &Client, script: &str, more: &Value) -> Request {
     client.request("execute_python_script", &arguments)
 }
 
-/// A request on `script.invoke`, with more members.
+/// A request on `script.invoke`, with more fields.
 pub(super) fn asked(client: &Client, script: &str, more: &Value) -> Request {
     let mut body = json!({"script": script});
     if let (Some(all), Some(more)) = (body.as_object_mut(), more.as_object()) {

@@ -9,7 +9,7 @@ use toolbus_testing::patience::eventually;
 
 use super::setup::{SCRIPT, call, descendants, lives, running, start, status};
 
-/// The content of the answer to a script in this session of an agent.
+/// The content of the reply to a script in this session of an agent.
 async fn step(client: &Client, agent: &str, session: &str, script: &str) -> String {
     let mut request = call(client, script, &json!({"session": true})).by(agent);
     let mut body: Value = serde_json::from_slice(&request.body).unwrap();
@@ -57,10 +57,10 @@ async fn what_a_script_prints_is_reported_in_order_before_its_answer() {
     let script = "import time\nfor step in range(3):\n    print('step', step)\n    time.sleep(1)\n";
     let request = call(&client, script, &json!({})).header("rb-rb-progress", "1");
     client.send(&request).await;
-    let (reports, answer) = with_progress(&client, &request).await;
+    let (reports, reply) = with_progress(&client, &request).await;
     let messages: Vec<_> = reports.iter().map(|report| report["message"].as_str().unwrap()).collect();
     assert_eq!(messages, ["step 0", "step 1", "step 2"]);
-    assert_eq!(answer.body()["content"], "step 0\nstep 1\nstep 2\n");
+    assert_eq!(reply.body()["content"], "step 0\nstep 1\nstep 2\n");
     let silent = client.exchange(&call(&client, script, &json!({}))).await;
     assert_eq!(silent.body()["content"], "step 0\nstep 1\nstep 2\n", "a caller that wants no reports gets none");
     let is_left = async || (descendants(daemon.pid()).len() <= 2).then_some(());

@@ -10,7 +10,7 @@ use super::setup::{asked, start, status};
 
 /// Scripts of ana that wait.
 const WAITING: usize = 20;
-/// Most of ana's that are answered between bruno's request and its answer: the one that runs, and some for the way.
+/// Most of ana's that are answered between bruno's request and its reply: the one that runs, and some for the way.
 const BETWEEN: usize = 6;
 
 #[tokio::test]
@@ -26,12 +26,12 @@ async fn twenty_waiting_scripts_of_one_agent_delay_another_by_a_run_and_not_by_t
     join_all(requests.iter().map(|request| client.send(request))).await;
     eventually("most of ana's to wait", async || (status(&daemon).await["waiting"].as_u64()? >= 15).then_some(()))
         .await;
-    let answered = || requests.iter().filter(|request| !client.answers_to(&request.correlation).is_empty()).count();
+    let answered = || requests.iter().filter(|request| !client.replies_to(&request.correlation).is_empty()).count();
     let before = answered();
     let bruno = asked(&client, "print('bruno')", &json!({"timeoutSeconds": 60})).by("bruno");
-    let answer = client.exchange(&bruno).await;
+    let reply = client.exchange(&bruno).await;
     let after = answered();
-    assert_eq!(answer.body()["output"], "bruno\n", "{}", answer.body());
+    assert_eq!(reply.body()["output"], "bruno\n", "{}", reply.body());
     assert!(after <= before + BETWEEN, "{before} of ana's were answered before, {after} after");
     assert!(after < WAITING, "ana's were waiting all the time");
     daemon.stop(&site).await;
