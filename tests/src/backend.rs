@@ -16,7 +16,7 @@ use toolbus_testing::patience::eventually;
 
 /// Time that `/work` takes.
 const WORK: Duration = Duration::from_millis(30);
-/// Largest reply of `/bytes`.
+/// Largest response of `/bytes`.
 const MAX_BYTES: usize = 256 * 1024 * 1024;
 
 /// A running backend; it ends when dropped.

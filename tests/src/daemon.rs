@@ -23,7 +23,7 @@ use crate::program::{Run, binary, toolbus_in};
 const REFUSED: &str = "reload: refused; everything stays as it was";
 /// The configuration of a daemon that has no broker.
 const ALONE: &str = "[http]\nlisten = \"127.0.0.1:0\"\n[telemetry]\nlog_format = \"json\"\n";
-/// Longest reply of the HTTP server.
+/// Longest response of the HTTP server.
 const HTTP_TIME: Duration = Duration::from_secs(10);
 
 /// Longest time in which what a daemon has started ends after it.

@@ -16,7 +16,7 @@ use crate::namespace::BrokerNamespace;
 
 /// By which operators are known.
 pub const TOKEN: &str = "a-token-of-the-tests";
-/// Longest reply of the HTTP server.
+/// Longest response of the HTTP server.
 const HTTP_TIME: Duration = Duration::from_secs(10);
 /// The type of reports of progress.
 const PROGRESS: &str = "Toolbus.ToolProgress";

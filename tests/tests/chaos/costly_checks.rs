@@ -20,7 +20,7 @@ const WIDE: usize = 500_000;
 const BRANCHED: usize = 20_000;
 /// Branches of which each of the latter fits none.
 const BRANCHES: usize = 400;
-/// Longest reply of `/livez` beside a check, on a machine with nothing else to do.
+/// Longest response of `/livez` beside a check, on a machine with nothing else to do.
 const LIVE: Duration = Duration::from_millis(100);
 /// Longest call of another agent beside a check, on such a machine.
 const CALL: Duration = Duration::from_millis(500);

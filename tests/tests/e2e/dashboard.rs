@@ -130,7 +130,7 @@ impl Prometheus {
         prometheus
     }
 
-    /// The data of a reply; none while Prometheus does not answer with success.
+    /// The data of a response; none while Prometheus does not answer with success.
     async fn get(&self, path: &str) -> Option<Value> {
         let url = format!("{}/api/v1/{path}", self.address);
         let client = reqwest::Client::builder().no_proxy().build().unwrap();

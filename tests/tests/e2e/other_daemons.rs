@@ -1,4 +1,4 @@
-//! Two daemons on one broker: each replies what is asked of it, and both notice when they take each other's calls.
+//! Two daemons on one broker: each answers what is asked of it, and both notice when they take each other's calls.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
