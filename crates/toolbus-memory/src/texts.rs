@@ -21,7 +21,7 @@ pub(crate) fn listed(prefix: &KeyPrefix, entries: &[EntryInfo], now: Duration) -
     let lines = entries.iter().take(MAX_LISTED).map(|info| format!("- {}", described(info, now)));
     let mut text = lines.collect::<Vec<_>>().join("\n");
     if let Some(more) = entries.len().checked_sub(MAX_LISTED).filter(|more| *more > 0) {
-        text.push_str(&format!("\n… and {more} more {place}; give a longer prefix to see them."));
+        text.push_str(&format!("\n… and {more} more {scope}; give a longer prefix to see them."));
     }
     text
 }
