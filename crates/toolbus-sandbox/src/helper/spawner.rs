@@ -72,7 +72,7 @@ fn serve() -> io::Result<Option<(Streams, Rc<Filters>)>> {
         let Some((streams, options)) = wire::receive_streams(daemon.as_fd())? else { break };
         let filters = match compiled.entry(options.bits()) {
             Entry::Occupied(found) => Rc::clone(found.get()),
-            Entry::Vacant(place) => Rc::clone(place.insert(Rc::new(Filters::prepare(options)?))),
+            Entry::Vacant(entry) => Rc::clone(entry.insert(Rc::new(Filters::prepare(options)?))),
         };
         match fork() {
             Ok(Forked::Child) => {

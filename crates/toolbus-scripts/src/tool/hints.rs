@@ -63,7 +63,7 @@ pub(super) fn hint(stderr: &str, given: ScriptBudget<'_>) -> Option<String> {
     if let Some((_, rest)) = error.split_once("ModuleNotFoundError: No module named '") {
         return module(rest.split(['\'', '.']).next()?, given);
     }
-    // Of one that was lost the answer says so anyway.
+    // Of one that was lost the result says so anyway.
     let begins = given.session.is_some_and(|session| session.is_new && !session.is_lost);
     if begins && (error.starts_with("NameError: ") || has(&["FileNotFoundError: "])) {
         return Some(

@@ -51,7 +51,7 @@ pub(super) fn settings() -> Settings {
     }
 }
 
-/// Gives back what it is told, and keeps what it was given. Without an answer it runs until it is let go.
+/// Gives back what it is told, and keeps what it was given. Without a result it runs until it is let go.
 #[derive(Default)]
 struct FakeRunner {
     result: Mutex<Option<Result<Finished, RunFailure>>>,

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::fixture::{answer, answer_at_both, is_root};
+use crate::fixture::{is_root, result, result_at_both};
 
 #[tokio::test]
 async fn archives_in_memory_are_written_and_read() {
@@ -28,7 +28,7 @@ data = b"abc" * 1000
 for module in gzip, bz2, lzma, zlib:
     print(module.__name__, module.decompress(module.compress(data)) == data, len(module.compress(data)) < 200)
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     ['a.txt', 'folder/b.txt'] None 600
     ü
     ['c.txt'] b'world'
@@ -63,7 +63,7 @@ print(sorted(path.name for path in Path().iterdir() if path.is_dir()))
 for path in Path().iterdir():
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 "##;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     project-zip.zip ['README.md', 'src/main.py']
     project-gztar.tar.gz ['README.md', 'src/main.py']
     project-xztar.tar.xz ['README.md', 'src/main.py']
@@ -93,7 +93,7 @@ for path in "copied.sh", "same.sh", "a/run.sh", "c/run.sh":
     os.remove(path)
 "##;
     // A script without namespaces may do so if its user is its own.
-    let told = if is_root() { answer_at_both(script).await } else { answer(script).await };
+    let told = if is_root() { result_at_both(script).await } else { result(script).await };
     assert_snapshot!(told, @"
     copied.sh -rwxr-x--- False
     same.sh -rwxr-x--- True

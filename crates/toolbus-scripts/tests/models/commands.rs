@@ -3,7 +3,7 @@
 use serde_json::json;
 use toolbus_sandbox::Level;
 
-use crate::fixture::answer_at;
+use crate::fixture::result_at;
 
 /// Commands that succeed in a folder with the files below. One program or habit each.
 const WORK: [&str; 76] = [
@@ -124,9 +124,9 @@ for number, command in enumerate(json.load(open("commands.json"))):
 async fn ordinary_shell_commands_work_or_are_refused_in_words() {
     let commands: Vec<&str> = WORK.iter().copied().chain(REFUSED.map(|(command, _)| command)).collect();
     let arguments = json!({"script": RUN, "input_files": {"commands.json": commands}, "timeout_seconds": 60});
-    let answer = answer_at(Level::Full, &arguments).await;
-    let ended: Vec<(i32, String)> = answer.lines().map_while(|line| serde_json::from_str(line).ok()).collect();
-    assert_eq!(ended.len(), commands.len(), "{answer}");
+    let result = result_at(Level::Full, &arguments).await;
+    let ended: Vec<(i32, String)> = result.lines().map_while(|line| serde_json::from_str(line).ok()).collect();
+    assert_eq!(ended.len(), commands.len(), "{result}");
     let (worked, refused) = ended.split_at(WORK.len());
     let mut wrong: Vec<String> = Vec::new();
     for (command, (code, said)) in WORK.iter().zip(worked).filter(|(_, (code, _))| *code != 0) {

@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 use toolbus_sandbox::Level;
 
-use crate::fixture::{answer_at, answer_at_both, answer_with};
+use crate::fixture::{result_at, result_at_both, result_with};
 
 #[tokio::test]
 async fn a_table_in_the_input_is_grouped_and_summed() {
@@ -22,7 +22,7 @@ for region, amounts in sorted(by_region.items()):
 print(f"stdev {stdev(float(row['amount']) for row in rows):.3f}")
 "#;
     let input = "region,amount\nnorth,10.5\nsouth,20\nnorth,30.25\nsouth,5\n\"west, far\",1\n";
-    assert_snapshot!(answer_with(input, script).await, @"
+    assert_snapshot!(result_with(input, script).await, @"
     north  n=2 sum=40.75 mean=20.38 median=20.375
     south  n=2 sum=25.00 mean=12.50 median=12.5
     west, far n=1 sum=1.00 mean=1.00 median=1.0
@@ -33,7 +33,7 @@ print(f"stdev {stdev(float(row['amount']) for row in rows):.3f}")
 #[tokio::test]
 async fn the_input_is_on_standard_input_too_and_its_end_is_the_end_of_input() {
     let script = "import sys\nprint(input(), sys.stdin.readline().strip(), sys.stdin.read() == '')";
-    assert_snapshot!(answer_with("one\nzwei ä\n", script).await, @"one zwei ä True");
+    assert_snapshot!(result_with("one\nzwei ä\n", script).await, @"one zwei ä True");
 }
 
 #[tokio::test]
@@ -47,7 +47,7 @@ words = Counter(word.lower() for line in data["lines"] for word in line.split())
 print(json.dumps({"most": words.most_common(2), "ratio": 2 / 3, "name": data["name"]}, ensure_ascii=False, indent=2))
 "#;
     let input = json!({"name": "Zoë 🙂", "lines": ["To be or not", "to be"]});
-    assert_snapshot!(answer_with(input, script).await, @r#"
+    assert_snapshot!(result_with(input, script).await, @r#"
     {
       "most": [
         [
@@ -77,7 +77,7 @@ print(len(records), sum(record["n"] for record in records), records[-1]["text"][
 data = os.environ["ROCKBOT_INPUT"]
 "#;
     let records: Vec<_> = (0..2000).map(|n| json!({"n": n, "text": "é".repeat(100)})).collect();
-    assert_snapshot!(answer_with(json!(records), script).await, @r#"
+    assert_snapshot!(result_with(json!(records), script).await, @r#"
     isError: Script failed (exit 1):
     False
     2000 1999000 ééé
@@ -104,7 +104,7 @@ for person in people:
         print(person["name"])
 "#;
     let files = json!({"people.csv": "name,age\r\nAda,36\r\nTim,9\r\n", "limits.json": {"adult": 18}});
-    let told = answer_at(Level::Full, &json!({"script": script, "input_files": files})).await;
+    let told = result_at(Level::Full, &json!({"script": script, "input_files": files})).await;
     assert_snapshot!(told, @"Ada");
 }
 
@@ -114,7 +114,7 @@ async fn files_that_are_given_can_be_changed() {
     let script = "with open('notes.txt', 'a') as file:\n    file.write('more')\nprint(open('notes.txt').read())";
     let arguments = json!({"script": script, "input_files": {"notes.txt": "some, "}});
     for level in [Level::Full, Level::NoNamespaces] {
-        assert_eq!(answer_at(level, &arguments).await.trim_end(), "some, more", "{level:?}");
+        assert_eq!(result_at(level, &arguments).await.trim_end(), "some, more", "{level:?}");
     }
 }
 
@@ -133,7 +133,7 @@ for match in pattern.finditer(log):
 print(re.sub(r"(\d+)s\b", lambda match: f"{int(match[1]) * 1000} ms", log.splitlines()[0]))
 print(re.findall(r"\w+", "größe Straße naïve 東京"))
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     {'day': '2026-02-03', 'time': '12:00:01', 'level': 'ERROR', 'part': 'db', 'text': 'timeout after 30s'}
     {'day': '2026-02-03', 'time': '12:00:05', 'level': 'ERROR', 'part': 'web', 'text': 'timeout after 5s'}
     2026-02-03 12:00:01 ERROR [db] timeout after 30000 ms
@@ -156,7 +156,7 @@ print(2**127 - 1)
 print(pow(3, 10**6, 10**9 + 7), math.comb(100, 50), math.isqrt(10**40))
 print(sum(1 / n**2 for n in range(1, 1001)))
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     0.30000000000000004 0.3 1/2
     1.4142135623730950488016887242096980785696718753769
     30414093201713378043612608166064768844377641568960512000000000000
@@ -181,7 +181,7 @@ random.seed(42)
 print([random.randint(1, 6) for _ in range(10)], random.sample(range(100), 3), round(random.gauss(0, 1), 6))
 print(hashlib.scrypt(b"password", salt=b"salt", n=1024, r=8, p=1, dklen=8).hex())
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     a2004f37730b9445670a738fa0fc9ee5 5cac4f980fedc3d3
     be1c94ec99f8964c
     203d1e5cedd2d18f b74574de
@@ -232,7 +232,7 @@ match Point(2, 0):
         print(f"on the axis at {x = }")
 print(textwrap.fill("A sentence that is somewhat longer than a line may be.", 24))
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     ['a', 'b', 'c'] {'priority': 1, 'name': 'x', 'color': <Color.RED: 1>}
     Task(priority=5, name='again', color=<Color.RED: 1>) Point(x=1, y=0) Color.BLUE
     2880067194370816120 3628800 [1, 3, 6] [('a', 'b'), ('b', 'c')]
@@ -251,5 +251,5 @@ prices = {"apple": 1.25, "pear": 0.8}
 total = sum(prices.values())
 {"total": total, "cheapest": min(prices, key=prices.get)}
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"{'total': 2.05, 'cheapest': 'pear'}");
+    assert_snapshot!(result_at_both(script).await, @"{'total': 2.05, 'cheapest': 'pear'}");
 }

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::fixture::answer_at_both;
+use crate::fixture::result_at_both;
 
 #[tokio::test]
 async fn tables_in_memory_are_joined() {
@@ -27,7 +27,7 @@ for row in db.execute(query):
 print(db.execute("SELECT json_extract(?, '$.a[1]')", ('{"a": [1, 2]}',)).fetchone()[0])
 db.execute("INSERT INTO customers (name) VALUES ('Ada')")
 "#;
-    assert_snapshot!(answer_at_both(script).await, @r#"
+    assert_snapshot!(result_at_both(script).await, @r#"
     isError: Script failed (exit 1):
     {'name': 'Ada', 'sum': 15.0, 'place': 1}
     {'name': 'Bob', 'sum': 7.0, 'place': 2}
@@ -63,7 +63,7 @@ backup.close()
 print(os.path.getsize("backup.db") > 100_000)
 os.remove("backup.db")
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     wal
     (10000, 333283335000)
     True
@@ -87,7 +87,7 @@ config = configparser.ConfigParser()
 config.read_string("[server]\nport = 8080\nhosts = a, b\n")
 print(config.getint("server", "port"), [host.strip() for host in config["server"]["hosts"].split(",")])
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     {'list': [1, 2, {'three': 3}]}
     {'set': {1, 2}}
     8080 ['a', 'b']

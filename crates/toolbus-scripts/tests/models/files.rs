@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::fixture::{answer, answer_at_both};
+use crate::fixture::{result, result_at_both};
 
 #[tokio::test]
 async fn temporary_files_and_folders_are_made_and_walked() {
@@ -29,7 +29,7 @@ with tempfile.TemporaryFile() as file, tempfile.SpooledTemporaryFile() as spoole
     print(file.write(b"x" * 100_000), spooled.write(b"y"))
 print(os.listdir("."), Path.home() == Path.cwd())
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     . ['a', 'b'] []
     a ['deep'] ['one.txt']
     a/deep [] ['three.log']
@@ -63,7 +63,7 @@ with open(out / "table.csv", "w", newline="") as file:
     csv.writer(file).writerows([["n", "square"], [2, 4]])
 (out / "data.json").write_text(json.dumps({"ü": [1, 2]}, ensure_ascii=False))
 "##;
-    assert_snapshot!(answer_at_both(script).await, @r#"
+    assert_snapshot!(result_at_both(script).await, @r#"
     Files: bar.svg, data.json, dot.png, table.csv
     [toolbus:output/bar.svg image/svg+xml: <svg xmlns="http://www.w3.org/2000/svg"><rect width="9" height="4"/></svg>]
     [toolbus:output/data.json application/json: {"ü": [1, 2]}]
@@ -85,7 +85,7 @@ with open("charts/one.svg", "w") as file:
     file.write("<svg/>")
 print("Saved report.md and charts/one.svg")
 "##;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     Saved report.md and charts/one.svg
     [Saved in the work folder and not returned: charts/one.svg, report.md. Write to the folder that TOOLBUS_OUTPUT names.]
     ");
@@ -94,7 +94,7 @@ print("Saved report.md and charts/one.svg")
 #[tokio::test]
 async fn files_that_are_not_there_and_folders_that_may_not_be_written_are_errors_with_advice() {
     let missing = "import pathlib\nprint(len(pathlib.Path('/mnt/data/sales.csv').read_text()))\n";
-    assert_snapshot!(answer(missing).await, @r#"
+    assert_snapshot!(result(missing).await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       File "script.py", line 2, in <module>
@@ -104,7 +104,7 @@ async fn files_that_are_not_there_and_folders_that_may_not_be_written_are_errors
     [A script sees no files but those in input_files, and those that it writes itself.]
     "#);
     let elsewhere = "with open('/usr/lib/result.txt', 'w') as file:\n    file.write('42')\n";
-    assert_snapshot!(answer_at_both("import os\nos.listdir('/')\n").await, @r#"
+    assert_snapshot!(result_at_both("import os\nos.listdir('/')\n").await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       File "script.py", line 2, in <module>
@@ -112,7 +112,7 @@ async fn files_that_are_not_there_and_folders_that_may_not_be_written_are_errors
     PermissionError: [Errno 13] Permission denied: '/'
     [Write to the current folder, to a temporary one, or to the folder that TOOLBUS_OUTPUT names.]
     "#);
-    assert_snapshot!(answer(elsewhere).await, @r#"
+    assert_snapshot!(result(elsewhere).await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       File "script.py", line 1, in <module>
@@ -132,7 +132,7 @@ print(sys.argv, __name__, sys.stdin.read() == "", os.environ.get("HOME") == os.g
 print(os.environ.get("API_KEY"), os.getenv("USER", "nobody"), repr(os.environ["ROCKBOT_INPUT"]))
 os.environ["API_KEY"]
 "#;
-    assert_snapshot!(answer_at_both(script).await, @r#"
+    assert_snapshot!(result_at_both(script).await, @r#"
     isError: Script failed (exit 1):
     ['HOME', 'LANG', 'MPLBACKEND', 'PATH', 'ROCKBOT_INPUT', 'TMPDIR', 'TOOLBUS_INPUT_FILE', 'TOOLBUS_OUTPUT', 'TOOLBUS_PROGRESS_FD', 'USER']
     ['script.py'] __main__ True True

@@ -1,4 +1,4 @@
-//! The tool `execute_python_script` in the sandbox, and its answer as a model reads it.
+//! The tool `execute_python_script` in the sandbox, and its result as a model reads it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -136,8 +136,8 @@ async fn tool(setup: Setup) -> (Tool, Arc<SessionSet>) {
     (tool.into_tool(), sessions)
 }
 
-/// The answer to a call of the tool for another language, whose scripts this program runs.
-pub(crate) async fn answer_in(level: Level, name: &str, command: &str, arguments: &Value) -> String {
+/// The result to a call of the tool for another language, whose scripts this program runs.
+pub(crate) async fn result_in(level: Level, name: &str, command: &str, arguments: &Value) -> String {
     let language = LanguageConfig { command: vec![command.to_owned()], file: "script".to_owned(), read: Vec::new() };
     let sandbox = Sandbox::with_helper(helper(), level).unwrap();
     let runner = LanguageRunner::new(&language, sandbox, LIMITS).unwrap();
@@ -171,24 +171,24 @@ impl Steps {
         Self { tool, sessions }
     }
 
-    /// The answer to a script of the agent `a` that is in no session.
+    /// The result to a script of the agent `a` that is in no session.
     pub(crate) async fn single(&self, arguments: &Value) -> String {
         let caller = Caller { has_section: true, ..Caller::agent(AgentName::parse("a").unwrap()) };
         let call = call(&self.tool, caller, arguments.as_object().unwrap().clone(), None);
         answered(Arc::clone(&self.tool.executor).execute_boxed(call).await)
     }
 
-    /// The answer to a script in the session `s` of the agent `a`.
-    pub(crate) async fn answer(&self, script: &str) -> String {
-        self.answer_to(&json!({"script": script})).await
+    /// The result to a script in the session `s` of the agent `a`.
+    pub(crate) async fn result(&self, script: &str) -> String {
+        self.result_of(&json!({"script": script})).await
     }
 
     /// The same with further arguments.
-    pub(crate) async fn answer_to(&self, arguments: &Value) -> String {
+    pub(crate) async fn result_of(&self, arguments: &Value) -> String {
         self.call(("a", Some("s")), arguments).await
     }
 
-    /// The answer in a session of an agent.
+    /// The result in a session of an agent.
     pub(crate) async fn call(&self, of: (&str, Option<&str>), arguments: &Value) -> String {
         answered(self.begin(of, arguments).await)
     }
@@ -251,8 +251,8 @@ fn answered(result: Result<ToolOutput, ToolFailure>) -> String {
     }
 }
 
-/// The answer to a call with these arguments.
-pub(crate) async fn answer_at(level: Level, arguments: &Value) -> String {
+/// The result to a call with these arguments.
+pub(crate) async fn result_at(level: Level, arguments: &Value) -> String {
     let (tool, caller) = ready(level).await;
     let call = call(&tool, caller, arguments.as_object().unwrap().clone(), None);
     answered(Arc::clone(&tool.executor).execute_boxed(call).await)
@@ -316,20 +316,20 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// The answer at `full`.
-pub(crate) async fn answer(script: &str) -> String {
-    answer_at(Level::Full, &json!({"script": script})).await
+/// The result at `full`.
+pub(crate) async fn result(script: &str) -> String {
+    result_at(Level::Full, &json!({"script": script})).await
 }
 
-/// The answer to a script with input, at `full`.
-pub(crate) async fn answer_with(input: impl Into<Value>, script: &str) -> String {
-    answer_at(Level::Full, &json!({"script": script, "input_data": input.into()})).await
+/// The result to a script with input, at `full`.
+pub(crate) async fn result_with(input: impl Into<Value>, script: &str) -> String {
+    result_at(Level::Full, &json!({"script": script, "input_data": input.into()})).await
 }
 
-/// The answer, which is the same at `full` and at `no-namespaces`.
-pub(crate) async fn answer_at_both(script: &str) -> String {
+/// The result, which is the same at `full` and at `no-namespaces`.
+pub(crate) async fn result_at_both(script: &str) -> String {
     let arguments = json!({"script": script});
-    let (full, less) = tokio::join!(answer_at(Level::Full, &arguments), answer_at(Level::NoNamespaces, &arguments));
+    let (full, less) = tokio::join!(result_at(Level::Full, &arguments), result_at(Level::NoNamespaces, &arguments));
     assert_eq!(full, less, "full and no-namespaces");
     full
 }

@@ -4,11 +4,11 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 use toolbus_sandbox::Level;
 
-use crate::fixture::answer_in;
+use crate::fixture::result_in;
 
-/// The answer to a script of bash, which is the same at `full` and at `no-namespaces`.
+/// The result to a script of bash, which is the same at `full` and at `no-namespaces`.
 async fn bash(arguments: Value) -> String {
-    let at = |level| answer_in(level, "bash", "bash", &arguments);
+    let at = |level| result_in(level, "bash", "bash", &arguments);
     let (full, less) = tokio::join!(at(Level::Full), at(Level::NoNamespaces));
     assert_eq!(full, less, "full and no-namespaces");
     full
@@ -16,7 +16,7 @@ async fn bash(arguments: Value) -> String {
 
 /// The same of a script of Node.js.
 async fn javascript(arguments: Value) -> String {
-    let at = |level| answer_in(level, "javascript", "node", &arguments);
+    let at = |level| result_in(level, "javascript", "node", &arguments);
     let (full, less) = tokio::join!(at(Level::Full), at(Level::NoNamespaces));
     assert_eq!(full, less, "full and no-namespaces");
     full
@@ -62,9 +62,9 @@ async fn a_script_that_fails_shows_its_error_and_exit_code() {
     ../job/script: line 2: ten / 0: division by 0 (error token is "0")
     "#);
     let arguments = json!({"script": "throw new TypeError('no such column')"});
-    let answer = answer_in(Level::Full, "javascript", "node", &arguments).await;
-    assert!(answer.starts_with("isError: Script failed (exit 1):\n"), "{answer}");
-    assert!(answer.contains("TypeError: no such column"), "{answer}");
+    let result = result_in(Level::Full, "javascript", "node", &arguments).await;
+    assert!(result.starts_with("isError: Script failed (exit 1):\n"), "{result}");
+    assert!(result.contains("TypeError: no such column"), "{result}");
 }
 
 #[tokio::test]
@@ -84,13 +84,13 @@ async fn a_script_has_no_network_and_no_more_than_its_memory() {
     "#;
     assert_snapshot!(javascript(json!({"script": script})).await, @"EPERM");
     let script = "const all = []; while (true) all.push(Buffer.alloc(1 << 20, 1));";
-    let answer = javascript(json!({"script": script})).await;
-    assert!(answer.contains("used more than 256 MiB of memory"), "{answer}");
+    let result = javascript(json!({"script": script})).await;
+    assert!(result.contains("used more than 256 MiB of memory"), "{result}");
 }
 
 #[tokio::test]
 async fn arguments_that_only_python_has_are_refused() {
-    let answer = bash(json!({"script": "true", "pip_packages": ["numpy"]})).await;
-    assert_snapshot!(answer, @"InvalidArguments: There is no argument `pip_packages`. There are: script, input_data, input_files, timeout_seconds.");
+    let result = bash(json!({"script": "true", "pip_packages": ["numpy"]})).await;
+    assert_snapshot!(result, @"InvalidArguments: There is no argument `pip_packages`. There are: script, input_data, input_files, timeout_seconds.");
     assert_snapshot!(bash(json!({"script": "true", "session": true})).await, @"InvalidArguments: There is no argument `session`. There are: script, input_data, input_files, timeout_seconds.");
 }

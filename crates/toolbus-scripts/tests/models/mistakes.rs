@@ -5,29 +5,29 @@ use serde_json::json;
 use toolbus_sandbox::Level;
 use toolbus_scripts::config::PoolMode;
 
-use crate::fixture::{answer, answer_at, answer_at_both, mode};
+use crate::fixture::{mode, result, result_at, result_at_both};
 
 #[tokio::test]
 async fn mistakes_of_syntax_are_shown_with_their_line() {
-    assert_snapshot!(answer_at_both("for n in range(3)\n    print(n)\n").await, @r#"
+    assert_snapshot!(result_at_both("for n in range(3)\n    print(n)\n").await, @r#"
     isError: Script failed (exit 1):
       File "script.py", line 1
         for n in range(3)
     SyntaxError: expected ':'
     "#);
-    assert_snapshot!(answer_at_both("def main():\nprint('hi')\n").await, @r#"
+    assert_snapshot!(result_at_both("def main():\nprint('hi')\n").await, @r#"
     isError: Script failed (exit 1):
       File "script.py", line 2
         print('hi')
     IndentationError: expected an indented block after function definition on line 1
     "#);
-    assert_snapshot!(answer("print('it's')\n").await, @r#"
+    assert_snapshot!(result("print('it's')\n").await, @r#"
     isError: Script failed (exit 1):
       File "script.py", line 1
         print('it's')
     SyntaxError: unterminated string literal (detected at line 1)
     "#);
-    assert_snapshot!(answer("print('a')\nreturn 1\n").await, @r#"
+    assert_snapshot!(result("print('a')\nreturn 1\n").await, @r#"
     isError: Script failed (exit 1):
       File "script.py", line 2
     SyntaxError: 'return' outside function
@@ -48,7 +48,7 @@ users = [{"name": "Ada", "email": "A@x"}, {"name": "Tim"}]
 for found in emails(users):
     print(found)
 "#;
-    assert_snapshot!(answer_at_both(nested).await, @r#"
+    assert_snapshot!(result_at_both(nested).await, @r#"
     isError: Script failed (exit 1):
     a@x
     stderr:
@@ -61,14 +61,14 @@ for found in emails(users):
         return user["email"].lower()
     KeyError: 'email'
     "#);
-    assert_snapshot!(answer("total = 10\ncount = 0\nprint(total / count)\n").await, @r#"
+    assert_snapshot!(result("total = 10\ncount = 0\nprint(total / count)\n").await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       File "script.py", line 3, in <module>
         print(total / count)
     ZeroDivisionError: division by zero
     "#);
-    assert_snapshot!(answer("print(reslt)\n").await, @r#"
+    assert_snapshot!(result("print(reslt)\n").await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       File "script.py", line 1, in <module>
@@ -93,7 +93,7 @@ def load(text):
 
 load("{'a': 1}")
 "#;
-    assert_snapshot!(answer_at_both(script).await, @r#"
+    assert_snapshot!(result_at_both(script).await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       File "script.py", line 9, in load
@@ -124,7 +124,7 @@ def hook(kind, error, traceback):
 sys.excepthook = hook
 raise ValueError("wrong")
 "#;
-    assert_snapshot!(answer_at_both(script).await, @r#"
+    assert_snapshot!(result_at_both(script).await, @r#"
     isError: Script failed (exit 1):
     ValueError is told
     stderr:
@@ -144,17 +144,17 @@ raise ValueError("wrong")
 
 #[tokio::test]
 async fn a_script_ends_itself_with_a_text_a_number_or_nothing() {
-    assert_snapshot!(answer_at_both("import sys\nprint('checked')\nsys.exit('nothing to do')\n").await, @"
+    assert_snapshot!(result_at_both("import sys\nprint('checked')\nsys.exit('nothing to do')\n").await, @"
     isError: Script failed (exit 1):
     checked
     stderr:
     nothing to do
     ");
-    assert_snapshot!(answer_at_both("import sys\nsys.exit(3)\n").await, @"
+    assert_snapshot!(result_at_both("import sys\nsys.exit(3)\n").await, @"
     isError: Script failed (exit 3):
     (no output)
     ");
-    assert_snapshot!(answer_at_both("print('done')\nexit()\nprint('never')\n").await, @"done");
+    assert_snapshot!(result_at_both("print('done')\nexit()\nprint('never')\n").await, @"done");
     let arguments = r#"
 import argparse
 
@@ -162,7 +162,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("file")
 print(parser.parse_args())
 "#;
-    assert_snapshot!(answer(arguments).await, @"
+    assert_snapshot!(result(arguments).await, @"
     isError: Script failed (exit 2):
     usage: script.py [-h] file
     script.py: error: the following arguments are required: file
@@ -171,7 +171,7 @@ print(parser.parse_args())
 
 #[tokio::test]
 async fn a_question_to_the_user_is_an_error_with_advice() {
-    assert_snapshot!(answer_at_both("name = input('Your name? ')\nprint(f'Hello {name}')\n").await, @r#"
+    assert_snapshot!(result_at_both("name = input('Your name? ')\nprint(f'Hello {name}')\n").await, @r#"
     isError: Script failed (exit 1):
     Your name? 
     stderr:
@@ -186,7 +186,7 @@ async fn a_question_to_the_user_is_an_error_with_advice() {
 #[tokio::test]
 async fn a_loop_without_an_end_is_ended_and_shows_what_it_printed() {
     let script = "n = 0\nprint('starting')\nwhile True:\n    n += 1\n";
-    let told = answer_at(Level::Full, &json!({"script": script, "timeout_seconds": 1})).await;
+    let told = result_at(Level::Full, &json!({"script": script, "timeout_seconds": 1})).await;
     // Its time is wall-clock time, and as much CPU time.
     let told = told.lines().next_back().unwrap();
     assert_snapshot!(told, @"starting");
@@ -198,8 +198,8 @@ async fn a_recursion_without_an_end_raises_and_one_that_is_allowed_runs() {
     // A forked interpreter has some calls of its own above the script.
     let count = if mode() == PoolMode::Fork { "985" } else { "992" };
     let arguments = json!({"script": script});
-    let full = answer_at(Level::Full, &arguments).await.replace(count, "many");
-    assert_eq!(full, answer_at(Level::NoNamespaces, &arguments).await.replace("992", "many"));
+    let full = result_at(Level::Full, &arguments).await.replace(count, "many");
+    assert_eq!(full, result_at(Level::NoNamespaces, &arguments).await.replace("992", "many"));
     assert_snapshot!(full, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
@@ -229,12 +229,12 @@ thread = threading.Thread(target=main)
 thread.start()
 thread.join()
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"50000");
+    assert_snapshot!(result_at_both(script).await, @"50000");
 }
 
 #[tokio::test]
 async fn memory_that_is_not_there_is_an_error_or_ends_the_script() {
-    assert_snapshot!(answer("block = bytearray(1 << 40)\n").await, @r#"
+    assert_snapshot!(result("block = bytearray(1 << 40)\n").await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       File "script.py", line 1, in <module>
@@ -243,7 +243,7 @@ async fn memory_that_is_not_there_is_an_error_or_ends_the_script() {
     [A script may use 256 MiB of memory. Work on less at a time.]
     "#);
     let many = "rows = []\nprint('reading')\nwhile True:\n    rows.append(' ' * 10_000_000)\n";
-    assert_snapshot!(answer(many).await, @"
+    assert_snapshot!(result(many).await, @"
     isError: The script used more than 256 MiB of memory, and was stopped. Work on less at a time, for example by reading files in pieces.
     Its output until then:
     reading
@@ -253,8 +253,8 @@ async fn memory_that_is_not_there_is_an_error_or_ends_the_script() {
 #[tokio::test]
 async fn output_that_is_no_text_or_very_long_stays_readable() {
     let binary = "import sys\nsys.stdout.buffer.write(b'\\x89PNG\\xff\\xfe ok')\n";
-    assert_snapshot!(answer_at_both(binary).await.escape_debug(), @"�PNG�� ok");
-    assert_snapshot!(answer_at_both("print('before')\nprint('half \\ud83d a pair')\n").await, @r#"
+    assert_snapshot!(result_at_both(binary).await.escape_debug(), @"�PNG�� ok");
+    assert_snapshot!(result_at_both("print('before')\nprint('half \\ud83d a pair')\n").await, @r#"
     isError: Script failed (exit 1):
     before
     stderr:
@@ -264,10 +264,10 @@ async fn output_that_is_no_text_or_very_long_stays_readable() {
     UnicodeEncodeError: 'utf-8' codec can't encode character '\ud83d' in position 5: surrogates not allowed
     "#);
     let controls = "print('a\\tb', 'c\\rd', '\\x1b[31mred\\x1b[0m')\n";
-    assert_snapshot!(answer_at_both(controls).await.escape_debug(), @r"a\tb c\rd \u{1b}[31mred\u{1b}[0m\n");
-    let long = answer("print('x' * 70_000)\nprint('end')\n").await;
+    assert_snapshot!(result_at_both(controls).await.escape_debug(), @r"a\tb c\rd \u{1b}[31mred\u{1b}[0m\n");
+    let long = result("print('x' * 70_000)\nprint('end')\n").await;
     assert_eq!((long.len(), long.ends_with("x\nend\n")), (70_005, true), "a successful answer is whole");
-    let failed = answer("print('z' * 70_000)\nraise SystemExit(1)\n").await;
+    let failed = result("print('z' * 70_000)\nraise SystemExit(1)\n").await;
     let parts: Vec<&str> = failed.split('z').filter(|part| !part.is_empty()).collect();
     assert_snapshot!(parts.join("…"), @"
     isError: Script failed (exit 1):
@@ -287,7 +287,7 @@ warnings.warn("this will go away", DeprecationWarning)
 logging.info("reading %d rows", 3)
 logging.warning("row 2 is empty")
 "#;
-    assert_snapshot!(answer_at_both(script).await, @r#"
+    assert_snapshot!(result_at_both(script).await, @r#"
     (no output)
     stderr:
     script.py:5: DeprecationWarning: this will go away
@@ -295,8 +295,8 @@ logging.warning("row 2 is empty")
     INFO reading 3 rows
     WARNING row 2 is empty
     "#);
-    assert_snapshot!(answer_at_both(&format!("{script}print('3 rows')\n")).await, @"3 rows");
-    assert_snapshot!(answer("import logging\nlogging.getLogger('app').info('never shown')\n").await, @"(no output)");
+    assert_snapshot!(result_at_both(&format!("{script}print('3 rows')\n")).await, @"3 rows");
+    assert_snapshot!(result("import logging\nlogging.getLogger('app').info('never shown')\n").await, @"(no output)");
 }
 
 #[tokio::test]
@@ -306,8 +306,8 @@ import sys
 def name(): return name.__code__.co_filename
 print(name(), sys._getframe().f_code.co_filename, __file__, sys.getprofile(), sys.modules["_warnings"].filters[0][0])
 "#;
-    assert_snapshot!(answer_at_both(names).await, @"script.py script.py script.py None default");
-    assert_snapshot!(answer_at_both(&format!("{names}assert (1, 'always true')\nprint(1 / 0)\n")).await, @r#"
+    assert_snapshot!(result_at_both(names).await, @"script.py script.py script.py None default");
+    assert_snapshot!(result_at_both(&format!("{names}assert (1, 'always true')\nprint(1 / 0)\n")).await, @r#"
     isError: Script failed (exit 1):
     script.py script.py script.py None default
     stderr:
@@ -337,7 +337,7 @@ for path in "helpers.py", "shapes/__init__.py", "shapes/square.py":
     os.remove(path)
 from .helpers import greet
 "#;
-    assert_snapshot!(answer_at_both(script).await, @r#"
+    assert_snapshot!(result_at_both(script).await, @r#"
     isError: Script failed (exit 1):
     Hello Ada 9 square.py
     stderr:
@@ -363,7 +363,7 @@ class Sums(unittest.TestCase):
 if __name__ == "__main__":
     unittest.main(argv=["sums"])
 "#;
-    let told = answer(script).await;
+    let told = result(script).await;
     let stable: Vec<&str> = told.lines().filter(|line| !line.starts_with("Ran ")).collect();
     assert_snapshot!(stable.join("\n"), @r#"
     isError: Script failed (exit 1):

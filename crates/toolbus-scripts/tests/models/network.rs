@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 use toolbus_sandbox::Level;
 
-use crate::fixture::{answer, answer_at, answer_at_both};
+use crate::fixture::{result, result_at, result_at_both};
 
 #[tokio::test]
 async fn a_page_cannot_be_fetched_and_the_answer_says_what_to_do() {
@@ -14,7 +14,7 @@ import json, urllib.request
 with urllib.request.urlopen("https://api.example.com/rates.json", timeout=10) as response:
     print(json.load(response)["EUR"])
 "#;
-    assert_snapshot!(answer_at_both(script).await, @r#"
+    assert_snapshot!(result_at_both(script).await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       [library]
@@ -48,7 +48,7 @@ for attempt in (
         print(type(error).__name__, error)
 socket.socket().connect(("10.0.0.1", 22))
 "#;
-    assert_snapshot!(answer(script).await, @r#"
+    assert_snapshot!(result(script).await, @r#"
     isError: Script failed (exit 1):
     gaierror [Errno -3] Temporary failure in name resolution
     PermissionError [Errno 1] Operation not permitted
@@ -66,7 +66,7 @@ socket.socket().connect(("10.0.0.1", 22))
 
 #[tokio::test]
 async fn modules_that_are_not_there_are_named_with_what_to_do() {
-    assert_snapshot!(answer_at_both("import numpy as np\nprint(np.arange(3).sum())\n").await, @r#"
+    assert_snapshot!(result_at_both("import numpy as np\nprint(np.arange(3).sum())\n").await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       File "script.py", line 1, in <module>
@@ -75,7 +75,7 @@ async fn modules_that_are_not_there_are_named_with_what_to_do() {
     [No packages can be installed here. Use Python's standard library.]
     "#);
     let plot = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.savefig('plot.png')\n";
-    assert_snapshot!(answer(plot).await, @r#"
+    assert_snapshot!(result(plot).await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       File "script.py", line 1, in <module>
@@ -90,17 +90,17 @@ except ImportError:
     pd = None
 print("pandas" if pd else "without pandas")
 "#;
-    assert_snapshot!(answer(optional).await, @"without pandas");
+    assert_snapshot!(result(optional).await, @"without pandas");
 }
 
 #[tokio::test]
 async fn packages_that_may_not_be_installed_are_refused() {
     let requested = json!({"script": "import requests", "pip_packages": ["requests"]});
-    let told = answer_at(Level::Full, &requested).await;
+    let told = result_at(Level::Full, &requested).await;
     assert_snapshot!(told, @"NotAllowed: Package 'requests' is not allowed here; no packages can be installed.");
     let script =
         "import subprocess, sys\nsubprocess.check_call([sys.executable, '-m', 'pip', 'install', '-q', 'requests'])\n";
-    let told = answer(script).await;
+    let told = result(script).await;
     // What pip says, if it is there, is its own.
     assert!(told.starts_with("isError: Script failed (exit 1):") && told.contains("CalledProcessError"), "{told}");
 }

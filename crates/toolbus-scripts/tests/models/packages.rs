@@ -112,11 +112,11 @@ async fn tables_come_back_as_text_and_figures_as_images() {
     let wheels = Wheels::unpack();
     for level in LEVELS {
         let steps = Steps::of(setup(level, &wheels)).await;
-        let mut answers = Vec::new();
+        let mut results = Vec::new();
         for script in [GROUPED, CHART, SAVED, TWO] {
-            answers.push(steps.single(&with_packages(script)).await);
+            results.push(steps.single(&with_packages(script)).await);
         }
-        insta::allow_duplicates!(assert_snapshot!(answers.join("\n--\n"), @r#"
+        insta::allow_duplicates!(assert_snapshot!(results.join("\n--\n"), @r#"
            city  sales
         0  Bern      8
         1  Oslo      4
@@ -155,15 +155,15 @@ async fn a_session_works_on_a_table_step_by_step() {
     let wheels = Wheels::unpack();
     for level in LEVELS {
         let steps = Steps::of(setup(level, &wheels)).await;
-        let mut answers = vec![steps.answer_to(&with_packages(GROUPED)).await];
+        let mut results = vec![steps.result_of(&with_packages(GROUPED)).await];
         for script in [
             "df['tax'] = df['sales'] * 0.1\ndf.shape",
             "import matplotlib.pyplot as plt\n_ = df.plot.scatter('sales', 'tax')",
             "plt.get_fignums(), df.tax.round(2).tolist()",
         ] {
-            answers.push(steps.answer(script).await);
+            results.push(steps.result(script).await);
         }
-        insta::allow_duplicates!(assert_snapshot!(answers.join("\n--\n"), @r#"
+        insta::allow_duplicates!(assert_snapshot!(results.join("\n--\n"), @r#"
            city  sales
         0  Bern      8
         1  Oslo      4
@@ -176,12 +176,12 @@ async fn a_session_works_on_a_table_step_by_step() {
         ([], [0.3, 0.5, 0.4])
         "#));
         let large = "import numpy as np\nkept = []\nwhile True:\n    kept.append(np.ones(4_000_000))";
-        let large = steps.answer(large).await;
+        let large = steps.result(large).await;
         assert!(
             large.contains("MemoryError") || large.contains("used more than 256 MiB of memory"),
             "{level}: {large}"
         );
-        let other = steps.answer_to(&json!({"script": "1", "pip_packages": ["numpy"]})).await;
+        let other = steps.result_of(&json!({"script": "1", "pip_packages": ["numpy"]})).await;
         let is_refused = other.starts_with("InvalidArguments: Packages of a session are those");
         assert!(is_refused || large.ends_with("The next script begins another.]"), "{level}: {other}");
     }
@@ -207,13 +207,13 @@ print(np.random.random(), np.random.default_rng().random(), pd.Series(range(100)
     let mut drawn = Vec::new();
     let mut tables = Vec::new();
     for _ in 0..4 {
-        let answer = eventually("a fork", async || {
-            let answer = steps.single(&with_packages(script)).await;
-            (starts.last() == Some("forked")).then_some(answer)
+        let result = eventually("a fork", async || {
+            let result = steps.single(&with_packages(script)).await;
+            (starts.last() == Some("forked")).then_some(result)
         });
-        let answer = answer.await;
-        let (first, rest) = answer.split_once('\n').unwrap();
-        assert_eq!(first, "True False 1", "{answer}");
+        let result = result.await;
+        let (first, rest) = result.split_once('\n').unwrap();
+        assert_eq!(first, "True False 1", "{result}");
         let (table, numbers) = rest.trim_end().rsplit_once('\n').unwrap();
         tables.push(table.to_owned());
         drawn.push(numbers.to_owned());

@@ -4,11 +4,11 @@ use insta::assert_snapshot;
 use serde_json::json;
 use toolbus_sandbox::Level;
 
-use crate::fixture::{answer, answer_at};
+use crate::fixture::{result, result_at};
 
-/// The answer where a script can start no processes.
+/// The result where a script can start no processes.
 async fn without_processes(script: &str) -> String {
-    answer_at(Level::NoNamespaces, &json!({"script": script})).await
+    result_at(Level::NoNamespaces, &json!({"script": script})).await
 }
 
 /// A script that maps in a pool whose processes are started so.
@@ -30,17 +30,17 @@ if __name__ == "__main__":
 
 #[tokio::test]
 async fn a_pool_whose_processes_are_forked_maps() {
-    assert_snapshot!(answer(&pool("fork")).await, @"[0, 1, 4, 9, 16]");
+    assert_snapshot!(result(&pool("fork")).await, @"[0, 1, 4, 9, 16]");
 }
 
 #[tokio::test]
 async fn a_pool_whose_processes_are_spawned_maps() {
-    assert_snapshot!(answer(&pool("spawn")).await, @"[0, 1, 4, 9, 16]");
+    assert_snapshot!(result(&pool("spawn")).await, @"[0, 1, 4, 9, 16]");
 }
 
 #[tokio::test]
 async fn a_pool_with_a_fork_server_is_refused_in_words() {
-    assert_snapshot!(answer(&pool("forkserver")).await, @r#"
+    assert_snapshot!(result(&pool("forkserver")).await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       File "script.py", line 9, in <module>
@@ -90,7 +90,7 @@ if __name__ == "__main__":
     memory.close()
     memory.unlink()
 "#;
-    assert_snapshot!(answer(script).await, @"
+    assert_snapshot!(result(script).await, @"
     ['done', 'done', 'done']
     [0, 0, 0] 300
     [0, 2, 4, 6] 42
@@ -110,7 +110,7 @@ if __name__ == "__main__":
     with ProcessPoolExecutor(max_workers=2) as pool:
         print(list(pool.map(invert, [1, 2, 0])))
 "#;
-    assert_snapshot!(answer(script).await, @r#"
+    assert_snapshot!(result(script).await, @r#"
     isError: Script failed (exit 1):
     concurrent.futures.process._RemoteTraceback: 
     """
@@ -142,7 +142,7 @@ if __name__ == "__main__":
         shared["a"] = 1
         print(shared)
 "#;
-    assert_snapshot!(answer(script).await, @r#"
+    assert_snapshot!(result(script).await, @r#"
     isError: Script failed (exit 1):
     Process SyncManager-1:
     Traceback (most recent call last):

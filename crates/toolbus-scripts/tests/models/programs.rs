@@ -4,7 +4,7 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 
-use crate::fixture::{answer, answer_at_both};
+use crate::fixture::{result, result_at_both};
 
 #[tokio::test]
 async fn files_are_listed_packed_and_dated_by_programs() {
@@ -24,7 +24,7 @@ sh("sed -i 's/a/A/' copy.txt && diff copy.txt src/list.txt")
 sh("awk 'BEGIN { printf \"%.3f\\n\", 22 / 7 }' && seq 10 | paste -sd+ - && date -u -d @0 +%FT%TZ")
 sh("chmod 600 copy.txt && stat -c %a copy.txt && rm -r src src.tgz copy.txt && ls | wc -l")
 "#;
-    assert_snapshot!(answer(script).await, @r#"
+    assert_snapshot!(result(script).await, @r#"
     $ mkdir -p src && printf 'b\na\nc\n' > src/list.txt && touch -d '2026-02-03 04:05:06' src/list.txt
     $ ls -l src | tail -1 | cut -d' ' -f1,5
     -rw-r--r-- 6
@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory() as folder:
     git("log", "--format=%an %s")
     git("push")
 "#;
-    assert_snapshot!(answer(script).await, @"
+    assert_snapshot!(result(script).await, @"
     init 0 
     config 0 
     config 0 
@@ -106,7 +106,7 @@ print("not captured", flush=True)
 subprocess.run(["echo", "goes", "straight", "out"])
 subprocess.run(["grep", "needle", "/dev/null"], check=True)
 "#;
-    assert_snapshot!(answer(script).await, @r#"
+    assert_snapshot!(result(script).await, @r#"
     isError: Script failed (exit 1):
     3 'out\n' 'err\n'
     ['99999', '100000'] 0 0
@@ -138,7 +138,7 @@ os.killpg(group.pid, signal.SIGTERM)
 print(group.wait(timeout=20))
 print(subprocess.run("sleep 60 & kill $!; wait $!; echo $?", shell=True, capture_output=True, text=True).stdout.strip())
 "#;
-    assert_snapshot!(answer(script).await, @"
+    assert_snapshot!(result(script).await, @"
     timed out
     124
     -15
@@ -168,7 +168,7 @@ async def main():
 
 asyncio.run(main())
 "#;
-    assert_snapshot!(answer(script).await, @"
+    assert_snapshot!(result(script).await, @"
     [(0, 'one'), (2, 'two'), (0, 'three')]
     ended -9
     ");
@@ -177,7 +177,7 @@ asyncio.run(main())
 #[tokio::test]
 async fn programs_that_are_not_there_or_may_not_run_are_errors_with_advice() {
     let missing = "import subprocess\nsubprocess.run(['no-such-program', '--version'], check=True)\n";
-    assert_snapshot!(answer(missing).await, @r#"
+    assert_snapshot!(result(missing).await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):
       File "script.py", line 2, in <module>
@@ -195,7 +195,7 @@ os.chmod("run.sh", 0o755)
 print(subprocess.run(["sh", "run.sh"], capture_output=True, text=True).stdout, end="")
 subprocess.run(["./run.sh"])
 "##;
-    assert_snapshot!(answer(own).await, @r#"
+    assert_snapshot!(result(own).await, @r#"
     isError: Script failed (exit 1):
     hello
     stderr:
@@ -211,5 +211,5 @@ subprocess.run(["./run.sh"])
 
 #[tokio::test]
 async fn the_user_of_a_script_has_a_name() {
-    assert_snapshot!(answer_at_both("import getpass\ngetpass.getuser()").await, @"'script'");
+    assert_snapshot!(result_at_both("import getpass\ngetpass.getuser()").await, @"'script'");
 }

@@ -23,9 +23,9 @@ for step in range(1, 4):
     time.sleep(1)
 ";
     for level in LEVELS {
-        let (reports, answer) = watched(level, script).await;
+        let (reports, result) = watched(level, script).await;
         assert_eq!(told(&reports), ["1/0 step 1", "2/0 step 2", "3/0 step 3"], "{level}");
-        assert_eq!(answer, "step 1\nstep 2\nstep 3\n", "{level}: the answer has all of it");
+        assert_eq!(result, "step 1\nstep 2\nstep 3\n", "{level}: the answer has all of it");
     }
 }
 
@@ -41,11 +41,11 @@ for done in range(1, 4):
     time.sleep(1)
 ";
     for level in LEVELS {
-        let (reports, answer) = watched(level, script).await;
+        let (reports, result) = watched(level, script).await;
         let own: Vec<_> = told(&reports).into_iter().filter(|report| report.contains("/3 ")).collect();
         assert_eq!(own, ["1/3 part 1", "2/3 part 2", "3/3 part 3"], "{level}");
         assert!(reports.len() <= 4, "{level}: its lines are reported before its first report alone: {reports:?}");
-        assert_eq!(answer, "a line\na line\na line\n", "{level}");
+        assert_eq!(result, "a line\na line\na line\n", "{level}");
     }
 }
 
@@ -72,8 +72,8 @@ print('sent', sent > 100_000)
 os.close(int(os.environ['TOOLBUS_PROGRESS_FD']))
 ";
     for level in LEVELS {
-        let (reports, answer) = watched(level, script).await;
+        let (reports, result) = watched(level, script).await;
         assert!((1..=40).contains(&reports.len()), "{level}: {}", reports.len());
-        assert_eq!(answer, "sent True\n", "{level}");
+        assert_eq!(result, "sent True\n", "{level}");
     }
 }

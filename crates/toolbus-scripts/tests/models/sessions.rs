@@ -16,15 +16,15 @@ use crate::fixture::Steps;
 
 const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
 
-/// The answers to scripts, one after another in one session; the same at `full` and at `no-namespaces`.
-async fn answers(scripts: &[&str]) -> String {
+/// The results to scripts, one after another in one session; the same at `full` and at `no-namespaces`.
+async fn results(scripts: &[&str]) -> String {
     let at = async |level| {
         let steps = Steps::at(level).await;
-        let mut answers = Vec::new();
+        let mut results = Vec::new();
         for script in scripts {
-            answers.push(steps.answer(script).await);
+            results.push(steps.result(script).await);
         }
-        answers.join("\n--\n")
+        results.join("\n--\n")
     };
     let (full, less) = (at(Level::Full).await, at(Level::NoNamespaces).await);
     assert_eq!(full, less, "full and no-namespaces");
@@ -35,7 +35,7 @@ async fn answers(scripts: &[&str]) -> String {
 async fn the_next_script_finds_variables_functions_and_modules_of_the_one_before() {
     let scripts =
         ["x = 1", "x + 1", "import math\ndef area(r):\n    return math.pi * r * r", "print(f'{area(x):.2f}')"];
-    assert_snapshot!(answers(&scripts).await, @"
+    assert_snapshot!(results(&scripts).await, @"
     (no output)
     --
     2
@@ -50,12 +50,12 @@ async fn the_next_script_finds_variables_functions_and_modules_of_the_one_before
 async fn each_script_has_its_own_input_on_standard_input() {
     for level in LEVELS {
         let steps = Steps::at(level).await;
-        let mut answers = Vec::new();
+        let mut results = Vec::new();
         for input in ["one\nleft", "two", ""] {
             let script = "import sys\nsys.stdin.readline().strip() or 'nothing'";
-            answers.push(steps.answer_to(&json!({"script": script, "input_data": input})).await);
+            results.push(steps.result_of(&json!({"script": script, "input_data": input})).await);
         }
-        assert_eq!(answers, ["'one'", "'two'", "'nothing'"], "{level}");
+        assert_eq!(results, ["'one'", "'two'", "'nothing'"], "{level}");
     }
 }
 
@@ -67,7 +67,7 @@ async fn files_stay_and_come_back_once() {
         "open(out + '/b.csv', 'w').write('2')",
         "open(out + '/a.csv', 'a').write('3')",
     ];
-    assert_snapshot!(answers(&scripts).await, @r#"
+    assert_snapshot!(results(&scripts).await, @r#"
     Files: a.csv
     [Saved in the work folder and not returned: notes.txt. Write to the folder that TOOLBUS_OUTPUT names.]
     [toolbus:output/a.csv text/csv: 1]
@@ -92,7 +92,7 @@ async fn a_script_that_raises_or_exits_leaves_the_session_usable() {
         "if rows\n",
         "rows + [3]",
     ];
-    assert_snapshot!(answers(&scripts).await, @r#"
+    assert_snapshot!(results(&scripts).await, @r#"
     (no output)
     --
     isError: Script failed (exit 1):
@@ -138,7 +138,7 @@ plt.close = lambda what: plt.figures.clear()
 sys.modules["matplotlib.pyplot"] = plt
 "#;
     let scripts = [library, "1 + 1", "plt.figures.append(1)\nsys.exit(0)", "plt.figures"];
-    let told = answers(&scripts).await;
+    let told = results(&scripts).await;
     assert_eq!(told.matches("ValueError: no figure").count(), 2, "{told}");
     let ends: Vec<&str> = told.split("\n--\n").collect();
     assert_eq!((ends[1], ends[3]), ("2", "[]"), "{told}");
@@ -147,7 +147,7 @@ sys.modules["matplotlib.pyplot"] = plt
 #[tokio::test]
 async fn an_exit_that_nothing_can_catch_ends_the_session_and_the_answer_says_so() {
     let scripts = ["x = 1", "import os\nprint('bye')\nos._exit(2)", "x"];
-    assert_snapshot!(answers(&scripts).await, @r#"
+    assert_snapshot!(results(&scripts).await, @r#"
     (no output)
     --
     isError: Script failed (exit 2):
@@ -167,18 +167,18 @@ async fn an_exit_that_nothing_can_catch_ends_the_session_and_the_answer_says_so(
 async fn a_time_out_and_too_much_memory_end_the_session_and_the_answer_says_so() {
     for level in LEVELS {
         let steps = Steps::at(level).await;
-        steps.answer("x = 1").await;
+        steps.result("x = 1").await;
         let late = json!({"script": "print('on')\nwhile True: pass", "timeout_seconds": 1});
-        let late = steps.answer_to(&late).await;
+        let late = steps.result_of(&late).await;
         assert!(late.contains("\non\n[The session has ended: its variables and files are gone."), "{level}: {late}");
-        let next = steps.answer("x").await;
+        let next = steps.result("x").await;
         assert!(
             next.ends_with(
                 "[This script is the first of its session: variables and files of earlier ones, if any, are gone.]"
             ),
             "{next}"
         );
-        let large = steps.answer("rows = []\nwhile True: rows.append(' ' * 10_000_000)").await;
+        let large = steps.result("rows = []\nwhile True: rows.append(' ' * 10_000_000)").await;
         assert!(large.starts_with("isError: The script used more than 256 MiB of memory"), "{level}: {large}");
         assert!(large.ends_with("The next script begins another.]"), "{level}: {large}");
         eventually("the session has ended", async || (steps.sessions.sessions() == 0).then_some(())).await;
@@ -192,19 +192,19 @@ async fn each_script_has_its_own_time_input_and_limits() {
         let spend = "import time\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass";
         for _ in 0..3 {
             // One second of CPU time each.
-            let spent = steps.answer_to(&json!({"script": spend, "timeout_seconds": 1})).await;
+            let spent = steps.result_of(&json!({"script": spend, "timeout_seconds": 1})).await;
             assert!(spent == "(no output)" || spent.contains("timed out"), "{level}: {spent}");
         }
         let with_input = json!({"script": "import os\nos.environ['ROCKBOT_INPUT'], open('a').read()", "input_data": "in", "input_files": {"a": "1"}});
-        assert_eq!(steps.answer_to(&with_input).await, "('in', '1')", "{level}");
+        assert_eq!(steps.result_of(&with_input).await, "('in', '1')", "{level}");
         let other = json!({"script": "import os\n'ROCKBOT_INPUT' in os.environ and os.environ['ROCKBOT_INPUT'], open('a').read()", "input_files": {"a": "2"}});
-        assert_eq!(steps.answer_to(&other).await, "('', '2')", "{level}");
+        assert_eq!(steps.result_of(&other).await, "('', '2')", "{level}");
         let key = "import os\nos.environ.get('TOOLBUS_IDEMPOTENCY_KEY', 'none')";
         for (given, expected) in [(json!({"key": "k7"}), "'k7'"), (json!({"key": "k8"}), "'k8'"), (json!({}), "'none'")]
         {
             let mut arguments = given;
             arguments["script"] = json!(key);
-            assert_eq!(steps.answer_to(&arguments).await, expected, "{level}");
+            assert_eq!(steps.result_of(&arguments).await, expected, "{level}");
         }
     }
 }
@@ -214,27 +214,27 @@ async fn an_input_file_that_cannot_be_put_in_place_is_refused_and_the_session_st
     for level in LEVELS {
         let steps = Steps::at(level).await;
         let begin = "import os\nx = 1\nos.makedirs('data/part')\nopen('kept', 'w').write('kept')";
-        steps.answer(begin).await;
+        steps.result(begin).await;
         let of_folder = json!({"script": "x = 2", "input_files": {"data": "1", "kept": "2", "more": "3"}});
-        let refused = steps.answer_to(&of_folder).await;
+        let refused = steps.result_of(&of_folder).await;
         insta::allow_duplicates! {
             assert_snapshot!(refused, @"InvalidArguments: The session has a folder named `data`, which an input file of this name does not replace. Give the file another name, or remove the folder first. The script did not run.");
         }
         assert_eq!(
-            steps.answer("x, open('kept').read(), os.listdir('data')").await,
+            steps.result("x, open('kept').read(), os.listdir('data')").await,
             "(1, 'kept', ['part'])",
             "{level}"
         );
 
-        steps.answer("with open('large', 'wb') as file:\n    for _ in range(62): file.write(bytes(1 << 20))").await;
+        steps.result("with open('large', 'wb') as file:\n    for _ in range(62): file.write(bytes(1 << 20))").await;
         let large = "x".repeat(1536 * 1024);
         let of_room = json!({"script": "x = 2", "input_files": {"one": large, "two": large}});
-        let refused = steps.answer_to(&of_room).await;
+        let refused = steps.result_of(&of_room).await;
         insta::allow_duplicates! {
             assert_snapshot!(refused, @"InvalidArguments: The script and its input do not fit into its work folder, with the files that its session has there, if any. Give it less, or remove files first. The script did not run; files that its input replaces may be gone.");
         }
         let rest =
-            steps.answer_to(&json!({"script": "x, sorted(os.listdir())", "input_files": {"three": large}})).await;
+            steps.result_of(&json!({"script": "x, sorted(os.listdir())", "input_files": {"three": large}})).await;
         assert!(rest.starts_with("(1, ['data', 'kept', 'large', 'three'])"), "{level}: {rest}");
     }
 }
@@ -247,15 +247,15 @@ async fn disk_and_threads_are_limited_for_a_session_as_a_whole() {
                    kept.append(threading.Thread(target=done.wait, daemon=True))\n    kept[-1].start()";
     for level in LEVELS {
         let steps = Steps::at(level).await;
-        let first = steps.answer(&write("one")).await;
+        let first = steps.result(&write("one")).await;
         assert!(first.contains("[Saved in the work folder and not returned: one."), "{level}: {first}");
-        let second = steps.answer(&write("two")).await;
+        let second = steps.result(&write("two")).await;
         let is_told = second.contains("No space left on device") || second.contains("wrote more than 64 MiB");
         assert!(is_told, "{level}: {second}");
 
         let steps = Steps::at(level).await;
-        assert_eq!(steps.answer(threads).await, "(no output)", "{level}");
-        let more = steps.answer(threads).await;
+        assert_eq!(steps.result(threads).await, "(no output)", "{level}");
+        let more = steps.result(threads).await;
         let is_told = more.contains("[A script may have 64 processes and threads at a time.]")
             || more.contains("had more than 64 processes and threads");
         assert!(is_told, "{level}: {more}");
@@ -266,11 +266,11 @@ async fn disk_and_threads_are_limited_for_a_session_as_a_whole() {
 async fn too_much_output_ends_the_session_and_all_that_fits_does_not() {
     for level in LEVELS {
         let steps = Steps::at(level).await;
-        let whole = steps.answer("print('x' * (1024 * 1024 - 1))").await;
+        let whole = steps.result("print('x' * (1024 * 1024 - 1))").await;
         assert_eq!(whole.len(), 1024 * 1024, "{level}");
-        let flood = steps.answer("for _ in range(100): print('x' * 1024 * 1024)").await;
+        let flood = steps.result("for _ in range(100): print('x' * 1024 * 1024)").await;
         assert!(flood.ends_with("The next script begins another.]"), "{level}: {}", &flood[flood.len() - 200..]);
-        assert_eq!(steps.answer("print('again')").await, "again\n", "{level}");
+        assert_eq!(steps.result("print('again')").await, "again\n", "{level}");
     }
 }
 
@@ -298,24 +298,24 @@ async fn a_call_without_a_session_id_is_told_what_to_give() {
 #[tokio::test]
 async fn packages_are_those_of_the_first_script() {
     let steps = Steps::at(Level::NoNamespaces).await;
-    steps.answer("x = 1").await;
-    let none = steps.answer_to(&json!({"script": "x", "pip_packages": []})).await;
+    steps.result("x = 1").await;
+    let none = steps.result_of(&json!({"script": "x", "pip_packages": []})).await;
     assert_eq!(none, "1");
     // The fixture allows none, so that another list is refused for that.
-    let other = steps.answer_to(&json!({"script": "x", "pip_packages": ["numpy"]})).await;
+    let other = steps.result_of(&json!({"script": "x", "pip_packages": ["numpy"]})).await;
     assert!(other.starts_with("NotAllowed"), "{other}");
 }
 
 #[tokio::test]
 async fn a_second_script_waits_for_the_first() {
     let steps = Steps::at(Level::NoNamespaces).await;
-    steps.answer("import time\nsteps = []").await;
+    steps.result("import time\nsteps = []").await;
     let slow = steps.begin(("a", Some("s")), &json!({"script": "time.sleep(1)\nsteps.append('slow')"}));
     let quick = steps.begin(("a", Some("s")), &json!({"script": "steps.append('quick')"}));
     let (slow, quick) = tokio::join!(slow, quick);
     slow.unwrap();
     quick.unwrap();
-    assert_eq!(steps.answer("steps").await, "['slow', 'quick']");
+    assert_eq!(steps.result("steps").await, "['slow', 'quick']");
 }
 
 #[tokio::test]
@@ -334,14 +334,14 @@ async fn a_session_ends_when_it_is_idle_when_it_is_old_and_when_it_is_ended() {
     let limits = |idle_timeout, max_lifetime| SessionLimits { idle_timeout, max_lifetime, max_sessions: 4 };
     for limits in [limits(Duration::from_millis(300), None), limits(long, Some(Duration::from_millis(500)))] {
         let steps = Steps::with(Level::NoNamespaces, limits).await;
-        steps.answer("x = 1").await;
+        steps.result("x = 1").await;
         eventually("its end", async || (steps.sessions.sessions() == 0).then_some(())).await;
-        assert!(steps.answer("x").await.contains("NameError"), "{limits:?}");
+        assert!(steps.result("x").await.contains("NameError"), "{limits:?}");
     }
     let steps = Steps::at(Level::NoNamespaces).await;
-    steps.answer("x = 1").await;
+    steps.result("x = 1").await;
     steps.sessions.end("a", "s");
-    assert!(steps.answer("x").await.contains("NameError"));
+    assert!(steps.result("x").await.contains("NameError"));
     steps.sessions.shutdown().await;
     assert_eq!(steps.sessions.sessions(), 0);
 }
@@ -350,12 +350,12 @@ async fn a_session_ends_when_it_is_idle_when_it_is_old_and_when_it_is_ended() {
 async fn a_script_that_is_cancelled_ends_the_interpreter_and_the_next_one_runs() {
     for level in LEVELS {
         let steps = Steps::at(level).await;
-        steps.answer("x = 1").await;
+        steps.result("x = 1").await;
         let mut cancelled = steps.begin(("a", Some("s")), &json!({"script": "import time\ntime.sleep(600)"}));
         assert!((&mut cancelled).now_or_never().is_none());
         let dropped = tokio::time::timeout(Duration::from_millis(300), cancelled).await;
         assert!(dropped.is_err());
-        let next = steps.answer("x").await;
+        let next = steps.result("x").await;
         assert!(next.contains("NameError"), "{level}: {next}");
     }
 }
@@ -376,13 +376,13 @@ time.sleep(0.1)
 last = len(ticks)
 ";
     let steps = Steps::at(Level::Full).await;
-    assert_eq!(steps.answer(begin).await, "(no output)");
+    assert_eq!(steps.result(begin).await, "(no output)");
     tokio::time::timeout(Duration::from_millis(1500), std::future::pending::<()>()).await.unwrap_err();
     let look = "
 longest = max(b - a for a, b in zip(ticks, ticks[1:] + [time.monotonic()]))
 longest > 1, child.wait()
 ";
-    assert_eq!(steps.answer(look).await, "(True, -9)");
+    assert_eq!(steps.result(look).await, "(True, -9)");
 }
 
 #[tokio::test]
@@ -397,29 +397,29 @@ def spin():
 threading.Thread(target=spin, daemon=True).start()
 print(os.getpid())
 ";
-    let pid: i32 = steps.answer(script).await.trim().parse().unwrap();
+    let pid: i32 = steps.result(script).await.trim().parse().unwrap();
     eventually("its end", async || {
         let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::CONT);
         (!Path::new(&format!("/proc/{pid}")).exists()).then_some(())
     })
     .await;
-    eventually("another session", async || steps.answer("threading").await.contains("NameError").then_some(())).await;
+    eventually("another session", async || steps.result("threading").await.contains("NameError").then_some(())).await;
 }
 
 #[tokio::test]
 async fn a_child_that_goes_on_with_the_script_reports_nothing_of_its_own() {
     let steps = Steps::at(Level::Full).await;
-    assert_eq!(steps.answer("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)").await, "(no output)");
-    assert_eq!(steps.answer("pid > 0").await, "True");
+    assert_eq!(steps.result("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)").await, "(no output)");
+    assert_eq!(steps.result("pid > 0").await, "True");
 }
 
 #[tokio::test]
 async fn a_script_that_closes_every_descriptor_ends_its_session() {
     for level in LEVELS {
         let steps = Steps::at(level).await;
-        let closed = steps.answer("import os, time\nos.closerange(3, 100)\ntime.sleep(600)").await;
+        let closed = steps.result("import os, time\nos.closerange(3, 100)\ntime.sleep(600)").await;
         assert!(closed.ends_with("The next script begins another.]"), "{level}: {closed}");
-        assert_eq!(steps.answer("print('again')").await, "again\n", "{level}");
+        assert_eq!(steps.result("print('again')").await, "again\n", "{level}");
     }
 }
 
@@ -441,13 +441,13 @@ async fn a_session_that_was_lost_between_two_scripts_begins_anew_and_the_answer_
         let steps = Steps::at(level).await;
         // At once, when the daemon may not have noticed, and when it has.
         for waits in [false, true] {
-            assert!(steps.answer(&begin).await.starts_with("begun\n"), "{level}");
+            assert!(steps.result(&begin).await.starts_with("begun\n"), "{level}");
             let pid = eventually("the interpreter", async || processes(name).into_iter().next()).await;
             kill_process(pid, Signal::KILL).unwrap();
             if waits {
                 eventually("its end", async || processes(name).is_empty().then_some(())).await;
             }
-            let lost = steps.answer("print('x' in globals())").await;
+            let lost = steps.result("print('x' in globals())").await;
             if waits || !lost.contains("SIGKILL") {
                 assert_eq!(
                     lost,
@@ -458,7 +458,7 @@ async fn a_session_that_was_lost_between_two_scripts_begins_anew_and_the_answer_
             } else {
                 assert!(lost.ends_with("The next script begins another.]"), "{level}: {lost}");
             }
-            assert_eq!(steps.answer("print('x' in globals())").await, "False\n", "{level}: it is said once");
+            assert_eq!(steps.result("print('x' in globals())").await, "False\n", "{level}: it is said once");
         }
     }
 }

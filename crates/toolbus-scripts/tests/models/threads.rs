@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::fixture::{answer, answer_at_both};
+use crate::fixture::{result, result_at_both};
 
 #[tokio::test]
 async fn as_many_threads_run_as_are_promised() {
@@ -24,7 +24,7 @@ for thread in threads:
     thread.join()
 print(len(set(arrived)), "threads at a time")
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"64 threads at a time");
+    assert_snapshot!(result_at_both(script).await, @"64 threads at a time");
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ finally:
     print(number)
     done.set()
 "#;
-    assert_snapshot!(answer(script).await, @r#"
+    assert_snapshot!(result(script).await, @r#"
     isError: Script failed (exit 1):
     64
     stderr:
@@ -90,7 +90,7 @@ for thread in workers:
     thread.join()
 print(sorted(results))
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     2646531 [(13, 'no page 13')]
     [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
     ");
@@ -123,7 +123,7 @@ async def main():
 if __name__ == "__main__":
     asyncio.run(main())
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     ['a', 'b', 'c']
     ['d', RuntimeError('no luck')]
     timed out
@@ -135,20 +135,20 @@ if __name__ == "__main__":
 async fn coroutines_that_nobody_awaits_are_told() {
     let forgotten = "async def main():\n    print('hello')\n\nmain()\nimport gc\n";
     let at_top = "import asyncio\n\nasync def main():\n    return 42\n\nprint(await main())\n";
-    assert_snapshot!(answer(forgotten).await, @"
+    assert_snapshot!(result(forgotten).await, @"
     (no output)
     stderr:
     script.py:4: RuntimeWarning: coroutine 'main' was never awaited
       main()
     RuntimeWarning: Enable tracemalloc to get the object allocation traceback
     ");
-    assert_snapshot!(answer(at_top).await, @r#"
+    assert_snapshot!(result(at_top).await, @r#"
     isError: Script failed (exit 1):
       File "script.py", line 6
     SyntaxError: 'await' outside function
     [A script runs outside of an event loop. Put this into `async def main():`, and end with `asyncio.run(main())`.]
     "#);
-    let last = answer("async def main():\n    return 1\n\nmain()\n").await;
+    let last = result("async def main():\n    return 1\n\nmain()\n").await;
     assert!(last.starts_with("<coroutine object main at 0x") && last.contains("was never awaited"), "{last}");
 }
 
@@ -164,7 +164,7 @@ thread = threading.Thread(target=work, name="worker")
 thread.start()
 thread.join()
 "#;
-    assert_snapshot!(answer_at_both(script).await, @r#"
+    assert_snapshot!(result_at_both(script).await, @r#"
     (no output)
     stderr:
     Exception in thread worker:

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::fixture::answer_at_both;
+use crate::fixture::result_at_both;
 
 #[tokio::test]
 async fn time_zones_of_the_world_are_known() {
@@ -22,7 +22,7 @@ try:
 except Exception as error:
     print(type(error).__name__, error)
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     UTC                  2026-03-27 16:30 UTC +0000
     America/New_York     2026-03-27 12:30 EDT -0400
     Asia/Kolkata         2026-03-27 22:00 IST +0530
@@ -47,7 +47,7 @@ os.environ["TZ"] = "Asia/Tokyo"
 time.tzset()
 print(datetime.fromtimestamp(0).astimezone().isoformat(), time.tzname)
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
     1969-12-31 21:00:00 -0300
     1970-01-01T09:00:00+09:00 ('JST', 'JST')
     ");
@@ -66,7 +66,7 @@ fridays = [date(2026, month, 13) for month in range(1, 13) if date(2026, month, 
 print([day.strftime("%A %d %B") for day in fridays])
 print(timedelta(hours=49, seconds=5), datetime.fromisoformat("2026-02-03T04:05:06+01:00").timestamp())
 "#;
-    assert_snapshot!(answer_at_both(script).await, @"
+    assert_snapshot!(result_at_both(script).await, @"
        February 2028
     Mo Tu We Th Fr Sa Su
         1  2  3  4  5  6
@@ -91,7 +91,7 @@ print(locale.setlocale(locale.LC_ALL, ""), sys.getdefaultencoding(), sys.stdout.
 print("Grüße 東京 🙂", f"{1234567.891:,.2f}")
 locale.setlocale(locale.LC_ALL, "xx_YY.UTF-8")
 "#;
-    assert_snapshot!(answer_at_both(script).await, @r#"
+    assert_snapshot!(result_at_both(script).await, @r#"
     isError: Script failed (exit 1):
     C.UTF-8 utf-8 utf-8 utf-8
     Grüße 東京 🙂 1,234,567.89

@@ -155,7 +155,7 @@ async fn a_server_that_dies_of_the_probe_is_to_be_asked_without() {
 #[tokio::test]
 async fn what_is_no_answer_to_the_handshake_is_told() {
     let mut texts = Vec::new();
-    let answers = [
+    let responses = [
         json!({ "jsonrpc": "2.0", "id": 77, "result": initialized() }),
         json!({ "jsonrpc": "2.0", "id": 0, "result": { "tools": "none" } }),
         json!({ "jsonrpc": "2.0", "id": 0, "error": { "code": -32603, "message": "not\u{1b}[2J today" } }),
@@ -163,11 +163,11 @@ async fn what_is_no_answer_to_the_handshake_is_told() {
             "protocolVersion": "1999-01-01", "capabilities": {}, "serverInfo": { "name": "x", "version": "1" },
         } }),
     ];
-    for answer in answers {
+    for response in responses {
         let (wire, mut script) = wire();
         let opened = open(wire, How { session_mode: Some(SessionMode::Sessions), ..How::default() });
         script.expect("initialize").await;
-        script.say(answer);
+        script.say(response);
         match opened.await.unwrap() {
             Err(RequestError::Failed(text)) => texts.push(text),
             other => panic!("{:?}", other.err()),

@@ -99,9 +99,9 @@ sys.stdin.read()
 ";
     let (_process, mut transport) = start(LONG, script);
     transport.send(request(1, 100_000)).await.unwrap();
-    let answer = serde_json::to_value(transport.receive().await.unwrap()).unwrap();
-    assert_eq!(answer["id"], 1);
-    assert!(answer["result"]["length"].as_u64().unwrap() > 100_000);
+    let response = serde_json::to_value(transport.receive().await.unwrap()).unwrap();
+    assert_eq!(response["id"], 1);
+    assert!(response["result"]["length"].as_u64().unwrap() > 100_000);
 }
 
 #[tokio::test]

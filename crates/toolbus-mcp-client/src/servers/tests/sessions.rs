@@ -56,8 +56,8 @@ impl Desk {
             turns: toolbus_core::Turns::default(),
             progress: None,
         };
-        let answer = Arc::clone(&tool.executor).execute_boxed(call);
-        async move { answer.await.map(|output| output.content.unwrap()) }
+        let result = Arc::clone(&tool.executor).execute_boxed(call);
+        async move { result.await.map(|output| output.content.unwrap()) }
     }
 
     async fn call(&self, tool: &str, session: &str) -> Result<String, ToolFailure> {
