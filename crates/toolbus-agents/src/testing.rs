@@ -73,7 +73,7 @@ pub(crate) fn dispatcher(
     Dispatcher::new(settings, gates, bus, Arc::new(Discard), Arc::new(Discard), Arc::default(), Arc::new(AllArrived))
 }
 
-/// Which addresses answers may go to.
+/// Which addresses replies may go to.
 pub(crate) fn reply_rules() -> ReplyRules {
     ReplyRules {
         reply_topics: vec!["agent.response.#".to_owned()],

@@ -38,9 +38,9 @@ const MAX_MESSAGE: usize = 64_000;
 const DEFAULT_MINUTES: u64 = 5;
 /// Longest wait for the result of a task whose request is not confirmed.
 const UNCONFIRMED_TIME: Duration = Duration::from_secs(30);
-/// Descriptions and skills of a list of agents, in bytes: what outsiders wrote must not make it too large for an answer.
+/// Descriptions and skills of a list of agents, in bytes: what outsiders wrote must not make it too large for a result.
 const MAX_LIST: usize = 256 * 1024;
-/// Names that an answer lists.
+/// Names that a result lists.
 const MAX_LISTED: usize = 20;
 
 /// Parts that the tools have in common. Cheap to clone.

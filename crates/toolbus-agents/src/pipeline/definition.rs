@@ -15,7 +15,7 @@ use super::condition::StepCondition;
 use super::config::PipelinesConfig;
 use super::template::{ValueOrigin, ValueRef, ValueTemplate};
 
-/// Problems that an answer names.
+/// Problems that a result names.
 const MAX_PROBLEMS: usize = 20;
 /// Longest id of a step, in characters.
 const MAX_ID: usize = 64;
@@ -47,7 +47,7 @@ pub(super) struct StepPlan {
     pub(super) server: Option<String>,
     pub(super) tool: String,
     pub(super) params: Arc<ValueTemplate>,
-    /// Another name of its value, under which the answer has it.
+    /// Another name of its value, under which the result has it.
     pub(super) output_to: Option<String>,
     /// The elements that the tool is called for, one by one; `None`: it is called once.
     pub(super) for_each: Option<ValueRef>,

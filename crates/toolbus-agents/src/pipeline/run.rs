@@ -25,9 +25,9 @@ use super::{Pipelines, RunningPipeline, Taken};
 
 /// Largest arguments of a step, in bytes.
 const MAX_ARGUMENTS: usize = 1024 * 1024;
-/// Largest answer that takes no room for large results, in bytes.
+/// Largest result that takes no room for large results, in bytes.
 const MAX_RESULT: usize = 1024 * 1024;
-/// Longest text of a failure in the answer, in characters.
+/// Longest text of a failure in the result, in characters.
 const MAX_ERROR: usize = 500;
 /// Longest wait before another attempt where the failure says nothing, and the first one.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
@@ -81,7 +81,7 @@ struct PipelineReport {
     /// The last value, where that has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Value>,
-    /// Why the values are not in the answer.
+    /// Why the values are not in the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     omitted: Option<String>,
     /// The other values, which are dropped in a turn, like these.
@@ -462,7 +462,7 @@ fn written(reports: &[PipelineReport]) -> String {
     format!(r#"{{"pipelines":{}}}"#, serde_json::to_string(reports).unwrap_or_default())
 }
 
-/// The value of a step, and what the answer says of it.
+/// The value of a step, and what the result says of it.
 fn reported(id: &str, end: StepEnd) -> (Option<Value>, StepReport) {
     let id = id.to_owned();
     let report =

@@ -23,7 +23,7 @@ use super::settings::{Checked, RabbitMqSettings, SettingsError, host_of};
 
 /// Longest time until one broker has taken the login.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// Longest wait for the broker's answer to one request.
+/// Longest wait for the broker's response to one request.
 const RESPONSE_TIME: Duration = Duration::from_secs(30);
 /// Topics to which a replay binds a queue. Further ones are refused, so that a queue gets no unbounded number of bindings.
 const MAX_TOPICS: usize = 256;
@@ -228,7 +228,7 @@ impl DeadLetterQueue<'_> {
         self.settle(letter, routed).await
     }
 
-    /// Sends an answer again: to the first of these addresses that a queue is at.
+    /// Sends a reply again: to the first of these addresses that a queue is at.
     ///
     /// # Errors
     ///

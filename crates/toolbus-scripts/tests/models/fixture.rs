@@ -136,7 +136,7 @@ async fn tool(setup: Setup) -> (Tool, Arc<SessionSet>) {
     (tool.into_tool(), sessions)
 }
 
-/// The result to a call of the tool for another language, whose scripts this program runs.
+/// The result of a call of the tool for another language, whose scripts this program runs.
 pub(crate) async fn result_in(level: Level, name: &str, command: &str, arguments: &Value) -> String {
     let language = LanguageConfig { command: vec![command.to_owned()], file: "script".to_owned(), read: Vec::new() };
     let sandbox = Sandbox::with_helper(helper(), level).unwrap();
@@ -171,14 +171,14 @@ impl Steps {
         Self { tool, sessions }
     }
 
-    /// The result to a script of the agent `a` that is in no session.
+    /// The result of a script of the agent `a` that is in no session.
     pub(crate) async fn single(&self, arguments: &Value) -> String {
         let caller = Caller { has_section: true, ..Caller::agent(AgentName::parse("a").unwrap()) };
         let call = call(&self.tool, caller, arguments.as_object().unwrap().clone(), None);
         answered(Arc::clone(&self.tool.executor).execute_boxed(call).await)
     }
 
-    /// The result to a script in the session `s` of the agent `a`.
+    /// The result of a script in the session `s` of the agent `a`.
     pub(crate) async fn result(&self, script: &str) -> String {
         self.result_of(&json!({"script": script})).await
     }
@@ -251,7 +251,7 @@ fn answered(result: Result<ToolOutput, ToolFailure>) -> String {
     }
 }
 
-/// The result to a call with these arguments.
+/// The result of a call with these arguments.
 pub(crate) async fn result_at(level: Level, arguments: &Value) -> String {
     let (tool, caller) = ready(level).await;
     let call = call(&tool, caller, arguments.as_object().unwrap().clone(), None);
@@ -321,7 +321,7 @@ pub(crate) async fn result(script: &str) -> String {
     result_at(Level::Full, &json!({"script": script})).await
 }
 
-/// The result to a script with input, at `full`.
+/// The result of a script with input, at `full`.
 pub(crate) async fn result_with(input: impl Into<Value>, script: &str) -> String {
     result_at(Level::Full, &json!({"script": script, "input_data": input.into()})).await
 }

@@ -6,7 +6,7 @@ use toolbus_sandbox::Level;
 
 use crate::fixture::result_in;
 
-/// The result to a script of bash, which is the same at `full` and at `no-namespaces`.
+/// The result of a script of bash, which is the same at `full` and at `no-namespaces`.
 async fn bash(arguments: Value) -> String {
     let at = |level| result_in(level, "bash", "bash", &arguments);
     let (full, less) = tokio::join!(at(Level::Full), at(Level::NoNamespaces));

@@ -16,7 +16,7 @@ use crate::fixture::Steps;
 
 const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
 
-/// The results to scripts, one after another in one session; the same at `full` and at `no-namespaces`.
+/// The results of scripts, one after another in one session; the same at `full` and at `no-namespaces`.
 async fn results(scripts: &[&str]) -> String {
     let at = async |level| {
         let steps = Steps::at(level).await;

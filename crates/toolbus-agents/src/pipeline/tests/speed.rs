@@ -70,7 +70,7 @@ fn request(tool: &str, arguments: &Value) -> Outgoing {
     }
 }
 
-/// Sends a request, and waits for its answer.
+/// Sends a request, and waits for its reply.
 async fn exchange(client: &Embedded, request: &Outgoing, replies: &mut mpsc::Receiver<Delivery>) {
     client.publish(request).await.unwrap();
     let reply = replies.recv().await.unwrap();
