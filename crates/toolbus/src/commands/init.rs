@@ -247,6 +247,10 @@ fn text(
     {
         let _ = writeln!(text, "users = {{ {} = {} }}", key(login), quoted(agent.as_str()));
     }
+    if url.is_some() && !agents.is_empty() {
+        // Said, so that `check` need not ask whether agents without a login are meant.
+        text += "unknown = \"deny\"\n";
+    }
     if agents.is_empty() {
         text += NO_AGENTS;
     } else {

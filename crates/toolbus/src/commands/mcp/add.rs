@@ -50,9 +50,10 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     let file = operator.sources.files.last().cloned().unwrap_or_else(|| PathBuf::from(FILE));
     edit::expect_toml(&file)?;
     let before = edit::read(&file)?;
-    let mut known = Vec::new();
+    let (mut known, mut is_first) = (Vec::new(), true);
     if before.is_some() {
         let config = Config::load_for(&operator.sources, &[]).map_err(TargetError::Mistakes)?.config;
+        is_first = !config.mcp.is_configured();
         let folded = args.name.to_lowercase();
         let servers = config.mcp_servers();
         known = servers.problems.iter().map(ToString::to_string).collect();
@@ -88,8 +89,10 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     }
     let files = &operator.sources.files;
     let options = config_options(if files.is_empty() { std::slice::from_ref(&file) } else { files });
+    // A daemon that had no servers at its start takes none at a reload.
+    let starts = if is_first { "a restart of the daemon".to_owned() } else { format!("`toolbus reload{options}`") };
     let written = format!(
-        "added {name} to {}; `toolbus mcp test {}{options}` tries it, `toolbus reload{options}` starts it",
+        "added {name} to {}; `toolbus mcp test {}{options}` tries it, {starts} starts it",
         file.display(),
         shell_word(name)
     );
