@@ -208,6 +208,11 @@ impl GlobalArgs {
         });
         Sources { files, environment, overrides: self.set.iter().cloned().chain(named).collect() }
     }
+
+    /// The same without a file that is found, not named.
+    pub(crate) fn named_sources(&self, environment: BTreeMap<String, String>) -> Sources {
+        Sources { files: self.config.clone(), ..self.sources(environment) }
+    }
 }
 
 /// Decides on colours for everything that is printed through `anstream`, by these words of a command line.

@@ -80,7 +80,11 @@ async fn dispatch(cli: Cli) -> Result<ExitCode, u8> {
             told(&error);
             error.exit_code()
         }),
-        Command::Demo(args) => demo::run(args, &configured_by(&global)?).await.map_err(told),
+        // The configuration of a service must not have the demonstration need its broker, or its secrets.
+        Command::Demo(args) => {
+            let sources = global.named_sources(environment());
+            demo::run(args, &load_context(sources, global.output, Config::load)?).await.map_err(told)
+        }
         Command::Dlq(args) => dlq::run(args, &context(&global, &["bus"])?).await.map_err(|error| error.tell()),
         Command::Health(args) => health::run(args, &context(&global, &[])?).await.map_err(told),
         Command::Schema => schema::run().map_err(told),
@@ -122,9 +126,16 @@ fn context(global: &GlobalArgs, sections: &'static [&'static str]) -> Result<Con
 }
 
 fn in_context(global: &GlobalArgs, load: impl FnOnce(&Sources) -> Result<Loaded, Problems>) -> Result<Context, u8> {
-    let sources = global.sources(environment());
+    load_context(global.sources(environment()), global.output, load)
+}
+
+fn load_context(
+    sources: Sources,
+    output: OutputFormat,
+    load: impl FnOnce(&Sources) -> Result<Loaded, Problems>,
+) -> Result<Context, u8> {
     let Loaded { config, warnings } = load(&sources).map_err(|problems| complain(&problems))?;
-    Ok(Context { config, sources, output: global.output, warnings })
+    Ok(Context { config, sources, output, warnings })
 }
 
 /// Prints an error that ended a program, and gives its exit code.

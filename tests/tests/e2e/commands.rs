@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
-use toolbus_e2e::program::{Run, toolbus};
+use toolbus_e2e::program::{Run, toolbus, toolbus_in};
 use toolbus_testing::rabbit::RabbitNode;
 
 /// Nothing listens here.
@@ -176,6 +176,14 @@ async fn the_demonstration_runs_on_the_broker_too_and_leaves_nothing_there() {
     for queue in ["toolbus-demo.invoke", "toolbus-demo.invoke.dlq"] {
         assert_eq!(site.consumers(queue).await, None, "{queue} is still there: {}", demo.err);
     }
+}
+
+#[tokio::test]
+async fn the_demonstration_needs_no_broker_where_a_configuration_has_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("toolbus.toml"), format!("bus.url = 'amqp://{NOWHERE}'")).expect("a file");
+    let demo = toolbus_in(folder.path(), &["demo"]).await;
+    assert!(demo.code == 0 && demo.out.contains("on embedded"), "{demo:?}");
 }
 
 #[tokio::test]

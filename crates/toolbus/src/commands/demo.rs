@@ -32,8 +32,8 @@ const SLOW_BUDGET: Duration = Duration::from_millis(300);
 
 /// Shows real calls being answered: a good one, a REST one, and what mistakes get.
 ///
-/// Runs on the embedded bus unless --bus-url names a RabbitMQ broker. A small HTTP server on a free port of 127.0.0.1
-/// stands for the REST backend.
+/// Runs on the embedded bus unless --bus-url or --config names a RabbitMQ broker. A small HTTP server on a free port of
+/// 127.0.0.1 stands for the REST backend.
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {}
 
@@ -243,7 +243,7 @@ fn outcome(reply: &CallReply) -> String {
     }
 }
 
-/// The user's configuration, with the demonstration's tools on top.
+/// The named configuration, with the demonstration's tools on top.
 fn configuration(context: &Context, port: u16) -> Result<Config, Problems> {
     let mut sources = context.sources.clone();
     let parameters =
