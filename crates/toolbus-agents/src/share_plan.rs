@@ -60,11 +60,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::testing::CountedStore;
+    use crate::testing::TestStore;
 
     #[tokio::test]
     async fn a_share_is_read_when_something_is_due_and_once_in_a_while_also_after_the_clock_was_set_back() {
-        let store = Arc::new(CountedStore::default());
+        let store = Arc::new(TestStore::default());
         let values = ShareValues::new(Arc::clone(&store) as _, "tests");
         let write = async |share: &str| {
             let written = values.update(share, |number: &mut u32| {

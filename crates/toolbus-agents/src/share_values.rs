@@ -138,7 +138,7 @@ mod tests {
     use toolbus_store::MemoryStore;
 
     use super::*;
-    use crate::testing::CountedStore;
+    use crate::testing::TestStore;
 
     #[tokio::test]
     async fn a_value_that_is_newer_or_malformed_is_an_error_and_stays_and_no_change_of_many_is_lost() {
@@ -167,7 +167,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_changes_at_once_by_two_processes_are_all_made() {
-        let store = Arc::new(CountedStore::default());
+        let store = Arc::new(TestStore::default());
         let processes = [(); 2].map(|()| ShareValues::new(Arc::clone(&store) as _, "tests"));
         let adding = (0..100).map(|number| {
             processes[number % 2].update("bo", move |numbers: &mut Vec<usize>| {

@@ -1,7 +1,6 @@
 //! Parts that tests of several families of tools have in common.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -18,11 +17,12 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::ledger::{Ledger, LedgerSettings};
 use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
-use toolbus_core::store::{Store, StoreError};
+use toolbus_core::store::Store;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
 use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, ReplyRules};
 use toolbus_protocol::Random;
 use toolbus_store::MemoryStore;
+use toolbus_testing::faulty_store::FaultyStore;
 
 /// Time of a call.
 const TIME: Duration = Duration::from_secs(120);
@@ -115,76 +115,8 @@ pub(crate) fn run(
     Arc::clone(&tool.executor).execute_boxed(call)
 }
 
-/// A store at a distance: other tasks go on before it answers. It counts what is read and what is written, and fails while
-/// it is told to.
-#[derive(Default)]
-pub(crate) struct CountedStore {
-    memory: MemoryStore,
-    reads: AtomicUsize,
-    writes: AtomicUsize,
-    is_away: AtomicBool,
-}
-
-impl CountedStore {
-    /// Has every operation fail, or none.
-    pub(crate) fn set_away(&self, is_away: bool) {
-        self.is_away.store(is_away, Ordering::SeqCst);
-    }
-
-    pub(crate) fn reads(&self) -> usize {
-        self.reads.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn writes(&self) -> usize {
-        self.writes.load(Ordering::SeqCst)
-    }
-
-    fn away<'a, T: Send + 'a>(
-        &'a self,
-        counter: &'a AtomicUsize,
-        result: impl FnOnce() -> BoxFuture<'a, Result<T, StoreError>> + Send + 'a,
-    ) -> BoxFuture<'a, Result<T, StoreError>> {
-        async move {
-            counter.fetch_add(1, Ordering::SeqCst);
-            tokio::task::yield_now().await;
-            if self.is_away.load(Ordering::SeqCst) {
-                return Err(StoreError::Failed("it is away".to_owned()));
-            }
-            let result = result().await;
-            tokio::task::yield_now().await;
-            result
-        }
-        .boxed()
-    }
-}
-
-impl Store for CountedStore {
-    fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
-        self.away(&self.reads, move || self.memory.get(namespace, key))
-    }
-
-    fn put<'a>(&'a self, namespace: &'a str, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.away(&self.writes, move || Store::put(&self.memory, namespace, key, value))
-    }
-
-    fn replace<'a>(
-        &'a self,
-        namespace: &'a str,
-        key: &'a str,
-        expected: Option<&'a [u8]>,
-        value: Vec<u8>,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.away(&self.writes, move || self.memory.replace(namespace, key, expected, value))
-    }
-
-    fn delete<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.away(&self.writes, move || Store::delete(&self.memory, namespace, key))
-    }
-
-    fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
-        self.away(&self.reads, move || self.memory.list(namespace))
-    }
-}
+/// A store at a distance, which counts and fails.
+pub(crate) type TestStore = FaultyStore<MemoryStore>;
 
 /// A bus that says something else of what it has published.
 #[derive(Clone)]

@@ -14,10 +14,11 @@ use toolbus_core::store::Store;
 use toolbus_core::tool::ToolOutput;
 use toolbus_core::{Clock, ControlError};
 use toolbus_protocol::{Random, SubagentProgressMessage, SubagentResultMessage, message_type};
+use toolbus_testing::faulty_store::StoreFault;
 
 use super::task::Ignored;
 use super::{Subagents, SubagentsConfig};
-use crate::testing::{self, CountedStore, Doubt, DoubtfulBus};
+use crate::testing::{self, Doubt, DoubtfulBus, TestStore};
 
 /// Tasks of ana for the pool of w1 and w2.
 struct Fixture {
@@ -27,7 +28,7 @@ struct Fixture {
     clock: Clock,
     bus: Embedded,
     doubtful: DoubtfulBus,
-    store: Arc<CountedStore>,
+    store: Arc<TestStore>,
     reported: Arc<CountedReports>,
 }
 
@@ -47,7 +48,7 @@ impl Fixture {
     }
 
     fn with(config: SubagentsConfig) -> Self {
-        let (bus, clock, store) = (Embedded::new(), Clock::manual(), Arc::new(CountedStore::default()));
+        let (bus, clock, store) = (Embedded::new(), Clock::manual(), Arc::new(TestStore::default()));
         let pools = [("thinkers".to_owned(), vec![name("w1"), name("w2")])].into();
         let config = SubagentsConfig { pools, ..config };
         let (doubtful, reported) = (DoubtfulBus::new(&bus), Arc::<CountedReports>::default());
@@ -361,7 +362,7 @@ async fn a_report_that_arrives_while_the_store_is_away_has_to_come_again_and_cou
     let (kind, sender) = (message_type::SUBAGENT_RESULT_MESSAGE, testing::agent("w1"));
     let mut taken = Vec::new();
     for is_away in [true, false] {
-        fixture.store.set_away(is_away);
+        fixture.store.set(is_away.then_some(StoreFault::Away));
         taken.push(fixture.subagents.take_report(kind, &sender, body.as_bytes()).await);
     }
     assert_eq!(taken, [Err(ControlError::StoreAway), Ok(())]);

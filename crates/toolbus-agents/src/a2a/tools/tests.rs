@@ -19,7 +19,7 @@ use super::*;
 use crate::a2a::config::A2aConfig;
 use crate::a2a::directory::AgentDirectory;
 use crate::a2a::tasks::AgentTasks;
-use crate::testing::{self, CountedStore, DoubtfulBus};
+use crate::testing::{self, DoubtfulBus, TestStore};
 
 mod delivery;
 mod hostile;
@@ -49,7 +49,7 @@ impl AgentEvents for CountedOutcomes {
 struct Fixture {
     bus: Embedded,
     doubtful: DoubtfulBus,
-    store: Arc<CountedStore>,
+    store: Arc<TestStore>,
     service: AgentService,
     tools: Vec<Tool>,
     counted: Arc<CountedOutcomes>,
@@ -62,7 +62,7 @@ fn name(text: &str) -> AgentName {
 
 fn service(
     bus: &DoubtfulBus,
-    store: &Arc<CountedStore>,
+    store: &Arc<TestStore>,
     counted: &Arc<CountedOutcomes>,
     clock: Clock,
     seed: u64,
@@ -97,7 +97,7 @@ async fn sweep(service: &AgentService) {
 impl Fixture {
     fn new() -> Self {
         let (bus, counted, clock) = (Embedded::new(), Arc::new(CountedOutcomes::default()), Clock::paused());
-        let (doubtful, store) = (DoubtfulBus::new(&bus), Arc::new(CountedStore::default()));
+        let (doubtful, store) = (DoubtfulBus::new(&bus), Arc::new(TestStore::default()));
         let service = service(&doubtful, &store, &counted, clock, 1);
         Self { tools: tools(&service), bus, doubtful, store, service, counted, clock }
     }

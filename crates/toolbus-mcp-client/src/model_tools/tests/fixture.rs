@@ -16,10 +16,10 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, EffectiveTools, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
-use toolbus_core::store::{Store, StoreError};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{InnerCall, Invoker};
 use toolbus_store::MemoryStore;
+use toolbus_testing::faulty_store::FaultyStore;
 
 use crate::model_tools::rules::tests::rules;
 use crate::model_tools::{Registrar, tools};
@@ -34,7 +34,7 @@ pub(super) struct Fixture {
     pub(super) servers: Arc<FakeServers>,
     pub(super) invoker: Arc<FakeInvoker>,
     pub(super) fleet: Arc<FakeServers>,
-    pub(super) store: Arc<Kept>,
+    pub(super) store: Arc<FaultyStore<MemoryStore>>,
     pub(super) registrar: Arc<Registrar>,
 }
 
@@ -63,7 +63,8 @@ impl Fixture {
         let policy = Policy { agents, ..Policy::default() };
         let access = PolicyHandle::new(registry.clone(), Identity::default(), policy, capacity);
         let servers = Arc::new(FakeServers::new(registry));
-        let (invoker, fleet, store) = (Arc::<FakeInvoker>::default(), Arc::clone(&servers), Arc::<Kept>::default());
+        let (invoker, fleet, store) =
+            (Arc::<FakeInvoker>::default(), Arc::clone(&servers), Arc::<FaultyStore<MemoryStore>>::default());
         let (kept, control) = (Arc::clone(&store) as _, Arc::clone(&fleet) as _);
         let registrar = Arc::new(Registrar::new(rules(), kept, true, control, Clock::SYSTEM));
         let known: Arc<dyn ServerControl> = Arc::clone(&servers) as _;
@@ -255,56 +256,5 @@ impl Invoker for FakeInvoker {
         self.calls.lock().push(call);
         let result = self.result.lock().clone();
         async { result }.boxed()
-    }
-}
-
-/// A store that can be broken.
-#[derive(Default)]
-pub(super) struct Kept {
-    pub(super) memory: MemoryStore,
-    pub(super) is_broken: AtomicBool,
-}
-
-impl Kept {
-    fn check(&self) -> Result<(), StoreError> {
-        let is_broken = self.is_broken.load(Ordering::Relaxed);
-        if is_broken { Err(StoreError::Failed("disk full".to_owned())) } else { Ok(()) }
-    }
-}
-
-impl Store for Kept {
-    fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
-        Store::get(&self.memory, namespace, key)
-    }
-
-    fn put<'a>(&'a self, namespace: &'a str, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>> {
-        match self.check() {
-            Ok(()) => Store::put(&self.memory, namespace, key, value),
-            Err(error) => async { Err(error) }.boxed(),
-        }
-    }
-
-    fn replace<'a>(
-        &'a self,
-        namespace: &'a str,
-        key: &'a str,
-        expected: Option<&'a [u8]>,
-        value: Vec<u8>,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        match self.check() {
-            Ok(()) => Store::replace(&self.memory, namespace, key, expected, value),
-            Err(error) => async { Err(error) }.boxed(),
-        }
-    }
-
-    fn delete<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
-        match self.check() {
-            Ok(()) => Store::delete(&self.memory, namespace, key),
-            Err(error) => async { Err(error) }.boxed(),
-        }
-    }
-
-    fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
-        Store::list(&self.memory, namespace)
     }
 }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use toolbus_core::caller::Caller;
 use toolbus_core::store::Store as _;
+use toolbus_testing::faulty_store::StoreFault;
 use toolbus_testing::patience::eventually;
 
 use super::fixture::{Fixture, agent, call};
@@ -153,7 +154,7 @@ async fn when_the_replacement_fails_what_was_there_is_there_again() {
     world.fleet.fails.store(true, Ordering::Relaxed);
     assert!(world.register(&ana, other.clone()).await.starts_with("error: "));
     world.fleet.fails.store(false, Ordering::Relaxed);
-    world.store.is_broken.store(true, Ordering::Relaxed);
+    world.store.set(StoreFault::Unwritable);
     insta::assert_snapshot!(world.register(&ana, other).await, @"error: Failed to register server 'x': it cannot be stored now; try again later.");
     assert_eq!(world.store.get("mcp.registered", "x").await.unwrap(), before);
     assert_eq!(world.fleet.servers.lock().get("x").cloned(), spec);
@@ -164,7 +165,7 @@ async fn what_cannot_be_stored_is_not_kept_and_what_cannot_be_forgotten_stays() 
     let world = Fixture::new();
     let ana = agent("ana");
     world.register(&ana, line("old")).await;
-    world.store.is_broken.store(true, Ordering::Relaxed);
+    world.store.set(StoreFault::Unwritable);
     insta::assert_snapshot!(world.register(&ana, line("new")).await, @"error: Failed to register server 'new': it cannot be stored now; try again later.");
     insta::assert_snapshot!(world.unregister(&ana, "old").await, @"error: Failed to remove server 'old': it cannot be stored now; try again later.");
     assert_eq!((world.fleet.names(), stored(&world).await), (vec!["old".to_owned()], vec!["old".to_owned()]));

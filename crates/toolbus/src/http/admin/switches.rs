@@ -155,16 +155,21 @@ fn key(switch: &Switch) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
     use futures_util::FutureExt as _;
-    use futures_util::future::BoxFuture;
     use toolbus_core::caller::Identity;
     use toolbus_core::policy::{Capacity, Policy};
     use toolbus_core::registry::Registry;
     use toolbus_store::MemoryStore;
+    use toolbus_testing::faulty_store::{FaultyStore, StoreFault};
 
     use super::*;
+
+    /// A store that cannot be reached yet.
+    fn away() -> Arc<FaultyStore<MemoryStore>> {
+        let store = FaultyStore::default();
+        store.set(StoreFault::Away);
+        Arc::new(store)
+    }
 
     fn policy() -> PolicyHandle {
         let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
@@ -173,61 +178,6 @@ mod tests {
 
     fn tool(name: &str) -> Switch {
         Switch::new("tool", name).unwrap()
-    }
-
-    /// A store that cannot be reached until it is there.
-    #[derive(Default)]
-    struct Flaky {
-        is_there: AtomicBool,
-        /// Whether the store does not respond.
-        is_silent: AtomicBool,
-        kept: MemoryStore,
-    }
-
-    impl Flaky {
-        fn try_it<'a, T: Send + 'a>(
-            &self,
-            work: BoxFuture<'a, Result<T, StoreError>>,
-        ) -> BoxFuture<'a, Result<T, StoreError>> {
-            match self.is_there.load(Ordering::Relaxed) {
-                _ if self.is_silent.load(Ordering::Relaxed) => std::future::pending().boxed(),
-                true => work,
-                false => async { Err(StoreError::Failed("the disk is full".to_owned())) }.boxed(),
-            }
-        }
-    }
-
-    impl Store for Flaky {
-        fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
-            self.try_it(self.kept.get(namespace, key))
-        }
-
-        fn put<'a>(
-            &'a self,
-            namespace: &'a str,
-            key: &'a str,
-            value: Vec<u8>,
-        ) -> BoxFuture<'a, Result<(), StoreError>> {
-            self.try_it(self.kept.put(namespace, key, value))
-        }
-
-        fn replace<'a>(
-            &'a self,
-            namespace: &'a str,
-            key: &'a str,
-            old: Option<&'a [u8]>,
-            new: Vec<u8>,
-        ) -> BoxFuture<'a, Result<bool, StoreError>> {
-            self.try_it(self.kept.replace(namespace, key, old, new))
-        }
-
-        fn delete<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
-            self.try_it(self.kept.delete(namespace, key))
-        }
-
-        fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
-            self.try_it(self.kept.list(namespace))
-        }
     }
 
     #[tokio::test]
@@ -255,28 +205,25 @@ mod tests {
         let error = SwitchStore::new(store, false).follow(&policy).await.err().unwrap();
         assert!(matches!(error, LoadError::Unreadable { .. }), "{error}");
         assert_eq!(policy.disabled(), [tool("echo"), tool("pay")], "in doubt, tools are off");
-        assert!(matches!(
-            SwitchStore::new(Arc::new(Flaky::default()), false).follow(&policy).await,
-            Err(LoadError::Store(_))
-        ));
+        assert!(matches!(SwitchStore::new(away(), false).follow(&policy).await, Err(LoadError::Store(_))));
     }
 
     #[tokio::test]
     async fn what_cannot_be_kept_is_off_all_the_same() {
-        let of_replicas = SwitchStore::new(Arc::new(Flaky::default()), true).set(&policy(), &tool("echo"), true).await;
-        insta::assert_snapshot!(of_replicas.unwrap_err(), @"tool echo is off in this daemon, and will be in the others when the store is there again: the store failed: the disk is full");
+        let of_replicas = SwitchStore::new(away(), true).set(&policy(), &tool("echo"), true).await;
+        insta::assert_snapshot!(of_replicas.unwrap_err(), @"tool echo is off in this daemon, and will be in the others when the store is there again: the store failed: it is away");
         let policy = policy();
-        let switches = SwitchStore::new(Arc::new(Flaky::default()), false);
+        let switches = SwitchStore::new(away(), false);
         let error = switches.set(&policy, &tool("echo"), true).await.unwrap_err();
         assert_eq!((policy.disabled(), switches.has_unstored().await), (vec![tool("echo")], true));
-        insta::assert_snapshot!(error, @"tool echo is off now, but will be on after a restart: the store failed: the disk is full");
+        insta::assert_snapshot!(error, @"tool echo is off now, but will be on after a restart: the store failed: it is away");
         assert!(switches.set(&policy, &tool("echo"), false).await.is_err());
         assert_eq!(policy.disabled(), [tool("echo")]);
     }
 
     #[tokio::test]
     async fn what_could_not_be_stored_is_stored_when_the_store_is_there_again() {
-        let (store, policy) = (Arc::new(Flaky::default()), policy());
+        let (store, policy) = (away(), policy());
         let switches = SwitchStore::new(store.clone(), true);
         for name in ["echo", "time"] {
             assert!(switches.set(&policy, &tool(name), true).await.is_err());
@@ -284,7 +231,7 @@ mod tests {
         assert!(switches.follow(&policy).await.is_err());
         assert!(switches.has_unstored().await);
         assert_eq!(policy.disabled(), [tool("echo"), tool("time")]);
-        store.is_there.store(true, Ordering::Relaxed);
+        store.set(None);
         assert!(switches.set(&policy, &tool("time"), false).await.unwrap());
         switches.follow(&policy).await.unwrap();
         assert!(!switches.has_unstored().await);
@@ -295,14 +242,12 @@ mod tests {
     /// Otherwise the tool would be on again once the store is there, although its operator saw it off.
     #[tokio::test]
     async fn what_is_switched_off_stays_off_when_its_operator_leaves_before_it_is_stored() {
-        let (store, policy) = (Arc::new(Flaky::default()), policy());
+        let (store, policy) = (away(), policy());
         let switches = SwitchStore::new(store.clone(), true);
-        store.is_silent.store(true, Ordering::Relaxed);
+        store.set(StoreFault::Silent);
         let switch = tool("pay");
         assert!(switches.set(&policy, &switch, true).now_or_never().is_none());
-        for now in [&store.is_silent, &store.is_there] {
-            now.fetch_xor(true, Ordering::Relaxed);
-        }
+        store.set(None);
         switches.follow(&policy).await.unwrap();
         assert_eq!(
             (policy.disabled(), store.kept.list(NAMESPACE).await.unwrap()),
@@ -327,7 +272,7 @@ mod tests {
     async fn a_store_that_cannot_be_read_switches_nothing_on_and_one_that_forgot_is_told() {
         let policy = policy();
         policy.disable(tool("echo")).unwrap();
-        assert!(SwitchStore::new(Arc::new(Flaky::default()), false).follow(&policy).await.is_err());
+        assert!(SwitchStore::new(away(), false).follow(&policy).await.is_err());
         assert_eq!(policy.disabled(), [tool("echo")]);
         let empty: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let switches = SwitchStore::new(Arc::clone(&empty), true);

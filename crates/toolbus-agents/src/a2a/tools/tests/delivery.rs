@@ -1,5 +1,7 @@
 //! Results of calls that wait: they reach the call from any replica, and outlive the one where it waited.
 
+use toolbus_testing::faulty_store::StoreFault;
+
 use super::*;
 
 /// Begins a call of ana that waits; returns it with the id of its task.
@@ -151,7 +153,7 @@ async fn a_result_that_arrives_while_the_store_is_away_has_to_come_again_and_cou
     let (bob, body) = (testing::agent("Bob"), result(&id, "3").to_string());
     let mut heard = Vec::new();
     for is_away in [true, false] {
-        site.store.set_away(is_away);
+        site.store.set(is_away.then_some(StoreFault::Away));
         heard.push(site.service.take_answer(&envelope, &bob, body.as_bytes()).await);
     }
     assert_eq!(heard, [Err(ControlError::StoreAway), Ok(())]);

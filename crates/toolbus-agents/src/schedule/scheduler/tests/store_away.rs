@@ -1,80 +1,15 @@
 //! A store that fails while tasks are due, and what is read of it.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-use futures_util::future::ready;
-use toolbus_core::store::StoreError;
+use toolbus_testing::faulty_store::StoreFault;
 
 use super::*;
-
-/// A store that fails while it is told to.
-#[derive(Default)]
-struct Failing {
-    store: MemoryStore,
-    is_away: AtomicBool,
-    /// Whether the store does what it is asked before it fails.
-    has_effect: AtomicBool,
-    failed: AtomicUsize,
-    /// Number of times that tasks were read.
-    reads: AtomicUsize,
-}
-
-impl Failing {
-    fn set_away(&self, is_away: bool, has_effect: bool) {
-        self.has_effect.store(has_effect, Ordering::Relaxed);
-        self.is_away.store(is_away, Ordering::Relaxed);
-    }
-
-    fn failing<'a, T: Send + 'a>(
-        &'a self,
-        operation: BoxFuture<'a, Result<T, StoreError>>,
-    ) -> BoxFuture<'a, Result<T, StoreError>> {
-        if !self.is_away.load(Ordering::Relaxed) {
-            return operation;
-        }
-        self.failed.fetch_add(1, Ordering::Relaxed);
-        let failure = Err(StoreError::Failed("it is away".to_owned()));
-        match self.has_effect.load(Ordering::Relaxed) {
-            true => operation.then(|_| ready(failure)).boxed(),
-            false => ready(failure).boxed(),
-        }
-    }
-}
-
-impl Store for Failing {
-    fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
-        self.reads.fetch_add(usize::from(namespace == "schedules"), Ordering::Relaxed);
-        self.failing(self.store.get(namespace, key))
-    }
-
-    fn put<'a>(&'a self, namespace: &'a str, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.failing(self.store.put(namespace, key, value))
-    }
-
-    fn replace<'a>(
-        &'a self,
-        namespace: &'a str,
-        key: &'a str,
-        expected: Option<&'a [u8]>,
-        value: Vec<u8>,
-    ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.failing(self.store.replace(namespace, key, expected, value))
-    }
-
-    fn delete<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.failing(self.store.delete(namespace, key))
-    }
-
-    fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
-        self.failing(self.store.list(namespace))
-    }
-}
+use crate::testing::TestStore;
 
 #[tokio::test(start_paused = true)]
 async fn what_is_due_while_the_store_is_away_is_published_once_when_it_is_back() {
     for (is_shared, missed) in [(false, Missed::Once), (true, Missed::Once), (false, Missed::All), (true, Missed::All)]
     {
-        let store = Arc::new(Failing::default());
+        let store = Arc::new(TestStore::default());
         let mut fixture = Fixture::on(Arc::clone(&store) as Arc<dyn Store>);
         let mut queue = fixture.queue("ana");
         fixture.schedule("mail", "* * * * *", 60, false).await;
@@ -83,14 +18,14 @@ async fn what_is_due_while_the_store_is_away_is_published_once_when_it_is_back()
         fixture.start(missed, is_shared);
         fixture.wait(100).await;
         assert_eq!(all(&fixture, &mut queue).await, times("mail", [60]));
-        store.set_away(true, false);
+        store.set(StoreFault::Away);
         fixture.wait(100).await;
         assert_eq!(all(&fixture, &mut queue).await, [], "it cannot be known whether it was cancelled");
         assert_eq!(fixture.tools.runs().len(), 0);
         // It is asked twice a second, and not as fast as it fails.
-        let failed = store.failed.load(Ordering::Relaxed);
+        let failed = store.failed();
         assert!((100..=500).contains(&failed), "{failed}");
-        store.set_away(false, false);
+        store.set(None);
         // The lease may have been lost with it.
         fixture.wait(12).await;
         let mut found = all(&fixture, &mut queue).await;
@@ -105,7 +40,7 @@ async fn what_is_due_while_the_store_is_away_is_published_once_when_it_is_back()
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_after_it_was_told_makes_nothing_come_twice() {
-    let store = Arc::new(Failing::default());
+    let store = Arc::new(TestStore::default());
     let mut fixture = Fixture::on(Arc::clone(&store) as Arc<dyn Store>);
     let mut queue = fixture.queue("ana");
     fixture.schedule("mail", "* * * * *", 60, false).await;
@@ -114,9 +49,9 @@ async fn a_store_that_fails_after_it_was_told_makes_nothing_come_twice() {
     fixture.wait(80).await;
     assert_eq!(all(&fixture, &mut queue).await, times("mail", [60]));
     // The call ends meanwhile.
-    store.set_away(true, true);
+    store.set(StoreFault::LostResponses);
     fixture.wait(60).await;
-    store.set_away(false, true);
+    store.set(None);
     fixture.wait(50).await;
     let mut found = all(&fixture, &mut queue).await;
     found.sort();
@@ -126,16 +61,16 @@ async fn a_store_that_fails_after_it_was_told_makes_nothing_come_twice() {
 
 #[tokio::test(start_paused = true)]
 async fn a_change_of_one_agent_has_the_tasks_of_that_one_read() {
-    let store = Arc::new(Failing::default());
+    let store = Arc::new(TestStore::default());
     let mut fixture = Fixture::on(Arc::clone(&store) as Arc<dyn Store>);
     for number in 0..100 {
         fixture.add(task(&format!("agent-{number}"), "mail", "0 0 1 1 *", 1_000_000)).await;
     }
     fixture.start(Missed::Once, true);
     let reads = async |wait: u64| {
-        store.reads.store(0, Ordering::Relaxed);
+        store.take_keys("schedules");
         fixture.wait(wait).await;
-        store.reads.load(Ordering::Relaxed)
+        store.take_keys("schedules")
     };
     assert_eq!(reads(1).await, 100);
     assert_eq!(reads(50).await, 0, "nothing is read while nothing changes");
