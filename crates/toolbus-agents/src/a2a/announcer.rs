@@ -279,7 +279,7 @@ impl ControlHandler for SkillCancelHandler {
         Some(not_usable(asked, AgentTaskError::TASK_NOT_CANCELABLE, reason))
     }
 
-    fn reply<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         let reply = AgentTaskCancelRequest::parse(&asked.body).map(|task| {
             let error = AgentTaskError {
                 task_id: task.task_id,

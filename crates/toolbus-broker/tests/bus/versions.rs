@@ -9,8 +9,7 @@ use toolbus_core::bus::{Bus as _, PublishError};
 use toolbus_testing::rabbit::RabbitNode;
 
 use crate::fixture::{
-    consume, consume_existing, deliver, node, rabbitmq, receive, settings, take, text, to_queue, to_topic, unique,
-    until,
+    consume, consume_existing, deliver, node, rabbitmq, receive, settings, take, to_queue, to_topic, unique,
 };
 
 #[tokio::test]
