@@ -17,7 +17,6 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::ledger::{Ledger, LedgerSettings};
 use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
-use toolbus_core::store::Store;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
 use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, ReplyRules};
 use toolbus_protocol::Random;

@@ -128,16 +128,20 @@ fn the_credentials_of_agents_are_secrets_of_every_kind_of_auth() {
         ("bearer", "token = { env = 'TOKEN' }"),
         ("api_key", "key = { env = 'TOKEN' }"),
         ("basic", "username = 'svc', password = { env = 'TOKEN' }"),
+        ("client_credentials', token_url = 'https://h/token", "client_id = 'svc', client_secret = { env = 'TOKEN' }"),
     ];
     for (kind, credential) in kinds {
         let auth = format!("{{ type = '{kind}', per_agent = {{ ana = {{ {credential} }} }} }}");
         let text = with_auth(&auth) + "\n[identity]\nsource = 'broker'";
         let loaded = load(&[&text], &[("TOKEN", SECRET)], &[]).unwrap();
-        let (Auth::Bearer { per_agent, .. } | Auth::ApiKey { per_agent, .. } | Auth::Basic { per_agent, .. }) =
-            loaded.config.rest.endpoints[0].auth.as_ref().unwrap();
+        let (Auth::Bearer { per_agent, .. }
+        | Auth::ApiKey { per_agent, .. }
+        | Auth::Basic { per_agent, .. }
+        | Auth::ClientCredentials { per_agent, .. }) = loaded.config.rest.endpoints[0].auth.as_ref().unwrap();
         let (AgentCredential::Bearer { token: secret }
         | AgentCredential::ApiKey { key: secret }
-        | AgentCredential::Basic { password: secret, .. }) = &per_agent.as_ref().unwrap()["ana"];
+        | AgentCredential::Basic { password: secret, .. }
+        | AgentCredential::ClientCredentials { client_secret: secret, .. }) = &per_agent.as_ref().unwrap()["ana"];
         assert_eq!(secret.expose(), SECRET, "{kind}");
         let shown = format!("{loaded:?} {}", serde_json::to_string(&loaded.config).unwrap());
         assert!(!shown.contains(SECRET), "{shown}");
