@@ -66,7 +66,7 @@ async fn a_token_is_fetched_once_and_used_for_all_requests_and_shown_to_nobody()
     let redactor = Redactor::default();
     let tool = tool(&server, grant(&tokens), &redactor);
     for _ in 0..3 {
-        assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("with [redacted]")));
+        assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("with Bearer [redacted]")));
     }
     let asked = tokens.only();
     assert_eq!(
@@ -83,7 +83,7 @@ async fn a_token_that_is_not_accepted_is_fetched_anew_once() {
     let least = Arc::new(AtomicUsize::new(2));
     let (tokens, server) = (token_endpoint().await, demanding(&least).await);
     let tool = tool(&server, grant(&tokens), &Redactor::default());
-    assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("with [redacted]")));
+    assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("with Bearer [redacted]")));
     assert_eq!((tokens.seen().len(), server.seen().len()), (2, 2));
     least.store(usize::MAX, Ordering::SeqCst);
     assert!(run(&tool, json!({})).await.unwrap().is_error);

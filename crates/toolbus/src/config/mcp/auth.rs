@@ -9,13 +9,14 @@ use super::Mistake;
 
 /// Returns the credentials, if they are complete and can be sent.
 pub(super) fn credentials(auth: &Auth) -> Result<Credentials, Mistake> {
-    let needed = auth.needed();
     if !auth.has_agents() {
-        let shared = sendable(auth.shared())?;
-        return shared.map(Credentials::Shared).ok_or_else(|| {
-            Mistake::new("auth", format!("{needed} is missing; expected it here, or in `per_agent` for each agent"))
-        });
+        let missing = || {
+            let keys = auth.missing().join("` and `");
+            Mistake::new("auth", format!("`{keys}` is missing; expected it here, or in `per_agent` for each agent"))
+        };
+        return sendable(auth.shared())?.map(Credentials::Shared).ok_or_else(missing);
     }
+    let needed = auth.needed();
     let of_agent = |(agent, own): (&AgentName, Result<Option<Credential>, CredentialError>)| {
         let credential = sendable(own)?.ok_or_else(|| {
             let what = format!("expected {needed} for `{agent}` in `per_agent`, as the `type` of this `auth` needs");
@@ -28,12 +29,13 @@ pub(super) fn credentials(auth: &Auth) -> Result<Credentials, Mistake> {
 
 /// A credential that travels in a header must fit there.
 fn sendable(credential: Result<Option<Credential>, CredentialError>) -> Result<Option<Credential>, Mistake> {
-    let credential = credential.map_err(|error| Mistake::new("auth", error.to_string()))?;
-    let value = match &credential {
+    let mut credential = credential.map_err(|error| Mistake::new("auth", error.to_string()))?;
+    let value = match &mut credential {
         Some(Credential::Bearer(token)) => Some(token),
         Some(Credential::Header { name, value }) => {
-            HeaderName::from_bytes(name.as_bytes())
+            let parsed = HeaderName::from_bytes(name.as_bytes())
                 .map_err(|_| Mistake::new("auth", "`header` is a name that no header can have"))?;
+            parsed.as_str().clone_into(name);
             Some(value)
         }
         Some(Credential::Basic { username, .. }) if username.contains(':') => {

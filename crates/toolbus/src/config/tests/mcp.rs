@@ -152,7 +152,7 @@ fn credentials_that_are_not_complete_are_told() {
     let told =
         |auth: &str| problems(&format!("[identity]\nsource = 'broker'\n[mcp.servers.a]\nurl = 'https://h/'\n{auth}"));
     insta::assert_snapshot!(told("auth = { type = 'bearer' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `token` is missing; expected it here, or in `per_agent` for each agent");
-    insta::assert_snapshot!(told("auth = { type = 'basic', username = 'x' }"), @r#"a.toml:5:17: `mcp.servers.a.auth.type`: "basic" is not known; expected one of "bearer", "api_key", "client_credentials""#);
+    insta::assert_snapshot!(told("auth = { type = 'basic', username = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `password` is missing; expected it here, or in `per_agent` for each agent");
     insta::assert_snapshot!(told("auth = { type = 'client_credentials', client_id = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `token_url` is missing; expected a text");
     insta::assert_snapshot!(told("auth = { type = 'client_credentials', token_url = 'x', client_id = 'x', client_secret = 'y' }"), @r#"a.toml:5:8: `mcp.servers.a.auth`: `token_url` is no URL (relative URL without a base); expected "https://host/path""#);
     insta::assert_snapshot!(told("auth = { type = 'client_credentials', token_url = 'https://h/', client_id = 'x', client_secret = 'y', scopes = ['a b'] }"), @"a.toml:5:8: `mcp.servers.a.auth`: `scopes` has an entry that is no scope: expected words without spaces");

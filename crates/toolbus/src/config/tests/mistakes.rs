@@ -183,8 +183,8 @@ fn an_argument_cannot_choose_the_host() {
 
 #[test]
 fn auth_must_be_of_a_known_kind_and_complete() {
-    insta::assert_snapshot!(problems(&endpoint("auth = { type = 'bearr', token = 'x' }")), @r#"a.toml:5:17: `rest.endpoints[0].auth.type`: "bearr" is not known; did you mean "bearer"? expected one of "bearer", "api_key", "basic""#);
-    insta::assert_snapshot!(problems(&endpoint("auth = { token = 'x' }")), @r#"a.toml:5:8: `rest.endpoints[0].auth`: `type` is missing; expected one of "bearer", "api_key", "basic""#);
+    insta::assert_snapshot!(problems(&endpoint("auth = { type = 'bearr', token = 'x' }")), @r#"a.toml:5:17: `rest.endpoints[0].auth.type`: "bearr" is not known; did you mean "bearer"? expected one of "bearer", "api_key", "basic", "client_credentials""#);
+    insta::assert_snapshot!(problems(&endpoint("auth = { token = 'x' }")), @r#"a.toml:5:8: `rest.endpoints[0].auth`: `type` is missing; expected one of "bearer", "api_key", "basic", "client_credentials""#);
     insta::assert_snapshot!(problems(&endpoint("auth = { type = 'api_key', kee = 'x' }")), @"a.toml:5:28: `rest.endpoints[0].auth.kee`: unknown key; did you mean `key`? expected one of `header`, `key`, `per_agent`, `type`");
     insta::assert_snapshot!(problems(&endpoint("auth = 'bearer'")), @"a.toml:5:8: `rest.endpoints[0].auth`: found a text; expected a table");
 }

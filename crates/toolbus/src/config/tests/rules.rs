@@ -222,7 +222,7 @@ fn the_credentials_of_agents_are_of_the_form_that_the_type_needs() {
     a.toml:23:41: `rest.endpoints[2].auth.per_agent.default`: stands for every agent without a section; expected the name of one agent
     a.toml:23:68: `rest.endpoints[2].auth.per_agent."a b"`: "a b" is no name of an agent; expected 1 to 64 letters, digits, `.`, `_` or `-`
     "#);
-    insta::assert_snapshot!(auth("{ type = 'bearer', per_agent = { ana = { tken = 't' } } }"), @"a.toml:23:49: `rest.endpoints[2].auth.per_agent.ana.tken`: unknown key; did you mean `token`? expected one of `key`, `password`, `token`, `username`");
+    insta::assert_snapshot!(auth("{ type = 'bearer', per_agent = { ana = { tken = 't' } } }"), @"a.toml:23:49: `rest.endpoints[2].auth.per_agent.ana.tken`: unknown key; did you mean `token`? expected one of `client_id`, `client_secret`, `key`, `password`, `token`, `username`");
     insta::assert_snapshot!(auth("{ type = 'bearer', per_agent = { ana = { token = { env = 'ABSENT' } } } }"), @"a.toml:23:57: `rest.endpoints[2].auth.per_agent.ana.token`: the environment variable `ABSENT` is not set, or is empty; set it, or name another source of this secret");
     insta::assert_snapshot!(auth("{ type = 'api_key', header = 'Host', per_agent = { ana = { key = 'k' } } }"), @"a.toml:23:8: `rest.endpoints[2].auth`: `per_agent.ana`: header `host` is set by the daemon itself and cannot be configured");
 }
