@@ -4,7 +4,12 @@ import json
 import sys
 import time
 
-TOOL = {"name": "count", "description": "Counts", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+TOOL = {
+    "name": "count",
+    "description": "Counts",
+    "inputSchema": {"type": "object"},
+    "annotations": {"readOnlyHint": True},
+}
 
 for line in sys.stdin:
     request = json.loads(line)

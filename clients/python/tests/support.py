@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -114,6 +115,54 @@ class Broker:
         self.kill(keep=False)
 
 
+class Proxy:
+    """A way to the broker that can be cut; `url` leads over it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.target = broker.port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def url(self, user: str = "guest", password: str = "guest") -> str:
+        return f"amqp://{user}:{password}@127.0.0.1:{self.port}/%2f"
+
+    def cut(self) -> None:
+        """Ends all connections without a word; new ones are taken."""
+        for end in list(self.open):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        self.listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                try:
+                    far = socket.create_connection(("127.0.0.1", self.target), 5)
+                except OSError:
+                    near.close()
+                    continue
+                far.settimeout(None)
+                self.open |= {near, far}
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self._copy, args=ends, daemon=True).start()
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self.open.discard(source)
+        source.close()
+
+
 class Backend:
     """An HTTP server: `/effect` counts its requests by their `id`, `/fail` is not available, `/slow` takes its time."""
 
@@ -154,7 +203,7 @@ class Backend:
 
 
 def endpoint(name: str, path: str, port: int, **more: str) -> str:
-    lines = [f'{key} = "{value}"' for key, value in more.items()]
+    lines = [f"{key} = {value}" if value.startswith("{") else f'{key} = "{value}"' for key, value in more.items()]
     schema = '{"type":"object","properties":{"id":{"type":"string"},"seconds":{"type":"number"}},"required":["id"]}'
     return (
         f'[[rest.endpoints]]\nname = "{name}"\ndescription = "Of the tests"\nmethod = "POST"\nbody = "json"\n'
@@ -162,10 +211,28 @@ def endpoint(name: str, path: str, port: int, **more: str) -> str:
     )
 
 
+AGENTS = """
+[identity]
+trust_headers = true
+[agents.ana]
+allowed_tools = ["*"]
+tool_rate_limits = { limited = { rps = 2.0, burst = 1 } }
+outbound_allowlist = { people = ["ana"] }
+[agents.busy]
+allowed_tools = ["*"]
+max_in_flight = 1
+max_queued = 1
+[outbound.people]
+tools = ["write_to"]
+recipients = ["/id"]
+compare = "exact"
+"""
+
+
 class Daemon:
     """A daemon with `echo`, REST tools of a `Backend`, and an MCP server that reports progress."""
 
-    def __init__(self, url: str, backend: Backend, more: str = "") -> None:
+    def __init__(self, url: str, backend: Backend) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="toolbus-daemon-"))
         (self.http,) = free_ports(1)
         reporting = Path(__file__).with_name("reporting.py")
@@ -173,11 +240,16 @@ class Daemon:
             f'[bus]\nurl = "{url}"\n[store]\nurl = "sqlite:toolbus.db"\n[tools]\necho = true\n'
             f'[http]\nlisten = "127.0.0.1:{self.http}"\ntokens = {{ ana = "{TOKEN}" }}\n'
             '[tools.limits."*"]\ntimeout = "20s"\n[tools.limits.echo]\nmax_in_flight = 64\n'
-            f'[mcp.servers.reporting]\ncommand = "{os.sys.executable}"\nargs = ["{reporting}"]\n'
+            f'[mcp.servers.reporting]\ncommand = "{sys.executable}"\nargs = ["{reporting}"]\n'
             + endpoint("effect", "/effect", backend.port, effect="effectful")
             + endpoint("flaky", "/flaky", backend.port, effect="idempotent")
             + endpoint("slow", "/slow", backend.port, effect="effectful")
-            + more
+            + endpoint("limited", "/effect", backend.port, effect="effectful")
+            + endpoint("write_to", "/effect", backend.port, effect="effectful")
+            + endpoint(
+                "private", "/effect", backend.port, auth='{ type = "bearer", per_agent = { bo = { token = "x" } } }'
+            )
+            + AGENTS
         )
         self.start()
 

@@ -8,7 +8,7 @@ import os
 import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +17,7 @@ import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
 from . import messages
-from .errors import Misuse, NoDaemon, ToolError, ToolTimeout
+from .errors import BusError, Misuse, ToolError, ToolTimeout
 from .link import Link
 from .messages import Progress, Result, ToolsChanged
 
@@ -81,7 +81,7 @@ class Toolbus:
     @staticmethod
     def mcp(url: str, token: str | None = None, *, timeout: float = 60.0, retries: int = 3) -> McpToolbus:
         """A client with the same `call` and `tools`, over the daemon's MCP server."""
-        from .mcp import McpToolbus  # noqa: PLC0415 - its package is an extra
+        from .mcp import McpToolbus  # its package is an extra
 
         return McpToolbus(url, token, timeout=timeout, retries=retries)
 
@@ -140,8 +140,10 @@ class Toolbus:
             raise ValueError("timeout must be more than 0 seconds")
         request = uuid.uuid4().hex
         call_id = call_id or request
-        payload = {"toolCallId": call_id, "toolName": tool, "arguments": {**(arguments or {}), **more}, "sessionId": session}
-        body = messages.encode(payload)
+        all_arguments = {**(arguments or {}), **more}
+        body = messages.encode(
+            {"toolCallId": call_id, "toolName": tool, "arguments": all_arguments, "sessionId": session}
+        )
         own = {**self._headers, **(headers or {})}
         if key is not None:
             own["rb-idempotency-key"] = key
@@ -152,9 +154,10 @@ class Toolbus:
 
         async def attempt() -> Result:
             kind = "RockBot.Tools.ToolInvokeRequest"
-            return messages.result(
-                await self._ask(link, self._topic, kind, body, deadline, request=request, headers=own, progress=progress)
+            reply = await self._ask(
+                link, self._topic, kind, body, deadline, request=request, headers=own, progress=progress
             )
+            return messages.result(reply)
 
         try:
             return await retrying(attempt, deadline, self.retries if retries is None else retries, key)
@@ -196,7 +199,7 @@ class Toolbus:
 
     async def tools(
         self,
-        format: str = "registration",  # noqa: A002 - the field of the wire
+        format: str = "registration",
         *,
         names: Sequence[str] | None = None,
         session: str | None = None,
@@ -208,8 +211,8 @@ class Toolbus:
         deadline = asyncio.get_running_loop().time() + timeout
         body = messages.encode({"format": format, "names": names and list(names), "sessionId": session})
         topic = "tool.list" + self._topic.removeprefix(INVOKE)
-        reply = messages.body(await self._ask(link, topic, "Toolbus.ToolListRequest", body, deadline, headers=self._headers))
-        tools: list[dict[str, Any]] = reply["tools"]
+        reply = await self._ask(link, topic, "Toolbus.ToolListRequest", body, deadline, headers=self._headers)
+        tools: list[dict[str, Any]] = messages.body(reply)["tools"]
         return tools
 
     @asynccontextmanager
@@ -237,7 +240,7 @@ class Toolbus:
         if self._loop is not asyncio.get_running_loop():
             closed = self._loop is not None and self._loop.is_closed()
             why = "which is closed" if closed else "of another thread or run"
-            raise Misuse(f"the client belongs to another event loop, {why}; toolbus.sync.Toolbus may be shared by threads")
+            raise Misuse(f"the client belongs to another event loop, {why}; threads may share a toolbus.sync.Toolbus")
         return self._link
 
     def _message(
@@ -339,10 +342,8 @@ class Toolbus:
         message = self._message(
             link, "Toolbus.ToolCancelRequest", messages.encode({"toolCallId": call_id}), correlation=uuid.uuid4().hex
         )
-        try:
+        with suppress(BusError, Misuse, asyncio.TimeoutError):  # then the call ends at its deadline
             await link.publish("tool.cancel", message, asyncio.get_running_loop().time() + GRACE)
-        except (NoDaemon, asyncio.TimeoutError, ConnectionError):
-            pass  # the call ends at its deadline
 
     def _in_background(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -361,7 +362,7 @@ class Session:
         """As `Toolbus.call`, in this session."""
         return await self.bus.call(tool, arguments, session=self.id, **more)
 
-    async def tools(self, format: str = "registration", **more: Any) -> list[dict[str, Any]]:  # noqa: A002
+    async def tools(self, format: str = "registration", **more: Any) -> list[dict[str, Any]]:
         """As `Toolbus.tools`, with the tools of this session."""
         return await self.bus.tools(format, session=self.id, **more)
 

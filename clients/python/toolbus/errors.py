@@ -41,7 +41,7 @@ class NoDaemon(BusError):
 class ToolError(ToolbusError):
     """The daemon replied with an error, or no usable reply came.
 
-    `outcome` says what is known of side effects: `not_started`, `failed`, `unknown`, or None if the daemon does not say.
+    `outcome` says what is known of side effects: `not_started`, `failed`, `unknown`, or None if nothing is said.
     """
 
     def __init__(

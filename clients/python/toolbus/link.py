@@ -27,7 +27,9 @@ from .errors import BrokerUnreachable, BusError, InvalidURL, LoginRefused, Misus
 
 DIRECT = "amq.rabbitmq.reply-to"
 # Replies that the broker sends before it waits for acknowledgements.
-PREFETCH = 256
+PREFETCH = 512
+ACKNOWLEDGE_AFTER = 0.02
+LOOKS = "it looks like amqp://user:password@host:5672/%2f"
 HEARTBEAT = "10"
 CONNECT_TIME = 10.0
 LONGEST_PAUSE = 5.0
@@ -46,6 +48,21 @@ class Session:
     """Whether replies wait in a queue while there is no connection."""
     consumer: str = ""
     lost: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    newest: AbstractIncomingMessage | None = None
+    acknowledging: asyncio.Task[None] | None = None
+
+    def acknowledge(self, message: AbstractIncomingMessage) -> None:
+        """Acknowledges replies together: one at a time costs a third of all calls."""
+        if self.newest is None:
+            self.acknowledging = asyncio.create_task(self._acknowledge())
+        self.newest = message
+
+    async def _acknowledge(self) -> None:
+        await asyncio.sleep(ACKNOWLEDGE_AFTER)
+        newest, self.newest = self.newest, None
+        if newest:
+            with contextlib.suppress(*CONNECTION_EXCEPTIONS):  # then they come again, for nobody
+                await newest.ack(multiple=True)
 
 
 class Link:
@@ -134,7 +151,7 @@ class Link:
         """Has messages of a topic come to the reply queue, also after a reconnect."""
         session = await self._connected(asyncio.get_running_loop().time() + CONNECT_TIME)
         if not session.durable:
-            raise NotPermitted("announcements need a queue of one's own, which the broker does not let this login declare")
+            raise NotPermitted(f"announcements need a queue, and the broker lets {self.login!r} declare none")
         try:
             await session.queue.bind(session.exchange, topic)
         except ChannelClosed as error:
@@ -194,6 +211,10 @@ class Link:
         except (ConnectionNotAllowed, ConnectionInternalError) as error:
             raise LoginRefused(f"the broker at {at} refuses the login {self.login!r}: {error}") from None
         except (*CONNECTION_EXCEPTIONS, asyncio.TimeoutError) as error:
+            if "Connection.OpenOk" in str(error):  # what the broker says instead is not passed on
+                vhost = self._url.path.removeprefix("/") or "/"
+                text = f"the login {self.login!r} may not use the virtual host {vhost!r} at {at}, or there is none"
+                raise LoginRefused(text) from None
             raise BrokerUnreachable(f"no broker at {at}: {str(error) or type(error).__name__}") from None
         try:
             return await asyncio.wait_for(self._prepare(connection), CONNECT_TIME)
@@ -223,8 +244,7 @@ class Link:
         async def receive(message: AbstractIncomingMessage) -> None:
             self._receive(message)
             if durable:
-                with contextlib.suppress(*CONNECTION_EXCEPTIONS):  # then it comes again, for nobody
-                    await message.ack()
+                session.acknowledge(message)
 
         async def lost(*_: object) -> None:
             self._drop(session)
@@ -245,9 +265,7 @@ def _parsed(url: str) -> yarl.URL:
     try:
         parsed = yarl.URL(url)
     except (ValueError, TypeError):
-        raise InvalidURL("the URL of the broker cannot be read; it looks like amqp://user:password@host:5672/%2f") from None
+        raise InvalidURL(f"the URL of the broker cannot be read; {LOOKS}") from None
     if parsed.scheme not in ("amqp", "amqps") or not parsed.host:
-        raise InvalidURL(
-            f"{parsed.scheme or 'no scheme'}://… is no URL of a broker; one looks like amqp://user:password@host:5672/%2f"
-        )
+        raise InvalidURL(f"{parsed.scheme or 'no scheme'}://… is no URL of a broker; {LOOKS}")
     return parsed if "heartbeat" in parsed.query else parsed.update_query(heartbeat=HEARTBEAT)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from .bus import GRACE, retrying
+from .bus import retrying
 from .errors import BrokerUnreachable, BusError, LoginRefused, Misuse, ToolError, ToolNotFound, ToolTimeout
 from .messages import Result, trace
 
@@ -89,7 +89,7 @@ class McpToolbus:
         return await retrying(attempt, deadline, self.retries if retries is None else retries, key)
 
     async def tools(
-        self, format: str = "mcp", *, names: Sequence[str] | None = None, timeout: float = 10.0  # noqa: A002
+        self, format: str = "mcp", *, names: Sequence[str] | None = None, timeout: float = 10.0
     ) -> list[dict[str, Any]]:
         """Lists the agent's tools in the format `mcp`, `openai` or `anthropic`.
 
@@ -113,11 +113,11 @@ class McpToolbus:
         if 401 in statuses:
             return LoginRefused(f"the MCP server at {self._url} refuses the token")
         if 404 in statuses:
-            return BrokerUnreachable(f"no MCP server at {self._url}: the daemon has no `http.tokens`, or the path is wrong")
-        causes: list[BaseException] = [error]
-        while isinstance(causes[-1], BaseExceptionGroup):
-            causes.append(causes[-1].exceptions[0])
-        return BrokerUnreachable(f"no MCP server at {self._url}: {causes[-1]}")
+            return BrokerUnreachable(f"no MCP server at {self._url}: no `http.tokens` there, or the path is wrong")
+        cause: BaseException = error
+        while inner := getattr(cause, "exceptions", None):
+            cause = inner[0]
+        return BrokerUnreachable(f"no MCP server at {self._url}: {cause}")
 
 
 def _result(tool: str, read: CallToolResult) -> Result:
@@ -125,7 +125,8 @@ def _result(tool: str, read: CallToolResult) -> Result:
     text = "\n".join(part.text for part in read.content if part.type == "text")
     if isinstance(failure, dict):
         raise ToolError.from_reply({"message": text, **failure})
-    blocks = [part.model_dump(mode="json", by_alias=True, exclude_none=True) for part in read.content if part.type != "text"]
+    others = (part for part in read.content if part.type != "text")
+    blocks = [part.model_dump(mode="json", by_alias=True, exclude_none=True) for part in others]
     return Result(text or json.dumps(read.structured_content or ""), bool(read.is_error), blocks, tool)
 
 
@@ -134,7 +135,7 @@ def _openai(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-FORMATS = {
+FORMATS: dict[str, Callable[[Tool], dict[str, Any]]] = {
     "mcp": lambda tool: tool.model_dump(mode="json", by_alias=True, exclude_none=True),
     "openai": _openai,
     "anthropic": lambda tool: {

@@ -83,7 +83,7 @@ class Toolbus:
         """As `toolbus.Toolbus.cancel`."""
         return self._run(self._bus.cancel(call_id, **more))
 
-    def tools(self, format: str = "registration", **more: Any) -> list[dict[str, Any]]:  # noqa: A002
+    def tools(self, format: str = "registration", **more: Any) -> list[dict[str, Any]]:
         """As `toolbus.Toolbus.tools`."""
         return self._run(self._bus.tools(format, **more))
 
