@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from aio_pika.abc import AbstractIncomingMessage
 from support import Backend, Broker, Daemon
 
 import toolbus
@@ -166,9 +167,13 @@ async def test_the_trace_goes_out_with_the_call(bus: Toolbus, monkeypatch: pytes
     span = trace.NonRecordingSpan(
         trace.SpanContext(1 << 100, 1 << 50, is_remote=False, trace_flags=trace.TraceFlags(1))
     )
-    seen = []
-    receive = bus._receive
-    monkeypatch.setattr(bus._link, "_receive", lambda message: (seen.append(dict(message.headers)), receive(message)))
+    seen: list[dict[str, Any]] = []
+
+    def receive(message: AbstractIncomingMessage) -> None:
+        seen.append(dict(message.headers))
+        bus._receive(message)
+
+    monkeypatch.setattr(bus._link, "_receive", receive)
     with trace.use_span(span):
         await bus.call("echo", text="traced")
     (headers,) = seen

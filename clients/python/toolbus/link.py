@@ -33,8 +33,9 @@ LOOKS = "it looks like amqp://user:password@host:5672/%2f"
 HEARTBEAT = "10"
 CONNECT_TIME = 10.0
 LONGEST_PAUSE = 5.0
-# The broker drops a reply queue without a consumer after 10 minutes, and its oldest replies beyond 10 000.
-QUEUE_LIMITS: dict[str, Any] = {"x-expires": 600_000, "x-max-length": 10_000}
+# The broker drops a reply queue without a consumer after 10 minutes. It refuses replies beyond 10 000: the daemon tries
+# again, and others that flood the queue do not drive out what is waited for.
+QUEUE_LIMITS: dict[str, Any] = {"x-expires": 600_000, "x-max-length": 10_000, "x-overflow": "reject-publish"}
 
 
 @dataclass(eq=False)
@@ -246,7 +247,7 @@ class Link:
             if durable:
                 session.acknowledge(message)
 
-        async def lost(*_: object) -> None:
+        def lost(*_: object) -> None:
             self._drop(session)
 
         channel.close_callbacks.add(lost)
