@@ -14,8 +14,12 @@ import sys
 import time
 import uuid
 from collections import Counter
+from pathlib import Path
 
 from aio_pika.abc import AbstractIncomingMessage
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from support import Backend, Broker, Daemon, Proxy
 
 from toolbus import OutcomeUnknown, Toolbus, ToolbusError
@@ -46,7 +50,8 @@ class Storm:
             kinds = [KINDS[number % len(KINDS)] for number in range(FAULTS)]
             self.chance.shuffle(kinds)
             for kind in kinds:
-                await asyncio.sleep(self.chance.uniform(0.3, 1))
+                await self.flowing()
+                await asyncio.sleep(self.chance.uniform(0, 0.5))
                 began = time.monotonic()
                 await self.break_something(kind)
                 print(f"{kind}: {time.monotonic() - began:.1f} s, {len(self.outcomes)} calls so far", flush=True)
@@ -55,6 +60,12 @@ class Storm:
             await asyncio.gather(*workers)
             print(f"{bus._link and bus._link.reconnects} reconnects, {bus.strays} replies for nobody")
         return Counter(kinds)
+
+    async def flowing(self) -> None:
+        """Waits until calls end again, so that each fault finds some under way."""
+        before = len(self.outcomes)
+        while len(self.outcomes) < before + WORKERS:
+            await asyncio.sleep(0.02)
 
     async def work(self, bus: Toolbus) -> None:
         while not self.stopped:

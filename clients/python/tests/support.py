@@ -96,9 +96,15 @@ class Broker:
 
     def ctl(self, *arguments: str) -> str:
         command = [str(programs() / "rabbitmqctl"), "--quiet", *arguments]
-        return subprocess.run(
-            command, env=self.environment, cwd=self.folder, check=True, capture_output=True, text=True
-        ).stdout
+        ends = time.monotonic() + PATIENCE
+        while True:
+            done = subprocess.run(
+                command, env=self.environment, cwd=self.folder, check=False, capture_output=True, text=True
+            )
+            # A node takes connections before it says that it runs.
+            if "requires the 'rabbit' app to be running" not in done.stderr or time.monotonic() > ends:
+                assert done.returncode == 0, done.stdout + done.stderr
+                return done.stdout
 
     def flush(self) -> None:
         """Writes to disk which quorum queues there are: a node that is killed before has queues that never reply."""
@@ -110,6 +116,7 @@ class Broker:
             self.guard.stdin.write(b"keep" if keep else b"")
             self.guard.stdin.close()
         self.guard.wait()
+        wait_until(lambda: not self.takes_connections(), "the end of the broker")
 
     def end(self) -> None:
         self.kill(keep=False)
@@ -194,6 +201,7 @@ class Backend:
 
         lock = threading.Lock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.handle_error = lambda *_: None  # type: ignore[method-assign]
         self.port = self.server.server_address[1]
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import threading
@@ -173,6 +174,8 @@ def test_a_closed_loop_is_told(broker: Broker, daemon: Daemon) -> None:
     asyncio.run(bus.open())
     with pytest.raises(toolbus.Misuse, match="which is closed"):
         asyncio.run(bus.call("echo"))
+    del bus
+    gc.collect()
 
 
 def test_without_an_event_loop(broker: Broker, daemon: Daemon) -> None:

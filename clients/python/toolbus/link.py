@@ -32,7 +32,7 @@ ACKNOWLEDGE_AFTER = 0.02
 LOOKS = "it looks like amqp://user:password@host:5672/%2f"
 HEARTBEAT = "10"
 CONNECT_TIME = 10.0
-LONGEST_PAUSE = 5.0
+LONGEST_PAUSE = 2.0
 # The broker drops a reply queue without a consumer after 10 minutes. It refuses replies beyond 10 000: the daemon tries
 # again, and others that flood the queue do not drive out what is waited for.
 QUEUE_LIMITS: dict[str, Any] = {"x-expires": 600_000, "x-max-length": 10_000, "x-overflow": "reject-publish"}
@@ -99,6 +99,7 @@ class Link:
     async def close(self) -> None:
         """Deletes the reply queue, and disconnects."""
         self._closed = True
+        self._up.set()  # what waits for a connection finds that there will be none
         session, self._session = self._session, None
         if self._keeper:
             self._keeper.cancel()
