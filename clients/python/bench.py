@@ -65,6 +65,7 @@ async def bare(connection: aio_pika.abc.AbstractConnection) -> Call:
             message_id=correlation,
             reply_to=queue.name,
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+            headers={"rb-source": "ana"},
         )
         await exchange.publish(message, "tool.invoke")
         return json.loads(await reply)["content"]

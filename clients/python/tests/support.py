@@ -85,7 +85,7 @@ class Broker:
     def start(self) -> None:
         command = ["sh", "-c", GUARD, "guard", str(programs()), str(self.folder)]
         self.guard = subprocess.Popen(
-            command, stdin=subprocess.PIPE, env=self.environment, cwd=self.folder, process_group=0
+            command, stdin=subprocess.PIPE, env=self.environment, cwd=self.folder, start_new_session=True
         )
         wait_until(self.takes_connections, "the broker")
 

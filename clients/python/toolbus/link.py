@@ -253,7 +253,11 @@ class Link:
 
         channel.close_callbacks.add(lost)
         connection.close_callbacks.add(lost)
-        (await channel.get_underlay_channel()).on_consumer_cancel_callbacks.add(lost)  # the queue was deleted
+        # The queue was deleted; aiormq before 7, which Python 3.10 has, does not say so.
+        if (
+            callbacks := getattr(await channel.get_underlay_channel(), "on_consumer_cancel_callbacks", None)
+        ) is not None:
+            callbacks.add(lost)
         session.consumer = await queue.consume(receive, no_ack=not durable)
         return session
 
