@@ -104,6 +104,8 @@ class Link:
         if self._keeper:
             self._keeper.cancel()
         if session:
+            if session.acknowledging:
+                session.acknowledging.cancel()
             with contextlib.suppress(*CONNECTION_EXCEPTIONS, asyncio.TimeoutError):
                 if session.durable:
                     await session.queue.cancel(session.consumer, timeout=CONNECT_TIME)
