@@ -112,15 +112,6 @@ class Toolbus:
     def _stop(self) -> None:
         loop, thread, self._loop = self._loop, self._thread, None
         if loop and thread:
-            asyncio.run_coroutine_threadsafe(_end_tasks(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
-
-
-async def _end_tasks() -> None:
-    """Ends what calls of other threads left, as `asyncio.run` does."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
