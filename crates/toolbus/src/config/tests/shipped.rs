@@ -343,7 +343,9 @@ fn the_documented_configuration_has_every_key() {
     every_key(SchemaNode::root(&schema), &mut Vec::new(), &mut keys);
     assert!(keys.len() > 50, "{keys:?}");
     // No scheme of a specification takes a client.
-    keys.retain(|path| !path.starts_with(&["rest", "openapi"].map(str::to_owned)) || !path.join(".").contains(".client_"));
+    keys.retain(|path| {
+        !path.starts_with(&["rest", "openapi"].map(str::to_owned)) || !path.join(".").contains(".client_")
+    });
     let missing: Vec<String> = keys.iter().filter(|path| !has(tree.root(), path)).map(|path| path.join(".")).collect();
     assert!(missing.is_empty(), "not in config/toolbus.toml: {missing:?}");
 }
