@@ -26,7 +26,7 @@ pub struct FaultyStore<S> {
 pub enum StoreFault {
     /// Nothing is done.
     Away,
-    /// What is asked is done, and fails all the same.
+    /// An operation is done, and fails all the same.
     LostResponses,
     /// Nothing is written.
     Unwritable,
