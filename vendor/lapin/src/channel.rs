@@ -697,15 +697,9 @@ impl Channel {
     }
 
     fn on_channel_close_ok_sent(&self, error: Option<Error>) {
-        // Changed for Toolbus: both sides closed the channel at once, and the broker has still to
-        // confirm our close. The channel ends then.
-        if self.frames.expects_channel_close_ok(self.id) {
-            return;
-        }
         let err = error.clone().unwrap_or_else(|| {
             ErrorKind::InvalidChannelState(ChannelState::Closing, "channel.close-ok sent").into()
         });
-        self.poison(err.clone());
         self.set_closed(err);
         if let Some(error) = error {
             self.events_sender.error(error.clone());
@@ -1071,24 +1065,26 @@ impl Channel {
             self.id,
             error.clone().unwrap_or_else(|| self.status.state_error("channel.close")),
         );
-        // Changed for Toolbus: both sides closed the channel at once. The broker's close-ok comes
-        // next, and must find the channel; ours is queued before that, as the broker waits for it.
-        if self.frames.expects_channel_close_ok(self.id) {
-            let (promise, resolver) = Promise::new("channel.close-ok");
-            self.send_method_frame(
+        // Changed for Toolbus: our close-ok is queued at once, and nothing of this channel after it.
+        // If both sides close the channel at once, this ends it, as the broker need not confirm our
+        // close.
+        let (promise, resolver) = Promise::new("channel.close-ok");
+        self.frames.push_last(
+            self.id,
+            AMQPFrame::Method(
+                self.id,
                 AMQPClass::Channel(protocol::channel::AMQPMethod::CloseOk(
                     protocol::channel::CloseOk {},
                 )),
-                Box::new(resolver.clone()),
-                None,
-                Some(resolver),
-            );
-            self.internal_rpc.spawn(promise);
-            return Ok(());
-        }
-        let channel = self.clone();
-        self.internal_rpc
-            .spawn(async move { channel.channel_close_ok(error).await });
+            ),
+            resolver,
+            error
+                .clone()
+                .unwrap_or_else(|| self.status.state_error("channel.close")),
+        );
+        self.wake();
+        self.internal_rpc.spawn(promise);
+        self.on_channel_close_ok_sent(error);
         Ok(())
     }
 

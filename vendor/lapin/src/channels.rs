@@ -8,7 +8,7 @@ use crate::{
     id_sequence::IdSequence,
     internal_rpc::InternalRPCHandle,
     killswitch::KillSwitch,
-    protocol::{AMQPClass, AMQPError, AMQPHardError},
+    protocol::{AMQPClass, AMQPError, AMQPHardError, channel::AMQPMethod},
     socket_state::SocketStateHandle,
     types::{ChannelId, Identifier, PayloadSize},
 };
@@ -118,11 +118,26 @@ impl Channels {
     pub(crate) fn receive_method(&self, id: ChannelId, method: AMQPClass) -> Result<()> {
         if id == 0 {
             self.channel0.receive_method(method)
+        } else if matches!(method, AMQPClass::Channel(AMQPMethod::CloseOk(_)))
+            && !self.awaits_close_ok(id)
+        {
+            debug!(channel=%id, "received a channel.close-ok for a channel that ended");
+            Ok(())
         } else {
             self.get(id)
                 .map(|channel| channel.receive_method(method))
                 .unwrap_or_else(|| Err(ErrorKind::InvalidChannel(id).into()))
         }
+    }
+
+    /// Changed for Toolbus: whether we closed a channel, and the broker has neither confirmed it nor
+    /// closed the channel itself. If both closed it at once, the broker may still confirm our close
+    /// after the channel has ended, or when another has its number.
+    fn awaits_close_ok(&self, id: ChannelId) -> bool {
+        let is_open = self
+            .get(id)
+            .is_some_and(|channel| channel.status().can_receive_messages());
+        is_open && self.frames.expects_channel_close_ok(id)
     }
 
     pub(crate) fn handle_content_header_frame(

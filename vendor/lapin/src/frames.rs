@@ -45,6 +45,20 @@ impl Frames {
             .push(channel_id, frame, canceler, expected_reply, resolver);
     }
 
+    /// Changed for Toolbus: adds the last frame of a channel. What follows is refused with `error`.
+    pub(crate) fn push_last(
+        &self,
+        channel_id: ChannelId,
+        frame: AMQPFrame,
+        resolver: PromiseResolver<()>,
+        error: Error,
+    ) {
+        let mut inner = self.lock_inner();
+        let canceler = Box::new(resolver.clone());
+        inner.push(channel_id, frame, canceler, None, Some(resolver));
+        inner.channels_poison.insert(channel_id, error);
+    }
+
     pub(crate) fn push_frames(
         &self,
         channel_id: ChannelId,

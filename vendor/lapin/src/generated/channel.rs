@@ -1389,21 +1389,6 @@ impl Channel {
         }
         self.on_channel_close_received(method)
     }
-    /// Acknowledgement of a `channel.close` request; the channel is now closed.
-    async fn channel_close_ok(&self, error: Option<Error>) -> Result<()> {
-        if !self.status.closing() {
-            return Err(self.status.state_error("channel.close-ok"));
-        }
-
-        let (promise, resolver) = Promise::new("channel.close-ok");
-        let method = AMQPClass::Channel(protocol::channel::AMQPMethod::CloseOk(
-            protocol::channel::CloseOk {},
-        ));
-
-        self.send_method_frame(method, Box::new(resolver.clone()), None, Some(resolver));
-        self.on_channel_close_ok_sent(error);
-        promise.await
-    }
     fn receive_channel_close_ok(&self, method: protocol::channel::CloseOk) -> Result<()> {
         if !self.status.can_receive_messages() {
             return Err(self.status.state_error("channel.close-ok"));
