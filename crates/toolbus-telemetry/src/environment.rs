@@ -240,6 +240,7 @@ mod tests {
         TelemetrySettings {
             otlp_endpoint: endpoint.map(str::to_owned),
             protocol: Protocol::Grpc,
+            scraped: false,
             service_name: "toolbus".into(),
             service_version: "1".into(),
             service_instance: "a".into(),

@@ -3,9 +3,11 @@ use std::time::Duration;
 
 use opentelemetry::metrics::{Meter, MeterProvider};
 use opentelemetry::trace::TracerProvider;
+use opentelemetry_prometheus::PrometheusExporter;
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::logs::{self as sdk_logs, BatchLogProcessor, SdkLoggerProvider};
+use opentelemetry_sdk::metrics::reader::MetricReader;
 use opentelemetry_sdk::metrics::{Instrument, PeriodicReader, SdkMeterProvider, Stream};
 use opentelemetry_sdk::trace::{BatchConfig, BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
 use tokio::sync::{oneshot, watch};
@@ -30,6 +32,7 @@ use crate::mcp_server::{self, McpServerRecorder};
 use crate::quarantine::{self, QuarantinedTools};
 use crate::remote::{self, RemoteSetCounts};
 use crate::resource::resource;
+use crate::scrape::MetricsText;
 use crate::scripts::{self, ScriptLoad, ScriptRecorder};
 use crate::settings::{BusIdentity, TelemetrySettings};
 use crate::subagents::SubagentRecorder;
@@ -41,11 +44,13 @@ use crate::web::WebRecorder;
 /// Name of the instrumentation scope.
 const SCOPE: &str = "toolbus";
 
-/// The exporters of metrics, spans and log records. Without an endpoint there are none, and they cost nothing.
+/// The exporters of metrics, spans and log records. Without an endpoint and a scraper there are none, and they cost
+/// nothing.
 pub struct Exporters {
     tracing: Option<SdkTracerProvider>,
     metering: Option<SdkMeterProvider>,
     logging: Option<SdkLoggerProvider>,
+    text: Option<MetricsText>,
     health: Arc<ExportHealth>,
 }
 
@@ -63,6 +68,9 @@ pub enum TelemetryError {
         /// Why.
         source: TransportError,
     },
+    /// Metrics could not be offered to scrapers.
+    #[error("metrics cannot be scraped: {0}")]
+    Scrape(#[from] OTelSdkError),
     /// Exporting needs an asynchronous runtime.
     #[error("telemetry must be started inside a tokio runtime")]
     NoRuntime,
@@ -146,14 +154,23 @@ impl Exporters {
             traces.map(|route| tracing(&route, resource.clone(), &environment, &health, redactor)).transpose()?;
         let logging =
             logs.map(|route| logging(&route, resource.clone(), &environment, &health, redactor)).transpose()?;
-        let metering = metrics.map(|route| metering(&route, resource, &environment, &health)).transpose()?;
-        Ok(Self { tracing, metering, logging, health })
+        let exported = metrics.map(|route| exported(&route, &environment, &health)).transpose()?;
+        let scraped = settings.scraped.then(|| MetricsText::new(settings.clock)).transpose()?;
+        let (text, scraped) = scraped.unzip();
+        let metering = metering(resource, exported, scraped);
+        Ok(Self { tracing, metering, logging, text, health })
     }
 
     /// Whether anything is exported.
     #[must_use]
     pub fn is_exporting(&self) -> bool {
         self.tracing.is_some() || self.metering.is_some() || self.logging.is_some()
+    }
+
+    /// The metrics as they are scraped, if they are.
+    #[must_use]
+    pub fn text(&self) -> Option<MetricsText> {
+        self.text.clone()
     }
 
     /// Whether [`lifecycle_layer`](Self::lifecycle_layer) or [`log_layer`](Self::log_layer) gives one.
@@ -426,19 +443,37 @@ fn logging(
     Ok(SdkLoggerProvider::builder().with_resource(resource).with_log_processor(processor).build())
 }
 
-fn metering(
+/// The reader that exports metrics.
+fn exported(
     route: &ExportRoute,
-    resource: Resource,
     environment: &Environment<'_>,
     health: &Arc<ExportHealth>,
-) -> Result<SdkMeterProvider, TelemetryError> {
+) -> Result<impl MetricReader + use<>, TelemetryError> {
     let interval = export_interval(environment)?;
     let exporter =
         transport::metrics(route).map_err(|source| TelemetryError::Exporter { signal: "metrics", source })?;
     let exporter = WatchedMetrics { exporter, endpoint: route.shown(), health: Arc::clone(health) };
-    let reader = PeriodicReader::builder(exporter).with_interval(interval).build();
+    Ok(PeriodicReader::builder(exporter).with_interval(interval).build())
+}
+
+/// The meters, if anything reads them.
+fn metering(
+    resource: Resource,
+    exported: Option<impl MetricReader>,
+    scraped: Option<PrometheusExporter>,
+) -> Option<SdkMeterProvider> {
+    if exported.is_none() && scraped.is_none() {
+        return None;
+    }
     let limited = |_: &Instrument| Stream::builder().with_cardinality_limit(MAX_SERIES).build().ok();
-    Ok(SdkMeterProvider::builder().with_resource(resource).with_reader(reader).with_view(limited).build())
+    let mut builder = SdkMeterProvider::builder().with_resource(resource).with_view(limited);
+    if let Some(reader) = exported {
+        builder = builder.with_reader(reader);
+    }
+    if let Some(reader) = scraped {
+        builder = builder.with_reader(reader);
+    }
+    Some(builder.build())
 }
 
 /// The queue of spans, in spans, and its batches.

@@ -55,6 +55,7 @@ mod tests {
         let settings = TelemetrySettings {
             otlp_endpoint: None,
             protocol: Protocol::Grpc,
+            scraped: false,
             service_name: "toolbus".into(),
             service_version: "1.2".into(),
             service_instance: "a".into(),

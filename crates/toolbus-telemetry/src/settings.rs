@@ -15,6 +15,8 @@ pub struct TelemetrySettings {
     pub otlp_endpoint: Option<String>,
     /// Protocol of the collector, unless the environment names another one.
     pub protocol: Protocol,
+    /// Whether metrics can be scraped, whether or not they are exported.
+    pub scraped: bool,
     /// Value of `service.name`, unless the environment says otherwise.
     pub service_name: String,
     /// Value of `service.version`.

@@ -65,6 +65,7 @@ impl Daemon {
         let settings = TelemetrySettings {
             otlp_endpoint,
             protocol,
+            scraped: false,
             service_name: "toolbus".into(),
             service_version: "0.0.0-test".into(),
             service_instance: "here".into(),

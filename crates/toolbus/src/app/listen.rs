@@ -61,6 +61,7 @@ impl App {
         let token = self.config.http.admin_token.as_ref();
         let state = HttpState {
             health: Arc::clone(&self.health),
+            metrics: daemon.exporters.text(),
             admin: token.map(|token| admin::guarded(Arc::clone(&admin), token.expose())),
             auth: Arc::clone(&self.http_auth),
             mcp: toolbus_mcp_server::router(mcp.clone())

@@ -24,6 +24,9 @@ pub struct HttpConfig {
     /// Token that lets operators ask and switch over HTTP what they otherwise do on `daemon.socket`, at least 16 bytes; absent:
     /// none may.
     pub admin_token: Option<Secret>,
+    /// Whether `/metrics` has the metrics in the text format of Prometheus, for everyone who reaches the port; absent: where
+    /// `listen` is loopback.
+    pub metrics: Option<bool>,
     /// Bearer tokens for the MCP server, by agent: one each, or a list while one replaces another.
     #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-agent"}))]
     pub tokens: Tokens,
@@ -58,6 +61,7 @@ impl Default for HttpConfig {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8471)),
             admin_token: None,
+            metrics: None,
             tokens: Tokens::default(),
             open: Open::No,
             allowed_hosts: Vec::new(),
@@ -72,6 +76,12 @@ impl HttpConfig {
     /// Every token of every agent.
     pub fn each_token(&self) -> impl Iterator<Item = (&AgentName, &Secret)> {
         self.tokens.iter().flat_map(|(agent, tokens)| tokens.all().iter().map(move |token| (agent, token)))
+    }
+
+    /// Whether `/metrics` has the metrics.
+    #[must_use]
+    pub fn has_metrics(&self) -> bool {
+        self.metrics.unwrap_or_else(|| self.listen.ip().is_loopback())
     }
 
     /// Whether MCP clients may enter, with a token or without one.

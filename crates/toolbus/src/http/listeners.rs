@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::body::{Body, HttpBody as _, to_bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::middleware::{from_fn_with_state, map_response_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -24,11 +24,12 @@ use futures_util::future::{OptionFuture, join};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
 use toolbus_protocol::new_message_id;
+use toolbus_telemetry::MetricsText;
 
 use super::auth::HttpAuth;
 use super::entrance::Entrance;
@@ -101,6 +102,8 @@ pub enum ListenersError {
 pub struct HttpState {
     /// Health and status, without a token.
     pub health: Arc<Health>,
+    /// The metrics, without a token; `None` if they are not offered.
+    pub metrics: Option<MetricsText>,
     /// The admin API with its token check; `None` if it has no token.
     pub admin: Option<Router>,
     /// Admits requests to `/mcp`.
@@ -204,15 +207,16 @@ impl HttpServer {
 
 /// Every route of the port, behind the check of the host.
 pub(super) fn router(state: HttpState) -> Router {
-    let HttpState { health, admin, auth, mcp, redactor } = state;
+    let HttpState { health, metrics, admin, auth, mcp, redactor } = state;
     let mcp = auth::guarded(Arc::clone(&auth), mcp);
     let open = Router::new()
         .route("/healthz", get(alive))
         .route("/livez", get(alive))
         .route("/readyz", get(ready))
         .route("/status", get(status))
-        .fallback(async || (StatusCode::NOT_FOUND, "There are /healthz, /livez, /readyz, /status and /mcp.\n"))
-        .with_state(health);
+        .with_state(health)
+        .route("/metrics", get(scrape).with_state(metrics))
+        .fallback(async || (StatusCode::NOT_FOUND, "There are /healthz, /livez, /readyz, /status, /metrics and /mcp.\n"));
     let with_admin = match admin {
         Some(admin) => open.nest("/v1", admin),
         None => open,
@@ -234,6 +238,18 @@ async fn ready(State(health): State<Arc<Health>>) -> impl IntoResponse {
 
 async fn status(State(health): State<Arc<Health>>) -> impl IntoResponse {
     no_store(Json(health.status().public()))
+}
+
+async fn scrape(State(metrics): State<Option<MetricsText>>) -> Response {
+    const OFF: &str = "Metrics are off. Set http.metrics to true, and restart the daemon.\n";
+    let Some(metrics) = metrics else {
+        return (StatusCode::NOT_FOUND, OFF).into_response();
+    };
+    match spawn_blocking(move || metrics.read()).await {
+        Ok(text) => ([(CONTENT_TYPE, MetricsText::MEDIA_TYPE)], no_store(text.to_string())).into_response(),
+        // The process ends.
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    }
 }
 
 /// Adds `Cache-Control: no-store`.

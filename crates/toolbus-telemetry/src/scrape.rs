@@ -1,0 +1,54 @@
+//! Metrics in the text format of Prometheus, for those who scrape.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use opentelemetry_prometheus::PrometheusExporter;
+use opentelemetry_sdk::error::OTelSdkError;
+use parking_lot::Mutex;
+use prometheus::{Registry, TextEncoder};
+use toolbus_core::Clock;
+
+/// How long a text is given to further readers. Reading it costs time that calls would have, and anyone who reaches the
+/// port may read as often as they like.
+const KEPT: Duration = Duration::from_secs(1);
+
+/// The metrics of a process as Prometheus scrapes them.
+#[derive(Clone)]
+pub struct MetricsText(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    clock: Clock,
+    last: Mutex<Option<(Instant, Arc<str>)>>,
+}
+
+impl MetricsText {
+    /// Media type of the text.
+    pub const MEDIA_TYPE: &str = prometheus::TEXT_FORMAT;
+
+    /// A text, and the reader that it is made from.
+    pub(crate) fn new(clock: Clock) -> Result<(Self, PrometheusExporter), OTelSdkError> {
+        let registry = Registry::new();
+        let reader = opentelemetry_prometheus::exporter().with_registry(registry.clone());
+        let reader = reader.scope_info_enabled(false).build()?;
+        Ok((Self(Arc::new(Inner { registry, clock, last: Mutex::default() })), reader))
+    }
+
+    /// Every metric, at most a second old. Blocks for as long as the metrics take to be read and written, one reader at a
+    /// time.
+    #[must_use]
+    pub fn read(&self) -> Arc<str> {
+        let Inner { registry, clock, last } = &*self.0;
+        let mut last = last.lock();
+        if let Some((at, text)) = &*last
+            && clock.since(*at) < KEPT
+        {
+            return Arc::clone(text);
+        }
+        // Fails on no metric that the reader makes.
+        let text: Arc<str> = TextEncoder::new().encode_to_string(&registry.gather()).unwrap_or_default().into();
+        *last = Some((clock.now(), Arc::clone(&text)));
+        text
+    }
+}
