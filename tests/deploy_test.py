@@ -8,6 +8,7 @@ import fnmatch
 import json
 import os
 import re
+import shlex
 import subprocess
 import tempfile
 import tomllib
@@ -33,6 +34,7 @@ DAEMON = tomllib.loads((DEPLOY / "toolbus.toml").read_text("utf-8"))
 COLLECTOR = read_yaml(DEPLOY / "otel-collector/config.yaml")
 PROMETHEUS = read_yaml(DEPLOY / "prometheus/prometheus.yml")
 ALERTS = read_yaml(DEPLOY / "prometheus/alerts.yml")
+RUNBOOKS = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "docs/runbooks").glob("*.md"))}
 SOURCES = read_yaml(DEPLOY / "grafana/provisioning/datasources/datasources.yaml")["datasources"]
 BROKER = dict(
     (part.strip() for part in line.split("=", 1))
@@ -286,7 +288,9 @@ class Metrics(unittest.TestCase):
         for rule in rules:
             self.check(rule["expr"], rule["alert"])
             self.assertIn(rule["labels"]["severity"], {"warning", "critical"}, rule["alert"])
-            self.assertEqual(set(rule["annotations"]), {"summary", "description"}, rule["alert"])
+            annotations = rule["annotations"]
+            self.assertEqual(set(annotations), {"summary", "description", "runbook_url"}, rule["alert"])
+            self.assertEqual(annotations["runbook_url"], f"docs/runbooks/{rule['alert']}.md")
 
 
 class Alerts(unittest.TestCase):
@@ -302,6 +306,54 @@ class Alerts(unittest.TestCase):
         alerts = {rule["alert"] for group in ALERTS["groups"] for rule in group["rules"]}
         self.assertEqual({case["alertname"] for case in cases if "exp_alerts" in case}, alerts)
         self.assertEqual({case["alertname"] for case in cases if "exp_alerts" not in case}, alerts)
+
+
+class Runbooks(unittest.TestCase):
+    HEADINGS = ("Callers notice", "Look first", "Do", "Wake someone")
+
+    @staticmethod
+    def blocks(text: str, language: str) -> list[str]:
+        """The lines of all blocks of this language, without comments."""
+        lines = "".join(re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).splitlines()
+        return [re.sub(r"\s+# .*", "", line) for line in lines]
+
+    def test_each_alert_has_one_and_each_belongs_to_an_alert(self):
+        alerts = {rule["alert"] for group in ALERTS["groups"] for rule in group["rules"]}
+        self.assertEqual({file.name for file in (ROOT / "docs/runbooks").iterdir()}, {f"{name}.md" for name in alerts})
+
+    def test_each_has_the_same_parts_and_is_read_in_a_minute(self):
+        for name, text in RUNBOOKS.items():
+            title, *headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+            self.assertEqual((title, tuple(headings)), (name, self.HEADINGS))
+            self.assertLessEqual(len(text.splitlines()), 50, name)
+
+    def test_queries_read_documented_metrics_and_prometheus_accepts_them(self):
+        rules = []
+        for name, text in RUNBOOKS.items():
+            queries = self.blocks(text, "promql")
+            self.assertTrue(queries, name)
+            for query in queries:
+                self.assertTrue(metrics_in(query) <= documented_metrics(), f"{name}: {query}")
+                rules.append({"record": f"query:{len(rules)}", "expr": query})
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            yaml.safe_dump({"groups": [{"name": "runbooks", "rules": rules}]}, file)
+            file.flush()
+            command = ["promtool", "check", "rules", file.name]
+            result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_commands_are_known_to_the_binary(self):
+        for name, text in RUNBOOKS.items():
+            inline = re.findall(r"`(toolbus [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+            for command in [line for line in self.blocks(text, "sh") if line.startswith("toolbus ")] + inline:
+                words = shlex.split(command)[1:]
+                # A command is its first words; names in capitals and options are what it is given.
+                given = next((at for at, word in enumerate(words) if word.startswith("-") or word.isupper()), len(words))
+                path = words[: min(given, 2 if words[0] in {"breaker", "dlq", "mcp", "pins"} else 1)]
+                result = Binary().run_binary(*path, "--help-all")
+                self.assertEqual(result.returncode, 0, f"{name}: {command}: {result.stderr}")
+                for option in (word for word in words if word.startswith("--")):
+                    self.assertIn(f"{option} ", result.stdout.replace("\n", " "), f"{name}: {command}")
 
 
 class Image(unittest.TestCase):
