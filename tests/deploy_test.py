@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the files for containers against each other, against the binary and against docs/telemetry.md.
+"""Checks the files for containers and monitoring against each other, the binary and docs/telemetry.md.
 
 No container engine is needed, and none is asked. Run by tests/run, which sets TOOLBUS_BIN.
 """
@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 import tomllib
 import unittest
@@ -20,6 +21,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
+sys.path.insert(0, str(ROOT / "tools"))
+import dashboards
 
 
 def read_yaml(path: Path):
@@ -81,20 +84,34 @@ def in_container(service: str, path: str, compose=COMPOSE) -> Path:
     raise AssertionError(f"{service}: nothing is mounted at {path}")
 
 
-def documented_metrics() -> set[str]:
-    """Names of all series, as Prometheus sees what docs/telemetry.md promises."""
+def documented_series() -> dict[str, set[str]]:
+    """Names of the series of each metric, as Prometheus sees what docs/telemetry.md promises."""
     units = {"ms": "_milliseconds", "s": "_seconds", "By": "_bytes"}
-    row = re.compile(r"^\| `([a-z_.]+)` \| (histogram|counter|up-down counter|gauge) \| `([^`]+)` \|", re.MULTILINE)
-    names = set()
-    for name, kind, unit in row.findall((ROOT / "docs/telemetry.md").read_text("utf-8")):
-        name = name.replace(".", "_") + units.get(unit, "")
+    row = re.compile(r"^\| `([a-z0-9_.]+)` \| (histogram|counter|up-down counter|gauge) \| `([^`]+)` \|", re.MULTILINE)
+    series = {}
+    for metric, kind, unit in row.findall((ROOT / "docs/telemetry.md").read_text("utf-8")):
+        name = metric.replace(".", "_") + units.get(unit, "")
         if kind == "histogram":
-            names |= {name + suffix for suffix in ("_bucket", "_sum", "_count")}
+            series[metric] = {name + suffix for suffix in ("_bucket", "_sum", "_count")}
         elif kind == "counter":
-            names.add(name + "_total")
+            series[metric] = {name + "_total"}
         else:
-            names.add(name + ("_ratio" if unit == "1" else ""))
-    return names
+            series[metric] = {name + ("_ratio" if unit == "1" else "")}
+    return series
+
+
+def documented_metrics() -> set[str]:
+    return set().union(*documented_series().values())
+
+
+def panels(dashboard: dict) -> list[dict]:
+    """The panels that show something; a row is a heading."""
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
+def targets() -> list[dict]:
+    """The queries of all dashboards."""
+    return [target for dashboard in DASHBOARDS.values() for panel in panels(dashboard) for target in panel["targets"]]
 
 
 def metrics_in(expression: str) -> set[str]:
@@ -238,6 +255,9 @@ class Collector(unittest.TestCase):
 
 
 class Metrics(unittest.TestCase):
+    # Metrics on no panel, and why.
+    NOT_SHOWN = {"toolbus.door.sessions": "the same as toolbus.mcp_server.sessions, until the next version"}
+
     def check(self, expression: str, where: str):
         found = metrics_in(expression)
         self.assertTrue(found, f"{where}: {expression}")
@@ -255,22 +275,63 @@ class Metrics(unittest.TestCase):
         expression = 'sum by (tool_name) (rate(a_b_total{c_d="e_f"}[$__rate_interval])) / max_over_time(g_h[5m])'
         self.assertEqual(metrics_in(expression), {"a_b_total", "g_h"})
 
+    def test_dashboards_are_those_that_their_program_writes(self):
+        self.assertEqual(set(DASHBOARDS), set(dashboards.files()))
+        for name, text in dashboards.files().items():
+            current = (DEPLOY / "grafana/dashboards" / name).read_text("utf-8") == text
+            self.assertTrue(current, f"{name}: run tools/dashboards.py")
+
     def test_dashboards_show_documented_metrics_of_provisioned_sources(self):
-        self.assertTrue(DASHBOARDS)
         kinds = {source["type"] for source in SOURCES}
         for name, dashboard in DASHBOARDS.items():
             source, *variables = dashboard["templating"]["list"]
             self.assertEqual(source["type"], "datasource", name)
             self.assertIn(source["query"], kinds, name)
             chosen = "${%s}" % source["name"]
-            for variable in variables:
+            for variable in (one for one in variables if one["type"] == "query"):
                 query = variable["query"]["query"]
                 self.check(re.fullmatch(r"label_values\((\w+), \w+\)", query)[1], f"{name}: {variable['name']}")
-            for panel in dashboard["panels"]:
+            for panel in panels(dashboard):
                 self.assertEqual(panel["datasource"]["uid"], chosen, panel["title"])
                 for target in panel["targets"]:
                     self.assertEqual(target["datasource"]["uid"], chosen, panel["title"])
-                    self.check(target["expr"], f"{name}: {panel['title']}")
+                    if "ALERTS{" not in target["expr"]:  # a series of Prometheus' own
+                        self.check(target["expr"], f"{name}: {panel['title']}")
+
+    def test_every_documented_metric_is_on_a_panel(self):
+        shown = set().union(*(metrics_in(target["expr"]) for target in targets()))
+        hidden = {metric: names for metric, names in documented_series().items() if not names & shown}
+        self.assertEqual(set(hidden), set(self.NOT_SHOWN))
+
+    def test_panels_explain_themselves_in_a_sentence_and_have_a_unit(self):
+        for name, dashboard in DASHBOARDS.items():
+            titles = [panel["title"] for panel in panels(dashboard)]
+            self.assertEqual(len(set(titles)), len(titles), name)
+            for panel in panels(dashboard):
+                self.assertRegex(panel["description"], r"^[A-Z][^.]*(?:\.\w[^.]*)*\.$", f"{name}: {panel['title']}")
+                self.assertTrue(panel["fieldConfig"]["defaults"]["unit"], f"{name}: {panel['title']}")
+
+    def test_dashboards_lead_to_each_other_and_to_jaeger(self):
+        [published] = SERVICES["jaeger"]["ports"]
+        self.assertEqual(len({dashboard["uid"] for dashboard in DASHBOARDS.values()}), len(DASHBOARDS))
+        for name, dashboard in DASHBOARDS.items():
+            others, jaeger = dashboard["links"]
+            self.assertEqual((others["type"], others["tags"]), ("dashboards", dashboard["tags"]), name)
+            variable = dashboard["templating"]["list"][-1]
+            self.assertEqual(jaeger["url"], "${%s}" % variable["name"], name)
+            self.assertEqual(variable["query"], f"http://{published.rpartition(':')[0]}", name)
+
+    def test_links_to_traces_use_labels_that_the_series_have(self):
+        linked = 0
+        for name, dashboard in DASHBOARDS.items():
+            for panel in panels(dashboard):
+                for link in panel["fieldConfig"]["defaults"]["links"]:
+                    wanted = set(re.findall(r"__field\.labels\.(\w+)", link["url"]))
+                    for target in panel["targets"]:
+                        grouped = set(re.search(r"\bby \(([^)]*)\)", target["expr"])[1].split(", "))
+                        self.assertLessEqual(wanted, grouped, f"{name}: {panel['title']}")
+                        linked += 1
+        self.assertGreater(linked, 10)
 
     def test_panels_do_not_overlap(self):
         for name, dashboard in DASHBOARDS.items():
