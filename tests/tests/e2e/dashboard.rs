@@ -26,6 +26,21 @@ const DASHBOARDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/grafana
 const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/prometheus/alerts.yml");
 const SMALL_SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_small.py");
 const ANA: &str = "Authorization: Bearer the-token-of-ana";
+/// Parts of the queries that show nothing here: no alert fires, no agent works for another, no store is shared, no page
+/// or search reaches a site, no script is in a sandbox, no MCP server is lost, and no MCP client leaves.
+const WITHOUT: [&str; 11] = [
+    "ALERTS{",
+    "toolbus_a2a_",
+    "toolbus_subagent_",
+    "toolbus_replicas",
+    "toolbus_remote_list_",
+    "toolbus_web_page_size_",
+    "toolbus_web_searches_",
+    "toolbus_script_cpu_",
+    "toolbus_script_memory_",
+    "mcp_client_session_duration_seconds_count",
+    "mcp_server_session_duration_",
+];
 
 /// A metric's name as the collector's exporter for Prometheus writes it.
 fn series_name(metric: &Metric) -> String {
@@ -205,7 +220,7 @@ fn the_dashboards_ask_the_data_source_that_their_reader_chooses() {
     }
 }
 
-/// A daemon with a tool, MCP servers of which one does not run, and an MCP client.
+/// A daemon with tools, scripts, MCP servers of which one does not run, and an MCP client.
 struct Fixture {
     site: BrokerNamespace,
     daemon: Daemon,
@@ -219,13 +234,16 @@ impl Fixture {
         let site = BrokerNamespace::shared().await;
         let more = format!(
             "[tools]\necho = true\n[http]\ntokens = {{ ana = \"the-token-of-ana\" }}\n\
-             [telemetry]\notlp_endpoint = {:?}\n\
+             [telemetry]\notlp_endpoint = {:?}\n[web]\n\
+             [script]\nrunner = \"local\"\nlocal = {{ i_understand = true }}\n\
              [mcp.servers.words]\ncommand = {:?}\nargs = [{SMALL_SERVER:?}, \"words\", \"say\"]\n\
              [mcp.servers.broken]\ncommand = \"false\"\n",
             receiver.grpc_endpoint(),
             interpreter(),
         );
-        let daemon = Daemon::launch(&site, &more, &[("OTEL_METRIC_EXPORT_INTERVAL", "200")]).await;
+        let path = std::env::var("PATH").unwrap();
+        let environment = [("OTEL_METRIC_EXPORT_INTERVAL", "200"), ("PATH", &*path)];
+        let daemon = Daemon::launch(&site, &more, &environment).await;
         daemon.wait_until_ready().await;
         let agent = Client::connect(&site).await;
         let mut client = Connection::open(daemon.listen()).await;
@@ -233,16 +251,22 @@ impl Fixture {
         Self { site, daemon, agent, client, session: format!("Mcp-Session-Id: {id}") }
     }
 
-    /// Calls that succeed and calls that fail, by the bus and by MCP.
+    /// Calls that succeed and calls that fail, by the bus and by MCP, and a handshake with an MCP server.
     async fn call_everything(&mut self) {
-        assert_eq!(self.agent.call("echo", &json!({"text": "a"})).await.content(), "a");
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let stamped = self.agent.request("echo", &json!({"text": "a"}));
+        let stamped = stamped.with(|properties| properties.with_timestamp(now));
+        assert_eq!(self.agent.exchange(&stamped).await.content(), "a");
         assert_eq!(self.agent.call("say", &json!({"text": "a"})).await.content(), "words.say: a");
         assert_eq!(self.agent.call("absent", &json!({})).await.code(), "tool_not_found");
+        let failed = self.agent.call("execute_python_script", &json!({"script": "raise SystemExit(1)"})).await;
+        assert_eq!(failed.body()["isError"], true, "{failed:?}");
         for tool in ["echo", "absent"] {
             let params = json!({"name": tool, "arguments": {"text": "a"}});
             let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
             assert_eq!(self.client.post(&[ANA, &self.session], &call).await.code, 200);
         }
+        assert_eq!(self.daemon.operate(&["mcp", "restart", "words"]).await.code, 0);
     }
 }
 
