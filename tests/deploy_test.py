@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the files for containers against each other, against the binary and against docs/telemetry.md.
+"""Checks the files for containers and monitoring against each other, the binary and docs/telemetry.md.
 
 No container engine is needed, and none is asked. Run by tests/run, which sets TOOLBUS_BIN.
 """
@@ -8,7 +8,9 @@ import fnmatch
 import json
 import os
 import re
+import shlex
 import subprocess
+import sys
 import tempfile
 import tomllib
 import unittest
@@ -19,6 +21,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
+sys.path.insert(0, str(ROOT / "tools"))
+import dashboards
 
 
 def read_yaml(path: Path):
@@ -33,6 +37,7 @@ DAEMON = tomllib.loads((DEPLOY / "toolbus.toml").read_text("utf-8"))
 COLLECTOR = read_yaml(DEPLOY / "otel-collector/config.yaml")
 PROMETHEUS = read_yaml(DEPLOY / "prometheus/prometheus.yml")
 ALERTS = read_yaml(DEPLOY / "prometheus/alerts.yml")
+RUNBOOKS = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "docs/runbooks").glob("*.md"))}
 SOURCES = read_yaml(DEPLOY / "grafana/provisioning/datasources/datasources.yaml")["datasources"]
 BROKER = dict(
     (part.strip() for part in line.split("=", 1))
@@ -79,20 +84,34 @@ def in_container(service: str, path: str, compose=COMPOSE) -> Path:
     raise AssertionError(f"{service}: nothing is mounted at {path}")
 
 
-def documented_metrics() -> set[str]:
-    """Names of all series, as Prometheus sees what docs/telemetry.md promises."""
+def documented_series() -> dict[str, set[str]]:
+    """Names of the series of each metric, as Prometheus sees what docs/telemetry.md promises."""
     units = {"ms": "_milliseconds", "s": "_seconds", "By": "_bytes"}
-    row = re.compile(r"^\| `([a-z_.]+)` \| (histogram|counter|up-down counter|gauge) \| `([^`]+)` \|", re.MULTILINE)
-    names = set()
-    for name, kind, unit in row.findall((ROOT / "docs/telemetry.md").read_text("utf-8")):
-        name = name.replace(".", "_") + units.get(unit, "")
+    row = re.compile(r"^\| `([a-z0-9_.]+)` \| (histogram|counter|up-down counter|gauge) \| `([^`]+)` \|", re.MULTILINE)
+    series = {}
+    for metric, kind, unit in row.findall((ROOT / "docs/telemetry.md").read_text("utf-8")):
+        name = metric.replace(".", "_") + units.get(unit, "")
         if kind == "histogram":
-            names |= {name + suffix for suffix in ("_bucket", "_sum", "_count")}
+            series[metric] = {name + suffix for suffix in ("_bucket", "_sum", "_count")}
         elif kind == "counter":
-            names.add(name + "_total")
+            series[metric] = {name + "_total"}
         else:
-            names.add(name + ("_ratio" if unit == "1" else ""))
-    return names
+            series[metric] = {name + ("_ratio" if unit == "1" else "")}
+    return series
+
+
+def documented_metrics() -> set[str]:
+    return set().union(*documented_series().values())
+
+
+def panels(dashboard: dict) -> list[dict]:
+    """The panels that show something; a row is a heading."""
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
+def targets() -> list[dict]:
+    """The queries of all dashboards."""
+    return [target for dashboard in DASHBOARDS.values() for panel in panels(dashboard) for target in panel["targets"]]
 
 
 def metrics_in(expression: str) -> set[str]:
@@ -236,6 +255,9 @@ class Collector(unittest.TestCase):
 
 
 class Metrics(unittest.TestCase):
+    # Metrics on no panel, and why.
+    NOT_SHOWN = {"toolbus.door.sessions": "the same as toolbus.mcp_server.sessions, until the next version"}
+
     def check(self, expression: str, where: str):
         found = metrics_in(expression)
         self.assertTrue(found, f"{where}: {expression}")
@@ -253,22 +275,63 @@ class Metrics(unittest.TestCase):
         expression = 'sum by (tool_name) (rate(a_b_total{c_d="e_f"}[$__rate_interval])) / max_over_time(g_h[5m])'
         self.assertEqual(metrics_in(expression), {"a_b_total", "g_h"})
 
+    def test_dashboards_are_those_that_their_program_writes(self):
+        self.assertEqual(set(DASHBOARDS), set(dashboards.files()))
+        for name, text in dashboards.files().items():
+            current = (DEPLOY / "grafana/dashboards" / name).read_text("utf-8") == text
+            self.assertTrue(current, f"{name}: run tools/dashboards.py")
+
     def test_dashboards_show_documented_metrics_of_provisioned_sources(self):
-        self.assertTrue(DASHBOARDS)
         kinds = {source["type"] for source in SOURCES}
         for name, dashboard in DASHBOARDS.items():
             source, *variables = dashboard["templating"]["list"]
             self.assertEqual(source["type"], "datasource", name)
             self.assertIn(source["query"], kinds, name)
             chosen = "${%s}" % source["name"]
-            for variable in variables:
+            for variable in (one for one in variables if one["type"] == "query"):
                 query = variable["query"]["query"]
                 self.check(re.fullmatch(r"label_values\((\w+), \w+\)", query)[1], f"{name}: {variable['name']}")
-            for panel in dashboard["panels"]:
+            for panel in panels(dashboard):
                 self.assertEqual(panel["datasource"]["uid"], chosen, panel["title"])
                 for target in panel["targets"]:
                     self.assertEqual(target["datasource"]["uid"], chosen, panel["title"])
-                    self.check(target["expr"], f"{name}: {panel['title']}")
+                    if "ALERTS{" not in target["expr"]:  # a series of Prometheus' own
+                        self.check(target["expr"], f"{name}: {panel['title']}")
+
+    def test_every_documented_metric_is_on_a_panel(self):
+        shown = set().union(*(metrics_in(target["expr"]) for target in targets()))
+        hidden = {metric: names for metric, names in documented_series().items() if not names & shown}
+        self.assertEqual(set(hidden), set(self.NOT_SHOWN))
+
+    def test_panels_explain_themselves_in_a_sentence_and_have_a_unit(self):
+        for name, dashboard in DASHBOARDS.items():
+            titles = [panel["title"] for panel in panels(dashboard)]
+            self.assertEqual(len(set(titles)), len(titles), name)
+            for panel in panels(dashboard):
+                self.assertRegex(panel["description"], r"^[A-Z][^.]*(?:\.\w[^.]*)*\.$", f"{name}: {panel['title']}")
+                self.assertTrue(panel["fieldConfig"]["defaults"]["unit"], f"{name}: {panel['title']}")
+
+    def test_dashboards_lead_to_each_other_and_to_jaeger(self):
+        [published] = SERVICES["jaeger"]["ports"]
+        self.assertEqual(len({dashboard["uid"] for dashboard in DASHBOARDS.values()}), len(DASHBOARDS))
+        for name, dashboard in DASHBOARDS.items():
+            others, jaeger = dashboard["links"]
+            self.assertEqual((others["type"], others["tags"]), ("dashboards", dashboard["tags"]), name)
+            variable = dashboard["templating"]["list"][-1]
+            self.assertEqual(jaeger["url"], "${%s}" % variable["name"], name)
+            self.assertEqual(variable["query"], f"http://{published.rpartition(':')[0]}", name)
+
+    def test_links_to_traces_use_labels_that_the_series_have(self):
+        linked = 0
+        for name, dashboard in DASHBOARDS.items():
+            for panel in panels(dashboard):
+                for link in panel["fieldConfig"]["defaults"]["links"]:
+                    wanted = set(re.findall(r"__field\.labels\.(\w+)", link["url"]))
+                    for target in panel["targets"]:
+                        grouped = set(re.search(r"\bby \(([^)]*)\)", target["expr"])[1].split(", "))
+                        self.assertLessEqual(wanted, grouped, f"{name}: {panel['title']}")
+                        linked += 1
+        self.assertGreater(linked, 10)
 
     def test_panels_do_not_overlap(self):
         for name, dashboard in DASHBOARDS.items():
@@ -286,7 +349,9 @@ class Metrics(unittest.TestCase):
         for rule in rules:
             self.check(rule["expr"], rule["alert"])
             self.assertIn(rule["labels"]["severity"], {"warning", "critical"}, rule["alert"])
-            self.assertEqual(set(rule["annotations"]), {"summary", "description"}, rule["alert"])
+            annotations = rule["annotations"]
+            self.assertEqual(set(annotations), {"summary", "description", "runbook_url"}, rule["alert"])
+            self.assertEqual(annotations["runbook_url"], f"docs/runbooks/{rule['alert']}.md")
 
 
 class Alerts(unittest.TestCase):
@@ -302,6 +367,54 @@ class Alerts(unittest.TestCase):
         alerts = {rule["alert"] for group in ALERTS["groups"] for rule in group["rules"]}
         self.assertEqual({case["alertname"] for case in cases if "exp_alerts" in case}, alerts)
         self.assertEqual({case["alertname"] for case in cases if "exp_alerts" not in case}, alerts)
+
+
+class Runbooks(unittest.TestCase):
+    HEADINGS = ("Callers notice", "Look first", "Do", "Wake someone")
+
+    @staticmethod
+    def blocks(text: str, language: str) -> list[str]:
+        """The lines of all blocks of this language, without comments."""
+        lines = "".join(re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).splitlines()
+        return [re.sub(r"\s+# .*", "", line) for line in lines]
+
+    def test_each_alert_has_one_and_each_belongs_to_an_alert(self):
+        alerts = {rule["alert"] for group in ALERTS["groups"] for rule in group["rules"]}
+        self.assertEqual({file.name for file in (ROOT / "docs/runbooks").iterdir()}, {f"{name}.md" for name in alerts})
+
+    def test_each_has_the_same_parts_and_is_read_in_a_minute(self):
+        for name, text in RUNBOOKS.items():
+            title, *headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+            self.assertEqual((title, tuple(headings)), (name, self.HEADINGS))
+            self.assertLessEqual(len(text.splitlines()), 50, name)
+
+    def test_queries_read_documented_metrics_and_prometheus_accepts_them(self):
+        rules = []
+        for name, text in RUNBOOKS.items():
+            queries = self.blocks(text, "promql")
+            self.assertTrue(queries, name)
+            for query in queries:
+                self.assertTrue(metrics_in(query) <= documented_metrics(), f"{name}: {query}")
+                rules.append({"record": f"query:{len(rules)}", "expr": query})
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            yaml.safe_dump({"groups": [{"name": "runbooks", "rules": rules}]}, file)
+            file.flush()
+            command = ["promtool", "check", "rules", file.name]
+            result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_commands_are_known_to_the_binary(self):
+        for name, text in RUNBOOKS.items():
+            inline = re.findall(r"`(toolbus [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+            for command in [line for line in self.blocks(text, "sh") if line.startswith("toolbus ")] + inline:
+                words = shlex.split(command)[1:]
+                # A command is its first words; names in capitals and options are what it is given.
+                given = next((at for at, word in enumerate(words) if word.startswith("-") or word.isupper()), len(words))
+                path = words[: min(given, 2 if words[0] in {"breaker", "dlq", "mcp", "pins"} else 1)]
+                result = Binary().run_binary(*path, "--help-all")
+                self.assertEqual(result.returncode, 0, f"{name}: {command}: {result.stderr}")
+                for option in (word for word in words if word.startswith("--")):
+                    self.assertIn(f"{option} ", result.stdout.replace("\n", " "), f"{name}: {command}")
 
 
 class Image(unittest.TestCase):

@@ -206,6 +206,10 @@ class Debian:
 
         documents = root.path("/usr/share/doc/toolbus")
         self.assertLessEqual({"LICENSE", "LICENSES.txt", "toolbus.toml"}, {file.name for file in documents.iterdir()})
+        alerts = root.path("/usr/share/toolbus/alerts.yml").read_text("utf-8")
+        for runbook in re.findall(r"runbook_url: docs/(\S+)", alerts):
+            self.assertTrue((documents / runbook).is_file(), runbook)
+        self.assertTrue(root.path("/usr/share/toolbus/dashboards/overview.json").is_file())
         self.assertRegex(root.path("/usr/share/man/man1/toolbus.1").read_text("utf-8"), r"(?m)^\.TH toolbus 1")
         self.assertTrue(root.path("/usr/share/man/man1/toolbus-call.1").is_file())
         completed = root.run(

@@ -1,4 +1,4 @@
-//! The dashboard and the alerts, evaluated by Prometheus over what a real daemon exports.
+//! The dashboards and the alerts, evaluated by Prometheus over what a real daemon exports.
 
 use std::fmt::Write;
 use std::process::Stdio;
@@ -22,10 +22,25 @@ use toolbus_testing::otlp::proto::metrics::v1::metric::Data;
 use toolbus_testing::otlp::proto::metrics::v1::{Metric, number_data_point};
 use toolbus_testing::patience::eventually;
 
-const DASHBOARD: &str = include_str!("../../../deploy/grafana/dashboards/toolbus.json");
+const DASHBOARDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/grafana/dashboards");
 const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/prometheus/alerts.yml");
 const SMALL_SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_small.py");
 const ANA: &str = "Authorization: Bearer the-token-of-ana";
+/// Parts of the queries that show nothing here: no alert fires, no agent works for another, no store is shared, no page
+/// or search reaches a site, no script is in a sandbox, no MCP server is lost, and no MCP client leaves.
+const WITHOUT: [&str; 11] = [
+    "ALERTS{",
+    "toolbus_a2a_",
+    "toolbus_subagent_",
+    "toolbus_replicas",
+    "toolbus_remote_list_",
+    "toolbus_web_page_size_",
+    "toolbus_web_searches_",
+    "toolbus_script_cpu_",
+    "toolbus_script_memory_",
+    "mcp_client_session_duration_seconds_count",
+    "mcp_server_session_duration_",
+];
 
 /// A metric's name as the collector's exporter for Prometheus writes it.
 fn series_name(metric: &Metric) -> String {
@@ -149,23 +164,33 @@ impl Prometheus {
     }
 }
 
-/// Lists the queries of the dashboard, with its variables as they are at first.
+fn dashboards() -> Vec<Value> {
+    let files = std::fs::read_dir(DASHBOARDS).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
+    files.map(|text| serde_json::from_slice(&text).unwrap()).collect()
+}
+
+/// Lists the queries of all dashboards, with their variables as they are at first.
 fn expressions() -> Vec<String> {
-    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    dashboards().iter().flat_map(expressions_of).collect()
+}
+
+fn expressions_of(dashboard: &Value) -> Vec<String> {
     let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
-    let variables = variables.filter(|variable| variable["type"] == "query").map(|variable| {
+    let variables: Vec<&Value> = variables.filter(|variable| variable["type"] == "query").collect();
+    let lookups = variables.iter().map(|variable| {
         let query = variable["query"]["query"].as_str().unwrap();
         let inner = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')')).unwrap();
         let (metric, label) = inner.split_once(", ").unwrap();
         format!("{metric}{{{label}!=\"\"}}")
     });
-    let panels = dashboard["panels"].as_array().unwrap().iter();
-    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
-    let filled = targets.map(|target| {
-        let expression = target["expr"].as_str().unwrap();
-        expression.replace("$__rate_interval", "1m").replace("$job", ".*").replace("$tool", ".*")
+    let mut queries = Vec::new();
+    every("expr", dashboard, &mut queries);
+    let filled = queries.into_iter().map(|query| {
+        let query = query.as_str().unwrap().replace("$__rate_interval", "1m");
+        let names = variables.iter().map(|variable| format!("${}", variable["name"].as_str().unwrap()));
+        names.fold(query, |text, name| text.replace(&name, ".*"))
     });
-    variables.chain(filled).collect()
+    lookups.chain(filled).collect()
 }
 
 /// Every value of a field, however deep it is.
@@ -181,20 +206,21 @@ fn every<'a>(field: &str, value: &'a Value, found: &mut Vec<&'a Value>) {
 }
 
 #[test]
-fn the_dashboard_asks_the_data_source_that_its_reader_chooses() {
-    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
-    let first = &dashboard["templating"]["list"][0];
-    assert_eq!([&first["name"], &first["type"], &first["query"]], ["datasource", "datasource", "prometheus"]);
-    let mut sources = Vec::new();
-    every("datasource", &dashboard, &mut sources);
-    assert!(sources.len() > 40, "{}", sources.len());
-    assert!(
-        sources.iter().all(|source| **source == json!({"type": "prometheus", "uid": "${datasource}"})),
-        "{sources:?}"
-    );
+fn the_dashboards_ask_the_data_source_that_their_reader_chooses() {
+    for dashboard in dashboards() {
+        let first = &dashboard["templating"]["list"][0];
+        assert_eq!([&first["name"], &first["type"], &first["query"]], ["datasource", "datasource", "prometheus"]);
+        let mut sources = Vec::new();
+        every("datasource", &dashboard, &mut sources);
+        assert!(sources.len() > 20, "{}", sources.len());
+        assert!(
+            sources.iter().all(|source| **source == json!({"type": "prometheus", "uid": "${datasource}"})),
+            "{sources:?}"
+        );
+    }
 }
 
-/// A daemon with a tool, MCP servers of which one does not run, and an MCP client.
+/// A daemon with tools, scripts, MCP servers of which one does not run, and an MCP client.
 struct Fixture {
     site: BrokerNamespace,
     daemon: Daemon,
@@ -208,13 +234,16 @@ impl Fixture {
         let site = BrokerNamespace::shared().await;
         let more = format!(
             "[tools]\necho = true\n[http]\ntokens = {{ ana = \"the-token-of-ana\" }}\n\
-             [telemetry]\notlp_endpoint = {:?}\n\
+             [telemetry]\notlp_endpoint = {:?}\n[web]\n\
+             [script]\nrunner = \"local\"\nlocal = {{ i_understand = true }}\n\
              [mcp.servers.words]\ncommand = {:?}\nargs = [{SMALL_SERVER:?}, \"words\", \"say\"]\n\
              [mcp.servers.broken]\ncommand = \"false\"\n",
             receiver.grpc_endpoint(),
             interpreter(),
         );
-        let daemon = Daemon::launch(&site, &more, &[("OTEL_METRIC_EXPORT_INTERVAL", "200")]).await;
+        let path = std::env::var("PATH").unwrap();
+        let environment = [("OTEL_METRIC_EXPORT_INTERVAL", "200"), ("PATH", &*path)];
+        let daemon = Daemon::launch(&site, &more, &environment).await;
         daemon.wait_until_ready().await;
         let agent = Client::connect(&site).await;
         let mut client = Connection::open(daemon.listen()).await;
@@ -222,26 +251,33 @@ impl Fixture {
         Self { site, daemon, agent, client, session: format!("Mcp-Session-Id: {id}") }
     }
 
-    /// Calls that succeed and calls that fail, by the bus and by MCP.
+    /// Calls that succeed and calls that fail, by the bus and by MCP, and a handshake with an MCP server.
     async fn call_everything(&mut self) {
-        assert_eq!(self.agent.call("echo", &json!({"text": "a"})).await.content(), "a");
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let stamped = self.agent.request("echo", &json!({"text": "a"}));
+        let stamped = stamped.with(|properties| properties.with_timestamp(now));
+        assert_eq!(self.agent.exchange(&stamped).await.content(), "a");
         assert_eq!(self.agent.call("say", &json!({"text": "a"})).await.content(), "words.say: a");
         assert_eq!(self.agent.call("absent", &json!({})).await.code(), "tool_not_found");
+        let failed = self.agent.call("execute_python_script", &json!({"script": "raise SystemExit(1)"})).await;
+        assert_eq!(failed.body()["isError"], true, "{failed:?}");
         for tool in ["echo", "absent"] {
             let params = json!({"name": tool, "arguments": {"text": "a"}});
             let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
             assert_eq!(self.client.post(&[ANA, &self.session], &call).await.code, 200);
         }
+        assert_eq!(self.daemon.operate(&["mcp", "restart", "words"]).await.code, 0);
     }
 }
 
 #[tokio::test]
-async fn every_query_of_the_dashboard_shows_what_a_daemon_exports() {
+async fn every_query_of_the_dashboards_shows_what_a_daemon_exports() {
     let receiver = Arc::new(Receiver::start().await.unwrap());
     let mut fixture = Fixture::reporting_to(&receiver).await;
     let prometheus = Prometheus::reading(&receiver).await;
-    let mut empty = expressions();
-    assert!(empty.len() >= 30, "{} queries: the dashboard was not read whole", empty.len());
+    let is_without = |text: &String| WITHOUT.iter().any(|part| text.contains(part));
+    let (without, mut empty): (Vec<_>, Vec<_>) = expressions().into_iter().partition(is_without);
+    assert!(empty.len() >= 70, "{} queries: the dashboards were not read whole", empty.len());
     let started = std::time::Instant::now();
     while !empty.is_empty() {
         let patient = started.elapsed() < toolbus_testing::patience::PATIENCE;
@@ -254,6 +290,10 @@ async fn every_query_of_the_dashboard_shows_what_a_daemon_exports() {
             }
         }
         empty = still_empty;
+    }
+    for expression in without {
+        let values = prometheus.values(&expression).await;
+        assert!(values.is_empty(), "{expression} has the values {values:?}: it can be asked like the others");
     }
     fixture.daemon.stop(&fixture.site).await;
 }
