@@ -52,3 +52,28 @@ impl MetricsText {
         text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::metrics::MeterProvider as _;
+    use opentelemetry_sdk::metrics::SdkMeterProvider;
+
+    use super::*;
+
+    #[test]
+    fn a_text_is_kept_for_a_second() {
+        let clock = Clock::manual();
+        let (text, reader) = MetricsText::new(clock).unwrap();
+        let provider = SdkMeterProvider::builder().with_reader(reader).build();
+        let counter = provider.meter("test").u64_counter("calls").build();
+        let add = |expected: &str| {
+            counter.add(1, &[]);
+            let read = text.read();
+            assert!(read.contains(expected), "{read}");
+        };
+        add("\ncalls_total 1\n");
+        add("\ncalls_total 1\n");
+        clock.advance(KEPT);
+        add("\ncalls_total 3\n");
+    }
+}

@@ -1,25 +1,19 @@
-//! The dashboards and the alerts, evaluated by Prometheus over what a real daemon exports.
+//! The dashboards and the alerts, evaluated by Prometheus over what it scrapes from a real daemon.
 
-use std::fmt::Write;
+use std::collections::BTreeSet;
 use std::process::Stdio;
-use std::sync::Arc;
 
-use axum::Router;
-use axum::routing::get;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
-use tokio::task::JoinSet;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::http::{Connection, hello};
-use toolbus_e2e::metrics::attribute;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::interpreter;
 use toolbus_testing::otlp::Receiver;
-use toolbus_testing::otlp::proto::common::v1::KeyValue;
+use toolbus_testing::otlp::proto::metrics::v1::Metric;
 use toolbus_testing::otlp::proto::metrics::v1::metric::Data;
-use toolbus_testing::otlp::proto::metrics::v1::{Metric, number_data_point};
 use toolbus_testing::patience::eventually;
 
 const DASHBOARDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/grafana/dashboards");
@@ -57,75 +51,20 @@ fn series_name(metric: &Metric) -> String {
     format!("{}{unit}{total}", metric.name.replace('.', "_"))
 }
 
-/// The last export as Prometheus reads it, with the labels by which the collector tells daemons apart.
-fn exposition(receiver: &Receiver) -> String {
-    let resource = receiver.resources().pop().map(|resource| resource.attributes).unwrap_or_default();
-    let own = format!(
-        "job={:?},instance={:?}",
-        attribute(&resource, "service.name"),
-        attribute(&resource, "service.instance.id")
-    );
-    let labels = |attributes: &[KeyValue], more: &str| {
-        let pairs = attributes.iter().map(|pair| (pair.key.replace('.', "_"), attribute(attributes, &pair.key)));
-        pairs.fold(format!("{own}{more}"), |text, (key, value)| format!("{text},{key}={value:?}"))
-    };
-    let mut text = String::new();
-    for metric in receiver.metrics() {
-        let name = series_name(&metric);
-        let points = match metric.data {
-            Some(Data::Histogram(histogram)) => {
-                for point in histogram.data_points {
-                    let bounds = point.explicit_bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
-                    let mut so_far = 0;
-                    for (bound, count) in bounds.zip(point.bucket_counts) {
-                        so_far += count;
-                        let labels = labels(&point.attributes, &format!(",le=\"{bound}\""));
-                        writeln!(text, "{name}_bucket{{{labels}}} {so_far}").unwrap();
-                    }
-                    let labels = labels(&point.attributes, "");
-                    writeln!(text, "{name}_count{{{labels}}} {}", point.count).unwrap();
-                    writeln!(text, "{name}_sum{{{labels}}} {}", point.sum.unwrap_or_default()).unwrap();
-                }
-                continue;
-            }
-            Some(Data::Sum(sum)) => sum.data_points,
-            Some(Data::Gauge(gauge)) => gauge.data_points,
-            other => panic!("{name} is a {other:?}"),
-        };
-        for point in points {
-            let value = match point.value {
-                Some(number_data_point::Value::AsInt(value)) => value.to_string(),
-                Some(number_data_point::Value::AsDouble(value)) => value.to_string(),
-                None => panic!("{name} has no value"),
-            };
-            writeln!(text, "{name}{{{}}} {value}", labels(&point.attributes, "")).unwrap();
-        }
-    }
-    text
-}
-
-/// A Prometheus of the test's own that reads what a receiver got, once per second; it ends when dropped.
+/// A Prometheus of the test's own that scrapes a daemon once per second; it ends when dropped.
 struct Prometheus {
     address: String,
     _process: Child,
     _folder: TempDir,
-    _exporter: JoinSet<()>,
 }
 
 impl Prometheus {
-    async fn reading(receiver: &Arc<Receiver>) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let exported = listener.local_addr().unwrap();
-        let receiver = Arc::clone(receiver);
-        let routes = Router::new().route("/metrics", get(async move || exposition(&receiver)));
-        let mut exporter = JoinSet::new();
-        exporter.spawn(async move { drop(axum::serve(listener, routes).await) });
-
+    async fn scraping(daemon: &Daemon) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let configuration = format!(
             "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{ALERTS:?}]\nscrape_configs:\n\
-             - {{ job_name: daemon, honor_labels: true, static_configs: [{{ targets: [{:?}] }}] }}\n",
-            exported.to_string()
+             - {{ job_name: daemon, static_configs: [{{ targets: [{:?}] }}] }}\n",
+            daemon.listen()
         );
         std::fs::write(folder.path().join("prometheus.yml"), configuration).unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -139,8 +78,7 @@ impl Prometheus {
             .kill_on_drop(true)
             .spawn()
             .unwrap_or_else(|error| panic!("no prometheus ({error}): run ./tests/run, which brings it"));
-        let prometheus =
-            Self { address: format!("http://{free}"), _process: process, _folder: folder, _exporter: exporter };
+        let prometheus = Self { address: format!("http://{free}"), _process: process, _folder: folder };
         eventually("Prometheus", async || prometheus.get("status/config").await).await;
         prometheus
     }
@@ -230,15 +168,15 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn reporting_to(receiver: &Receiver) -> Self {
+    /// `more` is added to the configuration.
+    async fn start(more: &str) -> Self {
         let site = BrokerNamespace::shared().await;
         let more = format!(
             "[tools]\necho = true\n[http]\ntokens = {{ ana = \"the-token-of-ana\" }}\n\
-             [telemetry]\notlp_endpoint = {:?}\n[web]\n\
+             [web]\n\
              [script]\nrunner = \"local\"\nlocal = {{ i_understand = true }}\n\
              [mcp.servers.words]\ncommand = {:?}\nargs = [{SMALL_SERVER:?}, \"words\", \"say\"]\n\
-             [mcp.servers.broken]\ncommand = \"false\"\n",
-            receiver.grpc_endpoint(),
+             [mcp.servers.broken]\ncommand = \"false\"\n{more}",
             interpreter(),
         );
         let path = std::env::var("PATH").unwrap();
@@ -271,17 +209,16 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn every_query_of_the_dashboards_shows_what_a_daemon_exports() {
-    let receiver = Arc::new(Receiver::start().await.unwrap());
-    let mut fixture = Fixture::reporting_to(&receiver).await;
-    let prometheus = Prometheus::reading(&receiver).await;
+async fn every_query_of_the_dashboards_shows_what_a_daemon_offers_to_prometheus() {
+    let mut fixture = Fixture::start("").await;
+    let prometheus = Prometheus::scraping(&fixture.daemon).await;
     let is_without = |text: &String| WITHOUT.iter().any(|part| text.contains(part));
     let (without, mut empty): (Vec<_>, Vec<_>) = expressions().into_iter().partition(is_without);
     assert!(empty.len() >= 70, "{} queries: the dashboards were not read whole", empty.len());
     let started = std::time::Instant::now();
     while !empty.is_empty() {
         let patient = started.elapsed() < toolbus_testing::patience::PATIENCE;
-        assert!(patient, "queries without a value: {empty:#?}\nof:\n{}", exposition(&receiver));
+        assert!(patient, "queries without a value: {empty:#?}");
         fixture.call_everything().await;
         let mut still_empty = Vec::new();
         for expression in empty {
@@ -300,9 +237,8 @@ async fn every_query_of_the_dashboards_shows_what_a_daemon_exports() {
 
 #[tokio::test]
 async fn the_first_dead_letter_of_each_queue_is_an_increase_and_raises_the_alert() {
-    let receiver = Arc::new(Receiver::start().await.unwrap());
-    let fixture = Fixture::reporting_to(&receiver).await;
-    let prometheus = Prometheus::reading(&receiver).await;
+    let fixture = Fixture::start("").await;
+    let prometheus = Prometheus::scraping(&fixture.daemon).await;
     // Two samples at zero, before anything happens.
     eventually("counts from zero", async || {
         let counts = prometheus.values("count_over_time(toolbus_dead_letters_total[5m]) >= 2").await;
@@ -322,10 +258,9 @@ async fn the_first_dead_letter_of_each_queue_is_an_increase_and_raises_the_alert
     let fired = prometheus.get("alerts").await.unwrap();
     let fired =
         fired["alerts"].as_array().unwrap().iter().filter(|one| one["labels"]["alertname"] == "ToolbusDeadLetters");
-    let host = format!("{}:", rustix::system::uname().nodename().to_str().unwrap());
     for alert in fired {
         let labels = &alert["labels"];
-        assert!(labels["instance"].as_str().unwrap().starts_with(&host), "{labels}");
+        assert_eq!(labels["instance"], fixture.daemon.listen());
         let expected = ["job", "instance", "queue", "reason"].map(|label| labels[label].as_str().unwrap().to_owned());
         let summary = alert["annotations"]["summary"].as_str().unwrap();
         assert!(expected.iter().all(|part| summary.contains(part)), "{summary}");
@@ -337,5 +272,24 @@ async fn the_first_dead_letter_of_each_queue_is_an_increase_and_raises_the_alert
     for queue in [fixture.site.queue(), format!("{}.control", fixture.site.prefix)] {
         fixture.site.take_dead_letter_of(&queue).await;
     }
+    fixture.daemon.stop(&fixture.site).await;
+}
+
+#[tokio::test]
+async fn metrics_have_the_names_that_the_collector_gives_them() {
+    let receiver = Receiver::start().await.unwrap();
+    let telemetry = format!("[telemetry]\notlp_endpoint = {:?}\n", receiver.grpc_endpoint());
+    let mut fixture = Fixture::start(&telemetry).await;
+    fixture.call_everything().await;
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    eventually("the same metrics", async || {
+        let exported: BTreeSet<String> = receiver.metrics().iter().map(series_name).collect();
+        let url = format!("http://{}/metrics", fixture.daemon.listen());
+        let text = client.get(url).send().await.unwrap().text().await.unwrap();
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+        let scraped: BTreeSet<String> = types.filter(|name| *name != "target_info").map(str::to_owned).collect();
+        (scraped.len() > 40 && scraped == exported).then_some(())
+    })
+    .await;
     fixture.daemon.stop(&fixture.site).await;
 }

@@ -210,3 +210,17 @@ impl JsonSchema for AgentTokens {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_there_on_loopback_and_elsewhere_if_they_are_asked_for() {
+        let at = |listen: &str, metrics| {
+            HttpConfig { listen: listen.parse().unwrap(), metrics, ..HttpConfig::default() }.has_metrics()
+        };
+        assert_eq!(["127.0.0.1:1", "[::1]:1", "0.0.0.0:1"].map(|listen| at(listen, None)), [true, true, false]);
+        assert!(at("0.0.0.0:1", Some(true)) && !at("127.0.0.1:1", Some(false)));
+    }
+}

@@ -216,7 +216,9 @@ pub(super) fn router(state: HttpState) -> Router {
         .route("/status", get(status))
         .with_state(health)
         .route("/metrics", get(scrape).with_state(metrics))
-        .fallback(async || (StatusCode::NOT_FOUND, "There are /healthz, /livez, /readyz, /status, /metrics and /mcp.\n"));
+        .fallback(async || {
+            (StatusCode::NOT_FOUND, "There are /healthz, /livez, /readyz, /status, /metrics and /mcp.\n")
+        });
     let with_admin = match admin {
         Some(admin) => open.nest("/v1", admin),
         None => open,

@@ -189,6 +189,12 @@ async fn a_daemon_that_can_answer_is_ready() {
 }
 
 #[tokio::test]
+async fn metrics_that_are_off_say_how_they_are_switched_on() {
+    let off = "Metrics are off. Set http.metrics to true, and restart the daemon.\n";
+    assert_eq!(Fixture::new(&[]).await.get("/metrics").await, (404, json!(off)));
+}
+
+#[tokio::test]
 async fn everything_that_blocks_is_named() {
     let fixture = Fixture::new(&["get_weather", "echo"]).await;
     fixture.register("echo");
