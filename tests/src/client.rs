@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use toolbus_testing::patience::eventually;
 use uuid::Uuid;
 
+use crate::described;
 use crate::message::Message;
 use crate::namespace::BrokerNamespace;
 
@@ -179,10 +180,16 @@ impl Client {
     }
 
     /// Waits for the reply to a request.
+    ///
+    /// # Panics
+    ///
+    /// When it is not as `docs/wire` describes replies of its type.
     pub async fn reply(&self, request: &Request) -> Message {
         let what =
             format!("the answer to {}", String::from_utf8_lossy(&request.body).chars().take(200).collect::<String>());
-        eventually(&what, async || self.replies_to(&request.correlation).into_iter().next()).await
+        let reply = eventually(&what, async || self.replies_to(&request.correlation).into_iter().next()).await;
+        described::check(&reply);
+        reply
     }
 
     /// Sends a request and waits for its reply.

@@ -11,6 +11,7 @@ pub mod backend;
 pub mod client;
 pub mod conformance;
 pub mod daemon;
+mod described;
 pub mod history;
 pub mod http;
 pub mod mcp;

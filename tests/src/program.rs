@@ -1,4 +1,4 @@
-//! Programs that tests run to their end: the binary, and Python.
+//! Programs that tests run to their end: the binary, Python and Node.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -99,6 +99,20 @@ pub async fn check_by_providers(file: &Path) -> Run {
     let environment = environment.expect("TOOLBUS_PROVIDERS is not set: run ./tests/run, which brings their packages");
     let mut command = Command::new(Path::new(&environment).join("bin/python"));
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("providers/check.py")).arg(file);
+    run(command, PATIENCE).await
+}
+
+/// Reads a document with AsyncAPI's parser, by `tests/clients/asyncapi.cjs`.
+///
+/// # Panics
+///
+/// When the parser was not brought, or does not end in time.
+pub async fn read_asyncapi(file: &Path) -> Run {
+    let packages = std::env::var_os("TOOLBUS_MCP_CLIENTS");
+    let packages = packages.expect("TOOLBUS_MCP_CLIENTS is not set: run ./tests/run, which brings the parser");
+    let mut command = Command::new("node");
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/asyncapi.cjs")).arg(file);
+    command.env("NODE_PATH", Path::new(&packages).join("node_modules"));
     run(command, PATIENCE).await
 }
 

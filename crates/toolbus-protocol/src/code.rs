@@ -3,8 +3,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a call was not answered with a result: the `code` of a [`ToolError`](crate::ToolError).
+/// Why a call was not answered with a result: the `code` of a `ToolError`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
     /// No tool of that name, or none that this caller may see.
@@ -79,6 +80,7 @@ impl FromStr for Code {
 
 /// Knowledge of a failed call's side effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The tool did not begin: repeating the call is safe.

@@ -13,6 +13,8 @@
 //! * [`McpServersIndexed`] tells agents of MCP servers, and the requests beside it are what they ask about them.
 //! * [`llm_name`] is a tool's name as model providers accept it.
 //! * [`topic`], [`header`] and [`message_type`] hold the names.
+//!
+//! With the feature `schema`, the module `schema` describes all this as JSON Schema and AsyncAPI.
 
 mod address;
 mod code;
@@ -24,6 +26,8 @@ mod llm_name;
 pub mod message_type;
 mod messages;
 mod properties;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod topic;
 mod trace;
 

@@ -1,7 +1,8 @@
 //! Software that others wrote, with the real binary: MCP servers behind it, MCP clients and model providers before it,
-//! and the public conformance suite on both sides.
+//! the public conformance suite on both sides, and AsyncAPI's parser for the description of the messages.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
+mod asyncapi;
 mod clients;
 mod clients_stdio;
 mod conformance;

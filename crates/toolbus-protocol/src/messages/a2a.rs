@@ -8,6 +8,7 @@ use crate::json::{ParseError, parse_object};
 
 /// Tells all others of an agent: on `discovery.announce`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentCard {
     /// The agent's name.
@@ -20,19 +21,23 @@ pub struct AgentCard {
     pub skills: Vec<AgentSkill>,
     /// Whether the agent goes away.
     pub is_deregistering: bool,
-    /// Where it is reached over HTTP.
+    /// Where it is reached over HTTP, in lists that an operator writes.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     pub url: Option<String>,
     /// The header by which it is told who calls, in lists that an operator writes.
     #[serde(skip_serializing)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     pub auth_header_name: Option<String>,
     /// That header's value in Base64.
     #[serde(skip_serializing)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     pub auth_header_value_base64: Option<String>,
 }
 
 /// Skill of an agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentSkill {
     /// The name that tasks give.
@@ -49,6 +54,7 @@ pub struct AgentSkill {
 
 /// Gives an agent a task: on `agent.task.{agent}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentTaskRequest {
     /// Id of the task.
@@ -66,6 +72,7 @@ pub struct AgentTaskRequest {
 
 /// Message to an agent, or by it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentMessage {
     /// `user` or `agent`.
@@ -76,6 +83,7 @@ pub struct AgentMessage {
 
 /// A part of a message or of a result.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentMessagePart {
     /// `text` or `data`.
@@ -90,6 +98,7 @@ pub struct AgentMessagePart {
 
 /// A named part of a result.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentArtifact {
     /// Name of the artifact.
@@ -102,6 +111,7 @@ pub struct AgentArtifact {
 
 /// Ending of a task, or notice that the task waits for input: to the topic of the request's `reply_to`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentTaskResult {
     /// Id of the task.
@@ -118,6 +128,7 @@ pub struct AgentTaskResult {
 
 /// Progress of a task: on `agent.task.status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentTaskStatusUpdate {
     /// Id of the task.
@@ -132,13 +143,15 @@ pub struct AgentTaskStatusUpdate {
 
 /// Why a task has no result, or is not cancelled.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentTaskError {
     /// Id of the task.
     pub task_id: String,
     /// The conversation that it belongs to.
     pub context_id: Option<String>,
-    /// One of the constants of this type, or one that is not known.
+    /// `task_not_found`, `task_not_cancelable`, `skill_not_supported`, `execution_failed`, `invalid_request`, or one that
+    /// is not known.
     pub code: String,
     /// Why.
     pub message: String,
@@ -148,6 +161,7 @@ pub struct AgentTaskError {
 
 /// Asks an agent to give up a task: on `agent.task.cancel.{agent}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentTaskCancelRequest {
     /// Id of the task.
@@ -156,8 +170,9 @@ pub struct AgentTaskCancelRequest {
     pub context_id: Option<String>,
 }
 
-/// The state of a task; a number on the wire.
+/// The state of a task, on the wire a number: 0 submitted, 1 working, 2 input required, 3 completed, 4 failed, 5 canceled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("enum" = [0, 1, 2, 3, 4, 5])))]
 #[serde(try_from = "u8", into = "u8")]
 pub enum AgentTaskState {
     /// The agent has not begun.

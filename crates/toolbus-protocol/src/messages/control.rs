@@ -8,6 +8,7 @@ use crate::json::ParseError;
 
 /// Asks a daemon whether it is there, and what it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ping {}
 
 impl Ping {
@@ -34,6 +35,7 @@ impl MessageFields for Ping {
 
 /// Description of a daemon by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Pong {
     /// The daemon's name: `rb-source` of its replies.
@@ -57,6 +59,7 @@ pub struct Pong {
 
 /// Where a daemon takes calls from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonIntake {
     /// Tells this run of a daemon from all others.
@@ -72,6 +75,7 @@ pub struct DaemonIntake {
 
 /// A request to cancel a running call of the same caller.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolCancelRequest {
     /// Id of the call.
@@ -102,6 +106,7 @@ impl MessageFields for ToolCancelRequest {
 
 /// Whether a call was cancelled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolCancelResponse {
     /// Id of the call.
@@ -112,6 +117,7 @@ pub struct ToolCancelResponse {
 
 /// Says that a session of the sender is over: what was kept for it alone is stopped.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionEnd {
     /// Namespace of the session.

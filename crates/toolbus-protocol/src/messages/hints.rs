@@ -9,9 +9,10 @@ pub const MAX_HINTED_TEXT: usize = 32 * 1024;
 
 /// Asks which of the sender's services fit a text, such as the message of a user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolHintsRequest {
-    /// The text, of at most [`MAX_HINTED_TEXT`] bytes.
+    /// The text, of at most 32 KiB.
     pub text: String,
     /// Namespace of the caller's session.
     pub session_id: Option<String>,
@@ -19,6 +20,7 @@ pub struct ToolHintsRequest {
 
 /// Which services fit a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolHintsResponse {
     /// A heading and at most two lines for a prompt; empty if nothing fits.

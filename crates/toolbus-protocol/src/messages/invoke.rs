@@ -8,12 +8,14 @@ use crate::{Code, Outcome};
 
 /// A request to run a tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename_all = "camelCase"))]
 pub struct ToolInvokeRequest {
     /// The caller's id of this call; a plain client may leave it out.
     pub tool_call_id: Option<String>,
     /// Name of the tool.
     pub tool_name: String,
     /// The arguments as JSON text, whether they travelled as a string or as an object; unchecked.
+    #[cfg_attr(feature = "schema", schemars(schema_with = "arguments_schema"))]
     pub arguments: Option<String>,
     /// Namespace of the caller's session.
     pub session_id: Option<String>,
@@ -83,8 +85,17 @@ fn arguments_text(raw: Box<RawValue>) -> Option<String> {
     }
 }
 
+#[cfg(feature = "schema")]
+fn arguments_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": ["object", "string", "null"],
+        "description": "The arguments: an object, or a string that holds one.",
+    })
+}
+
 /// The result of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolInvokeResponse {
     /// Id of the call.
@@ -103,9 +114,10 @@ pub struct ToolInvokeResponse {
 
 /// A piece of a result.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ContentBlock {
-    /// `text`, `image`, `audio` or `resource`; within the daemon also [`Self::LINK`].
+    /// `text`, `image`, `audio`, `resource` or, where links were asked for, `resource_link`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Text, for `text` and some resources.
@@ -176,6 +188,7 @@ impl ContentBlock {
 
 /// Why there is no result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolError {
     /// Id of the call.
@@ -199,6 +212,7 @@ pub struct ToolError {
 
 /// Progress of a running call, for a caller that asked to hear of it.
 #[derive(Debug, Clone, PartialEq, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolProgress {
     /// The call, as its sender named it.

@@ -13,13 +13,16 @@ pub const MAX_LISTED_NAMES: usize = 1000;
 
 /// Form in which tools are described in a [`ToolListResponse`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename_all = "camelCase"))]
 pub enum Format {
     /// As an agent registers tools: name, description, schema as text, source, hints.
     #[default]
     Registration,
     /// As a request to OpenAI's chat completions takes them.
+    #[cfg_attr(feature = "schema", schemars(rename = "openai"))]
     OpenAi,
     /// As a request to OpenAI's Responses takes them.
+    #[cfg_attr(feature = "schema", schemars(rename = "openai-responses"))]
     OpenAiResponses,
     /// As a request to Anthropic's messages takes them.
     Anthropic,
@@ -87,6 +90,7 @@ impl Serialize for Format {
 
 /// Asks which tools the sender may use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolListRequest {
     /// Namespace of the caller's session.
@@ -95,9 +99,10 @@ pub struct ToolListRequest {
     pub profile: Option<String>,
     /// The binding that the caller asks for, as `channel:account`.
     pub binding: Option<String>,
-    /// Form in which the tools are described; absent: [`Format::Registration`].
+    /// Form in which the tools are described; absent: `registration`.
     pub format: Option<Format>,
-    /// The tools that are asked for, at most [`MAX_LISTED_NAMES`]; absent: all. An empty list is read as absent.
+    /// The tools that are asked for; absent: all. An empty list is read as absent.
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_LISTED_NAMES)))]
     pub names: Option<Vec<String>>,
     /// The version that the caller has: if it is still the same, no tools are sent.
     pub if_version: Option<String>,
@@ -171,8 +176,10 @@ impl<'de> Visitor<'de> for NamesVisitor {
     }
 }
 
-/// The tools that a caller may use. `T` is how they are held: as values, or as the text of a JSON array.
+/// The tools that a caller may use.
+// `T` is how they are held: as values, or as the text of a JSON array.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ToolListResponse"))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolListResponse<T = Vec<Value>> {
     /// The agent whose tools these are.
@@ -180,6 +187,7 @@ pub struct ToolListResponse<T = Vec<Value>> {
     /// Digest of all of them: equal as long as nothing about them changes.
     pub version: String,
     /// The tools, in the format that was asked for.
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<serde_json::Map<String, Value>>"))]
     pub tools: T,
     /// Notice for the agent's developer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -191,6 +199,7 @@ pub struct ToolListResponse<T = Vec<Value>> {
 
 /// Tells an agent that what it may use is not what it was.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolsChanged {
     /// Digest of all that it may use now.

@@ -6,6 +6,7 @@ use super::{ToolError, ToolInvokeResponse};
 
 /// Tells an agent that a task that it scheduled is due, or what became of the call that it scheduled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ScheduledTaskMessage {
     /// Name of the task.

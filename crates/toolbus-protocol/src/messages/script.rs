@@ -11,6 +11,7 @@ pub const DEFAULT_SCRIPT_SECONDS: i64 = 30;
 
 /// A request to run a Python script.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ScriptInvokeRequest {
     /// The caller's id of this call, by which alone peers know the reply.
@@ -19,7 +20,7 @@ pub struct ScriptInvokeRequest {
     pub script: Option<String>,
     /// Data that the script may read as its input.
     pub input_data: Option<String>,
-    /// Seconds that the script may take; [`DEFAULT_SCRIPT_SECONDS`] when absent.
+    /// Seconds that the script may take; 30 when absent, or not more than 0.
     #[serde(serialize_with = "or_default")]
     pub timeout_seconds: Option<i64>,
     /// Packages to install before it runs.
@@ -72,21 +73,33 @@ impl MessageFields for ScriptInvokeRequest {
     }
 }
 
-/// Outcome of a script. No other form of reply exists: where there is no result, the exit code is [`Self::NOT_RUN`] and
-/// `stderr` says why.
+/// Outcome of a script. No other form of reply exists: where there is no result, the exit code is -1 and `stderr` says
+/// why.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(transform = with_is_success))]
 #[serde(rename_all = "camelCase")]
 pub struct ScriptInvokeResponse {
     /// Id of the call.
     pub tool_call_id: String,
-    /// Text that the script wrote to its standard output; absent when nothing.
+    /// Text that the script wrote to its standard output; null when nothing.
     pub output: Option<String>,
-    /// Text that the script wrote to its standard error; absent when nothing.
+    /// Text that the script wrote to its standard error; null when nothing.
     pub stderr: Option<String>,
     /// Exit code of the script.
     pub exit_code: i32,
     /// Milliseconds that it took.
     pub elapsed_ms: u64,
+}
+
+#[cfg(feature = "schema")]
+fn with_is_success(schema: &mut schemars::Schema) {
+    let field = serde_json::json!({"type": "boolean", "description": "Whether the exit code is 0."});
+    if let Some(fields) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut) {
+        fields.insert("isSuccess".to_owned(), field);
+    }
+    if let Some(required) = schema.get_mut("required").and_then(serde_json::Value::as_array_mut) {
+        required.push("isSuccess".into());
+    }
 }
 
 impl ScriptInvokeResponse {

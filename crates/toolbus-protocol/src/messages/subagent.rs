@@ -8,6 +8,7 @@ use crate::json::ParseError;
 
 /// A task, for the agents that volunteer for its pool: one of them works on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SubagentTaskMessage {
     /// Id of the task, which reports and the whiteboard take.
@@ -29,6 +30,7 @@ pub struct SubagentTaskMessage {
 
 /// Says that a task is not to be worked on any more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SubagentCancelMessage {
     /// Id of the task.
@@ -39,6 +41,7 @@ pub struct SubagentCancelMessage {
 
 /// Progress of a sub-agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(default))]
 #[serde(rename_all = "camelCase")]
 pub struct SubagentProgressMessage {
     /// Id of the task.
@@ -55,6 +58,7 @@ pub struct SubagentProgressMessage {
 
 /// Outcome of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(default))]
 #[serde(rename_all = "camelCase")]
 pub struct SubagentResultMessage {
     /// Id of the task.

@@ -17,6 +17,8 @@ mod peers;
 #[cfg(test)]
 mod random;
 #[cfg(test)]
+mod schema;
+#[cfg(test)]
 mod scripts;
 #[cfg(test)]
 mod writing;

@@ -9,6 +9,7 @@ use crate::messages::fields::{MessageFields, read_fields, text};
 
 /// The fields of a request that its reply repeats; those that it does not have are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename_all = "camelCase", default))]
 pub struct McpEchoed {
     /// A server, in any case.
     pub server_name: String,
@@ -22,6 +23,7 @@ pub struct McpEchoed {
 
 /// A prompt of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpGetPromptResponse {
     /// The server.
@@ -41,6 +43,7 @@ pub struct McpGetPromptResponse {
 
 /// The resources of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpListResourcesResponse {
     /// The server.
@@ -58,6 +61,7 @@ pub struct McpListResourcesResponse {
 
 /// A resource of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpReadResourceResponse {
     /// The server.
@@ -74,6 +78,7 @@ pub struct McpReadResourceResponse {
 
 /// Outcome of a call once its question was answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpAnswerQuestionResponse {
     /// The question.

@@ -7,6 +7,7 @@ use crate::messages::fields::{MessageFields, optional_text, read_fields};
 /// Tells an agent which servers there are for it: those that are new or changed, and those that are gone. What the agent
 /// knows of others stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpServersIndexed {
     /// Servers that are new, or not what they were.
@@ -18,6 +19,7 @@ pub struct McpServersIndexed {
 
 /// One server, as an agent may use it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpServerSummary {
     /// Name of the server.
@@ -38,6 +40,7 @@ pub struct McpServerSummary {
 
 /// Requests the index of servers again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpMetadataRefreshRequest {
     /// The server that is asked for; absent: all.

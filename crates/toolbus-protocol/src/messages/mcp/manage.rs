@@ -8,6 +8,7 @@ use crate::messages::fields::{MessageFields, optional_text, read_fields, require
 
 /// Asks what the tools of a server are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpGetServiceDetailsRequest {
     /// The server, in any case.
@@ -16,6 +17,7 @@ pub struct McpGetServiceDetailsRequest {
 
 /// The tools of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpGetServiceDetailsResponse {
     /// The server.
@@ -36,6 +38,7 @@ pub struct McpGetServiceDetailsResponse {
 
 /// One tool of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpToolDefinition {
     /// Name of the tool within the server.
@@ -49,6 +52,7 @@ pub struct McpToolDefinition {
 
 /// Asks to add a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(default))]
 #[serde(rename_all = "camelCase")]
 pub struct McpRegisterServerRequest {
     /// Name of the server.
@@ -68,6 +72,7 @@ pub struct McpRegisterServerRequest {
 
 /// Outcome of a request to add a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpRegisterServerResponse {
     /// The server.
@@ -84,6 +89,7 @@ pub struct McpRegisterServerResponse {
 
 /// Asks to remove a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpUnregisterServerRequest {
     /// The server, in any case.
@@ -92,6 +98,7 @@ pub struct McpUnregisterServerRequest {
 
 /// Outcome of a request to remove a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct McpUnregisterServerResponse {
     /// The server.
