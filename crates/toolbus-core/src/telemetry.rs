@@ -68,6 +68,10 @@ pub struct CallSummary<'a> {
     pub caller: Option<&'a Caller>,
     /// The tool; absent when the name was not resolved.
     pub tool: Option<&'a ToolDescriptor>,
+    /// Name of the tool that was asked for.
+    pub requested: &'a str,
+    /// The caller's id of the call.
+    pub call_id: &'a str,
     /// End of the call; absent when it has no reply (dead-lettered, requeued, or not a request at all).
     pub end: Option<CallEnd>,
     /// Whether the answer is one that was given before: a call that was counted already.
@@ -76,6 +80,8 @@ pub struct CallSummary<'a> {
     pub invoke: Duration,
     /// From arrival to the settled delivery.
     pub total: Duration,
+    /// How long the call waited for a permit.
+    pub waited: Duration,
     /// Time that is ours: from arrival to the settled delivery, less the tool's, the wait for a permit, and the wait for
     /// the broker's confirm.
     pub overhead: Duration,
@@ -85,7 +91,18 @@ impl CallSummary<'_> {
     /// A message that was settled without an answer.
     #[must_use]
     pub fn unanswered(total: Duration) -> Self {
-        Self { caller: None, tool: None, end: None, replayed: false, invoke: total, total, overhead: total }
+        Self {
+            caller: None,
+            tool: None,
+            requested: "",
+            call_id: "",
+            end: None,
+            replayed: false,
+            invoke: total,
+            total,
+            waited: Duration::ZERO,
+            overhead: total,
+        }
     }
 }
 

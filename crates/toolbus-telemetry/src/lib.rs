@@ -26,6 +26,7 @@ mod mcp_client;
 mod mcp_server;
 mod process;
 mod quarantine;
+mod recent;
 mod redacted;
 mod remote;
 mod resource;
@@ -45,6 +46,7 @@ pub use exporters::{ExportTarget, Exporters, NotFlushed, SIGNALS, TelemetryError
 pub use mcp_client::{McpClientRecorder, McpServerCounts};
 pub use mcp_server::McpServerRecorder;
 pub use quarantine::QuarantinedTools;
+pub use recent::{RecentCall, RecentCalls, RecentEnd, RecentStep};
 pub use remote::RemoteSetCounts;
 pub use scrape::MetricsText;
 pub use scripts::{ScriptLoad, ScriptRecorder};

@@ -43,7 +43,7 @@ use toolbus_core::{Dispatcher, Drained, Gates, Service};
 use toolbus_mcp_client::model_tools::Registrar;
 use toolbus_store::{FileClaim, Redis};
 use toolbus_telemetry::logging::LoggingError;
-use toolbus_telemetry::{Exporters, TelemetryError};
+use toolbus_telemetry::{Exporters, RecentCalls, TelemetryError};
 use toolbus_trust::pins::{PinFileError, Pins};
 
 use self::reload::Change;
@@ -118,6 +118,8 @@ struct CallParts {
     dispatcher: Dispatcher,
     service: Arc<Service>,
     telemetry: Arc<dyn Telemetry>,
+    /// Empty in a command.
+    recent: RecentCalls,
 }
 
 /// Other daemons: replicas, which share the store, and those that take calls of this one.

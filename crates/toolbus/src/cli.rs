@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Su
 
 use crate::commands::{
     agents, bench, breaker, call, check, completions, connect, daemon, demo, dlq, explain, health, init, mcp, pins,
-    serve, switch, tools,
+    serve, switch, tools, trace,
 };
 use crate::config::{Override, Sources, default_files};
 use crate::terminal::OutputFormat;
@@ -109,6 +109,8 @@ pub(crate) enum Command {
     Status(daemon::StatusArgs),
     /// Have the running daemon read its configuration again, and tell what changed
     Reload(daemon::ReloadArgs),
+    /// Show what became of recent calls, and what the time of one went into
+    Trace(trace::TraceArgs),
     /// Show who may use what, and why
     Agents(agents::AgentsArgs),
     /// Show whether a call would be run, and what refuses it

@@ -53,6 +53,7 @@ mod switches;
 mod telemetry;
 mod together;
 mod tools;
+mod trace;
 mod web;
 mod worked_example;
 mod wrong_port;

@@ -352,10 +352,13 @@ impl Call {
         let summary = CallSummary {
             caller: Some(&self.request.caller),
             tool: self.execution.tool.as_deref(),
+            requested: &self.request.tool_name,
+            call_id: &self.request.call_id,
             end,
             replayed: self.delivery.replayed,
             invoke: answered.saturating_duration_since(self.timing.arrived),
             total,
+            waited: self.timing.waited,
             overhead: total.saturating_sub(others + confirmed),
         };
         self.span.finished(&summary);

@@ -195,10 +195,13 @@ impl Script<'_> {
         span.finished(&CallSummary {
             caller: Some(&self.caller),
             tool: self.tool,
+            requested: "get_weather",
+            call_id: "call-1",
             end: Some(self.end),
             replayed: self.replayed,
             invoke: Duration::from_millis(21),
             total: Duration::from_millis(24),
+            waited: Duration::ZERO,
             overhead: Duration::from_micros(400),
         });
         Carried { trace_id, tool: to_tool, reply }

@@ -10,6 +10,7 @@ use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{AllArrived, Clock, Dispatcher, Gates, Service};
+use toolbus_telemetry::RecentCalls;
 
 use super::stores::Stores;
 use super::watched_ledger::WatchedLedger;
@@ -132,12 +133,13 @@ fn calls(
     audit: Arc<dyn Audit>,
 ) -> CallParts {
     let (config, gates, bus) = (context.config, Arc::clone(&context.gates), Arc::clone(&context.bus));
-    let telemetry = telemetry::of_calls(config, context.exporters, &load, &bus.state());
+    let recent = RecentCalls::default();
+    let telemetry = telemetry::of_calls(config, context.exporters, &load, &bus.state(), &recent);
     let ledger = ledger.map(|ledger| ledger as Arc<dyn Ledger>);
     let settings = listen::settings(config, context.redactor.clone(), ledger, context.memory.as_ref(), &context.budget);
     let pending = given.pending.clone().unwrap_or_else(|| Arc::new(AllArrived));
     let dispatcher = Dispatcher::new(settings, Arc::clone(&gates), bus, Arc::clone(&telemetry), audit, load, pending);
-    CallParts { gates, sessions, service: Arc::new(Service::new(dispatcher.clone())), dispatcher, telemetry }
+    CallParts { gates, sessions, service: Arc::new(Service::new(dispatcher.clone())), dispatcher, telemetry, recent }
 }
 
 /// The parts that health and status are read from.

@@ -53,6 +53,7 @@ impl App {
             switches,
             pins: Some(self.pins.clone()),
             servers: self.servers(),
+            recent: self.calls.recent.clone(),
             daemon: Some(self.admin.clone()),
         });
         let invoker: Arc<dyn Invoker> = Arc::new(self.calls.dispatcher.clone());

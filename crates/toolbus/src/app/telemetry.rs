@@ -15,7 +15,7 @@ use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_protocol::new_message_id;
 use toolbus_telemetry::{
-    BusIdentity, EnvironmentError, ExportTarget, Exporters, QuarantinedTools, TelemetrySettings, logging,
+    BusIdentity, EnvironmentError, ExportTarget, Exporters, QuarantinedTools, RecentCalls, TelemetrySettings, logging,
 };
 use toolbus_trust::pins::{Count, Pins};
 
@@ -128,6 +128,7 @@ pub(super) fn of_calls(
     exporters: Option<&Exporters>,
     load: &Arc<Load>,
     bus: &watch::Receiver<BusState>,
+    recent: &RecentCalls,
 ) -> Arc<dyn Telemetry> {
     let Some(exporters) = exporters else { return Arc::new(Discard) };
     let broker = match &config.bus.url {
@@ -141,7 +142,7 @@ pub(super) fn of_calls(
         server_address: broker.and_then(|url| url.host_str()).map(str::to_owned),
         server_port: broker.map(|url| url.port().unwrap_or(if url.scheme() == "amqps" { 5671 } else { 5672 })),
     };
-    exporters.telemetry(load, bus, identity)
+    recent.recording(exporters.telemetry(load, bus, identity), Clock::SYSTEM)
 }
 
 /// Has the exporters ask for what is measured at each export: pins, other daemons, reloads, breakers and the ledger.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use axum::http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use toolbus_core::{Clock, Gates};
+use toolbus_telemetry::RecentCalls;
 use toolbus_trust::pins::Pins;
 use url::Url;
 
@@ -297,6 +298,7 @@ pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppE
         switches: Arc::new(SwitchStore::unkept()),
         pins: Some(pins),
         servers: Arc::new(NoServers),
+        recent: RecentCalls::default(),
         daemon: None,
     })
 }
@@ -349,7 +351,7 @@ impl AdminTarget {
 }
 
 /// The query of an address, with the values that there are.
-fn query_of<'a>(given: impl IntoIterator<Item = (&'a str, &'a Option<String>)>) -> String {
+pub(super) fn query_of<'a>(given: impl IntoIterator<Item = (&'a str, &'a Option<String>)>) -> String {
     let pairs = given.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", escaped(value.as_ref()?))));
     pairs.collect::<Vec<_>>().join("&")
 }

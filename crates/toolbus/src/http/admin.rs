@@ -15,16 +15,19 @@ use toolbus_core::policy::{Because, EffectiveTools, EmptyReason, Explanation, Po
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_core::{ExplainedStep, Gates, milliseconds};
+use toolbus_telemetry::RecentCalls;
 use toolbus_trust::pins::Pins;
 
 mod calls;
 pub mod client;
 mod pins;
+pub mod recent;
 mod routes;
 mod switches;
 pub mod view;
 
 pub use calls::calls;
+use recent::{RecentFound, RecentQuery};
 pub use routes::{guarded, open};
 pub use switches::{LoadError, NAMESPACE as SWITCHES, SwitchStore};
 use view::{
@@ -44,6 +47,9 @@ const MAX_SHOWN: usize = 64;
 /// Agents, and tools, that the status names as the busiest.
 const MAX_BUSIEST: usize = 5;
 
+/// Calls that one answer has at most.
+const MAX_RECENT: usize = 200;
+
 /// Reloads that may wait for their turn.
 const MAX_RELOADS: usize = 8;
 
@@ -60,6 +66,8 @@ pub struct Admin {
     pub pins: Option<Pins>,
     /// The MCP servers.
     pub servers: Arc<dyn McpAdmin>,
+    /// The calls of the last minutes.
+    pub recent: RecentCalls,
     /// The daemon as a whole; `None` where only a configuration is asked.
     pub daemon: Option<DaemonAdmin>,
 }
@@ -162,6 +170,13 @@ impl Admin {
         let steps: Vec<GateResult> = steps.into_iter().map(gate).collect();
         let passes = steps.iter().all(|step| step.passes);
         Ok(Explained { agent: agent.clone(), tool: tool.clone(), passes, steps })
+    }
+
+    /// Returns the newest calls that are meant.
+    #[must_use]
+    pub fn recent(&self, query: &RecentQuery) -> RecentFound {
+        let limit = query.limit.unwrap_or(MAX_RECENT).min(MAX_RECENT);
+        RecentFound { calls: self.recent.newest(limit, |call| query.means(call)).iter().map(Into::into).collect() }
     }
 
     /// Returns the switches that are off.

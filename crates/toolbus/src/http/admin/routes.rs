@@ -21,6 +21,7 @@ use toolbus_core::throttle::Throttle;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_mcp_server::auth::bearer;
 
+use super::recent::{RecentFound, RecentQuery};
 use super::view::{
     AgentOverview, AgentTools, ApiError, Approved, BreakerReset, CallerQuery, Changes, DaemonStatus, Disabled,
     Explained, MAX_BODY, McpRestart, McpServerList, OpenBreakers, PinnedTools, Switching, ToolsFound, ToolsQuery,
@@ -31,7 +32,7 @@ use crate::http::slots::ConnectionState;
 use crate::http::{McpAdmin, ReloadReport};
 
 /// The paths that exist.
-const ROUTES: &str = "no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled, \
+const ROUTES: &str = "no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/calls, /v1/explain, /v1/disabled, \
                       /v1/disabled/KIND/NAME, /v1/breakers, /v1/breakers/NAME, /v1/mcp, /v1/mcp/NAME, /v1/mcp/NAME/restart, /v1/pins, /v1/pins/NAME and \
                       /v1/pins/NAME/approve";
 
@@ -71,6 +72,7 @@ fn routes(admin: Arc<Admin>) -> Router {
         .route("/agents", get(agents))
         .route("/agents/{name}", get(agent))
         .route("/tools", get(tools))
+        .route("/calls", get(recent))
         .route("/explain", post(explain))
         .route("/disabled", get(disabled))
         .route("/disabled/{kind}/{name}", put(disable).delete(enable))
@@ -127,6 +129,11 @@ async fn tools(State(admin): AdminState, query: QueryOf<ToolsQuery>) -> ApiResul
 
 async fn explain(State(admin): AdminState, body: BodyBytes) -> ApiResult<Explained> {
     Ok(Json(admin.explain(&parsed(body)?)?))
+}
+
+async fn recent(State(admin): AdminState, query: QueryOf<RecentQuery>) -> ApiResult<RecentFound> {
+    let Query(query) = query?;
+    Ok(Json(admin.recent(&query)))
 }
 
 async fn breakers(State(admin): AdminState) -> Json<OpenBreakers> {

@@ -19,6 +19,7 @@ use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed, BindingPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_telemetry::RecentCalls;
 
 use super::*;
 use crate::config::Secret;
@@ -99,6 +100,7 @@ impl Fixture {
             switches: Arc::new(SwitchStore::unkept()),
             pins: None,
             servers,
+            recent: RecentCalls::default(),
             daemon: None,
         });
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();

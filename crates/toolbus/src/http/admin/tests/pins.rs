@@ -2,6 +2,7 @@
 
 use toolbus_core::Clock;
 use toolbus_core::tool::ToolDescriptor;
+use toolbus_telemetry::RecentCalls;
 use toolbus_trust::pins::{Level, Levels, Pins, ToolState};
 
 use super::super::view::{Approval, Approved, Changes, PinnedTools};
@@ -30,6 +31,7 @@ impl Pinned {
             switches: Arc::new(SwitchStore::unkept()),
             pins: Some(pins.clone()),
             servers: Arc::new(NoServers),
+            recent: RecentCalls::default(),
             daemon: None,
         };
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();

@@ -1,0 +1,344 @@
+//! The calls of the last minutes, kept in memory for operators who ask what became of one.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+use toolbus_core::Clock;
+use toolbus_core::bus::Delivery;
+use toolbus_core::caller::Caller;
+use toolbus_core::failure::error_type;
+use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, LedgerEvent, Telemetry};
+use toolbus_core::tool::ToolDescriptor;
+use toolbus_protocol::{MAX_SHORT_STRING, TraceContext, bounded};
+
+/// Calls that are kept. With ids and names of the greatest length they take less than 3 MiB.
+const KEPT: usize = 1_000;
+/// Steps of a call that are kept.
+const MAX_STEPS: usize = 16;
+
+/// The calls that began to run, or ended without that, last; the oldest go first. Clones share them.
+#[derive(Clone, Default)]
+pub struct RecentCalls(Arc<Mutex<VecDeque<Arc<Mutex<RecentCall>>>>>);
+
+/// What is known of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecentCall {
+    /// When its request arrived.
+    pub arrived: SystemTime,
+    /// The queue that the request came from; absent for a call that no message brought.
+    pub queue: Option<Arc<str>>,
+    /// Id of the request's message.
+    pub message_id: Option<Box<str>>,
+    /// Correlation id of the request.
+    pub correlation_id: Option<Box<str>>,
+    /// The caller's id of the call.
+    pub call_id: Option<Box<str>>,
+    /// Trace of the call, 32 hexadecimal digits.
+    pub trace_id: Option<Box<str>>,
+    /// The caller's name, whether or not it is believed.
+    pub caller: Arc<str>,
+    /// The tool, or the name that was asked for and that no tool has.
+    pub tool: Arc<str>,
+    /// Source of the tool.
+    pub source: Option<Arc<str>>,
+    /// End of the call; absent while it runs.
+    pub end: Option<RecentEnd>,
+    /// The parts of its time that are known, in order.
+    pub steps: Vec<RecentStep>,
+}
+
+/// End of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecentEnd {
+    /// `ok`, `error`, a code of the wire, or `requeued`.
+    pub status: &'static str,
+    /// As metrics have it in `error.type`.
+    pub cause: Option<&'static str>,
+    /// Whether the reply is one that was given before.
+    pub replayed: bool,
+    /// From the arrival to the settled delivery.
+    pub total: Duration,
+}
+
+/// A part of a call's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecentStep {
+    /// `check`: reading the request and the gates; `wait`: for a permit; `run`: the tool; `reply`: writing it;
+    /// `confirm`: until the broker has it; `settle`: the rest.
+    pub name: &'static str,
+    /// From the arrival to its beginning.
+    pub from: Duration,
+    /// Its length; absent while it lasts.
+    pub took: Option<Duration>,
+}
+
+impl RecentCalls {
+    /// Keeps the calls that are reported, and passes everything on.
+    #[must_use]
+    pub fn recording(&self, inner: Arc<dyn Telemetry>, clock: Clock) -> Arc<dyn Telemetry> {
+        Arc::new(RecentRecorder { calls: self.clone(), inner, clock })
+    }
+
+    /// The newest calls that `is_wanted`, newest first, `limit` at most.
+    #[must_use]
+    pub fn newest(&self, limit: usize, is_wanted: impl Fn(&RecentCall) -> bool) -> Vec<RecentCall> {
+        let calls: Vec<_> = self.0.lock().iter().rev().cloned().collect();
+        calls.iter().map(|call| call.lock().clone()).filter(is_wanted).take(limit).collect()
+    }
+
+    fn add(&self, call: &Arc<Mutex<RecentCall>>) {
+        let mut calls = self.0.lock();
+        if calls.len() >= KEPT {
+            calls.pop_front();
+        }
+        calls.push_back(Arc::clone(call));
+    }
+}
+
+impl RecentCall {
+    /// Whether `id` is one of the ids of this call.
+    #[must_use]
+    pub fn has_id(&self, id: &str) -> bool {
+        [&self.call_id, &self.message_id, &self.correlation_id, &self.trace_id]
+            .into_iter()
+            .any(|own| own.as_deref() == Some(id))
+    }
+}
+
+struct RecentRecorder {
+    calls: RecentCalls,
+    inner: Arc<dyn Telemetry>,
+    clock: Clock,
+}
+
+impl RecentRecorder {
+    fn span(&self, inner: Box<dyn CallSpan>, arrived: Instant, delivery: Option<&Delivery>) -> Box<dyn CallSpan> {
+        let properties = delivery.map(|delivery| &delivery.properties);
+        let call = RecentCall {
+            arrived: self.clock.wall(),
+            queue: delivery.map(|delivery| Arc::clone(&delivery.queue)),
+            message_id: properties.and_then(|properties| properties.message_id.as_deref()).map(short),
+            correlation_id: properties.and_then(|properties| properties.correlation_id.as_deref()).map(short),
+            call_id: None,
+            trace_id: inner.trace_id().map(short),
+            caller: Arc::default(),
+            tool: Arc::default(),
+            source: None,
+            end: None,
+            steps: vec![RecentStep { name: "check", from: Duration::ZERO, took: None }],
+        };
+        let (calls, clock) = (self.calls.clone(), self.clock);
+        Box::new(RecentSpan { calls, inner, clock, arrived, is_kept: false, call: Arc::new(Mutex::new(call)) })
+    }
+}
+
+impl Telemetry for RecentRecorder {
+    fn arrived(&self, delivery: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
+        self.span(self.inner.arrived(delivery, parent), delivery.arrived, Some(delivery))
+    }
+
+    fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
+        self.span(self.inner.nested(parent), self.clock.now(), None)
+    }
+
+    fn consuming(&self, queue: &str) {
+        self.inner.consuming(queue);
+    }
+
+    fn dead_lettered(&self, queue: &str, reason: DeadReason) {
+        self.inner.dead_lettered(queue, reason);
+    }
+
+    fn ledger(&self, event: LedgerEvent) {
+        self.inner.ledger(event);
+    }
+}
+
+struct RecentSpan {
+    calls: RecentCalls,
+    inner: Box<dyn CallSpan>,
+    clock: Clock,
+    arrived: Instant,
+    /// Whether the call is among those that are kept.
+    is_kept: bool,
+    call: Arc<Mutex<RecentCall>>,
+}
+
+impl RecentSpan {
+    fn keep(&mut self) {
+        if !std::mem::replace(&mut self.is_kept, true) {
+            self.calls.add(&self.call);
+        }
+    }
+
+    /// Ends the step that lasts, and begins another one.
+    fn begin(&self, name: &'static str) {
+        let now = self.clock.since(self.arrived);
+        let mut call = self.call.lock();
+        end_last(&mut call.steps, now);
+        if call.steps.len() < MAX_STEPS {
+            call.steps.push(RecentStep { name, from: now, took: None });
+        }
+    }
+}
+
+impl CallSpan for RecentSpan {
+    fn trace_id(&self) -> Option<&str> {
+        self.inner.trace_id()
+    }
+
+    fn executing(&mut self, tool: &ToolDescriptor, call_id: &str, caller: &Caller) -> Option<TraceContext> {
+        {
+            let mut call = self.call.lock();
+            call.call_id = Some(short(call_id));
+            call.caller = short_name(&caller.name);
+            call.tool = Arc::clone(&tool.name);
+            call.source = Some(Arc::clone(&tool.source));
+        }
+        self.begin("run");
+        self.keep();
+        self.inner.executing(tool, call_id, caller)
+    }
+
+    fn executed(&mut self, end: &CallEnd, duration: Duration) {
+        self.begin("reply");
+        self.inner.executed(end, duration);
+    }
+
+    fn publishing(&mut self, message_id: &str) -> Option<TraceContext> {
+        self.begin("confirm");
+        self.inner.publishing(message_id)
+    }
+
+    fn published(&mut self, delivered: bool, duration: Duration) {
+        self.begin("settle");
+        self.inner.published(delivered, duration);
+    }
+
+    fn finished(mut self: Box<Self>, summary: &CallSummary<'_>) {
+        // A message that is no call of an agent's, or of another daemon's agent.
+        if let Some(caller) = summary.caller {
+            self.end(caller, summary);
+            self.keep();
+        }
+        self.inner.finished(summary);
+    }
+}
+
+impl RecentSpan {
+    fn end(&self, caller: &Caller, summary: &CallSummary<'_>) {
+        let mut call = self.call.lock();
+        end_last(&mut call.steps, summary.total);
+        split_wait(&mut call.steps, summary.waited);
+        call.caller = short_name(&caller.name);
+        call.tool = summary.tool.map_or_else(|| short(summary.requested).into(), |tool| Arc::clone(&tool.name));
+        call.source = summary.tool.map(|tool| Arc::clone(&tool.source));
+        call.call_id = Some(short(summary.call_id));
+        let status = summary.end.map_or("requeued", |end| end.status.as_str());
+        let cause = summary.end.and_then(|end| end.cause).map(error_type);
+        call.end = Some(RecentEnd { status, cause, replayed: summary.replayed, total: summary.total });
+    }
+}
+
+fn end_last(steps: &mut [RecentStep], now: Duration) {
+    if let Some(last) = steps.last_mut().filter(|last| last.took.is_none()) {
+        last.took = Some(now.saturating_sub(last.from));
+    }
+}
+
+/// Tells the wait for a permit, with which the checks end, from the checks.
+fn split_wait(steps: &mut Vec<RecentStep>, waited: Duration) {
+    if let Some(RecentStep { name: "check", took: Some(took), .. }) = steps.first_mut()
+        && !waited.is_zero()
+    {
+        *took = took.saturating_sub(waited);
+        let wait = RecentStep { name: "wait", from: *took, took: Some(waited) };
+        steps.insert(1, wait);
+    }
+}
+
+fn short(text: &str) -> Box<str> {
+    bounded(text).into()
+}
+
+fn short_name(name: &Arc<str>) -> Arc<str> {
+    if name.len() <= MAX_SHORT_STRING { Arc::clone(name) } else { bounded(name).into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbus_core::events::Discard;
+    use toolbus_core::failure::{Cause, Status};
+    use toolbus_protocol::Code;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn recorded() -> (RecentCalls, Arc<dyn Telemetry>, Clock) {
+        let (calls, clock) = (RecentCalls::default(), Clock::manual());
+        (calls.clone(), calls.recording(Arc::new(Discard), clock), clock)
+    }
+
+    fn ended<'a>(caller: &'a Caller, end: CallEnd, total: Duration) -> CallSummary<'a> {
+        let unanswered = CallSummary::unanswered(total);
+        CallSummary { caller: Some(caller), requested: "absent", call_id: "c-2", end: Some(end), ..unanswered }
+    }
+
+    #[test]
+    fn the_time_of_a_call_is_told_by_its_steps() {
+        let (calls, telemetry, clock) = recorded();
+        let (caller, tool) = (Caller::unknown(), ToolDescriptor::new("echo", "Repeats", "local"));
+        let mut span = telemetry.nested(None);
+        clock.advance(5 * MS);
+        span.executing(&tool, "c-1", &caller);
+        assert_eq!(calls.newest(9, |_| true)[0].end, None, "it is there while it runs");
+        clock.advance(7 * MS);
+        let ok = CallEnd { status: Status::Ok, cause: None };
+        span.executed(&ok, 7 * MS);
+        span.publishing("m-1");
+        clock.advance(2 * MS);
+        span.published(true, 2 * MS);
+        let summary = CallSummary { tool: Some(&tool), call_id: "c-1", waited: 4 * MS, ..ended(&caller, ok, 14 * MS) };
+        span.finished(&summary);
+        let call = calls.newest(9, |call| call.has_id("c-1")).remove(0);
+        let steps: Vec<_> = call.steps.iter().map(|step| (step.name, step.from, step.took.unwrap())).collect();
+        assert_eq!(
+            steps,
+            [
+                ("check", 0 * MS, MS),
+                ("wait", MS, 4 * MS),
+                ("run", 5 * MS, 7 * MS),
+                ("reply", 12 * MS, 0 * MS),
+                ("confirm", 12 * MS, 2 * MS),
+                ("settle", 14 * MS, 0 * MS),
+            ]
+        );
+        assert_eq!((&*call.tool, call.end.unwrap().status, call.end.unwrap().total), ("echo", "ok", 14 * MS));
+    }
+
+    #[test]
+    fn a_refused_call_is_kept_with_the_name_that_it_asked_for_and_a_foreign_message_is_not() {
+        let (calls, telemetry, _) = recorded();
+        let refused = CallEnd { status: Status::Refused(Code::ToolNotFound), cause: Some(Cause::UnknownTool) };
+        telemetry.nested(None).finished(&ended(&Caller::unknown(), refused, MS));
+        telemetry.nested(None).finished(&CallSummary::unanswered(MS));
+        let kept = calls.newest(9, |_| true);
+        assert_eq!(kept.len(), 1);
+        assert_eq!((&*kept[0].tool, kept[0].end.unwrap().status), ("absent", "tool_not_found"));
+    }
+
+    #[test]
+    fn the_oldest_calls_make_room_for_new_ones() {
+        let (calls, telemetry, _) = recorded();
+        let (caller, ok) = (Caller::unknown(), CallEnd { status: Status::Ok, cause: None });
+        for total in 0..=KEPT {
+            telemetry.nested(None).finished(&ended(&caller, ok, Duration::from_secs(total as u64)));
+        }
+        let kept = calls.newest(usize::MAX, |_| true);
+        let total = |call: &RecentCall| call.end.unwrap().total.as_secs();
+        assert_eq!((kept.len(), total(&kept[0]), total(&kept[KEPT - 1])), (KEPT, KEPT as u64, 1));
+    }
+}

@@ -1,0 +1,196 @@
+//! `toolbus trace`: what became of recent calls, and what the time of one went into.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use axum::http::Method;
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+
+use super::target::{DaemonArgs, Operator, TargetError, query_of};
+use super::{as_json, one_line, plain};
+use crate::config::HumanDuration;
+use crate::http::admin::recent::{CallTrace, RecentFound};
+use crate::terminal::{OutputFormat, ignore_broken_pipe};
+
+/// Shows the calls of the last minutes, newest first; with an id, the steps of that call with their times, and of those
+/// that have its trace.
+///
+/// The daemon keeps the last thousand calls in memory, without arguments and results. The exit code is 1 if no call has
+/// the id.
+#[derive(Debug, clap::Args)]
+pub struct TraceArgs {
+    /// Id of the call, of its message or of its trace, or its correlation id.
+    id: Option<String>,
+    /// Only calls of this agent.
+    #[arg(long)]
+    agent: Option<String>,
+    /// Only calls of this tool.
+    #[arg(long)]
+    tool: Option<String>,
+    /// Only calls with this status: `ok`, `error`, `in_flight`, `requeued`, a code such as `timeout`, or `failed` for
+    /// every one that went wrong.
+    #[arg(long)]
+    status: Option<String>,
+    /// Only calls that took this long or longer, such as `500ms`.
+    #[arg(long, value_name = "TIME")]
+    slower_than: Option<HumanDuration>,
+    /// Show this many calls, 200 at most.
+    #[arg(long, value_name = "NUMBER", default_value_t = 20)]
+    limit: usize,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+/// Asks, and prints the calls.
+///
+/// # Errors
+///
+/// If the daemon does not answer or refuses, or standard output is closed.
+pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+    let slower = args.slower_than.map(|time| time.get().as_millis().to_string());
+    let limit = Some(args.limit.to_string());
+    let given = [
+        ("id", &args.id),
+        ("agent", &args.agent),
+        ("tool", &args.tool),
+        ("status", &args.status),
+        ("slower_ms", &slower),
+        ("limit", &limit),
+    ];
+    let path = format!("/v1/calls?{}", query_of(given));
+    let found: RecentFound = args.daemon.open(operator).await?.ask(Method::GET, &path).await?;
+    let is_missing = args.id.is_some() && found.calls.is_empty();
+    let text = match (operator.output, args.id) {
+        (OutputFormat::Json, _) => as_json(&found),
+        (OutputFormat::Table, Some(_)) if is_missing => {
+            "no recent call has this id: the daemon keeps the last thousand, since its start".to_owned()
+        }
+        (OutputFormat::Table, Some(_)) => found.calls.iter().map(in_steps).collect::<Vec<_>>().join("\n\n"),
+        (OutputFormat::Table, None) => listed(&found),
+    };
+    ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
+    Ok(ExitCode::from(u8::from(is_missing)))
+}
+
+fn listed(found: &RecentFound) -> String {
+    if found.calls.is_empty() {
+        return "there is no such call among the last thousand since the daemon's start".to_owned();
+    }
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["ARRIVED", "AGENT", "TOOL", "STATUS", "TOOK", "CALL"]);
+    for call in &found.calls {
+        let took = call.total_ms.map(in_words).unwrap_or_default();
+        let id = call.call_id.as_deref().unwrap_or_default();
+        table.add_row([
+            &call.arrived,
+            &one_line(&call.agent),
+            &one_line(&call.tool),
+            &status(call),
+            &took,
+            &one_line(id),
+        ]);
+    }
+    plain(&table)
+}
+
+fn status(call: &CallTrace) -> String {
+    let cause = call.cause.as_deref().filter(|cause| *cause != call.status);
+    let cause = cause.map(|cause| format!(" ({cause})")).unwrap_or_default();
+    let replayed = if call.replayed { " (repeated reply)" } else { "" };
+    format!("{}{cause}{replayed}", call.status)
+}
+
+fn in_steps(call: &CallTrace) -> String {
+    let mut facts = Table::new();
+    facts.load_style(NOTHING);
+    let mut add = |name: &str, value: Option<&str>| {
+        if let Some(value) = value {
+            facts.add_row([name, &one_line(value)]);
+        }
+    };
+    add("tool", Some(&call.tool));
+    add("source", call.source.as_deref());
+    add("agent", Some(&call.agent));
+    add("status", Some(&status(call)));
+    add("arrived", Some(&call.arrived));
+    add("queue", call.queue.as_deref());
+    add("call", call.call_id.as_deref());
+    add("message", call.message_id.as_deref());
+    add("correlation", call.correlation_id.as_deref());
+    add("trace", call.trace_id.as_deref());
+    let mut steps = Table::new();
+    steps.load_style(NOTHING).set_header(["STEP", "FROM", "TOOK"]);
+    for step in &call.steps {
+        let took = step.took_ms.map_or_else(|| "goes on".to_owned(), in_words);
+        steps.add_row([step.name.clone(), in_words(step.from_ms), took]);
+    }
+    if let Some(total) = call.total_ms {
+        steps.add_row(["total".to_owned(), in_words(0.0), in_words(total)]);
+    }
+    format!("{}\n\n{}", plain(&facts), plain(&steps))
+}
+
+fn in_words(milliseconds: f64) -> String {
+    format!("{milliseconds:.2} ms")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::http::admin::recent::TraceStep;
+
+    use super::*;
+
+    fn call(status: &str, cause: Option<&str>, total_ms: Option<f64>) -> CallTrace {
+        let step = |name: &str, from_ms, took_ms| TraceStep { name: name.to_owned(), from_ms, took_ms };
+        CallTrace {
+            arrived: "2026-01-01T00:00:00.000Z".to_owned(),
+            queue: Some("toolbus.invoke".to_owned()),
+            message_id: Some("m-1".to_owned()),
+            correlation_id: None,
+            call_id: Some("call\n1".to_owned()),
+            trace_id: None,
+            agent: "ana".to_owned(),
+            tool: "get_weather".to_owned(),
+            source: Some("rest".to_owned()),
+            status: status.to_owned(),
+            cause: cause.map(str::to_owned),
+            replayed: false,
+            total_ms,
+            steps: vec![step("check", 0.0, Some(0.25)), step("run", 0.25, total_ms)],
+        }
+    }
+
+    #[test]
+    fn calls_are_listed_with_how_they_ended() {
+        let calls = vec![
+            call("in_flight", None, None),
+            call("timeout", Some("expired"), Some(30_000.0)),
+            CallTrace { replayed: true, ..call("ok", None, Some(1.04)) },
+        ];
+        insta::assert_snapshot!(listed(&RecentFound { calls }), @"
+        ARRIVED                   AGENT  TOOL         STATUS               TOOK         CALL
+        2026-01-01T00:00:00.000Z  ana    get_weather  in_flight                         call 1
+        2026-01-01T00:00:00.000Z  ana    get_weather  timeout (expired)    30000.00 ms  call 1
+        2026-01-01T00:00:00.000Z  ana    get_weather  ok (repeated reply)  1.04 ms      call 1
+        ");
+    }
+
+    #[test]
+    fn a_call_is_shown_with_its_steps() {
+        insta::assert_snapshot!(in_steps(&call("in_flight", None, None)), @"
+        tool     get_weather
+        source   rest
+        agent    ana
+        status   in_flight
+        arrived  2026-01-01T00:00:00.000Z
+        queue    toolbus.invoke
+        call     call 1
+        message  m-1
+
+        STEP   FROM     TOOK
+        check  0.00 ms  0.25 ms
+        run    0.25 ms  goes on
+        ");
+    }
+}

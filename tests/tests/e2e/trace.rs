@@ -1,0 +1,46 @@
+//! Recent calls, as operators ask for them.
+
+use serde_json::{Value, json};
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_testing::patience::eventually;
+
+#[tokio::test]
+async fn operators_see_what_became_of_a_call_and_what_its_time_went_into() {
+    let site = BrokerNamespace::shared().await;
+    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
+    let client = Client::connect(&site).await;
+    let echoed = client.request("echo", &json!({"text": "a secret text"}));
+    assert_eq!(client.exchange(&echoed).await.content(), "a secret text");
+    assert_eq!(client.call("absent", &json!({})).await.code(), "tool_not_found");
+
+    let all = eventually("both calls", async || {
+        let found = daemon.operate(&["trace", "--output", "json"]).await.json();
+        let is_over = |call: &Value| call["totalMs"].is_number();
+        let calls = found["calls"].as_array()?.clone();
+        (calls.len() == 2 && calls.iter().all(is_over)).then_some(calls)
+    })
+    .await;
+    assert_eq!([&all[0]["tool"], &all[0]["status"]], ["absent", "tool_not_found"]);
+    assert_eq!([&all[1]["tool"], &all[1]["status"], &all[1]["source"]], ["echo", "ok", "local"]);
+    let steps: Vec<&str> =
+        all[1]["steps"].as_array().unwrap().iter().map(|step| step["name"].as_str().unwrap()).collect();
+    assert_eq!(steps, ["check", "run", "reply", "confirm", "settle"]);
+
+    let failed = daemon.operate(&["trace", "--status", "failed", "--output", "json"]).await.json();
+    assert_eq!(failed["calls"], json!([all[0]]));
+    let one = daemon.operate(&["trace", &echoed.correlation]).await;
+    assert_eq!(one.code, 0, "{one:?}");
+    assert!(
+        one.out.contains("echo") && one.out.contains("settle") && !one.out.contains("a secret text"),
+        "{}",
+        one.out
+    );
+    let none = daemon.operate(&["trace", "no-such-id"]).await;
+    assert_eq!(
+        (none.code, &*none.out),
+        (1, "no recent call has this id: the daemon keeps the last thousand, since its start\n")
+    );
+    daemon.stop(&site).await;
+}
