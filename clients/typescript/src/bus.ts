@@ -116,6 +116,7 @@ export class Toolbus implements AsyncDisposable {
   private closed = false;
 
   private constructor(url: string, options: ConnectOptions) {
+    if (!options?.agent) throw new Misuse('the client calls as an agent: Toolbus.connect(url, { agent: "…" })');
     this.agent = options.agent;
     this.timeout = options.timeout ?? 60;
     this.retries = options.retries ?? 3;
@@ -136,7 +137,9 @@ export class Toolbus implements AsyncDisposable {
 
   /** Makes a client with the same `call` and `tools`, over the daemon's MCP server. */
   static async mcp(url: string, token?: string, options?: McpOptions): Promise<McpToolbus> {
-    const { McpToolbus } = await import("./mcp.js"); // its package is optional
+    const { McpToolbus } = await import("./mcp.js").catch((cause) => {
+      throw new Misuse("Toolbus.mcp needs a package: npm install @modelcontextprotocol/sdk", { cause });
+    });
     return McpToolbus.connect(url, token, options);
   }
 
@@ -153,9 +156,7 @@ export class Toolbus implements AsyncDisposable {
     await this.close();
   }
 
-  /**
-   * Calls a tool, and returns its result; throws a `ToolError`, or a `BusError` if no daemon got the request.
-   */
+  /** Calls a tool, and returns its result; throws a `ToolError`, or a `BusError` if no daemon got the request. */
   async call(tool: string, args: Fields = {}, options: CallOptions = {}): Promise<Result> {
     const { key, signal, progress } = options;
     signal?.throwIfAborted();
@@ -251,7 +252,8 @@ export class Toolbus implements AsyncDisposable {
 
   private request(kind: string, body: Buffer, correlationId: string, question?: Question): Request {
     const headers: Record<string, string> = { "rb-source": this.agent };
-    for (const [name, value] of Object.entries(question?.headers ?? {})) headers[`rb-${name}`] = value;
+    const envelope = { ...question?.headers, ...messages.trace() };
+    for (const [name, value] of Object.entries(envelope)) headers[`rb-${name}`] = value;
     const properties: Request["properties"] = {
       type: kind,
       contentType: "application/json",
@@ -267,7 +269,6 @@ export class Toolbus implements AsyncDisposable {
       headers["rb-rb-timeout-ms"] = String(time);
       properties.expiration = String(time + GRACE);
     }
-    Object.assign(headers, messages.trace());
     return { body, properties };
   }
 

@@ -21,7 +21,7 @@ export interface McpCallOptions {
   signal?: AbortSignal | undefined;
 }
 
-type McpFormat = keyof typeof FORMATS;
+type McpFormat = "mcp" | "openai" | "anthropic";
 
 /** Made by `Toolbus.mcp`. `call` and `tools` are as those of `Toolbus`. */
 export class McpToolbus implements AsyncDisposable {
@@ -53,8 +53,7 @@ export class McpToolbus implements AsyncDisposable {
   async call(tool: string, args: Fields = {}, options: McpCallOptions = {}): Promise<Result> {
     const { key, signal } = options;
     const deadline = after(options.timeout ?? this.options.timeout ?? 60);
-    const meta: Fields = {};
-    for (const [name, value] of Object.entries(trace())) meta[name.slice("rb-".length)] = value;
+    const meta: Fields = trace();
     if (key !== undefined) meta["rb-idempotency-key"] = key;
     const attempt = async () => {
       try {
@@ -92,13 +91,13 @@ export class McpToolbus implements AsyncDisposable {
   }
 }
 
-const FORMATS = {
-  mcp: (tool: Tool): Fields => ({ ...tool }),
-  openai: (tool: Tool): Fields => {
+const FORMATS: Record<McpFormat, (tool: Tool) => Fields> = {
+  mcp: (tool) => ({ ...tool }),
+  openai: (tool) => {
     const description = (tool.description ?? "").slice(0, 1024);
     return { type: "function", function: { name: tool.name, description, parameters: tool.inputSchema } };
   },
-  anthropic: (tool: Tool): Fields => {
+  anthropic: (tool) => {
     return { name: tool.name, description: tool.description ?? "", input_schema: tool.inputSchema };
   },
 };

@@ -6,6 +6,7 @@ import { InvalidReply, ToolError } from "./errors.js";
 export const ERROR = "RockBot.Tools.ToolError";
 export const PROGRESS = "Toolbus.ToolProgress";
 export const TOOLS_CHANGED = "Toolbus.ToolsChanged";
+const UTF8 = new TextDecoder("utf-8", { fatal: true });
 
 /** A JSON object. */
 export type Fields = Record<string, unknown>;
@@ -135,16 +136,12 @@ export async function findTelemetry(): Promise<void> {
   telemetry ??= await import("@opentelemetry/api").catch(() => undefined);
 }
 
-/** Makes headers with the current trace, if there is one. */
+/** Makes headers of the envelope with the current trace, if there is one. */
 export function trace(): Record<string, string> {
   const carrier: Record<string, string> = {};
-  if (!telemetry) return carrier;
-  telemetry.propagation.inject(telemetry.context.active(), carrier);
+  telemetry?.propagation.inject(telemetry.context.active(), carrier);
   const { traceparent, tracestate } = carrier;
-  return {
-    ...(traceparent === undefined ? {} : { "rb-traceparent": traceparent }),
-    ...(tracestate === undefined ? {} : { "rb-tracestate": tracestate }),
-  };
+  return { ...(traceparent && { traceparent }), ...(tracestate && { tracestate }) };
 }
 
 export function isObject(value: unknown): value is Fields {
@@ -153,7 +150,7 @@ export function isObject(value: unknown): value is Fields {
 
 function parsed(message: Message): unknown {
   try {
-    return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(message.content));
+    return JSON.parse(UTF8.decode(message.content));
   } catch (error) {
     throw new InvalidReply("invalid_reply", `the reply is not JSON: ${error}`, { outcome: "unknown" });
   }

@@ -182,6 +182,7 @@ test("misuse is told", async () => {
     bus.onToolsChanged(() => {}),
     Misuse,
   );
+  await assert.rejects(Toolbus.connect("amqp://127.0.0.1", {} as { agent: string }), /agent/);
 });
 
 /** A channel of its own, which ends with the block. */
