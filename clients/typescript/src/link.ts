@@ -172,9 +172,10 @@ export class Link {
     let [sent, refused] = [false, false];
     const send = async () => {
       const session = await this.connected(deadline, sent);
+      if (!isWanted()) throw unconfirmed();
       return { session, outcome: await session.send(this.exchange, topic, request, deadline) };
     };
-    while (isWanted()) {
+    for (;;) {
       const { session, outcome } = await (refused ? this.inTurn(send) : send());
       switch (outcome) {
         case "confirmed":
@@ -198,7 +199,6 @@ export class Link {
           sent = true;
       }
     }
-    throw unconfirmed();
   }
 
   /** Has messages of a topic come to the reply queue, also after a reconnect. */

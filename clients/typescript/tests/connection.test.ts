@@ -15,7 +15,6 @@ import {
   NotPermitted,
   Toolbus,
   type ToolsChanged,
-  ToolTimeout,
 } from "../src/index.js";
 import { after, now } from "../src/retrying.js";
 import { eventually, TcpProxy, world } from "./support.js";
@@ -146,23 +145,38 @@ test("a change of tools is announced, also after a reconnect", async () => {
   assert.deepEqual(changes, [{ version: "v", added: ["one"], removed: [] }]);
 });
 
-test("without a connection a call fails at its deadline, and was not sent", async () => {
-  const { broker } = await world();
+test("without a connection a call fails at its deadline, and an aborted one at once", async () => {
+  const { broker, backend } = await world();
   const proxy = await TcpProxy.start(broker);
   await using bus = await Toolbus.connect(proxy.url(), { agent: "ana" });
-  const cutting = setInterval(() => proxy.cut(), 5);
-  try {
-    await eventually(() => !bus["link"]["session"]);
-    const began = now();
-    await assert.rejects(
-      bus.call("echo", {}, { timeout: 0.5 }),
-      (error) => error instanceof BrokerUnreachable || error instanceof ToolTimeout,
-    );
-    assert(now() - began < 2_500);
-  } finally {
-    clearInterval(cutting);
-  }
+  proxy.refuses = true;
+  proxy.cut();
+  await eventually(() => !bus["link"]["session"]);
+  let began = now();
+  await assert.rejects(bus.call("echo", {}, { timeout: 0.5 }), BrokerUnreachable);
+  assert(now() - began < 2_500);
+  began = now();
+  const signal = AbortSignal.timeout(100);
+  await assert.rejects(bus.call("effect", { id: "never" }, { signal }), { name: "TimeoutError" });
+  assert(now() - began < 2_500);
+  await eventually(() => bus["background"].size === 0, "the end of the cancellation");
+  proxy.refuses = false;
   assert.equal(String(await bus.call("echo", { text: "back" }, { timeout: 20 })), "back");
+  assert(!backend.effects.has("never"));
+});
+
+test("closing without a connection ends at once", async () => {
+  const { broker } = await world();
+  const proxy = await TcpProxy.start(broker);
+  const bus = await Toolbus.connect(proxy.url(), { agent: "ana" });
+  proxy.refuses = true;
+  proxy.cut();
+  await eventually(() => !bus["link"]["session"]);
+  const call = assert.rejects(bus.call("echo"), /closed during the call/);
+  const began = now();
+  await bus.close();
+  await call;
+  assert(now() - began < 2_000);
 });
 
 test("a server that says nothing is no broker", async () => {

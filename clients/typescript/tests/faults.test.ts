@@ -1,4 +1,7 @@
-/** Calls with keys, while the broker and the daemon are killed, connections are cut, and replies come late or twice. */
+/**
+ * Calls with keys, while the broker and the daemon are killed, connections are cut, and replies come late or twice;
+ * TOOLBUS_ROUNDS says how often.
+ */
 
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
@@ -8,6 +11,7 @@ import { OutcomeUnknown, Toolbus } from "../src/index.js";
 import { eventually, newWorld, TcpProxy, type World } from "./support.js";
 
 const WORKERS = 8;
+const ROUNDS = Number(process.env.TOOLBUS_ROUNDS ?? 1);
 
 const FAULTS: Record<string, (world: World, proxy: TcpProxy, bus: Toolbus) => Promise<void>> = {
   "the connection is cut": async (_, proxy, bus) => proxy.cutUntilBack(bus),
@@ -33,7 +37,7 @@ const FAULTS: Record<string, (world: World, proxy: TcpProxy, bus: Toolbus) => Pr
   },
 };
 
-test("no call is lost, and none has two effects", { timeout: 300_000 }, async (context) => {
+test("no call is lost, and none has two effects", { timeout: ROUNDS * 300_000 }, async (context) => {
   const world = await newWorld();
   const proxy = await TcpProxy.start(world.broker);
   await world.broker.flush();
@@ -54,7 +58,7 @@ test("no call is lost, and none has two effects", { timeout: 300_000 }, async (c
     }
   };
   const workers = Array.from({ length: WORKERS }, worker);
-  for (const [name, fault] of Object.entries(FAULTS)) {
+  for (const [name, fault] of Array(ROUNDS).fill(Object.entries(FAULTS)).flat()) {
     const before = ended;
     await eventually(() => ended >= before + WORKERS, "calls before the fault", 60_000);
     await fault(world, proxy, bus);

@@ -144,11 +144,14 @@ export class Broker {
 
 /** A way to the broker that can be cut. */
 export class TcpProxy {
+  /** Whether new connections end at once. */
+  refuses = false;
   private readonly open = new Set<net.Socket>();
   private readonly server: net.Server;
 
   private constructor(target: number) {
     this.server = net.createServer((near) => {
+      if (this.refuses) return void near.destroy();
       const far = net.connect(target, "127.0.0.1");
       for (const [one, other] of [
         [near, far],
@@ -177,7 +180,7 @@ export class TcpProxy {
     return `amqp://${user}:${password}@127.0.0.1:${(this.server.address() as net.AddressInfo).port}/%2f`;
   }
 
-  /** Ends all connections without a word; new ones are taken. */
+  /** Ends all connections without a word. */
   cut(): void {
     for (const end of this.open) end.destroy();
   }
