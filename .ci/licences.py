@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that every dependency may be used under a licence that deny.toml allows, and is none that it bans.
+"""Checks that every dependency may be used under a licence that deny.toml allows, and is none that it bans; also those of
+the TypeScript client.
 
 For machines without cargo-deny, which checks the same list and more: `cargo deny check`.
 """
@@ -57,9 +58,12 @@ def main() -> int:
             ["cargo", "metadata", "--locked", "--format-version", "1"], check=True, stdout=subprocess.PIPE
         ).stdout
     )
-    problems = []
-    for package in metadata["packages"]:
-        name, licence = f"{package['name']} {package['version']}", package["license"]
+    with open("clients/typescript/package-lock.json", encoding="utf-8") as file:
+        # The entry without a name is the client's own.
+        of_npm = [{"name": name, **package} for name, package in json.load(file)["packages"].items() if name]
+    packages, problems = metadata["packages"] + of_npm, []
+    for package in packages:
+        name, licence = f"{package['name']} {package['version']}", package.get("license")
         if package["name"] in banned:
             problems.append(f"{name}: banned by deny.toml: {banned[package['name']]}")
         try:
@@ -69,7 +73,7 @@ def main() -> int:
                 problems.append(f"{name}: {licence} is not allowed by deny.toml")
         except (IndexError, ValueError) as error:
             problems.append(f"{name}: {licence!r} cannot be read: {error}")
-    print("\n".join(problems) or f"{len(metadata['packages'])} packages, all under allowed licences, none banned")
+    print("\n".join(problems) or f"{len(packages)} packages, all under allowed licences, none banned")
     return 1 if problems else 0
 
 

@@ -1,0 +1,56 @@
+/** The package as others load it. */
+
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { readFileSync } from "node:fs";
+import path from "node:path";
+import { test } from "node:test";
+import { promisify } from "node:util";
+import { TOKEN, world } from "./support.js";
+
+const root = path.join(import.meta.dirname, "../..");
+
+/** Runs code that imports this package by its name; returns what it writes. */
+async function run(code: string, ...options: string[]): Promise<string> {
+  return (await promisify(execFile)(process.execPath, [...options, "-e", code], { cwd: root })).stdout;
+}
+
+test("it loads as an ES module and with require, with the same names", async () => {
+  const read = 'console.log(Object.keys(loaded).filter((name) => name !== "default").sort().join())';
+  for (const entry of ["", "/ai", "/anthropic", "/langchain", "/openai"]) {
+    const name = `@toolbus/client${entry}`;
+    const imported = await run(`import * as loaded from "${name}"; ${read}`, "--input-type=module");
+    assert.equal(await run(`const loaded = require("${name}"); ${read}`), imported);
+    assert.match(imported, entry ? /\btools\b/ : /\bToolbus\b/);
+  }
+});
+
+test("the types of the client need no optional package", () => {
+  const folder = path.join(root, "dist/esm");
+  for (const file of ["index", "bus", "errors", "mcp", "messages"]) {
+    assert.doesNotMatch(readFileSync(path.join(folder, `${file}.d.ts`), "utf8"), /from "@/);
+  }
+});
+
+test("the CommonJS build calls tools, over the bus and over MCP", async () => {
+  const { broker, daemon } = await world();
+  const code = `(async () => {
+    const { Toolbus } = require("@toolbus/client");
+    for (const bus of [
+      await Toolbus.connect("${broker.url()}", { agent: "ana" }),
+      await Toolbus.mcp("${daemon.mcp}", "${TOKEN}"),
+    ]) {
+      console.log(String(await bus.call("echo", { text: "required" })));
+      await bus.close();
+    }
+  })()`;
+  assert.equal(await run(code), "required\nrequired\n");
+});
+
+test("the example says hello", async () => {
+  const { broker } = await world();
+  const example = readFileSync(path.join(root, "../../examples/typescript/hello.mjs"), "utf8");
+  const here = example.replace("amqp://guest:guest@127.0.0.1:5672/%2f", broker.url());
+  assert.notEqual(here, example);
+  assert.equal(await run(here, "--input-type=module"), "hello\n");
+});
