@@ -80,7 +80,7 @@ pub struct CallSummary<'a> {
     pub invoke: Duration,
     /// From arrival to the settled delivery.
     pub total: Duration,
-    /// How long the call waited for a permit.
+    /// Time that the call waited for a permit.
     pub waited: Duration,
     /// Time that is ours: from arrival to the settled delivery, less the tool's, the wait for a permit, and the wait for
     /// the broker's confirm.

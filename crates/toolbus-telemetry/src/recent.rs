@@ -22,7 +22,7 @@ const MAX_STEPS: usize = 16;
 #[derive(Clone, Default)]
 pub struct RecentCalls(Arc<Mutex<VecDeque<Arc<Mutex<RecentCall>>>>>);
 
-/// What is known of a call.
+/// A call that ended lately, or that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecentCall {
     /// When its request arrived.
@@ -70,7 +70,7 @@ pub struct RecentStep {
     pub name: &'static str,
     /// From the arrival to its beginning.
     pub from: Duration,
-    /// Its length; absent while it lasts.
+    /// Length of the step; absent while it lasts.
     pub took: Option<Duration>,
 }
 

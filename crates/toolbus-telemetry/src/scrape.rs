@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use prometheus::{Registry, TextEncoder};
 use toolbus_core::Clock;
 
-/// How long a text is given to further readers. Reading it costs time that calls would have, and anyone who reaches the
+/// Time for which a text is given to further readers. Reading it costs time that calls would have, and anyone who reaches the
 /// port may read as often as they like.
 const KEPT: Duration = Duration::from_secs(1);
 

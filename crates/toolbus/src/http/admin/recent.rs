@@ -92,7 +92,7 @@ pub struct TraceStep {
     pub name: String,
     /// Milliseconds from the arrival to its beginning.
     pub from_ms: f64,
-    /// Its milliseconds; absent while it lasts.
+    /// Length of the step in milliseconds; absent while it lasts.
     pub took_ms: Option<f64>,
 }
 
