@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use toolbus_core::tool::Tool;
-use toolbus_sandbox::{Job, Level, Plan, Sandbox};
+use toolbus_sandbox::{Job, Level, Plan, Probed, Sandbox};
 
 pub use self::check::CommandError;
 pub(crate) use self::check::paths;
@@ -67,10 +67,14 @@ pub fn described(config: &CommandConfig) -> Result<Tool, CommandError> {
 /// If this system supports no level, or less than `require`.
 pub async fn sandbox(require: Level) -> Result<Sandbox, StartError> {
     let sandbox = Sandbox::new(Level::Full)?;
-    let probed = sandbox.probe(&probe(), |_| Job { time: PROBE_TIME, cpu: PROBE_TIME, ..Job::default() }).await;
-    let sandbox = sandbox.with(reached(probed, require)?);
+    let sandbox = sandbox.with(reached(try_sandbox(&sandbox).await, require)?);
     log_layers(&sandbox, "commands run in the sandbox");
     Ok(sandbox)
+}
+
+/// Tries which layers this system allows for commands, up to those of `sandbox`. Nothing runs afterwards.
+pub async fn try_sandbox(sandbox: &Sandbox) -> Probed {
+    sandbox.probe(&probe(), |_| Job { time: PROBE_TIME, cpu: PROBE_TIME, ..Job::default() }).await
 }
 
 /// A program that does nothing.

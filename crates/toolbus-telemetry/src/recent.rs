@@ -203,7 +203,14 @@ impl CallSpan for RecentSpan {
     }
 
     fn executed(&mut self, end: &CallEnd, duration: Duration) {
-        self.begin("reply");
+        // Reported when the reply is written.
+        let mut call = self.call.lock();
+        if let Some(run) = call.steps.last_mut().filter(|step| step.name == "run") {
+            run.took = Some(duration);
+            let from = run.from + duration;
+            call.steps.push(RecentStep { name: "reply", from, took: None });
+        }
+        drop(call);
         self.inner.executed(end, duration);
     }
 

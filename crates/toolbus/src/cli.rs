@@ -8,8 +8,8 @@ use clap::builder::PossibleValue;
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    agents, bench, breaker, call, check, completions, connect, daemon, demo, dlq, explain, health, init, mcp, pins,
-    serve, switch, tools, trace,
+    agents, bench, breaker, call, check, completions, connect, daemon, demo, dlq, doctor, explain, health, init, mcp,
+    pins, serve, switch, tools, trace,
 };
 use crate::config::{Override, Sources, default_files};
 use crate::terminal::OutputFormat;
@@ -21,6 +21,7 @@ Examples:
   toolbus serve --config config/toolbus.toml       run the daemon
   toolbus call get_weather city=Bogotá             call a tool, as an agent would
   toolbus check --config config/toolbus.toml       find every mistake in a configuration
+  toolbus doctor                                   what is wrong with the installation, and what mends it
   toolbus tools get_weather                        what is known of a tool, with an example call
   toolbus reload                                   take over changes of the configuration
   toolbus agents ana                               what may this agent use, and why
@@ -131,6 +132,8 @@ pub(crate) enum Command {
     Dlq(dlq::DlqArgs),
     /// Find every mistake in the configuration, without connecting to the broker
     Check(check::CheckArgs),
+    /// Find what is wrong with an installation, and what mends it
+    Doctor(doctor::DoctorArgs),
     /// Print the JSON Schema of the configuration file
     #[command(after_help = SCHEMA_USE)]
     Schema,
@@ -166,7 +169,7 @@ impl Cli {
             Self::command().mut_args(|arg| if shows_global && arg.is_global_set() { arg.hide(false) } else { arg });
         // What runs or checks a configuration is of little use without saying which.
         let config = command.get_arguments().find(|arg| arg.get_id() == "config").cloned().map(|arg| arg.hide(false));
-        ["serve", "check"]
+        ["serve", "check", "doctor"]
             .into_iter()
             .fold(command, |command, name| command.mut_subcommand(name, |subcommand| subcommand.args(config.clone())))
     }
@@ -267,7 +270,7 @@ mod tests {
 
     #[test]
     fn help_shows_a_commands_own_options_and_the_global_ones_if_asked() {
-        for words in [&["serve"][..], &["check"]] {
+        for words in [&["serve"][..], &["check"], &["doctor"]] {
             assert!(help(false, words).contains("--config <FILE>"), "{words:?}");
         }
         for words in [&["agents"][..], &["mcp", "list"], &[]] {

@@ -11,6 +11,7 @@ pub mod connect;
 pub mod daemon;
 pub mod demo;
 pub mod dlq;
+pub mod doctor;
 mod edit;
 pub mod explain;
 pub mod health;
@@ -90,6 +91,7 @@ async fn dispatch(cli: Cli) -> Result<ExitCode, u8> {
         Command::Health(args) => health::run(args, &context(&global, &[])?).await.map_err(told),
         Command::Schema => schema::run().map_err(told),
         Command::Check(args) => check::run(args, &operator()).await.map_err(told_by_kind),
+        Command::Doctor(args) => doctor::run(args, &operator()).await.map_err(told_by_kind),
         Command::Agents(args) => agents::run(args, &operator()).await.map_err(told_by_kind),
         Command::Explain(args) => explain::run(args, &operator()).await.map_err(told_by_kind),
         Command::Mcp(args) => mcp::run(args, &operator()).await.map_err(told_by_kind),

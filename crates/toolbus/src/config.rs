@@ -290,6 +290,17 @@ impl Config {
         }
     }
 
+    /// Files that hold secrets of these sources, as far as they can be read.
+    #[must_use]
+    pub fn secret_files(sources: &Sources) -> Vec<PathBuf> {
+        let schema = schema();
+        let written = Self::as_given(sources, &schema);
+        let (_, secrets) = resolve_secrets(&mut written.clone(), &schema, &sources.environment);
+        let file = |(path, _): &(KeyPath, bool)| Some(PathBuf::from(written.get(path)?.get("file")?.as_str()?));
+        let keys = ["bus", "store"].map(|section| Self::as_written::<PathBuf>(sources, &[section, "tls", "key"]));
+        secrets.iter().filter_map(file).chain(keys.into_iter().flatten()).collect()
+    }
+
     /// The broker that these files name by themselves: none if they leave it to a variable or to another file.
     #[must_use]
     pub fn bus_in(files: &[PathBuf]) -> Option<BusUrl> {

@@ -76,6 +76,7 @@ fn programs_can_read_what_is_printed() {
     };
     assert_eq!(json(&["check", "--output", "json"])["valid"], true);
     assert_eq!(json(&["check", "--output", "json", "--set", "bus.nam=x"])["problems"][0]["key"], "bus.nam");
+    assert_eq!(json(&["doctor", "--output", "json"])["problems"], 0);
     assert_eq!(json(&["tools", "--output", "json"])[0]["name"], "convert_time");
     let demo = json(&["demo", "--output", "json"]);
     let outcomes: Vec<_> =

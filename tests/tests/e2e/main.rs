@@ -18,6 +18,7 @@ mod consumer_timeout;
 mod control;
 mod dashboard;
 mod dead_letters;
+mod doctor;
 mod documents;
 mod drain;
 mod examples;

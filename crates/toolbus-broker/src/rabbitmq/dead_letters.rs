@@ -12,14 +12,13 @@ use lapin::options::{
     QueueBindOptions, QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::uri::AMQPUri;
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Error, ExchangeKind};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, Error, ExchangeKind};
 use toolbus_core::bus::Target;
 use toolbus_protocol::{Properties, header};
 
 use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED};
-use super::properties;
 use super::settings::{Checked, RabbitMqSettings, SettingsError, host_of};
+use super::{once, properties};
 
 /// Longest time until one broker has taken the login.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -110,11 +109,11 @@ impl DeadLetters {
         let settings = Checked::new(settings)?;
         let mut reason = String::new();
         for endpoint in &settings.endpoints {
-            let opened = tokio::time::timeout(CONNECT_TIME, open(endpoint, &settings)).await;
-            match opened.unwrap_or_else(|_| Err(format!("no answer within {} s", CONNECT_TIME.as_secs()))) {
-                Ok(connection) => return Ok(Self { connection }),
-                Err(error) => reason = format!("{}: {error}", host_of(endpoint)),
-            }
+            reason = match tokio::time::timeout(CONNECT_TIME, once::open(endpoint, &settings, "dlq")).await {
+                Ok(Ok(connection)) => return Ok(Self { connection }),
+                Ok(Err(error)) => format!("{}: {error}", host_of(endpoint)),
+                Err(_) => format!("{}: no answer within {} s", host_of(endpoint), CONNECT_TIME.as_secs()),
+            };
         }
         Err(DeadLetterError::Connect(reason))
     }
@@ -142,18 +141,6 @@ impl DeadLetters {
     pub async fn close(self) {
         // What is not settled by now goes back in any case.
         let _ = within(self.connection.close(200, "done".into())).await;
-    }
-}
-
-async fn open(endpoint: &AMQPUri, settings: &Checked) -> Result<Connection, String> {
-    let properties = ConnectionProperties::default().with_connection_name(format!("{} dlq", settings.name).into());
-    let runtime = lapin::runtime::default_runtime().map_err(|error| cause::words(&error))?;
-    let connecting =
-        Connection::connect_uri_with_config(endpoint.clone(), properties, settings.tls.clone(), runtime).await;
-    match connecting {
-        Ok(connection) => Ok(connection),
-        Err(error) if cause::code(&error).is_some() => Err(cause::connecting(&error)),
-        Err(error) => Err(cause::other_protocol(endpoint).await.unwrap_or_else(|| cause::connecting(&error))),
     }
 }
 

@@ -232,7 +232,7 @@ impl Questions {
 }
 
 /// Publishes, and takes it back.
-async fn attempt(channel: &Channel, exchange: ShortString, address: ShortString) -> Result<(), Error> {
+pub(super) async fn attempt(channel: &Channel, exchange: ShortString, address: ShortString) -> Result<(), Error> {
     let options = BasicPublishOptions::default();
     drop(channel.basic_publish(exchange, address, options, &[], BasicProperties::default()).await?);
     channel.tx_rollback().await

@@ -27,9 +27,9 @@ const DEAD_LETTER_MAX_BYTES: i64 = 256 * 1024 * 1024;
 const UNUSED_LOOKS: usize = 30;
 const UNUSED_PERIOD: Duration = Duration::from_millis(100);
 /// Words of RabbitMQ about a classic queue, which is on one node of a cluster, while that node is down.
-const NODE_DOWN: &str = "home node";
+pub(super) const NODE_DOWN: &str = "home node";
 /// The key of the configuration that decides the type of our queues.
-const QUEUE_TYPE_KEY: &str = "bus.queue_type";
+pub(super) const QUEUE_TYPE_KEY: &str = "bus.queue_type";
 
 /// Why something could not be declared or subscribed.
 #[derive(Debug, thiserror::Error)]
@@ -201,7 +201,7 @@ fn is_of_another_type(error: &Error) -> bool {
         && differing_argument(&cause::words(error)).1 == Some(QUEUE_TYPE_KEY)
 }
 
-fn queue_arguments(settings: &Checked, name: &ShortString, queue_type: QueueType) -> FieldTable {
+pub(super) fn queue_arguments(settings: &Checked, name: &ShortString, queue_type: QueueType) -> FieldTable {
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), text(queue_type.as_str()));
     arguments.insert("x-dead-letter-exchange".into(), text(settings.dead_letter_exchange.as_str()));
@@ -213,7 +213,7 @@ fn queue_arguments(settings: &Checked, name: &ShortString, queue_type: QueueType
     arguments
 }
 
-fn dead_letter_arguments() -> FieldTable {
+pub(super) fn dead_letter_arguments() -> FieldTable {
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), text(QueueType::Classic.as_str()));
     arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(DEAD_LETTER_TTL_MS));
@@ -257,7 +257,7 @@ async fn actively_or_passively<F: Future<Output = Result<(), Error>>>(
 
 /// From `… inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'quorum' but current is 'classic'`.
 /// With the key of the configuration that decides this argument, if there is one.
-fn differing_argument(words: &str) -> (String, Option<&'static str>) {
+pub(super) fn differing_argument(words: &str) -> (String, Option<&'static str>) {
     let argument = words.split_once("inequivalent arg '").and_then(|(_, rest)| rest.split_once('\''));
     let values = words.split_once("': ").map(|(_, values)| values);
     let Some((argument, _)) = argument else { return (format!("other arguments ({words})"), None) };

@@ -7,6 +7,7 @@ mod channels;
 mod contract;
 mod embedded;
 mod fixture;
+mod inspection;
 mod losses;
 mod permissions;
 mod queues;

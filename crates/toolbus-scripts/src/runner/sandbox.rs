@@ -214,14 +214,25 @@ impl SandboxRunner {
     }
 }
 
-/// The layers that work, where their level is enough.
-pub(crate) fn reached(probed: Probed, require: Level) -> Result<Layers, StartError> {
+/// Tries which layers this system allows for scripts of an interpreter, up to those of `sandbox`. Nothing runs afterwards.
+pub async fn probe(interpreter: &Interpreter, limits: Limits, sandbox: &Sandbox) -> Probed {
+    sandbox.probe(&Plans::new(interpreter, limits, &[]).cold(None), check).await
+}
+
+/// Why a system allows no more than it does, for an operator; empty if it allows all.
+#[must_use]
+pub fn hindrance(probed: &Probed) -> String {
     // Several mostly fail for the same reason.
     let why = probed.refused.chunk_by(|(_, one), (_, other)| one == other).map(|same| {
         let what: Vec<&str> = same.iter().map(|(what, _)| *what).collect();
         format!("{}: {}", what.join(", "), same.first().map_or("", |(_, why)| why))
     });
-    let why = why.collect::<Vec<_>>().join("; ");
+    why.collect::<Vec<_>>().join("; ")
+}
+
+/// The layers that work, where their level is enough.
+pub(crate) fn reached(probed: Probed, require: Level) -> Result<Layers, StartError> {
+    let why = hindrance(&probed);
     match probed.layers {
         Some(layers) if layers.level() >= require => {
             if !why.is_empty() {

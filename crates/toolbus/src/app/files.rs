@@ -79,7 +79,7 @@ pub fn unusable(config: &Config, sources: &Sources) -> Vec<Problem> {
 }
 
 /// Whether a file is kept from this user, who can then not tell whether the daemon's user can use it.
-fn is_of_another(file: &Path, access: Access) -> bool {
+pub(crate) fn is_of_another(file: &Path, access: Access) -> bool {
     rustix::fs::access(file, access) == Err(Errno::ACCESS)
 }
 

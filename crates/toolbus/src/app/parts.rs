@@ -5,14 +5,14 @@ use std::sync::Arc;
 use toolbus_broker::embedded::Embedded;
 use toolbus_broker::rabbitmq::{self, RabbitMq};
 use toolbus_core::Clock;
-use toolbus_core::bus::Bus;
+use toolbus_core::bus::{Bus, Subscription};
 use toolbus_core::policy::{Capacity, PolicyHandle};
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Registry;
 
-use super::AppError;
+use super::{AppError, listen};
 use crate::config::{AmqpUrl, BusUrl, Config, secrets};
-use crate::families::{self, FamilyContext};
+use crate::families::{self, FamilyContext, Purpose};
 
 /// The bus of the configuration. It connects in the background, however long that takes.
 ///
@@ -52,6 +52,18 @@ pub fn described(config: &Config) -> Result<PolicyHandle, AppError> {
     policy.registry().register_all(families::plan(&families, config, &|_| None)?.tools)?;
     policy.refresh();
     Ok(policy)
+}
+
+/// The queues of a daemon with this configuration. Nothing is started.
+///
+/// # Errors
+///
+/// If a family of tools cannot be built, or rules contradict each other.
+pub fn subscriptions(config: &Config) -> Result<Vec<Subscription>, AppError> {
+    let policy = policy(config, Registry::new())?;
+    let context = FamilyContext { purpose: Purpose::Daemon, ..FamilyContext::description(config, policy) };
+    let queues = listen::all_queues(config, &families::all(&context)?);
+    Ok(queues.into_iter().map(|(subscription, _)| subscription).collect())
 }
 
 /// The policy of the configuration for the tools of `registry`.

@@ -7,19 +7,17 @@ use std::sync::Arc;
 
 use serde_json::json;
 use toolbus_agents::a2a::A2aConfig;
-use toolbus_core::bus::{Ownership, Subscription};
+use toolbus_core::bus::Ownership;
 use toolbus_core::policy::{Profile, ProfileRole};
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl;
 
-use toolbus_core::registry::Registry;
-
 use super::*;
 use crate::commands::dlq;
 use crate::config::mcp::MANAGEMENT_TOOLS;
 use crate::config::{BusConfig, BusUrl, RestConfig, ToolsConfig};
-use crate::families::{self, FamilyContext, Purpose};
+use crate::families::{FamilyContext, Purpose};
 
 /// A configuration with every section that brings tools. It names every section, so that a new one belongs here, too.
 fn everything(folder: &std::path::Path) -> Config {
@@ -192,19 +190,11 @@ async fn each_profile_has_decided_about_every_tool_that_the_daemon_registers() {
     ");
 }
 
-/// The queues of a daemon with MCP servers, agents and sub-agents.
-fn queues(config: &Config) -> Vec<Subscription> {
-    let policy = parts::policy(config, Registry::new()).unwrap();
-    let context = FamilyContext { purpose: Purpose::Daemon, ..FamilyContext::description(config, policy) };
-    let families = families::all(&context).unwrap();
-    listen::all_queues(config, &families).into_iter().map(|(queue, _)| queue).collect()
-}
-
 #[tokio::test]
 async fn as_many_tasks_of_agents_are_taken_as_calls_so_that_slow_ones_of_one_agent_hold_up_no_others() {
     let mut config = Config { bus: BusConfig { url: BusUrl::Embedded, ..BusConfig::default() }, ..Config::default() };
     config.a2a = Some(A2aConfig { announce: vec!["echo".to_owned()], ..A2aConfig::default() });
-    let queues = queues(&config);
+    let queues = subscriptions(&config).unwrap();
     let prefetch = |name| queues.iter().find(|queue| queue.queue == format!("toolbus.{name}")).unwrap().prefetch;
     assert_eq!(prefetch("tasks"), prefetch("invoke"));
     assert_eq!(usize::from(prefetch("tasks")), config.invoke.max_in_flight + config.invoke.max_waiting);
@@ -217,7 +207,7 @@ async fn the_command_for_dead_letters_knows_every_queue_that_has_some() {
         Config { bus: BusConfig { url: BusUrl::Embedded, ..BusConfig::default() }, ..everything(folder.path()) };
     config.a2a.as_mut().unwrap().announce = vec!["echo".to_owned()];
     let prefix = format!("{}.", config.queue_prefix());
-    let queues = queues(&config).into_iter();
+    let queues = subscriptions(&config).unwrap().into_iter();
     let with_dead_letters: BTreeSet<String> = queues
         .filter(|queue| matches!(queue.ownership, Ownership::Shared | Ownership::ShortLived))
         .map(|queue| queue.queue.strip_prefix(&prefix).unwrap().to_owned())

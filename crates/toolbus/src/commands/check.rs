@@ -34,6 +34,37 @@ pub struct CheckArgs {
     without_secrets: bool,
 }
 
+/// A configuration without mistakes of its own, compared with this machine.
+pub(super) struct Checked {
+    /// The configuration, with every warning but those about programs of MCP servers.
+    pub(super) loaded: Loaded,
+    /// Where telemetry is sent.
+    pub(super) targets: Vec<ExportTarget>,
+    /// Files, programs and variables with which a daemon would not start.
+    pub(super) problems: Vec<Problem>,
+}
+
+impl Checked {
+    /// Compares a configuration with this machine.
+    pub(super) fn new(mut loaded: Loaded, sources: &Sources) -> Self {
+        let config = &loaded.config;
+        loaded.warnings.extend(config.suspects());
+        let other = config.store.other_holder(&sources.holder()).map(|other| {
+            let what = format!(
+                "{other} uses this file; one daemon alone can: give each its own, or let them share a server, \
+                 \"redis://host:6379/0\""
+            );
+            Problem { location: "this machine".to_owned(), key: "store.url".to_owned(), what }
+        });
+        let mut problems: Vec<Problem> = other.into_iter().chain(app::unusable(config, sources)).collect();
+        let targets = app::targets(config, &sources.environment).unwrap_or_else(|errors| {
+            problems.extend(errors.into_iter().map(of_variable));
+            Vec::new()
+        });
+        Self { loaded, targets, problems }
+    }
+}
+
 /// Checks, and tells what was found. Exit code 2 when the configuration cannot be used.
 ///
 /// # Errors
@@ -41,9 +72,13 @@ pub struct CheckArgs {
 /// If the daemon does not answer that is to be asked, or nothing can be printed.
 pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let (sources, output) = (&operator.sources, operator.output);
-    let mut result = if args.without_secrets { Config::load_for(sources, &[]) } else { Config::load(sources) };
+    let loaded = if args.without_secrets { Config::load_for(sources, &[]) } else { Config::load(sources) };
+    let (mut result, targets) = match loaded.map(|loaded| Checked::new(loaded, sources)) {
+        Ok(Checked { loaded, targets, problems }) if problems.is_empty() => (Ok(loaded), targets),
+        Ok(Checked { problems, .. }) => (Err(Problems(problems)), Vec::new()),
+        Err(problems) => (Err(problems), Vec::new()),
+    };
     if let Ok(loaded) = &mut result {
-        loaded.warnings.extend(loaded.config.suspects());
         loaded.warnings.extend(loaded.config.missing_programs());
     }
     if let (Ok(loaded), Some(client)) = (&result, args.daemon.named(operator)?) {
@@ -54,26 +89,6 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
         if let Some(what) = loaded.config.widening(unknown, &named) {
             let what = format!("the daemon would refuse a reload: {what}");
             result = Err(Problems(vec![Problem { location, key: String::new(), what }]));
-        }
-    }
-    let other = result.as_ref().ok().and_then(|loaded| loaded.config.store.other_holder(&sources.holder()));
-    if let Some(other) = other {
-        let what = format!(
-            "{other} uses this file; one daemon alone can: give each its own, or let them share a server, \
-             \"redis://host:6379/0\""
-        );
-        let location = "this machine".to_owned();
-        result = Err(Problems(vec![Problem { location, key: "store.url".to_owned(), what }]));
-    }
-    let unusable = result.as_ref().map(|loaded| app::unusable(&loaded.config, sources)).unwrap_or_default();
-    if !unusable.is_empty() {
-        result = Err(Problems(unusable));
-    }
-    let mut targets = Vec::new();
-    if let Ok(loaded) = &result {
-        match app::targets(&loaded.config, &sources.environment) {
-            Ok(found) => targets = found,
-            Err(errors) => result = Err(Problems(errors.into_iter().map(of_variable).collect())),
         }
     }
     let is_usable = result.as_ref().is_ok_and(|loaded| loaded.config.mcp_servers().problems.is_empty());
@@ -126,7 +141,7 @@ fn listed(problems: &Problems) -> Vec<Value> {
 }
 
 /// Problems of the MCP servers; each text begins with its location in the configuration.
-fn of_servers(problems: &[String]) -> Problems {
+pub(super) fn of_servers(problems: &[String]) -> Problems {
     let problem = |text: &String| {
         let (location, what) = text.split_once(": ").unwrap_or(("mcp", text));
         Problem { location: location.to_owned(), key: String::new(), what: what.to_owned() }
@@ -135,7 +150,7 @@ fn of_servers(problems: &[String]) -> Problems {
 }
 
 /// The warnings that are no problems of MCP servers, which a daemon starts with all the same.
-fn mere_warnings<'a>(loaded: &'a Loaded, problems: &'a [String]) -> impl Iterator<Item = &'a String> {
+pub(super) fn mere_warnings<'a>(loaded: &'a Loaded, problems: &'a [String]) -> impl Iterator<Item = &'a String> {
     loaded.warnings.iter().filter(|warning| !problems.contains(warning))
 }
 

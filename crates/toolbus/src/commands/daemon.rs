@@ -190,7 +190,8 @@ fn reloaded(report: &ReloadReport) -> String {
     lines.join("\n")
 }
 
-fn reason(blocker: &Blocker) -> String {
+/// Says why a daemon is not ready.
+pub(super) fn reason(blocker: &Blocker) -> String {
     match blocker {
         Blocker::Draining => "it finishes its calls and takes no new ones".to_owned(),
         Blocker::BusClosed => "the bus has ended".to_owned(),

@@ -1,0 +1,322 @@
+//! A broker for an operator: what it is, what this user may do there, and whether what exists is as the daemon wants it.
+//!
+//! Nothing that lasts is declared, bound, published or taken. Each question has a channel of its own, because the broker
+//! closes the channel of one that it refuses. Whether the user may declare what is not there is asked with an argument that
+//! the broker refuses after it has checked the right.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lapin::options::{
+    BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions,
+};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::uri::AMQPUri;
+use lapin::{BasicProperties, Channel, Confirmation, Connection, Error, ExchangeKind};
+use toolbus_core::bus::{Ownership, Subscription};
+
+use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
+use super::once::{self, ConnectError, Product};
+use super::settings::{Checked, QueueType, RabbitMqSettings, SettingsError, host_of};
+use super::{questions, topology};
+
+/// Longest wait for the broker's answer to one question, and for a connection.
+const ANSWER_TIME: Duration = Duration::from_secs(5);
+/// Channels that are tried for one question: the client keeps no reason of a channel that is closed between two requests.
+const MAX_TRIES: usize = 4;
+
+/// One node of the settings.
+pub struct Node {
+    /// The address, without credentials.
+    pub address: String,
+    /// Product and version, if the node says so.
+    pub product: Option<Product>,
+    /// The connection to it, or why there is none.
+    pub opened: Result<Inspection, ConnectError>,
+}
+
+/// A connection on which a broker is asked.
+pub struct Inspection {
+    connection: Connection,
+    settings: Arc<Checked>,
+}
+
+/// A broker's answer to whether something is there, or permitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Present as it should be, or permitted.
+    Yes,
+    /// Absent; if the daemon declares it, this user may do so.
+    Missing,
+    /// Not permitted, in the broker's words.
+    Refused(String),
+    /// Present in another way.
+    Differs {
+        /// The difference.
+        what: String,
+        /// The key of the configuration that decides it, if there is one.
+        key: Option<&'static str>,
+    },
+    /// The broker did not say, for this reason.
+    Unknown(String),
+}
+
+/// Answers to what the daemon does with a queue of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnQueue {
+    /// Declare it.
+    pub declare: Answer,
+    /// Bind it, by topic.
+    pub bind: Vec<(String, Answer)>,
+    /// Publish to it by its name.
+    pub publish: Answer,
+    /// Take from it what was published.
+    pub consume: Answer,
+    /// Whether the broker takes no messages from publishers, as after a memory or disk alarm.
+    pub is_blocked: bool,
+    /// Seconds since 1970 by the broker's clock, where it writes them into messages.
+    pub broker_time: Option<u64>,
+}
+
+/// Which declaration is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Only looks.
+    Passive,
+    /// The daemon's.
+    Wanted,
+    /// One that the broker refuses once it has checked the right.
+    Impossible,
+}
+
+/// Looks at every node of the settings.
+///
+/// # Errors
+///
+/// If the settings are not valid.
+pub async fn inspect(settings: RabbitMqSettings) -> Result<Vec<Node>, SettingsError> {
+    let settings = Arc::new(Checked::new(settings)?);
+    Ok(join_all(settings.endpoints.iter().map(|endpoint| node(endpoint, Arc::clone(&settings)))).await)
+}
+
+async fn node(endpoint: &AMQPUri, settings: Arc<Checked>) -> Node {
+    let opened = tokio::time::timeout(ANSWER_TIME, once::open(endpoint, &settings, "doctor")).await;
+    let opened = opened.unwrap_or_else(|_| Err(ConnectError::Unreachable(no_answer())));
+    let product = match &opened {
+        Err(ConnectError::Unreachable(_)) => None,
+        _ => once::product(endpoint, &settings).await,
+    };
+    let opened = opened.map(|connection| Inspection { connection, settings });
+    Node { address: host_of(endpoint), product, opened }
+}
+
+impl Inspection {
+    /// Looks at the exchange of requests and that of dead letters; gives the name of each.
+    pub async fn exchanges(&self) -> Vec<(String, Answer)> {
+        let names = [&self.settings.exchange, &self.settings.dead_letter_exchange];
+        join_all(names.map(|name| async move { (name.to_string(), self.exchange(name).await) })).await
+    }
+
+    async fn exchange(&self, name: &ShortString) -> Answer {
+        self.existing(async |channel: Channel, form| {
+            let options = ExchangeDeclareOptions {
+                durable: true,
+                passive: form == Form::Passive,
+                ..ExchangeDeclareOptions::default()
+            };
+            let mut arguments = FieldTable::default();
+            if form == Form::Impossible {
+                arguments.insert("alternate-exchange".into(), AMQPValue::LongInt(0));
+            }
+            channel.exchange_declare(name.clone(), ExchangeKind::Topic, options, arguments).await
+        })
+        .await
+    }
+
+    /// Looks at a queue of the daemon that outlives its connection, and at the queue of its dead letters, if it has one; gives
+    /// the name of each. A queue that the daemon declares for a connection alone has no answer.
+    pub async fn queues(&self, subscription: &Subscription) -> Vec<(String, Answer)> {
+        let name = &subscription.queue;
+        let Ok(short) = ShortString::try_new(name.as_str()) else { return vec![(name.clone(), too_long())] };
+        let types: &[QueueType] = match subscription.ownership {
+            Ownership::Replica | Ownership::Replies => return Vec::new(),
+            Ownership::Existing => {
+                let found = self.ask(async |channel| declare(&channel, &short, true, FieldTable::default()).await);
+                return vec![(name.clone(), found.await)];
+            }
+            Ownership::Shared => &[self.settings.queue_type],
+            Ownership::ShortLived => &[QueueType::Classic, QueueType::Quorum],
+        };
+        let mut answer = Answer::Missing;
+        for queue_type in types {
+            let arguments = |name: &ShortString| topology::queue_arguments(&self.settings, name, *queue_type);
+            answer = self.queue(name, arguments).await;
+            if !matches!(answer, Answer::Differs { key: Some(topology::QUEUE_TYPE_KEY), .. }) {
+                break;
+            }
+        }
+        let dead_letters = topology::dead_letters_of(name);
+        let of_dead_letters = self.queue(&dead_letters, |_| topology::dead_letter_arguments()).await;
+        vec![(name.clone(), answer), (dead_letters, of_dead_letters)]
+    }
+
+    async fn queue(&self, name: &str, arguments: impl Fn(&ShortString) -> FieldTable) -> Answer {
+        let Ok(short) = ShortString::try_new(name) else { return too_long() };
+        self.existing(async |channel: Channel, form| {
+            let mut arguments = if form == Form::Passive { FieldTable::default() } else { arguments(&short) };
+            if form == Form::Impossible {
+                arguments.insert("x-expires".into(), AMQPValue::LongInt(0));
+            }
+            declare(&channel, &short, form == Form::Passive, arguments).await
+        })
+        .await
+    }
+
+    /// Declares a queue for this connection, as the daemon does, and tries what the daemon does with it. The queue ends with
+    /// the connection.
+    pub async fn own_queue(&self, subscription: &Subscription) -> OwnQueue {
+        let Ok(name) = ShortString::try_new(subscription.queue.as_str()) else {
+            return OwnQueue::undeclared(too_long());
+        };
+        let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+        let declared = self.ask(async |channel: Channel| {
+            channel.queue_declare(name.clone(), options, FieldTable::default()).await.map(drop)
+        });
+        let declared = declared.await;
+        if declared != Answer::Yes {
+            return OwnQueue::undeclared(declared);
+        }
+        let publish = self.ask(async |channel: Channel| publish(&channel, &name).await).await;
+        let is_blocked = self.connection.status().blocked();
+        let mut broker_time = None;
+        let consume = self.ask(async |channel: Channel| {
+            let taken = channel.basic_get(name.clone(), BasicGetOptions { no_ack: true }).await?;
+            broker_time = taken.and_then(|message| *message.delivery.properties.timestamp());
+            Ok(())
+        });
+        let consume = consume.await;
+        // Last: before, nothing but its own message can be in the queue.
+        let mut bind = Vec::new();
+        for topic in &subscription.topics {
+            let Ok(short) = ShortString::try_new(topic.as_str()) else { continue };
+            let bound = self.ask(async |channel: Channel| {
+                let (queue, exchange, options) =
+                    (name.clone(), self.settings.exchange.clone(), QueueBindOptions::default());
+                channel.queue_bind(queue, exchange, short.clone(), options, FieldTable::default()).await
+            });
+            bind.push((topic.clone(), bound.await));
+        }
+        OwnQueue { declare: Answer::Yes, bind, publish, consume, is_blocked, broker_time }
+    }
+
+    /// Asks whether this user may publish on a topic of the exchange of requests. The message is taken back.
+    pub async fn may_publish(&self, topic: &str) -> Answer {
+        self.may_publish_to(&self.settings.exchange, topic).await
+    }
+
+    /// Asks whether this user may put dead letters of a queue aside. The message is taken back.
+    pub async fn may_dead_letter(&self, queue: &str) -> Answer {
+        self.may_publish_to(&self.settings.dead_letter_exchange, queue).await
+    }
+
+    async fn may_publish_to(&self, exchange: &ShortString, topic: &str) -> Answer {
+        let Ok(topic) = ShortString::try_new(topic) else { return too_long() };
+        self.ask(async |channel: Channel| {
+            channel.tx_select().await?;
+            questions::attempt(&channel, exchange.clone(), topic.clone()).await
+        })
+        .await
+    }
+
+    /// Closes the connection in order.
+    pub async fn close(self) {
+        // What was declared for it goes with it in any case.
+        let _ = tokio::time::timeout(ANSWER_TIME, self.connection.close(200, "done".into())).await;
+    }
+
+    /// Whether something is there as the daemon wants it; if it is not there, whether this user may declare it.
+    async fn existing(&self, declare: impl AsyncFn(Channel, Form) -> Result<(), Error>) -> Answer {
+        let ask = async |form| self.ask(async |channel| declare(channel, form).await).await;
+        match ask(Form::Passive).await {
+            Answer::Missing => match ask(Form::Impossible).await {
+                Answer::Differs { .. } => Answer::Missing,
+                answer => answer,
+            },
+            // What exists is good enough for a user that may declare nothing.
+            Answer::Yes => match ask(Form::Wanted).await {
+                Answer::Refused(_) => Answer::Yes,
+                answer => answer,
+            },
+            answer => answer,
+        }
+    }
+
+    /// Does something on a channel of its own.
+    async fn ask(&self, mut work: impl AsyncFnMut(Channel) -> Result<(), Error>) -> Answer {
+        let mut answer = Answer::Unknown(no_answer());
+        for _ in 0..MAX_TRIES {
+            let asked = async {
+                let channel = self.connection.create_channel().await?;
+                work(channel.clone()).await?;
+                channel.close(200, "done".into()).await
+            };
+            answer = match tokio::time::timeout(ANSWER_TIME, asked).await {
+                Ok(Ok(())) => Answer::Yes,
+                Ok(Err(error)) => refusal(&error),
+                Err(_) => return Answer::Unknown(no_answer()),
+            };
+            if !matches!(answer, Answer::Unknown(_)) {
+                break;
+            }
+        }
+        answer
+    }
+}
+
+impl OwnQueue {
+    /// A queue that could not be declared, so that nothing else could be tried.
+    fn undeclared(declare: Answer) -> Self {
+        let unknown = || Answer::Unknown("there is no queue to try it with".to_owned());
+        let (publish, consume) = (unknown(), unknown());
+        Self { declare, bind: Vec::new(), publish, consume, is_blocked: false, broker_time: None }
+    }
+}
+
+fn refusal(error: &Error) -> Answer {
+    let words = cause::words(error);
+    match cause::code(error) {
+        Some(ACCESS_REFUSED) => Answer::Refused(words),
+        Some(NOT_FOUND) if !words.contains(topology::NODE_DOWN) => Answer::Missing,
+        Some(PRECONDITION_FAILED) => {
+            let (what, key) = topology::differing_argument(&words);
+            Answer::Differs { what, key }
+        }
+        _ => Answer::Unknown(words),
+    }
+}
+
+async fn declare(channel: &Channel, name: &ShortString, passive: bool, arguments: FieldTable) -> Result<(), Error> {
+    let options = QueueDeclareOptions { durable: true, passive, ..QueueDeclareOptions::default() };
+    channel.queue_declare(name.clone(), options, arguments).await.map(drop)
+}
+
+/// Publishes a message to a queue by its name, and waits until the broker has it.
+async fn publish(channel: &Channel, queue: &ShortString) -> Result<(), Error> {
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    let options = BasicPublishOptions { mandatory: true, immediate: false };
+    let published = channel.basic_publish("".into(), queue.clone(), options, &[], BasicProperties::default());
+    match published.await?.await? {
+        Confirmation::Ack(None) => Ok(()),
+        _ => Err(Error::from(std::io::Error::other("the broker did not put the message into the queue"))),
+    }
+}
+
+fn no_answer() -> String {
+    format!("no answer within {} s", ANSWER_TIME.as_secs())
+}
+
+fn too_long() -> Answer {
+    Answer::Unknown("the name is longer than 255 bytes".to_owned())
+}

@@ -1,0 +1,186 @@
+//! The store: whether it takes and gives back a value, and who else may read its files.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use rustix::fs::Access;
+use tokio::task::spawn_blocking;
+use toolbus_core::store::{Store, StoreError};
+use toolbus_protocol::new_message_id;
+use toolbus_store::Sqlite;
+
+use super::{Finding, PATIENCE, mode};
+use crate::app::is_of_another;
+use crate::commands::shell_word;
+use crate::config::store::StoreUrl;
+use crate::config::{Config, Sources};
+
+const SUBJECT: &str = "store";
+/// Namespace and value of the entry that is written and deleted again.
+const NAMESPACE: &str = "doctor";
+const VALUE: &[u8] = b"written by toolbus doctor";
+/// Rights of all but the owner.
+const OTHERS: u32 = 0o077;
+
+/// Writes to the store, and reads it back.
+pub(super) async fn examine(config: &Config, sources: &Sources) -> Vec<Finding> {
+    match config.store.url() {
+        StoreUrl::Memory if config.store.url.is_some() => {
+            vec![Finding::ok(SUBJECT, "state is in memory, and lost when the daemon ends, as store.url says")]
+        }
+        StoreUrl::Memory => {
+            let text = "state is in memory, and lost when the daemon ends: no folder for state can be written";
+            vec![
+                Finding::warning(SUBJECT, text)
+                    .mended_by("set store.url, such as \"sqlite:/var/lib/toolbus/toolbus.db\""),
+            ]
+        }
+        StoreUrl::Sqlite(file) => of_file(config, &file).await,
+        StoreUrl::Redis(url) => match config.store.open(&config.queue_prefix(), &sources.holder()) {
+            Ok(open) => {
+                let mend = "start the server, or correct store.url and its login";
+                vec![judged(&url.to_string(), within(try_out(&*open.store)).await, mend)]
+            }
+            Err(error) => vec![Finding::problem(SUBJECT, error.to_string()).mended_by("correct store.tls")],
+        },
+    }
+}
+
+async fn of_file(config: &Config, file: &Path) -> Vec<Finding> {
+    // A mistake of the configuration.
+    if config.store.url.is_some() && Sqlite::check(file).is_err() {
+        return Vec::new();
+    }
+    let is_in_state_folder = config.store.url.is_none();
+    let Some(existing) = file.ancestors().map(or_here).find(|path| path.exists()) else { return Vec::new() };
+    if is_of_another(existing, Access::READ_OK | Access::WRITE_OK) {
+        let text = format!("this user may not use `{}`", existing.display());
+        return vec![Finding::warning(SUBJECT, text).mended_by("run this command as the user of the daemon")];
+    }
+    let mend = "give the daemon's user the right to write there, and the disk room; or set store.url";
+    let tried = if existing == file { within(of_sqlite(file)).await } else { within(in_scratch(existing)).await };
+    let mut findings = vec![judged(&format!("`{}`", file.display()), tried, mend)];
+    let folder = file.parent().filter(|_| is_in_state_folder);
+    for path in folder.into_iter().chain([file]) {
+        if mode(path).is_some_and(|mode| mode & OTHERS != 0) {
+            let text = format!("others than its owner may use `{}`", path.display());
+            let mend = format!("chmod go-rwx {}", shell_word(&path.display().to_string()));
+            findings.push(Finding::warning(SUBJECT, text).mended_by(mend));
+        }
+    }
+    findings
+}
+
+/// The working directory has no name in a relative path.
+fn or_here(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
+
+fn judged(name: &str, tried: Result<(), String>, mend: &str) -> Finding {
+    match tried {
+        Ok(()) => Finding::ok(SUBJECT, format!("{name} is written and read")),
+        Err(why) => Finding::problem(SUBJECT, format!("{name} cannot be used: {why}")).mended_by(mend),
+    }
+}
+
+/// Tries a file that is not there yet, in a folder that is removed again: one that this command made would be its user's.
+async fn in_scratch(folder: &Path) -> Result<(), String> {
+    let scratch = folder.join(format!(".toolbus-doctor-{}", new_message_id()));
+    DirBuilder::new().mode(0o700).create(&scratch).map_err(|error| error.to_string())?;
+    let tried = of_sqlite(&scratch.join("toolbus.db")).await;
+    // The thread of the store may be removing files of its own.
+    let removed = fs::remove_dir_all(&scratch).or_else(|_| fs::remove_dir_all(&scratch));
+    tried.and(removed.map_err(|error| format!("`{}` cannot be removed: {error}", scratch.display())))
+}
+
+async fn of_sqlite(file: &Path) -> Result<(), String> {
+    let path = file.to_owned();
+    let opened = spawn_blocking(move || Sqlite::open(&path)).await.map_err(|error| error.to_string())?;
+    try_out(&opened.map_err(|error| error.to_string())?).await
+}
+
+/// Writes a value, reads it, and deletes it.
+async fn try_out(store: &dyn Store) -> Result<(), String> {
+    let key = new_message_id();
+    let read = async {
+        store.put(NAMESPACE, &key, VALUE.to_vec()).await?;
+        let read = store.get(NAMESPACE, &key).await?;
+        store.delete(NAMESPACE, &key).await?;
+        Ok::<_, StoreError>(read)
+    };
+    match read.await {
+        Ok(Some(read)) if read == VALUE => Ok(()),
+        Ok(_) => Err("it does not give back what was written".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Gives up after some time.
+async fn within(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    let late = |_| format!("no answer within {} s", PATIENCE.as_secs());
+    tokio::time::timeout(PATIENCE, work).await.map_err(late)?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::commands::doctor::Verdict;
+    use crate::config::StoreConfig;
+
+    async fn found(store: StoreConfig) -> Vec<(Verdict, String)> {
+        let findings = examine(&Config { store, ..Config::default() }, &Sources::default()).await;
+        findings.into_iter().map(|finding| (finding.verdict, finding.text)).collect()
+    }
+
+    fn named(file: &Path) -> StoreConfig {
+        StoreConfig { url: Some(StoreUrl::Sqlite(file.to_owned())), ..StoreConfig::default() }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_tried_and_none_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("toolbus.db");
+        let written = (Verdict::Ok, format!("`{}` is written and read", file.display()));
+        assert_eq!(found(named(&file)).await, [written.clone()]);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+        drop(Sqlite::open(&file).unwrap());
+        assert_eq!(found(named(&file)).await, [written.clone()]);
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        let others = (Verdict::Warning, format!("others than its owner may use `{}`", file.display()));
+        assert_eq!(found(named(&file)).await, [written, others]);
+    }
+
+    #[tokio::test]
+    async fn a_state_folder_that_is_not_there_yet_is_tried_where_it_will_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("toolbus/name.prefix/toolbus.db");
+        let state = |file: &Path| StoreConfig { state_file: Some(file.to_owned()), ..StoreConfig::default() };
+        let written = (Verdict::Ok, format!("`{}` is written and read", file.display()));
+        assert_eq!(found(state(&file)).await, [written]);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+        fs::write(folder.path().join("toolbus"), "a file").unwrap();
+        let [(verdict, text)] = &*found(state(&file)).await else { panic!("one finding") };
+        assert_eq!(*verdict, Verdict::Problem);
+        assert!(text.starts_with(&format!("`{}` cannot be used: ", file.display())), "{text}");
+    }
+
+    #[tokio::test]
+    async fn memory_is_right_where_it_is_asked_for() {
+        let memory = StoreConfig { url: Some(StoreUrl::Memory), ..StoreConfig::default() };
+        let verdicts = async |store| found(store).await.into_iter().map(|(verdict, _)| verdict).collect::<Vec<_>>();
+        assert_eq!(verdicts(memory).await, [Verdict::Ok]);
+        assert_eq!(verdicts(StoreConfig::default()).await, [Verdict::Warning]);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_is_a_problem_without_its_login() {
+        let url = Some("redis://ana:hunter2@127.0.0.1:1".parse().unwrap());
+        let [(verdict, text)] = &*found(StoreConfig { url, ..StoreConfig::default() }).await else { panic!("one") };
+        assert_eq!(*verdict, Verdict::Problem);
+        assert!(text.starts_with("redis://127.0.0.1:1 cannot be used: ") && !text.contains("hunter2"), "{text}");
+    }
+}
