@@ -257,9 +257,7 @@ fn end_last(steps: &mut [RecentStep], now: Duration) {
 
 /// Tells the wait for a permit, with which the checks end, from the checks.
 fn split_wait(steps: &mut Vec<RecentStep>, waited: Duration) {
-    if let Some(RecentStep { name: "check", took: Some(took), .. }) = steps.first_mut()
-        && !waited.is_zero()
-    {
+    if let [RecentStep { name: "check", took: Some(took), .. }, RecentStep { name: "run", .. }, ..] = &mut **steps {
         *took = took.saturating_sub(waited);
         let wait = RecentStep { name: "wait", from: *took, took: Some(waited) };
         steps.insert(1, wait);

@@ -26,7 +26,7 @@ async fn operators_see_what_became_of_a_call_and_what_its_time_went_into() {
     assert_eq!([&all[1]["tool"], &all[1]["status"], &all[1]["source"]], ["echo", "ok", "echo"]);
     let steps: Vec<&str> =
         all[1]["steps"].as_array().unwrap().iter().map(|step| step["name"].as_str().unwrap()).collect();
-    assert_eq!(steps, ["check", "run", "reply", "confirm", "settle"], "{}", all[1]);
+    assert_eq!(steps, ["check", "wait", "run", "reply", "confirm", "settle"], "{}", all[1]);
 
     let failed = daemon.operate(&["trace", "--status", "failed", "--output", "json"]).await.json();
     assert_eq!(failed["calls"], json!([all[0]]));

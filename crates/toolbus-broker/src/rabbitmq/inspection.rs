@@ -24,8 +24,6 @@ use super::{questions, topology};
 
 /// Longest wait for the broker's answer to one question, and for a connection.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// Channels that are tried for one question: the client keeps no reason of a channel that is closed between two requests.
-const MAX_TRIES: usize = 4;
 
 /// One node of the settings.
 pub struct Node {
@@ -256,7 +254,7 @@ impl Inspection {
     /// Does something on a channel of its own.
     async fn ask(&self, mut work: impl AsyncFnMut(Channel) -> Result<(), Error>) -> Answer {
         let mut answer = Answer::Unknown(no_answer());
-        for _ in 0..MAX_TRIES {
+        for _ in 0..questions::MAX_TRIES {
             let asked = async {
                 let channel = self.connection.create_channel().await?;
                 work(channel.clone()).await?;

@@ -25,7 +25,7 @@ use super::{cause, topology};
 /// Questions under way at a time; further ones wait for one of them.
 const MAX_QUESTIONS: usize = 16;
 /// Channels that are tried for one verdict.
-const MAX_TRIES: usize = 8;
+pub(super) const MAX_TRIES: usize = 8;
 /// Longest wait for the broker's verdict.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// Verdicts on permissions that are remembered.
