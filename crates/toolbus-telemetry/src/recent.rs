@@ -313,12 +313,12 @@ mod tests {
         assert_eq!(
             steps,
             [
-                ("check", 0 * MS, MS),
+                ("check", Duration::ZERO, MS),
                 ("wait", MS, 4 * MS),
                 ("run", 5 * MS, 7 * MS),
-                ("reply", 12 * MS, 0 * MS),
+                ("reply", 12 * MS, Duration::ZERO),
                 ("confirm", 12 * MS, 2 * MS),
-                ("settle", 14 * MS, 0 * MS),
+                ("settle", 14 * MS, Duration::ZERO),
             ]
         );
         assert_eq!((&*call.tool, call.end.unwrap().status, call.end.unwrap().total), ("echo", "ok", 14 * MS));

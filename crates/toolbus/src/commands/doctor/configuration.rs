@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_file_without_secrets_may_be_read_by_everybody_and_changed_by_nobody_else() {
         let valid = told(Verdict::Ok, "valid: `HERE/a.toml` None");
-        assert_eq!(found("tools.echo = true", 0o644), [valid.clone()]);
+        assert_eq!(found("tools.echo = true", 0o644), std::slice::from_ref(&valid));
         let writable = r#"everybody on this machine may change `HERE/a.toml` Some("chmod o-w HERE/a.toml")"#;
         assert_eq!(found("tools.echo = true", 0o666), [valid, told(Verdict::Problem, writable)]);
     }
@@ -103,7 +103,7 @@ mod tests {
             told(Verdict::Warning, &format!("{text} Some(\"chmod o-r HERE/{file}\")"))
         };
         let valid = told(Verdict::Ok, "valid: `HERE/a.toml` None");
-        assert_eq!(found(in_file, 0o600), [valid.clone()]);
+        assert_eq!(found(in_file, 0o600), std::slice::from_ref(&valid));
         assert_eq!(found(in_file, 0o644), [valid.clone(), read("a.toml")]);
         assert_eq!(found("http.admin_token = { file = 'HERE/token' }", 0o644), [valid, read("token")]);
     }

@@ -145,10 +145,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("toolbus.db");
         let written = (Verdict::Ok, format!("`{}` is written and read", file.display()));
-        assert_eq!(found(named(&file)).await, [written.clone()]);
+        assert_eq!(found(named(&file)).await, std::slice::from_ref(&written));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
         drop(Sqlite::open(&file).unwrap());
-        assert_eq!(found(named(&file)).await, [written.clone()]);
+        assert_eq!(found(named(&file)).await, std::slice::from_ref(&written));
         fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
         let others = (Verdict::Warning, format!("others than its owner may use `{}`", file.display()));
         assert_eq!(found(named(&file)).await, [written, others]);
