@@ -91,6 +91,10 @@ async def test_a_login_without_a_queue_uses_direct_reply_to(
         await cut(bus, proxy)
         assert (await call).content == "done"
         assert backend.effects[name] == 1
+        assert bus._link
+        assert bus._link._session
+        bus._link._drop(bus._link._session)
+        assert (await bus.call("echo", text="while there is no connection", timeout=10)).content
         with pytest.raises(toolbus.NotPermitted):
             await bus.on_tools_changed(print)
 
@@ -119,7 +123,8 @@ async def test_replies_that_are_none(bus: Toolbus, broker: Broker) -> None:
 async def test_replies_for_nobody_stay_bounded(bus: Toolbus, broker: Broker) -> None:
     count, chunk = 100_000, 1_000
     assert bus._link
-    publish = commands.Basic.Publish(exchange="", routing_key=bus._link.reply_to)
+    assert bus._link._session
+    publish = commands.Basic.Publish(exchange="", routing_key=bus._link._session.queue.name)
     header = ContentHeader(body_size=2, properties=commands.Basic.Properties(correlation_id="nobody"))
     one = ChannelFrame.marshall(1, [publish, header, ContentBody(b"{}")]).payload
     before, tasks = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0
@@ -228,9 +233,11 @@ async def test_over_mcp(daemon: Daemon, backend: Backend) -> None:
 
 async def publish(broker: Broker, bus: Toolbus, body: bytes, correlation: str) -> None:
     assert bus._link
+    assert bus._link._session
     async with await aio_pika.connect(broker.url()) as connection:
         channel = await connection.channel()
-        await channel.default_exchange.publish(aio_pika.Message(body, correlation_id=correlation), bus._link.reply_to)
+        queue = bus._link._session.queue.name
+        await channel.default_exchange.publish(aio_pika.Message(body, correlation_id=correlation), queue)
 
 
 async def cut(bus: Toolbus, proxy: Proxy) -> None:

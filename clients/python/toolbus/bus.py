@@ -264,7 +264,6 @@ class Toolbus:
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
             message_id=request or correlation,
             correlation_id=correlation,
-            reply_to=link.reply_to,
             expiration=None if remaining is None else remaining + GRACE,
             timestamp=datetime.now(timezone.utc),
             user_id=link.login,

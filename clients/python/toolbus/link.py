@@ -80,17 +80,13 @@ class Link:
         self._keeper: asyncio.Task[None] | None = None
         self._trouble: BusError | None = None
         self._closed = False
+        self._alone = asyncio.Lock()
         self.reconnects = 0
 
     @property
     def login(self) -> str:
         """The user that the broker verifies."""
         return self._url.user or "guest"
-
-    @property
-    def reply_to(self) -> str:
-        """The address of replies."""
-        return self._session.queue.name if self._session else self._queue
 
     async def open(self) -> None:
         """Connects for the first time; raises BusError if that fails."""
@@ -128,8 +124,11 @@ class Link:
                     raise asyncio.TimeoutError from None
                 raise
             try:
-                remaining = max(deadline - loop.time(), 0.001)
-                await session.exchange.publish(message, topic, mandatory=True, timeout=remaining)
+                # Each connection may have another address: a login can gain or lose the right to declare a queue.
+                message.reply_to = session.queue.name
+                async with self._alone if refused else contextlib.nullcontext():
+                    remaining = max(deadline - loop.time(), 0.001)
+                    await session.exchange.publish(message, topic, mandatory=True, timeout=remaining)
                 return session
             except DeliveryError as error:
                 if not isinstance(error.frame, Basic.Nack):
@@ -140,7 +139,7 @@ class Link:
                 await asyncio.sleep(min(0.2, remaining))  # the queue is full, or its node is down
             except ChannelClosed as error:
                 # The broker closes a channel for one request that it refuses: each request on it is tried once more,
-                # and the one that closes its channel again is the one.
+                # one after the other, and the one that closes its channel again is the one.
                 self._drop(session)
                 if refused:
                     raise self._refusal(error) from None

@@ -21,7 +21,8 @@ Examples:
   toolbus serve --config config/toolbus.toml       run the daemon
   toolbus call get_weather city=Bogotá             call a tool, as an agent would
   toolbus check --config config/toolbus.toml       find every mistake in a configuration
-  toolbus doctor                                   what is wrong with the installation, and what mends it
+  toolbus doctor                                   what is wrong here, and what mends it
+  toolbus trace --status failed                    which calls went wrong lately
   toolbus tools get_weather                        what is known of a tool, with an example call
   toolbus reload                                   take over changes of the configuration
   toolbus agents ana                               what may this agent use, and why
