@@ -168,8 +168,8 @@ async fn hostile_lists_cost_no_more_than_their_own_tools() {
     let front = Daemon::start(&site, &format!("{FRONT}[results]\nmax_size = \"1MiB\"\n")).await;
     let request = lab.asked("tool.list.lab", 0).await;
     assert_eq!((request.header("rb-source"), &request.body()["format"]), ("front", &json!("mcp")));
-    lab.answer(&request, request.correlation_id(), LIST, vec![b'x'; 100_000_000]).await;
-    front.remote_set("what is wrong", |set| set["lastError"] == "the answer has 100000000 bytes.").await;
+    lab.answer(&request, request.correlation_id(), LIST, vec![b'x'; 16_000_000]).await;
+    front.remote_set("what is wrong", |set| set["lastError"] == "the answer has 16000000 bytes.").await;
     let request = lab.asked("tool.list.lab", 1).await;
     let forged =
         json!({"agent": "front", "version": "0", "tools": [{"name": "forged", "inputSchema": {}}]}).to_string();

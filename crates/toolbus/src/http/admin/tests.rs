@@ -387,7 +387,7 @@ async fn requests_that_cannot_be_read_are_refused_in_words() {
         refused(Method::POST, "/v1/explain").await,
     ];
     insta::assert_snapshot!(all.join("\n"), @r#"
-    no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled, /v1/disabled/KIND/NAME, /v1/breakers, /v1/breakers/NAME, /v1/mcp, /v1/mcp/NAME, /v1/mcp/NAME/restart, /v1/pins, /v1/pins/NAME and /v1/pins/NAME/approve
+    no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/calls, /v1/explain, /v1/disabled, /v1/disabled/KIND/NAME, /v1/breakers, /v1/breakers/NAME, /v1/mcp, /v1/mcp/NAME, /v1/mcp/NAME/restart, /v1/pins, /v1/pins/NAME and /v1/pins/NAME/approve
     `a b` is no name of an agent; expected 1 to 64 letters, digits, `.`, `_` or `-`
     Failed to deserialize query string: bnding: unknown field `bnding`, expected one of `binding`, `profile`, `session`
     Invalid URL: Invalid UTF-8 in `name`
