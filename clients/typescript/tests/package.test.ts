@@ -47,10 +47,19 @@ test("the CommonJS build calls tools, over the bus and over MCP", async () => {
   assert.equal(await run(code), "required\nrequired\n");
 });
 
-test("the example says hello", async () => {
+/** Runs an example on the broker of the tests. */
+async function example(file: string): Promise<string> {
   const { broker } = await world();
-  const example = readFileSync(path.join(root, "../../examples/typescript/hello.mjs"), "utf8");
-  const here = example.replace("amqp://guest:guest@127.0.0.1:5672/%2f", broker.url());
-  assert.notEqual(here, example);
-  assert.equal(await run(here, "--input-type=module"), "hello\n");
+  const code = readFileSync(path.join(root, "../../examples", file), "utf8");
+  const here = code.replace("amqp://guest:guest@127.0.0.1:5672/%2f", broker.url());
+  assert.notEqual(here, code);
+  return run(here, "--input-type=module");
+}
+
+test("the example says hello", async () => {
+  assert.equal(await example("typescript/hello.mjs"), "hello\n");
+});
+
+test("the agent of the example gives its model results, and what is to be done about an error", async () => {
+  assert.match(await example("agents/agent.mjs"), /^hello\nTool 'ecko' is not registered\. Did you mean 'echo'\?\n$/);
 });
