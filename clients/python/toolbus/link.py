@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,19 @@ class Session:
     lost: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     newest: AbstractIncomingMessage | None = None
     acknowledging: asyncio.Task[None] | None = None
+    unconfirmed: int = 0
+    was_alone: bool = False
+    """Whether one request was unconfirmed when the connection was lost."""
+
+    async def publish(self, message: aio_pika.Message, topic: str, timeout: float) -> None:
+        """Publishes once, and waits for the broker's confirm."""
+        self.unconfirmed += 1
+        try:
+            await self.exchange.publish(message, topic, mandatory=True, timeout=timeout)
+        except (DeliveryError, asyncio.TimeoutError, asyncio.CancelledError):
+            self.unconfirmed -= 1
+            raise
+        self.unconfirmed -= 1
 
     def acknowledge(self, message: AbstractIncomingMessage) -> None:
         """Acknowledges replies together: one at a time costs a third of all calls."""
@@ -117,50 +130,63 @@ class Link:
         sent = refused = False
         loop = asyncio.get_running_loop()
         while True:
-            try:
-                session = await self._connected(deadline)
-            except BrokerUnreachable:
-                if sent:
-                    raise asyncio.TimeoutError from None
-                raise
-            try:
-                # Each connection may have another address: a login can gain or lose the right to declare a queue.
-                message.reply_to = session.queue.name
-                async with self._alone if refused else contextlib.nullcontext():
+            async with self._turn(deadline) if refused else contextlib.nullcontext():
+                try:
+                    session = await self._connected(deadline)
+                except BrokerUnreachable:
+                    if sent:
+                        raise asyncio.TimeoutError from None
+                    raise
+                try:
+                    # Each connection may have another address: a login can gain or lose the right to declare a queue.
+                    message.reply_to = session.queue.name
                     remaining = max(deadline - loop.time(), 0.001)
-                    await session.exchange.publish(message, topic, mandatory=True, timeout=remaining)
-                return session
-            except DeliveryError as error:
-                if not isinstance(error.frame, Basic.Nack):
-                    raise NoDaemon(
-                        f"no queue takes requests on topic {topic!r} of exchange {self._exchange!r}: no daemon has "
-                        "listened there yet"
-                    ) from None
-                await asyncio.sleep(min(0.2, remaining))  # the queue is full, or its node is down
-            except ChannelClosed as error:
-                # The broker closes a channel for one request that it refuses: each request on it is tried once more,
-                # one after the other, and the one that closes its channel again is the one.
-                self._drop(session)
-                if refused:
-                    raise self._refusal(error) from None
-                refused = True
-            except asyncio.TimeoutError:
-                raise
-            except CONNECTION_EXCEPTIONS:
-                self._drop(session)
-                sent = True
+                    await session.publish(message, topic, remaining)
+                    return session
+                except DeliveryError as error:
+                    if not isinstance(error.frame, Basic.Nack):
+                        raise NoDaemon(
+                            f"no queue takes requests on topic {topic!r} of exchange {self._exchange!r}: no daemon "
+                            "has listened there yet"
+                        ) from None
+                    await asyncio.sleep(min(0.2, remaining))  # the queue is full, or its node is down
+                except ChannelClosed as error:
+                    # The broker closes a channel for one request that it refuses, and does not say which: those that
+                    # were on it are tried again one after the other, until one was alone.
+                    self._drop(session)
+                    if refused and session.was_alone:
+                        raise self._refusal(error) from None
+                    refused = True
+                except asyncio.TimeoutError:
+                    raise
+                except CONNECTION_EXCEPTIONS:
+                    self._drop(session)
+                    sent = True
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, deadline: float) -> AsyncIterator[None]:
+        await asyncio.wait_for(self._alone.acquire(), max(deadline - asyncio.get_running_loop().time(), 0))
+        try:
+            yield
+        finally:
+            self._alone.release()
 
     async def bind(self, topic: str) -> None:
         """Has messages of a topic come to the reply queue, also after a reconnect."""
         session = await self._connected(asyncio.get_running_loop().time() + CONNECT_TIME)
         if not session.durable:
             raise NotPermitted(f"announcements need a queue, and the broker lets {self.login!r} declare none")
+        self._topics.add(topic)
         try:
             await session.queue.bind(session.exchange, topic)
         except ChannelClosed as error:
+            self._topics.discard(topic)
             self._drop(session)
             raise self._refusal(error) from None
-        self._topics.add(topic)
+        except CONNECTION_EXCEPTIONS:
+            self._drop(session)
+            # The next connection binds it before it is used.
+            await self._connected(asyncio.get_running_loop().time() + CONNECT_TIME)
 
     async def _connected(self, deadline: float) -> Session:
         while (session := self._session) is None:
@@ -175,13 +201,14 @@ class Link:
 
     def _use(self, session: Session) -> None:
         self._session = session
-        if session.connection.is_closed:
+        if session.connection.is_closed or session.lost.done():
             self._drop(session)
         else:
             self._up.set()
 
     def _drop(self, session: Session) -> None:
         if not session.lost.done():
+            session.was_alone = session.unconfirmed == 1
             session.lost.set_result(None)
         if self._session is session:
             self._session = None
@@ -227,6 +254,9 @@ class Link:
         except (*CONNECTION_EXCEPTIONS, asyncio.TimeoutError) as error:
             await connection.close()
             raise BrokerUnreachable(f"the broker at {at} closed the connection: {error}") from None
+        except asyncio.CancelledError:
+            await connection.close()
+            raise
 
     async def _prepare(self, connection: AbstractConnection) -> Session:
         """Declares the reply queue. A login that may not declare one uses direct reply-to."""

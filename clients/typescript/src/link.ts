@@ -47,6 +47,9 @@ export class Session {
   isLost = false;
   /** Answer of the broker to a request for which it closed the channel. */
   refusal: Error | undefined;
+  /** Whether one request was unconfirmed then. */
+  wasAlone = false;
+  private unconfirmed = 0;
   private readonly returned = new Set<string>();
   private newest: ConsumeMessage | undefined;
   private ended = () => {};
@@ -61,8 +64,10 @@ export class Session {
     this.end = new Promise((resolve) => {
       this.ended = resolve;
     });
+    // Comes before the callbacks of what is unconfirmed.
     channel.on("error", (error) => {
       this.refusal = error;
+      this.wasAlone = this.unconfirmed === 1;
     });
     channel.on("close", () => this.lose());
     channel.on("return", (message) => this.returned.add(message.properties.correlationId));
@@ -74,6 +79,7 @@ export class Session {
       const timer = setTimeout(resolve, left(deadline), "late");
       const done = (error: Error | null) => {
         clearTimeout(timer);
+        this.unconfirmed -= 1;
         // The broker returns a message before it confirms it.
         const returned = this.returned.delete(request.properties.correlationId);
         if (!error) resolve(returned ? "returned" : "confirmed");
@@ -83,6 +89,7 @@ export class Session {
       try {
         const properties = { ...request.properties, replyTo: this.replyTo, mandatory: true };
         this.channel.publish(exchange, topic, request.body, properties, done);
+        this.unconfirmed += 1;
       } catch (error) {
         clearTimeout(timer);
         if (this.isLost) resolve("lost");
@@ -191,8 +198,8 @@ export class Link {
           break;
         case "refused":
           // The broker closes a channel for one request that it refuses, and does not say which: those that were under
-          // way are tried once more, one at a time.
-          if (refused) throw this.refusal(session.refusal);
+          // way are tried again, one at a time, until one was alone.
+          if (refused && session.wasAlone) throw this.refusal(session.refusal);
           refused = true;
           break;
         case "lost":
@@ -211,7 +218,11 @@ export class Link {
     try {
       await session.channel.bindQueue(session.replyTo, this.exchange, topic);
     } catch (error) {
-      if (!code(error)) return; // the connection was lost: the next one binds it
+      if (!code(error)) {
+        // The connection was lost: the next one binds it before it is used.
+        await this.connected(now() + CONNECT_TIME);
+        return;
+      }
       this.topics.delete(topic);
       throw this.refusal(error);
     }

@@ -2,7 +2,13 @@
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
-import { type CallToolResult, ErrorCode, McpError, type Tool } from "@modelcontextprotocol/sdk/types.js";
+import {
+  type CallToolResult,
+  CallToolResultSchema,
+  ErrorCode,
+  McpError,
+  type Tool,
+} from "@modelcontextprotocol/sdk/types.js";
 import { BrokerUnreachable, type BusError, LoginRefused, ToolError, ToolNotFound, ToolTimeout } from "./errors.js";
 import { type Block, type Fields, isObject, Result, trace } from "./messages.js";
 import { after, left, retrying } from "./retrying.js";
@@ -59,10 +65,10 @@ export class McpToolbus implements AsyncDisposable {
       try {
         const params = { name: tool, arguments: args, _meta: meta };
         const time = left(deadline);
-        return result(
-          tool,
-          await this.client.callTool(params, undefined, { timeout: time, ...(signal && { signal }) }),
-        );
+        // Not `callTool`, which refuses results that do not match their schema: the tool has acted.
+        const request = { method: "tools/call", params } as const;
+        const options = { timeout: time, ...(signal && { signal }) };
+        return result(tool, await this.client.request(request, CallToolResultSchema, options));
       } catch (error) {
         signal?.throwIfAborted();
         throw ofCall(error);
@@ -102,8 +108,7 @@ const FORMATS: Record<McpFormat, (tool: Tool) => Fields> = {
   },
 };
 
-function result(tool: string, read: Awaited<ReturnType<Client["callTool"]>>): Result {
-  const { content, isError, structuredContent, _meta } = read as CallToolResult;
+function result(tool: string, { content, isError, structuredContent, _meta }: CallToolResult): Result {
   const text = content.flatMap((part) => (part.type === "text" ? [part.text] : [])).join("\n");
   const failure = _meta?.["toolbus/error"];
   if (isObject(failure)) throw ToolError.fromReply({ message: text, ...failure });

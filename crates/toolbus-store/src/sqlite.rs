@@ -91,6 +91,13 @@ impl Sqlite {
         Ok(Self { operations })
     }
 
+    /// Whether a file is one of an earlier version, whose tables [`open`](Self::open) changes. False if it cannot be read.
+    #[must_use]
+    pub fn is_older(path: &Path) -> bool {
+        let version = read_header(path).ok().and_then(|header| number(&header, USER_VERSION));
+        version.is_some_and(|found| usize::try_from(found).is_ok_and(|found| found < STORE.migrations.len()))
+    }
+
     /// Checks what [`open`](Self::open) would refuse of a file, without opening it as a database, and creates nothing.
     ///
     /// # Errors
@@ -372,16 +379,24 @@ fn usable(path: &Path) -> Result<(), OpenError> {
     access(path, Access::READ_OK | Access::WRITE_OK).map_err(|error| OpenError::Unusable(error.into()))
 }
 
+fn read_header(path: &Path) -> io::Result<Vec<u8>> {
+    let mut header = Vec::new();
+    File::open(path)?.take(HEADER).read_to_end(&mut header)?;
+    Ok(header)
+}
+
+fn number(header: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(header.get(at..at + 4)?.try_into().ok()?))
+}
+
 /// Reads what the first page of a file says of itself. What is in the log alone is not seen.
 fn check_header(path: &Path, schema: &Schema) -> Result<(), OpenError> {
-    let mut header = Vec::new();
-    File::open(path).and_then(|file| file.take(HEADER).read_to_end(&mut header)).map_err(OpenError::Unusable)?;
+    let header = read_header(path).map_err(OpenError::Unusable)?;
     if header.is_empty() {
         return Ok(());
     }
-    let number = |at: usize| Some(u32::from_be_bytes(header.get(at..at + 4)?.try_into().ok()?));
     let (Some(version), Some(application), true) =
-        (number(USER_VERSION), number(APPLICATION_ID), header.starts_with(MAGIC))
+        (number(&header, USER_VERSION), number(&header, APPLICATION_ID), header.starts_with(MAGIC))
     else {
         return Err(OpenError::NoDatabase);
     };

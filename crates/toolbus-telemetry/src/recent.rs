@@ -101,6 +101,7 @@ impl RecentCall {
     /// Whether `id` is one of the ids of this call.
     #[must_use]
     pub fn has_id(&self, id: &str) -> bool {
+        let id = bounded(id);
         [&self.call_id, &self.message_id, &self.correlation_id, &self.trace_id]
             .into_iter()
             .any(|own| own.as_deref() == Some(id))
@@ -255,9 +256,13 @@ fn end_last(steps: &mut [RecentStep], now: Duration) {
     }
 }
 
-/// Tells the wait for a permit, with which the checks end, from the checks.
+/// Tells the wait for a permit, with which the checks end, from the checks: of a call that ran, and of one that waited in
+/// vain.
 fn split_wait(steps: &mut Vec<RecentStep>, waited: Duration) {
-    if let [RecentStep { name: "check", took: Some(took), .. }, RecentStep { name: "run", .. }, ..] = &mut **steps {
+    let ran = steps.iter().any(|step| step.name == "run");
+    if let Some(RecentStep { name: "check", took: Some(took), .. }) = steps.first_mut()
+        && (ran || !waited.is_zero())
+    {
         *took = took.saturating_sub(waited);
         let wait = RecentStep { name: "wait", from: *took, took: Some(waited) };
         steps.insert(1, wait);
@@ -328,11 +333,15 @@ mod tests {
     fn a_refused_call_is_kept_with_the_name_that_it_asked_for_and_a_foreign_message_is_not() {
         let (calls, telemetry, _) = recorded();
         let refused = CallEnd { status: Status::Refused(Code::ToolNotFound), cause: Some(Cause::UnknownTool) };
-        telemetry.nested(None).finished(&ended(&Caller::unknown(), refused, MS));
+        let caller = Caller::unknown();
+        let summary = CallSummary { waited: 4 * MS, ..ended(&caller, refused, 5 * MS) };
+        telemetry.nested(None).finished(&summary);
         telemetry.nested(None).finished(&CallSummary::unanswered(MS));
         let kept = calls.newest(9, |_| true);
         assert_eq!(kept.len(), 1);
         assert_eq!((&*kept[0].tool, kept[0].end.unwrap().status), ("absent", "tool_not_found"));
+        let steps: Vec<_> = kept[0].steps.iter().map(|step| (step.name, step.took.unwrap())).collect();
+        assert_eq!(steps, [("check", MS), ("wait", 4 * MS)]);
     }
 
     #[test]

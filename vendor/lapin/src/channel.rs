@@ -1059,15 +1059,9 @@ impl Channel {
                 Error::from(ErrorKind::ProtocolError(error))
             }).map_err(|error| info!(channel=%self.id, ?method, code_to_error=%error, "Channel closed with a non-error code")).ok();
         self.set_closing(error.clone());
-        // Changed for Toolbus: the broker closes the connection over a publish that follows our
-        // close-ok.
-        self.frames.drop_publishes(
-            self.id,
-            error.clone().unwrap_or_else(|| self.status.state_error("channel.close")),
-        );
-        // Changed for Toolbus: our close-ok is queued at once, and nothing of this channel after it.
-        // If both sides close the channel at once, this ends it, as the broker need not confirm our
-        // close.
+        // Changed for Toolbus: our close-ok is queued at once, and nothing of this channel after it:
+        // the broker closes the connection over a publish that follows. If both sides close the
+        // channel at once, this ends it, as the broker need not confirm our close.
         let (promise, resolver) = Promise::new("channel.close-ok");
         self.frames.push_last(
             self.id,
@@ -1084,6 +1078,12 @@ impl Channel {
         );
         self.wake();
         self.internal_rpc.spawn(promise);
+        let is_close = |reply: &ExpectedReply| matches!(&reply.0, Reply::ChannelCloseOk(_));
+        if let Some(Reply::ChannelCloseOk(resolver)) =
+            self.frames.find_expected_reply(self.id, is_close)
+        {
+            resolver.resolve(());
+        }
         self.on_channel_close_ok_sent(error);
         Ok(())
     }

@@ -45,7 +45,8 @@ impl Frames {
             .push(channel_id, frame, canceler, expected_reply, resolver);
     }
 
-    /// Changed for Toolbus: adds the last frame of a channel. What follows is refused with `error`.
+    /// Changed for Toolbus: adds the last frame of a channel. Publishes of which nothing was sent yet, and what follows,
+    /// are refused with `error`.
     pub(crate) fn push_last(
         &self,
         channel_id: ChannelId,
@@ -54,6 +55,11 @@ impl Frames {
         error: Error,
     ) {
         let mut inner = self.lock_inner();
+        Inner::drop_pending_frames_for_channel(
+            channel_id,
+            &mut inner.low_prio_frames,
+            error.clone(),
+        );
         let canceler = Box::new(resolver.clone());
         inner.push(channel_id, frame, canceler, None, Some(resolver));
         inner.channels_poison.insert(channel_id, error);
@@ -200,12 +206,6 @@ impl Frames {
 
     pub(crate) fn drop_frames_for_channel(&self, channel_id: ChannelId, error: Error) {
         self.lock_inner().drop_frames_for_channel(channel_id, error)
-    }
-
-    /// Changed for Toolbus: drops the publishes of a channel of which nothing was sent yet.
-    pub(crate) fn drop_publishes(&self, channel_id: ChannelId, error: Error) {
-        let frames = &mut self.lock_inner().low_prio_frames;
-        Inner::drop_pending_frames_for_channel(channel_id, frames, error);
     }
 
     pub(crate) fn poison_channel(&self, channel_id: ChannelId, error: Error) {

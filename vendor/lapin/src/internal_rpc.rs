@@ -383,10 +383,12 @@ impl<RK: RuntimeKit + Clone + Send + 'static> InternalRPC<RK> {
         self.runtime.spawn(async move {
             match fut.await {
                 // Changed for Toolbus: the channel ended meanwhile, which the connection survives.
-                Err(err) if matches!(
-                    err.kind(),
-                    ErrorKind::InvalidChannel(_) | ErrorKind::InvalidChannelState(..)
-                ) => {}
+                Err(err)
+                    if err.is_amqp_soft_error()
+                        || matches!(
+                            err.kind(),
+                            ErrorKind::InvalidChannel(_) | ErrorKind::InvalidChannelState(..)
+                        ) => {}
                 Err(err) => handle.set_connection_error(err),
                 Ok(()) => {}
             }

@@ -187,7 +187,11 @@ impl Inspection {
             return OwnQueue::undeclared(declared);
         }
         let publish = self.ask(async |channel: Channel| publish(&channel, &name).await).await;
-        let is_blocked = self.connection.status().blocked();
+        let is_blocked = self.is_blocked();
+        if is_blocked {
+            let (bind, consume) = (Vec::new(), Answer::Yes);
+            return OwnQueue { declare: Answer::Yes, bind, publish, consume, is_blocked, broker_time: None };
+        }
         let mut broker_time = None;
         let consume = self.ask(async |channel: Channel| {
             let taken = channel.basic_get(name.clone(), BasicGetOptions { no_ack: true }).await?;
@@ -221,6 +225,9 @@ impl Inspection {
 
     async fn may_publish_to(&self, exchange: &ShortString, topic: &str) -> Answer {
         let Ok(topic) = ShortString::try_new(topic) else { return too_long() };
+        if self.is_blocked() {
+            return Answer::Yes;
+        }
         self.ask(async |channel: Channel| {
             channel.tx_select().await?;
             questions::attempt(&channel, exchange.clone(), topic.clone()).await
@@ -228,8 +235,17 @@ impl Inspection {
         .await
     }
 
+    /// Whether the broker takes no messages now: it reads nothing more of a connection that has published, so that each
+    /// further question would be answered late, and none with a refusal.
+    fn is_blocked(&self) -> bool {
+        self.connection.status().blocked()
+    }
+
     /// Closes the connection in order.
     pub async fn close(self) {
+        if self.is_blocked() {
+            return;
+        }
         // What was declared for it goes with it in any case.
         let _ = tokio::time::timeout(ANSWER_TIME, self.connection.close(200, "done".into())).await;
     }

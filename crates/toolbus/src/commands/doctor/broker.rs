@@ -84,8 +84,12 @@ impl Account {
         let exchanges = [&config.bus.exchange, &config.bus.dead_letter_exchange].map(|name| escaped(name)).join("|");
         let all = shell_word(&format!("^({own}|{exchanges})$"));
         let write = shell_word(&format!(r"^({own}|{exchanges}|amq\.default)$"));
+        let compat = &config.bus.compat_queues;
+        let others = [&compat.mcp, &compat.mcp_manage, &compat.mcp_refresh];
+        let others: String = others.into_iter().flatten().map(|name| format!("|{}", escaped(name))).collect();
+        let read = shell_word(&format!("^({own}|{exchanges}{others})$"));
         let vhost = shell_word(&vhost);
-        let permissions = format!("rabbitmqctl set_permissions -p {vhost} {user} {all} {write} {all}");
+        let permissions = format!("rabbitmqctl set_permissions -p {vhost} {user} {all} {write} {read}");
         Self { user, vhost, permissions }
     }
 

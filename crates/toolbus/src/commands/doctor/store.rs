@@ -58,6 +58,11 @@ async fn of_file(config: &Config, file: &Path) -> Vec<Finding> {
         let text = format!("this user may not use `{}`", existing.display());
         return vec![Finding::warning(SUBJECT, text).mended_by("run this command as the user of the daemon")];
     }
+    if existing == file && Sqlite::is_older(file) {
+        // Another daemon may use it.
+        let text = format!("`{}` is of an earlier version: the daemon changes it at its start", file.display());
+        return vec![Finding::ok(SUBJECT, text)];
+    }
     let mend = "give the daemon's user the right to write there, and the disk room; or set store.url";
     let tried = if existing == file { within(of_sqlite(file)).await } else { within(in_scratch(existing)).await };
     let mut findings = vec![judged(&format!("`{}`", file.display()), tried, mend)];
@@ -149,6 +154,13 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
         drop(Sqlite::open(&file).unwrap());
         assert_eq!(found(named(&file)).await, std::slice::from_ref(&written));
+        // As a file of the first version has it: the user version is the big-endian number at byte 60.
+        let current = fs::read(&file).unwrap();
+        let older = [&current[..60], &[0, 0, 0, 1], &current[64..]].concat();
+        fs::write(&file, &older).unwrap();
+        assert!(found(named(&file)).await[0].1.contains("is of an earlier version"));
+        assert_eq!(fs::read(&file).unwrap(), older, "it is left as it is");
+        fs::write(&file, current).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
         let others = (Verdict::Warning, format!("others than its owner may use `{}`", file.display()));
         assert_eq!(found(named(&file)).await, [written, others]);

@@ -9,7 +9,6 @@ use axum::routing::post;
 use axum::{Extension, Json, Router};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Effect, ToolFailure};
 use toolbus_core::tool::ToolOutput;
@@ -64,8 +63,9 @@ async fn call(
         progress: None,
         idempotency_key: None,
     };
-    // Ends with the connection of a client that goes away.
-    let running = AbortOnDropHandle::new(workers.spawn(async move { invoker.invoke(inner).await }));
+    // A client that goes away cancels the call, which ends in order and is recorded.
+    let _gone = inner.cancelled.clone().drop_guard();
+    let running = workers.spawn(async move { invoker.invoke(inner).await });
     let ended = running.await.map_err(|_| ApiError::unavailable("the daemon stops"))?;
     Ok(Json(match ended {
         Ok(output) => CallOutcome::Result(response(call_id, tool, output)),
