@@ -69,7 +69,7 @@ class Toolbus:
         self.timeout = timeout
         self.retries = retries
         self.strays = 0
-        """Replies for nobody, which were dropped: late, repeated, or not ours."""
+        """Number of replies that no call waited for, and that were dropped: late, repeated, or for another client."""
         self._url, self._exchange, self._topic, self._headers = url, exchange, topic, dict(headers or {})
         self._waiting: dict[str, Waiter] = {}
         self._listeners: list[Callable[[ToolsChanged], None]] = []
@@ -131,7 +131,7 @@ class Toolbus:
         """Calls a tool, and returns its result; raises a `ToolError`, or a `BusError` if no daemon got the request.
 
         Arguments are keywords, or a mapping if they have names of options. `timeout`, in seconds, is for all attempts
-        together. `key` identifies the call for good: with the same key it has one effect, whoever repeats it. `call_id`
+        together. `key` identifies the call for good: with the same key it has one effect, from any process. `call_id`
         is for `cancel`. Cancelling the task that awaits the call cancels the call.
         """
         link = self._opened()
@@ -286,7 +286,7 @@ class Toolbus:
     ) -> AbstractIncomingMessage:
         """Publishes one request, and waits for its reply."""
         loop = asyncio.get_running_loop()
-        # Each attempt has its own: a reply to an earlier one that comes twice is for nobody.
+        # Each attempt has its own: the second reply to an earlier one is dropped.
         correlation = uuid.uuid4().hex
         remaining = max(deadline - loop.time(), 0.001)
         message = self._message(

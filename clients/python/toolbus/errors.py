@@ -114,7 +114,7 @@ class ExecutionFailed(ToolError):
 
 
 class OutcomeUnknown(ExecutionFailed):
-    """The tool began, and nobody knows how it ended: find out before you call again."""
+    """The tool began, and its end is not known: find out before you call again."""
 
 
 class InvalidReply(ToolError):

@@ -75,7 +75,7 @@ class Session:
         await asyncio.sleep(ACKNOWLEDGE_AFTER)
         newest, self.newest = self.newest, None
         if newest:
-            with contextlib.suppress(*CONNECTION_EXCEPTIONS):  # then they come again, for nobody
+            with contextlib.suppress(*CONNECTION_EXCEPTIONS):  # then they come again, and are dropped
                 await newest.ack(multiple=True)
 
 

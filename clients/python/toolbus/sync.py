@@ -37,7 +37,7 @@ class Toolbus:
 
     @property
     def strays(self) -> int:
-        """Replies for nobody, which were dropped."""
+        """Number of replies that no call waited for, and that were dropped."""
         return self._bus.strays
 
     def open(self) -> None:

@@ -32,7 +32,7 @@ export interface ConnectOptions {
 export interface CallOptions {
   /** Deadline of all attempts together, in seconds; it goes out with the request. */
   timeout?: number | undefined;
-  /** Identifies the call for good: with the same key it has one effect, whoever repeats it. */
+  /** Identifies the call for good: with the same key it has one effect, from any process. */
   key?: string | undefined;
   /** Attempts after the first, of what the daemon calls retryable. */
   retries?: number | undefined;
@@ -105,7 +105,7 @@ export class Toolbus implements AsyncDisposable {
   readonly agent: string;
   readonly timeout: number;
   readonly retries: number;
-  /** Replies for nobody, which were dropped: late, repeated, or not ours. */
+  /** Number of replies that no call waited for, and that were dropped: late, repeated, or for another client. */
   strays = 0;
   private readonly topic: string;
   private readonly headers: Record<string, string>;
@@ -277,7 +277,7 @@ export class Toolbus implements AsyncDisposable {
     this.refuseIfClosed();
     const { topic, deadline, signal, grace = GRACE } = question;
     signal?.throwIfAborted();
-    // Each attempt has its own: a reply to an earlier one that comes twice is for nobody.
+    // Each attempt has its own: the second reply to an earlier one is dropped.
     const correlation = id();
     const request = this.request(question.kind, question.body, correlation, question);
     const isWanted = () => this.waiting.has(correlation);
@@ -324,7 +324,7 @@ export class Toolbus implements AsyncDisposable {
     } else {
       try {
         if (waiter.question.accepts?.(message) === false) return;
-        this.waiting.delete(correlationId); // a second reply is for nobody
+        this.waiting.delete(correlationId); // a second reply is dropped
         waiter.resolve(message);
       } catch (error) {
         waiter.reject(error);

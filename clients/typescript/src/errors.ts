@@ -96,7 +96,7 @@ export class ToolCancelled extends ToolError {}
 /** The tool, or its backend, failed. */
 export class ExecutionFailed extends ToolError {}
 
-/** The tool began, and nobody knows how it ended: find out before you call again. */
+/** The tool began, and its end is not known: find out before you call again. */
 export class OutcomeUnknown extends ExecutionFailed {}
 
 /** The reply is not what a daemon sends; the tool may have run. */

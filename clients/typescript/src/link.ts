@@ -107,7 +107,7 @@ export class Session {
         try {
           this.channel.ack(newest, true);
         } catch {
-          // The connection was lost: they come again, for nobody.
+          // The connection was lost: they come again, and are dropped.
         }
       }, ACKNOWLEDGE_AFTER);
     }

@@ -15,9 +15,9 @@ const KEPT: Duration = Duration::from_secs(1);
 
 /// The metrics of a process as Prometheus scrapes them.
 #[derive(Clone)]
-pub struct MetricsText(Arc<Inner>);
+pub struct MetricsText(Arc<ScrapedRegistry>);
 
-struct Inner {
+struct ScrapedRegistry {
     registry: Registry,
     clock: Clock,
     last: Mutex<Option<(Instant, Arc<str>)>>,
@@ -32,14 +32,14 @@ impl MetricsText {
         let registry = Registry::new();
         let reader = opentelemetry_prometheus::exporter().with_registry(registry.clone());
         let reader = reader.scope_info_enabled(false).build()?;
-        Ok((Self(Arc::new(Inner { registry, clock, last: Mutex::default() })), reader))
+        Ok((Self(Arc::new(ScrapedRegistry { registry, clock, last: Mutex::default() })), reader))
     }
 
     /// Every metric, at most a second old. Blocks for as long as the metrics take to be read and written, one reader at a
     /// time.
     #[must_use]
     pub fn read(&self) -> Arc<str> {
-        let Inner { registry, clock, last } = &*self.0;
+        let ScrapedRegistry { registry, clock, last } = &*self.0;
         let mut last = last.lock();
         if let Some((at, text)) = &*last
             && clock.since(*at) < KEPT

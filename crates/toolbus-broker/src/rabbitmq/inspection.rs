@@ -80,7 +80,7 @@ pub struct OwnQueue {
 
 /// Which declaration is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum DeclareForm {
     /// Only looks.
     Passive,
     /// The daemon's.
@@ -121,11 +121,11 @@ impl Inspection {
         self.existing(async |channel: Channel, form| {
             let options = ExchangeDeclareOptions {
                 durable: true,
-                passive: form == Form::Passive,
+                passive: form == DeclareForm::Passive,
                 ..ExchangeDeclareOptions::default()
             };
             let mut arguments = FieldTable::default();
-            if form == Form::Impossible {
+            if form == DeclareForm::Impossible {
                 arguments.insert("alternate-exchange".into(), AMQPValue::LongInt(0));
             }
             channel.exchange_declare(name.clone(), ExchangeKind::Topic, options, arguments).await
@@ -163,11 +163,11 @@ impl Inspection {
     async fn queue(&self, name: &str, arguments: impl Fn(&ShortString) -> FieldTable) -> Answer {
         let Ok(short) = ShortString::try_new(name) else { return too_long() };
         self.existing(async |channel: Channel, form| {
-            let mut arguments = if form == Form::Passive { FieldTable::default() } else { arguments(&short) };
-            if form == Form::Impossible {
+            let mut arguments = if form == DeclareForm::Passive { FieldTable::default() } else { arguments(&short) };
+            if form == DeclareForm::Impossible {
                 arguments.insert("x-expires".into(), AMQPValue::LongInt(0));
             }
-            declare(&channel, &short, form == Form::Passive, arguments).await
+            declare(&channel, &short, form == DeclareForm::Passive, arguments).await
         })
         .await
     }
@@ -251,15 +251,15 @@ impl Inspection {
     }
 
     /// Whether something is there as the daemon wants it; if it is not there, whether this user may declare it.
-    async fn existing(&self, declare: impl AsyncFn(Channel, Form) -> Result<(), Error>) -> Answer {
+    async fn existing(&self, declare: impl AsyncFn(Channel, DeclareForm) -> Result<(), Error>) -> Answer {
         let ask = async |form| self.ask(async |channel| declare(channel, form).await).await;
-        match ask(Form::Passive).await {
-            Answer::Missing => match ask(Form::Impossible).await {
+        match ask(DeclareForm::Passive).await {
+            Answer::Missing => match ask(DeclareForm::Impossible).await {
                 Answer::Differs { .. } => Answer::Missing,
                 answer => answer,
             },
             // What exists is good enough for a user that may declare nothing.
-            Answer::Yes => match ask(Form::Wanted).await {
+            Answer::Yes => match ask(DeclareForm::Wanted).await {
                 Answer::Refused(_) => Answer::Yes,
                 answer => answer,
             },

@@ -24,7 +24,7 @@ const MAX_FIRST: usize = 64 * 1024;
 /// Longest name or version of a broker that is shown, in characters.
 const MAX_SHOWN: usize = 40;
 
-/// Why a broker lets no connection be opened.
+/// Reason for which no connection to a broker can be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// Nothing answers there, or something else than a broker.

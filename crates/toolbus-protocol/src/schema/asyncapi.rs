@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::messages::{MESSAGES, Message, key, messages};
+use super::messages::{MESSAGES, MessageSchema, key, messages};
 use super::operations::{Action, Operation, operations};
 
 /// Version of AsyncAPI's bindings for AMQP.
@@ -49,7 +49,7 @@ pub fn asyncapi() -> Value {
 fn components() -> Map<String, Value> {
     let schemas = messages();
     let definition = |name: &str| json!({"$ref": format!("./messages.schema.json#/$defs/{name}")});
-    let described = |message: &Message| {
+    let described = |message: &MessageSchema| {
         let described = json!({
             "name": message.name,
             "title": message.key(),

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// A type of messages.
-pub(super) struct Message {
+pub(super) struct MessageSchema {
     /// The property `type`.
     pub(super) name: &'static str,
     schema: fn(&mut SchemaGenerator) -> Schema,
@@ -24,7 +24,7 @@ pub(super) struct Message {
     required: Option<&'static [&'static str]>,
 }
 
-impl Message {
+impl MessageSchema {
     const fn read<T: JsonSchema>(name: &'static str, required: &'static [&'static str]) -> Self {
         Self { name, schema: SchemaGenerator::subschema_for::<T>, required: Some(required) }
     }
@@ -54,51 +54,51 @@ pub(super) fn key(name: &'static str) -> &'static str {
 }
 
 /// Every type of messages.
-pub(super) const MESSAGES: &[Message] = &[
-    Message::read::<ToolInvokeRequest>(message_type::TOOL_INVOKE_REQUEST, &["toolName"]),
-    Message::written::<ToolInvokeResponse>(message_type::TOOL_INVOKE_RESPONSE),
-    Message::written::<ToolError>(message_type::TOOL_ERROR),
-    Message::written::<ToolProgress>(message_type::TOOL_PROGRESS),
-    Message::read::<ToolCancelRequest>(message_type::TOOL_CANCEL_REQUEST, &["toolCallId"]),
-    Message::written::<ToolCancelResponse>(message_type::TOOL_CANCEL_RESPONSE),
-    Message::read::<ToolListRequest>(message_type::TOOL_LIST_REQUEST, &[]),
-    Message::written::<ToolListResponse>(message_type::TOOL_LIST_RESPONSE),
-    Message::read::<ToolHintsRequest>(message_type::TOOL_HINTS_REQUEST, &["text"]),
-    Message::written::<ToolHintsResponse>(message_type::TOOL_HINTS_RESPONSE),
-    Message::read::<Ping>(message_type::PING, &[]),
-    Message::written::<Pong>(message_type::PONG),
-    Message::read::<SessionEnd>(message_type::SESSION_END, &["sessionId"]),
-    Message::written::<ToolsChanged>(message_type::TOOLS_CHANGED),
-    Message::written::<ScheduledTaskMessage>(message_type::SCHEDULED_TASK_MESSAGE),
-    Message::read_by_agents::<AgentCard>(message_type::AGENT_CARD),
-    Message::read_by_agents::<AgentTaskRequest>(message_type::AGENT_TASK_REQUEST),
-    Message::read_by_agents::<AgentTaskResult>(message_type::AGENT_TASK_RESULT),
-    Message::read_by_agents::<AgentTaskStatusUpdate>(message_type::AGENT_TASK_STATUS_UPDATE),
-    Message::read_by_agents::<AgentTaskError>(message_type::AGENT_TASK_ERROR),
-    Message::read_by_agents::<AgentTaskCancelRequest>(message_type::AGENT_TASK_CANCEL_REQUEST),
-    Message::written::<SubagentTaskMessage>(message_type::SUBAGENT_TASK_MESSAGE),
-    Message::written::<SubagentCancelMessage>(message_type::SUBAGENT_CANCEL_MESSAGE),
-    Message::read::<SubagentProgressMessage>(message_type::SUBAGENT_PROGRESS_MESSAGE, &["taskId"]),
-    Message::read::<SubagentResultMessage>(message_type::SUBAGENT_RESULT_MESSAGE, &["taskId"]),
-    Message::read::<ScriptInvokeRequest>(message_type::SCRIPT_INVOKE_REQUEST, &["script"]),
-    Message::written::<ScriptInvokeResponse>(message_type::SCRIPT_INVOKE_RESPONSE),
-    Message::written::<McpServersIndexed>(message_type::MCP_SERVERS_INDEXED),
-    Message::read::<McpMetadataRefreshRequest>(message_type::MCP_METADATA_REFRESH_REQUEST, &[]),
-    Message::read::<McpGetServiceDetailsRequest>(message_type::MCP_GET_SERVICE_DETAILS_REQUEST, &["serverName"]),
-    Message::written::<McpGetServiceDetailsResponse>(message_type::MCP_GET_SERVICE_DETAILS_RESPONSE),
-    Message::read::<McpRegisterServerRequest>(message_type::MCP_REGISTER_SERVER_REQUEST, &["serverName"]),
-    Message::written::<McpRegisterServerResponse>(message_type::MCP_REGISTER_SERVER_RESPONSE),
-    Message::read::<McpUnregisterServerRequest>(message_type::MCP_UNREGISTER_SERVER_REQUEST, &["serverName"]),
-    Message::written::<McpUnregisterServerResponse>(message_type::MCP_UNREGISTER_SERVER_RESPONSE),
-    Message::read::<McpEchoed>(message_type::MCP_GET_PROMPT_REQUEST, &[]),
-    Message::written::<McpGetPromptResponse>(message_type::MCP_GET_PROMPT_RESPONSE),
-    Message::read::<McpEchoed>(message_type::MCP_LIST_RESOURCES_REQUEST, &[]),
-    Message::written::<McpListResourcesResponse>(message_type::MCP_LIST_RESOURCES_RESPONSE),
-    Message::read::<McpEchoed>(message_type::MCP_READ_RESOURCE_REQUEST, &[]),
-    Message::written::<McpReadResourceResponse>(message_type::MCP_READ_RESOURCE_RESPONSE),
-    Message::read::<McpEchoed>(message_type::MCP_ANSWER_QUESTION_REQUEST, &[]),
-    Message::written::<McpAnswerQuestionResponse>(message_type::MCP_ANSWER_QUESTION_RESPONSE),
-    Message::read::<Map<String, Value>>(message_type::MCP_RELEASE_SESSION_QUESTIONS_REQUEST, &[]),
+pub(super) const MESSAGES: &[MessageSchema] = &[
+    MessageSchema::read::<ToolInvokeRequest>(message_type::TOOL_INVOKE_REQUEST, &["toolName"]),
+    MessageSchema::written::<ToolInvokeResponse>(message_type::TOOL_INVOKE_RESPONSE),
+    MessageSchema::written::<ToolError>(message_type::TOOL_ERROR),
+    MessageSchema::written::<ToolProgress>(message_type::TOOL_PROGRESS),
+    MessageSchema::read::<ToolCancelRequest>(message_type::TOOL_CANCEL_REQUEST, &["toolCallId"]),
+    MessageSchema::written::<ToolCancelResponse>(message_type::TOOL_CANCEL_RESPONSE),
+    MessageSchema::read::<ToolListRequest>(message_type::TOOL_LIST_REQUEST, &[]),
+    MessageSchema::written::<ToolListResponse>(message_type::TOOL_LIST_RESPONSE),
+    MessageSchema::read::<ToolHintsRequest>(message_type::TOOL_HINTS_REQUEST, &["text"]),
+    MessageSchema::written::<ToolHintsResponse>(message_type::TOOL_HINTS_RESPONSE),
+    MessageSchema::read::<Ping>(message_type::PING, &[]),
+    MessageSchema::written::<Pong>(message_type::PONG),
+    MessageSchema::read::<SessionEnd>(message_type::SESSION_END, &["sessionId"]),
+    MessageSchema::written::<ToolsChanged>(message_type::TOOLS_CHANGED),
+    MessageSchema::written::<ScheduledTaskMessage>(message_type::SCHEDULED_TASK_MESSAGE),
+    MessageSchema::read_by_agents::<AgentCard>(message_type::AGENT_CARD),
+    MessageSchema::read_by_agents::<AgentTaskRequest>(message_type::AGENT_TASK_REQUEST),
+    MessageSchema::read_by_agents::<AgentTaskResult>(message_type::AGENT_TASK_RESULT),
+    MessageSchema::read_by_agents::<AgentTaskStatusUpdate>(message_type::AGENT_TASK_STATUS_UPDATE),
+    MessageSchema::read_by_agents::<AgentTaskError>(message_type::AGENT_TASK_ERROR),
+    MessageSchema::read_by_agents::<AgentTaskCancelRequest>(message_type::AGENT_TASK_CANCEL_REQUEST),
+    MessageSchema::written::<SubagentTaskMessage>(message_type::SUBAGENT_TASK_MESSAGE),
+    MessageSchema::written::<SubagentCancelMessage>(message_type::SUBAGENT_CANCEL_MESSAGE),
+    MessageSchema::read::<SubagentProgressMessage>(message_type::SUBAGENT_PROGRESS_MESSAGE, &["taskId"]),
+    MessageSchema::read::<SubagentResultMessage>(message_type::SUBAGENT_RESULT_MESSAGE, &["taskId"]),
+    MessageSchema::read::<ScriptInvokeRequest>(message_type::SCRIPT_INVOKE_REQUEST, &["script"]),
+    MessageSchema::written::<ScriptInvokeResponse>(message_type::SCRIPT_INVOKE_RESPONSE),
+    MessageSchema::written::<McpServersIndexed>(message_type::MCP_SERVERS_INDEXED),
+    MessageSchema::read::<McpMetadataRefreshRequest>(message_type::MCP_METADATA_REFRESH_REQUEST, &[]),
+    MessageSchema::read::<McpGetServiceDetailsRequest>(message_type::MCP_GET_SERVICE_DETAILS_REQUEST, &["serverName"]),
+    MessageSchema::written::<McpGetServiceDetailsResponse>(message_type::MCP_GET_SERVICE_DETAILS_RESPONSE),
+    MessageSchema::read::<McpRegisterServerRequest>(message_type::MCP_REGISTER_SERVER_REQUEST, &["serverName"]),
+    MessageSchema::written::<McpRegisterServerResponse>(message_type::MCP_REGISTER_SERVER_RESPONSE),
+    MessageSchema::read::<McpUnregisterServerRequest>(message_type::MCP_UNREGISTER_SERVER_REQUEST, &["serverName"]),
+    MessageSchema::written::<McpUnregisterServerResponse>(message_type::MCP_UNREGISTER_SERVER_RESPONSE),
+    MessageSchema::read::<McpEchoed>(message_type::MCP_GET_PROMPT_REQUEST, &[]),
+    MessageSchema::written::<McpGetPromptResponse>(message_type::MCP_GET_PROMPT_RESPONSE),
+    MessageSchema::read::<McpEchoed>(message_type::MCP_LIST_RESOURCES_REQUEST, &[]),
+    MessageSchema::written::<McpListResourcesResponse>(message_type::MCP_LIST_RESOURCES_RESPONSE),
+    MessageSchema::read::<McpEchoed>(message_type::MCP_READ_RESOURCE_REQUEST, &[]),
+    MessageSchema::written::<McpReadResourceResponse>(message_type::MCP_READ_RESOURCE_RESPONSE),
+    MessageSchema::read::<McpEchoed>(message_type::MCP_ANSWER_QUESTION_REQUEST, &[]),
+    MessageSchema::written::<McpAnswerQuestionResponse>(message_type::MCP_ANSWER_QUESTION_RESPONSE),
+    MessageSchema::read::<Map<String, Value>>(message_type::MCP_RELEASE_SESSION_QUESTIONS_REQUEST, &[]),
 ];
 
 /// Builds the JSON Schemas of all messages, in `$defs` of one document by the last parts of their types' names, with

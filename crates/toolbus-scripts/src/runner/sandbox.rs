@@ -219,7 +219,7 @@ pub async fn probe(interpreter: &Interpreter, limits: Limits, sandbox: &Sandbox)
     sandbox.probe(&Plans::new(interpreter, limits, &[]).cold(None), check).await
 }
 
-/// Why a system allows no more than it does, for an operator; empty if it allows all.
+/// Reason for which a system refuses layers, for an operator; empty if it refuses none.
 #[must_use]
 pub fn hindrance(probed: &Probed) -> String {
     // Several mostly fail for the same reason.

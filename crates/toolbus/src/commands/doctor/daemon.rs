@@ -13,7 +13,7 @@ const SUBJECT: &str = "daemon";
 
 /// The daemon as it answers.
 #[derive(Default)]
-pub(super) struct Running {
+pub(super) struct RunningDaemon {
     pub(super) findings: Vec<Finding>,
     /// MCP servers of the daemon; empty without one.
     pub(super) servers: Vec<ServerStatus>,
@@ -24,8 +24,8 @@ pub(super) struct Running {
 /// # Errors
 ///
 /// If the options that name a daemon cannot be used.
-pub(super) async fn examine(args: &DaemonArgs, operator: &Operator) -> Result<Running, TargetError> {
-    let only = |finding| Ok(Running { findings: vec![finding], ..Running::default() });
+pub(super) async fn examine(args: &DaemonArgs, operator: &Operator) -> Result<RunningDaemon, TargetError> {
+    let only = |finding| Ok(RunningDaemon { findings: vec![finding], ..RunningDaemon::default() });
     let Ok(opened) = tokio::time::timeout(PATIENCE, args.open(operator)).await else {
         let text = format!("it did not answer within {} s", PATIENCE.as_secs());
         return only(Finding::problem(SUBJECT, text).mended_by("its log may tell why; restart it"));
@@ -34,7 +34,7 @@ pub(super) async fn examine(args: &DaemonArgs, operator: &Operator) -> Result<Ru
         Ok(client) => Ok(of_daemon(&client).await),
         Err(error @ TargetError::Usage(_)) => Err(error),
         // Its mistakes are findings of their own.
-        Err(TargetError::Configuration(_)) => Ok(Running::default()),
+        Err(TargetError::Configuration(_)) => Ok(RunningDaemon::default()),
         Err(TargetError::Ask(AdminClientError::Unreachable { address, source })) => {
             let text = format!("none runs: on {address}, {source}");
             only(Finding::ok(SUBJECT, text).mended_by("toolbus serve, if one should run"))
@@ -44,7 +44,7 @@ pub(super) async fn examine(args: &DaemonArgs, operator: &Operator) -> Result<Ru
     }
 }
 
-async fn of_daemon(client: &AdminClient) -> Running {
+async fn of_daemon(client: &AdminClient) -> RunningDaemon {
     let status = client.ask_within::<DaemonStatus>(PATIENCE, Method::GET, "/v1/status").await;
     let servers = client.ask_within::<McpServerList>(PATIENCE, Method::GET, "/v1/mcp").await;
     let mut findings = match status {
@@ -55,7 +55,7 @@ async fn of_daemon(client: &AdminClient) -> Running {
         findings.push(Finding::warning(SUBJECT, format!("its MCP servers are not known: {error}")));
         Vec::new()
     });
-    Running { findings, servers }
+    RunningDaemon { findings, servers }
 }
 
 fn of_status(DaemonStatus { blocked_by, status, .. }: &DaemonStatus) -> Vec<Finding> {

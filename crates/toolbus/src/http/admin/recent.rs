@@ -74,7 +74,7 @@ pub struct CallTrace {
     pub source: Option<String>,
     /// `ok`, `error`, a code of the wire, `requeued`, or `in_flight`.
     pub status: String,
-    /// Why there is no result, as metrics have it.
+    /// Cause of a missing result, with the value of `error.type` in metrics.
     pub cause: Option<String>,
     /// Whether the reply is one that was given before.
     pub replayed: bool,
