@@ -95,7 +95,9 @@ impl Sqlite {
     #[must_use]
     pub fn is_older(path: &Path) -> bool {
         let version = read_header(path).ok().and_then(|header| number(&header, USER_VERSION));
-        version.is_some_and(|found| usize::try_from(found).is_ok_and(|found| found < STORE.migrations.len()))
+        // 0: what the file is has not left its log yet.
+        version
+            .is_some_and(|found| usize::try_from(found).is_ok_and(|found| (1..STORE.migrations.len()).contains(&found)))
     }
 
     /// Checks what [`open`](Self::open) would refuse of a file, without opening it as a database, and creates nothing.

@@ -132,6 +132,8 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt as _;
 
+    use toolbus_testing::patience::eventually;
+
     use super::*;
     use crate::commands::doctor::Verdict;
     use crate::config::StoreConfig;
@@ -155,6 +157,8 @@ mod tests {
         drop(Sqlite::open(&file).unwrap());
         assert_eq!(found(named(&file)).await, std::slice::from_ref(&written));
         // As a file of the first version has it: the user version is the big-endian number at byte 60.
+        let log = folder.path().join("toolbus.db-wal");
+        eventually("the threads of the store to end", async || (!log.exists()).then_some(())).await;
         let current = fs::read(&file).unwrap();
         let older = [&current[..60], &[0, 0, 0, 1], &current[64..]].concat();
         fs::write(&file, &older).unwrap();
