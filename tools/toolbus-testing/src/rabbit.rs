@@ -23,6 +23,7 @@ use crate::tls;
 pub const SHARED: &str = "TOOLBUS_TEST_BROKER";
 /// Variable with the folder of RabbitMQ's programs, for another version than the installed one.
 const PROGRAMS: &str = "TOOLBUS_RABBITMQ";
+const CONFIGURATION: &str = "rabbitmq.conf";
 /// File in a node's folder with its ports.
 const PORTS: &str = "ports";
 
@@ -207,7 +208,11 @@ impl RabbitNode {
     #[expect(clippy::panic, reason = "a test that needs the broker fails without it")]
     pub async fn restart(&self) {
         self.kill();
-        if let Err(error) = self.run().await {
+        let started = async {
+            self.permit_deprecated()?;
+            self.run().await
+        };
+        if let Err(error) = started.await {
             panic!("the RabbitMQ node did not start again: {error}");
         }
     }
@@ -265,6 +270,14 @@ impl RabbitNode {
             Ok(file) => drop(self.ctl(&["import_definitions", &file.path().to_string_lossy()]).await),
             Err(error) => panic!("the definitions could not be written: {error}"),
         }
+    }
+
+    /// Lets the node start again that was killed with exclusive queues: RabbitMQ 4 counts them as a denied feature in
+    /// use before it removes them (rabbitmq-server#17163).
+    fn permit_deprecated(&self) -> io::Result<()> {
+        let path = self.folder.path().join(CONFIGURATION);
+        let text = fs::read_to_string(&path)?;
+        fs::write(path, text.replace(WITHOUT_DEPRECATED, ""))
     }
 
     async fn run(&self) -> io::Result<()> {
@@ -371,7 +384,7 @@ fn write_configuration(folder: &Path, sbin: &Path, ports: Ports, more: &str) -> 
         folder.join(tls::KEY).display(),
         if is_4(sbin) { WITHOUT_DEPRECATED } else { "" },
     );
-    fs::write(folder.join("rabbitmq.conf"), text)?;
+    fs::write(folder.join(CONFIGURATION), text)?;
     fs::write(folder.join("enabled_plugins"), "[].\n")
 }
 
