@@ -4,6 +4,7 @@ pub mod admin;
 mod auth;
 mod bodies;
 mod connections;
+mod console;
 mod entrance;
 mod health;
 mod listeners;
@@ -16,6 +17,7 @@ mod shared;
 mod slots;
 
 pub use auth::HttpAuth;
+pub use console::{Console, router as console};
 pub use health::{
     Blocker, BrokerStatus, Build, ConsumerStatus, Counts, DaemonHealth, Health, HealthSources, McpAdmin,
     McpServerHealth, NoServers, OUTDATED, OpenBreaker, Readiness, ScriptStatus,

@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use tokio::sync::watch;
+use toolbus_core::audit::Audit;
 use toolbus_core::bus::{Ownership, Subscription};
 use toolbus_core::caller::IdentitySource;
 use toolbus_core::ledger::{Ledger, LedgerSettings};
@@ -24,7 +25,7 @@ use crate::config::daemon::Role;
 use crate::config::mcp::UnknownServer;
 use crate::families::{self, CONTROL_PREFETCH, Queue, Takes, ToolFamily, Work, max_body};
 use crate::http::admin::{self, Admin};
-use crate::http::{HttpRefusal, HttpState, SharedState};
+use crate::http::{self, Console, HttpRefusal, HttpState, SharedState};
 
 /// Topics of what agents ask beside calls.
 const CONTROL: [&str; 3] = [topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING];
@@ -59,11 +60,22 @@ impl App {
         let invoker: Arc<dyn Invoker> = Arc::new(self.calls.dispatcher.clone());
         let calls = admin::calls(Arc::clone(&self.calls.gates), invoker)
             .layer(from_fn_with_state(self.peers.shared.clone(), refuse_until_read));
-        let token = self.config.http.admin_token.as_ref();
+        let http = &self.config.http;
+        let console = http.has_console().then(|| {
+            let console = Console {
+                admin: Arc::clone(&admin),
+                redactor: self.redactor.clone(),
+                audit: Arc::clone(&daemon.audit) as Arc<dyn Audit>,
+                name: self.config.bus.name.clone(),
+                trace_url: http.trace_url.clone(),
+            };
+            http::console(console, http)
+        });
         let state = HttpState {
             health: Arc::clone(&self.health),
             metrics: daemon.exporters.text(),
-            admin: token.map(|token| admin::guarded(Arc::clone(&admin), token.expose())),
+            admin: http.takes_operators().then(|| admin::guarded(Arc::clone(&admin), http)),
+            console,
             auth: Arc::clone(&self.http_auth),
             mcp: toolbus_mcp_server::router(mcp.clone())
                 .layer(from_fn_with_state(self.peers.shared.clone(), refuse_until_read)),

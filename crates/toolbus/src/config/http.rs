@@ -24,6 +24,13 @@ pub struct HttpConfig {
     /// Token that lets operators ask and switch over HTTP what they otherwise do on `daemon.socket`, at least 16 bytes; absent:
     /// none may.
     pub admin_token: Option<Secret>,
+    /// Token that lets read over HTTP what `admin_token` lets read, and do nothing; absent: there is none.
+    pub read_token: Option<Secret>,
+    /// Whether `/console` has pages on which operators see and act, for those with one of the two tokens; absent: where
+    /// `listen` is loopback and there is one.
+    pub console: Option<bool>,
+    /// Address of a trace in Jaeger or elsewhere, with `{trace_id}` in it; absent: the console shows no links to traces.
+    pub trace_url: Option<String>,
     /// Whether `/metrics` has the metrics in the text format of Prometheus, for everyone who reaches the port; absent: where
     /// `listen` is loopback.
     pub metrics: Option<bool>,
@@ -61,6 +68,9 @@ impl Default for HttpConfig {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8471)),
             admin_token: None,
+            read_token: None,
+            console: None,
+            trace_url: None,
             metrics: None,
             tokens: Tokens::default(),
             open: Open::No,
@@ -82,6 +92,18 @@ impl HttpConfig {
     #[must_use]
     pub fn has_metrics(&self) -> bool {
         self.metrics.unwrap_or_else(|| self.listen.ip().is_loopback())
+    }
+
+    /// Whether there is a token for operators.
+    #[must_use]
+    pub const fn takes_operators(&self) -> bool {
+        self.admin_token.is_some() || self.read_token.is_some()
+    }
+
+    /// Whether `/console` has pages.
+    #[must_use]
+    pub fn has_console(&self) -> bool {
+        self.takes_operators() && self.console.unwrap_or_else(|| self.listen.ip().is_loopback())
     }
 
     /// Whether MCP clients may enter, with a token or without one.

@@ -28,7 +28,7 @@ pub mod view;
 
 pub use calls::calls;
 use recent::{RecentFound, RecentQuery};
-pub use routes::{guarded, open};
+pub use routes::{OperatorTokens, Right, guarded, open};
 pub use switches::{LoadError, NAMESPACE as SWITCHES, SwitchStore};
 use view::{
     AgentOverview, AgentSummary, AgentTools, ApiError, AppliedRules, BreakerReset, BusyAgent, BusyTool, CallerQuery,

@@ -41,6 +41,9 @@ use crate::config::Config;
 /// Largest response whose secrets are removed, in bytes: far more than any response has.
 const MAX_REDACTED: usize = 64 * 1024 * 1024;
 
+const NO_CONSOLE: &str = "The console is off. Set http.admin_token, and http.console to true where http.listen is no \
+                          address of this machine alone; then restart the daemon.\n";
+
 /// Who may use the socket: only the user of the daemon.
 const MODE: u32 = 0o600;
 /// Longest wait for another daemon that is taking a socket of the same folder.
@@ -106,6 +109,8 @@ pub struct HttpState {
     pub metrics: Option<MetricsText>,
     /// The admin API with its token check; `None` if it has no token.
     pub admin: Option<Router>,
+    /// The console; `None` if it is not offered.
+    pub console: Option<Router>,
     /// Admits requests to `/mcp`.
     pub auth: Arc<HttpAuth>,
     /// The MCP server.
@@ -207,7 +212,7 @@ impl HttpServer {
 
 /// Every route of the port, behind the check of the host.
 pub(super) fn router(state: HttpState) -> Router {
-    let HttpState { health, metrics, admin, auth, mcp, redactor } = state;
+    let HttpState { health, metrics, admin, console, auth, mcp, redactor } = state;
     let mcp = auth::guarded(Arc::clone(&auth), mcp);
     let open = Router::new()
         .route("/healthz", get(alive))
@@ -217,14 +222,16 @@ pub(super) fn router(state: HttpState) -> Router {
         .with_state(health)
         .route("/metrics", get(scrape).with_state(metrics))
         .fallback(async || {
-            (StatusCode::NOT_FOUND, "There are /healthz, /livez, /readyz, /status, /metrics and /mcp.\n")
+            (StatusCode::NOT_FOUND, "There are /healthz, /livez, /readyz, /status, /metrics, /mcp and /console.\n")
         });
     let with_admin = match admin {
         Some(admin) => open.nest("/v1", admin),
         None => open,
     };
-    // The dispatcher has removed secrets from responses of the MCP server.
-    redacted(with_admin, redactor).nest("/mcp", mcp).layer(from_fn_with_state(auth, auth::check_host))
+    // The dispatcher has removed secrets from responses of the MCP server, and the console removes those of its pages.
+    let console = console.unwrap_or_else(|| Router::new().fallback(async || (StatusCode::NOT_FOUND, NO_CONSOLE)));
+    let all = redacted(with_admin, redactor).nest("/mcp", mcp).nest(super::console::PATH, console);
+    all.layer(from_fn_with_state(auth, auth::check_host))
 }
 
 /// Answers while the process runs: a broker that is away is no reason to restart it.

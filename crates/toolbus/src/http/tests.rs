@@ -123,7 +123,15 @@ pub(super) fn sources(bus: watch::Receiver<BusState>, registry: Registry) -> Hea
 /// A state with neither admin API nor MCP server.
 pub(super) fn http_state(health: Arc<Health>) -> HttpState {
     let auth = HttpAuth::new(&Config::default(), Arc::new(Discard), CancellationToken::new());
-    HttpState { health, metrics: None, admin: None, auth, mcp: Router::new(), redactor: Default::default() }
+    HttpState {
+        health,
+        metrics: None,
+        admin: None,
+        console: None,
+        auth,
+        mcp: Router::new(),
+        redactor: Default::default(),
+    }
 }
 
 /// A server on a free port, and what feeds it.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::HeaderValue;
 use toolbus_config::{Part, Secret};
+use url::Url;
 
 use super::{RuleChecker, below, path};
 use crate::config::http::{AgentTokens, HttpConfig, Open};
@@ -13,9 +14,23 @@ use toolbus_core::caller::AgentName;
 
 impl RuleChecker<'_> {
     pub(super) fn http(&mut self, http: &HttpConfig, identity: Option<&IdentityConfig>, invoke: Option<&InvokeConfig>) {
-        self.secret("http.admin_token", http.admin_token.clone());
-        if http.admin_token.as_ref().is_some_and(|token| !can_be_sent(token)) {
-            self.tell(&["http.admin_token"], NOT_SENT);
+        for (key, token) in [("http.admin_token", &http.admin_token), ("http.read_token", &http.read_token)] {
+            self.secret(key, token.clone());
+            if token.as_ref().is_some_and(|token| !can_be_sent(token)) {
+                self.tell(&[key], NOT_SENT);
+            }
+        }
+        if http.read_token.is_some() && http.read_token == http.admin_token {
+            let what = "the same as `http.admin_token`, which lets act; expected another token";
+            self.tell(&["http.read_token", "http.admin_token"], what);
+        }
+        if http.console == Some(true) && !http.takes_operators() {
+            let what = "nobody could open it; expected a token in `http.admin_token` or `http.read_token`, too";
+            self.tell(&["http.console"], what);
+        }
+        if http.trace_url.as_deref().is_some_and(|url| !is_trace_url(url)) {
+            let what = "expected an http:// or https:// address with `{trace_id}` in it";
+            self.tell(&["http.trace_url"], what);
         }
         self.tokens(http);
         if let Some(own) = identity.and_then(|identity| identity.agent.as_ref()) {
@@ -56,9 +71,12 @@ impl RuleChecker<'_> {
                 if !can_be_sent(token) {
                     self.tell_at(vec![key.clone()], Part::Value, NOT_SENT);
                 }
-                if http.admin_token.as_ref() == Some(token) {
-                    let what = "the same as `http.admin_token`, which is for operators; expected another token";
-                    self.tell_at(vec![key.clone(), path("http.admin_token")], Part::Value, what);
+                for (own, operators) in [("http.admin_token", &http.admin_token), ("http.read_token", &http.read_token)]
+                {
+                    if operators.as_ref() == Some(token) {
+                        let what = format!("the same as `{own}`, which is for operators; expected another token");
+                        self.tell_at(vec![key.clone(), path(own)], Part::Value, what);
+                    }
                 }
                 if let Some(other) = seen.insert(token.expose(), agent) {
                     let what = format!("the same token as for `{other}`; expected one that no other has");
@@ -76,6 +94,11 @@ const NOT_SENT: &str = "a token that no client can send; expected one without sp
 fn can_be_sent(token: &Secret) -> bool {
     let token = token.expose();
     token.trim_ascii() == token && HeaderValue::from_bytes(token.as_bytes()).is_ok()
+}
+
+fn is_trace_url(text: &str) -> bool {
+    let is_web = Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
+    is_web && text.contains("{trace_id}")
 }
 
 fn token_of(agent: &AgentName) -> Vec<String> {

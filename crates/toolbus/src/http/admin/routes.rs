@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONNECTION, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
@@ -27,6 +27,7 @@ use super::view::{
     Explained, MAX_BODY, McpRestart, McpServerList, OpenBreakers, PinnedTools, Switching, ToolsFound, ToolsQuery,
 };
 use super::{Admin, DaemonAdmin};
+use crate::config::{HttpConfig, Secret};
 use crate::http::auth::slowed;
 use crate::http::slots::ConnectionState;
 use crate::http::{McpAdmin, ReloadReport};
@@ -59,9 +60,9 @@ pub fn open(admin: Arc<Admin>) -> Router {
     Router::new().nest("/v1", routes(admin)).fallback(unknown)
 }
 
-/// The routes below `/v1`, for requests with `token`.
-pub fn guarded(admin: Arc<Admin>, token: &str) -> Router {
-    routes(admin).layer(from_fn_with_state(Arc::new(AdminToken::new(token)), check))
+/// The routes below `/v1`, for requests with a token of operators.
+pub fn guarded(admin: Arc<Admin>, config: &HttpConfig) -> Router {
+    routes(admin).layer(from_fn_with_state(Arc::new(OperatorTokens::new(config)), check))
 }
 
 fn routes(admin: Arc<Admin>) -> Router {
@@ -235,41 +236,73 @@ async fn no_store(mut response: Response) -> Response {
     response
 }
 
-/// The token of the admin API over HTTP.
-struct AdminToken {
+/// What a token lets its bearer do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    /// Read, and change things.
+    Act,
+    /// Read.
+    Read,
+}
+
+/// The tokens of operators over HTTP.
+#[derive(Default)]
+pub struct OperatorTokens {
     /// Of equal length for every token, so that a comparison reveals no length.
-    digest: [u8; 32],
+    digests: Vec<([u8; 32], Right)>,
     wrong: Throttle,
 }
 
-impl AdminToken {
-    fn new(token: &str) -> Self {
-        Self { digest: Sha256::digest(token).into(), wrong: Throttle::default() }
+impl OperatorTokens {
+    /// Those of a configuration.
+    #[must_use]
+    pub fn new(config: &HttpConfig) -> Self {
+        let tokens = [(&config.admin_token, Right::Act), (&config.read_token, Right::Read)];
+        let digest =
+            |(token, right): (&Option<Secret>, Right)| Some((Sha256::digest(token.as_ref()?.expose()).into(), right));
+        Self { digests: tokens.into_iter().filter_map(digest).collect(), wrong: Throttle::default() }
     }
 
-    fn is(&self, given: &[u8]) -> bool {
+    /// The right that a token gives, if it is one of them.
+    pub fn right(&self, given: &[u8]) -> Option<Right> {
         let given: [u8; 32] = Sha256::digest(given).into();
-        given.ct_eq(&self.digest).into()
+        let found = self.digests.iter().filter(|(digest, _)| given.ct_eq(digest).into());
+        found.map(|(_, right)| *right).next()
+    }
+
+    /// Logs a wrong token, and delays its response. Returns whether there was a slot to wait in.
+    pub(in crate::http) async fn is_wrong(&self, connection: Option<&Arc<ConnectionState>>) -> bool {
+        if let Some(left_out) = self.wrong.due() {
+            tracing::warn!(left_out, "admin: a wrong token was given over HTTP");
+        }
+        slowed(connection).await
     }
 }
 
+/// Whether a request changes nothing.
+fn is_read(request: &Request) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD) || request.uri().path() == "/explain"
+}
+
 /// Refuses requests without the token. A wrong one is logged, and refused after a delay.
-async fn check(State(token): State<Arc<AdminToken>>, request: Request, next: Next) -> Response {
+async fn check(State(tokens): State<Arc<OperatorTokens>>, request: Request, next: Next) -> Response {
     let connection = request.extensions().get::<Arc<ConnectionState>>();
-    match bearer(request.headers()) {
-        Some(given) if token.is(given) => {
+    let given = bearer(request.headers());
+    match (given, given.and_then(|given| tokens.right(given))) {
+        (Some(_), Some(Right::Read)) if !is_read(&request) => {
+            ApiError::new(StatusCode::FORBIDDEN, "http.read_token lets read alone: this needs http.admin_token")
+                .into_response()
+        }
+        (Some(_), Some(_)) => {
             // Without a free slot of its class, the connection keeps the one that it has.
             if let Some(connection) = connection {
                 connection.vouch(None).await;
             }
             next.run(request).await
         }
-        None => unauthorized("a token is needed: `Authorization: Bearer`, with the value of http.admin_token"),
-        Some(_) => {
-            if let Some(left_out) = token.wrong.due() {
-                tracing::warn!(left_out, "admin: a wrong token was given over HTTP");
-            }
-            let mut refused = match slowed(connection).await {
+        (None, _) => unauthorized("a token is needed: `Authorization: Bearer`, with the value of http.admin_token"),
+        (Some(_), None) => {
+            let mut refused = match tokens.is_wrong(connection).await {
                 true => unauthorized("the token is not the value of http.admin_token"),
                 false => ApiError::new(
                     StatusCode::TOO_MANY_REQUESTS,
@@ -294,10 +327,19 @@ mod tests {
 
     #[test]
     fn a_token_is_equal_as_a_whole() {
-        let token = AdminToken::new("s3cret");
-        assert!(token.is(b"s3cret"));
+        let token = |text: &str| Some(Secret::new(text));
+        let tokens = OperatorTokens::new(&HttpConfig {
+            admin_token: token("s3cret"),
+            read_token: token("looks"),
+            ..HttpConfig::default()
+        });
+        assert_eq!(
+            ["s3cret", "looks"].map(|token| tokens.right(token.as_bytes())),
+            [Some(Right::Act), Some(Right::Read)]
+        );
         for other in ["", "s3cre", "s3cret ", "S3cret", "s3crets"] {
-            assert!(!token.is(other.as_bytes()), "{other:?}");
+            assert_eq!(tokens.right(other.as_bytes()), None, "{other:?}");
         }
+        assert_eq!(OperatorTokens::default().right(b""), None);
     }
 }

@@ -22,7 +22,7 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_telemetry::RecentCalls;
 
 use super::*;
-use crate::config::Secret;
+use crate::config::{HttpConfig, Secret};
 use crate::http::admin::client::{AdminClient, AdminClientError};
 use crate::http::tests::{example, http_state, sources};
 use crate::http::{AdminSocket, HttpServer, HttpState, NoServers};
@@ -109,8 +109,9 @@ impl Fixture {
         let health = Arc::new(Health::new(sources(state, Registry::new())));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = server.address();
+        let config = HttpConfig { admin_token: Some(Secret::new(TOKEN)), ..HttpConfig::default() };
         tokio::spawn(server.run(
-            HttpState { admin: Some(guarded(admin, TOKEN)), ..http_state(health) },
+            HttpState { admin: Some(guarded(admin, &config)), ..http_state(health) },
             Handle::current(),
             stop.clone(),
         ));

@@ -511,6 +511,11 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, text)
     }
 
+    /// Status of the response.
+    pub(crate) const fn code(&self) -> StatusCode {
+        self.status
+    }
+
     /// Whether there is nothing wrong with the request, and it cannot be carried out as things are.
     pub(crate) fn is_failure(&self) -> bool {
         is_failure(self.status)

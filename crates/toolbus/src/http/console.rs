@@ -1,0 +1,104 @@
+//! The console: pages on which operators see what agents do, and act. The server writes whole pages, which need no scripts
+//! to be read; one script adds liveness and keys.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::middleware::{from_fn_with_state, map_response};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use toolbus_core::audit::Audit;
+use toolbus_core::redact::Redactor;
+
+use super::admin::view::ApiError;
+use super::admin::{Admin, OperatorTokens};
+use crate::config::HttpConfig;
+
+mod access;
+mod calls;
+mod overview;
+mod page;
+
+use access::{Access, Visitor};
+use page::Pages;
+
+/// Where the console is.
+pub(super) const PATH: &str = "/console";
+
+/// What pages may load and send: their own script, style, images and forms, and nothing from elsewhere.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                      form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+const HEADERS: [(&str, &str); 5] = [
+    ("content-security-policy", POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+];
+
+const STYLE: &str = include_str!("../../assets/console.css");
+const SCRIPT: &str = include_str!("../../assets/console.js");
+
+/// The parts that pages are made from.
+pub struct Console {
+    /// What operators can read and change.
+    pub admin: Arc<Admin>,
+    /// Removes secrets from what pages show.
+    pub redactor: Redactor,
+    /// Records what is done on pages, and wrong tokens.
+    pub audit: Arc<dyn Audit>,
+    /// Name of the daemon.
+    pub name: String,
+    /// Address of a trace with `{trace_id}` in it.
+    pub trace_url: Option<String>,
+}
+
+type ConsoleState = State<Arc<Console>>;
+/// A page, or why there is none.
+type PageResult = Result<Response, ApiError>;
+
+/// The routes below [`PATH`].
+pub fn router(console: Console, config: &HttpConfig) -> Router {
+    let access = Arc::new(Access::new(OperatorTokens::new(config)));
+    let console = Arc::new(console);
+    let inside = Router::new()
+        .route("/", get(overview::page))
+        .route("/calls", get(calls::list))
+        .route("/calls/{id}", get(calls::one))
+        .fallback(missing)
+        .with_state(Arc::clone(&console))
+        .layer(from_fn_with_state(Arc::clone(&access), access::enter));
+    Router::new()
+        .route("/console.css", get(async || asset("text/css; charset=utf-8", STYLE)))
+        .route("/console.js", get(async || asset("text/javascript; charset=utf-8", SCRIPT)))
+        .route("/login", get(access::login_page).post(access::login))
+        .route("/logout", post(access::logout))
+        .with_state((access, console))
+        .merge(inside)
+        .layer(map_response(secured))
+}
+
+async fn missing(State(console): ConsoleState, Extension(visitor): Extension<Arc<Visitor>>) -> Response {
+    Pages::new(&console, &visitor).refusal(StatusCode::NOT_FOUND, "There is no such page.")
+}
+
+fn asset(media_type: &'static str, text: &'static str) -> Response {
+    ([(CONTENT_TYPE, media_type)], text).into_response()
+}
+
+async fn secured(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// The response to something that was done: the page that shows it.
+fn done(path: &str) -> Response {
+    Redirect::to(path).into_response()
+}

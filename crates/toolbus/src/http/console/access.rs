@@ -1,0 +1,285 @@
+//! Who may see and do what: tokens, the sessions that they open, and what tells a form of ours from one of another page.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Query, Request, State};
+use axum::http::header::{COOKIE, HOST, ORIGIN, SET_COOKIE};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::{Extension, Form};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+use toolbus_core::Clock;
+use toolbus_protocol::Random;
+
+use super::page::{self, url_encoded};
+use super::{Console, PATH};
+use crate::http::admin::{OperatorTokens, Right};
+use crate::http::slots::ConnectionState;
+
+/// Name of the cookie that holds the id of a session.
+const NAME: &str = "toolbus_console";
+/// Time after which a session that is not used ends.
+const IDLE: Duration = Duration::from_secs(8 * 60 * 60);
+/// Sessions at a time. A further one takes the place of the one that was used least lately.
+const MAX_SESSIONS: usize = 64;
+/// Largest form, in bytes: arguments of a call are the most that one has.
+const MAX_FORM: usize = 1024 * 1024;
+/// Field of a form that shows that a page of this session has it.
+pub(super) const PROOF: &str = "proof";
+const OTHER_PAGE: &str = "This request does not come from a page of this console. Reload the page, and try again.";
+
+/// The tokens, and the sessions that were opened with them.
+pub(super) struct Access {
+    tokens: OperatorTokens,
+    sessions: Mutex<Vec<Session>>,
+}
+
+struct Session {
+    /// Of the id that the browser has: what is in memory opens nothing.
+    id: [u8; 32],
+    visitor: Arc<Visitor>,
+    used: Instant,
+}
+
+/// Who looks at a page.
+pub(super) struct Visitor {
+    /// Whether the token of operators was given, which lets act.
+    pub(super) may_act: bool,
+    /// Value of [`PROOF`] in forms of this session.
+    pub(super) proof: String,
+}
+
+impl Visitor {
+    /// Name of the token that was given.
+    pub(super) const fn token(&self) -> &'static str {
+        if self.may_act { "admin_token" } else { "read_token" }
+    }
+}
+
+/// Fields of a form whose session and page were checked.
+#[derive(Debug, Clone)]
+pub(super) struct Fields(Arc<[(String, String)]>);
+
+impl Fields {
+    /// The value of a field; empty if there is none.
+    pub(super) fn get(&self, name: &str) -> &str {
+        self.0.iter().find(|(field, _)| field == name).map_or("", |(_, value)| value)
+    }
+}
+
+impl Access {
+    pub(super) fn new(tokens: OperatorTokens) -> Self {
+        Self { tokens, sessions: Mutex::default() }
+    }
+
+    /// Opens a session; returns its id.
+    fn open(&self, right: Right) -> String {
+        let [id, proof] = [(); 2].map(|()| Random::SYSTEM.id());
+        let session = Session {
+            id: digest(&id),
+            visitor: Arc::new(Visitor { may_act: right == Right::Act, proof }),
+            used: Clock::SYSTEM.now(),
+        };
+        let mut sessions = self.sessions.lock();
+        sessions.retain(|session| Clock::SYSTEM.since(session.used) < IDLE);
+        if sessions.len() >= MAX_SESSIONS
+            && let Some(oldest) = (0..sessions.len()).min_by_key(|index| sessions[*index].used)
+        {
+            sessions.swap_remove(oldest);
+        }
+        sessions.push(session);
+        id
+    }
+
+    fn find(&self, headers: &HeaderMap) -> Option<Arc<Visitor>> {
+        let id = digest(cookie(headers)?);
+        let mut sessions = self.sessions.lock();
+        let session = sessions.iter_mut().find(|session| session.id == id)?;
+        if Clock::SYSTEM.since(session.used) >= IDLE {
+            return None;
+        }
+        session.used = Clock::SYSTEM.now();
+        Some(Arc::clone(&session.visitor))
+    }
+
+    fn close(&self, headers: &HeaderMap) {
+        if let Some(id) = cookie(headers).map(digest) {
+            self.sessions.lock().retain(|session| session.id != id);
+        }
+    }
+}
+
+fn digest(text: impl AsRef<[u8]>) -> [u8; 32] {
+    Sha256::digest(text).into()
+}
+
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies =
+        headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(';'));
+    cookies.filter_map(|pair| pair.trim().split_once('=')).find(|(name, _)| *name == NAME).map(|(_, id)| id)
+}
+
+/// Whether a browser sends this from a page of this server. Both headers are set by browsers alone.
+fn is_from_here(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let site = headers.get("sec-fetch-site");
+    if site.is_some_and(|site| site != "same-origin") {
+        return false;
+    }
+    let origin = text(ORIGIN).and_then(|origin| origin.parse::<Uri>().ok());
+    let authority = origin.as_ref().and_then(Uri::authority).map(|authority| authority.as_str());
+    authority.is_some() && authority == text(HOST)
+}
+
+/// Lets in those who have a session, and actions from pages of this console alone.
+pub(super) async fn enter(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    let Some(visitor) = access.find(request.headers()) else {
+        let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+        let next = url_encoded(&format!("{PATH}{}", path.trim_end_matches('/')));
+        return match *request.method() {
+            Method::GET => Redirect::to(&format!("{PATH}/login?next={next}")).into_response(),
+            _ => (StatusCode::UNAUTHORIZED, "The session is over. Log in again.\n").into_response(),
+        };
+    };
+    if let Some(connection) = request.extensions().get::<Arc<ConnectionState>>() {
+        connection.vouch(None).await;
+    }
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(Arc::clone(&visitor));
+    if parts.method == Method::GET || parts.method == Method::HEAD {
+        return next.run(Request::from_parts(parts, body)).await;
+    }
+    if !is_from_here(&parts.headers) {
+        return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
+    }
+    let Ok(body) = to_bytes(body, MAX_FORM).await else {
+        return (StatusCode::PAYLOAD_TOO_LARGE, "The form is larger than 1 MiB.\n").into_response();
+    };
+    let fields = Fields(url::form_urlencoded::parse(&body).into_owned().collect());
+    if !bool::from(fields.get(PROOF).as_bytes().ct_eq(visitor.proof.as_bytes())) {
+        return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
+    }
+    if !visitor.may_act {
+        let told = "This needs a session that was opened with http.admin_token: the other token lets read alone.\n";
+        return (StatusCode::FORBIDDEN, told).into_response();
+    }
+    parts.extensions.insert(fields);
+    next.run(Request::from_parts(parts, Body::empty())).await
+}
+
+/// Where to go after the login.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct After {
+    next: String,
+}
+
+impl After {
+    /// A path of the console, whatever was asked for.
+    fn path(&self) -> &str {
+        let is_ours = self.next.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']));
+        if is_ours && !self.next.contains(['\\', '\r', '\n']) { &self.next } else { PATH }
+    }
+}
+
+type LoginState = State<(Arc<Access>, Arc<Console>)>;
+
+pub(super) async fn login_page(State((_, console)): LoginState, Query(after): Query<After>) -> Response {
+    page::login(&console.name, after.path(), None).into_response()
+}
+
+/// A filled in form.
+#[derive(Debug, Deserialize)]
+pub(super) struct Login {
+    token: String,
+    #[serde(flatten)]
+    after: After,
+}
+
+pub(super) async fn login(
+    State((access, console)): LoginState,
+    connection: Option<Extension<Arc<ConnectionState>>>,
+    headers: HeaderMap,
+    Form(login): Form<Login>,
+) -> Response {
+    if !is_from_here(&headers) {
+        return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
+    }
+    let Some(right) = access.tokens.right(login.token.trim().as_bytes()) else {
+        let connection = connection.as_ref().map(|Extension(connection)| connection);
+        let (code, told) = match access.tokens.is_wrong(connection).await {
+            true => (StatusCode::UNAUTHORIZED, "This is neither http.admin_token nor http.read_token."),
+            false => (StatusCode::TOO_MANY_REQUESTS, "Too many wrong tokens are being given. Try again later."),
+        };
+        return (code, page::login(&console.name, login.after.path(), Some(told))).into_response();
+    };
+    access.close(&headers);
+    let id = access.open(right);
+    tracing::info!(?right, "console: an operator logged in");
+    let cookie = format!("{NAME}={id}; Path={PATH}; HttpOnly; SameSite=Lax; Max-Age={}", IDLE.as_secs());
+    ([(SET_COOKIE, cookie)], Redirect::to(login.after.path())).into_response()
+}
+
+pub(super) async fn logout(State((access, _)): LoginState, headers: HeaderMap) -> Response {
+    if !is_from_here(&headers) {
+        return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
+    }
+    access.close(&headers);
+    let cookie = format!("{NAME}=; Path={PATH}; HttpOnly; SameSite=Lax; Max-Age=0");
+    ([(SET_COOKIE, cookie)], Redirect::to(&format!("{PATH}/login"))).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn a_form_of_another_page_is_told_from_one_of_this_server() {
+        for (pairs, expected) in [
+            (&[("host", "a:1"), ("origin", "http://a:1")][..], true),
+            (&[("host", "a:1"), ("origin", "https://a:1"), ("sec-fetch-site", "same-origin")], true),
+            (&[("host", "a:1"), ("origin", "http://a:1"), ("sec-fetch-site", "cross-site")], false),
+            (&[("host", "a:1"), ("origin", "http://a:2")], false),
+            (&[("host", "a:1"), ("origin", "null")], false),
+            (&[("host", "a:1")], false),
+            (&[("origin", "http://a:1")], false),
+        ] {
+            assert_eq!(is_from_here(&headers(pairs)), expected, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn a_login_leads_to_pages_of_the_console_alone() {
+        for (next, expected) in [
+            ("/console/calls?agent=ana", "/console/calls?agent=ana"),
+            ("", PATH),
+            ("/consoles", PATH),
+            ("//evil.example/console", PATH),
+            ("https://evil.example", PATH),
+            ("/console\\evil", PATH),
+        ] {
+            assert_eq!(After { next: next.to_owned() }.path(), expected, "{next:?}");
+        }
+    }
+
+    #[test]
+    fn the_sessions_used_last_are_kept() {
+        let access = Access::new(OperatorTokens::default());
+        let ids: Vec<_> = (0..=MAX_SESSIONS).map(|_| access.open(Right::Read)).collect();
+        let found = ids.iter().filter(|id| {
+            let cookie = HeaderValue::from_str(&format!("other=1; {NAME}={id}")).unwrap();
+            access.find(&HeaderMap::from_iter([(COOKIE, cookie)])).is_some()
+        });
+        assert_eq!(found.count(), MAX_SESSIONS);
+    }
+}

@@ -1,0 +1,210 @@
+//! Recent calls, and what the time of one went into.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::access::Visitor;
+use super::page::{Pages, Status, duration, url_encoded};
+use super::{ConsoleState, PATH};
+use crate::http::admin::recent::{CallTrace, RecentQuery, TraceStep};
+
+/// Filters of the list, as they are in its address. An empty one filters nothing.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Filter {
+    id: String,
+    agent: String,
+    tool: String,
+    status: String,
+    slower_ms: String,
+}
+
+impl Filter {
+    fn query(&self) -> RecentQuery {
+        let given = |text: &String| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        RecentQuery {
+            id: given(&self.id),
+            agent: given(&self.agent),
+            tool: given(&self.tool),
+            status: given(&self.status),
+            slower_ms: self.slower_ms.trim().parse().ok(),
+            limit: None,
+        }
+    }
+}
+
+pub(super) async fn list(
+    State(console): ConsoleState,
+    Extension(visitor): Extension<Arc<Visitor>>,
+    Query(filter): Query<Filter>,
+) -> Response {
+    let pages = Pages::new(&console, &visitor);
+    let query = filter.query();
+    let found = console.admin.recent(&query);
+    let main = html! {
+        form.filter role="search" aria-label="Filter" {
+            label { "Agent " input name="agent" value=(filter.agent); }
+            label { "Tool " input name="tool" value=(filter.tool); }
+            label { "Status " select name="status" {
+                @for (value, label) in STATUSES {
+                    option value=(value) selected[value == filter.status] { (label) }
+                }
+            } }
+            label { "Slower than, ms " input name="slower_ms" type="number" min="0" value=(filter.slower_ms); }
+            label { "Id " input name="id" value=(filter.id); }
+            button { "Filter" }
+            @if query != RecentQuery::default() { a href=(format!("{PATH}/calls")) { "Show all" } }
+        }
+        @if found.calls.is_empty() {
+            p.empty #rows data-part {
+                @if query == RecentQuery::default() { "No call has been made since the daemon's start. " code { "toolbus call echo text=hi" } " makes one." }
+                @else { "No call of the last thousand has all of this." }
+            }
+        } @else {
+            table #rows data-part data-rows {
+                caption.hidden { "Recent calls, newest first" }
+                thead { tr { th { "Time" } th { "Agent" } th { "Tool" } th { "Outcome" } th.number { "Total" } th.number { "Wait" } th.number { "Run" } } }
+                tbody { @for call in &found.calls { (row(&pages, call)) } }
+            }
+        }
+    };
+    pages.page("/calls", "Calls", true, &main)
+}
+
+/// Statuses that can be filtered by, and what they are called.
+const STATUSES: [(&str, &str); 9] = [
+    ("", "any"),
+    ("failed", "all that failed"),
+    ("in_flight", "in flight"),
+    ("ok", "ok"),
+    ("error", "error of the tool"),
+    ("timeout", "timeout"),
+    ("not_permitted", "not permitted"),
+    ("rate_limited", "rate limited"),
+    ("requeued", "requeued"),
+];
+
+fn row(pages: &Pages<'_>, call: &CallTrace) -> Markup {
+    let id = id_of(call);
+    html! {
+        tr data-id=(id) {
+            td { a href=(format!("{PATH}/calls/{}", url_encoded(id))) { (time(&call.arrived)) } }
+            td { (pages.link("agents", &call.agent)) }
+            td { (pages.link("tools", &call.tool)) }
+            td { (outcome(call)) }
+            td.number { (call.total_ms.map(duration).unwrap_or_default()) }
+            td.number { (took(call, "wait")) }
+            td.number { (took(call, "run")) }
+        }
+    }
+}
+
+fn id_of(call: &CallTrace) -> &str {
+    let ids = [&call.message_id, &call.call_id, &call.trace_id, &call.correlation_id];
+    ids.into_iter().flatten().next().map_or("", String::as_str)
+}
+
+/// Time of the day, with the whole time for scripts and when it is pointed at.
+fn time(arrived: &str) -> Markup {
+    let clock = arrived.split_once('T').map_or(arrived, |(_, clock)| clock.trim_end_matches('Z'));
+    html! { time datetime=(arrived) title=(arrived) { (clock) } }
+}
+
+fn outcome(call: &CallTrace) -> Markup {
+    let status = match call.status.as_str() {
+        "ok" => Status::Ok,
+        "in_flight" => Status::Slow,
+        "requeued" => Status::Off,
+        _ => Status::Failed,
+    };
+    let cause = call.cause.as_deref().filter(|cause| *cause != call.status);
+    html! {
+        (status.mark()) " " (call.status.replace('_', " "))
+        @if let Some(cause) = cause { " " span.dim { "(" (cause) ")" } }
+        @if call.replayed { " " span.dim { "(repeated reply)" } }
+    }
+}
+
+fn took(call: &CallTrace, step: &str) -> String {
+    let step = call.steps.iter().find(|own| own.name == step);
+    step.and_then(|step| step.took_ms).map(duration).unwrap_or_default()
+}
+
+pub(super) async fn one(
+    State(console): ConsoleState,
+    Extension(visitor): Extension<Arc<Visitor>>,
+    Path(id): Path<String>,
+) -> Response {
+    let pages = Pages::new(&console, &visitor);
+    let found = console.admin.recent(&RecentQuery { id: Some(id), ..RecentQuery::default() });
+    let Some(call) = found.calls.first() else {
+        let told = "No call of the last thousand has this id. The daemon keeps those since its start alone.";
+        return pages.refusal(StatusCode::NOT_FOUND, told);
+    };
+    let fact = |name: &str, value: Option<Markup>| {
+        html! { @if let Some(value) = value { dt { (name) } dd { (value) } } }
+    };
+    let id = |id: &Option<String>| id.as_deref().map(|id| html! { code data-copy { (pages.text(id)) } });
+    let main = html! {
+        dl #facts data-part {
+            (fact("Tool", Some(pages.link("tools", &call.tool))))
+            (fact("Source", call.source.as_deref().map(|source| pages.text(source))))
+            (fact("Agent", Some(pages.link("agents", &call.agent))))
+            (fact("Outcome", Some(outcome(call))))
+            (fact("Arrived", Some(time(&call.arrived))))
+            (fact("Queue", call.queue.as_deref().map(|queue| pages.text(queue))))
+            (fact("Call", id(&call.call_id)))
+            (fact("Message", id(&call.message_id)))
+            (fact("Correlation", id(&call.correlation_id)))
+            (fact("Trace", call.trace_id.as_deref().map(|trace| trace_link(&console, trace))))
+        }
+        h2 { "Where its time went" }
+        (waterfall(call))
+        @if found.calls.len() > 1 {
+            h2 { "Of the same trace" }
+            table { tbody { @for other in &found.calls[1..] { (row(&pages, other)) } } }
+        }
+    };
+    pages.page("/calls", "A call", call.total_ms.is_none(), &main)
+}
+
+fn trace_link(console: &super::Console, trace: &str) -> Markup {
+    let address = console.trace_url.as_deref().map(|template| template.replace("{trace_id}", &url_encoded(trace)));
+    html! {
+        @match address {
+            Some(address) => { a href=(address) rel="noreferrer" target="_blank" { code { (trace) } } }
+            None => { code data-copy { (trace) } }
+        }
+    }
+}
+
+/// The steps of a call as bars on one scale.
+fn waterfall(call: &CallTrace) -> Markup {
+    let end = |step: &TraceStep| step.from_ms + step.took_ms.unwrap_or_default();
+    let whole = call.steps.iter().map(end).chain(call.total_ms).fold(f64::MIN_POSITIVE, f64::max);
+    html! {
+        table.waterfall #steps data-part {
+            thead { tr { th { "Step" } th.number { "From" } th.number { "Took" } th aria-hidden="true" {} } }
+            tbody {
+                @for step in &call.steps {
+                    @let (from, width) = (step.from_ms / whole * 100.0, step.took_ms.unwrap_or(whole - step.from_ms) / whole * 100.0);
+                    tr {
+                        td { (step.name) }
+                        td.number { (duration(step.from_ms)) }
+                        td.number { (step.took_ms.map_or_else(|| "goes on".to_owned(), duration)) }
+                        td.bar aria-hidden="true" {
+                            svg viewBox="0 0 100 4" preserveAspectRatio="none" { rect x=(format!("{from:.2}")) width=(format!("{:.2}", width.max(0.3))) height="4" {} }
+                        }
+                    }
+                }
+                @if let Some(total) = call.total_ms { tr { th { "total" } td.number {} th.number { (duration(total)) } td {} } }
+            }
+        }
+    }
+}

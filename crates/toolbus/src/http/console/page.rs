@@ -1,0 +1,195 @@
+//! What all pages share: the frame, links, and texts of others, which are escaped, isolated and cut.
+
+use axum::http::StatusCode;
+use axum::response::{Html, IntoResponse as _, Response};
+use maud::{DOCTYPE, Markup, html};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::access::{PROOF, Visitor};
+use super::{Console, PATH};
+use crate::http::admin::view::ApiError;
+
+/// Longest text of others in a cell, in characters; the rest is shown when it is pointed at.
+const MAX_CELL: usize = 120;
+/// Longest text of others that is shown when it is pointed at, in characters.
+const MAX_TITLE: usize = 1_000;
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// The views, as path, key and title.
+const VIEWS: [(&str, &str); 2] = [("", "Overview"), ("/calls", "Calls")];
+
+/// A part of an address.
+pub(super) fn url_encoded(text: &str) -> String {
+    utf8_percent_encode(text, UNRESERVED).to_string()
+}
+
+/// State of an object, by shape and colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Status {
+    Ok,
+    Slow,
+    Failed,
+    Off,
+}
+
+impl Status {
+    /// The mark, with a word for those who do not see it.
+    pub(super) fn mark(self) -> Markup {
+        let (class, sign, word) = match self {
+            Self::Ok => ("ok", "●", "ok"),
+            Self::Slow => ("slow", "▲", "slow"),
+            Self::Failed => ("failed", "■", "failed"),
+            Self::Off => ("off", "○", "off"),
+        };
+        html! { span.mark.(class) role="img" aria-label=(word) { (sign) } }
+    }
+}
+
+/// Makes the pages of one visitor.
+pub(super) struct Pages<'a> {
+    console: &'a Console,
+    pub(super) visitor: &'a Visitor,
+}
+
+impl<'a> Pages<'a> {
+    pub(super) fn new(console: &'a Console, visitor: &'a Visitor) -> Self {
+        Self { console, visitor }
+    }
+
+    /// A text of others in one line.
+    pub(super) fn text(&self, text: &str) -> Markup {
+        let clean = self.console.redactor.text(text);
+        let line: String = clean.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let (shown, rest) = cut(&line, MAX_CELL);
+        match rest {
+            false => html! { bdi { (shown) } },
+            true => html! { bdi title=(cut(&line, MAX_TITLE).0) { (shown) "…" } },
+        }
+    }
+
+    /// A text of others with its lines, as a whole.
+    pub(super) fn block(&self, text: &str) -> Markup {
+        html! { pre dir="auto" tabindex="0" { (self.console.redactor.text(text)) } }
+    }
+
+    /// A link to an object, such as `("agents", "ana")`.
+    pub(super) fn link(&self, view: &str, name: &str) -> Markup {
+        html! { a.name href=(format!("{PATH}/{view}/{}", url_encoded(name))) { (self.text(name)) } }
+    }
+
+    /// A button that does something to what the page shows.
+    pub(super) fn action(&self, path: &str, label: &str, fields: &[(&str, &str)]) -> Markup {
+        html! {
+            @if self.visitor.may_act {
+                form.action method="post" action=(format!("{PATH}{path}")) {
+                    (self.proof())
+                    @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
+                    button { (label) }
+                }
+            }
+        }
+    }
+
+    /// The field that every form needs which does something.
+    pub(super) fn proof(&self) -> Markup {
+        html! { input type="hidden" name=(PROOF) value=(self.visitor.proof); }
+    }
+
+    /// A whole page of the view at `path`, such as `/calls`. `is_live`: its parts are renewed while it is looked at.
+    pub(super) fn page(&self, path: &str, title: &str, is_live: bool, main: &Markup) -> Response {
+        let health = self.console.admin.daemon.as_ref().map(|daemon| daemon.status());
+        let is_ready = health.as_ref().is_some_and(|health| health.blocked_by.is_empty());
+        let body = html! {
+            a.skip href="#main" { "Skip to the content" }
+            header {
+                a.brand href=(PATH) { "Toolbus" }
+                span #state data-part {
+                    bdi { (self.console.name) } " · "
+                    @if is_ready { (Status::Ok.mark()) " ready" } @else { (Status::Failed.mark()) " not ready" }
+                }
+                form.search action=(format!("{PATH}/calls")) role="search" {
+                    label { span.hidden { "Find a call by an id" } input name="id" type="search" placeholder="call, message or trace id  /" accesskey="f"; }
+                }
+                span #live aria-live="polite" {}
+                span.who { (if self.visitor.may_act { "may act" } else { "reads" }) }
+                form.action method="post" action=(format!("{PATH}/logout")) { button { "Log out" } }
+            }
+            nav aria-label="Views" {
+                @for (own, name) in VIEWS {
+                    a href=(format!("{PATH}{own}")) aria-current=[(own == path).then_some("page")] { (name) }
+                }
+            }
+            main #main tabindex="-1" data-live[is_live] {
+                h1 { (title) }
+                (main)
+            }
+        };
+        Html(frame(&format!("{title} – {}", self.console.name), &body).into_string()).into_response()
+    }
+
+    /// A page that says why there is nothing to see.
+    pub(super) fn refusal(&self, code: StatusCode, text: &str) -> Response {
+        let main = html! { p.empty { (self.text(text)) } p { a href=(PATH) { "Back to the overview" } } };
+        (code, self.page("-", "Not here", false, &main)).into_response()
+    }
+
+    /// A page that says why the admin API refused.
+    pub(super) fn refused(&self, error: &ApiError) -> Response {
+        self.refusal(error.code(), &error.to_string())
+    }
+}
+
+/// The login.
+pub(super) fn login(name: &str, next: &str, problem: Option<&str>) -> Html<String> {
+    let body = html! {
+        main #main.login {
+            h1 { "Toolbus " bdi { (name) } }
+            @if let Some(problem) = problem { p.problem role="alert" { (Status::Failed.mark()) " " (problem) } }
+            form method="post" action=(format!("{PATH}/login")) {
+                input type="hidden" name="next" value=(next);
+                label { "Token" input name="token" type="password" required autofocus autocomplete="current-password"; }
+                p.hint { "The value of http.admin_token lets look and act, that of http.read_token lets look." }
+                button { "Log in" }
+            }
+        }
+    };
+    Html(frame("Log in – Toolbus", &body).into_string())
+}
+
+fn frame(title: &str, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) }
+                link rel="icon" href="data:,";
+                link rel="stylesheet" href=(format!("{PATH}/console.css"));
+                script type="module" src=(format!("{PATH}/console.js")) {}
+            }
+            body { (body) }
+        }
+    }
+}
+
+/// The first characters, and whether there are more.
+fn cut(text: &str, most: usize) -> (&str, bool) {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => (&text[..end], true),
+        None => (text, false),
+    }
+}
+
+/// Milliseconds for people: three significant digits and the unit.
+pub(super) fn duration(ms: f64) -> String {
+    match ms {
+        _ if ms < 1.0 => format!("{:.0} µs", ms * 1_000.0),
+        _ if ms < 10.0 => format!("{ms:.2} ms"),
+        _ if ms < 100.0 => format!("{ms:.1} ms"),
+        _ if ms < 1_000.0 => format!("{ms:.0} ms"),
+        _ if ms < 60_000.0 => format!("{:.1} s", ms / 1_000.0),
+        _ => format!("{:.1} min", ms / 60_000.0),
+    }
+}
