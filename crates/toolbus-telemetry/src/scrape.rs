@@ -127,6 +127,29 @@ impl CallTotals {
     }
 }
 
+impl CallTotals {
+    /// The time that a share (0 to 1) of the calls does not exceed, as if the calls of a bucket were spread evenly; absent
+    /// without calls. In the last bucket, which has no upper bound, it is the lower one.
+    #[must_use]
+    pub fn quantile(bounds_ms: &[f64], buckets: &[u64], share: f64) -> Option<f64> {
+        let calls: u64 = buckets.iter().sum();
+        let rank = calls as f64 * share;
+        let (mut below, mut lower) = (0.0, 0.0);
+        for (number, count) in buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let count = *count as f64;
+            if let Some(before) = number.checked_sub(1).and_then(|before| bounds_ms.get(before)) {
+                lower = *before;
+            }
+            if below + count >= rank {
+                let upper = bounds_ms.get(number).copied().unwrap_or(lower);
+                return Some(lower + (upper - lower) * (rank - below) / count);
+            }
+            below += count;
+        }
+        None
+    }
+}
+
 impl CallSeries {
     fn of(metric: &Metric) -> Self {
         let label = |name: &str| {
@@ -174,6 +197,16 @@ mod tests {
         add("\ncalls_total 1\n");
         clock.advance(KEPT);
         add("\ncalls_total 3\n");
+    }
+
+    #[test]
+    fn quantiles_are_interpolated_within_a_bucket() {
+        let of = |buckets: [u64; 3], share| CallTotals::quantile(&[10.0, 100.0], &buckets, share);
+        assert_eq!(of([0, 0, 0], 0.5), None);
+        assert_eq!(of([4, 0, 0], 0.5), Some(5.0));
+        assert_eq!(of([1, 2, 1], 0.5), Some(55.0));
+        assert_eq!(of([1, 2, 1], 0.95), Some(100.0));
+        assert_eq!(CallTotals::quantile(&[], &[3], 0.5), Some(0.0));
     }
 
     #[test]

@@ -19,10 +19,13 @@ use crate::config::HttpConfig;
 
 mod access;
 mod calls;
+mod charts;
+mod history;
 mod overview;
 mod page;
 
 use access::{Access, Visitor};
+pub use history::History;
 use page::Pages;
 
 /// Where the console is.
@@ -50,6 +53,8 @@ pub struct Console {
     pub redactor: Redactor,
     /// Records what is done on pages, and wrong tokens.
     pub audit: Arc<dyn Audit>,
+    /// The calls of the last hour.
+    pub history: Arc<History>,
     /// Name of the daemon.
     pub name: String,
     /// Address of a trace with `{trace_id}` in it.
