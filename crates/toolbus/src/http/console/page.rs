@@ -167,7 +167,7 @@ fn frame(title: &str, body: &Markup) -> Markup {
                 title { (title) }
                 link rel="icon" href="data:,";
                 link rel="stylesheet" href=(format!("{PATH}/console.css"));
-                script type="module" src=(format!("{PATH}/console.js")) {}
+                script type="module" blocking="render" src=(format!("{PATH}/console.js")) {}
             }
             body { (body) }
         }
