@@ -23,6 +23,8 @@ mod charts;
 mod history;
 mod overview;
 mod page;
+mod paging;
+mod servers;
 
 use access::{Access, Visitor};
 pub use history::History;
@@ -74,6 +76,11 @@ pub fn router(console: Console, config: &HttpConfig) -> Router {
         .route("/", get(overview::page))
         .route("/calls", get(calls::list))
         .route("/calls/{id}", get(calls::one))
+        .route("/servers", get(servers::list))
+        .route("/servers/{name}", get(servers::one))
+        .route("/servers/{name}/restart", post(servers::restart))
+        .route("/servers/{name}/reset", post(servers::reset))
+        .route("/servers/{name}/switch", post(servers::switch))
         .fallback(missing)
         .with_state(Arc::clone(&console))
         .layer(from_fn_with_state(Arc::clone(&access), access::enter));
