@@ -26,9 +26,9 @@ use super::view::{
 };
 use super::{Admin, DaemonAdmin};
 use crate::config::{HttpConfig, Secret};
+use crate::http::ReloadReport;
 use crate::http::auth::slowed;
 use crate::http::slots::ConnectionState;
-use crate::http::ReloadReport;
 
 /// The paths that exist.
 const ROUTES: &str = "no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/calls, /v1/explain, /v1/disabled, \

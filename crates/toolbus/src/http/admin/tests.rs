@@ -32,6 +32,7 @@ mod pins;
 mod servers;
 
 const TOKEN: &str = "s3cret-of-the-operator";
+const READ_TOKEN: &str = "looks and does nothing";
 
 struct Nothing;
 
@@ -109,7 +110,11 @@ impl Fixture {
         let health = Arc::new(Health::new(sources(state, Registry::new())));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = server.address();
-        let config = HttpConfig { admin_token: Some(Secret::new(TOKEN)), ..HttpConfig::default() };
+        let config = HttpConfig {
+            admin_token: Some(Secret::new(TOKEN)),
+            read_token: Some(Secret::new(READ_TOKEN)),
+            ..HttpConfig::default()
+        };
         tokio::spawn(server.run(
             HttpState { admin: Some(guarded(admin, &config)), ..http_state(health) },
             Handle::current(),
