@@ -107,6 +107,33 @@ async def test_a_deleted_reply_queue_comes_back(bus: Toolbus) -> None:
     assert (await bus.call("echo", text="again", timeout=10)).content == "again"
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="its aiormq does not say that a queue is deleted")
+async def test_calls_outlive_the_reply_queue(broker: Broker, proxy: Proxy, daemon: Daemon, backend: Backend) -> None:
+    early, late = uuid.uuid4().hex, uuid.uuid4().hex
+    async with Toolbus(proxy.url(), agent="ana", timeout=20) as bus, await aio_pika.connect(broker.url()) as connection:
+        calls = [asyncio.create_task(bus.call("slow", id=early, seconds=2))]
+        await eventually(lambda: backend.effects[early])
+        await cut(bus, proxy)
+        assert bus._link
+        assert bus._link._session
+        queue = bus._link._session.queue
+        # The client learns that the queue is deleted only after the daemon has replied.
+        callbacks = (await queue.channel.get_underlay_channel()).on_consumer_cancel_callbacks
+        held = callbacks.copy()
+        callbacks.clear()
+        await queue.delete(if_unused=False, if_empty=False)
+        calls.append(asyncio.create_task(bus.call("effect", id=late)))
+        await eventually(lambda: len(bus._waiting) == 2)
+        undelivered, letters = set(bus._waiting), await (await connection.channel()).get_queue("toolbus.invoke.dlq")
+        async with letters.iterator(timeout=10) as replies:
+            while undelivered:
+                undelivered.discard((await anext(replies)).correlation_id or "")
+        for callback in held:
+            callback(commands.Basic.Cancel())
+        assert [(await call).content for call in calls] == ["done"] * 2
+        assert [backend.effects[early], backend.effects[late]] == [1, 1]
+
+
 async def test_replies_that_are_none(bus: Toolbus, broker: Broker) -> None:
     for body, text in [(b"\xff", "not JSON"), (b"[]", "not an object"), (b"{}", "no result")]:
         call = asyncio.create_task(bus.call("slow", id="unreadable", seconds=1))

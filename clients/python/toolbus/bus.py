@@ -294,16 +294,15 @@ class Toolbus:
         )
         waiter = self._waiting[correlation] = Waiter(loop.create_future(), accepts, progress)
         try:
-            while True:
-                session = await link.publish(topic, message, deadline)
-                # Replies by direct reply-to are lost with the connection. The daemon knows the request by its id.
-                ends = (waiter.reply,) if session.durable else (waiter.reply, session.lost)
+            session = None
+            while session is None or session.mute.done():
+                # The daemon knows a request that is published again by its id.
+                session = await link.publish(topic, message, deadline, sent=session is not None)
                 left = max(deadline + grace - loop.time(), 0)
-                await asyncio.wait(ends, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((waiter.reply, session.mute), timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if waiter.reply.done():
                     return waiter.reply.result()
-                if not session.lost.done() or session.durable:
-                    raise ToolTimeout("timeout", f"no reply within {remaining:.3g} s", outcome="unknown")
+            raise ToolTimeout("timeout", f"no reply within {remaining:.3g} s", outcome="unknown")
         except asyncio.TimeoutError:
             text = f"the broker did not confirm the request within {remaining:.3g} s"
             raise ToolTimeout("timeout", text, outcome="unknown") from None

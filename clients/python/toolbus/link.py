@@ -47,6 +47,8 @@ class Session:
     queue: AbstractQueue
     durable: bool
     """Whether replies wait in a queue while there is no connection."""
+    deleted: asyncio.Future[None]
+    """Done when the queue is deleted, also after this connection."""
     consumer: str = ""
     lost: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     newest: AbstractIncomingMessage | None = None
@@ -54,6 +56,11 @@ class Session:
     unconfirmed: int = 0
     was_alone: bool = False
     """Whether one request was unconfirmed when the connection was lost."""
+
+    @property
+    def mute(self) -> asyncio.Future[None]:
+        """Done when replies to what was published no longer come: those by direct reply-to end with the connection."""
+        return self.deleted if self.durable else self.lost
 
     async def publish(self, message: aio_pika.Message, topic: str, timeout: float) -> None:
         """Publishes once, and waits for the broker's confirm."""
@@ -88,6 +95,7 @@ class Link:
         self._queue = queue
         self._receive = receive
         self._topics: set[str] = set()
+        self._deleted = asyncio.get_running_loop().create_future()
         self._session: Session | None = None
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -122,12 +130,12 @@ class Link:
             with contextlib.suppress(*CONNECTION_EXCEPTIONS, asyncio.TimeoutError):
                 await session.connection.close()
 
-    async def publish(self, topic: str, message: aio_pika.Message, deadline: float) -> Session:
+    async def publish(self, topic: str, message: aio_pika.Message, deadline: float, *, sent: bool = False) -> Session:
         """Publishes until the broker confirms: over a new connection again, if the old one is lost.
 
-        Raises TimeoutError if a request that may have gone out is not confirmed in time.
+        Raises TimeoutError if a request that may have gone out, now or before (`sent`), is not confirmed in time.
         """
-        sent = refused = False
+        refused = False
         loop = asyncio.get_running_loop()
         while True:
             async with self._turn(deadline) if refused else contextlib.nullcontext():
@@ -270,7 +278,7 @@ class Link:
             durable = False
         await channel.set_qos(prefetch_count=PREFETCH)
         exchange = await channel.get_exchange(self._exchange, ensure=False)
-        session = Session(connection, exchange, queue, durable)
+        session = Session(connection, exchange, queue, durable, self._deleted)
         for topic in self._topics:
             await queue.bind(exchange, topic)
 
@@ -282,13 +290,19 @@ class Link:
         def lost(*_: object) -> None:
             self._drop(session)
 
+        def deleted(_: object) -> None:
+            if not session.deleted.done():
+                session.deleted.set_result(None)
+                self._deleted = asyncio.get_running_loop().create_future()
+            self._drop(session)
+
         channel.close_callbacks.add(lost)
         connection.close_callbacks.add(lost)
-        # The queue was deleted; aiormq before 7, which Python 3.10 has, does not say so.
+        # aiormq before 7, which Python 3.10 has, does not say that the queue was deleted.
         if (
             callbacks := getattr(await channel.get_underlay_channel(), "on_consumer_cancel_callbacks", None)
         ) is not None:
-            callbacks.add(lost)
+            callbacks.add(deleted)
         session.consumer = await queue.consume(receive, no_ack=not durable)
         return session
 

@@ -76,7 +76,7 @@ class Waiter {
   readonly reply: Promise<ConsumeMessage | undefined>;
   resolve!: (reply: ConsumeMessage | undefined) => void;
   reject!: (error: unknown) => void;
-  /** Connection over which alone the reply can come. */
+  /** Connection over which the request went out. */
   connection: Connection | undefined;
 
   constructor(readonly question: Question) {
@@ -86,11 +86,15 @@ class Waiter {
     });
   }
 
-  /** Notes where the request went. Replies by direct reply-to are lost with the connection. */
+  /** Notes where the request went. */
   sentOver(connection: Connection): void {
-    if (connection.durable) return;
     this.connection = connection;
-    if (connection.isLost) this.resolve(undefined);
+    if (connection.isLost) this.lost(connection);
+  }
+
+  /** Has the request go out again if its reply does not come: the queue is deleted, or there was none. */
+  lost(connection: Connection): void {
+    if (this.connection && (connection.queueDeleted || !this.connection.durable)) this.resolve(undefined);
   }
 }
 
@@ -290,10 +294,11 @@ export class Toolbus implements AsyncDisposable {
     );
     signal?.addEventListener("abort", abort);
     try {
-      for (;;) {
+      for (let sent = false; ; sent = true) {
         const waiter = new Waiter(question);
         this.waiting.set(correlation, waiter);
-        const published = this.link.publish(topic, request, deadline, isWanted).then((connection) => {
+        // The daemon knows a request that goes out again by its id.
+        const published = this.link.publish(topic, request, deadline, isWanted, sent).then((connection) => {
           waiter.sentOver(connection);
           return waiter.reply;
         });
@@ -339,7 +344,7 @@ export class Toolbus implements AsyncDisposable {
   }
 
   private lost(connection: Connection): void {
-    for (const waiter of this.waiting.values()) if (waiter.connection === connection) waiter.resolve(undefined);
+    for (const waiter of this.waiting.values()) waiter.lost(connection);
   }
 
   private async sendCancel(callId: string): Promise<void> {

@@ -45,6 +45,8 @@ export class Session {
   /** Resolves when the connection is lost. */
   readonly end: Promise<void>;
   isLost = false;
+  /** Whether the connection was given up because the reply queue was deleted. */
+  queueDeleted = false;
   /** Answer of the broker to a request for which it closed the channel. */
   refusal: Error | undefined;
   /** Whether one request was unconfirmed then. */
@@ -168,15 +170,16 @@ export class Link {
 
   /**
    * Publishes until the broker confirms, as long as the request is wanted: over a new connection again, if the old one is
-   * lost. Throws `ToolTimeout` if a request that may have gone out is not confirmed in time.
+   * lost. Throws `ToolTimeout` if a request that may have gone out, now or before (`sent`), is not confirmed in time.
    */
   async publish(
     topic: string,
     request: Request,
     deadline: number,
     isWanted: () => boolean = () => true,
+    sent = false,
   ): Promise<Session> {
-    let [sent, refused] = [false, false];
+    let refused = false;
     const send = async () => {
       const session = await this.connected(deadline, sent);
       if (!isWanted()) throw unconfirmed();
@@ -334,7 +337,10 @@ export class Link {
     await channel.prefetch(PREFETCH);
     for (const topic of this.topics) await channel.bindQueue(replyTo, this.exchange, topic);
     const receive = (message: ConsumeMessage | null) => {
-      if (!message) return session.lose(); // the queue was deleted
+      if (!message) {
+        session.queueDeleted = true;
+        return session.lose();
+      }
       this.receive(message);
       if (durable) session.acknowledge(message);
     };

@@ -5,7 +5,7 @@ import { randomUUID } from "node:crypto";
 import { once } from "node:events";
 import net from "node:net";
 import { test } from "node:test";
-import { connect as amqp } from "amqplib";
+import { connect as amqp, type ConsumeMessage } from "amqplib";
 import {
   BrokerUnreachable,
   InvalidURL,
@@ -115,6 +115,33 @@ test("a deleted reply queue comes back", async () => {
   await using other = await admin(broker.url());
   await other.channel.deleteQueue(bus["link"]["queue"]);
   assert.equal(String(await bus.call("echo", { text: "again" }, { timeout: 10 })), "again");
+});
+
+test("calls outlive the reply queue", async () => {
+  const { broker, backend } = await world();
+  const proxy = await TcpProxy.start(broker);
+  await using bus = await Toolbus.connect(proxy.url(), { agent: "ana", timeout: 20 });
+  await using other = await admin(broker.url());
+  const [early, late] = [randomUUID(), randomUUID()];
+  const calls = [bus.call("slow", { id: early, seconds: 2 })];
+  await eventually(() => backend.effects.has(early));
+  await proxy.cutUntilBack(bus);
+  // The client learns that the queue is deleted only after the daemon has replied.
+  const channel = bus["link"]["session"]?.channel;
+  assert(channel);
+  const learns = channel.listeners("cancel");
+  const told = once(channel.removeAllListeners("cancel"), "cancel");
+  await other.channel.deleteQueue(bus["link"]["queue"]);
+  const cancelled = await told;
+  calls.push(bus.call("effect", { id: late }));
+  await eventually(() => bus["waiting"].size === 2);
+  const undelivered = new Set(bus["waiting"].keys());
+  const dead = (letter: ConsumeMessage | null) => undelivered.delete(letter?.properties.correlationId);
+  await other.channel.consume("toolbus.invoke.dlq", dead);
+  await eventually(() => undelivered.size === 0, "the end of both calls");
+  for (const learn of learns) learn(...cancelled);
+  assert.deepEqual((await Promise.all(calls)).map(String), ["done", "done"]);
+  assert.deepEqual([backend.effects.get(early), backend.effects.get(late)], [1, 1]);
 });
 
 test("the reply queue ends with the client, and would end without it", async () => {

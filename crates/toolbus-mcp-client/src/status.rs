@@ -166,6 +166,12 @@ pub enum PhaseName {
 }
 
 impl PhaseName {
+    /// Whether the server cannot take calls, for a reason that somebody may have to look at.
+    #[must_use]
+    pub const fn is_failing(self) -> bool {
+        matches!(self, Self::Waiting | Self::Parked | Self::AuthRequired)
+    }
+
     /// Every phase.
     pub const ALL: [Self; 8] = [
         Self::Disabled,

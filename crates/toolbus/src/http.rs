@@ -17,7 +17,7 @@ mod shared;
 mod slots;
 
 pub use auth::HttpAuth;
-pub use console::{Console, router as console};
+pub use console::{Console, History, router as console};
 pub use health::{
     Blocker, BrokerStatus, Build, ConsumerStatus, Counts, DaemonHealth, Health, HealthSources, McpAdmin,
     McpServerHealth, NoServers, OUTDATED, OpenBreaker, Readiness, ScriptStatus,

@@ -25,7 +25,7 @@ use crate::config::daemon::Role;
 use crate::config::mcp::UnknownServer;
 use crate::families::{self, CONTROL_PREFETCH, Queue, Takes, ToolFamily, Work, max_body};
 use crate::http::admin::{self, Admin};
-use crate::http::{self, Console, HttpRefusal, HttpState, SharedState};
+use crate::http::{self, Console, History, HttpRefusal, HttpState, SharedState};
 
 /// Topics of what agents ask beside calls.
 const CONTROL: [&str; 3] = [topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING];
@@ -61,8 +61,12 @@ impl App {
         let calls = admin::calls(Arc::clone(&self.calls.gates), invoker)
             .layer(from_fn_with_state(self.peers.shared.clone(), refuse_until_read));
         let http = &self.config.http;
-        let console = http.has_console().then(|| {
+        let console = daemon.exporters.text().filter(|_| http.has_console()).map(|metrics| {
+            let history = Arc::new(History::default());
+            let following = Arc::clone(&history).follow(metrics, self.tasks.stop_serving.clone());
+            self.tasks.background.spawn(following);
             let console = Console {
+                history,
                 admin: Arc::clone(&admin),
                 redactor: self.redactor.clone(),
                 audit: Arc::clone(&daemon.audit) as Arc<dyn Audit>,
@@ -73,7 +77,7 @@ impl App {
         });
         let state = HttpState {
             health: Arc::clone(&self.health),
-            metrics: daemon.exporters.text(),
+            metrics: daemon.exporters.text().filter(|_| http.has_metrics()),
             admin: http.takes_operators().then(|| admin::guarded(Arc::clone(&admin), http)),
             console,
             auth: Arc::clone(&self.http_auth),

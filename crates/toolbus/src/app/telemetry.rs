@@ -90,7 +90,7 @@ fn settings(config: &Config, redactor: &Redactor) -> TelemetrySettings {
     TelemetrySettings {
         otlp_endpoint: config.telemetry.otlp_endpoint.clone(),
         protocol: config.telemetry.protocol,
-        scraped: config.http.has_metrics(),
+        scraped: config.http.has_metrics() || config.http.has_console(),
         service_name: config.bus.name.clone(),
         service_version: env!("CARGO_PKG_VERSION").to_owned(),
         service_instance: instance(config),

@@ -23,6 +23,7 @@ pub mod client;
 mod pins;
 pub mod recent;
 mod routes;
+mod servers;
 mod switches;
 pub mod view;
 

@@ -19,10 +19,15 @@ use crate::config::HttpConfig;
 
 mod access;
 mod calls;
+mod charts;
+mod history;
 mod overview;
 mod page;
+mod paging;
+mod servers;
 
 use access::{Access, Visitor};
+pub use history::History;
 use page::Pages;
 
 /// Where the console is.
@@ -51,6 +56,8 @@ pub struct Console {
     pub redactor: Redactor,
     /// Records what is done on pages, and wrong tokens.
     pub audit: Arc<dyn Audit>,
+    /// The calls of the last hour.
+    pub history: Arc<History>,
     /// Name of the daemon.
     pub name: String,
     /// Address of a trace with `{trace_id}` in it.
@@ -69,6 +76,11 @@ pub fn router(console: Console, config: &HttpConfig) -> Router {
         .route("/", get(overview::page))
         .route("/calls", get(calls::list))
         .route("/calls/{id}", get(calls::one))
+        .route("/servers", get(servers::list))
+        .route("/servers/{name}", get(servers::one))
+        .route("/servers/{name}/restart", post(servers::restart))
+        .route("/servers/{name}/reset", post(servers::reset))
+        .route("/servers/{name}/switch", post(servers::switch))
         .fallback(missing)
         .with_state(Arc::clone(&console))
         .layer(from_fn_with_state(Arc::clone(&access), access::enter));

@@ -15,10 +15,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
-use toolbus_config::nearest;
-use toolbus_core::text::shown;
 use toolbus_core::throttle::Throttle;
-use toolbus_mcp_client::status::{PhaseName, ServerStatus};
+use toolbus_mcp_client::status::ServerStatus;
 use toolbus_mcp_server::auth::bearer;
 
 use super::recent::{RecentFound, RecentQuery};
@@ -30,7 +28,7 @@ use super::{Admin, DaemonAdmin};
 use crate::config::{HttpConfig, Secret};
 use crate::http::auth::slowed;
 use crate::http::slots::ConnectionState;
-use crate::http::{McpAdmin, ReloadReport};
+use crate::http::ReloadReport;
 
 /// The paths that exist.
 const ROUTES: &str = "no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/calls, /v1/explain, /v1/disabled, \
@@ -183,51 +181,17 @@ async fn approve(State(admin): AdminState, name: NameInPath, body: BodyBytes) ->
 }
 
 async fn servers(State(admin): AdminState) -> Json<McpServerList> {
-    Json(McpServerList { servers: admin.servers.status(), problems: admin.servers.problems() })
+    Json(admin.servers())
 }
 
 async fn server(State(admin): AdminState, name: NameInPath) -> ApiResult<ServerStatus> {
-    Ok(Json(find_server(&*admin.servers, name)?))
+    let Path(name) = name?;
+    Ok(Json(admin.server(&name)?))
 }
 
 async fn restart(State(admin): AdminState, name: NameInPath) -> Result<(StatusCode, Json<McpRestart>), ApiError> {
-    let server = find_server(&*admin.servers, name)?;
-    if server.phase == PhaseName::Disabled {
-        let name = &server.name;
-        return Err(ApiError::conflict(format!(
-            "the MCP server `{name}` is disabled in the configuration, so it is not started"
-        )));
-    }
-    if !admin.servers.restart(&server.name) {
-        return Err(no_server(&server.name, &admin.servers.status(), &*admin.servers));
-    }
-    tracing::info!(server = server.name, "admin: an MCP server is restarted");
-    Ok((StatusCode::ACCEPTED, Json(McpRestart { restarting: server.name })))
-}
-
-fn find_server(servers: &dyn McpAdmin, name: NameInPath) -> Result<ServerStatus, ApiError> {
     let Path(name) = name?;
-    let (all, folded) = (servers.status(), name.to_lowercase());
-    let found = all.iter().find(|server| server.name.to_lowercase() == folded);
-    found.cloned().ok_or_else(|| no_server(&name, &all, servers))
-}
-
-fn no_server(name: &str, all: &[ServerStatus], servers: &dyn McpAdmin) -> ApiError {
-    let quoted = format!("`{}`", name.to_lowercase());
-    if let Some(problem) = servers.problems().into_iter().find(|problem| problem.to_lowercase().contains(&quoted)) {
-        return ApiError::not_found(problem);
-    }
-    if all.is_empty() {
-        return ApiError::not_found(
-            "the daemon has no MCP servers: add one to its configuration, under mcp.servers or in mcp.servers_file",
-        );
-    }
-    let near = nearest(name, all.iter().map(|server| server.name.as_str()));
-    let others = match near {
-        Some(near) => format!("did you mean `{}`?", shown(near)),
-        None => "`toolbus mcp list` shows all".to_owned(),
-    };
-    ApiError::not_found(format!("there is no MCP server `{}`: {others}", shown(name)))
+    Ok((StatusCode::ACCEPTED, Json(admin.restart_server(&name)?)))
 }
 
 /// Adds `Cache-Control: no-store`.

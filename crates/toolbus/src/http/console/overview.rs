@@ -1,5 +1,6 @@
-//! The overview: does it work, what fails, who is busy.
+//! The overview: does it work, is it slow, what fails, who is busy.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -7,43 +8,189 @@ use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
 
-use super::ConsoleState;
 use super::access::Visitor;
-use super::page::{Pages, Status};
+use super::charts::{Line, chart};
+use super::history::{STEP, Step};
+use super::page::{Pages, Status, duration, url_encoded};
+use super::{Console, ConsoleState, PATH};
 use crate::http::Blocker;
+use crate::http::admin::recent::RecentQuery;
 use crate::http::admin::view::DaemonStatus;
+
+/// Failures that are listed.
+const MAX_FAILURES: usize = 10;
 
 pub(super) async fn page(State(console): ConsoleState, Extension(visitor): Extension<Arc<Visitor>>) -> Response {
     let pages = Pages::new(&console, &visitor);
+    let steps = console.history.steps();
     let main = match console.admin.daemon.as_ref().map(|daemon| daemon.status()) {
-        Some(status) => shown(&pages, &status),
+        Some(status) => html! {
+            div.columns {
+                (works(&pages, &status))
+                (slow(&steps))
+                (fails(&pages, &console, &steps))
+                (busy(&pages, &status))
+            }
+        },
         None => html! { p.empty { "There is no daemon." } },
     };
     pages.page("", "Overview", true, &main)
 }
 
-fn shown(pages: &Pages<'_>, status: &DaemonStatus) -> Markup {
+fn works(pages: &Pages<'_>, status: &DaemonStatus) -> Markup {
     let health = &status.status;
-    let up = std::time::Duration::from_secs(health.uptime_seconds);
+    let broker = &health.broker;
     html! {
         section aria-labelledby="works" {
             h2 #works { "Does it work" }
             div #blockers data-part {
                 @if status.blocked_by.is_empty() {
                     p { (Status::Ok.mark()) " Ready: calls are taken." }
-                } @else {
-                    ul { @for blocker in &status.blocked_by { li { (Status::Failed.mark()) " " (pages.text(&in_words(blocker))) } } }
                 }
+                @for blocker in &status.blocked_by {
+                    p { (Status::Failed.mark()) " " (pages.text(&in_words(blocker))) }
+                }
+                @for server in health.mcp.iter().filter(|server| server.phase.is_failing()) {
+                    p { (Status::Slow.mark()) " MCP server " (pages.link("servers", &server.name)) ": " (pages.text(server.last_error.as_deref().unwrap_or_default())) }
+                }
+                @for problem in &health.mcp_problems { p { (Status::Slow.mark()) " " (pages.text(problem)) } }
+                @for breaker in &health.breakers {
+                    p { (Status::Slow.mark()) " " (pages.text(&breaker.name)) " gets no calls: it failed " (breaker.failures) " times in a row." }
+                }
+                @if health.counts.held_back > 0 {
+                    p { (Status::Slow.mark()) " Tools that are quarantined: " (health.counts.held_back) "." }
+                }
+                @for off in &status.disabled { p { (Status::Off.mark()) " The " (off.kind) " " (pages.text(&off.name)) " is switched off." } }
             }
             dl #facts data-part {
-                dt { "Up for" } dd { (format!("{up:?}")) }
+                dt { "Broker" }
+                dd { @if broker.connected { "connected" } @else { "away" } ", reconnects: " (broker.reconnects) }
+                dt { "Queues" }
+                dd { @for queue in &broker.consumers { div { (if queue.confirmed { Status::Ok } else { Status::Failed }.mark()) " " (pages.text(&queue.queue)) } } }
+                @if let Some(script) = &health.script {
+                    dt { "Scripts" } dd { (script.running) " running, " (script.waiting) " waiting" }
+                }
+                dt { "Tools" } dd { a href=(format!("{PATH}/tools")) { (health.counts.tools) } }
+                dt { "Up for" } dd { (up_for(health.uptime_seconds)) }
                 dt { "Version" } dd { (health.build.version) " " span.dim { (health.build.commit) } }
-                dt { "Running" } dd.number { (health.counts.in_flight) }
-                dt { "Waiting" } dd.number { (health.counts.waiting) }
-                dt { "Tools" } dd.number { (health.counts.tools) }
-                dt { "Quarantined" } dd.number { (health.counts.held_back) }
             }
         }
+    }
+}
+
+fn slow(steps: &[Arc<Step>]) -> Markup {
+    let line = |name, value: &dyn Fn(&Step) -> Option<f64>| Line {
+        name,
+        values: steps.iter().map(|step| value(step)).collect(),
+    };
+    let per_second = |count: u64| count as f64 / STEP.as_secs_f64();
+    let failed = |step: &Step| step.calls() - step.by_status.get("ok").copied().unwrap_or_default();
+    html! {
+        section aria-labelledby="slow" {
+            h2 #slow { "Is it slow" }
+            @if steps.is_empty() { p.empty #charts data-part { "The first figures come ten seconds after the start." } }
+            @else {
+                div #charts data-part {
+                    (chart("Calls per second", &[
+                        line("all", &|step| Some(per_second(step.calls()))),
+                        line("failed", &|step| Some(per_second(failed(step)))),
+                    ], |value| format!("{value:.1}")))
+                    (chart("Time of a call", &[
+                        line("p50", &|step| step.times_ms.map(|times| times[0])),
+                        line("p95", &|step| step.times_ms.map(|times| times[1])),
+                        line("p99", &|step| step.times_ms.map(|times| times[2])),
+                    ], duration))
+                    (chart("Calls", &[
+                        line("running", &|step| Some(step.in_flight as f64)),
+                        line("waiting", &|step| Some(step.waiting as f64)),
+                    ], |value| format!("{value:.0}")))
+                }
+            }
+        }
+    }
+}
+
+/// What failed in the last hour by code, and among the recent calls by tool and agent.
+fn fails(pages: &Pages<'_>, console: &Console, steps: &[Arc<Step>]) -> Markup {
+    let mut by_status = BTreeMap::<&str, u64>::new();
+    for (status, count) in steps.iter().flat_map(|step| &step.by_status) {
+        *by_status.entry(status).or_default() += count;
+    }
+    let all: u64 = by_status.values().sum();
+    by_status.remove("ok");
+    let recent = console.admin.recent(&RecentQuery { status: Some("failed".to_owned()), ..RecentQuery::default() });
+    let mut groups = BTreeMap::<(&str, &str, &str), usize>::new();
+    for call in &recent.calls {
+        *groups.entry((&call.tool, &call.agent, &call.status)).or_default() += 1;
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    groups.truncate(MAX_FAILURES);
+    html! {
+        section aria-labelledby="fails" {
+            h2 #fails { "What fails" }
+            div #failures data-part {
+                @if by_status.is_empty() { p.empty { "No call has failed in the last hour." } }
+                @else {
+                    table {
+                        thead { tr { th scope="col" { "In the last hour" } th.number scope="col" { "Calls" } th.number scope="col" { "Share, %" } } }
+                        tbody { @for (status, count) in &by_status { tr {
+                            td { a href=(format!("{PATH}/calls?status={}", url_encoded(status))) { (status.replace('_', " ")) } }
+                            td.number { (count) }
+                            td.number { (format!("{:.1}", *count as f64 / all as f64 * 100.0)) }
+                        } } }
+                    }
+                }
+                @if !groups.is_empty() {
+                    table {
+                        thead { tr { th scope="col" { "Lately" } th scope="col" { "Agent" } th scope="col" { "Outcome" } th.number scope="col" { "Calls" } } }
+                        tbody { @for ((tool, agent, status), count) in &groups { tr {
+                            td { (pages.link("tools", tool)) }
+                            td { (pages.link("agents", agent)) }
+                            td { (status.replace('_', " ")) }
+                            td.number { (count) }
+                        } } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn busy(pages: &Pages<'_>, status: &DaemonStatus) -> Markup {
+    let head = |name: &str| {
+        html! { thead { tr { th scope="col" { (name) } th.number scope="col" { "Running" } th.number scope="col" { "Waiting" } th.number scope="col" { "Ended in the last 1 to 2 min" } } } }
+    };
+    html! {
+        section aria-labelledby="busy" {
+            h2 #busy { "Who is busy" }
+            div #busiest data-part {
+                @if status.busiest_agents.is_empty() && status.busiest_tools.is_empty() {
+                    p.empty { "No call has been made in the last two minutes." }
+                }
+                @if !status.busiest_agents.is_empty() {
+                    table { (head("Agent")) tbody { @for busy in &status.busiest_agents { tr {
+                        td { (pages.link("agents", &busy.agent)) } td.number { (busy.running) } td.number { (busy.waiting) } td.number { (busy.recent) }
+                    } } } }
+                }
+                @if !status.busiest_tools.is_empty() {
+                    table { (head("Tool")) tbody { @for busy in &status.busiest_tools { tr {
+                        td { (pages.link("tools", &busy.tool)) } td.number { (busy.running) } td.number {} td.number { (busy.recent) }
+                    } } } }
+                }
+            }
+        }
+    }
+}
+
+/// Days, hours and minutes; seconds in the first minute.
+fn up_for(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min"),
+        (0, ..) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
     }
 }
 

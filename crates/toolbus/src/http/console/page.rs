@@ -16,7 +16,7 @@ const MAX_TITLE: usize = 1_000;
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The views, as path, key and title.
-const VIEWS: [(&str, &str); 2] = [("", "Overview"), ("/calls", "Calls")];
+const VIEWS: [(&str, &str); 3] = [("", "Overview"), ("/calls", "Calls"), ("/servers", "Servers")];
 
 /// A part of an address.
 pub(super) fn url_encoded(text: &str) -> String {
@@ -190,6 +190,8 @@ pub(super) fn duration(ms: f64) -> String {
         _ if ms < 100.0 => format!("{ms:.1} ms"),
         _ if ms < 1_000.0 => format!("{ms:.0} ms"),
         _ if ms < 60_000.0 => format!("{:.1} s", ms / 1_000.0),
-        _ => format!("{:.1} min", ms / 60_000.0),
+        _ if ms < 7_200_000.0 => format!("{:.1} min", ms / 60_000.0),
+        _ if ms < 172_800_000.0 => format!("{:.1} h", ms / 3_600_000.0),
+        _ => format!("{:.1} days", ms / 86_400_000.0),
     }
 }

@@ -1,0 +1,344 @@
+//! MCP servers, tool sets of other daemons, and the runner of scripts.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::Deserialize;
+use toolbus_mcp_client::status::{PhaseName, ServerStatus};
+
+use super::access::{Fields, Visitor};
+use super::page::{Pages, Status, duration, url_encoded};
+use super::paging::Paging;
+use super::{ConsoleState, PATH, done};
+use crate::http::admin::Admin;
+use crate::http::admin::view::{ApiError, McpServerList};
+use crate::http::{OpenBreaker, RemotePhase, RemoteSetHealth, ScriptStatus};
+
+/// Microseconds in a millisecond.
+const MICROSECONDS: f64 = 1_000.0;
+
+pub(super) async fn list(State(console): ConsoleState, Extension(visitor): Extension<Arc<Visitor>>) -> Response {
+    let pages = Pages::new(&console, &visitor);
+    let McpServerList { servers, problems } = console.admin.servers();
+    let health = console.admin.daemon.as_ref().map(|daemon| daemon.status().status);
+    let (remote, scripts) = health.map(|health| (health.remote, health.script)).unwrap_or_default();
+    let main = html! {
+        section #problems data-part {
+            @if !problems.is_empty() {
+                h2 { "Left out" }
+                ul { @for problem in &problems { li { (Status::Failed.mark()) " " (pages.text(problem)) } } }
+            }
+        }
+        @if servers.is_empty() {
+            p.empty #servers data-part {
+                "There is no MCP server. " code { "toolbus mcp add files -- npx -y @modelcontextprotocol/server-filesystem ." }
+                " adds one to the file of " code { "mcp.servers_file" } ", which is read at once; the section "
+                code { "[mcp.servers.NAME]" } " of the configuration does so with the next reload."
+            }
+        } @else {
+            table #servers data-part {
+                caption.hidden { "MCP servers" }
+                thead { tr {
+                    th { "Server" } th { "Phase" } th.number { "Tools" } th.number { "Hidden" } th.number { "Shadowed" }
+                    th.number { "Suspect" } th.number { "Running" } th.number { "Restarts" } th { "Last error" }
+                } }
+                tbody { @for server in &servers { (row(&pages, server)) } }
+            }
+        }
+        (remote_sets(&pages, &remote))
+        (script_runner(&pages, scripts.as_ref()))
+    };
+    pages.page("/servers", "MCP servers", true, &main)
+}
+
+fn row(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
+    html! {
+        tr data-id=(server.name) {
+            td { (pages.link("servers", &server.name)) }
+            td { (phase(server.phase)) }
+            td.number { (server.tools.len()) }
+            td.number { (server.hidden.len()) }
+            td.number { (server.shadowed_total) }
+            td.number { (server.suspect_total) }
+            td.number { (server.in_flight) }
+            td.number { (server.restarts) }
+            td { @if let Some(error) = &server.last_error { (pages.text(error)) } }
+        }
+    }
+}
+
+fn phase(phase: PhaseName) -> Markup {
+    let status = match phase {
+        PhaseName::Ready => Status::Ok,
+        PhaseName::Connecting => Status::Slow,
+        PhaseName::Waiting | PhaseName::Parked | PhaseName::AuthRequired => Status::Failed,
+        PhaseName::Idle | PhaseName::Disabled | PhaseName::Stopped => Status::Off,
+    };
+    html! { (status.mark()) " " (phase.as_str().replace('-', " ")) @if let Some(why) = in_words(phase) { " " span.dim { (why) } } }
+}
+
+/// The next step of a server that takes no calls now.
+const fn in_words(phase: PhaseName) -> Option<&'static str> {
+    match phase {
+        PhaseName::Idle => Some("(its first call starts it)"),
+        PhaseName::Waiting => Some("(tried again soon)"),
+        PhaseName::Parked => Some("(tried again rarely; restart it to try now)"),
+        PhaseName::AuthRequired => Some("(needs credentials)"),
+        PhaseName::Disabled => Some("(in the configuration)"),
+        PhaseName::Ready | PhaseName::Connecting | PhaseName::Stopped => None,
+    }
+}
+
+fn remote_sets(pages: &Pages<'_>, sets: &[RemoteSetHealth]) -> Markup {
+    let status = |phase| match phase {
+        RemotePhase::Ready => Status::Ok,
+        RemotePhase::Waiting => Status::Slow,
+        RemotePhase::Away => Status::Failed,
+    };
+    html! {
+        section #remote data-part {
+            @if !sets.is_empty() {
+                h2 { "Tool sets of other daemons" }
+                table {
+                    thead { tr {
+                        th { "Tool set" } th { "Phase" } th.number { "Tools" } th.number { "Hidden" } th.number { "Suspect" }
+                        th.number { "Listed" } th { "Problems" }
+                    } }
+                    tbody { @for set in sets { tr {
+                        td { (pages.text(&set.name)) }
+                        td { (status(set.phase).mark()) " " (set.phase.as_str()) }
+                        td.number { (set.tools) }
+                        td.number { (set.hidden) }
+                        td.number { (set.suspect) }
+                        td.number { (set.list_age_seconds.map_or_else(|| "never".to_owned(), |age| format!("{} ago", seconds(age)))) }
+                        td {
+                            @if let Some(error) = &set.last_error { (pages.text(error)) }
+                            @if !set.rivals.is_empty() { " also run by " (pages.text(&set.rivals.join(", "))) ", whose replies are dropped" }
+                        }
+                    } } }
+                }
+            }
+        }
+    }
+}
+
+fn script_runner(pages: &Pages<'_>, status: Option<&ScriptStatus>) -> Markup {
+    html! {
+        section #scripts data-part {
+            @if let Some(ScriptStatus { runner, running, waiting, sessions }) = status {
+                h2 { "Runner of scripts" }
+                dl {
+                    dt { "Runner" } dd { (runner.runner) @if let Some(level) = runner.level { ", level " (level.to_string()) } }
+                    dt { "Confined by" } dd { @if runner.layers.is_empty() { (Status::Slow.mark()) " nothing of the daemon's" } @else { (runner.layers.join(", ")) } }
+                    @if let Some(python) = &runner.python { dt { "Python" } dd { (pages.text(python)) } }
+                    dt { "Running" } dd.number { (running) }
+                    dt { "Waiting" } dd.number { (waiting) }
+                    dt { "Interpreters" } dd.number { (sessions) " kept by sessions, " (runner.warm) " ready" }
+                }
+            }
+        }
+    }
+}
+
+/// Which tools of a server are shown.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Shown {
+    skip: String,
+}
+
+pub(super) async fn one(
+    State(console): ConsoleState,
+    Extension(visitor): Extension<Arc<Visitor>>,
+    Path(name): Path<String>,
+    Query(Shown { skip }): Query<Shown>,
+) -> Response {
+    let pages = Pages::new(&console, &visitor);
+    let server = match console.admin.server(&name) {
+        Ok(server) => server,
+        Err(error) => return pages.refused(&error),
+    };
+    let main = html! {
+        (facts(&pages, &console.admin, &server))
+        (tools(&pages, &server, &skip))
+        (shadowed(&pages, &server))
+        (hidden(&pages, &server))
+        (suspect(&pages, &server))
+        (cleaned(&pages, &server))
+        section #stderr data-part {
+            h2 { "Standard error, its end" }
+            @if server.stderr.is_empty() { p.empty { "It wrote nothing, or it is no program of this machine." } }
+            @else { (pages.block(&server.stderr.join("\n"))) }
+        }
+    };
+    pages.page("/servers", &format!("MCP server {}", server.name), true, &main)
+}
+
+fn facts(pages: &Pages<'_>, admin: &Admin, server: &ServerStatus) -> Markup {
+    let source = source(&server.name);
+    let path = format!("/servers/{}", url_encoded(&server.name));
+    let breaker = admin.breakers().breakers.into_iter().find(|breaker| breaker.name == source);
+    let is_off = admin.disabled().iter().any(|switch| switch.kind == "source" && switch.name == source);
+    let text = |name: &str, value: Option<&str>| {
+        html! { @if let Some(value) = value { dt { (name) } dd { (pages.text(value)) } } }
+    };
+    html! {
+        dl #facts data-part {
+            dt { "Phase" } dd { (phase(server.phase)) " " (pages.action(&format!("{path}/restart"), "Restart", &[])) }
+            (text("Last error", server.last_error.as_deref()))
+            dt { "Switch" }
+            dd {
+                @if is_off { (Status::Off.mark()) " its tools are switched off " (pages.action(&format!("{path}/switch"), "Switch on", &[("off", "false")])) }
+                @else { "on " (pages.action(&format!("{path}/switch"), "Switch off", &[("off", "true")])) }
+            }
+            dt { "Circuit breaker" }
+            dd { @match &breaker {
+                None => "closed",
+                Some(breaker) => { (open(breaker)) " " (pages.action(&format!("{path}/reset"), "Reset", &[])) }
+            } }
+            (text("Transport", Some(&server.transport)))
+            (text("Protocol", server.protocol_version.as_deref()))
+            (text("Calls itself", server.implementation.as_deref()))
+            (text("Origin", Some(&server.origin)))
+            (text("Tool set", server.toolset.as_deref()))
+            @if server.sessions > 0 { dt { "Sessions" } dd.number { (server.sessions) } }
+            @if let Some(pid) = server.pid { dt { "Process" } dd.number { (pid) } }
+            @if let Some(ready) = server.ready_seconds { dt { "Ready for" } dd { (seconds(ready)) } }
+            dt { "Restarts" } dd.number { (server.restarts) }
+            dt { "Running calls" } dd.number { (server.in_flight) }
+            @if let Some(latency) = server.latency_us { dt { "Last response in" } dd { (duration(milliseconds(latency))) } }
+        }
+    }
+}
+
+/// An open circuit breaker, and when its next trial is.
+pub(super) fn open(breaker: &OpenBreaker) -> Markup {
+    let OpenBreaker { failures, open_ms, next_trial_ms, on_trial, .. } = breaker;
+    html! {
+        (Status::Failed.mark()) " open for " (seconds(open_ms / 1_000)) " after " (failures) " failures; "
+        @if *on_trial { "a trial is under way" }
+        @else if *next_trial_ms == 0 { "the next call is a trial" }
+        @else { "next trial in " (seconds(next_trial_ms.div_ceil(1_000))) }
+    }
+}
+
+fn tools(pages: &Pages<'_>, server: &ServerStatus, skip: &str) -> Markup {
+    let paging = Paging::new(skip, server.tools.len());
+    html! {
+        section #tools data-part {
+            h2 { "Tools" }
+            @if server.tools.is_empty() { p.empty { "None is offered now." } }
+            @else {
+                (paging.links(&format!("{PATH}/servers/{}", url_encoded(&server.name)), &[]))
+                ul.columns { @for tool in paging.of(&server.tools) { li { (pages.link("tools", tool)) } } }
+            }
+        }
+    }
+}
+
+fn shadowed(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
+    html! {
+        section #shadowed data-part { @if !server.shadowed.is_empty() {
+            h2 { "Shadowed tools" }
+            p.hint { "Another source has their names. Give the server a " code { "prefix" } ", or " code { "rename" } " the tools." }
+            table {
+                thead { tr { th { "Tool" } th { "The name belongs to" } } }
+                tbody { @for tool in &server.shadowed { tr { td { (pages.text(&tool.name)) } td { (pages.text(&tool.owner)) } } } }
+            }
+            (more(server.shadowed_total, server.shadowed.len()))
+        } }
+    }
+}
+
+fn hidden(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
+    html! {
+        section #hidden data-part { @if !server.hidden.is_empty() {
+            h2 { "Hidden tools" }
+            table {
+                thead { tr { th { "Tool" } th { "Why" } } }
+                tbody { @for tool in &server.hidden { tr { td { (pages.text(&tool.name)) } td { (pages.text(&tool.reason)) } } } }
+            }
+        } }
+    }
+}
+
+fn suspect(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
+    html! {
+        section #suspect data-part { @if !server.suspect.is_empty() {
+            h2 { "Suspect definitions" }
+            table {
+                thead { tr { th { "Tool" } th { "Rule" } th { "Place" } th { "What it says" } } }
+                tbody { @for texts in &server.suspect { @for suspicion in &texts.suspicions { tr {
+                    td { (pages.text(&texts.name)) }
+                    td { (suspicion.rule) }
+                    td { (pages.text(&suspicion.place)) }
+                    td { (pages.text(&suspicion.excerpt)) }
+                } } } }
+            }
+            (more(server.suspect_total, server.suspect.len()))
+        } }
+    }
+}
+
+fn cleaned(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
+    html! {
+        section #cleaned data-part { @if !server.cleaned.is_empty() {
+            h2 { "Cleaned texts" }
+            table {
+                thead { tr { th { "Tool" } th { "Removed" } } }
+                tbody { @for texts in &server.cleaned { tr { td { (pages.text(&texts.name)) } td { (texts.removed.to_string()) } } } }
+            }
+            (more(server.cleaned_total, server.cleaned.len()))
+        } }
+    }
+}
+
+fn more(total: usize, shown: usize) -> Markup {
+    html! { @if total > shown { p.dim { "and " (total - shown) " more" } } }
+}
+
+/// The source of a server's tools.
+fn source(server: &str) -> String {
+    format!("mcp:{server}")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a latency has far fewer than 2^52 microseconds")]
+fn milliseconds(microseconds: u64) -> f64 {
+    microseconds as f64 / MICROSECONDS
+}
+
+/// Seconds for people.
+#[expect(clippy::cast_precision_loss, reason = "a time of the daemon has far fewer than 2^52 milliseconds")]
+pub(super) fn seconds(seconds: u64) -> String {
+    if seconds < 60 { format!("{seconds} s") } else { duration(seconds as f64 * 1_000.0) }
+}
+
+/// A server, and who acts on it.
+type OnServer = (ConsoleState, Extension<Arc<Visitor>>, Path<String>);
+
+pub(super) async fn restart((State(console), Extension(visitor), Path(name)): OnServer) -> Response {
+    acted(&Pages::new(&console, &visitor), console.admin.restart_server(&name), &name)
+}
+
+pub(super) async fn reset((State(console), Extension(visitor), Path(name)): OnServer) -> Response {
+    acted(&Pages::new(&console, &visitor), console.admin.reset_breaker(source(&name)), &name)
+}
+
+pub(super) async fn switch(
+    (State(console), Extension(visitor), Path(name)): OnServer,
+    Extension(fields): Extension<Fields>,
+) -> Response {
+    let switched = console.admin.switch("source", &source(&name), fields.get("off") == "true").await;
+    acted(&Pages::new(&console, &visitor), switched, &name)
+}
+
+/// The page of the server, which shows what came of it.
+fn acted<T>(pages: &Pages<'_>, result: Result<T, ApiError>, name: &str) -> Response {
+    match result {
+        Ok(_) => done(&format!("{PATH}/servers/{}", url_encoded(name))),
+        Err(error) => pages.refused(&error),
+    }
+}
