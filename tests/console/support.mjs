@@ -252,3 +252,27 @@ export async function logIn(page, token) {
 export async function views(page) {
   return page.locator("nav a").evaluateAll((links) => links.map((link) => link.href));
 }
+
+/**
+ * Visits all views and what their links lead to, up to `depth` steps from them, and returns the addresses. A page that is
+ * no page of the console, or that fails, is an error. `look` sees each.
+ */
+export async function pages(page, depth, look = () => {}) {
+  const seen = new Set();
+  let next = await views(page);
+  for (let step = 0; step < depth; step += 1) {
+    const found = [];
+    for (const address of next) {
+      if (seen.has(address)) continue;
+      seen.add(address);
+      const response = await page.goto(address);
+      assert.ok(response.status() < 500, `${address}: ${response.status()}`);
+      await page.locator("main h1").waitFor();
+      await look(page, address);
+      found.push(...(await page.locator("main a").evaluateAll((links) => links.map((link) => link.href))));
+    }
+    const { origin } = new URL(page.url());
+    next = found.filter((address) => address.startsWith(`${origin}/console`)).map((address) => address.replace(/#.*/, ""));
+  }
+  return [...seen];
+}
