@@ -87,12 +87,12 @@ export class Daemon {
   #replies = new Map();
 
   /** `more`: further sections of the configuration. `http`: further keys of that section. */
-  static async start({ more = "", http = "" } = {}) {
+  static async start({ more = "", http = "", name = `console-${randomUUID().slice(0, 8)}` } = {}) {
     const daemon = new Daemon();
     const port = await brokerPort();
     daemon.bus = await Proxy.start(port);
     daemon.port = await freePort();
-    daemon.name = `console-${randomUUID().slice(0, 8)}`;
+    daemon.name = name;
     daemon.url = `http://127.0.0.1:${daemon.port}`;
     daemon.#write(more, http);
     process.on("exit", () => {
