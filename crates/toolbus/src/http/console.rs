@@ -33,7 +33,7 @@ use page::Pages;
 /// Where the console is.
 pub(super) const PATH: &str = "/console";
 
-/// What pages may load and send: their own script, style, images and forms, and nothing from elsewhere.
+/// Policy of what pages may load and send: their own script, style, images and forms, and nothing from elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 const HEADERS: [(&str, &str); 5] = [
@@ -50,7 +50,7 @@ const SCRIPT: &str = include_str!("../../assets/console.js");
 
 /// The parts that pages are made from.
 pub struct Console {
-    /// What operators can read and change.
+    /// State that operators can read and change.
     pub admin: Arc<Admin>,
     /// Removes secrets from what pages show.
     pub redactor: Redactor,

@@ -200,7 +200,7 @@ async fn no_store(mut response: Response) -> Response {
     response
 }
 
-/// What a token lets its bearer do.
+/// Right that a token gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right {
     /// Read, and change things.

@@ -36,7 +36,7 @@ struct Totals {
     buckets: Vec<u64>,
 }
 
-/// What happened in one step.
+/// Events of one step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Step {
     /// Calls that ended, by status.

@@ -110,7 +110,7 @@ fn slow(steps: &[Arc<Step>]) -> Markup {
     }
 }
 
-/// What failed in the last hour by code, and among the recent calls by tool and agent.
+/// Failures of the last hour by code, and among the recent calls by tool and agent.
 fn fails(pages: &Pages<'_>, console: &Console, steps: &[Arc<Step>]) -> Markup {
     let mut by_status = BTreeMap::<&str, u64>::new();
     for (status, count) in steps.iter().flat_map(|step| &step.by_status) {
@@ -194,7 +194,7 @@ fn up_for(seconds: u64) -> String {
     }
 }
 
-/// What blocks readiness, as a sentence.
+/// Sentence on something that blocks readiness.
 pub(super) fn in_words(blocker: &Blocker) -> String {
     match blocker {
         Blocker::Draining => "The daemon finishes its calls and takes no new ones.".to_owned(),

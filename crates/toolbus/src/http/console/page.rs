@@ -1,4 +1,4 @@
-//! What all pages share: the frame, links, and texts of others, which are escaped, isolated and cut.
+//! Parts that all pages share: the frame, links, and texts of others, which are escaped, isolated and cut.
 
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse as _, Response};
