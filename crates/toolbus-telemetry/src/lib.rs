@@ -48,7 +48,7 @@ pub use mcp_server::McpServerRecorder;
 pub use quarantine::QuarantinedTools;
 pub use recent::{RecentCall, RecentCalls, RecentEnd, RecentStep};
 pub use remote::RemoteSetCounts;
-pub use scrape::MetricsText;
+pub use scrape::{CallSeries, CallTotals, MetricsText};
 pub use scripts::{ScriptLoad, ScriptRecorder};
 pub use settings::{BusIdentity, Protocol, TelemetrySettings};
 pub use subagents::SubagentRecorder;
