@@ -55,6 +55,7 @@ impl App {
             pins: Some(self.pins.clone()),
             servers: self.servers(),
             recent: self.calls.recent.clone(),
+            metrics: daemon.exporters.text(),
             daemon: Some(self.admin.clone()),
         });
         let invoker: Arc<dyn Invoker> = Arc::new(self.calls.dispatcher.clone());

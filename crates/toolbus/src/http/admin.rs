@@ -15,7 +15,7 @@ use toolbus_core::policy::{Because, EffectiveTools, EmptyReason, Explanation, Po
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_core::{ExplainedStep, Gates, milliseconds};
-use toolbus_telemetry::RecentCalls;
+use toolbus_telemetry::{MetricsText, RecentCalls};
 use toolbus_trust::pins::Pins;
 
 mod calls;
@@ -69,6 +69,8 @@ pub struct Admin {
     pub servers: Arc<dyn McpAdmin>,
     /// The calls of the last minutes.
     pub recent: RecentCalls,
+    /// The metrics; `None` where they are off.
+    pub metrics: Option<MetricsText>,
     /// The daemon as a whole; `None` where only a configuration is asked.
     pub daemon: Option<DaemonAdmin>,
 }
