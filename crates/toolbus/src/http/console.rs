@@ -14,13 +14,15 @@ use toolbus_core::audit::Audit;
 use toolbus_core::redact::Redactor;
 
 use super::admin::view::ApiError;
-use super::admin::{Admin, OperatorTokens};
+use super::admin::{Admin, OperatorCalls, OperatorTokens};
 use crate::config::HttpConfig;
 
 mod access;
+mod agents;
 mod calls;
 mod overview;
 mod page;
+mod tools;
 
 use access::{Access, Visitor};
 use page::Pages;
@@ -46,6 +48,8 @@ const SCRIPT: &str = include_str!("../../assets/console.js");
 pub struct Console {
     /// What operators can read and change.
     pub admin: Arc<Admin>,
+    /// Makes calls as agents.
+    pub calls: OperatorCalls,
     /// Removes secrets from what pages show.
     pub redactor: Redactor,
     /// Records what is done on pages, and wrong tokens.
@@ -68,6 +72,15 @@ pub fn router(console: Console, config: &HttpConfig) -> Router {
         .route("/", get(overview::page))
         .route("/calls", get(calls::list))
         .route("/calls/{id}", get(calls::one))
+        .route("/tools", get(tools::list))
+        .route("/tools/{name}", get(tools::one))
+        .route("/tools/{name}/call", get(tools::back).post(tools::call))
+        .route("/tools/{name}/switch", post(tools::switch))
+        .route("/agents", get(agents::list))
+        .route("/agents/{name}", get(agents::one))
+        .route("/agents/{name}/compare", get(agents::compare))
+        .route("/agents/{name}/explain", get(agents::explain))
+        .route("/agents/{name}/switch", post(agents::switch))
         .fallback(missing)
         .with_state(Arc::clone(&console))
         .layer(from_fn_with_state(Arc::clone(&access), access::enter));
