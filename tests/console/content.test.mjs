@@ -1,0 +1,148 @@
+/** What each view shows after real traffic, and before any. */
+
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import path from "node:path";
+import { after, before, test } from "node:test";
+import { Daemon, READER, Visitors } from "./support.mjs";
+
+let daemon, idle, visitors, release;
+const held = new Promise((resolve) => (release = resolve));
+const backend = createServer(async (_, response) => {
+  await held;
+  response.end("at last");
+});
+
+before(async () => {
+  backend.listen(0, "127.0.0.1").unref();
+  await once(backend, "listening");
+  const more = `
+[[rest.endpoints]]
+name = "get_slow"
+description = "Answers when the test lets it"
+url = "http://127.0.0.1:${backend.address().port}/"
+[mcp.servers.notes]
+command = "${process.execPath}"
+args = ["${path.join(import.meta.dirname, "mcp_server.mjs")}", '["Keeps notes", "Notes", "1.4"]']
+[mcp.servers.broken]
+command = "/bin/false"
+`;
+  [daemon, idle, visitors] = await Promise.all([Daemon.start({ more }), Daemon.start(), Visitors.start()]);
+  await daemon.call("ana", "echo", { text: "hello" }, { id: "good", correlation: "of-the-good-one" });
+  await daemon.call("bea", "echo", { text: "hello" }, { id: "refused" });
+});
+after(async () => {
+  await visitors?.close();
+  await Promise.all([daemon?.close(), idle?.close()]);
+});
+
+test("the overview says that calls are taken, and what failed by agent and tool", async () => {
+  const page = await visitors.visitor(daemon);
+  await page.getByText("Ready: calls are taken.").waitFor();
+  const failures = page.locator("#failures tr", { has: page.getByRole("link", { name: "bea" }) });
+  await failures.getByRole("link", { name: "echo" }).waitFor();
+  await page.locator("#busiest").getByRole("link", { name: "ana" }).waitFor();
+});
+
+test("the list of calls has one line for each, newest first, with outcome and times", async () => {
+  const page = await visitors.visitor(daemon, { path: "/calls" });
+  const rows = page.locator("#rows tbody tr");
+  assert.deepEqual(await rows.evaluateAll((all) => all.map((row) => row.dataset.id)), ["refused", "good"]);
+  const [, agent, tool, outcome, total, wait, run] = await rows.last().locator("td").allTextContents();
+  assert.deepEqual([agent, tool, outcome], ["ana", "echo", "● ok"]);
+  for (const time of [total, wait, run]) assert.match(time, /^[\d.]+ (µs|ms|s)$/);
+});
+
+test("filters are in the address, and the form shows them", async () => {
+  const page = await visitors.visitor(daemon, { path: "/calls" });
+  await page.getByLabel("Agent").fill("bea");
+  await page.getByLabel("Status").selectOption("failed");
+  await page.getByRole("button", { name: "Filter" }).click();
+  const { searchParams } = new URL(page.url());
+  assert.deepEqual([searchParams.get("agent"), searchParams.get("status")], ["bea", "failed"]);
+  const other = await visitors.visitor(daemon, { path: `/calls?${searchParams}` });
+  assert.deepEqual(
+    await other.locator("#rows tbody tr").evaluateAll((all) => all.map((row) => row.dataset.id)),
+    ["refused"],
+  );
+  assert.equal(await other.getByLabel("Agent").inputValue(), "bea");
+  assert.equal(await other.getByLabel("Status").inputValue(), "failed");
+});
+
+test("the search finds a call by its correlation id", async () => {
+  const page = await visitors.visitor(daemon);
+  await page.keyboard.press("/");
+  await page.keyboard.type("of-the-good-one");
+  await page.keyboard.press("Enter");
+  await page.locator('tr[data-id="good"] a').first().click();
+  await page.waitForURL("**/console/calls/good");
+});
+
+test("the page of a call has its ids, and its steps as bars that follow each other", async () => {
+  const page = await visitors.visitor(daemon, { path: "/calls/good" });
+  const facts = await page.locator("#facts").innerText();
+  for (const part of ["echo", "ana", "ok", "good", "of-the-good-one", `${daemon.name}.invoke`]) {
+    assert.ok(facts.includes(part), part);
+  }
+  const bars = await page.locator("#steps rect").evaluateAll((all) =>
+    all.map((bar) => ({ from: bar.x.baseVal.value, width: bar.width.baseVal.value })),
+  );
+  assert.ok(bars.length >= 4, `${bars.length} steps`);
+  for (const [index, { from, width }] of bars.entries()) {
+    assert.ok(from >= (bars[index - 1]?.from ?? 0) && from + width <= 101, JSON.stringify(bars));
+  }
+});
+
+test("the page of a call that runs follows it to its end", async () => {
+  const replied = daemon.call("ana", "get_slow", {}, { id: "running" });
+  const list = await visitors.visitor(daemon, { path: "/calls?status=in_flight" });
+  await list.locator('tr[data-id="running"] a').first().click();
+  await list.getByText("goes on").waitFor();
+  release();
+  await replied;
+  await list.locator("#facts").getByText("ok").waitFor();
+  await list.locator("#steps").getByText("total").waitFor();
+});
+
+test("MCP servers are shown with their tools, and one that fails with its error", async () => {
+  const page = await visitors.visitor(daemon, { path: "/servers" });
+  await page.locator("tr", { hasText: "notes" }).getByText("ready").waitFor();
+  await page.locator("tr", { hasText: "broken" }).locator(".mark.failed").waitFor();
+  await page.getByRole("link", { name: "notes" }).click();
+  await page.locator("#tools").getByRole("link", { name: "hostile_0" }).waitFor();
+  await page.locator("#stderr").getByText("Keeps notes").waitFor();
+});
+
+test("an operator restarts a server from its page, and a reader has no such button", async () => {
+  const page = await visitors.visitor(daemon, { path: "/servers/notes" });
+  const process = page.locator("dt:has-text('Process') + dd");
+  const before = await process.textContent();
+  await page.getByRole("button", { name: "Restart" }).click();
+  await page.waitForFunction(
+    (old) => [...document.querySelectorAll("dt")].some((dt) => dt.textContent === "Process" && dt.nextSibling.textContent !== old),
+    before,
+  );
+  const reader = await visitors.visitor(daemon, { path: "/servers/notes", token: READER });
+  assert.equal(await reader.getByRole("button", { name: "Restart" }).count(), 0);
+});
+
+for (const [path, sentence, step] of [
+  ["/calls", "No call has been made since the daemon's start.", "toolbus call echo text=hi"],
+  ["/calls?agent=nobody", "No call of the last thousand has all of this.", "Show all"],
+  ["/servers", "There is no MCP server.", "toolbus mcp add"],
+  ["", "No call has failed in the last hour.", "Ready: calls are taken."],
+]) {
+  test(`${path || "the overview"} without content says so, and what comes next`, async () => {
+    const page = await visitors.visitor(idle, { path });
+    await page.getByText(sentence).waitFor();
+    await page.getByText(step).first().waitFor();
+  });
+}
+
+test("a call that is not known, and an address that is no page, are told apart", async () => {
+  const page = await visitors.visitor(idle, { path: "/calls/unknown" });
+  await page.getByText("No call of the last thousand has this id.").waitFor();
+  assert.equal((await page.goto(`${idle.url}/console/nothing`)).status(), 404);
+  await page.getByText("There is no such page.").waitFor();
+});
