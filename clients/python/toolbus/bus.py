@@ -295,11 +295,12 @@ class Toolbus:
         waiter = self._waiting[correlation] = Waiter(loop.create_future(), accepts, progress)
         try:
             session = None
-            while session is None or session.mute.done():
+            while session is None or session.replies_lost.done():
                 # The daemon knows a request that is published again by its id.
                 session = await link.publish(topic, message, deadline, sent=session is not None)
+                ends = (waiter.reply, session.replies_lost)
                 left = max(deadline + grace - loop.time(), 0)
-                await asyncio.wait((waiter.reply, session.mute), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(ends, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if waiter.reply.done():
                     return waiter.reply.result()
             raise ToolTimeout("timeout", f"no reply within {remaining:.3g} s", outcome="unknown")

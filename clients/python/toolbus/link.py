@@ -58,7 +58,7 @@ class Session:
     """Whether one request was unconfirmed when the connection was lost."""
 
     @property
-    def mute(self) -> asyncio.Future[None]:
+    def replies_lost(self) -> asyncio.Future[None]:
         """Done when replies to what was published no longer come: those by direct reply-to end with the connection."""
         return self.deleted if self.durable else self.lost
 

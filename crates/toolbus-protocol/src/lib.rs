@@ -1,7 +1,6 @@
-//! The wire of Toolbus: what travels on the bus, as plain data.
+#![doc = include_str!("../README.md")]
 //!
-//! This crate knows JSON and names, nothing else: no I/O, no broker, no clock. Other programs may depend on it alone
-//! to speak to a Toolbus daemon (or to a RockBot agent, whose wire this is).
+//! # Contents
 //!
 //! * [`Properties`] are the AMQP properties of a message, [`Envelope`] is their meaning.
 //! * [`ToolInvokeRequest`], [`ToolInvokeResponse`], [`ToolError`] are the bodies of a call,
@@ -13,8 +12,6 @@
 //! * [`McpServersIndexed`] tells agents of MCP servers, and the requests beside it are what they ask about them.
 //! * [`llm_name`] is a tool's name as model providers accept it.
 //! * [`topic`], [`header`] and [`message_type`] hold the names.
-//!
-//! With the feature `schema`, the module `schema` describes all this as JSON Schema and AsyncAPI.
 
 mod address;
 mod code;

@@ -31,7 +31,7 @@ struct ScrapedRegistry {
     totals: Kept<CallTotals>,
 }
 
-/// Values that were read last, and when.
+/// The last reading, and its time.
 type Kept<T> = Mutex<Option<(Instant, T)>>;
 
 /// Numbers of calls since the start of the process, by how they ended and how long they took. Readers take differences.

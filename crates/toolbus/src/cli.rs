@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Su
 
 use crate::commands::{
     agents, bench, breaker, call, check, completions, connect, daemon, demo, dlq, doctor, explain, health, init, mcp,
-    pins, serve, switch, tools, trace,
+    pins, serve, switch, tools, top, trace,
 };
 use crate::config::{Override, Sources, default_files};
 use crate::terminal::OutputFormat;
@@ -22,6 +22,7 @@ Examples:
   toolbus call get_weather city=Bogotá             call a tool, as an agent would
   toolbus check --config config/toolbus.toml       find every mistake in a configuration
   toolbus doctor                                   what is wrong here, and what mends it
+  toolbus top                                      what is called now, how often, and what fails
   toolbus trace --status failed                    which calls went wrong lately
   toolbus tools get_weather                        what is known of a tool, with an example call
   toolbus reload                                   take over changes of the configuration
@@ -111,6 +112,8 @@ pub(crate) enum Command {
     Status(daemon::StatusArgs),
     /// Have the running daemon read its configuration again, and tell what changed
     Reload(daemon::ReloadArgs),
+    /// Show live which tools are called, how often, how long they take, and what fails
+    Top(top::TopArgs),
     /// Show what became of recent calls, and what the time of one went into
     Trace(trace::TraceArgs),
     /// Show who may use what, and why

@@ -24,6 +24,7 @@ pub mod serve;
 pub mod switch;
 pub mod target;
 pub mod tools;
+pub mod top;
 pub mod trace;
 
 use std::fmt::Display;
@@ -103,6 +104,7 @@ async fn dispatch(cli: Cli) -> Result<ExitCode, u8> {
         Command::Tools(args) => tools::run(args, &operator()).await.map_err(told_by_kind),
         Command::Status(args) => daemon::status(args, &operator()).await.map_err(told_by_kind),
         Command::Reload(args) => daemon::reload(args, &operator()).await.map_err(told_by_kind),
+        Command::Top(args) => top::run(args, &operator()).await.map_err(told_by_kind),
         Command::Trace(args) => trace::run(args, &operator()).await.map_err(told_by_kind),
         Command::Breaker(args) => breaker::run(args, &operator()).await.map_err(told_by_kind),
         Command::Pins(args) => pins::run(args, &operator()).await.map_err(told_by_kind),

@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::mcp::UnknownServer;
 use crate::families::{self, CONTROL_PREFETCH, Queue, Takes, ToolFamily, Work, max_body};
-use crate::http::admin::{self, Admin};
+use crate::http::admin::{self, Admin, OperatorCalls};
 use crate::http::{self, Console, History, HttpRefusal, HttpState, SharedState};
 
 /// Topics of what agents ask beside calls.
@@ -55,11 +55,11 @@ impl App {
             pins: Some(self.pins.clone()),
             servers: self.servers(),
             recent: self.calls.recent.clone(),
+            metrics: daemon.exporters.text(),
             daemon: Some(self.admin.clone()),
         });
         let invoker: Arc<dyn Invoker> = Arc::new(self.calls.dispatcher.clone());
-        let calls = admin::calls(Arc::clone(&self.calls.gates), invoker)
-            .layer(from_fn_with_state(self.peers.shared.clone(), refuse_until_read));
+        let calls = OperatorCalls::new(Arc::clone(&self.calls.gates), invoker, self.peers.shared.clone());
         let http = &self.config.http;
         let console = daemon.exporters.text().filter(|_| http.has_console()).map(|metrics| {
             let history = Arc::new(History::default());
@@ -68,6 +68,7 @@ impl App {
             let console = Console {
                 history,
                 admin: Arc::clone(&admin),
+                calls: calls.clone(),
                 redactor: self.redactor.clone(),
                 audit: Arc::clone(&daemon.audit) as Arc<dyn Audit>,
                 name: self.config.bus.name.clone(),
@@ -85,7 +86,8 @@ impl App {
                 .layer(from_fn_with_state(self.peers.shared.clone(), refuse_until_read)),
             redactor: self.redactor.clone(),
         };
-        self.tasks.serving = listeners.serve(state, admin::open(admin).merge(calls), &self.tasks.stop_serving);
+        self.tasks.serving =
+            listeners.serve(state, admin::open(admin).merge(admin::calls(calls)), &self.tasks.stop_serving);
         self.tasks.serving.spawn(mcp.run());
     }
 

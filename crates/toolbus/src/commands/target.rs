@@ -299,6 +299,7 @@ pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppE
         pins: Some(pins),
         servers: Arc::new(NoServers),
         recent: RecentCalls::default(),
+        metrics: None,
         daemon: None,
     })
 }

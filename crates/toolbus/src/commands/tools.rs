@@ -159,7 +159,7 @@ fn example_command(name: &str, schema: Option<&Value>) -> String {
 }
 
 /// Arguments that the schema asks for; where it asks for none, the first that it knows.
-fn example_arguments(schema: Option<&Value>) -> Map<String, Value> {
+pub(crate) fn example_arguments(schema: Option<&Value>) -> Map<String, Value> {
     let Some(root) = schema else { return Map::new() };
     let example = Example { root, left: Cell::new(MAX_VALUES) };
     let fields = example.object(root, 0);

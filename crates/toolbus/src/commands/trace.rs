@@ -13,6 +13,9 @@ use crate::config::HumanDuration;
 use crate::http::admin::recent::{CallTrace, RecentFound};
 use crate::terminal::{OutputFormat, ignore_broken_pipe};
 
+/// Header of a table of calls.
+pub(super) const HEADER: [&str; 6] = ["ARRIVED", "AGENT", "TOOL", "STATUS", "TOOK", "CALL"];
+
 /// Shows the calls of the last minutes, newest first; with an id, the steps of that call with their times, and of those
 /// that have its trace.
 ///
@@ -78,20 +81,18 @@ fn listed(found: &RecentFound) -> String {
         return "there is no such call among the last thousand since the daemon's start".to_owned();
     }
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["ARRIVED", "AGENT", "TOOL", "STATUS", "TOOK", "CALL"]);
+    table.load_style(NOTHING).set_header(HEADER);
     for call in &found.calls {
-        let took = call.total_ms.map(in_words).unwrap_or_default();
-        let id = call.call_id.as_deref().unwrap_or_default();
-        table.add_row([
-            &call.arrived,
-            &one_line(&call.agent),
-            &one_line(&call.tool),
-            &status(call),
-            &took,
-            &one_line(id),
-        ]);
+        table.add_row(cells(call));
     }
     plain(&table)
+}
+
+/// A call as a row of a table; ids and names are made safe.
+pub(super) fn cells(call: &CallTrace) -> [String; 6] {
+    let took = call.total_ms.map(in_words).unwrap_or_default();
+    let id = call.call_id.as_deref().unwrap_or_default();
+    [call.arrived.clone(), one_line(&call.agent), one_line(&call.tool), status(call), took, one_line(id)]
 }
 
 fn status(call: &CallTrace) -> String {

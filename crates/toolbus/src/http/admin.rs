@@ -15,7 +15,7 @@ use toolbus_core::policy::{Because, EffectiveTools, EmptyReason, Explanation, Po
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_core::{ExplainedStep, Gates, milliseconds};
-use toolbus_telemetry::RecentCalls;
+use toolbus_telemetry::{MetricsText, RecentCalls};
 use toolbus_trust::pins::Pins;
 
 mod calls;
@@ -27,7 +27,7 @@ mod servers;
 mod switches;
 pub mod view;
 
-pub use calls::calls;
+pub use calls::{OperatorCalls, calls};
 use recent::{RecentFound, RecentQuery};
 pub use routes::{OperatorTokens, Right, guarded, open};
 pub use switches::{LoadError, NAMESPACE as SWITCHES, SwitchStore};
@@ -69,6 +69,8 @@ pub struct Admin {
     pub servers: Arc<dyn McpAdmin>,
     /// The calls of the last minutes.
     pub recent: RecentCalls,
+    /// The metrics; `None` where they are off.
+    pub metrics: Option<MetricsText>,
     /// The daemon as a whole; `None` where only a configuration is asked.
     pub daemon: Option<DaemonAdmin>,
 }
@@ -279,17 +281,20 @@ impl Admin {
             }
         };
         match &query.name {
-            Some(name) if tools.is_empty() => {
-                let near = nearest(name, names.iter().map(|name| &**name));
-                let others = match near {
-                    Some(near) => format!("did you mean `{}`?", shown(near)),
-                    None => "`toolbus tools` lists all".to_owned(),
-                };
-                let agent = query.agent.as_deref().map(|agent| format!(" for {}", shown(agent))).unwrap_or_default();
-                Err(ApiError::not_found(format!("there is no tool `{}`{agent}: {others}", shown(name))))
-            }
+            Some(name) if tools.is_empty() => Err(no_tool(name, query.agent.as_deref(), &names)),
             _ => Ok(ToolsFound { nothing, tools }),
         }
+    }
+
+    /// The tool of exactly this name.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub(in crate::http) fn tool(&self, name: &str) -> Result<Arc<ToolDescriptor>, ApiError> {
+        let tools = self.gates.policy().current().tools();
+        let names = || tools.iter().map(|tool| Arc::clone(&tool.name)).collect::<Vec<_>>();
+        tools.iter().find(|tool| *tool.name == *name).cloned().ok_or_else(|| no_tool(name, None, &names()))
     }
 
     fn details(&self, tool: &ToolDescriptor, parameters: Option<Arc<Value>>) -> ToolDetails {
@@ -307,7 +312,7 @@ impl Admin {
     }
 
     /// Why `tool` cannot be called now; `None` if it can.
-    fn unavailable(&self, tool: &ToolDescriptor) -> Option<String> {
+    pub(in crate::http) fn unavailable(&self, tool: &ToolDescriptor) -> Option<String> {
         let policy = self.gates.policy();
         if let Some(switch) = policy.switch_of(tool) {
             return Some(format!("{} {} is switched off", switch.kind(), switch.name()));
@@ -344,6 +349,11 @@ impl DaemonAdmin {
             disabled: switched_off(self.health.policy()),
             status: self.health.status(),
         }
+    }
+
+    /// Tools with calls that run now or ended in the last one to two minutes, in no order.
+    pub(in crate::http) fn busy_tools(&self) -> Vec<toolbus_core::telemetry::BusyTool> {
+        self.health.busy_tools()
     }
 
     /// Has the configuration reloaded, and waits for the report.
@@ -397,7 +407,18 @@ fn busiest_tools(busy: Vec<toolbus_core::telemetry::BusyTool>) -> Vec<BusyTool> 
     busy
 }
 
-const fn effect(effect: Effect) -> &'static str {
+/// There is no tool of this name among those that an agent may use, or at all.
+fn no_tool(name: &str, agent: Option<&str>, names: &[Arc<str>]) -> ApiError {
+    let others = match nearest(name, names.iter().map(|name| &**name)) {
+        Some(near) => format!("did you mean `{}`?", shown(near)),
+        None => "`toolbus tools` lists all".to_owned(),
+    };
+    let agent = agent.map(|agent| format!(" for {}", shown(agent))).unwrap_or_default();
+    ApiError::not_found(format!("there is no tool `{}`{agent}: {others}", shown(name)))
+}
+
+/// An effect, as operators read it.
+pub(in crate::http) const fn effect(effect: Effect) -> &'static str {
     match effect {
         Effect::ReadOnly => "read-only",
         Effect::Idempotent => "idempotent",

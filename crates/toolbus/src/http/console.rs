@@ -14,10 +14,11 @@ use toolbus_core::audit::Audit;
 use toolbus_core::redact::Redactor;
 
 use super::admin::view::ApiError;
-use super::admin::{Admin, OperatorTokens};
+use super::admin::{Admin, OperatorCalls, OperatorTokens};
 use crate::config::HttpConfig;
 
 mod access;
+mod agents;
 mod calls;
 mod charts;
 mod history;
@@ -25,6 +26,7 @@ mod overview;
 mod page;
 mod paging;
 mod servers;
+mod tools;
 
 use access::{Access, Visitor};
 pub use history::History;
@@ -52,6 +54,8 @@ const SCRIPT: &str = include_str!("../../assets/console.js");
 pub struct Console {
     /// State that operators can read and change.
     pub admin: Arc<Admin>,
+    /// Makes calls as agents.
+    pub calls: OperatorCalls,
     /// Removes secrets from what pages show.
     pub redactor: Redactor,
     /// Records what is done on pages, and wrong tokens.
@@ -81,6 +85,15 @@ pub fn router(console: Console, config: &HttpConfig) -> Router {
         .route("/servers/{name}/restart", post(servers::restart))
         .route("/servers/{name}/reset", post(servers::reset))
         .route("/servers/{name}/switch", post(servers::switch))
+        .route("/tools", get(tools::list))
+        .route("/tools/{name}", get(tools::one))
+        .route("/tools/{name}/call", get(tools::back).post(tools::call))
+        .route("/tools/{name}/switch", post(tools::switch))
+        .route("/agents", get(agents::list))
+        .route("/agents/{name}", get(agents::one))
+        .route("/agents/{name}/compare", get(agents::compare))
+        .route("/agents/{name}/explain", get(agents::explain))
+        .route("/agents/{name}/switch", post(agents::switch))
         .fallback(missing)
         .with_state(Arc::clone(&console))
         .layer(from_fn_with_state(Arc::clone(&access), access::enter));

@@ -46,6 +46,25 @@ fn tokens_tell_agents_and_operators_apart() {
 }
 
 #[test]
+fn the_console_needs_a_token_and_readers_one_of_their_own() {
+    let text = format!(
+        "[http]\nadmin_token = '{LONG}'\nread_token = '{LONG}'\ntokens = {{ ana = '{LONG}' }}\ntrace_url = 'ftp://jaeger/{{trace_id}}'"
+    );
+    insta::assert_snapshot!(problems(&text), @"
+    a.toml:3:14: `http.read_token`: the same as `http.admin_token`, which lets act; expected another token
+    a.toml:4:18: `http.tokens.ana`: the same as `http.admin_token`, which is for operators; expected another token
+    a.toml:4:18: `http.tokens.ana`: the same as `http.read_token`, which is for operators; expected another token
+    a.toml:5:13: `http.trace_url`: expected an http:// or https:// address with `{trace_id}` in it
+    ");
+    insta::assert_snapshot!(problems("[http]\nconsole = true"), @"a.toml:2:11: `http.console`: nobody could open it; expected a token in `http.admin_token` or `http.read_token`, too");
+    let has = |text: &str| load(&[text], &[], &[]).unwrap().config.http.has_console();
+    let with_token = format!("[http]\nread_token = '{LONG}'\n");
+    assert!(has(&with_token) && !has(""));
+    assert!(!has(&format!("{with_token}listen = '0.0.0.0:8471'")) && !has(&format!("{with_token}console = false")));
+    assert!(has(&format!("{with_token}listen = '0.0.0.0:8471'\nconsole = true")));
+}
+
+#[test]
 fn a_token_that_no_client_can_send_is_a_problem_and_the_end_of_a_line_is_no_part_of_one() {
     let text = "[http]\nadmin_token = { env = 'B' }\ntokens = { ana = { env = 'A' }, bea = [{ env = 'C' }] }";
     let [admin, ana, bea] = ["of-operators-alone", LONG, "s3cret-of-bea-alone"];

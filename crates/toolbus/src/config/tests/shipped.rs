@@ -293,6 +293,7 @@ fn the_documented_configuration_is_valid_with_all_its_examples() {
         "ANA_TOKEN",
         "ANA_NEXT_TOKEN",
         "GITHUB_TOKEN",
+        "TOOLBUS_READ_TOKEN",
         "BRAVE_API_KEY",
         "TAVILY_API_KEY",
         "RESEARCH_TOKEN",

@@ -1,5 +1,5 @@
-//! Calls of operators on the Unix socket, which `toolbus call` makes where there is no broker. A user of the socket may
-//! call as any agent.
+//! Calls of operators, as any agent: on the Unix socket, where `toolbus call` makes them without a broker, and in the
+//! console.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::routing::post;
 use axum::{Extension, Json, Router};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Effect, ToolFailure};
@@ -17,60 +18,88 @@ use toolbus_protocol::{ContentBlock, ToolError, ToolInvokeResponse, new_message_
 
 use super::routes::{ApiResult, BodyBytes, parsed};
 use super::view::{ApiError, CallOutcome, CallRequest};
+use crate::http::SharedState;
 use crate::http::slots::ConnectionState;
 
-/// The route for calls, which pass `gates` and are run by `invoker` on the current runtime: the socket is served on the
-/// thread of health probes.
-pub fn calls(gates: Arc<Gates>, invoker: Arc<dyn Invoker>) -> Router {
-    Router::new().route("/v1/call", post(call)).with_state(CallState { gates, invoker, workers: Handle::current() })
-}
-
-#[derive(Clone)]
-struct CallState {
-    gates: Arc<Gates>,
-    invoker: Arc<dyn Invoker>,
-    workers: Handle,
+/// The route for calls. The socket is served on the thread of health probes, and calls run elsewhere.
+pub fn calls(calls: OperatorCalls) -> Router {
+    Router::new().route("/v1/call", post(call)).with_state(calls)
 }
 
 async fn call(
-    State(CallState { gates, invoker, workers }): State<CallState>,
+    State(calls): State<OperatorCalls>,
     connection: Option<Extension<Arc<ConnectionState>>>,
     body: BodyBytes,
 ) -> ApiResult<CallOutcome> {
-    let CallRequest { agent, tool, arguments, server, binding, profile, session, timeout_ms } = parsed(body)?;
-    let named = match agent.as_deref() {
-        None => Caller::unknown(),
-        Some(name) => {
-            let name = AgentName::parse(name).map_err(|error| ApiError::bad_request(format!("the agent {error}")))?;
-            gates.policy().agent(name)
-        }
-    };
-    if let Some(Extension(connection)) = connection {
-        connection.take_any_time();
+    let connection = connection.as_ref().map(|Extension(connection)| &**connection);
+    Ok(Json(calls.call(parsed(body)?, connection).await?))
+}
+
+/// Makes calls of operators as any agent. They pass every gate.
+#[derive(Clone)]
+pub struct OperatorCalls {
+    gates: Arc<Gates>,
+    invoker: Arc<dyn Invoker>,
+    shared: watch::Receiver<SharedState>,
+    workers: Handle,
+}
+
+impl OperatorCalls {
+    /// Calls that pass `gates` and are run by `invoker` on the current runtime, once what is `shared` has been read.
+    pub fn new(gates: Arc<Gates>, invoker: Arc<dyn Invoker>, shared: watch::Receiver<SharedState>) -> Self {
+        Self { gates, invoker, shared, workers: Handle::current() }
     }
-    let call_id = new_message_id();
-    let part = |text: Option<String>| text.filter(|text| !text.is_empty()).map(Arc::from);
-    let inner = InnerCall {
-        origin: InnerOrigin::McpClient,
-        caller: Caller { binding: part(binding), profile: part(profile), session: part(session), ..named }.into(),
-        call_id: call_id.as_str().into(),
-        server,
-        tool: tool.clone(),
-        arguments: arguments.map(|raw| raw.get().to_owned()),
-        deadline: timeout_ms.and_then(|timeout| Clock::SYSTEM.now().checked_add(Duration::from_millis(timeout))),
-        cancelled: CancellationToken::new(),
-        trace: None,
-        progress: None,
-        idempotency_key: None,
-    };
-    // A client that goes away cancels the call, which ends in order and is recorded.
-    let _gone = inner.cancelled.clone().drop_guard();
-    let running = workers.spawn(async move { invoker.invoke(inner).await });
-    let ended = running.await.map_err(|_| ApiError::unavailable("the daemon stops"))?;
-    Ok(Json(match ended {
-        Ok(output) => CallOutcome::Result(response(call_id, tool, output)),
-        Err(failure) => CallOutcome::Error(error(call_id, tool, failure)),
-    }))
+
+    /// Makes a call. The request that asks for it, on `connection`, gets as much time as the call.
+    ///
+    /// # Errors
+    ///
+    /// If nothing can be called yet or any more, or no agent can have the given name.
+    pub(in crate::http) async fn call(
+        &self,
+        request: CallRequest,
+        connection: Option<&ConnectionState>,
+    ) -> Result<CallOutcome, ApiError> {
+        if self.shared.borrow().is_unread {
+            return Err(ApiError::unavailable("the daemon waits for its store; try again later"));
+        }
+        let CallRequest { agent, tool, arguments, server, binding, profile, session, timeout_ms } = request;
+        let named = match agent.as_deref() {
+            None => Caller::unknown(),
+            Some(name) => {
+                let name =
+                    AgentName::parse(name).map_err(|error| ApiError::bad_request(format!("the agent {error}")))?;
+                self.gates.policy().agent(name)
+            }
+        };
+        if let Some(connection) = connection {
+            connection.take_any_time();
+        }
+        let call_id = new_message_id();
+        let part = |text: Option<String>| text.filter(|text| !text.is_empty()).map(Arc::from);
+        let inner = InnerCall {
+            origin: InnerOrigin::McpClient,
+            caller: Caller { binding: part(binding), profile: part(profile), session: part(session), ..named }.into(),
+            call_id: call_id.as_str().into(),
+            server,
+            tool: tool.clone(),
+            arguments: arguments.map(|raw| raw.get().to_owned()),
+            deadline: timeout_ms.and_then(|timeout| Clock::SYSTEM.now().checked_add(Duration::from_millis(timeout))),
+            cancelled: CancellationToken::new(),
+            trace: None,
+            progress: None,
+            idempotency_key: None,
+        };
+        // A client that goes away cancels the call, which ends in order and is recorded.
+        let _gone = inner.cancelled.clone().drop_guard();
+        let invoker = Arc::clone(&self.invoker);
+        let running = self.workers.spawn(async move { invoker.invoke(inner).await });
+        let ended = running.await.map_err(|_| ApiError::unavailable("the daemon stops"))?;
+        Ok(match ended {
+            Ok(output) => CallOutcome::Result(response(call_id, tool, output)),
+            Err(failure) => CallOutcome::Error(error(call_id, tool, failure)),
+        })
+    }
 }
 
 fn response(tool_call_id: String, tool_name: String, output: ToolOutput) -> ToolInvokeResponse {

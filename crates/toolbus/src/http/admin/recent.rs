@@ -1,6 +1,6 @@
 //! Recent calls, as the admin API tells of them.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use toolbus_telemetry::{RecentCall, RecentStep};
@@ -51,7 +51,7 @@ pub struct RecentFound {
 }
 
 /// A call, and what its time went into.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallTrace {
     /// When its request arrived, as RFC 3339 has it.
@@ -101,7 +101,7 @@ impl From<&RecentCall> for CallTrace {
         let text = |id: &Option<Box<str>>| id.as_deref().map(str::to_owned);
         let end = call.end;
         Self {
-            arrived: jiff::Timestamp::try_from(call.arrived).map(|at| format!("{at:.3}")).unwrap_or_default(),
+            arrived: in_rfc3339(call.arrived),
             queue: call.queue.as_deref().map(str::to_owned),
             message_id: text(&call.message_id),
             correlation_id: text(&call.correlation_id),
@@ -123,6 +123,11 @@ impl From<&RecentStep> for TraceStep {
     fn from(step: &RecentStep) -> Self {
         Self { name: step.name.to_owned(), from_ms: in_ms(step.from), took_ms: step.took.map(in_ms) }
     }
+}
+
+/// A time as RFC 3339 has it, to a millisecond.
+pub(super) fn in_rfc3339(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time).map(|at| format!("{at:.3}")).unwrap_or_default()
 }
 
 /// Milliseconds, to a thousandth.

@@ -15,23 +15,26 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
+use tokio::task::spawn_blocking;
+use toolbus_core::Clock;
 use toolbus_core::throttle::Throttle;
 use toolbus_mcp_client::status::ServerStatus;
 use toolbus_mcp_server::auth::bearer;
 
-use super::recent::{RecentFound, RecentQuery};
+use super::recent::{RecentFound, RecentQuery, in_rfc3339};
 use super::view::{
-    AgentOverview, AgentTools, ApiError, Approved, BreakerReset, CallerQuery, Changes, DaemonStatus, Disabled,
-    Explained, MAX_BODY, McpRestart, McpServerList, OpenBreakers, PinnedTools, Switching, ToolsFound, ToolsQuery,
+    AgentOverview, AgentTools, ApiError, Approved, BreakerReset, CallRates, CallerQuery, Changes, DaemonStatus,
+    Disabled, Explained, MAX_BODY, McpRestart, McpServerList, OpenBreakers, PinnedTools, Switching, ToolsFound,
+    ToolsQuery,
 };
 use super::{Admin, DaemonAdmin};
 use crate::config::{HttpConfig, Secret};
+use crate::http::ReloadReport;
 use crate::http::auth::slowed;
 use crate::http::slots::ConnectionState;
-use crate::http::ReloadReport;
 
 /// The paths that exist.
-const ROUTES: &str = "no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/calls, /v1/explain, /v1/disabled, \
+const ROUTES: &str = "no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/calls, /v1/rates, /v1/explain, /v1/disabled, \
                       /v1/disabled/KIND/NAME, /v1/breakers, /v1/breakers/NAME, /v1/mcp, /v1/mcp/NAME, /v1/mcp/NAME/restart, /v1/pins, /v1/pins/NAME and \
                       /v1/pins/NAME/approve";
 
@@ -72,6 +75,7 @@ fn routes(admin: Arc<Admin>) -> Router {
         .route("/agents/{name}", get(agent))
         .route("/tools", get(tools))
         .route("/calls", get(recent))
+        .route("/rates", get(rates))
         .route("/explain", post(explain))
         .route("/disabled", get(disabled))
         .route("/disabled/{kind}/{name}", put(disable).delete(enable))
@@ -133,6 +137,16 @@ async fn explain(State(admin): AdminState, body: BodyBytes) -> ApiResult<Explain
 async fn recent(State(admin): AdminState, query: QueryOf<RecentQuery>) -> ApiResult<RecentFound> {
     let Query(query) = query?;
     Ok(Json(admin.recent(&query)))
+}
+
+async fn rates(State(admin): AdminState) -> ApiResult<CallRates> {
+    let Some(metrics) = admin.metrics.clone() else {
+        return Err(ApiError::conflict("metrics are off: set http.metrics to true, and restart the daemon"));
+    };
+    match spawn_blocking(move || metrics.call_totals()).await {
+        Ok(totals) => Ok(Json(CallRates { at: in_rfc3339(Clock::SYSTEM.wall()), totals })),
+        Err(_) => Err(ApiError::unavailable("the daemon is ending")),
+    }
 }
 
 async fn breakers(State(admin): AdminState) -> Json<OpenBreakers> {

@@ -32,6 +32,7 @@ mod pins;
 mod servers;
 
 const TOKEN: &str = "s3cret-of-the-operator";
+const READ_TOKEN: &str = "looks and does nothing";
 
 struct Nothing;
 
@@ -101,6 +102,7 @@ impl Fixture {
             pins: None,
             servers,
             recent: RecentCalls::default(),
+            metrics: None,
             daemon: None,
         });
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
@@ -109,7 +111,11 @@ impl Fixture {
         let health = Arc::new(Health::new(sources(state, Registry::new())));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = server.address();
-        let config = HttpConfig { admin_token: Some(Secret::new(TOKEN)), ..HttpConfig::default() };
+        let config = HttpConfig {
+            admin_token: Some(Secret::new(TOKEN)),
+            read_token: Some(Secret::new(READ_TOKEN)),
+            ..HttpConfig::default()
+        };
         tokio::spawn(server.run(
             HttpState { admin: Some(guarded(admin, &config)), ..http_state(health) },
             Handle::current(),
@@ -388,7 +394,7 @@ async fn requests_that_cannot_be_read_are_refused_in_words() {
         refused(Method::POST, "/v1/explain").await,
     ];
     insta::assert_snapshot!(all.join("\n"), @r#"
-    no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/calls, /v1/explain, /v1/disabled, /v1/disabled/KIND/NAME, /v1/breakers, /v1/breakers/NAME, /v1/mcp, /v1/mcp/NAME, /v1/mcp/NAME/restart, /v1/pins, /v1/pins/NAME and /v1/pins/NAME/approve
+    no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/calls, /v1/rates, /v1/explain, /v1/disabled, /v1/disabled/KIND/NAME, /v1/breakers, /v1/breakers/NAME, /v1/mcp, /v1/mcp/NAME, /v1/mcp/NAME/restart, /v1/pins, /v1/pins/NAME and /v1/pins/NAME/approve
     `a b` is no name of an agent; expected 1 to 64 letters, digits, `.`, `_` or `-`
     Failed to deserialize query string: bnding: unknown field `bnding`, expected one of `binding`, `profile`, `session`
     Invalid URL: Invalid UTF-8 in `name`
@@ -397,6 +403,13 @@ async fn requests_that_cannot_be_read_are_refused_in_words() {
     the name must have 1 to 255 bytes and no control character
     the body is not usable: EOF while parsing a value at line 1 column 0
     "#);
+}
+
+#[tokio::test]
+async fn without_metrics_the_key_that_turns_them_on_is_named() {
+    let fixture = Fixture::new().await;
+    let error = fixture.socket().ask::<Value>(Method::GET, "/v1/rates").await.unwrap_err();
+    assert!(matches!(&error, AdminClientError::Failed(text) if text.contains("http.metrics")), "{error}");
 }
 
 #[tokio::test]

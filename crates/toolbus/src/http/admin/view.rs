@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use toolbus_core::policy::UnknownCallers;
 use toolbus_mcp_client::status::ServerStatus;
 use toolbus_protocol::{ToolError, ToolInvokeResponse};
+use toolbus_telemetry::CallTotals;
 use toolbus_trust::pins::{Digest, ToolState};
 
 use crate::http::health::{Blocker, DaemonHealth, OpenBreaker};
@@ -295,6 +296,16 @@ pub struct DaemonStatus {
     /// Public status, and the last reload as a whole.
     #[serde(flatten)]
     pub status: DaemonHealth,
+}
+
+/// Totals of calls at one moment. The rates between two moments are their differences.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CallRates {
+    /// The moment, as RFC 3339 has it, to a millisecond.
+    pub at: String,
+    /// Totals since the start of the daemon.
+    #[serde(flatten)]
+    pub totals: CallTotals,
 }
 
 /// An agent with calls.

@@ -62,8 +62,9 @@ impl Visitor {
     }
 }
 
-/// Fields of a form whose session and page were checked.
-#[derive(Debug, Clone)]
+/// Fields of a form whose session and page were checked, or of an address that fills in a form.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(transparent)]
 pub(super) struct Fields(Arc<[(String, String)]>);
 
 impl Fields {

@@ -10,6 +10,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::access::Visitor;
+use super::agents::explain_path;
 use super::page::{Pages, Status, duration, url_encoded};
 use super::{ConsoleState, PATH};
 use crate::http::admin::recent::{CallTrace, RecentQuery, TraceStep};
@@ -85,10 +86,13 @@ const STATUSES: [(&str, &str); 9] = [
     ("ok", "ok"),
     ("error", "error of the tool"),
     ("timeout", "timeout"),
-    ("not_permitted", "not permitted"),
+    ("not_allowed", "not allowed"),
     ("rate_limited", "rate limited"),
     ("requeued", "requeued"),
 ];
+
+/// Statuses of calls that a gate refuses.
+const REFUSALS: [&str; 5] = ["tool_not_found", "invalid_arguments", "not_allowed", "rate_limited", "overloaded"];
 
 fn row(pages: &Pages<'_>, call: &CallTrace) -> Markup {
     let id = id_of(call);
@@ -163,6 +167,11 @@ pub(super) async fn one(
             (fact("Message", id(&call.message_id)))
             (fact("Correlation", id(&call.correlation_id)))
             (fact("Trace", call.trace_id.as_deref().map(|trace| trace_link(&console, trace))))
+        }
+        p {
+            a href=(explain_path(&call.agent, &call.tool, "")) {
+                @if REFUSALS.contains(&call.status.as_str()) { "Which gate refused it" } @else { "Explain a call like it" }
+            }
         }
         h2 { "Where its time went" }
         (waterfall(call))

@@ -25,7 +25,7 @@ pub(super) async fn page(State(console): ConsoleState, Extension(visitor): Exten
     let steps = console.history.steps();
     let main = match console.admin.daemon.as_ref().map(|daemon| daemon.status()) {
         Some(status) => html! {
-            div.columns {
+            div.overview {
                 (works(&pages, &status))
                 (slow(&steps))
                 (fails(&pages, &console, &steps))

@@ -4,9 +4,11 @@ use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse as _, Response};
 use maud::{DOCTYPE, Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
 
 use super::access::{PROOF, Visitor};
 use super::{Console, PATH};
+use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::ApiError;
 
 /// Longest text of others in a cell, in characters; the rest is shown when it is pointed at.
@@ -15,8 +17,16 @@ const MAX_CELL: usize = 120;
 const MAX_TITLE: usize = 1_000;
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// The views, as path, key and title.
-const VIEWS: [(&str, &str); 3] = [("", "Overview"), ("/calls", "Calls"), ("/servers", "Servers")];
+/// Rows of a list on one page.
+const PER_PAGE: usize = 200;
+/// Most bytes of a JSON text that are shown.
+const MAX_JSON: usize = 64 * 1024;
+/// Most names that a field suggests.
+const MAX_SUGGESTED: usize = 200;
+
+/// The views, as path and title.
+const VIEWS: [(&str, &str); 5] =
+    [("", "Overview"), ("/calls", "Calls"), ("/tools", "Tools"), ("/agents", "Agents"), ("/servers", "Servers")];
 
 /// A part of an address.
 pub(super) fn url_encoded(text: &str) -> String {
@@ -70,6 +80,30 @@ impl<'a> Pages<'a> {
     /// A text of others with its lines, as a whole.
     pub(super) fn block(&self, text: &str) -> Markup {
         html! { pre dir="auto" tabindex="0" { (self.console.redactor.text(text)) } }
+    }
+
+    /// The first bytes of a text of others with its lines, and how much there is of it.
+    pub(super) fn beginning(&self, text: &str, most: usize) -> Markup {
+        html! {
+            pre dir="auto" tabindex="0" { (self.console.redactor.beginning(text, most)) }
+            @if text.len() > most { p.hint { "The first " (size(most)) " of " (size(text.len())) "." } }
+        }
+    }
+
+    /// A JSON value, folded.
+    pub(super) fn json(&self, summary: &str, value: &Value) -> Markup {
+        html! { details { summary { (summary) } (self.beginning(&format!("{value:#}"), MAX_JSON)) } }
+    }
+
+    /// The names of agents, for fields with `list="agents"`.
+    pub(super) fn agent_names(&self) -> Markup {
+        let names = self.console.admin.gates.policy().agents();
+        html! {
+            datalist #agents {
+                option value=(EVERYBODY) { "callers without a section" }
+                @for name in names.iter().take(MAX_SUGGESTED) { option value=(name.as_str()) {} }
+            }
+        }
     }
 
     /// A link to an object, such as `("agents", "ana")`.
@@ -174,6 +208,58 @@ fn frame(title: &str, body: &Markup) -> Markup {
     }
 }
 
+/// The rows of one page of a list, of which the address has the number.
+pub(super) struct Paged<'a, T> {
+    pub(super) rows: &'a [T],
+    number: usize,
+    total: usize,
+}
+
+impl<'a, T> Paged<'a, T> {
+    /// The page of this number, the first is 1. A number that is none, or too great, is the nearest one.
+    pub(super) fn new(all: &'a [T], number: &str) -> Self {
+        let last = all.len().div_ceil(PER_PAGE).max(1);
+        let number = number.trim().parse::<usize>().unwrap_or(1).clamp(1, last);
+        let rows = all.chunks(PER_PAGE).nth(number - 1).unwrap_or_default();
+        Self { rows, number, total: all.len() }
+    }
+
+    /// How many rows there are, and links to the pages before and after with these filters.
+    pub(super) fn links(&self, path: &str, filters: &[(&str, &str)]) -> Markup {
+        let first = (self.number - 1) * PER_PAGE;
+        let to = |number: usize| {
+            let number = number.to_string();
+            let pairs = filters.iter().copied().chain([("page", number.as_str())]);
+            format!("{PATH}{path}{}", query(pairs))
+        };
+        html! {
+            @if self.total > PER_PAGE {
+                p.pages {
+                    @if self.number > 1 { a href=(to(self.number - 1)) rel="prev" { "previous" } " " }
+                    (first + 1) "–" (first + self.rows.len()) " of " (self.total)
+                    @if first + self.rows.len() < self.total { " " a href=(to(self.number + 1)) rel="next" { "next" } }
+                }
+            }
+        }
+    }
+}
+
+/// The query of an address, with its question mark; without what is empty.
+pub(super) fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());
+    let pairs: Vec<_> = given.map(|(name, value)| format!("{name}={}", url_encoded(value))).collect();
+    if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
+}
+
+/// A number of bytes for people.
+pub(super) fn size(bytes: usize) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+    }
+}
+
 /// The first characters, and whether there are more.
 fn cut(text: &str, most: usize) -> (&str, bool) {
     match text.char_indices().nth(most) {
@@ -193,5 +279,27 @@ pub(super) fn duration(ms: f64) -> String {
         _ if ms < 7_200_000.0 => format!("{:.1} min", ms / 60_000.0),
         _ if ms < 172_800_000.0 => format!("{:.1} h", ms / 3_600_000.0),
         _ => format!("{:.1} days", ms / 86_400_000.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_there_is_not_is_the_nearest() {
+        let rows: Vec<usize> = (0..PER_PAGE + 1).collect();
+        let first = |number| Paged::new(&rows, number).rows.first().copied();
+        assert_eq!(
+            [first(""), first("0"), first("x"), first("2"), first("3")],
+            [0, 0, 0, PER_PAGE, PER_PAGE].map(Some)
+        );
+        assert_eq!(Paged::new(&rows[..0], "2").rows, [0_usize; 0]);
+    }
+
+    #[test]
+    fn an_address_has_only_filters_that_are_given() {
+        assert_eq!(query([("a", ""), ("b", "x&y")]), "?b=x%26y");
+        assert_eq!(query([("a", "")]), "");
     }
 }

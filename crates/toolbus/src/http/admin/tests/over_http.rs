@@ -36,6 +36,24 @@ async fn over_http_nothing_is_told_or_done_without_the_token() {
 }
 
 #[tokio::test]
+async fn the_token_of_readers_lets_read_and_do_nothing() {
+    let fixture = Fixture::new().await;
+    let reader = fixture.http(READ_TOKEN);
+    let agents: Value = reader.ask(Method::GET, "/v1/agents").await.unwrap();
+    assert_eq!(agents, fixture.get("/v1/agents").await);
+    let refused = reader.ask::<Value>(Method::PUT, "/v1/disabled/agent/ana").await.unwrap_err();
+    assert!(refused.to_string().contains("http.read_token lets read alone: this needs http.admin_token"), "{refused}");
+    assert!(fixture.policy.disabled().is_empty());
+    let question = r#"{"agent": "ana", "tool": "web_search"}"#;
+    let explain = format!(
+        "POST /v1/explain HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {READ_TOKEN}\r\nContent-Length: {}\r\n\r\n{question}",
+        question.len()
+    );
+    let told = fixture.over_tcp(&explain).await;
+    assert!(told.starts_with("HTTP/1.1 200 ") && told.contains("\"steps\""), "{told}");
+}
+
+#[tokio::test]
 async fn a_wrong_token_waits_for_its_refusal_and_holds_up_no_right_one() {
     let fixture = Fixture::new().await;
     let started = Clock::SYSTEM.now();

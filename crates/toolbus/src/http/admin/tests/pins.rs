@@ -32,6 +32,7 @@ impl Pinned {
             pins: Some(pins.clone()),
             servers: Arc::new(NoServers),
             recent: RecentCalls::default(),
+            metrics: None,
             daemon: None,
         };
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();

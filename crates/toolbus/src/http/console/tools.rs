@@ -1,0 +1,248 @@
+//! The tools: what there is, who may use it, and calls of it as an agent.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::Deserialize;
+use toolbus_core::caller::Caller;
+use toolbus_core::listing::{definition, render};
+use toolbus_core::tool::{ToolDescriptor, time_text};
+use toolbus_protocol::Format;
+
+use super::access::{Fields, Visitor};
+use super::page::{Paged, Pages, Status, query, url_encoded};
+use super::{Console, ConsoleState, PATH, PageResult, done};
+use crate::http::admin::effect;
+use crate::http::admin::view::CallerQuery;
+
+mod call;
+mod form;
+
+pub(super) use call::{back, call};
+
+/// Agents that may use a tool which its page names; the others are counted.
+const MAX_USERS: usize = 50;
+
+/// Filters of the list, as they are in its address. An empty one filters nothing.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Filter {
+    text: String,
+    source: String,
+    agent: String,
+    page: String,
+}
+
+/// The address of a tool's page.
+pub(super) fn path(name: &str) -> String {
+    format!("/tools/{}", url_encoded(name))
+}
+
+pub(super) async fn list(
+    State(console): ConsoleState,
+    Extension(visitor): Extension<Arc<Visitor>>,
+    Query(filter): Query<Filter>,
+) -> Response {
+    let pages = Pages::new(&console, &visitor);
+    listed(&console, &pages, &filter).unwrap_or_else(|error| pages.refused(&error))
+}
+
+fn listed(console: &Console, pages: &Pages<'_>, filter: &Filter) -> PageResult {
+    let all = console.admin.gates.policy().current().tools();
+    let agent = Some(filter.agent.trim()).filter(|agent| !agent.is_empty());
+    let effective = agent.map(|agent| console.admin.effective(agent, &CallerQuery::default())).transpose()?;
+    let allowed: Option<HashSet<&str>> = effective.as_ref().map(|effective| effective.names().collect());
+    let text = filter.text.trim().to_lowercase();
+    let is_meant = |tool: &&Arc<ToolDescriptor>| {
+        (filter.source.is_empty() || *tool.source == *filter.source)
+            && allowed.as_ref().is_none_or(|allowed| allowed.contains(&*tool.name))
+            && (tool.name.to_lowercase().contains(&text) || tool.description.to_lowercase().contains(&text))
+    };
+    let meant: Vec<_> = all.iter().filter(is_meant).collect();
+    let paged = Paged::new(&meant, &filter.page);
+    let sources: BTreeSet<&str> = all.iter().map(|tool| &*tool.source).collect();
+    let filters: [(&str, &str); 3] = [("text", &filter.text), ("source", &filter.source), ("agent", &filter.agent)];
+    let is_filtered = filters.iter().any(|(_, value)| !value.is_empty());
+    let busy = busy(console);
+    let main = html! {
+        form.filter role="search" aria-label="Filter" {
+            label { "Name or description " input name="text" type="search" value=(filter.text); }
+            label { "Source " select name="source" {
+                option value="" { "any" }
+                @for source in sources { option value=(source) selected[source == filter.source] { (source) } }
+            } }
+            label { "That this agent may use " input name="agent" list="agents" value=(filter.agent); }
+            button { "Filter" }
+            @if is_filtered { a href=(format!("{PATH}/tools")) { "Show all" } }
+        }
+        (pages.agent_names())
+        @if let Some(reason) = effective.as_ref().and_then(|effective| effective.empty_reason()) {
+            p.problem {
+                (Status::Off.mark()) " " (pages.link("agents", agent.unwrap_or_default())) " has no tools. "
+                (reason.to_string())
+            }
+        }
+        (paged.links("/tools", &filters))
+        @if all.is_empty() {
+            p.empty #rows data-part {
+                "The daemon has no tools. Its configuration says where they come from: "
+                code { "toolbus init" } " writes an example."
+            }
+        } @else if meant.is_empty() {
+            p.empty #rows data-part { "No tool has all of this." }
+        } @else {
+            table #rows data-part {
+                caption.hidden { "Tools by name" }
+                thead { tr {
+                    th { "Tool" } th { "Source" } th { "Effect" } th { "State" }
+                    th.number title="Calls that run now" { "Running" }
+                    th.number title="Calls that ended in the last one to two minutes" { "Lately" }
+                    th { "Description" }
+                } }
+                tbody { @for tool in paged.rows { (row(console, pages, tool, busy.get(&tool.name))) } }
+            }
+        }
+        (paged.links("/tools", &filters))
+    };
+    Ok(pages.page("/tools", "Tools", true, &main))
+}
+
+/// Calls of each tool that run now, and those that ended lately.
+fn busy(console: &Console) -> HashMap<Arc<str>, (usize, u64)> {
+    let busy = console.admin.daemon.as_ref().map(|daemon| daemon.busy_tools()).unwrap_or_default();
+    busy.into_iter().map(|tool| (tool.name, (tool.running, tool.recent))).collect()
+}
+
+fn row(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor, busy: Option<&(usize, u64)>) -> Markup {
+    html! {
+        tr {
+            td { (pages.link("tools", &tool.name)) }
+            td { (pages.text(&tool.source)) }
+            td { (effect(tool.effect)) }
+            td { (state(console, pages, tool)) }
+            td.number { @if let Some((running, _)) = busy { (running) } }
+            td.number { @if let Some((_, recent)) = busy { (recent) } }
+            td.dim { (pages.text(&tool.description)) }
+        }
+    }
+}
+
+fn state(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor) -> Markup {
+    html! {
+        @match console.admin.unavailable(tool) {
+            None => { (Status::Ok.mark()) }
+            Some(reason) => { (Status::Off.mark()) " " (pages.text(&reason)) }
+        }
+    }
+}
+
+pub(super) async fn one(
+    State(console): ConsoleState,
+    Extension(visitor): Extension<Arc<Visitor>>,
+    Path(name): Path<String>,
+    Query(draft): Query<Fields>,
+) -> Response {
+    let pages = Pages::new(&console, &visitor);
+    match console.admin.tool(&name) {
+        Ok(tool) => pages.page("/tools", &name, false, &shown(&console, &pages, &tool, &draft)),
+        Err(error) => pages.refused(&error),
+    }
+}
+
+/// All that is known of a tool, and the form to call it as `draft` fills it in.
+fn shown(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor, draft: &Fields) -> Markup {
+    let limit = |limit: Option<usize>| limit.map_or_else(|| "as the daemon's".to_owned(), |calls| calls.to_string());
+    let (running, recent) = busy(console).get(&tool.name).copied().unwrap_or_default();
+    html! {
+        dl {
+            dt { "State" }
+            dd { (state(console, pages, tool)) @if console.admin.unavailable(tool).is_none() { " can be called" } }
+            dt { "Source" }
+            dd { a href=(listing("/tools", "source", &tool.source)) { (pages.text(&tool.source)) } }
+            dt { "Provider" } dd { (tool.provider) }
+            dt { "Effect" } dd { (effect(tool.effect)) }
+            dt { "Timeout" } dd { (tool.timeout.map_or_else(|| "as the daemon's".to_owned(), time_text)) }
+            dt { "At a time" } dd { (limit(tool.max_in_flight)) }
+            dt { "Calls" }
+            dd {
+                (running) " running, " (recent) " lately, "
+                a href=(listing("/calls", "tool", &tool.name)) { "recent ones" }
+            }
+            @if let Some(set) = &tool.toolset { dt { "Tool set" } dd { (pages.text(&set.set)) } }
+            @if !tool.suspicions.is_empty() {
+                dt { "Suspect" }
+                dd { @for met in &*tool.suspicions { (Status::Slow.mark()) " " (met.rule.to_string()) " " } }
+            }
+        }
+        (switch_form(console, pages, tool))
+        @if !tool.description.is_empty() { (pages.block(&tool.description)) }
+        (form::call(pages, tool, draft))
+        h2 { "Definition" }
+        @match tool.parameters.as_deref() {
+            Some(schema) => { (pages.json("JSON Schema of the arguments", schema)) }
+            None => { p.empty { "The tool has no schema: it takes any object." } }
+        }
+        @if let Some(schema) = &tool.output_schema { (pages.json("JSON Schema of structured results", schema)) }
+        @let listed = definition(tool);
+        @for format in Format::ALL { (pages.json(&format!("As models get it: {format}"), &render(&listed, format))) }
+        h2 { "Who may use it" }
+        (users(console, pages, &tool.name))
+    }
+}
+
+/// The address of a list with one filter.
+fn listing(path: &str, filter: &str, value: &str) -> String {
+    format!("{PATH}{path}{}", query([(filter, value)]))
+}
+
+fn switch_form(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor) -> Markup {
+    let own = |switched: &crate::http::admin::view::Switched| switched.kind == "tool" && *switched.name == *tool.name;
+    let is_off = console.admin.disabled().iter().any(own);
+    let (label, off) = if is_off { ("Switch on", "false") } else { ("Switch off", "true") };
+    pages.action(&format!("{}/switch", path(&tool.name)), label, &[("off", off)])
+}
+
+pub(super) async fn switch(
+    State(console): ConsoleState,
+    Extension(visitor): Extension<Arc<Visitor>>,
+    Extension(fields): Extension<Fields>,
+    Path(name): Path<String>,
+) -> Response {
+    match console.admin.switch("tool", &name, fields.get("off") == "true").await {
+        Ok(_) => done(&format!("{PATH}{}", path(&name))),
+        Err(error) => Pages::new(&console, &visitor).refused(&error),
+    }
+}
+
+/// The agents that may use a tool, and why.
+fn users(console: &Console, pages: &Pages<'_>, tool: &str) -> Markup {
+    let policy = console.admin.gates.policy();
+    let callers: Vec<_> = policy.agents().into_iter().map(Caller::agent).chain([Caller::unknown()]).collect();
+    let effective = callers.iter().map(|caller| policy.effective(caller));
+    let allowed: Vec<_> = effective.filter(|effective| effective.get(tool).is_some()).collect();
+    html! {
+        @if allowed.is_empty() {
+            p.empty { "No agent. The page of an agent says why." }
+        } @else {
+            p.hint { (allowed.len()) " of " (callers.len()) ", callers without a section counted as one." }
+            table {
+                thead { tr { th { "Agent" } th { "Because" } th {} } }
+                tbody {
+                    @for effective in allowed.iter().take(MAX_USERS) {
+                        @let agent = effective.section_name();
+                        tr {
+                            td { (pages.link("agents", agent)) }
+                            td { (pages.text(&effective.explain(tool).because.to_string())) }
+                            td { a href=(super::agents::explain_path(agent, tool, "")) { "explain" } }
+                        }
+                    }
+                }
+            }
+            @if allowed.len() > MAX_USERS { p.hint { "And " (allowed.len() - MAX_USERS) " more." } }
+        }
+    }
+}
