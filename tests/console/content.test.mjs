@@ -110,7 +110,7 @@ test("MCP servers are shown with their tools, and one that fails with its error"
   await page.locator("tr", { hasText: "notes" }).getByText("ready").waitFor();
   await page.locator("tr", { hasText: "broken" }).locator(".mark.failed").waitFor();
   await page.getByRole("link", { name: "notes" }).click();
-  await page.locator("#tools").getByRole("link", { name: "hostile_0" }).waitFor();
+  await page.locator("#tools").getByRole("link", { name: "tool_0" }).waitFor();
   await page.locator("#stderr").getByText("Keeps notes").waitFor();
 });
 

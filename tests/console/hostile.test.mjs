@@ -28,7 +28,7 @@ args = ["${server}", ${quoted.replaceAll("\u0000", "\\u0000").replaceAll("\u0007
   [daemon, visitors] = await Promise.all([Daemon.start({ more }), Visitors.start()]);
   for (const [index, text] of [...TEXTS, LONG].entries()) {
     const short = text.slice(0, 60);
-    await daemon.call("ana", `hostile_${index}`);
+    await daemon.call("ana", `tool_${index}`);
     await daemon.call("ana", "echo", { text }, { id: `id-${short}`, correlation: `correlation-${short}` });
     daemon.call(short, short, { [short]: text }, { correlation: `tool-${short}` });
     daemon.call("ana", text, {}, { correlation: `long-${short}` });
