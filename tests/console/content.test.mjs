@@ -127,9 +127,60 @@ test("an operator restarts a server from its page, and a reader has no such butt
   assert.equal(await reader.getByRole("button", { name: "Restart" }).count(), 0);
 });
 
+test("tools are found by name, source and agent, and each has a page", async () => {
+  const page = await visitors.visitor(daemon, { path: "/tools" });
+  const names = () => page.locator("#rows tbody td:first-child").allTextContents();
+  assert.ok((await names()).includes("echo"));
+  await page.getByLabel("That this agent may use").fill("bea");
+  await page.getByRole("button", { name: "Filter" }).click();
+  assert.deepEqual(await names(), ["get_slow"]);
+  assert.equal(new URL(page.url()).searchParams.get("agent"), "bea");
+  await page.getByRole("link", { name: "get_slow" }).click();
+  await page.getByText("Answers when the test lets it").first().waitFor();
+});
+
+test("an operator calls a tool as an agent, and sees the result or the refusal", async () => {
+  const page = await visitors.visitor(daemon, { path: "/tools/echo" });
+  const call = async (agent) => {
+    await page.getByLabel("As agent").fill(agent);
+    await page.locator('[name="argument.text"]').fill("<b>of the console</b>");
+    await page.getByRole("button", { name: "Call", exact: true }).click();
+    await page.getByRole("heading", { name: "Result" }).waitFor();
+  };
+  await call("ana");
+  await page.locator(".result pre").getByText("<b>of the console</b>").waitFor();
+  await call("bea");
+  await page.locator(".result").getByText("The tool did not begin.").waitFor();
+  await page.getByRole("link", { name: "Explain" }).click();
+  await page.getByText("The call would be refused.").waitFor();
+});
+
+test("what an operator switches off is refused at once, until it is switched on", async () => {
+  const page = await visitors.visitor(daemon, { path: "/tools/echo" });
+  await page.getByRole("button", { name: "Switch off" }).click();
+  const on = page.getByRole("button", { name: "Switch on" });
+  await on.waitFor();
+  const refused = await daemon.call("ana", "echo", { text: "off" });
+  assert.ok(refused.code, JSON.stringify(refused));
+  await on.click();
+  await page.getByRole("button", { name: "Switch off" }).waitFor();
+  const { content } = await daemon.call("ana", "echo", { text: "on" });
+  assert.equal(content, "on");
+});
+
+test("agents are listed with what they may use, and an agent's page says why", async () => {
+  const page = await visitors.visitor(daemon, { path: "/agents" });
+  await page.locator("#rows").getByRole("link", { name: "bea" }).click();
+  const row = page.locator("tr", { has: page.getByRole("link", { name: "echo" }) });
+  await row.locator(".mark.off").waitFor();
+  assert.match(await row.textContent(), /allowed_tools/);
+});
+
 for (const [path, sentence, step] of [
   ["/calls", "No call has been made since the daemon's start.", "toolbus call echo text=hi"],
   ["/calls?agent=nobody", "No call of the last thousand has all of this.", "Show all"],
+  ["/tools?text=nothing", "No tool has all of this.", "Show all"],
+  ["/agents?text=nobody", "No agent has this in its name.", "Show all"],
   ["/servers", "There is no MCP server.", "toolbus mcp add"],
   ["", "No call has failed in the last hour.", "Ready: calls are taken."],
 ]) {

@@ -41,7 +41,7 @@ after(async () => {
 
 test("hostile texts do nothing, break no page, and load nothing from elsewhere", async () => {
   const page = await visitors.visitor(daemon);
-  const visited = await pages(page, 3);
+  const visited = await pages(page, { depth: 3, most: 8 });
   assert.ok(visited.some((address) => address.includes("onerror")), "a page of a hostile name was visited");
   const foreign = page.requests.filter((url) => !url.startsWith(`${daemon.url}/`) && !url.startsWith("data:"));
   assert.deepEqual(foreign, []);
