@@ -35,7 +35,7 @@ for (const colorScheme of ["light", "dark"]) {
       assert.deepEqual(await findings(login), [], "the login");
 
       const page = await visitors.visitor(daemon, options);
-      const visited = await pages(page, 2, async (_, address) => {
+      const visited = await pages(page, { depth: 2, most: 2 }, async (_, address) => {
         assert.deepEqual(await findings(page), [], address);
         const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
         assert.ok(overflow <= 0, `${address} is ${overflow} pixels wider than the screen`);

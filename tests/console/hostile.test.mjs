@@ -28,7 +28,7 @@ args = ["${server}", ${quoted.replaceAll("\u0000", "\\u0000").replaceAll("\u0007
   [daemon, visitors] = await Promise.all([Daemon.start({ more }), Visitors.start()]);
   for (const [index, text] of [...TEXTS, LONG].entries()) {
     const short = text.slice(0, 60);
-    await daemon.call("ana", `hostile_${index}`);
+    await daemon.call("ana", `tool_${index}`);
     await daemon.call("ana", "echo", { text }, { id: `id-${short}`, correlation: `correlation-${short}` });
     daemon.call(short, short, { [short]: text }, { correlation: `tool-${short}` });
     daemon.call("ana", text, {}, { correlation: `long-${short}` });
@@ -41,7 +41,7 @@ after(async () => {
 
 test("hostile texts do nothing, break no page, and load nothing from elsewhere", async () => {
   const page = await visitors.visitor(daemon);
-  const visited = await pages(page, 3);
+  const visited = await pages(page, { depth: 3, most: 8 });
   assert.ok(visited.some((address) => address.includes("onerror")), "a page of a hostile name was visited");
   const foreign = page.requests.filter((url) => !url.startsWith(`${daemon.url}/`) && !url.startsWith("data:"));
   assert.deepEqual(foreign, []);

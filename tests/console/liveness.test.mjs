@@ -1,8 +1,8 @@
 /** What a page shows while it is looked at: new calls, a broker that is away, a daemon that is, and what readers hold. */
 
 import assert from "node:assert/strict";
-import { after, before, beforeEach, test } from "node:test";
-import { Daemon, eventually, Visitors } from "./support.mjs";
+import { after, before, test } from "node:test";
+import { Daemon, Visitors } from "./support.mjs";
 
 let daemon, visitors;
 
@@ -83,7 +83,7 @@ test("what the reader holds stays: a row with the focus, and a text that is sele
   assert.equal(await selected(), text);
 });
 
-test("a call that runs is shown, and its page ends with it", async () => {
+test("times are relative, and exact where they are pointed at", async () => {
   const page = await visitors.visitor(daemon, { path: "/calls" });
   const times = page.locator('tr[data-id="appears"] time');
   assert.match(await times.textContent(), /ago|now/);

@@ -5,7 +5,7 @@ import { createInterface } from "node:readline";
 const texts = JSON.parse(process.argv[2]);
 const schema = { type: "object", properties: { [texts[0]]: { type: "string", description: texts[0] } } };
 const tools = texts.flatMap((text, index) => [
-  { name: `hostile_${index}`, title: text, description: text, inputSchema: schema },
+  { name: `tool_${index}`, title: text, description: text, inputSchema: schema },
   { name: text.slice(0, 100), description: text, inputSchema: schema },
 ]);
 

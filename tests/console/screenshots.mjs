@@ -46,7 +46,7 @@ tool_rate_limits = { send_mail = { rps = 0.1, burst = 2 } }
 allowed_tools = ["get_weather", "echo"]
 [mcp.servers.notes]
 command = "${process.execPath}"
-args = ["${path.join(import.meta.dirname, "mcp_server.mjs")}", '["Keeps notes of the team", "Notes", "1.4"]']
+args = ["${path.join(import.meta.dirname, "mcp_server.mjs")}", '["list_notes", "read_note", "write_note"]']
 [mcp.servers.tickets]
 command = "/usr/bin/false"
 ${endpoints.join("")}`;
@@ -72,6 +72,8 @@ for (const colorScheme of ["light", "dark"]) {
   const page = await visitors.visitor(daemon, { colorScheme, viewport: size });
   const take = async (address, name) => {
     await page.goto(address);
+    // The first figures come some seconds after the start.
+    if (name === "overview") await page.locator("#charts svg").first().waitFor();
     await page.screenshot({ path: path.join(folder, `${name}-${colorScheme}.png`) });
   };
   for (const view of await views(page)) await take(view, new URL(view).pathname.split("/")[2] ?? "overview");

@@ -253,18 +253,27 @@ export async function views(page) {
   return page.locator("nav a").evaluateAll((links) => links.map((link) => link.href));
 }
 
+/** A page that differs from others of its kind by names alone. */
+function kind(address) {
+  const { pathname, searchParams } = new URL(address);
+  const [, , view, name, ...rest] = pathname.split("/");
+  return [view, name && "NAME", ...rest, ...searchParams.keys()].join("/");
+}
+
 /**
- * Visits all views and what their links lead to, up to `depth` steps from them, and returns the addresses. A page that is
- * no page of the console, or that fails, is an error. `look` sees each.
+ * Visits all views and what their links lead to, up to `depth` steps from them and `most` of a kind, and returns the
+ * addresses. A page that fails is an error. `look` sees each.
  */
-export async function pages(page, depth, look = () => {}) {
+export async function pages(page, { depth, most }, look = () => {}) {
   const seen = new Set();
+  const kinds = {};
   let next = await views(page);
   for (let step = 0; step < depth; step += 1) {
     const found = [];
     for (const address of next) {
-      if (seen.has(address)) continue;
+      if (seen.has(address) || kinds[kind(address)] >= most) continue;
       seen.add(address);
+      kinds[kind(address)] = (kinds[kind(address)] ?? 0) + 1;
       const response = await page.goto(address);
       assert.ok(response.status() < 500, `${address}: ${response.status()}`);
       await page.locator("main h1").waitFor();

@@ -130,8 +130,8 @@ fn fails(pages: &Pages<'_>, console: &Console, steps: &[Arc<Step>]) -> Markup {
         section aria-labelledby="fails" {
             h2 #fails { "What fails" }
             div #failures data-part {
-                @if by_status.is_empty() { p.empty { "No call has failed in the last hour." } }
-                @else {
+                @if by_status.is_empty() && groups.is_empty() { p.empty { "No call has failed in the last hour." } }
+                @if !by_status.is_empty() {
                     table {
                         thead { tr { th scope="col" { "In the last hour" } th.number scope="col" { "Calls" } th.number scope="col" { "Share, %" } } }
                         tbody { @for (status, count) in &by_status { tr {

@@ -224,7 +224,7 @@ impl<'a, T> Paged<'a, T> {
         Self { rows, number, total: all.len() }
     }
 
-    /// How many rows there are, and links to the pages before and after with these filters.
+    /// Number of rows, and links to the pages before and after with these filters.
     pub(super) fn links(&self, path: &str, filters: &[(&str, &str)]) -> Markup {
         let first = (self.number - 1) * PER_PAGE;
         let to = |number: usize| {
