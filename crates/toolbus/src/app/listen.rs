@@ -55,6 +55,7 @@ impl App {
             pins: Some(self.pins.clone()),
             servers: self.servers(),
             recent: self.calls.recent.clone(),
+            audit: Arc::clone(&daemon.audit) as Arc<dyn Audit>,
             daemon: Some(self.admin.clone()),
         });
         let invoker: Arc<dyn Invoker> = Arc::new(self.calls.dispatcher.clone());
@@ -65,16 +66,15 @@ impl App {
             let console = Console {
                 admin: Arc::clone(&admin),
                 redactor: self.redactor.clone(),
-                audit: Arc::clone(&daemon.audit) as Arc<dyn Audit>,
                 name: self.config.bus.name.clone(),
                 trace_url: http.trace_url.clone(),
             };
-            http::console(console, http)
+            http::console(console, http, &self.http_auth)
         });
         let state = HttpState {
             health: Arc::clone(&self.health),
             metrics: daemon.exporters.text(),
-            admin: http.takes_operators().then(|| admin::guarded(Arc::clone(&admin), http)),
+            admin: http.takes_operators().then(|| admin::guarded(Arc::clone(&admin), http, &self.http_auth)),
             console,
             auth: Arc::clone(&self.http_auth),
             mcp: toolbus_mcp_server::router(mcp.clone())

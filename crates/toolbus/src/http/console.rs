@@ -10,11 +10,10 @@ use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use toolbus_core::audit::Audit;
 use toolbus_core::redact::Redactor;
 
-use super::admin::view::ApiError;
-use super::admin::{Admin, OperatorTokens};
+use super::HttpAuth;
+use super::admin::{Admin, Operator, OperatorTokens};
 use crate::config::HttpConfig;
 
 mod access;
@@ -50,8 +49,6 @@ pub struct Console {
     pub admin: Arc<Admin>,
     /// Removes secrets from what pages show.
     pub redactor: Redactor,
-    /// Records what is done on pages, and wrong tokens.
-    pub audit: Arc<dyn Audit>,
     /// Name of the daemon.
     pub name: String,
     /// Address of a trace with `{trace_id}` in it.
@@ -59,12 +56,12 @@ pub struct Console {
 }
 
 type ConsoleState = State<Arc<Console>>;
-/// A page, or why there is none.
-type PageResult = Result<Response, ApiError>;
+/// Who acts on a page, for the audit.
+type ByOperator = Extension<Operator>;
 
 /// The routes below [`PATH`].
-pub fn router(console: Console, config: &HttpConfig) -> Router {
-    let access = Arc::new(Access::new(OperatorTokens::new(config)));
+pub fn router(console: Console, config: &HttpConfig, auth: &HttpAuth) -> Router {
+    let access = Arc::new(Access::new(OperatorTokens::new(config, auth)));
     let console = Arc::new(console);
     let inside = Router::new()
         .route("/", get(overview::page))

@@ -66,7 +66,13 @@ mod tests {
     fn links_keep_the_filters() {
         let links = |skip: &str, total| Paging::new(skip, total).links("/p", &[("a", "x&y"), ("b", "")]).into_string();
         assert_eq!(links("", 200), "");
-        assert_eq!(links("", 201), r#"<p class="pages">1–200 of 201 <a rel="next" href="/p?a=x%26y&amp;skip=200">next</a></p>"#);
-        assert_eq!(links("200", 201), r#"<p class="pages">201–201 of 201 <a rel="prev" href="/p?a=x%26y&amp;skip=0">previous</a></p>"#);
+        assert_eq!(
+            links("", 201),
+            r#"<p class="pages">1–200 of 201 <a rel="next" href="/p?a=x%26y&amp;skip=200">next</a></p>"#
+        );
+        assert_eq!(
+            links("200", 201),
+            r#"<p class="pages">201–201 of 201 <a rel="prev" href="/p?a=x%26y&amp;skip=0">previous</a></p>"#
+        );
     }
 }
