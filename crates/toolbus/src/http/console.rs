@@ -21,7 +21,9 @@ mod calls;
 mod overview;
 mod page;
 mod paging;
+mod pins;
 mod servers;
+mod switches;
 
 use access::{Access, Visitor};
 use page::Pages;
@@ -72,6 +74,11 @@ pub fn router(console: Console, config: &HttpConfig, auth: &HttpAuth) -> Router 
         .route("/servers/{name}/restart", post(servers::restart))
         .route("/servers/{name}/reset", post(servers::reset))
         .route("/servers/{name}/switch", post(servers::switch))
+        .route("/pins", get(pins::list))
+        .route("/pins/{name}", get(pins::one))
+        .route("/pins/{name}/approve", post(pins::approve))
+        .route("/switches", get(switches::page).post(switches::switch))
+        .route("/switches/reset", post(switches::reset))
         .fallback(missing)
         .with_state(Arc::clone(&console))
         .layer(from_fn_with_state(Arc::clone(&access), access::enter));

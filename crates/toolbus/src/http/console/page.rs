@@ -16,7 +16,13 @@ const MAX_TITLE: usize = 1_000;
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The views, as path, key and title.
-const VIEWS: [(&str, &str); 3] = [("", "Overview"), ("/calls", "Calls"), ("/servers", "Servers")];
+const VIEWS: [(&str, &str); 5] = [
+    ("", "Overview"),
+    ("/calls", "Calls"),
+    ("/servers", "Servers"),
+    ("/pins", "Pins"),
+    ("/switches", "Switches"),
+];
 
 /// A part of an address.
 pub(super) fn url_encoded(text: &str) -> String {
