@@ -68,6 +68,8 @@ impl App {
                 redactor: self.redactor.clone(),
                 name: self.config.bus.name.clone(),
                 trace_url: http.trace_url.clone(),
+                config: self.in_force.subscribe(),
+                sources: self.sources.clone(),
             };
             http::console(console, http, &self.http_auth)
         });

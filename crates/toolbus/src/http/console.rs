@@ -10,14 +10,16 @@ use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
+use tokio::sync::watch;
 use toolbus_core::redact::Redactor;
 
 use super::HttpAuth;
 use super::admin::{Admin, Operator, OperatorTokens};
-use crate::config::HttpConfig;
+use crate::config::{Config, HttpConfig, Sources};
 
 mod access;
 mod calls;
+mod configuration;
 mod overview;
 mod page;
 mod paging;
@@ -55,6 +57,10 @@ pub struct Console {
     pub name: String,
     /// Address of a trace with `{trace_id}` in it.
     pub trace_url: Option<String>,
+    /// The configuration that is in force.
+    pub config: watch::Receiver<Arc<Config>>,
+    /// Where it comes from.
+    pub sources: Sources,
 }
 
 type ConsoleState = State<Arc<Console>>;
@@ -79,6 +85,9 @@ pub fn router(console: Console, config: &HttpConfig, auth: &HttpAuth) -> Router 
         .route("/pins/{name}/approve", post(pins::approve))
         .route("/switches", get(switches::page).post(switches::switch))
         .route("/switches/reset", post(switches::reset))
+        .route("/configuration", get(configuration::page))
+        .route("/configuration/check", get(configuration::check))
+        .route("/configuration/reload", post(configuration::reload))
         .fallback(missing)
         .with_state(Arc::clone(&console))
         .layer(from_fn_with_state(Arc::clone(&access), access::enter));

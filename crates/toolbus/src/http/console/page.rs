@@ -16,12 +16,13 @@ const MAX_TITLE: usize = 1_000;
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The views, as path, key and title.
-const VIEWS: [(&str, &str); 5] = [
+const VIEWS: [(&str, &str); 6] = [
     ("", "Overview"),
     ("/calls", "Calls"),
     ("/servers", "Servers"),
     ("/pins", "Pins"),
     ("/switches", "Switches"),
+    ("/configuration", "Configuration"),
 ];
 
 /// A part of an address.
