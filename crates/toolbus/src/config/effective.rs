@@ -37,9 +37,10 @@ impl Origins {
     /// The locations of what is in a tree.
     pub(crate) fn of_tree(tree: &Tree) -> Self {
         let mut found = BTreeMap::new();
-        each_value(tree.root(), &mut KeyPath::new(), "", &mut |path, key, _| {
+        each_value(tree.root(), &mut KeyPath::new(), "", &mut |path, key, value| {
             let origin = tree.origin(path);
-            if *origin != Origin::Default {
+            // An empty table gives no value: what is in it is the default.
+            if *origin != Origin::Default && !value.is_object() {
                 found.insert(key.to_owned(), origin.location(Part::Value));
             }
         });
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn every_value_is_told_with_where_it_was_given() {
         let file = "[invoke]\nmax_in_flight = 7\n[agents.ana]\nallowed_tools = ['echo']\n[[commands]]\nname = 'one'\n\
-                    description = 'x'\ncommand = ['true']\nsandbox = false\n";
+                    description = 'x'\ncommand = ['true']\nsandbox = false\n[agents.bea]\n";
         let all = effective(file, vec![Override::new("invoke.drain_timeout", "3s")]);
         let of = |key: &str| {
             let found = all.iter().find(|value| value.key == key).unwrap_or_else(|| panic!("{key}: {all:#?}"));
@@ -135,6 +136,7 @@ mod tests {
         assert_eq!(of("commands[0].name"), ("\"one\"", Some("a.toml:6:8")));
         assert_eq!(of("agents.ana.allowed_tools"), ("[\"echo\"]", Some("a.toml:4:17")));
         assert_eq!(of("invoke.max_waiting").1, None);
+        assert_eq!(of("agents.bea.denied_tools").1, None);
     }
 
     #[test]
