@@ -78,6 +78,17 @@ async def test_calls_outlive_the_connection(bus: Toolbus, broker: Broker, backen
     assert bus._link.reconnects >= 1
 
 
+async def test_a_channel_that_ends_without_a_reason_is_a_lost_connection(bus: Toolbus) -> None:
+    assert bus._link
+    assert bus._link._session
+    channel = await bus._link._session.queue.channel.get_underlay_channel()
+    # As aiormq does when the broker ends a connection. A call that begins at once is under way then.
+    ends = asyncio.create_task(channel.connection.close(None))
+    call = asyncio.create_task(bus.call("echo", text="again", timeout=10))
+    assert (await call).content == "again"
+    await ends
+
+
 async def test_a_login_without_a_queue_uses_direct_reply_to(
     broker: Broker, proxy: Proxy, daemon: Daemon, backend: Backend
 ) -> None:

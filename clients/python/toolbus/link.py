@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,7 +66,8 @@ class Session:
         """Publishes once, and waits for the broker's confirm."""
         self.unconfirmed += 1
         try:
-            await self.exchange.publish(message, topic, mandatory=True, timeout=timeout)
+            with _reasons():
+                await self.exchange.publish(message, topic, mandatory=True, timeout=timeout)
         except (DeliveryError, asyncio.TimeoutError, asyncio.CancelledError):
             self.unconfirmed -= 1
             raise
@@ -82,7 +83,7 @@ class Session:
         await asyncio.sleep(ACKNOWLEDGE_AFTER)
         newest, self.newest = self.newest, None
         if newest:
-            with contextlib.suppress(*CONNECTION_EXCEPTIONS):  # then they come again, and are dropped
+            with contextlib.suppress(*CONNECTION_EXCEPTIONS), _reasons():  # then they come again, and are dropped
                 await newest.ack(multiple=True)
 
 
@@ -123,7 +124,7 @@ class Link:
         if session:
             if session.acknowledging:
                 session.acknowledging.cancel()
-            with contextlib.suppress(*CONNECTION_EXCEPTIONS, asyncio.TimeoutError):
+            with contextlib.suppress(*CONNECTION_EXCEPTIONS, asyncio.TimeoutError), _reasons():
                 if session.durable:
                     await session.queue.cancel(session.consumer, timeout=CONNECT_TIME)
                     await session.queue.delete(if_unused=False, if_empty=False, timeout=CONNECT_TIME)
@@ -186,7 +187,8 @@ class Link:
             raise NotPermitted(f"announcements need a queue, and the broker lets {self.login!r} declare none")
         self._topics.add(topic)
         try:
-            await session.queue.bind(session.exchange, topic)
+            with _reasons():
+                await session.queue.bind(session.exchange, topic)
         except ChannelClosed as error:
             self._topics.discard(topic)
             self._drop(session)
@@ -255,7 +257,8 @@ class Link:
                 raise LoginRefused(text) from None
             raise BrokerUnreachable(f"no broker at {at}: {str(error) or type(error).__name__}") from None
         try:
-            return await asyncio.wait_for(self._prepare(connection), CONNECT_TIME)
+            with _reasons():
+                return await asyncio.wait_for(self._prepare(connection), CONNECT_TIME)
         except ChannelClosed as error:
             await connection.close()
             raise self._refusal(error) from None
@@ -310,6 +313,17 @@ class Link:
         if isinstance(error, ChannelNotFoundEntity):
             return NoDaemon(f"the broker has no exchange {self._exchange!r}: no daemon has been started on it yet")
         return NotPermitted(f"the broker refuses it to the login {self.login!r}: {error}")
+
+
+@contextlib.contextmanager
+def _reasons() -> Iterator[None]:
+    """Raises ConnectionError for the bare Exception that aiormq raises on a channel which ended without a reason."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is Exception:
+            raise ConnectionError("the connection ended without a reason") from error
+        raise
 
 
 def _parsed(url: str) -> yarl.URL:

@@ -40,7 +40,7 @@ impl ParsedFile {
 }
 
 /// Appends a key to the text of a path, as TOML writes it: `."web_*"`, `[0]`.
-pub(crate) fn push_key(text: &mut String, key: &str, is_element: bool) {
+pub fn push_key(text: &mut String, key: &str, is_element: bool) {
     if is_element {
         text.push_str(&format!("[{key}]"));
         return;

@@ -15,8 +15,11 @@ use crate::clock::{Clock, milliseconds};
 use crate::events::Discard;
 use crate::failure::{Cause, Status, error_type};
 use crate::telemetry::CallEnd;
-use crate::text::shown;
+use crate::text::{excerpt, shown};
 use crate::tool::ToolDescriptor;
+
+/// Longest action of a record, in characters.
+const MAX_ACTION: usize = 200;
 
 /// Target of the log events that records are.
 pub const TARGET: &str = "toolbus::audit";
@@ -46,8 +49,10 @@ pub enum AuditEvent {
     Refused,
     /// A tool was called.
     Called,
-    /// A client gave a wrong token to the MCP server.
+    /// A client gave a wrong token.
     RefusedEntry,
+    /// An operator did something, or tried to.
+    Acted,
 }
 
 impl AuditEvent {
@@ -58,6 +63,7 @@ impl AuditEvent {
             Self::Refused => "refused",
             Self::Called => "called",
             Self::RefusedEntry => "refused_entry",
+            Self::Acted => "acted",
         }
     }
 }
@@ -101,7 +107,13 @@ pub struct AuditRecord {
     /// The caller's id of the call; absent where there is no call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
-    /// The address that a refused entry came from.
+    /// Action of an operator, such as `switch tool get_weather off`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<String>,
+    /// Way in of the operator, such as `socket`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator: Option<&'static str>,
+    /// The address that a refused entry, or an operator, came from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<IpAddr>,
     /// Refused entries from this address that have no record of their own.
@@ -154,6 +166,8 @@ impl AuditRecord {
             asked: tool.is_none().then(|| shown(asked)),
             source: tool.map(|tool| Arc::clone(&tool.source)),
             call_id: Some(shown(call_id)),
+            action: None,
+            operator: None,
             remote: None,
             left_out: None,
             status: end.status,
@@ -166,9 +180,22 @@ impl AuditRecord {
     /// A record of now, of an entry that was refused, and of so many that have no record of their own.
     #[must_use]
     pub fn refused_entry(remote: Option<IpAddr>, left_out: u64) -> Self {
+        let status = Status::Refused(Code::AuthRequired);
+        let left_out = (left_out > 0).then_some(left_out);
+        Self { remote, left_out, ..Self::without_call(AuditEvent::RefusedEntry, status) }
+    }
+
+    /// A record of now, of an operator's action.
+    #[must_use]
+    pub fn acted(operator: &'static str, action: &str, remote: Option<IpAddr>, status: Status) -> Self {
+        let action = Some(excerpt(action, MAX_ACTION));
+        Self { action, operator: Some(operator), remote, ..Self::without_call(AuditEvent::Acted, status) }
+    }
+
+    fn without_call(event: AuditEvent, status: Status) -> Self {
         Self {
             time_unix_ms: now(),
-            event: AuditEvent::RefusedEntry,
+            event,
             agent: None,
             claimed: None,
             login: None,
@@ -180,9 +207,11 @@ impl AuditRecord {
             asked: None,
             source: None,
             call_id: None,
-            remote,
-            left_out: (left_out > 0).then_some(left_out),
-            status: Status::Refused(Code::AuthRequired),
+            action: None,
+            operator: None,
+            remote: None,
+            left_out: None,
+            status,
             cause: None,
             outcome: None,
             arguments_hash: None,
@@ -363,6 +392,14 @@ mod tests {
     fn a_refused_entry_is_recorded_with_where_it_came_from() {
         let record = AuditRecord::refused_entry("192.0.2.7".parse().ok(), 3);
         insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"refused_entry","verified":false,"remote":"192.0.2.7","left_out":3,"status":"auth_required"}"#);
+    }
+
+    #[test]
+    fn an_action_is_recorded_with_who_acted_and_begins_no_line() {
+        let record = AuditRecord::acted("socket", "switch tool a\nb off", None, Status::Ok);
+        insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"acted","verified":false,"action":"switch tool a\\nb off","operator":"socket","status":"ok"}"#);
+        let long = AuditRecord::acted("socket", &"x".repeat(10_000), None, Status::Error);
+        assert!(written(&long).len() < 400);
     }
 
     #[test]

@@ -88,6 +88,8 @@ pub struct App {
     files_read: Option<[u8; 32]>,
     /// Hash of the configuration, as `tool.ping` reports it.
     digest: channel::Sender<String>,
+    /// The configuration that is in force, for those who look at it.
+    in_force: channel::Sender<Arc<Config>>,
     redactor: Redactor,
     bus: Arc<dyn Bus>,
     policy: PolicyHandle,

@@ -110,6 +110,7 @@ fn log(record: &AuditRecord) {
         AuditEvent::Refused => "a call was refused",
         AuditEvent::Called => "a tool was called",
         AuditEvent::RefusedEntry => "an entry was refused",
+        AuditEvent::Acted => "an operator acted",
     };
     let outcome = record.outcome.map(|outcome| match outcome {
         Outcome::NotStarted => "not_started",
@@ -130,6 +131,8 @@ fn log(record: &AuditRecord) {
         asked = record.asked,
         source = record.source.as_deref(),
         call_id = record.call_id,
+        action = record.action,
+        operator = record.operator,
         remote = record.remote.map(tracing::field::display),
         left_out = record.left_out,
         status = record.status.as_str(),

@@ -9,6 +9,7 @@ pub mod breaker;
 pub mod bus;
 pub mod daemon;
 pub(crate) mod described;
+mod effective;
 mod format;
 pub mod http;
 pub mod identity;
@@ -54,6 +55,7 @@ pub use audit::AuditConfig;
 pub use breaker::BreakerConfig;
 pub use bus::{AmqpUrl, BusConfig, BusUrl};
 pub use daemon::{DaemonConfig, Role};
+pub use effective::EffectiveValue;
 pub use http::HttpConfig;
 pub use identity::IdentityConfig;
 pub use invoke::InvokeConfig;
@@ -173,6 +175,9 @@ pub struct Config {
     /// Secrets that the sources gave.
     #[serde(skip)]
     pub(crate) given: secrets::Given,
+    /// Where the sources gave values.
+    #[serde(skip)]
+    pub(crate) origins: effective::Origins,
 }
 
 /// Where a configuration comes from; later ones win. `Debug` shows no values: they may be secrets.
@@ -365,6 +370,7 @@ impl Config {
                 config.store.state_file =
                     state::store_file(&sources.environment, &config.bus.name, &config.queue_prefix());
                 config.given = secrets::of_tree(&tree, &given);
+                config.origins = effective::Origins::of_tree(&tree);
                 if let Some(running) = running {
                     config.keep_servers_of(running);
                 }

@@ -102,6 +102,7 @@ pub(super) async fn build(
         sources,
         files_read,
         digest,
+        in_force: watch::Sender::new(Arc::new(config.clone())),
         redactor,
         bus,
         policy,

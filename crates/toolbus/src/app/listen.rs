@@ -56,6 +56,7 @@ impl App {
             servers: self.servers(),
             recent: self.calls.recent.clone(),
             metrics: daemon.exporters.text(),
+            audit: Arc::clone(&daemon.audit) as Arc<dyn Audit>,
             daemon: Some(self.admin.clone()),
         });
         let invoker: Arc<dyn Invoker> = Arc::new(self.calls.dispatcher.clone());
@@ -70,16 +71,17 @@ impl App {
                 admin: Arc::clone(&admin),
                 calls: calls.clone(),
                 redactor: self.redactor.clone(),
-                audit: Arc::clone(&daemon.audit) as Arc<dyn Audit>,
                 name: self.config.bus.name.clone(),
                 trace_url: http.trace_url.clone(),
+                config: self.in_force.subscribe(),
+                sources: self.sources.clone(),
             };
-            http::console(console, http)
+            http::console(console, http, &self.http_auth)
         });
         let state = HttpState {
             health: Arc::clone(&self.health),
             metrics: daemon.exporters.text().filter(|_| http.has_metrics()),
-            admin: http.takes_operators().then(|| admin::guarded(Arc::clone(&admin), http)),
+            admin: http.takes_operators().then(|| admin::guarded(Arc::clone(&admin), http, &self.http_auth)),
             console,
             auth: Arc::clone(&self.http_auth),
             mcp: toolbus_mcp_server::router(mcp.clone())

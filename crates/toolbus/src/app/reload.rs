@@ -140,8 +140,7 @@ impl App {
         self.calls.gates.breakers().configure(next.breaker.rules());
         commits.into_iter().for_each(|commit| commit());
         hide(&[&merged, &next], &self.redactor);
-        self.config = merged;
-        self.digest.send_replace(self.config.digest());
+        self.put_in_force(merged);
         let now = names(&self.policy);
         let beyond = |these: &BTreeSet<String>, those: &BTreeSet<String>| these.difference(those).cloned().collect();
         Ok(ReloadReport {
@@ -172,6 +171,12 @@ impl App {
         }
     }
 
+    fn put_in_force(&mut self, config: Config) {
+        self.digest.send_replace(config.digest());
+        self.in_force.send_replace(Arc::new(config.clone()));
+        self.config = config;
+    }
+
     /// The tool sets whose sessions go on under `next`, because their parts are the same.
     fn kept(&self, next: &Config) -> impl Fn(&str) -> Option<Arc<SessionSet>> {
         move |name: &str| is_unchanged(name, &self.config, next).then(|| self.calls.sessions.get(name)).flatten()
@@ -194,8 +199,7 @@ impl App {
         self.pins.set_levels(next.pin_levels());
         self.policy.refresh();
         servers.apply(&next, placed);
-        self.config = next;
-        self.digest.send_replace(self.config.digest());
+        self.put_in_force(next);
         if self.config.mcp.file.is_unread() {
             tracing::warn!(servers = count, "the file of MCP servers cannot be read: its servers stay as they are");
         } else {
@@ -303,6 +307,7 @@ fn merged(running: &Config, next: &Config, has_servers: bool) -> Config {
         egress: next.egress.clone(),
         commands: next.commands.clone(),
         given: next.given.clone(),
+        origins: next.origins.clone(),
         http: running.http.with_live_parts_of(&next.http),
         pins: PinsConfig { file: running.pins.file.clone(), ..next.pins.clone() },
         breaker: next.breaker.clone(),

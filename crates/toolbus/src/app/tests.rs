@@ -51,6 +51,7 @@ fn everything(folder: &std::path::Path) -> Config {
         script: _,
         commands: _,
         given,
+        origins,
     } = Config::default();
     let endpoint = json!({"name": "get_weather", "description": "Weather", "url": "https://weather.example/"});
     let specification = folder.join("spec.json");
@@ -112,6 +113,7 @@ fn everything(folder: &std::path::Path) -> Config {
         script,
         commands,
         given,
+        origins,
     }
 }
 

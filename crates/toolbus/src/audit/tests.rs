@@ -31,6 +31,8 @@ fn record(call_id: &str) -> AuditRecord {
         asked: Some("wether".to_owned()),
         source: None,
         call_id: Some(call_id.to_owned()),
+        action: None,
+        operator: None,
         remote: None,
         left_out: None,
         status: Status::Refused(Code::ToolNotFound),
@@ -91,6 +93,7 @@ async fn no_text_begins_a_line_in_either_place() {
         session: text(),
         tool: Some(hostile.into()),
         asked: text(),
+        action: text(),
         source: Some(hostile.into()),
         ..record(hostile)
     };

@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use axum::http::Method;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use serde_json::value::RawValue;
-use toolbus_trust::pins::{Definition, Digest, ToolState, Unified, unified};
+use toolbus_trust::pins::{Digest, ToolState, Unified};
 
 use super::target::{AdminTarget, Operator, TargetArgs, TargetError, escaped};
 use super::{as_json, one_line, plain, warn};
@@ -278,16 +277,10 @@ fn difference(change: &Changed) -> (String, usize) {
         (state, None, None) => state,
     };
     let head = format!("{} of {}: {state}", one_line(name), one_line(source));
-    // What is suspect is as it was first seen, which is what is to be looked at.
-    let before = change.before.as_deref().filter(|_| change.is.state != ToolState::Suspect);
-    let Unified { text, left_out } = unified(read(before).as_ref(), read(change.after.as_deref()).as_ref());
+    let Unified { text, left_out } = change.unified();
     let reason = reason.iter().filter(|_| change.is.state == ToolState::Suspect).map(|reason| one_line(reason));
     let parts = [head].into_iter().chain(reason).chain((!text.is_empty()).then_some(text));
     (parts.collect::<Vec<_>>().join("\n"), left_out)
-}
-
-fn read(definition: Option<&RawValue>) -> Option<Definition> {
-    serde_json::from_str(definition?.get()).ok()
 }
 
 /// Lines on an approval.
@@ -305,6 +298,7 @@ fn approved_lines(approved: &Approved) -> String {
 #[cfg(test)]
 mod tests {
     use clap::{Args as _, Command};
+    use serde_json::value::RawValue;
     use toolbus_trust::pins::offer_digest;
 
     use super::*;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use axum::http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+use toolbus_core::events::Discard;
 use toolbus_core::{Clock, Gates};
 use toolbus_telemetry::RecentCalls;
 use toolbus_trust::pins::Pins;
@@ -300,6 +301,7 @@ pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppE
         servers: Arc::new(NoServers),
         recent: RecentCalls::default(),
         metrics: None,
+        audit: Arc::new(Discard),
         daemon: None,
     })
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use toolbus_config::nearest;
+use toolbus_core::audit::Audit;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{Because, EffectiveTools, EmptyReason, Explanation, PolicyHandle, PolicySummary, Switch};
@@ -18,6 +19,7 @@ use toolbus_core::{ExplainedStep, Gates, milliseconds};
 use toolbus_telemetry::{MetricsText, RecentCalls};
 use toolbus_trust::pins::Pins;
 
+mod acting;
 mod calls;
 pub mod client;
 mod pins;
@@ -27,6 +29,7 @@ mod servers;
 mod switches;
 pub mod view;
 
+pub use acting::Operator;
 pub use calls::{OperatorCalls, calls};
 use recent::{RecentFound, RecentQuery};
 pub use routes::{OperatorTokens, Right, guarded, open};
@@ -71,6 +74,8 @@ pub struct Admin {
     pub recent: RecentCalls,
     /// The metrics; `None` where they are off.
     pub metrics: Option<MetricsText>,
+    /// Records what operators do.
+    pub audit: Arc<dyn Audit>,
     /// The daemon as a whole; `None` where only a configuration is asked.
     pub daemon: Option<DaemonAdmin>,
 }
@@ -199,7 +204,7 @@ impl Admin {
     /// # Errors
     ///
     /// If there is neither a tool nor a server of this name.
-    pub fn reset_breaker(&self, name: String) -> Result<BreakerReset, ApiError> {
+    fn reset_breaker(&self, name: String) -> Result<BreakerReset, ApiError> {
         let open = self.gates.breakers().reset(&name);
         let was_open = open.is_some();
         let tools = self.gates.policy().current().tools();
@@ -216,13 +221,13 @@ impl Admin {
         Ok(BreakerReset { name, was_open })
     }
 
-    /// SwitchStore something off or on again, at once and for the time after a restart, too.
+    /// Switches something off or on again, at once and for the time after a restart, too.
     ///
     /// # Errors
     ///
     /// If nothing can have this name, too much is off already, or the switch cannot be stored. A switch that cannot be
     /// stored is off all the same.
-    pub async fn switch(&self, kind: &str, name: &str, off: bool) -> Result<Switching, ApiError> {
+    async fn switch(&self, kind: &str, name: &str, off: bool) -> Result<Switching, ApiError> {
         let switch = Switch::new(kind, name).map_err(ApiError::bad_request)?;
         let changed = self.switches.set(self.gates.policy(), &switch, off).await?;
         tracing::info!(kind, name, off, changed, "admin: a switch was set");
@@ -361,7 +366,7 @@ impl DaemonAdmin {
     /// # Errors
     ///
     /// If too many reloads wait, or the daemon ends first.
-    pub async fn reload(&self) -> Result<ReloadReport, ApiError> {
+    async fn reload(&self) -> Result<ReloadReport, ApiError> {
         let (sender, report) = oneshot::channel();
         let is_ending = || ApiError::unavailable("the daemon is ending, and reloads nothing");
         self.reloads.try_send(sender).map_err(|error| match error {

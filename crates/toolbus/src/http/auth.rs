@@ -41,7 +41,7 @@ const TOKENS_IN_URLS: [&str; 6] = ["token", "access_token", "api_key", "apikey",
 pub struct HttpAuth {
     tokens: TokenAuth,
     names: RwLock<Arc<HostNames>>,
-    wrong_tokens: WrongTokens,
+    wrong_tokens: Arc<WrongTokens>,
     bodies: Bodies,
     responses: QueuedResponses,
 }
@@ -53,7 +53,7 @@ impl HttpAuth {
         let auth = Self {
             tokens: TokenAuth::new(stop),
             names: RwLock::default(),
-            wrong_tokens: WrongTokens::new(audit),
+            wrong_tokens: Arc::new(WrongTokens::new(audit)),
             bodies: Bodies::new(config.max_mcp_body()),
             responses: QueuedResponses::default(),
         };
@@ -67,6 +67,11 @@ impl HttpAuth {
         self.tokens.replace(tokens, config.open != Open::No);
         let names = HostNames { hosts: config.allowed_hosts.clone(), origins: config.allowed_origins.clone() };
         *self.names.write() = Arc::new(names);
+    }
+
+    /// Records wrong tokens, those of operators among them.
+    pub(super) fn wrong_tokens(&self) -> Arc<WrongTokens> {
+        Arc::clone(&self.wrong_tokens)
     }
 
     pub(super) fn names(&self) -> Arc<HostNames> {
@@ -179,7 +184,7 @@ fn has_token(query: Option<&str>) -> bool {
 }
 
 /// Logs and audits wrong tokens: the first of an address at once, then how many followed.
-struct WrongTokens {
+pub(super) struct WrongTokens {
     audit: Arc<dyn Audit>,
     /// Wrong tokens of each address since its last record.
     addresses: Arc<Mutex<HashMap<Option<IpAddr>, u64>>>,
@@ -197,6 +202,11 @@ impl WrongTokens {
             let remote = remote.map(tracing::field::display);
             tracing::warn!(remote, left_out, "MCP server: a wrong token was given");
         }
+        self.record(remote);
+    }
+
+    /// Records a wrong token from this address.
+    pub(super) fn record(&self, remote: Option<IpAddr>) {
         if let Some(counted) = self.begins(remote) {
             self.audit.record(AuditRecord::refused_entry(remote, 0));
             self.follow(counted);

@@ -10,22 +10,26 @@ use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use toolbus_core::audit::Audit;
+use tokio::sync::watch;
 use toolbus_core::redact::Redactor;
 
+use super::HttpAuth;
 use super::admin::view::ApiError;
-use super::admin::{Admin, OperatorCalls, OperatorTokens};
-use crate::config::HttpConfig;
+use super::admin::{Admin, Operator, OperatorCalls, OperatorTokens};
+use crate::config::{Config, HttpConfig, Sources};
 
 mod access;
 mod agents;
 mod calls;
 mod charts;
+mod configuration;
 mod history;
 mod overview;
 mod page;
 mod paging;
+mod pins;
 mod servers;
+mod switches;
 mod tools;
 
 use access::{Access, Visitor};
@@ -58,23 +62,27 @@ pub struct Console {
     pub calls: OperatorCalls,
     /// Removes secrets from what pages show.
     pub redactor: Redactor,
-    /// Records what is done on pages, and wrong tokens.
-    pub audit: Arc<dyn Audit>,
     /// The calls of the last hour.
     pub history: Arc<History>,
     /// Name of the daemon.
     pub name: String,
     /// Address of a trace with `{trace_id}` in it.
     pub trace_url: Option<String>,
+    /// The configuration that is in force.
+    pub config: watch::Receiver<Arc<Config>>,
+    /// Where it comes from.
+    pub sources: Sources,
 }
 
 type ConsoleState = State<Arc<Console>>;
 /// A page, or why there is none.
 type PageResult = Result<Response, ApiError>;
+/// Who acts on a page, for the audit.
+type ByOperator = Extension<Operator>;
 
 /// The routes below [`PATH`].
-pub fn router(console: Console, config: &HttpConfig) -> Router {
-    let access = Arc::new(Access::new(OperatorTokens::new(config)));
+pub fn router(console: Console, config: &HttpConfig, auth: &HttpAuth) -> Router {
+    let access = Arc::new(Access::new(OperatorTokens::new(config, auth)));
     let console = Arc::new(console);
     let inside = Router::new()
         .route("/", get(overview::page))
@@ -94,6 +102,14 @@ pub fn router(console: Console, config: &HttpConfig) -> Router {
         .route("/agents/{name}/compare", get(agents::compare))
         .route("/agents/{name}/explain", get(agents::explain))
         .route("/agents/{name}/switch", post(agents::switch))
+        .route("/pins", get(pins::list))
+        .route("/pins/{name}", get(pins::one))
+        .route("/pins/{name}/approve", post(pins::approve))
+        .route("/switches", get(switches::page).post(switches::switch))
+        .route("/switches/reset", post(switches::reset))
+        .route("/configuration", get(configuration::page))
+        .route("/configuration/check", get(configuration::check))
+        .route("/configuration/reload", post(configuration::reload))
         .fallback(missing)
         .with_state(Arc::clone(&console))
         .layer(from_fn_with_state(Arc::clone(&access), access::enter));

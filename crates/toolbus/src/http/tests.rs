@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
 
-mod auth;
+pub(crate) mod auth;
 mod connections;
 mod harness;
 mod held;

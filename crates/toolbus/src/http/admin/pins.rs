@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use serde_json::value::RawValue;
 use toolbus_config::expected;
 use toolbus_core::text::shown;
-use toolbus_trust::pins::{ApproveError, Definition, Difference, Mismatch, PinEntry, Pins, offer_digest};
+use toolbus_trust::pins::{
+    ApproveError, Definition, Difference, Mismatch, PinEntry, Pins, ToolState, Unified, offer_digest, unified,
+};
 
 use super::Admin;
 use super::view::{ApiError, Approval, Approved, Changed, Changes, Pinned, PinnedTools};
@@ -107,6 +109,20 @@ impl Admin {
         let others = if names.is_empty() { "no source was seen yet".to_owned() } else { expected(name, &names) };
         Err(ApiError::not_found(format!("nothing is known of a source `{}`: {others}", shown(name))))
     }
+}
+
+impl Changed {
+    /// The difference, line by line.
+    #[must_use]
+    pub fn unified(&self) -> Unified {
+        // What is suspect is as it was first seen, which is what is to be looked at.
+        let before = self.before.as_deref().filter(|_| self.is.state != ToolState::Suspect);
+        unified(read(before).as_ref(), read(self.after.as_deref()).as_ref())
+    }
+}
+
+fn read(definition: Option<&RawValue>) -> Option<Definition> {
+    serde_json::from_str(definition?.get()).ok()
 }
 
 fn pinned(entry: PinEntry) -> Pinned {

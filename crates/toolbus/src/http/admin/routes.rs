@@ -27,11 +27,11 @@ use super::view::{
     Disabled, Explained, MAX_BODY, McpRestart, McpServerList, OpenBreakers, PinnedTools, Switching, ToolsFound,
     ToolsQuery,
 };
-use super::{Admin, DaemonAdmin};
+use super::{Admin, DaemonAdmin, Operator};
 use crate::config::{HttpConfig, Secret};
-use crate::http::ReloadReport;
-use crate::http::auth::slowed;
+use crate::http::auth::{WrongTokens, slowed};
 use crate::http::slots::ConnectionState;
+use crate::http::{HttpAuth, ReloadReport};
 
 /// The paths that exist.
 const ROUTES: &str = "no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/calls, /v1/rates, /v1/explain, /v1/disabled, \
@@ -50,6 +50,7 @@ type QueryOf<T> = Result<Query<T>, QueryRejection>;
 pub(super) type ApiResult<T> = Result<Json<T>, ApiError>;
 
 type AdminState = State<Arc<Admin>>;
+type ByOperator = Extension<Operator>;
 
 /// Reads a body as JSON.
 pub(super) fn parsed<T: DeserializeOwned>(body: BodyBytes) -> Result<T, ApiError> {
@@ -58,17 +59,19 @@ pub(super) fn parsed<T: DeserializeOwned>(body: BodyBytes) -> Result<T, ApiError
 
 /// The routes without a token, for the Unix socket.
 pub fn open(admin: Arc<Admin>) -> Router {
-    Router::new().nest("/v1", routes(admin)).fallback(unknown)
+    Router::new().nest("/v1", routes(admin).layer(Extension(Operator::SOCKET))).fallback(unknown)
 }
 
-/// The routes below `/v1`, for requests with a token of operators.
-pub fn guarded(admin: Arc<Admin>, config: &HttpConfig) -> Router {
-    routes(admin).layer(from_fn_with_state(Arc::new(OperatorTokens::new(config)), check))
+/// The routes below `/v1`, for requests with a token of operators. Wrong tokens are recorded with those of `auth`.
+pub fn guarded(admin: Arc<Admin>, config: &HttpConfig, auth: &HttpAuth) -> Router {
+    routes(admin).layer(from_fn_with_state(Arc::new(OperatorTokens::new(config, auth)), check))
 }
 
 fn routes(admin: Arc<Admin>) -> Router {
-    let of_daemon =
-        |daemon| Router::new().route("/status", get(status)).route("/reload", post(reload)).with_state::<()>(daemon);
+    let of_daemon = |daemon| {
+        let reload = post(reload).with_state(Arc::clone(&admin));
+        Router::new().route("/status", get(status)).route("/reload", reload).with_state::<()>(daemon)
+    };
     let daemon = admin.daemon.clone().map(of_daemon).unwrap_or_default();
     Router::new()
         .route("/agents", get(agents))
@@ -106,14 +109,15 @@ async fn status(State(daemon): State<DaemonAdmin>) -> Json<DaemonStatus> {
 }
 
 async fn reload(
-    State(daemon): State<DaemonAdmin>,
+    State(admin): AdminState,
+    Extension(operator): ByOperator,
     connection: Option<Extension<Arc<ConnectionState>>>,
 ) -> ApiResult<ReloadReport> {
     // Reading specifications takes longer than other requests may.
     if let Some(Extension(connection)) = connection {
         connection.take_any_time();
     }
-    Ok(Json(daemon.reload().await?))
+    Ok(Json(admin.by(operator).reload().await?))
 }
 
 async fn agents(State(admin): AdminState) -> Json<AgentOverview> {
@@ -153,23 +157,35 @@ async fn breakers(State(admin): AdminState) -> Json<OpenBreakers> {
     Json(admin.breakers())
 }
 
-async fn reset_breaker(State(admin): AdminState, name: NameInPath) -> ApiResult<BreakerReset> {
+async fn reset_breaker(
+    State(admin): AdminState,
+    Extension(operator): ByOperator,
+    name: NameInPath,
+) -> ApiResult<BreakerReset> {
     let Path(name) = name?;
-    Ok(Json(admin.reset_breaker(name)?))
+    Ok(Json(admin.by(operator).reset_breaker(name)?))
 }
 
 async fn disabled(State(admin): AdminState) -> Json<Disabled> {
     Json(Disabled { disabled: admin.disabled() })
 }
 
-async fn disable(State(admin): AdminState, switch: KindAndName) -> ApiResult<Switching> {
+async fn disable(
+    State(admin): AdminState,
+    Extension(operator): ByOperator,
+    switch: KindAndName,
+) -> ApiResult<Switching> {
     let Path((kind, name)) = switch?;
-    Ok(Json(admin.switch(&kind, &name, true).await?))
+    Ok(Json(admin.by(operator).switch(&kind, &name, true).await?))
 }
 
-async fn enable(State(admin): AdminState, switch: KindAndName) -> ApiResult<Switching> {
+async fn enable(
+    State(admin): AdminState,
+    Extension(operator): ByOperator,
+    switch: KindAndName,
+) -> ApiResult<Switching> {
     let Path((kind, name)) = switch?;
-    Ok(Json(admin.switch(&kind, &name, false).await?))
+    Ok(Json(admin.by(operator).switch(&kind, &name, false).await?))
 }
 
 /// Which source is meant.
@@ -189,9 +205,14 @@ async fn pin_changes(State(admin): AdminState, name: NameInPath, of: QueryOf<Of>
     Ok(Json(admin.pin_changes(&name, source.as_deref())?))
 }
 
-async fn approve(State(admin): AdminState, name: NameInPath, body: BodyBytes) -> ApiResult<Approved> {
+async fn approve(
+    State(admin): AdminState,
+    Extension(operator): ByOperator,
+    name: NameInPath,
+    body: BodyBytes,
+) -> ApiResult<Approved> {
     let Path(name) = name?;
-    Ok(Json(admin.approve_pin(&name, parsed(body)?).await?))
+    Ok(Json(admin.by(operator).approve_pin(&name, parsed(body)?).await?))
 }
 
 async fn servers(State(admin): AdminState) -> Json<McpServerList> {
@@ -203,9 +224,13 @@ async fn server(State(admin): AdminState, name: NameInPath) -> ApiResult<ServerS
     Ok(Json(admin.server(&name)?))
 }
 
-async fn restart(State(admin): AdminState, name: NameInPath) -> Result<(StatusCode, Json<McpRestart>), ApiError> {
+async fn restart(
+    State(admin): AdminState,
+    Extension(operator): ByOperator,
+    name: NameInPath,
+) -> Result<(StatusCode, Json<McpRestart>), ApiError> {
     let Path(name) = name?;
-    Ok((StatusCode::ACCEPTED, Json(admin.restart_server(&name)?)))
+    Ok((StatusCode::ACCEPTED, Json(admin.by(operator).restart_server(&name)?)))
 }
 
 /// Adds `Cache-Control: no-store`.
@@ -224,21 +249,22 @@ pub enum Right {
 }
 
 /// The tokens of operators over HTTP.
-#[derive(Default)]
 pub struct OperatorTokens {
     /// Of equal length for every token, so that a comparison reveals no length.
     digests: Vec<([u8; 32], Right)>,
     wrong: Throttle,
+    recorded: Arc<WrongTokens>,
 }
 
 impl OperatorTokens {
-    /// Those of a configuration.
+    /// Those of a configuration. Wrong ones are recorded with those of `auth`.
     #[must_use]
-    pub fn new(config: &HttpConfig) -> Self {
+    pub fn new(config: &HttpConfig, auth: &HttpAuth) -> Self {
         let tokens = [(&config.admin_token, Right::Act), (&config.read_token, Right::Read)];
         let digest =
             |(token, right): (&Option<Secret>, Right)| Some((Sha256::digest(token.as_ref()?.expose()).into(), right));
-        Self { digests: tokens.into_iter().filter_map(digest).collect(), wrong: Throttle::default() }
+        let digests = tokens.into_iter().filter_map(digest).collect();
+        Self { digests, wrong: Throttle::default(), recorded: auth.wrong_tokens() }
     }
 
     /// The right that a token gives, if it is one of them.
@@ -248,11 +274,12 @@ impl OperatorTokens {
         found.map(|(_, right)| *right).next()
     }
 
-    /// Logs a wrong token, and delays its response. Returns whether there was a slot to wait in.
+    /// Logs and records a wrong token, and delays its response. Returns whether there was a slot to wait in.
     pub(in crate::http) async fn is_wrong(&self, connection: Option<&Arc<ConnectionState>>) -> bool {
         if let Some(left_out) = self.wrong.due() {
             tracing::warn!(left_out, "admin: a wrong token was given over HTTP");
         }
+        self.recorded.record(connection.and_then(|connection| connection.remote()));
         slowed(connection).await
     }
 }
@@ -263,8 +290,10 @@ fn is_read(request: &Request) -> bool {
 }
 
 /// Refuses requests without the token. A wrong one is logged, and refused after a delay.
-async fn check(State(tokens): State<Arc<OperatorTokens>>, request: Request, next: Next) -> Response {
-    let connection = request.extensions().get::<Arc<ConnectionState>>();
+async fn check(State(tokens): State<Arc<OperatorTokens>>, mut request: Request, next: Next) -> Response {
+    let connection = request.extensions().get::<Arc<ConnectionState>>().cloned();
+    let connection = connection.as_ref();
+    request.extensions_mut().insert(Operator::over_http(connection.and_then(|connection| connection.remote())));
     let given = bearer(request.headers());
     match (given, given.and_then(|given| tokens.right(given))) {
         (Some(_), Some(Right::Read)) if !is_read(&request) => {
@@ -301,16 +330,18 @@ fn unauthorized(text: &str) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use tokio_util::sync::CancellationToken;
+    use toolbus_core::events::Discard;
+
     use super::*;
+    use crate::config::Config;
 
     #[test]
     fn a_token_is_equal_as_a_whole() {
         let token = |text: &str| Some(Secret::new(text));
-        let tokens = OperatorTokens::new(&HttpConfig {
-            admin_token: token("s3cret"),
-            read_token: token("looks"),
-            ..HttpConfig::default()
-        });
+        let auth = HttpAuth::new(&Config::default(), Arc::new(Discard), CancellationToken::new());
+        let config = HttpConfig { admin_token: token("s3cret"), read_token: token("looks"), ..HttpConfig::default() };
+        let tokens = OperatorTokens::new(&config, &auth);
         assert_eq!(
             ["s3cret", "looks"].map(|token| tokens.right(token.as_bytes())),
             [Some(Right::Act), Some(Right::Read)]
@@ -318,6 +349,6 @@ mod tests {
         for other in ["", "s3cre", "s3cret ", "S3cret", "s3crets"] {
             assert_eq!(tokens.right(other.as_bytes()), None, "{other:?}");
         }
-        assert_eq!(OperatorTokens::default().right(b""), None);
+        assert_eq!(OperatorTokens::new(&HttpConfig::default(), &auth).right(b""), None);
     }
 }

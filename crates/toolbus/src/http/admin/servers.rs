@@ -30,7 +30,7 @@ impl Admin {
     /// # Errors
     ///
     /// If there is none of this name, or it is disabled.
-    pub fn restart_server(&self, name: &str) -> Result<McpRestart, ApiError> {
+    pub(super) fn restart_server(&self, name: &str) -> Result<McpRestart, ApiError> {
         let server = self.server(name)?;
         if server.phase == PhaseName::Disabled {
             let name = &server.name;

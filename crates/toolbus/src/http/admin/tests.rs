@@ -22,10 +22,11 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_telemetry::RecentCalls;
 
 use super::*;
-use crate::config::{HttpConfig, Secret};
+use crate::config::{Config, HttpConfig, Secret};
 use crate::http::admin::client::{AdminClient, AdminClientError};
+use crate::http::tests::auth::Kept;
 use crate::http::tests::{example, http_state, sources};
-use crate::http::{AdminSocket, HttpServer, HttpState, NoServers};
+use crate::http::{AdminSocket, HttpAuth, HttpServer, HttpState, NoServers};
 
 mod over_http;
 mod pins;
@@ -79,6 +80,7 @@ struct Fixture {
     policy: PolicyHandle,
     folder: TempDir,
     address: SocketAddr,
+    audit: Arc<Kept>,
     stop: CancellationToken,
     _bus: watch::Sender<BusState>,
 }
@@ -96,6 +98,7 @@ impl Fixture {
 
     async fn with(servers: Arc<dyn McpAdmin>) -> Self {
         let (policy, folder, stop) = (policy(), tempfile::tempdir().unwrap(), CancellationToken::new());
+        let audit = Arc::new(Kept::default());
         let admin = Arc::new(Admin {
             gates: Arc::new(Gates::new(policy.clone())),
             switches: Arc::new(SwitchStore::unkept()),
@@ -103,6 +106,7 @@ impl Fixture {
             servers,
             recent: RecentCalls::default(),
             metrics: None,
+            audit: Arc::clone(&audit) as Arc<dyn Audit>,
             daemon: None,
         });
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
@@ -116,12 +120,10 @@ impl Fixture {
             read_token: Some(Secret::new(READ_TOKEN)),
             ..HttpConfig::default()
         };
-        tokio::spawn(server.run(
-            HttpState { admin: Some(guarded(admin, &config)), ..http_state(health) },
-            Handle::current(),
-            stop.clone(),
-        ));
-        Self { policy, folder, address, stop, _bus: bus }
+        let auth = HttpAuth::new(&Config::default(), Arc::clone(&audit) as Arc<dyn Audit>, stop.clone());
+        let state = HttpState { admin: Some(guarded(admin, &config, &auth)), ..http_state(health) };
+        tokio::spawn(server.run(state, Handle::current(), stop.clone()));
+        Self { policy, folder, address, audit, stop, _bus: bus }
     }
 
     fn path(&self) -> PathBuf {

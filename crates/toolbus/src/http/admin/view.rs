@@ -502,7 +502,7 @@ impl ApiError {
         Self { status, text: text.to_string() }
     }
 
-    pub(super) fn bad_request(text: impl ToString) -> Self {
+    pub(in crate::http) fn bad_request(text: impl ToString) -> Self {
         Self::new(StatusCode::BAD_REQUEST, text)
     }
 

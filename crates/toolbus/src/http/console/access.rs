@@ -19,7 +19,7 @@ use toolbus_protocol::Random;
 
 use super::page::{self, url_encoded};
 use super::{Console, PATH};
-use crate::http::admin::{OperatorTokens, Right};
+use crate::http::admin::{Operator, OperatorTokens, Right};
 use crate::http::slots::ConnectionState;
 
 /// Name of the cookie that holds the id of a session.
@@ -53,13 +53,6 @@ pub(super) struct Visitor {
     pub(super) may_act: bool,
     /// Value of [`PROOF`] in forms of this session.
     pub(super) proof: String,
-}
-
-impl Visitor {
-    /// Name of the token that was given.
-    pub(super) const fn token(&self) -> &'static str {
-        if self.may_act { "admin_token" } else { "read_token" }
-    }
 }
 
 /// Fields of a form whose session and page were checked, or of an address that fills in a form.
@@ -170,6 +163,8 @@ pub(super) async fn enter(State(access): State<Arc<Access>>, request: Request, n
         let told = "This needs a session that was opened with http.admin_token: the other token lets read alone.\n";
         return (StatusCode::FORBIDDEN, told).into_response();
     }
+    let remote = parts.extensions.get::<Arc<ConnectionState>>().and_then(|connection| connection.remote());
+    parts.extensions.insert(Operator::on_console(visitor.may_act, remote));
     parts.extensions.insert(fields);
     next.run(Request::from_parts(parts, Body::empty())).await
 }
@@ -222,6 +217,8 @@ pub(super) async fn login(
     };
     access.close(&headers);
     let id = access.open(right);
+    let remote = connection.and_then(|Extension(connection)| connection.remote());
+    console.admin.audit.record(Operator::on_console(right == Right::Act, remote).record("login", true));
     tracing::info!(?right, "console: an operator logged in");
     let cookie = format!("{NAME}={id}; Path={PATH}; HttpOnly; SameSite=Lax; Max-Age={}", IDLE.as_secs());
     ([(SET_COOKIE, cookie)], Redirect::to(login.after.path())).into_response()
@@ -238,7 +235,12 @@ pub(super) async fn logout(State((access, _)): LoginState, headers: HeaderMap) -
 
 #[cfg(test)]
 mod tests {
+    use tokio_util::sync::CancellationToken;
+    use toolbus_core::events::Discard;
+
     use super::*;
+    use crate::config::{Config, HttpConfig};
+    use crate::http::HttpAuth;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect()
@@ -275,7 +277,8 @@ mod tests {
 
     #[test]
     fn the_sessions_used_last_are_kept() {
-        let access = Access::new(OperatorTokens::default());
+        let auth = HttpAuth::new(&Config::default(), Arc::new(Discard), CancellationToken::new());
+        let access = Access::new(OperatorTokens::new(&HttpConfig::default(), &auth));
         let ids: Vec<_> = (0..=MAX_SESSIONS).map(|_| access.open(Right::Read)).collect();
         let found = ids.iter().filter(|id| {
             let cookie = HeaderValue::from_str(&format!("other=1; {NAME}={id}")).unwrap();

@@ -12,7 +12,7 @@ use toolbus_core::policy::UnknownCallers;
 
 use super::access::{Fields, Visitor};
 use super::page::{Paged, Pages, Status, query, url_encoded};
-use super::{Console, ConsoleState, PATH, PageResult, done};
+use super::{ByOperator, Console, ConsoleState, PATH, PageResult, done};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::{
     AgentSummary, AgentTools, AppliedRules, CallerQuery, Explained, GateResult, NamedRule, Question, ToolVerdict,
@@ -269,10 +269,11 @@ fn mark(allowed: bool) -> Markup {
 pub(super) async fn switch(
     State(console): ConsoleState,
     Extension(visitor): Extension<Arc<Visitor>>,
+    Extension(operator): ByOperator,
     Extension(fields): Extension<Fields>,
     Path(name): Path<String>,
 ) -> Response {
-    match console.admin.switch("agent", &name, fields.get("off") == "true").await {
+    match console.admin.by(operator).switch("agent", &name, fields.get("off") == "true").await {
         Ok(_) => done(&format!("{PATH}{}", path(&name))),
         Err(error) => Pages::new(&console, &visitor).refused(&error),
     }

@@ -25,8 +25,16 @@ const MAX_JSON: usize = 64 * 1024;
 const MAX_SUGGESTED: usize = 200;
 
 /// The views, as path and title.
-const VIEWS: [(&str, &str); 5] =
-    [("", "Overview"), ("/calls", "Calls"), ("/tools", "Tools"), ("/agents", "Agents"), ("/servers", "Servers")];
+const VIEWS: [(&str, &str); 8] = [
+    ("", "Overview"),
+    ("/calls", "Calls"),
+    ("/tools", "Tools"),
+    ("/agents", "Agents"),
+    ("/servers", "Servers"),
+    ("/pins", "Pins"),
+    ("/switches", "Switches"),
+    ("/configuration", "Configuration"),
+];
 
 /// A part of an address.
 pub(super) fn url_encoded(text: &str) -> String {

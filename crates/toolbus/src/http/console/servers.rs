@@ -12,7 +12,7 @@ use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use super::access::{Fields, Visitor};
 use super::page::{Pages, Status, duration, url_encoded};
 use super::paging::Paging;
-use super::{ConsoleState, PATH, done};
+use super::{ByOperator, ConsoleState, PATH, done};
 use crate::http::admin::Admin;
 use crate::http::admin::view::{ApiError, McpServerList};
 use crate::http::{OpenBreaker, RemotePhase, RemoteSetHealth, ScriptStatus};
@@ -34,8 +34,8 @@ pub(super) async fn list(State(console): ConsoleState, Extension(visitor): Exten
         }
         @if servers.is_empty() {
             p.empty #servers data-part {
-                "There is no MCP server. " code { "toolbus mcp add files -- npx -y @modelcontextprotocol/server-filesystem ." }
-                " adds one to the file of " code { "mcp.servers_file" } ", which is read at once; the section "
+                "There is no MCP server. "
+                code { "toolbus mcp add files -- npx -y @modelcontextprotocol/server-filesystem ." } " adds one to the file of " code { "mcp.servers_file" } ", which is read at once; the section "
                 code { "[mcp.servers.NAME]" } " of the configuration does so with the next reload."
             }
         } @else {
@@ -77,7 +77,10 @@ fn phase(phase: PhaseName) -> Markup {
         PhaseName::Waiting | PhaseName::Parked | PhaseName::AuthRequired => Status::Failed,
         PhaseName::Idle | PhaseName::Disabled | PhaseName::Stopped => Status::Off,
     };
-    html! { (status.mark()) " " (phase.as_str().replace('-', " ")) @if let Some(why) = in_words(phase) { " " span.dim { (why) } } }
+    html! {
+        (status.mark()) " " (phase.as_str().replace('-', " "))
+        @if let Some(why) = in_words(phase) { " " span.dim { (why) } }
+    }
 }
 
 /// The next step of a server that takes no calls now.
@@ -104,8 +107,8 @@ fn remote_sets(pages: &Pages<'_>, sets: &[RemoteSetHealth]) -> Markup {
                 h2 { "Tool sets of other daemons" }
                 table {
                     thead { tr {
-                        th { "Tool set" } th { "Phase" } th.number { "Tools" } th.number { "Hidden" } th.number { "Suspect" }
-                        th.number { "Listed" } th { "Problems" }
+                        th { "Tool set" } th { "Phase" } th.number { "Tools" } th.number { "Hidden" }
+                        th.number { "Suspect" } th.number { "Listed" } th { "Problems" }
                     } }
                     tbody { @for set in sets { tr {
                         td { (pages.text(&set.name)) }
@@ -113,10 +116,12 @@ fn remote_sets(pages: &Pages<'_>, sets: &[RemoteSetHealth]) -> Markup {
                         td.number { (set.tools) }
                         td.number { (set.hidden) }
                         td.number { (set.suspect) }
-                        td.number { (set.list_age_seconds.map_or_else(|| "never".to_owned(), |age| format!("{} ago", seconds(age)))) }
+                        td.number { @match set.list_age_seconds { Some(age) => { (seconds(age)) " ago" } None => "never" } }
                         td {
                             @if let Some(error) = &set.last_error { (pages.text(error)) }
-                            @if !set.rivals.is_empty() { " also run by " (pages.text(&set.rivals.join(", "))) ", whose replies are dropped" }
+                            @if !set.rivals.is_empty() {
+                                " also run by " (pages.text(&set.rivals.join(", "))) ", whose replies are dropped"
+                            }
                         }
                     } } }
                 }
@@ -131,8 +136,13 @@ fn script_runner(pages: &Pages<'_>, status: Option<&ScriptStatus>) -> Markup {
             @if let Some(ScriptStatus { runner, running, waiting, sessions }) = status {
                 h2 { "Runner of scripts" }
                 dl {
-                    dt { "Runner" } dd { (runner.runner) @if let Some(level) = runner.level { ", level " (level.to_string()) } }
-                    dt { "Confined by" } dd { @if runner.layers.is_empty() { (Status::Slow.mark()) " nothing of the daemon's" } @else { (runner.layers.join(", ")) } }
+                    dt { "Runner" }
+                    dd { (runner.runner) @if let Some(level) = runner.level { ", level " (level.to_string()) } }
+                    dt { "Confined by" }
+                    dd {
+                        @if runner.layers.is_empty() { (Status::Slow.mark()) " nothing of the daemon's" }
+                        @else { (runner.layers.join(", ")) }
+                    }
                     @if let Some(python) = &runner.python { dt { "Python" } dd { (pages.text(python)) } }
                     dt { "Running" } dd.number { (running) }
                     dt { "Waiting" } dd.number { (waiting) }
@@ -182,6 +192,7 @@ fn facts(pages: &Pages<'_>, admin: &Admin, server: &ServerStatus) -> Markup {
     let path = format!("/servers/{}", url_encoded(&server.name));
     let breaker = admin.breakers().breakers.into_iter().find(|breaker| breaker.name == source);
     let is_off = admin.disabled().iter().any(|switch| switch.kind == "source" && switch.name == source);
+    let switch = |label: &str, off: &str| pages.action(&format!("{path}/switch"), label, &[("off", off)]);
     let text = |name: &str, value: Option<&str>| {
         html! { @if let Some(value) = value { dt { (name) } dd { (pages.text(value)) } } }
     };
@@ -191,8 +202,8 @@ fn facts(pages: &Pages<'_>, admin: &Admin, server: &ServerStatus) -> Markup {
             (text("Last error", server.last_error.as_deref()))
             dt { "Switch" }
             dd {
-                @if is_off { (Status::Off.mark()) " its tools are switched off " (pages.action(&format!("{path}/switch"), "Switch on", &[("off", "false")])) }
-                @else { "on " (pages.action(&format!("{path}/switch"), "Switch off", &[("off", "true")])) }
+                @if is_off { (Status::Off.mark()) " its tools are switched off " (switch("Switch on", "false")) }
+                @else { "on " (switch("Switch off", "true")) }
             }
             dt { "Circuit breaker" }
             dd { @match &breaker {
@@ -209,7 +220,9 @@ fn facts(pages: &Pages<'_>, admin: &Admin, server: &ServerStatus) -> Markup {
             @if let Some(ready) = server.ready_seconds { dt { "Ready for" } dd { (seconds(ready)) } }
             dt { "Restarts" } dd.number { (server.restarts) }
             dt { "Running calls" } dd.number { (server.in_flight) }
-            @if let Some(latency) = server.latency_us { dt { "Last response in" } dd { (duration(milliseconds(latency))) } }
+            @if let Some(latency) = server.latency_us {
+                dt { "Last response in" } dd { (duration(milliseconds(latency))) }
+            }
         }
     }
 }
@@ -243,10 +256,15 @@ fn shadowed(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
     html! {
         section #shadowed data-part { @if !server.shadowed.is_empty() {
             h2 { "Shadowed tools" }
-            p.hint { "Another source has their names. Give the server a " code { "prefix" } ", or " code { "rename" } " the tools." }
+            p.hint {
+                "Another source has their names. Give the server a " code { "prefix" } ", or " code { "rename" }
+                " the tools."
+            }
             table {
                 thead { tr { th { "Tool" } th { "The name belongs to" } } }
-                tbody { @for tool in &server.shadowed { tr { td { (pages.text(&tool.name)) } td { (pages.text(&tool.owner)) } } } }
+                tbody { @for tool in &server.shadowed { tr {
+                    td { (pages.text(&tool.name)) } td { (pages.text(&tool.owner)) }
+                } } }
             }
             (more(server.shadowed_total, server.shadowed.len()))
         } }
@@ -259,7 +277,9 @@ fn hidden(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
             h2 { "Hidden tools" }
             table {
                 thead { tr { th { "Tool" } th { "Why" } } }
-                tbody { @for tool in &server.hidden { tr { td { (pages.text(&tool.name)) } td { (pages.text(&tool.reason)) } } } }
+                tbody { @for tool in &server.hidden { tr {
+                    td { (pages.text(&tool.name)) } td { (pages.text(&tool.reason)) }
+                } } }
             }
         } }
     }
@@ -289,7 +309,9 @@ fn cleaned(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
             h2 { "Cleaned texts" }
             table {
                 thead { tr { th { "Tool" } th { "Removed" } } }
-                tbody { @for texts in &server.cleaned { tr { td { (pages.text(&texts.name)) } td { (texts.removed.to_string()) } } } }
+                tbody { @for texts in &server.cleaned { tr {
+                    td { (pages.text(&texts.name)) } td { (texts.removed.to_string()) }
+                } } }
             }
             (more(server.cleaned_total, server.cleaned.len()))
         } }
@@ -317,21 +339,23 @@ pub(super) fn seconds(seconds: u64) -> String {
 }
 
 /// A server, and who acts on it.
-type OnServer = (ConsoleState, Extension<Arc<Visitor>>, Path<String>);
+type OnServer = (ConsoleState, Extension<Arc<Visitor>>, ByOperator, Path<String>);
 
-pub(super) async fn restart((State(console), Extension(visitor), Path(name)): OnServer) -> Response {
-    acted(&Pages::new(&console, &visitor), console.admin.restart_server(&name), &name)
+pub(super) async fn restart(
+    (State(console), Extension(visitor), Extension(operator), Path(name)): OnServer,
+) -> Response {
+    acted(&Pages::new(&console, &visitor), console.admin.by(operator).restart_server(&name), &name)
 }
 
-pub(super) async fn reset((State(console), Extension(visitor), Path(name)): OnServer) -> Response {
-    acted(&Pages::new(&console, &visitor), console.admin.reset_breaker(source(&name)), &name)
+pub(super) async fn reset((State(console), Extension(visitor), Extension(operator), Path(name)): OnServer) -> Response {
+    acted(&Pages::new(&console, &visitor), console.admin.by(operator).reset_breaker(source(&name)), &name)
 }
 
 pub(super) async fn switch(
-    (State(console), Extension(visitor), Path(name)): OnServer,
+    (State(console), Extension(visitor), Extension(operator), Path(name)): OnServer,
     Extension(fields): Extension<Fields>,
 ) -> Response {
-    let switched = console.admin.switch("source", &source(&name), fields.get("off") == "true").await;
+    let switched = console.admin.by(operator).switch("source", &source(&name), fields.get("off") == "true").await;
     acted(&Pages::new(&console, &visitor), switched, &name)
 }
 

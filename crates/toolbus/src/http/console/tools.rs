@@ -15,7 +15,7 @@ use toolbus_protocol::Format;
 
 use super::access::{Fields, Visitor};
 use super::page::{Paged, Pages, Status, query, url_encoded};
-use super::{Console, ConsoleState, PATH, PageResult, done};
+use super::{ByOperator, Console, ConsoleState, PATH, PageResult, done};
 use crate::http::admin::effect;
 use crate::http::admin::view::CallerQuery;
 
@@ -209,10 +209,11 @@ fn switch_form(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor) -> M
 pub(super) async fn switch(
     State(console): ConsoleState,
     Extension(visitor): Extension<Arc<Visitor>>,
+    Extension(operator): ByOperator,
     Extension(fields): Extension<Fields>,
     Path(name): Path<String>,
 ) -> Response {
-    match console.admin.switch("tool", &name, fields.get("off") == "true").await {
+    match console.admin.by(operator).switch("tool", &name, fields.get("off") == "true").await {
         Ok(_) => done(&format!("{PATH}{}", path(&name))),
         Err(error) => Pages::new(&console, &visitor).refused(&error),
     }

@@ -31,7 +31,7 @@ const TOKEN: &str = "s3cret-of-ana-1234";
 
 /// Keeps records for tests.
 #[derive(Default)]
-struct Kept(Mutex<Vec<AuditRecord>>);
+pub(crate) struct Kept(pub(crate) Mutex<Vec<AuditRecord>>);
 
 impl Audit for Kept {
     fn record(&self, record: AuditRecord) {

@@ -66,6 +66,30 @@ async fn a_wrong_token_waits_for_its_refusal_and_holds_up_no_right_one() {
 }
 
 #[tokio::test]
+async fn what_operators_do_and_wrong_tokens_are_recorded_with_where_they_came_from() {
+    let fixture = Fixture::new().await;
+    let over_http = fixture.http(TOKEN);
+    fixture.socket().ask::<Value>(Method::PUT, "/v1/disabled/tool/echo").await.unwrap();
+    over_http.ask::<Value>(Method::DELETE, "/v1/disabled/tool/echo").await.unwrap();
+    over_http.ask::<Value>(Method::DELETE, "/v1/breakers/nothing").await.unwrap_err();
+    over_http.ask::<Value>(Method::GET, "/v1/agents").await.unwrap();
+    fixture.http("wrong").ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
+    let records = fixture.audit.0.lock();
+    let shown = records.iter().map(|record| {
+        let remote = record.remote.map(|remote| remote.to_string()).unwrap_or_default();
+        let (event, status) = (record.event.as_str(), record.status.as_str());
+        [event, record.action.as_deref().unwrap_or_default(), record.operator.unwrap_or_default(), &remote, status]
+            .join("; ")
+    });
+    insta::assert_snapshot!(shown.collect::<Vec<_>>().join("\n"), @"
+    acted; switch tool echo off; socket; ; ok
+    acted; switch tool echo on; admin_token over HTTP; 127.0.0.1; ok
+    acted; reset breaker nothing; admin_token over HTTP; 127.0.0.1; error
+    refused_entry; ; ; 127.0.0.1; auth_required
+    ");
+}
+
+#[tokio::test]
 async fn a_daemon_without_a_token_says_so_and_one_that_is_gone_too() {
     let fixture = Fixture::new().await;
     let closed = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();

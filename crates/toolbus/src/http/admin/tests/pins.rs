@@ -1,6 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
 
 use toolbus_core::Clock;
+use toolbus_core::events::Discard;
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_telemetry::RecentCalls;
 use toolbus_trust::pins::{Level, Levels, Pins, ToolState};
@@ -33,6 +34,7 @@ impl Pinned {
             servers: Arc::new(NoServers),
             recent: RecentCalls::default(),
             metrics: None,
+            audit: Arc::new(Discard),
             daemon: None,
         };
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();

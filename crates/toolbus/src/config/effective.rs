@@ -1,0 +1,149 @@
+//! The values of a configuration, key by key, with where each was given.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use toolbus_config::{KeyPath, Origin, Part, Tree, push_key};
+
+use super::{Config, KeyedSecret};
+
+/// Stands for a value with a secret in it.
+const SECRET: &str = "(secret)";
+
+/// A value that is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EffectiveValue {
+    /// The key, as it is written in TOML.
+    pub key: String,
+    /// The value as JSON, without secrets.
+    pub value: String,
+    /// Where it was given, such as `toolbus.toml:3:1`; `None`: it is the default.
+    pub origin: Option<String>,
+}
+
+/// Locations of the values that the sources gave, by key. They do not count in a comparison: the same values may be
+/// written elsewhere.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Origins(Arc<BTreeMap<String, String>>);
+
+impl PartialEq for Origins {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Origins {
+    /// The locations of what is in a tree.
+    pub(crate) fn of_tree(tree: &Tree) -> Self {
+        let mut found = BTreeMap::new();
+        each_value(tree.root(), &mut KeyPath::new(), "", &mut |path, key, _| {
+            let origin = tree.origin(path);
+            if *origin != Origin::Default {
+                found.insert(key.to_owned(), origin.location(Part::Value));
+            }
+        });
+        Self(Arc::new(found))
+    }
+
+    /// Where the value of a key was given, or what it is a part of.
+    fn of(&self, key: &str) -> Option<&str> {
+        let around = key.rmatch_indices(['.', '[']).filter_map(|(end, _)| key.get(..end));
+        let found = std::iter::once(key).chain(around).find_map(|key| self.0.get(key));
+        found.map(String::as_str)
+    }
+}
+
+impl Config {
+    /// Returns every value that is in force, in the order of the sections. Tables of the file of MCP servers, and of
+    /// specifications, are not among them.
+    #[must_use]
+    pub fn effective(&self) -> Vec<EffectiveValue> {
+        let (mut found, secrets) = (Vec::new(), self.secrets());
+        let whole = serde_json::to_value(self).unwrap_or_default();
+        each_value(&whole, &mut KeyPath::new(), "", &mut |_, key, value| {
+            if !value.is_null() {
+                let origin = self.origins.of(key).map(str::to_owned);
+                found.push(EffectiveValue {
+                    key: key.to_owned(),
+                    value: without_secrets(key, value, &secrets),
+                    origin,
+                });
+            }
+        });
+        found
+    }
+}
+
+/// Visits every value that is no table, and every list without tables, with its path and its key.
+fn each_value(value: &Value, path: &mut KeyPath, text: &str, visit: &mut impl FnMut(&[String], &str, &Value)) {
+    let mut below = |key: String, value: &Value, is_element: bool| {
+        let mut text = text.to_owned();
+        push_key(&mut text, &key, is_element);
+        path.push(key);
+        each_value(value, path, &text, visit);
+        path.pop();
+    };
+    match value {
+        Value::Object(entries) if !entries.is_empty() => {
+            entries.iter().for_each(|(key, value)| below(key.clone(), value, false));
+        }
+        Value::Array(elements) if elements.iter().any(Value::is_object) => {
+            elements.iter().enumerate().for_each(|(index, value)| below(index.to_string(), value, true));
+        }
+        value => visit(path, text, value),
+    }
+}
+
+/// A value as JSON; not one with a secret of its key in it, be it one that is too short to be removed from texts.
+fn without_secrets(key: &str, value: &Value, secrets: &[KeyedSecret]) -> String {
+    let text = value.to_string();
+    let has = |given: &KeyedSecret| key.starts_with(&given.key) && text.contains(given.secret.expose());
+    if secrets.iter().any(has) { SECRET.to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Override, Sources};
+
+    fn effective(file: &str, overrides: Vec<Override>) -> Vec<EffectiveValue> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.toml");
+        std::fs::write(&path, file).unwrap();
+        let environment = [("PASSWORD".to_owned(), "xyz".to_owned())].into();
+        let sources = Sources { files: vec![path], environment, overrides };
+        let folder = format!("{}/", folder.path().display());
+        let without_folder = |mut value: EffectiveValue| {
+            value.origin = value.origin.map(|origin| origin.replace(&folder, ""));
+            value
+        };
+        Config::load(&sources).unwrap().config.effective().into_iter().map(without_folder).collect()
+    }
+
+    #[test]
+    fn every_value_is_told_with_where_it_was_given() {
+        let file = "[invoke]\nmax_in_flight = 7\n[agents.ana]\nallowed_tools = ['echo']\n[[commands]]\nname = 'one'\n\
+                    description = 'x'\ncommand = ['true']\nsandbox = false\n";
+        let all = effective(file, vec![Override::new("invoke.drain_timeout", "3s")]);
+        let of = |key: &str| {
+            let found = all.iter().find(|value| value.key == key).unwrap_or_else(|| panic!("{key}: {all:#?}"));
+            (found.value.as_str(), found.origin.as_deref())
+        };
+        assert_eq!(of("invoke.max_in_flight"), ("7", Some("a.toml:2:17")));
+        assert_eq!(of("invoke.drain_timeout"), ("\"3s\"", Some("command line --set invoke.drain_timeout")));
+        assert_eq!(of("commands[0].name"), ("\"one\"", Some("a.toml:6:8")));
+        assert_eq!(of("agents.ana.allowed_tools"), ("[\"echo\"]", Some("a.toml:4:17")));
+        assert_eq!(of("invoke.max_waiting").1, None);
+    }
+
+    #[test]
+    fn no_secret_is_told_however_short() {
+        let file = "[store]\nurl = 'redis://:xyz@localhost/0'\n[http]\nadmin_token = { env = 'PASSWORD' }\n\
+                    [mcp.servers.files]\ncommand = 'x'\nargs = ['--token', 'xyz']\nenv = { API_KEY = 'xyz' }\n\
+                    [[rest.endpoints]]\nname = 'a'\ndescription = 'x'\nurl = 'http://localhost/?api_key=xyz'\n";
+        let all = effective(file, vec![]);
+        assert!(all.iter().any(|value| value.value == SECRET), "{all:#?}");
+        assert!(!all.iter().any(|value| value.value.contains("xyz")), "{all:#?}");
+    }
+}

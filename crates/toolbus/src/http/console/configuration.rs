@@ -1,0 +1,239 @@
+//! The configuration: its files, the values in force, what the files say now, and reloads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+use super::access::Visitor;
+use super::page::{Pages, Status};
+use super::paging::Paging;
+use super::servers::seconds;
+use super::{ByOperator, ConsoleState, PATH, done};
+use crate::config::{Config, EffectiveValue, Problem, Problems};
+use crate::http::LastReload;
+use crate::http::slots::ConnectionState;
+
+/// Most differences between the files and what is in force that are shown.
+const MAX_DIFFERENCES: usize = 200;
+/// Value of [`Filter::show`] with which defaults are shown, too.
+const ALL: &str = "all";
+/// Checks at a time: each reads every file.
+static CHECKS: Semaphore = Semaphore::const_new(1);
+
+/// Which values are shown, as the address has it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Filter {
+    key: String,
+    show: String,
+    skip: String,
+}
+
+impl Filter {
+    fn means(&self, value: &EffectiveValue) -> bool {
+        value.key.contains(self.key.trim()) && (self.show == ALL || value.origin.is_some())
+    }
+}
+
+pub(super) async fn page(
+    State(console): ConsoleState,
+    Extension(visitor): Extension<Arc<Visitor>>,
+    Query(filter): Query<Filter>,
+) -> Response {
+    let pages = Pages::new(&console, &visitor);
+    let config = Arc::clone(&console.config.borrow());
+    let status = console.admin.daemon.as_ref().map(|daemon| daemon.status());
+    let (files, last) = status.map(|status| (status.files, status.status.reload)).unwrap_or_default();
+    let values: Vec<EffectiveValue> = config.effective().into_iter().filter(|value| filter.means(value)).collect();
+    let paging = Paging::new(&filter.skip, values.len());
+    let main = html! {
+        h2 { "Files" }
+        @if files.is_empty() { p.empty { "None: the defaults, the environment and the command line alone." } }
+        @else {
+            ol { @for file in &files { li { (pages.text(&file.display().to_string())) } } }
+            p.hint { "Later files are laid over earlier ones." }
+        }
+        p {
+            a href=(format!("{PATH}/configuration/check")) { "Check the files" } " "
+            (pages.action("/configuration/reload", "Reload", &[]))
+        }
+        h2 { "Last reload" }
+        (last_reload(&pages, last.as_ref()))
+        h2 { "Values in force" }
+        p.hint {
+            "Of the running daemon, not of the files as they are now. What waits for a restart has its old value. "
+            "Secrets are not shown."
+        }
+        form.filter role="search" aria-label="Filter" {
+            label { "Key has " input name="key" value=(filter.key); }
+            label { "Values " select name="show" {
+                option value="" { "given" } option value=(ALL) selected[filter.show == ALL] { "all, with defaults" }
+            } }
+            button { "Filter" }
+        }
+        @if values.is_empty() {
+            p.empty { "No value is meant. Choose " em { "all, with defaults" } ", or another part of a key." }
+        }
+        @else {
+            (paging.links(&format!("{PATH}/configuration"), &[("key", &filter.key), ("show", &filter.show)]))
+            table {
+                caption.hidden { "Values in force" }
+                thead { tr { th { "Key" } th { "Value" } th { "Given in" } } }
+                tbody { @for value in paging.of(&values) { tr {
+                    td.name { (pages.text(&value.key)) }
+                    td.name { (pages.text(&value.value)) }
+                    td { @match &value.origin { Some(origin) => (pages.text(origin)), None => span.dim { "default" } } }
+                } } }
+            }
+        }
+    };
+    pages.page("/configuration", "Configuration", false, &main)
+}
+
+fn last_reload(pages: &Pages<'_>, last: Option<&LastReload>) -> Markup {
+    let Some(LastReload { seconds_ago, report }) = last else {
+        return html! { p.empty { "There was none since the start." } };
+    };
+    let row = |title: &str, names: &[String]| {
+        html! {
+            @if !names.is_empty() {
+                dt { (title) }
+                dd { @for (index, name) in names.iter().enumerate() { @if index > 0 { ", " } (pages.text(name)) } }
+            }
+        }
+    };
+    html! {
+        p {
+            @if report.applied { (Status::Ok.mark()) " applied " }
+            @else { (Status::Failed.mark()) " refused; everything stayed as it was, " }
+            (seconds(*seconds_ago)) " ago"
+        }
+        @if let Some(error) = &report.error { (pages.block(error)) }
+        dl {
+            (row("Changed", &report.changed))
+            (row("Needs a restart", &report.waiting))
+            (row("New tools", &report.added))
+            (row("Removed tools", &report.removed))
+        }
+        (warnings(pages, &report.warnings))
+    }
+}
+
+fn warnings(pages: &Pages<'_>, warnings: &[String]) -> Markup {
+    html! {
+        @if !warnings.is_empty() {
+            ul { @for warning in warnings { li { (Status::Slow.mark()) " " (pages.text(warning)) } } }
+        }
+    }
+}
+
+/// A value that is another one in the files.
+struct Differing {
+    key: String,
+    in_force: Option<String>,
+    in_files: Option<String>,
+    origin: Option<String>,
+}
+
+pub(super) async fn check(State(console): ConsoleState, Extension(visitor): Extension<Arc<Visitor>>) -> Response {
+    let pages = Pages::new(&console, &visitor);
+    let Ok(_one_at_a_time) = CHECKS.try_acquire() else {
+        return pages
+            .refusal(StatusCode::SERVICE_UNAVAILABLE, "The files are being checked already. Try again in a moment.");
+    };
+    let (running, sources) = (Arc::clone(&console.config.borrow()), console.sources.clone());
+    let checking = spawn_blocking(move || {
+        let loaded = Config::load_again(&sources, &running)?;
+        let different = differences(running.effective(), loaded.config.effective());
+        let warnings = [loaded.config.suspects(), loaded.config.missing_programs(), loaded.warnings].concat();
+        Ok::<_, Problems>((different, warnings))
+    });
+    let Ok(checked) = checking.await else {
+        return pages.refusal(StatusCode::INTERNAL_SERVER_ERROR, "The files could not be checked.");
+    };
+    let main = html! {
+        p.hint { "The files as they are now, with the daemon's environment and command line. Nothing was changed." }
+        @match &checked {
+            Err(Problems(problems)) => {
+                p { (Status::Failed.mark()) " A reload would be refused." }
+                table {
+                    thead { tr { th { "Where" } th { "Key" } th { "Problem" } } }
+                    tbody { @for Problem { location, key, what } in problems { tr {
+                        td { (pages.text(location)) } td.name { (pages.text(key)) } td { (pages.block(what)) }
+                    } } }
+                }
+            }
+            Ok((different, told)) => {
+                p { (Status::Ok.mark()) " No mistake was found." }
+                (warnings(&pages, told))
+                h2 { "Different from what is in force" }
+                (differing(&pages, different))
+            }
+        }
+        p {
+            a href=(format!("{PATH}/configuration")) { "Back to what is in force" } " "
+            (pages.action("/configuration/reload", "Reload", &[]))
+        }
+    };
+    pages.page("/configuration", "Check of the files", false, &main)
+}
+
+fn differing(pages: &Pages<'_>, different: &[Differing]) -> Markup {
+    let value = |value: &Option<String>| match value {
+        Some(value) => pages.text(value),
+        None => html! { span.dim { "absent" } },
+    };
+    html! {
+        @if different.is_empty() { p.empty { "Nothing but perhaps a secret: those are not compared." } }
+        @else {
+            table {
+                thead { tr { th { "Key" } th { "In force" } th { "In the files" } th { "Given in" } } }
+                tbody { @for one in different.iter().take(MAX_DIFFERENCES) { tr {
+                    td.name { (pages.text(&one.key)) }
+                    td.name { (value(&one.in_force)) }
+                    td.name { (value(&one.in_files)) }
+                    td { @if let Some(origin) = &one.origin { (pages.text(origin)) } }
+                } } }
+            }
+            @if different.len() > MAX_DIFFERENCES { p.dim { "and " (different.len() - MAX_DIFFERENCES) " more" } }
+        }
+    }
+}
+
+/// The values that differ, by key.
+fn differences(in_force: Vec<EffectiveValue>, in_files: Vec<EffectiveValue>) -> Vec<Differing> {
+    let mut by_key: BTreeMap<String, Differing> = BTreeMap::new();
+    for EffectiveValue { key, value, .. } in in_force {
+        by_key.insert(key.clone(), Differing { key, in_force: Some(value), in_files: None, origin: None });
+    }
+    for EffectiveValue { key, value, origin } in in_files {
+        let entry = by_key.entry(key.clone());
+        let one = entry.or_insert_with(|| Differing { key, in_force: None, in_files: None, origin: None });
+        (one.in_files, one.origin) = (Some(value), origin);
+    }
+    by_key.into_values().filter(|one| one.in_force != one.in_files).collect()
+}
+
+pub(super) async fn reload(
+    State(console): ConsoleState,
+    Extension(visitor): Extension<Arc<Visitor>>,
+    Extension(operator): ByOperator,
+    connection: Option<Extension<Arc<ConnectionState>>>,
+) -> Response {
+    // Reading specifications takes longer than other requests may.
+    if let Some(Extension(connection)) = connection {
+        connection.take_any_time();
+    }
+    match console.admin.by(operator).reload().await {
+        Ok(_) => done(&format!("{PATH}/configuration")),
+        Err(error) => Pages::new(&console, &visitor).refused(&error),
+    }
+}

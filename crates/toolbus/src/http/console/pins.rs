@@ -1,0 +1,253 @@
+//! Pinned tools, what changed in those that are not as they were, and their approval.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::Deserialize;
+use toolbus_trust::pins::{ToolState, Unified};
+
+use super::access::{Fields, Visitor};
+use super::page::{Pages, Status, url_encoded};
+use super::paging::Paging;
+use super::{ByOperator, Console, ConsoleState, PATH, done};
+use crate::http::admin::view::{ApiError, Approval, Changed, Changes, Pinned, PinnedTools};
+
+/// Stands for every state in which a tool is quarantined.
+const QUARANTINED: &str = "quarantined";
+/// States that can be filtered by, and what they are called.
+const STATES: [(&str, &str); 9] = [
+    ("", "any"),
+    (QUARANTINED, "quarantined"),
+    ("changed", "changed"),
+    ("new", "new"),
+    ("missing", "missing"),
+    ("suspect", "suspect"),
+    ("pinned", "pinned"),
+    ("recorded", "recorded"),
+    ("unrecorded", "unrecorded"),
+];
+
+/// Filters of the list, as they are in its address. An empty one filters nothing.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Filter {
+    source: String,
+    state: String,
+    skip: String,
+}
+
+impl Filter {
+    fn means(&self, tool: &Pinned) -> bool {
+        match &*self.state {
+            "" => true,
+            QUARANTINED => tool.held,
+            state => tool.state.as_str() == state,
+        }
+    }
+}
+
+pub(super) async fn list(
+    State(console): ConsoleState,
+    Extension(visitor): Extension<Arc<Visitor>>,
+    Query(filter): Query<Filter>,
+) -> Response {
+    let pages = Pages::new(&console, &visitor);
+    let source = Some(filter.source.trim()).filter(|source| !source.is_empty());
+    let PinnedTools { file, problem, mut tools } = match console.admin.pins(source) {
+        Ok(pinned) => pinned,
+        Err(error) => return pages.refused(&error),
+    };
+    tools.retain(|tool| filter.means(tool));
+    tools.sort_by_key(|tool| (!tool.held, !tool.state.is_open(), tool.shadowed_by.is_none()));
+    let paging = Paging::new(&filter.skip, tools.len());
+    let is_filtered = source.is_some() || !filter.state.is_empty();
+    let main = html! {
+        form.filter role="search" aria-label="Filter" {
+            label { "Source " input name="source" value=(filter.source) placeholder="rest, mcp:files"; }
+            label { "State " select name="state" {
+                @for (value, label) in STATES { option value=(value) selected[value == filter.state] { (label) } }
+            } }
+            button { "Filter" }
+            @if is_filtered { a href=(format!("{PATH}/pins")) { "Show all" } }
+        }
+        @if let Some(problem) = &problem {
+            p.problem { (Status::Failed.mark()) " Pins are not kept: " (pages.text(problem)) }
+        }
+        @if tools.is_empty() {
+            p.empty #rows data-part {
+                @if is_filtered { "No tool has all of this." }
+                @else {
+                    "No tool is pinned yet: the daemon pins what it sees first. The section " code { "[pins]" }
+                    " of the configuration says of which sources changes are quarantined."
+                }
+            }
+        } @else {
+            (paging.links(&format!("{PATH}/pins"), &[("source", &filter.source), ("state", &filter.state)]))
+            table #rows data-part {
+                caption.hidden { "Pinned tools, those that need a look first" }
+                thead { tr { th { "Tool" } th { "Source" } th { "State" } th { "Since" } th { "Why" } } }
+                tbody { @for tool in paging.of(&tools) { (row(&pages, tool)) } }
+            }
+        }
+        p.hint { @match &file {
+            Some(file) => { "Kept in " (pages.text(file)) }
+            None => "Kept in memory: forgotten when the daemon ends.",
+        } }
+    };
+    pages.page("/pins", "Pinned tools", true, &main)
+}
+
+fn row(pages: &Pages<'_>, tool: &Pinned) -> Markup {
+    html! {
+        tr {
+            td { a.name href=(address(&tool.name, Some(&tool.source))) { (pages.text(&tool.name)) } }
+            td { (source_link(pages, &tool.source)) }
+            td { (state(tool)) @if let Some(owner) = &tool.shadowed_by { ", shadowed by " (pages.text(owner)) } }
+            td { @if let Some(since) = &tool.since { time datetime=(since) { (since) } } }
+            td { @if let Some(reason) = &tool.reason { (pages.text(reason)) } }
+        }
+    }
+}
+
+/// The page of a tool, or of a source.
+fn address(name: &str, source: Option<&str>) -> String {
+    let of = source.map(|source| format!("?source={}", url_encoded(source))).unwrap_or_default();
+    format!("{PATH}/pins/{}{of}", url_encoded(name))
+}
+
+/// The source, which is an MCP server or has tools that can be looked at together.
+fn source_link(pages: &Pages<'_>, source: &str) -> Markup {
+    html! { a.name href=(address(source, None)) { (pages.text(source)) } }
+}
+
+fn state(tool: &Pinned) -> Markup {
+    let status = match tool.state {
+        _ if tool.held => Status::Failed,
+        ToolState::Changed | ToolState::New | ToolState::Suspect => Status::Slow,
+        ToolState::Missing | ToolState::Unrecorded => Status::Off,
+        ToolState::Pinned | ToolState::Recorded => Status::Ok,
+    };
+    html! { (status.mark()) " " (tool.state.as_str()) @if tool.held { ", quarantined" } }
+}
+
+/// The source that has the tool; empty: the only one.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Of {
+    source: String,
+}
+
+impl Of {
+    fn source(&self) -> Option<&str> {
+        Some(self.source.as_str()).filter(|source| !source.is_empty())
+    }
+}
+
+pub(super) async fn one(
+    State(console): ConsoleState,
+    Extension(visitor): Extension<Arc<Visitor>>,
+    Path(name): Path<String>,
+    Query(of): Query<Of>,
+) -> Response {
+    let pages = Pages::new(&console, &visitor);
+    let changes = match console.admin.pin_changes(&name, of.source()) {
+        Ok(changes) => changes,
+        Err(error) => return pages.refused(&error),
+    };
+    let differences: Vec<(&Changed, Unified)> =
+        changes.changes.iter().map(|change| (change, change.unified())).collect();
+    let is_whole = changes.more == 0 && differences.iter().all(|(_, difference)| difference.left_out == 0);
+    let is_open = changes.changes.iter().any(|change| change.is.state.is_open());
+    let (digest, approval) = (changes.digest.to_string(), format!("/pins/{}/approve", url_encoded(&name)));
+    let main = html! {
+        @for (change, difference) in &differences { (one_change(&pages, &console, change, difference)) }
+        @if changes.more > 0 { p.empty { "And " (changes.more) " more tools: look at them one by one." } }
+        @if !is_open { p.empty { (Status::Ok.mark()) " Nothing waits for an approval here." } }
+        @else if !is_whole { p.problem { (how_to_see_all(&changes)) } }
+        @else if visitor.may_act {
+            p { "The approval is for exactly what is shown here, digest " code { (digest) } "." }
+            (pages.action(&approval, "Approve", &[("source", &of.source), ("digest", &digest)]))
+        } @else { p.hint { "A session that was opened with http.admin_token may approve this." } }
+    };
+    // What is approved is what was shown: a page that renews itself could change below the button.
+    pages.page("/pins", &format!("Pins of {name}"), false, &main)
+}
+
+/// An approval is offered only for what is shown.
+fn how_to_see_all(changes: &Changes) -> &'static str {
+    match changes.more {
+        0 => {
+            "More changed than is shown here. `toolbus pins diff NAME --output json` prints all of it, and its digest."
+        }
+        _ => "More changed than is shown here. Approve the tools one by one.",
+    }
+}
+
+fn one_change(pages: &Pages<'_>, console: &Console, change: &Changed, difference: &Unified) -> Markup {
+    let Changed { is, .. } = change;
+    let text = console.redactor.text(&difference.text);
+    html! {
+        section {
+            h2 { (pages.link("tools", &is.name)) " of " (source_link(pages, &is.source)) }
+            p {
+                (state(is))
+                @if let Some(since) = &is.since { " since " time datetime=(since) { (since) } }
+                @if let Some(pinned) = &is.pinned { "; pinned " time datetime=(pinned) { (pinned) } }
+                @if let Some(owner) = &is.shadowed_by { "; shadowed by " (pages.text(owner)) }
+            }
+            @if let Some(reason) = &is.reason { p { (pages.text(reason)) } }
+            @if !text.is_empty() {
+                pre.diff dir="ltr" tabindex="0" aria-label="Difference of the pinned and the present definition" {
+                    @for line in text.lines() { (diff_line(line)) }
+                }
+            }
+        }
+    }
+}
+
+/// A line with its sign, the rest isolated: text that runs from right to left does not move the sign.
+fn diff_line(line: &str) -> Markup {
+    let class = match line.chars().next() {
+        Some('+') => "added",
+        Some('-') => "removed",
+        Some('@') => "dim",
+        _ => "",
+    };
+    let (sign, rest) = line.split_at(line.chars().next().map_or(0, char::len_utf8));
+    html! { span class=(class) { (sign) bdi { (rest) } "\n" } }
+}
+
+pub(super) async fn approve(
+    State(console): ConsoleState,
+    Extension(visitor): Extension<Arc<Visitor>>,
+    Path(name): Path<String>,
+    Extension(operator): ByOperator,
+    Extension(fields): Extension<Fields>,
+) -> Response {
+    let source = Some(fields.get("source")).filter(|source| !source.is_empty()).map(str::to_owned);
+    let approved = match fields.get("digest").parse() {
+        Ok(digest) => console.admin.by(operator).approve_pin(&name, Approval { source: source.clone(), digest }).await,
+        Err(error) => Err(ApiError::bad_request(format!("the digest is none: {error}"))),
+    };
+    match approved {
+        Ok(_) => done(&address(&name, source.as_deref())),
+        Err(error) => Pages::new(&console, &visitor).refused(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_marked_by_its_sign_and_its_text_moves_nothing() {
+        let line = |line: &str| diff_line(line).into_string();
+        assert_eq!(line("+  <b>"), "<span class=\"added\">+<bdi>  &lt;b&gt;</bdi>\n</span>");
+        assert_eq!(line("- א"), "<span class=\"removed\">-<bdi> א</bdi>\n</span>");
+        assert_eq!(line("… and 3 more lines"), "<span class=\"\">…<bdi> and 3 more lines</bdi>\n</span>");
+        assert_eq!(line(""), "<span class=\"\"><bdi></bdi>\n</span>");
+    }
+}
