@@ -11,7 +11,8 @@ use serde_json::value::to_raw_value;
 use toolbus_core::policy::UnknownCallers;
 
 use super::access::{Fields, Visitor};
-use super::page::{Paged, Pages, Status, query, url_encoded};
+use super::page::{Pages, Status, query, url_encoded};
+use super::paging::Paged;
 use super::{ByOperator, Console, ConsoleState, PATH, PageResult, done};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::{
