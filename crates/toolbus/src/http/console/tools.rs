@@ -239,7 +239,7 @@ fn users(console: &Console, pages: &Pages<'_>, tool: &str) -> Markup {
                         tr {
                             td { (pages.link("agents", agent)) }
                             td { (pages.text(&effective.explain(tool).because.to_string())) }
-                            td { a href=(super::agents::explain_path(agent, tool, "")) { "explain" } }
+                            td { a href=(super::agents::explain_path(agent, tool, &[])) { "explain" } }
                         }
                     }
                 }
