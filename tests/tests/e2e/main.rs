@@ -54,6 +54,7 @@ mod switches;
 mod telemetry;
 mod together;
 mod tools;
+mod top;
 mod trace;
 mod web;
 mod worked_example;

@@ -14,7 +14,7 @@ use crate::http::admin::recent::{CallTrace, RecentFound};
 use crate::terminal::{OutputFormat, ignore_broken_pipe};
 
 /// Header of a table of calls.
-pub(super) const HEADER: [&str; 6] = ["ARRIVED", "AGENT", "TOOL", "STATUS", "TOOK", "CALL"];
+const HEADER: [&str; 6] = ["ARRIVED", "AGENT", "TOOL", "STATUS", "TOOK", "CALL"];
 
 /// Shows the calls of the last minutes, newest first; with an id, the steps of that call with their times, and of those
 /// that have its trace.

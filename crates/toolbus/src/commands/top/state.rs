@@ -1,4 +1,4 @@
-//! What is shown, and how keys change it.
+//! The view as a value, and how keys change it.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ const MAX_CALLS: usize = 50;
 /// Labels that stand for more than one name, so that no call can be found by them.
 const COLLECTIVE: [&str; 3] = ["default", "_other", "_unknown"];
 
-/// What the daemon says of itself.
+/// Health of the daemon, as its status says.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     pub(super) version: String,
@@ -79,7 +79,7 @@ pub(super) struct Row {
     pub(super) in_flight: Option<usize>,
 }
 
-/// What a key asks of the loop.
+/// A request of a key to the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// Nothing but drawing.
@@ -90,14 +90,14 @@ pub(super) enum Action {
     Quit,
 }
 
-/// What is shown.
+/// The view: figures, and the choices of the operator.
 pub(super) struct State {
     /// Where the daemon answers.
     pub(super) address: String,
     pub(super) window: Window,
     pub(super) health: Health,
     pub(super) grouping: Grouping,
-    /// What was entered: the rows are of calls with these names.
+    /// The opened rows, outermost first: the present ones are of calls with these names.
     pub(super) path: Vec<(Grouping, String)>,
     /// Recent calls of the path, where they are shown instead of rows.
     pub(super) calls: Option<Vec<CallTrace>>,
@@ -284,7 +284,7 @@ impl State {
         self.selected = rows.into_iter().nth(to).map(|row| row.name);
     }
 
-    /// Goes into the selected row: from a tool to its agents, from an agent or a source to its tools, then to the calls.
+    /// Opens the selected row: of a tool its agents, of an agent or a source its tools, and then the calls.
     fn enter(&mut self) -> Action {
         let rows = self.rows();
         let Some(row) = rows.get(self.selected(&rows)).filter(|_| self.calls.is_none()) else { return Action::Draw };

@@ -113,6 +113,7 @@ fn a_daemon_that_does_not_answer_leaves_its_last_figures() {
     clock.advance(Duration::from_secs(12));
     state.polled(Err("no daemon answers\u{7}".to_owned()));
     let lines = drawn(&state);
+    assert!(lines.starts_with("toolbus 1.2.3 on the socket `s`: does not answer\n"), "{lines}");
     assert!(
         lines.contains("14.0 calls/s") && lines.ends_with("no answer for 12 s: no daemon answers\\u{7}"),
         "{lines}"
@@ -169,12 +170,16 @@ fn a_tool_opens_into_its_agents_and_an_agent_into_recent_calls() {
     assert_eq!(press(&mut state, "v\n"), Action::Calls);
     let query = state.query().unwrap();
     assert_eq!(query, "tool=echo&agent=bob&limit=50");
-    let call = CallTrace { agent: "bob".to_owned(), status: "timeout".to_owned(), ..CallTrace::default() };
+    let call = CallTrace {
+        arrived: "2026-01-01T00:00:09.500Z".to_owned(),
+        status: "timeout".to_owned(),
+        ..CallTrace::default()
+    };
     state.found("tool=other&limit=50", vec![call.clone(), call.clone()]);
     state.found(&query, vec![call]);
     let lines = drawn(&state);
     assert!(lines.contains("tool echo > agent bob > recent calls"), "{lines}");
-    assert_eq!(lines.matches("timeout").count(), 1, "{lines}");
+    assert_eq!(lines.matches("00:00:09.500 timeout").count(), 1, "{lines}");
     press(&mut state, "\u{1b}");
     assert_eq!((state.title().as_str(), state.selected(&state.rows())), ("tool echo > by agent", 1));
     press(&mut state, "\u{1b}\u{1b}");

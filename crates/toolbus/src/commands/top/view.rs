@@ -1,5 +1,7 @@
 //! The view as a screen, and as text and JSON for those who have none.
 
+use std::ops::Range;
+
 use comfy_table::presets::NOTHING;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -29,32 +31,38 @@ IN FLIGHT is known of the busiest tools and agents.";
 
 /// Widths of the columns of figures.
 const WIDTH: u16 = 11;
-/// Widths of the columns of a recent call.
-const OF_CALL: [Constraint; 6] = [
-    Constraint::Length(24),
-    Constraint::Fill(1),
-    Constraint::Fill(1),
-    Constraint::Fill(1),
-    Constraint::Length(12),
-    Constraint::Fill(1),
+/// Header of recent calls, and widths of their columns: an id of 32 characters is whole on a screen of 80.
+const CALLS: [(&str, Constraint); 6] = [
+    ("ARRIVED", Constraint::Length(12)),
+    ("STATUS", Constraint::Length(20)),
+    ("TOOK", Constraint::Length(11)),
+    ("CALL", Constraint::Length(32)),
+    ("AGENT", Constraint::Fill(1)),
+    ("TOOL", Constraint::Fill(1)),
 ];
+/// The time of day in a time as RFC 3339 has it.
+const TIME_OF_DAY: Range<usize> = 11..23;
 
 /// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State, coloured: bool) {
-    let areas = [Constraint::Length(2), Constraint::Length(1), Constraint::Length(1), Constraint::Fill(1)];
-    let [head, _, title, body, foot] =
-        Layout::vertical([areas.as_slice(), &[Constraint::Length(1)]].concat()).areas(frame.area());
+    let line = Constraint::Length(1);
+    let areas = [Constraint::Length(2), line, line, Constraint::Fill(1), line];
+    let [head, _, title, body, foot] = Layout::vertical(areas).areas(frame.area());
     let red = if coloured { Style::new().fg(Color::Red) } else { Style::new() };
-    let is_ill = !state.health.blockers.is_empty();
+    let is_ill = state.failure.is_some() || !state.health.blockers.is_empty();
     let first = Line::styled(daemon(state), if is_ill { red } else { Style::new() });
     frame.render_widget(Paragraph::new(vec![first, Line::raw(summary(state))]), head);
     frame.render_widget(Line::styled(state.title(), Modifier::BOLD), title);
     match (&state.calls, state.shows_help) {
         (_, true) => frame.render_widget(Paragraph::new(HELP), body),
         (Some(calls), _) => {
-            let rows = calls.iter().map(|call| Cells::new(trace::cells(call)));
-            let header = Cells::new(trace::HEADER).style(Modifier::BOLD);
-            frame.render_widget(Table::new(rows, OF_CALL).header(header), body);
+            let header = Cells::new(CALLS.map(|(name, _)| name)).style(Modifier::BOLD);
+            let rows = calls.iter().map(|call| {
+                let [arrived, agent, tool, status, took, id] = trace::cells(call);
+                let time = arrived.get(TIME_OF_DAY).unwrap_or(&arrived).to_owned();
+                Cells::new([time, status, took, id, agent, tool])
+            });
+            frame.render_widget(Table::new(rows, CALLS.map(|(_, width)| width)).header(header), body);
         }
         (None, _) => draw_rows(frame, state, red, body),
     }
@@ -106,10 +114,10 @@ pub(super) fn as_value(state: &State) -> Value {
 }
 
 fn daemon(state: &State) -> String {
-    let health = if state.health.blockers.is_empty() {
-        "ready".to_owned()
-    } else {
-        format!("not ready: {}", state.health.blockers.join("; "))
+    let health = match state.health.blockers.as_slice() {
+        _ if state.failure.is_some() => "does not answer".to_owned(),
+        [] => "ready".to_owned(),
+        blockers => format!("not ready: {}", blockers.join("; ")),
     };
     one_line(&format!("toolbus {} on {}: {health}", state.health.version, state.address))
 }
