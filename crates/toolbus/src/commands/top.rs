@@ -39,7 +39,7 @@ pub struct TopArgs {
     /// Time between two questions to the daemon, from `1s` to `60s`.
     #[arg(long, value_name = "TIME", default_value = "2s")]
     interval: HumanDuration,
-    /// What the rows stand for at first.
+    /// Subject of the rows at first.
     #[arg(long, value_enum, default_value_t = Grouping::Tool)]
     by: Grouping,
     /// Print one table after one interval, and end.

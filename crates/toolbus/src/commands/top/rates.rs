@@ -12,7 +12,7 @@ use crate::http::admin::view::CallRates;
 /// Seconds that rates and percentiles are of, at least.
 const SPAN: f64 = 10.0;
 
-/// What the rows of the table stand for.
+/// Subject of the rows of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Grouping {
     /// One row for each tool.

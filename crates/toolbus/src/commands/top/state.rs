@@ -1,4 +1,4 @@
-//! What is shown, and how keys change it.
+//! State of the screen, and how keys change it.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ const MAX_CALLS: usize = 50;
 /// Labels that stand for more than one name, so that no call can be found by them.
 const COLLECTIVE: [&str; 3] = ["default", "_other", "_unknown"];
 
-/// What the daemon says of itself.
+/// State of the daemon, in its own words.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     pub(super) version: String,
@@ -79,7 +79,7 @@ pub(super) struct Row {
     pub(super) in_flight: Option<usize>,
 }
 
-/// What a key asks of the loop.
+/// Request of a key to the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// Nothing but drawing.
@@ -90,14 +90,14 @@ pub(super) enum Action {
     Quit,
 }
 
-/// What is shown.
+/// State of the screen.
 pub(super) struct State {
     /// Where the daemon answers.
     pub(super) address: String,
     pub(super) window: Window,
     pub(super) health: Health,
     pub(super) grouping: Grouping,
-    /// What was entered: the rows are of calls with these names.
+    /// Text that was entered: the rows are of calls with these names.
     pub(super) path: Vec<(Grouping, String)>,
     /// Recent calls of the path, where they are shown instead of rows.
     pub(super) calls: Option<Vec<CallTrace>>,
