@@ -37,9 +37,10 @@ impl Origins {
     /// The locations of what is in a tree.
     pub(crate) fn of_tree(tree: &Tree) -> Self {
         let mut found = BTreeMap::new();
-        each_value(tree.root(), &mut KeyPath::new(), "", &mut |path, key, _| {
+        each_value(tree.root(), &mut KeyPath::new(), "", &mut |path, key, value| {
             let origin = tree.origin(path);
-            if *origin != Origin::Default {
+            // An empty table gives no value: what is in it is the default.
+            if *origin != Origin::Default && !value.is_object() {
                 found.insert(key.to_owned(), origin.location(Part::Value));
             }
         });
@@ -64,11 +65,7 @@ impl Config {
         each_value(&whole, &mut KeyPath::new(), "", &mut |_, key, value| {
             if !value.is_null() {
                 let origin = self.origins.of(key).map(str::to_owned);
-                found.push(EffectiveValue {
-                    key: key.to_owned(),
-                    value: without_secrets(key, value, &secrets),
-                    origin,
-                });
+                found.push(EffectiveValue { key: key.to_owned(), value: without_secrets(value, &secrets), origin });
             }
         });
         found
@@ -95,11 +92,20 @@ fn each_value(value: &Value, path: &mut KeyPath, text: &str, visit: &mut impl Fn
     }
 }
 
-/// A value as JSON; not one with a secret of its key in it, be it one that is too short to be removed from texts.
-fn without_secrets(key: &str, value: &Value, secrets: &[KeyedSecret]) -> String {
-    let text = value.to_string();
-    let has = |given: &KeyedSecret| key.starts_with(&given.key) && text.contains(given.secret.expose());
-    if secrets.iter().any(has) { SECRET.to_owned() } else { text }
+/// A value as JSON; not one with a secret in it, be it one that is too short to be removed from texts.
+fn without_secrets(value: &Value, secrets: &[KeyedSecret]) -> String {
+    // One secret may be given in several places, and has the key of one of them.
+    let is_secret = secrets.iter().any(|given| has_text(value, given.secret.expose()));
+    if is_secret { SECRET.to_owned() } else { value.to_string() }
+}
+
+fn has_text(value: &Value, text: &str) -> bool {
+    match value {
+        Value::String(whole) => whole.contains(text),
+        Value::Array(elements) => elements.iter().any(|element| has_text(element, text)),
+        Value::Object(entries) => entries.values().any(|entry| has_text(entry, text)),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -123,8 +129,9 @@ mod tests {
 
     #[test]
     fn every_value_is_told_with_where_it_was_given() {
-        let file = "[invoke]\nmax_in_flight = 7\n[agents.ana]\nallowed_tools = ['echo']\n[[commands]]\nname = 'one'\n\
-                    description = 'x'\ncommand = ['true']\nsandbox = false\n";
+        let file = "[invoke]\nmax_in_flight = 7\n[agents.ana]\nallowed_tools = ['one']\n[[commands]]\nname = 'one'\n\
+                    description = 'x'\ncommand = ['true']\nsandbox = false\n[agents.bea]\n[identity]\n\
+                    trust_headers = true\n";
         let all = effective(file, vec![Override::new("invoke.drain_timeout", "3s")]);
         let of = |key: &str| {
             let found = all.iter().find(|value| value.key == key).unwrap_or_else(|| panic!("{key}: {all:#?}"));
@@ -133,14 +140,16 @@ mod tests {
         assert_eq!(of("invoke.max_in_flight"), ("7", Some("a.toml:2:17")));
         assert_eq!(of("invoke.drain_timeout"), ("\"3s\"", Some("command line --set invoke.drain_timeout")));
         assert_eq!(of("commands[0].name"), ("\"one\"", Some("a.toml:6:8")));
-        assert_eq!(of("agents.ana.allowed_tools"), ("[\"echo\"]", Some("a.toml:4:17")));
+        assert_eq!(of("agents.ana.allowed_tools"), ("[\"one\"]", Some("a.toml:4:17")));
         assert_eq!(of("invoke.max_waiting").1, None);
+        assert_eq!(of("agents.bea.denied_tools").1, None);
     }
 
     #[test]
     fn no_secret_is_told_however_short() {
-        let file = "[store]\nurl = 'redis://:xyz@localhost/0'\n[http]\nadmin_token = { env = 'PASSWORD' }\n\
-                    [mcp.servers.files]\ncommand = 'x'\nargs = ['--token', 'xyz']\nenv = { API_KEY = 'xyz' }\n\
+        let file = "[store]\nurl = 'redis://:xyz@localhost/0'\n\
+                    [mcp.servers.files]\ncommand = 'x'\nargs = ['--token', 'xyz']\n\
+                    env = { API_KEY = { env = 'PASSWORD' } }\n\
                     [[rest.endpoints]]\nname = 'a'\ndescription = 'x'\nurl = 'http://localhost/?api_key=xyz'\n";
         let all = effective(file, vec![]);
         assert!(all.iter().any(|value| value.value == SECRET), "{all:#?}");

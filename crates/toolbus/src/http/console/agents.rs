@@ -11,14 +11,15 @@ use serde_json::value::to_raw_value;
 use toolbus_core::policy::UnknownCallers;
 
 use super::access::{Fields, Visitor};
-use super::page::{Paged, Pages, Status, query, url_encoded};
+use super::page::{Pages, Status, query, url_encoded};
+use super::paging::Paged;
 use super::{ByOperator, Console, ConsoleState, PATH, PageResult, done};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::{
     AgentSummary, AgentTools, AppliedRules, CallerQuery, Explained, GateResult, NamedRule, Question, ToolVerdict,
 };
 
-/// Longest arguments that an address has, in bytes.
+/// Longest value in an address, in bytes.
 const MAX_IN_ADDRESS: usize = 4 * 1024;
 
 /// The address of an agent's page.
@@ -26,10 +27,11 @@ fn path(name: &str) -> String {
     format!("/agents/{}", url_encoded(name))
 }
 
-/// The address that explains a call. Long arguments are left out.
-pub(super) fn explain_path(agent: &str, tool: &str, arguments: &str) -> String {
-    let arguments = if arguments.len() <= MAX_IN_ADDRESS { arguments } else { "" };
-    format!("{PATH}{}/explain{}", path(agent), query([("tool", tool), ("arguments", arguments)]))
+/// The address that explains a call of a tool, with further fields of the form, such as `("binding", "telegram:bot1")`.
+/// A long value is left out.
+pub(super) fn explain_path(agent: &str, tool: &str, fields: &[(&str, &str)]) -> String {
+    let fields = fields.iter().copied().filter(|(_, value)| value.len() <= MAX_IN_ADDRESS);
+    format!("{PATH}{}/explain{}", path(agent), query([("tool", tool)].into_iter().chain(fields)))
 }
 
 /// Filters of the list, as they are in its address.
@@ -144,6 +146,7 @@ fn shown(console: &Console, pages: &Pages<'_>, agent: &AgentTools, role: &Role) 
     let name = agent.agent.as_str();
     let is_off = console.admin.disabled().iter().any(|switched| switched.kind == "agent" && switched.name == name);
     let (label, off) = if is_off { ("Switch on", "false") } else { ("Switch off", "true") };
+    let used = console.admin.effective(name, &role.query()).map(|effective| effective.used()).unwrap_or_default();
     html! {
         @if !agent.configured {
             p.hint {
@@ -154,13 +157,14 @@ fn shown(console: &Console, pages: &Pages<'_>, agent: &AgentTools, role: &Role) 
         @if let Some(nothing) = &agent.nothing {
             p.problem { (Status::Off.mark()) " It has no tools. " (pages.text(nothing)) }
         }
-        p {
+        div {
             @if name != EVERYBODY {
                 a href=(format!("{PATH}/calls{}", query([("agent", name)]))) { "Recent calls" } " "
             }
             (pages.action(&format!("{}/switch", path(name)), label, &[("off", off)]))
         }
-        (rules(pages, name, &agent.rules))
+        (rules(pages, name, &agent.rules, used))
+        h2 { "Would a call pass" }
         (explain_form(&Question {
             agent: name.to_owned(),
             tool: String::new(),
@@ -169,6 +173,7 @@ fn shown(console: &Console, pages: &Pages<'_>, agent: &AgentTools, role: &Role) 
             profile: role.query().profile,
             session: None,
         }, ""))
+        h2 { "Another agent" }
         form.filter action=(format!("{PATH}{}/compare", path(name))) {
             label { "Compare with " input name="with" list="agents" required; }
             button { "Compare" }
@@ -180,7 +185,7 @@ fn shown(console: &Console, pages: &Pages<'_>, agent: &AgentTools, role: &Role) 
 }
 
 /// The rules of an agent beside its tools, in words.
-fn rules(pages: &Pages<'_>, name: &str, rules: &AppliedRules) -> Markup {
+fn rules(pages: &Pages<'_>, name: &str, rules: &AppliedRules, (running, waiting): (usize, usize)) -> Markup {
     let each = |title: &str, rules: &[NamedRule]| {
         html! {
             @if !rules.is_empty() {
@@ -191,7 +196,8 @@ fn rules(pages: &Pages<'_>, name: &str, rules: &AppliedRules) -> Markup {
     };
     html! {
         dl {
-            dt { "Calls at a time" } dd { (rules.max_in_flight) ", and " (rules.max_queued) " that wait" }
+            dt { "Calls now" }
+            dd { (running) " of " (rules.max_in_flight) " running, " (waiting) " of " (rules.max_queued) " waiting" }
             dt { "Profile" }
             dd { (pages.text(rules.profile.as_deref().unwrap_or("the one that a request names"))) }
             @if !rules.tool_sets.is_empty() { dt { "Tool sets" } dd { (pages.text(&rules.tool_sets.join(", "))) } }
@@ -257,7 +263,7 @@ fn verdict(pages: &Pages<'_>, agent: &str, tool: &ToolVerdict) -> Markup {
                     " " (Status::Slow.mark()) " suspect: " (pages.text(&tool.suspect.join(", ")))
                 }
             }
-            td { a href=(explain_path(agent, &tool.tool, "")) { "explain" } }
+            td { a href=(explain_path(agent, &tool.tool, &[])) { "explain" } }
         }
     }
 }
@@ -305,7 +311,7 @@ fn explained(console: &Console, pages: &Pages<'_>, agent: String, fields: &Field
     let main = html! {
         p { "The gates that a call of " (pages.link("agents", &question.agent)) " would pass. Nothing is called." }
         (explain_form(&question, arguments))
-        @if let Some(explained) = &explained { (gates(pages, explained, arguments)) }
+        @if let Some(explained) = &explained { (gates(pages, explained, fields)) }
     };
     Ok(pages.page("/agents", &format!("Explain a call of {}", question.agent), false, &main))
 }
@@ -325,9 +331,11 @@ fn explain_form(question: &Question, arguments: &str) -> Markup {
 }
 
 /// The gates, in order, up to the first that refuses.
-fn gates(pages: &Pages<'_>, explained: &Explained, arguments: &str) -> Markup {
+fn gates(pages: &Pages<'_>, explained: &Explained, fields: &Fields) -> Markup {
     let told = |gate: &GateResult| gate.told.clone().filter(|told| *told != gate.text);
-    let draft = [("agent", explained.agent.as_str()), ("json", arguments), ("form", "json")];
+    let role = ["binding", "profile", "session"].map(|field| (field, fields.get(field)));
+    let draft = [("agent", explained.agent.as_str()), ("json", fields.get("arguments")), ("form", "json")];
+    let draft = role.into_iter().chain(draft);
     html! {
         h2 { (pages.link("tools", &explained.tool)) }
         table {

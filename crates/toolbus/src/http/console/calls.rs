@@ -169,15 +169,15 @@ pub(super) async fn one(
             (fact("Trace", call.trace_id.as_deref().map(|trace| trace_link(&console, trace))))
         }
         p {
-            a href=(explain_path(&call.agent, &call.tool, "")) {
+            a href=(explain_path(&call.agent, &call.tool, &[])) {
                 @if REFUSALS.contains(&call.status.as_str()) { "Which gate refused it" } @else { "Explain a call like it" }
             }
         }
         h2 { "Where its time went" }
         (waterfall(call))
-        @if found.calls.len() > 1 {
+        @if let Some(others) = found.calls.get(1..).filter(|others| !others.is_empty()) {
             h2 { "Of the same trace" }
-            table { tbody { @for other in &found.calls[1..] { (row(&pages, other)) } } }
+            table { tbody { @for other in others { (row(&pages, other)) } } }
         }
     };
     pages.page("/calls", "A call", call.total_ms.is_none(), &main)

@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 
 use super::access::Visitor;
 use super::page::{Pages, Status};
-use super::paging::Paging;
+use super::paging::Paged;
 use super::servers::seconds;
 use super::{ByOperator, ConsoleState, PATH, done};
 use crate::config::{Config, EffectiveValue, Problem, Problems};
@@ -34,7 +34,7 @@ static CHECKS: Semaphore = Semaphore::const_new(1);
 pub(super) struct Filter {
     key: String,
     show: String,
-    skip: String,
+    page: String,
 }
 
 impl Filter {
@@ -53,7 +53,7 @@ pub(super) async fn page(
     let status = console.admin.daemon.as_ref().map(|daemon| daemon.status());
     let (files, last) = status.map(|status| (status.files, status.status.reload)).unwrap_or_default();
     let values: Vec<EffectiveValue> = config.effective().into_iter().filter(|value| filter.means(value)).collect();
-    let paging = Paging::new(&filter.skip, values.len());
+    let paged = Paged::new(&values, &filter.page);
     let main = html! {
         h2 { "Files" }
         @if files.is_empty() { p.empty { "None: the defaults, the environment and the command line alone." } }
@@ -83,11 +83,11 @@ pub(super) async fn page(
             p.empty { "No value is meant. Choose " em { "all, with defaults" } ", or another part of a key." }
         }
         @else {
-            (paging.links(&format!("{PATH}/configuration"), &[("key", &filter.key), ("show", &filter.show)]))
+            (paged.links("/configuration", &[("key", &filter.key), ("show", &filter.show)]))
             table {
                 caption.hidden { "Values in force" }
                 thead { tr { th { "Key" } th { "Value" } th { "Given in" } } }
-                tbody { @for value in paging.of(&values) { tr {
+                tbody { @for value in paged.rows { tr {
                     td.name { (pages.text(&value.key)) }
                     td.name { (pages.text(&value.value)) }
                     td { @match &value.origin { Some(origin) => (pages.text(origin)), None => span.dim { "default" } } }

@@ -17,8 +17,6 @@ const MAX_CELL: usize = 120;
 const MAX_TITLE: usize = 1_000;
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// Rows of a list on one page.
-const PER_PAGE: usize = 200;
 /// Most bytes of a JSON text that are shown.
 const MAX_JSON: usize = 64 * 1024;
 /// Most names that a field suggests.
@@ -216,42 +214,6 @@ fn frame(title: &str, body: &Markup) -> Markup {
     }
 }
 
-/// The rows of one page of a list, of which the address has the number.
-pub(super) struct Paged<'a, T> {
-    pub(super) rows: &'a [T],
-    number: usize,
-    total: usize,
-}
-
-impl<'a, T> Paged<'a, T> {
-    /// The page of this number, the first is 1. A number that is none, or too great, is the nearest one.
-    pub(super) fn new(all: &'a [T], number: &str) -> Self {
-        let last = all.len().div_ceil(PER_PAGE).max(1);
-        let number = number.trim().parse::<usize>().unwrap_or(1).clamp(1, last);
-        let rows = all.chunks(PER_PAGE).nth(number - 1).unwrap_or_default();
-        Self { rows, number, total: all.len() }
-    }
-
-    /// Number of rows, and links to the pages before and after with these filters.
-    pub(super) fn links(&self, path: &str, filters: &[(&str, &str)]) -> Markup {
-        let first = (self.number - 1) * PER_PAGE;
-        let to = |number: usize| {
-            let number = number.to_string();
-            let pairs = filters.iter().copied().chain([("page", number.as_str())]);
-            format!("{PATH}{path}{}", query(pairs))
-        };
-        html! {
-            @if self.total > PER_PAGE {
-                p.pages {
-                    @if self.number > 1 { a href=(to(self.number - 1)) rel="prev" { "previous" } " " }
-                    (first + 1) "–" (first + self.rows.len()) " of " (self.total)
-                    @if first + self.rows.len() < self.total { " " a href=(to(self.number + 1)) rel="next" { "next" } }
-                }
-            }
-        }
-    }
-}
-
 /// The query of an address, with its question mark; without what is empty.
 pub(super) fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());
@@ -293,17 +255,6 @@ pub(super) fn duration(ms: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_page_that_there_is_not_is_the_nearest() {
-        let rows: Vec<usize> = (0..PER_PAGE + 1).collect();
-        let first = |number| Paged::new(&rows, number).rows.first().copied();
-        assert_eq!(
-            [first(""), first("0"), first("x"), first("2"), first("3")],
-            [0, 0, 0, PER_PAGE, PER_PAGE].map(Some)
-        );
-        assert_eq!(Paged::new(&rows[..0], "2").rows, [0_usize; 0]);
-    }
 
     #[test]
     fn an_address_has_only_filters_that_are_given() {

@@ -1,46 +1,43 @@
 //! Long lists, a page of rows at a time.
 
-use std::ops::Range;
-
 use maud::{Markup, html};
 
-use super::page::url_encoded;
+use super::PATH;
+use super::page::query;
 
-/// Rows of a list that one page has.
-const MAX_ROWS: usize = 200;
+/// Rows of a list on one page.
+const PER_PAGE: usize = 200;
 
-/// The rows of a list that a page shows.
-pub(super) struct Paging {
-    rows: Range<usize>,
+/// The rows of one page of a list, of which the address has the number.
+pub(super) struct Paged<'a, T> {
+    pub(super) rows: &'a [T],
+    number: usize,
     total: usize,
 }
 
-impl Paging {
-    /// The rows after the first `skip` ones, as an address has it, of a list of `total`.
-    pub(super) fn new(skip: &str, total: usize) -> Self {
-        let begin = skip.trim().parse::<usize>().unwrap_or_default().min(total);
-        Self { rows: begin..total.min(begin.saturating_add(MAX_ROWS)), total }
+impl<'a, T> Paged<'a, T> {
+    /// The page of this number, the first is 1. A number that is none, or too great, is the nearest one.
+    pub(super) fn new(all: &'a [T], number: &str) -> Self {
+        let last = all.len().div_ceil(PER_PAGE).max(1);
+        let number = number.trim().parse::<usize>().unwrap_or(1).clamp(1, last);
+        let rows = all.chunks(PER_PAGE).nth(number - 1).unwrap_or_default();
+        Self { rows, number, total: all.len() }
     }
 
-    /// The rows of the page.
-    pub(super) fn of<'a, T>(&self, all: &'a [T]) -> &'a [T] {
-        all.get(self.rows.clone()).unwrap_or_default()
-    }
-
-    /// Links to the rows before and after these, at the same address with its other parameters.
-    pub(super) fn links(&self, path: &str, parameters: &[(&str, &str)]) -> Markup {
-        let address = |skip: usize| {
-            let given = parameters.iter().filter(|(_, value)| !value.is_empty());
-            let query: Vec<_> = given.map(|(name, value)| format!("{name}={}&", url_encoded(value))).collect();
-            format!("{path}?{}skip={skip}", query.concat())
+    /// Number of rows, and links to the pages before and after with these filters.
+    pub(super) fn links(&self, path: &str, filters: &[(&str, &str)]) -> Markup {
+        let first = (self.number - 1) * PER_PAGE;
+        let to = |number: usize| {
+            let number = number.to_string();
+            let pairs = filters.iter().copied().chain([("page", number.as_str())]);
+            format!("{PATH}{path}{}", query(pairs))
         };
-        let Self { rows: Range { start, end }, total } = self;
         html! {
-            @if *start > 0 || end < total {
+            @if self.total > PER_PAGE {
                 p.pages {
-                    (start + 1) "–" (end) " of " (total)
-                    @if *start > 0 { " " a rel="prev" href=(address(start.saturating_sub(MAX_ROWS))) { "previous" } }
-                    @if end < total { " " a rel="next" href=(address(*end)) { "next" } }
+                    @if self.number > 1 { a href=(to(self.number - 1)) rel="prev" { "previous" } " " }
+                    (first + 1) "–" (first + self.rows.len()) " of " (self.total)
+                    @if first + self.rows.len() < self.total { " " a href=(to(self.number + 1)) rel="next" { "next" } }
                 }
             }
         }
@@ -52,27 +49,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_of_a_long_list_is_on_one_page() {
+    fn every_row_of_a_long_list_is_on_one_page_and_a_page_that_there_is_not_is_the_nearest() {
         let all: Vec<usize> = (0..450).collect();
-        let pages = ["", "200", "400"].map(|skip| Paging::new(skip, all.len()).of(&all).to_vec());
-        assert_eq!(pages.concat(), all);
-        for skip in ["450", "99999999999", "18446744073709551615"] {
-            assert!(Paging::new(skip, all.len()).of(&all).is_empty(), "{skip}");
-        }
-        assert_eq!(Paging::new("-1", all.len()).of(&all).len(), MAX_ROWS);
+        assert_eq!(["", "2", "3"].map(|number| Paged::new(&all, number).rows.to_vec()).concat(), all);
+        let first = |number| Paged::new(&all, number).rows.first().copied();
+        assert_eq!([first("0"), first("x"), first("4")], [0, 0, 400].map(Some));
+        assert_eq!(Paged::new(&all[..0], "2").rows, [0_usize; 0]);
     }
 
     #[test]
     fn links_keep_the_filters() {
-        let links = |skip: &str, total| Paging::new(skip, total).links("/p", &[("a", "x&y"), ("b", "")]).into_string();
-        assert_eq!(links("", 200), "");
+        let all = [0; 201];
+        let links = |number| Paged::new(&all, number).links("/p", &[("a", "x&y"), ("b", "")]).into_string();
+        assert_eq!(Paged::new(&all[..200], "").links("/p", &[]).into_string(), "");
         assert_eq!(
-            links("", 201),
-            r#"<p class="pages">1–200 of 201 <a rel="next" href="/p?a=x%26y&amp;skip=200">next</a></p>"#
+            links(""),
+            r#"<p class="pages">1–200 of 201 <a href="/console/p?a=x%26y&amp;page=2" rel="next">next</a></p>"#
         );
         assert_eq!(
-            links("200", 201),
-            r#"<p class="pages">201–201 of 201 <a rel="prev" href="/p?a=x%26y&amp;skip=0">previous</a></p>"#
+            links("2"),
+            r#"<p class="pages"><a href="/console/p?a=x%26y&amp;page=1" rel="prev">previous</a> 201–201 of 201</p>"#
         );
     }
 }

@@ -11,7 +11,7 @@ use toolbus_trust::pins::{ToolState, Unified};
 
 use super::access::{Fields, Visitor};
 use super::page::{Pages, Status, url_encoded};
-use super::paging::Paging;
+use super::paging::Paged;
 use super::{ByOperator, Console, ConsoleState, PATH, done};
 use crate::http::admin::view::{ApiError, Approval, Changed, Changes, Pinned, PinnedTools};
 
@@ -36,7 +36,7 @@ const STATES: [(&str, &str); 9] = [
 pub(super) struct Filter {
     source: String,
     state: String,
-    skip: String,
+    page: String,
 }
 
 impl Filter {
@@ -62,7 +62,7 @@ pub(super) async fn list(
     };
     tools.retain(|tool| filter.means(tool));
     tools.sort_by_key(|tool| (!tool.held, !tool.state.is_open(), tool.shadowed_by.is_none()));
-    let paging = Paging::new(&filter.skip, tools.len());
+    let paged = Paged::new(&tools, &filter.page);
     let is_filtered = source.is_some() || !filter.state.is_empty();
     let main = html! {
         form.filter role="search" aria-label="Filter" {
@@ -85,11 +85,11 @@ pub(super) async fn list(
                 }
             }
         } @else {
-            (paging.links(&format!("{PATH}/pins"), &[("source", &filter.source), ("state", &filter.state)]))
+            (paged.links("/pins", &[("source", &filter.source), ("state", &filter.state)]))
             table #rows data-part {
                 caption.hidden { "Pinned tools, those that need a look first" }
                 thead { tr { th { "Tool" } th { "Source" } th { "State" } th { "Since" } th { "Why" } } }
-                tbody { @for tool in paging.of(&tools) { (row(&pages, tool)) } }
+                tbody { @for tool in paged.rows { (row(&pages, tool)) } }
             }
         }
         p.hint { @match &file {

@@ -11,7 +11,7 @@ use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 
 use super::access::{Fields, Visitor};
 use super::page::{Pages, Status, duration, url_encoded};
-use super::paging::Paging;
+use super::paging::Paged;
 use super::{ByOperator, ConsoleState, PATH, done};
 use crate::http::admin::Admin;
 use crate::http::admin::view::{ApiError, McpServerList};
@@ -157,14 +157,14 @@ fn script_runner(pages: &Pages<'_>, status: Option<&ScriptStatus>) -> Markup {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Shown {
-    skip: String,
+    page: String,
 }
 
 pub(super) async fn one(
     State(console): ConsoleState,
     Extension(visitor): Extension<Arc<Visitor>>,
     Path(name): Path<String>,
-    Query(Shown { skip }): Query<Shown>,
+    Query(Shown { page }): Query<Shown>,
 ) -> Response {
     let pages = Pages::new(&console, &visitor);
     let server = match console.admin.server(&name) {
@@ -173,7 +173,7 @@ pub(super) async fn one(
     };
     let main = html! {
         (facts(&pages, &console.admin, &server))
-        (tools(&pages, &server, &skip))
+        (tools(&pages, &server, &page))
         (shadowed(&pages, &server))
         (hidden(&pages, &server))
         (suspect(&pages, &server))
@@ -238,15 +238,15 @@ pub(super) fn open(breaker: &OpenBreaker) -> Markup {
     }
 }
 
-fn tools(pages: &Pages<'_>, server: &ServerStatus, skip: &str) -> Markup {
-    let paging = Paging::new(skip, server.tools.len());
+fn tools(pages: &Pages<'_>, server: &ServerStatus, page: &str) -> Markup {
+    let paged = Paged::new(&server.tools, page);
     html! {
         section #tools data-part {
             h2 { "Tools" }
             @if server.tools.is_empty() { p.empty { "None is offered now." } }
             @else {
-                (paging.links(&format!("{PATH}/servers/{}", url_encoded(&server.name)), &[]))
-                ul.columns { @for tool in paging.of(&server.tools) { li { (pages.link("tools", tool)) } } }
+                (paged.links(&format!("/servers/{}", url_encoded(&server.name)), &[]))
+                ul.columns { @for tool in paged.rows { li { (pages.link("tools", tool)) } } }
             }
         }
     }

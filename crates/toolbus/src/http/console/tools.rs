@@ -14,7 +14,8 @@ use toolbus_core::tool::{ToolDescriptor, time_text};
 use toolbus_protocol::Format;
 
 use super::access::{Fields, Visitor};
-use super::page::{Paged, Pages, Status, query, url_encoded};
+use super::page::{Pages, Status, query, url_encoded};
+use super::paging::Paged;
 use super::{ByOperator, Console, ConsoleState, PATH, PageResult, done};
 use crate::http::admin::effect;
 use crate::http::admin::view::CallerQuery;
@@ -238,7 +239,7 @@ fn users(console: &Console, pages: &Pages<'_>, tool: &str) -> Markup {
                         tr {
                             td { (pages.link("agents", agent)) }
                             td { (pages.text(&effective.explain(tool).because.to_string())) }
-                            td { a href=(super::agents::explain_path(agent, tool, "")) { "explain" } }
+                            td { a href=(super::agents::explain_path(agent, tool, &[])) { "explain" } }
                         }
                     }
                 }

@@ -64,12 +64,14 @@ pub(in super::super) async fn call(
         ..CallRequest::default()
     };
     let agent = request.agent.clone();
-    tracing::info!(agent, tool = name, "console: an operator makes a call");
+    tracing::info!(agent, tool = name, token = visitor.token(), "console: an operator makes a call");
     let began = Clock::SYSTEM.now();
     let connection = connection.as_ref().map(|Extension(connection)| &**connection);
     match console.calls.call(request, connection).await {
         Ok(outcome) => {
-            let explain = agents::explain_path(agent.as_deref().unwrap_or(EVERYBODY), &name, arguments.get());
+            let role = ["binding", "profile", "session"].map(|field| (field, fields.get(field)));
+            let question = [role.as_slice(), &[("arguments", arguments.get())]].concat();
+            let explain = agents::explain_path(agent.as_deref().unwrap_or(EVERYBODY), &name, &question);
             page(StatusCode::OK, result(&pages, &outcome, Clock::SYSTEM.since(began), &explain))
         }
         Err(error) => page(error.code(), problem(&error.to_string())),

@@ -9,7 +9,7 @@ use super::super::PATH;
 use super::super::access::Fields;
 use super::super::page::Pages;
 use super::path;
-use crate::commands::tools::example_arguments;
+use crate::example::example_arguments;
 
 /// Arguments that have a field of their own; the others are given as JSON.
 const MAX_FIELDS: usize = 40;
