@@ -1,4 +1,4 @@
-//! What operators do, recorded in the audit with who did it.
+//! Actions of operators, recorded in the audit with who did it.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What gets no calls: tools, agents and sources that are switched off, and open circuit breakers.
+//! All that gets no calls: tools, agents and sources that are switched off, and open circuit breakers.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(super) async fn page(State(console): ConsoleState, Extension(visitor): Exten
     pages.page("/switches", "Switches and circuit breakers", true, &main)
 }
 
-/// What is switched off, and which circuit breakers are open, with what undoes it.
+/// Switches that are off, and which circuit breakers are open, with what undoes it.
 pub(super) fn parts(pages: &Pages<'_>, admin: &Admin) -> Markup {
     let (off, breakers) = (admin.disabled(), admin.breakers().breakers);
     html! {
