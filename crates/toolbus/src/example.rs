@@ -16,7 +16,7 @@ const MAX_ITEMS: u64 = 4;
 const MAX_LENGTH: u64 = 64;
 
 /// Arguments that the schema asks for; where it asks for none, the first that it knows.
-pub fn example_arguments(schema: Option<&Value>) -> Map<String, Value> {
+pub(crate) fn example_arguments(schema: Option<&Value>) -> Map<String, Value> {
     let Some(root) = schema else { return Map::new() };
     let example = Example { root, left: Cell::new(MAX_VALUES) };
     let fields = example.object(root, 0);

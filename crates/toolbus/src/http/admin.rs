@@ -84,32 +84,37 @@ impl Admin {
     /// Every agent that has a section, and all other callers.
     #[must_use]
     pub fn agents(&self) -> AgentOverview {
-        let policy = self.gates.policy();
-        let total = policy.current().len();
-        let callers = policy.agents().into_iter().map(Caller::agent).chain([Caller::unknown()]);
-        let summary = |caller: Caller| {
-            let effective = policy.effective(&caller);
-            let PolicySummary { profile, max_in_flight, max_queued, rates, bindings, .. } =
-                PolicySummary::of(&effective);
-            let used = self.daemon.is_some().then(|| effective.used());
-            AgentSummary {
-                agent: effective.section_name().to_owned(),
-                tools: effective.names().count(),
-                total,
-                profile,
-                max_in_flight,
-                max_queued,
-                running: used.map(|(running, _)| running),
-                waiting: used.map(|(_, waiting)| waiting),
-                rate_limits: rates.iter().map(|(pattern, _)| pattern.to_string()).collect(),
-                bindings,
-                disabled: effective.empty_reason() == Some(EmptyReason::Disabled),
-            }
-        };
         AgentOverview {
-            agents: callers.map(summary).collect(),
-            unknown: policy.unknown_callers(),
+            agents: self.callers().iter().map(|caller| self.summary(caller)).collect(),
+            unknown: self.gates.policy().unknown_callers(),
             disabled: self.disabled(),
+        }
+    }
+
+    /// A caller for every agent that has a section, and one without a section for all others, which comes last.
+    #[must_use]
+    pub fn callers(&self) -> Vec<Caller> {
+        self.gates.policy().agents().into_iter().map(Caller::agent).chain([Caller::unknown()]).collect()
+    }
+
+    /// A caller's rules and calls in short.
+    #[must_use]
+    pub fn summary(&self, caller: &Caller) -> AgentSummary {
+        let effective = self.gates.policy().effective(caller);
+        let PolicySummary { profile, max_in_flight, max_queued, rates, bindings, .. } = PolicySummary::of(&effective);
+        let used = self.daemon.is_some().then(|| effective.used());
+        AgentSummary {
+            agent: effective.section_name().to_owned(),
+            tools: effective.names().count(),
+            total: self.gates.policy().current().len(),
+            profile,
+            max_in_flight,
+            max_queued,
+            running: used.map(|(running, _)| running),
+            waiting: used.map(|(_, waiting)| waiting),
+            rate_limits: rates.iter().map(|(pattern, _)| pattern.to_string()).collect(),
+            bindings,
+            disabled: effective.empty_reason() == Some(EmptyReason::Disabled),
         }
     }
 

@@ -23,7 +23,9 @@ mod agents;
 mod calls;
 mod charts;
 mod configuration;
+mod form;
 mod history;
+mod login;
 mod overview;
 mod page;
 mod paging;
@@ -31,6 +33,7 @@ mod pins;
 mod servers;
 mod switches;
 mod tools;
+mod trial;
 
 use access::{Access, Visitor};
 pub use history::History;
@@ -95,7 +98,7 @@ pub fn router(console: Console, config: &HttpConfig, auth: &HttpAuth) -> Router 
         .route("/servers/{name}/switch", post(servers::switch))
         .route("/tools", get(tools::list))
         .route("/tools/{name}", get(tools::one))
-        .route("/tools/{name}/call", get(tools::back).post(tools::call))
+        .route("/tools/{name}/call", get(trial::back).post(trial::call))
         .route("/tools/{name}/switch", post(tools::switch))
         .route("/agents", get(agents::list))
         .route("/agents/{name}", get(agents::one))
@@ -116,8 +119,8 @@ pub fn router(console: Console, config: &HttpConfig, auth: &HttpAuth) -> Router 
     Router::new()
         .route("/console.css", get(async || asset("text/css; charset=utf-8", STYLE)))
         .route("/console.js", get(async || asset("text/javascript; charset=utf-8", SCRIPT)))
-        .route("/login", get(access::login_page).post(access::login))
-        .route("/logout", post(access::logout))
+        .route("/login", get(login::login_page).post(login::login))
+        .route("/logout", post(login::logout))
         .with_state((access, console))
         .merge(inside)
         .layer(map_response(secured))

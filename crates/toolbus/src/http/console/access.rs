@@ -4,39 +4,39 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{Query, Request, State};
-use axum::http::header::{COOKIE, HOST, ORIGIN, SET_COOKIE};
+use axum::extract::{Request, State};
+use axum::http::header::{COOKIE, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Redirect, Response};
-use axum::{Extension, Form};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use toolbus_core::Clock;
 use toolbus_protocol::Random;
+use url::form_urlencoded::{self, byte_serialize};
 
-use super::page::{self, url_encoded};
-use super::{Console, PATH};
+use super::PATH;
 use crate::http::admin::{Operator, OperatorTokens, Right};
 use crate::http::slots::ConnectionState;
 
 /// Name of the cookie that holds the id of a session.
-const NAME: &str = "toolbus_console";
+pub(super) const NAME: &str = "toolbus_console";
 /// Time after which a session that is not used ends.
-const IDLE: Duration = Duration::from_secs(8 * 60 * 60);
+pub(super) const IDLE: Duration = Duration::from_secs(8 * 60 * 60);
 /// Sessions at a time. A further one takes the place of the one that was used least lately.
 const MAX_SESSIONS: usize = 64;
 /// Largest form, in bytes: arguments of a call are the most that one has.
 const MAX_FORM: usize = 1024 * 1024;
 /// Field of a form that shows that a page of this session has it.
 pub(super) const PROOF: &str = "proof";
-const OTHER_PAGE: &str = "This request does not come from a page of this console. Reload the page, and try again.";
+pub(super) const OTHER_PAGE: &str =
+    "This request does not come from a page of this console. Reload the page, and try again.";
 
 /// The tokens, and the sessions that were opened with them.
 pub(super) struct Access {
-    tokens: OperatorTokens,
+    pub(super) tokens: OperatorTokens,
     sessions: Mutex<Vec<Session>>,
 }
 
@@ -73,7 +73,7 @@ impl Access {
     }
 
     /// Opens a session; returns its id.
-    fn open(&self, right: Right) -> String {
+    pub(super) fn open(&self, right: Right) -> String {
         let [id, proof] = [(); 2].map(|()| Random::SYSTEM.id());
         let session = Session {
             id: digest(&id),
@@ -82,10 +82,9 @@ impl Access {
         };
         let mut sessions = self.sessions.lock();
         sessions.retain(|session| Clock::SYSTEM.since(session.used) < IDLE);
-        if sessions.len() >= MAX_SESSIONS
-            && let Some(oldest) = (0..sessions.len()).min_by_key(|index| sessions[*index].used)
-        {
-            sessions.swap_remove(oldest);
+        if sessions.len() >= MAX_SESSIONS {
+            let oldest = sessions.iter().map(|session| session.used).min();
+            sessions.retain(|session| Some(session.used) != oldest);
         }
         sessions.push(session);
         id
@@ -102,7 +101,7 @@ impl Access {
         Some(Arc::clone(&session.visitor))
     }
 
-    fn close(&self, headers: &HeaderMap) {
+    pub(super) fn close(&self, headers: &HeaderMap) {
         if let Some(id) = cookie(headers).map(digest) {
             self.sessions.lock().retain(|session| session.id != id);
         }
@@ -120,7 +119,7 @@ fn cookie(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Whether a browser sends this from a page of this server. Both headers are set by browsers alone.
-fn is_from_here(headers: &HeaderMap) -> bool {
+pub(super) fn is_from_here(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let site = headers.get("sec-fetch-site");
     if site.is_some_and(|site| site != "same-origin") {
@@ -135,7 +134,8 @@ fn is_from_here(headers: &HeaderMap) -> bool {
 pub(super) async fn enter(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let Some(visitor) = access.find(request.headers()) else {
         let path = request.uri().path_and_query().map_or("", |path| path.as_str());
-        let next = url_encoded(&format!("{PATH}{}", path.trim_end_matches('/')));
+        let path = format!("{PATH}{}", path.trim_end_matches('/'));
+        let next: String = byte_serialize(path.as_bytes()).collect();
         return match *request.method() {
             Method::GET => Redirect::to(&format!("{PATH}/login?next={next}")).into_response(),
             _ => (StatusCode::UNAUTHORIZED, "The session is over. Log in again.\n").into_response(),
@@ -152,85 +152,21 @@ pub(super) async fn enter(State(access): State<Arc<Access>>, request: Request, n
     if !is_from_here(&parts.headers) {
         return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
     }
-    let Ok(body) = to_bytes(body, MAX_FORM).await else {
-        return (StatusCode::PAYLOAD_TOO_LARGE, "The form is larger than 1 MiB.\n").into_response();
-    };
-    let fields = Fields(url::form_urlencoded::parse(&body).into_owned().collect());
-    if !bool::from(fields.get(PROOF).as_bytes().ct_eq(visitor.proof.as_bytes())) {
-        return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
-    }
     if !visitor.may_act {
         let told = "This needs a session that was opened with http.admin_token: the other token lets read alone.\n";
         return (StatusCode::FORBIDDEN, told).into_response();
+    }
+    let Ok(body) = to_bytes(body, MAX_FORM).await else {
+        return (StatusCode::PAYLOAD_TOO_LARGE, "The form is larger than 1 MiB.\n").into_response();
+    };
+    let fields = Fields(form_urlencoded::parse(&body).into_owned().collect());
+    if !bool::from(fields.get(PROOF).as_bytes().ct_eq(visitor.proof.as_bytes())) {
+        return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
     }
     let remote = parts.extensions.get::<Arc<ConnectionState>>().and_then(|connection| connection.remote());
     parts.extensions.insert(Operator::on_console(visitor.may_act, remote));
     parts.extensions.insert(fields);
     next.run(Request::from_parts(parts, Body::empty())).await
-}
-
-/// Where to go after the login.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct After {
-    next: String,
-}
-
-impl After {
-    /// A path of the console, whatever was asked for.
-    fn path(&self) -> &str {
-        let is_ours = self.next.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']));
-        if is_ours && !self.next.contains(['\\', '\r', '\n']) { &self.next } else { PATH }
-    }
-}
-
-type LoginState = State<(Arc<Access>, Arc<Console>)>;
-
-pub(super) async fn login_page(State((_, console)): LoginState, Query(after): Query<After>) -> Response {
-    page::login(&console.name, after.path(), None).into_response()
-}
-
-/// A filled in form.
-#[derive(Debug, Deserialize)]
-pub(super) struct Login {
-    token: String,
-    #[serde(flatten)]
-    after: After,
-}
-
-pub(super) async fn login(
-    State((access, console)): LoginState,
-    connection: Option<Extension<Arc<ConnectionState>>>,
-    headers: HeaderMap,
-    Form(login): Form<Login>,
-) -> Response {
-    if !is_from_here(&headers) {
-        return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
-    }
-    let Some(right) = access.tokens.right(login.token.trim().as_bytes()) else {
-        let connection = connection.as_ref().map(|Extension(connection)| connection);
-        let (code, told) = match access.tokens.is_wrong(connection).await {
-            true => (StatusCode::UNAUTHORIZED, "This is neither http.admin_token nor http.read_token."),
-            false => (StatusCode::TOO_MANY_REQUESTS, "Too many wrong tokens are being given. Try again later."),
-        };
-        return (code, page::login(&console.name, login.after.path(), Some(told))).into_response();
-    };
-    access.close(&headers);
-    let id = access.open(right);
-    let remote = connection.and_then(|Extension(connection)| connection.remote());
-    console.admin.audit.record(Operator::on_console(right == Right::Act, remote).record("login", true));
-    tracing::info!(?right, "console: an operator logged in");
-    let cookie = format!("{NAME}={id}; Path={PATH}; HttpOnly; SameSite=Lax; Max-Age={}", IDLE.as_secs());
-    ([(SET_COOKIE, cookie)], Redirect::to(login.after.path())).into_response()
-}
-
-pub(super) async fn logout(State((access, _)): LoginState, headers: HeaderMap) -> Response {
-    if !is_from_here(&headers) {
-        return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
-    }
-    access.close(&headers);
-    let cookie = format!("{NAME}=; Path={PATH}; HttpOnly; SameSite=Lax; Max-Age=0");
-    ([(SET_COOKIE, cookie)], Redirect::to(&format!("{PATH}/login"))).into_response()
 }
 
 #[cfg(test)]
@@ -258,20 +194,6 @@ mod tests {
             (&[("origin", "http://a:1")], false),
         ] {
             assert_eq!(is_from_here(&headers(pairs)), expected, "{pairs:?}");
-        }
-    }
-
-    #[test]
-    fn a_login_leads_to_pages_of_the_console_alone() {
-        for (next, expected) in [
-            ("/console/calls?agent=ana", "/console/calls?agent=ana"),
-            ("", PATH),
-            ("/consoles", PATH),
-            ("//evil.example/console", PATH),
-            ("https://evil.example", PATH),
-            ("/console\\evil", PATH),
-        ] {
-            assert_eq!(After { next: next.to_owned() }.path(), expected, "{next:?}");
         }
     }
 

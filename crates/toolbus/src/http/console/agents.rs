@@ -8,31 +8,17 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::value::to_raw_value;
+use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::policy::UnknownCallers;
 
 use super::access::{Fields, Visitor};
-use super::page::{Pages, Status, query, url_encoded};
+use super::page::{Pages, Status, agent_path, explain_path, query, tool_path};
 use super::paging::Paged;
 use super::{ByOperator, Console, ConsoleState, PATH, PageResult, done};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::{
     AgentSummary, AgentTools, AppliedRules, CallerQuery, Explained, GateResult, NamedRule, Question, ToolVerdict,
 };
-
-/// Longest value in an address, in bytes.
-const MAX_IN_ADDRESS: usize = 4 * 1024;
-
-/// The address of an agent's page.
-fn path(name: &str) -> String {
-    format!("/agents/{}", url_encoded(name))
-}
-
-/// The address that explains a call of a tool, with further fields of the form, such as `("binding", "telegram:bot1")`.
-/// A long value is left out.
-pub(super) fn explain_path(agent: &str, tool: &str, fields: &[(&str, &str)]) -> String {
-    let fields = fields.iter().copied().filter(|(_, value)| value.len() <= MAX_IN_ADDRESS);
-    format!("{PATH}{}/explain{}", path(agent), query([("tool", tool)].into_iter().chain(fields)))
-}
 
 /// Filters of the list, as they are in its address.
 #[derive(Debug, Default, Deserialize)]
@@ -48,12 +34,13 @@ pub(super) async fn list(
     Query(filter): Query<Filter>,
 ) -> Response {
     let pages = Pages::new(&console, &visitor);
-    let overview = console.admin.agents();
+    let callers = console.admin.callers();
     let text = filter.text.trim().to_lowercase();
-    let meant: Vec<_> = overview.agents.iter().filter(|agent| agent.agent.to_lowercase().contains(&text)).collect();
+    let name = |caller: &Caller| caller.agent.as_ref().map_or(EVERYBODY, AgentName::as_str).to_lowercase();
+    let meant: Vec<_> = callers.iter().filter(|caller| name(caller).contains(&text)).collect();
     let paged = Paged::new(&meant, &filter.page);
     let filters = [("text", filter.text.as_str())];
-    let unknown = match overview.unknown {
+    let unknown = match console.admin.gates.policy().unknown_callers() {
         UnknownCallers::Denied => "have no tools",
         UnknownCallers::Restricted => "have the tools that agents.default leaves them",
         UnknownCallers::Open => "have every tool that is in no tool set",
@@ -64,7 +51,7 @@ pub(super) async fn list(
             button { "Filter" }
             @if !text.is_empty() { a href=(format!("{PATH}/agents")) { "Show all" } }
         }
-        @if overview.agents.len() == 1 {
+        @if callers.len() == 1 {
             p.empty { "No agent has a section. " code { "[agents.NAME]" } " in the configuration adds one." }
         }
         p.hint { "Callers without a section " (unknown) ": " (pages.link("agents", EVERYBODY)) "." }
@@ -80,7 +67,7 @@ pub(super) async fn list(
                     th.number title="Calls that wait now, of those that may" { "Waiting" }
                     th { "Rate limits" } th.number { "Bindings" }
                 } }
-                tbody { @for agent in paged.rows { (row(&pages, agent)) } }
+                tbody { @for caller in paged.rows { (row(&pages, &console.admin.summary(caller))) } }
             }
         }
         (paged.links("/agents", &filters))
@@ -161,7 +148,7 @@ fn shown(console: &Console, pages: &Pages<'_>, agent: &AgentTools, role: &Role) 
             @if name != EVERYBODY {
                 a href=(format!("{PATH}/calls{}", query([("agent", name)]))) { "Recent calls" } " "
             }
-            (pages.action(&format!("{}/switch", path(name)), label, &[("off", off)]))
+            (pages.action(&format!("{}/switch", agent_path(name)), label, &[("off", off)]))
         }
         (rules(pages, name, &agent.rules, used))
         h2 { "Would a call pass" }
@@ -174,7 +161,7 @@ fn shown(console: &Console, pages: &Pages<'_>, agent: &AgentTools, role: &Role) 
             session: None,
         }, ""))
         h2 { "Another agent" }
-        form.filter action=(format!("{PATH}{}/compare", path(name))) {
+        form.filter action=(format!("{PATH}{}/compare", agent_path(name))) {
             label { "Compare with " input name="with" list="agents" required; }
             button { "Compare" }
         }
@@ -208,7 +195,7 @@ fn rules(pages: &Pages<'_>, name: &str, rules: &AppliedRules, (running, waiting)
                 dt { "Bindings" }
                 dd { @for binding in &rules.bindings {
                     @let under = query([("binding", binding.as_str())]);
-                    div { a href=(format!("{PATH}{}{under}", path(name))) { (pages.text(binding)) } }
+                    div { a href=(format!("{PATH}{}{under}", agent_path(name))) { (pages.text(binding)) } }
                 } }
             }
         }
@@ -224,7 +211,7 @@ fn tools(pages: &Pages<'_>, agent: &AgentTools, role: &Role) -> Markup {
     meant.sort_by_key(|tool| !tool.allowed);
     let allowed = agent.tools.iter().filter(|tool| tool.allowed).count();
     let paged = Paged::new(&meant, &role.page);
-    let own = path(&agent.agent);
+    let own = agent_path(&agent.agent);
     let filters: [(&str, &str); 3] = [("text", &role.text), ("binding", &role.binding), ("profile", &role.profile)];
     html! {
         form.filter role="search" aria-label="Filter" {
@@ -280,7 +267,7 @@ pub(super) async fn switch(
     Path(name): Path<String>,
 ) -> Response {
     match console.admin.by(operator).switch("agent", &name, fields.get("off") == "true").await {
-        Ok(_) => done(&format!("{PATH}{}", path(&name))),
+        Ok(_) => done(&format!("{PATH}{}", agent_path(&name))),
         Err(error) => Pages::new(&console, &visitor).refused(&error),
     }
 }
@@ -319,7 +306,7 @@ fn explained(console: &Console, pages: &Pages<'_>, agent: String, fields: &Field
 fn explain_form(question: &Question, arguments: &str) -> Markup {
     let value = |text: &Option<String>| text.clone().unwrap_or_default();
     html! {
-        form.filter action=(format!("{PATH}{}/explain", path(&question.agent))) aria-label="Explain" {
+        form.filter action=(format!("{PATH}{}/explain", agent_path(&question.agent))) aria-label="Explain" {
             label { "Tool " input name="tool" required value=(question.tool); }
             label { "Arguments, JSON " textarea name="arguments" rows="1" spellcheck="false" { "\n" (arguments) } }
             label { "Binding " input name="binding" value=(value(&question.binding)) placeholder="channel:account"; }
@@ -356,7 +343,7 @@ fn gates(pages: &Pages<'_>, explained: &Explained, fields: &Fields) -> Markup {
             p {
                 (Status::Ok.mark()) " The call would be run. "
                 @if pages.visitor.may_act {
-                    a href=(format!("{PATH}{}{}#call", super::tools::path(&explained.tool), query(draft))) { "Call it" }
+                    a href=(format!("{PATH}{}{}#call", tool_path(&explained.tool), query(draft))) { "Call it" }
                 }
             }
         } @else {
@@ -394,7 +381,7 @@ fn compared(console: &Console, pages: &Pages<'_>, name: &str, role: &Role) -> Pa
     let (one, two) = (console.admin.agent(name, &role.query())?, console.admin.agent(other, &role.query())?);
     let differences = differences(&one.tools, &two.tools);
     let paged = Paged::new(&differences, &role.page);
-    let own = format!("{}/compare", path(name));
+    let own = format!("{}/compare", agent_path(name));
     let filters = [("with", other)];
     let main = html! {
         (form)

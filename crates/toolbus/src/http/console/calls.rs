@@ -10,8 +10,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::access::Visitor;
-use super::agents::explain_path;
-use super::page::{Pages, Status, duration, url_encoded};
+use super::page::{Pages, Status, duration, explain_path, url_encoded};
 use super::{ConsoleState, PATH};
 use crate::http::admin::recent::{CallTrace, RecentQuery, TraceStep};
 

@@ -17,6 +17,8 @@ const MAX_CELL: usize = 120;
 const MAX_TITLE: usize = 1_000;
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
+/// Longest value in an address, in bytes.
+const MAX_IN_ADDRESS: usize = 4 * 1024;
 /// Most bytes of a JSON text that are shown.
 const MAX_JSON: usize = 64 * 1024;
 /// Most names that a field suggests.
@@ -212,6 +214,23 @@ fn frame(title: &str, body: &Markup) -> Markup {
             body { (body) }
         }
     }
+}
+
+/// The path of a tool's page below the console's.
+pub(super) fn tool_path(name: &str) -> String {
+    format!("/tools/{}", url_encoded(name))
+}
+
+/// The path of an agent's page below the console's.
+pub(super) fn agent_path(name: &str) -> String {
+    format!("/agents/{}", url_encoded(name))
+}
+
+/// The address that explains a call of a tool, with further fields of the form, such as `("binding", "telegram:bot1")`.
+/// A long value is left out.
+pub(super) fn explain_path(agent: &str, tool: &str, fields: &[(&str, &str)]) -> String {
+    let fields = fields.iter().copied().filter(|(_, value)| value.len() <= MAX_IN_ADDRESS);
+    format!("{PATH}{}/explain{}", agent_path(agent), query([("tool", tool)].into_iter().chain(fields)))
 }
 
 /// The query of an address, with its question mark; without what is empty.

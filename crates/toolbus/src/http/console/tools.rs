@@ -14,16 +14,12 @@ use toolbus_core::tool::{ToolDescriptor, time_text};
 use toolbus_protocol::Format;
 
 use super::access::{Fields, Visitor};
-use super::page::{Pages, Status, query, url_encoded};
+use super::form;
+use super::page::{Pages, Status, explain_path, query, tool_path};
 use super::paging::Paged;
 use super::{ByOperator, Console, ConsoleState, PATH, PageResult, done};
 use crate::http::admin::effect;
 use crate::http::admin::view::CallerQuery;
-
-mod call;
-mod form;
-
-pub(super) use call::{back, call};
 
 /// Agents that may use a tool which its page names; the others are counted.
 const MAX_USERS: usize = 50;
@@ -36,11 +32,6 @@ pub(super) struct Filter {
     source: String,
     agent: String,
     page: String,
-}
-
-/// The address of a tool's page.
-pub(super) fn path(name: &str) -> String {
-    format!("/tools/{}", url_encoded(name))
 }
 
 pub(super) async fn list(
@@ -155,7 +146,7 @@ pub(super) async fn one(
 }
 
 /// All that is known of a tool, and the form to call it as `draft` fills it in.
-fn shown(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor, draft: &Fields) -> Markup {
+pub(super) fn shown(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor, draft: &Fields) -> Markup {
     let limit = |limit: Option<usize>| limit.map_or_else(|| "as the daemon's".to_owned(), |calls| calls.to_string());
     let (running, recent) = busy(console).get(&tool.name).copied().unwrap_or_default();
     html! {
@@ -204,7 +195,7 @@ fn switch_form(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor) -> M
     let own = |switched: &crate::http::admin::view::Switched| switched.kind == "tool" && *switched.name == *tool.name;
     let is_off = console.admin.disabled().iter().any(own);
     let (label, off) = if is_off { ("Switch on", "false") } else { ("Switch off", "true") };
-    pages.action(&format!("{}/switch", path(&tool.name)), label, &[("off", off)])
+    pages.action(&format!("{}/switch", tool_path(&tool.name)), label, &[("off", off)])
 }
 
 pub(super) async fn switch(
@@ -215,7 +206,7 @@ pub(super) async fn switch(
     Path(name): Path<String>,
 ) -> Response {
     match console.admin.by(operator).switch("tool", &name, fields.get("off") == "true").await {
-        Ok(_) => done(&format!("{PATH}{}", path(&name))),
+        Ok(_) => done(&format!("{PATH}{}", tool_path(&name))),
         Err(error) => Pages::new(&console, &visitor).refused(&error),
     }
 }
@@ -239,7 +230,7 @@ fn users(console: &Console, pages: &Pages<'_>, tool: &str) -> Markup {
                         tr {
                             td { (pages.link("agents", agent)) }
                             td { (pages.text(&effective.explain(tool).because.to_string())) }
-                            td { a href=(super::agents::explain_path(agent, tool, &[])) { "explain" } }
+                            td { a href=(explain_path(agent, tool, &[])) { "explain" } }
                         }
                     }
                 }

@@ -5,10 +5,9 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use toolbus_core::tool::ToolDescriptor;
 
-use super::super::PATH;
-use super::super::access::Fields;
-use super::super::page::Pages;
-use super::path;
+use super::PATH;
+use super::access::Fields;
+use super::page::{Pages, tool_path};
 use crate::example::example_arguments;
 
 /// Arguments that have a field of their own; the others are given as JSON.
@@ -109,7 +108,7 @@ pub(super) fn call(pages: &Pages<'_>, tool: &ToolDescriptor, draft: &Fields) -> 
     html! {
         @if pages.visitor.may_act {
             h2 #call { "Call it" }
-            form.call method="post" action=(format!("{PATH}{}/call", path(&tool.name))) {
+            form.call method="post" action=(format!("{PATH}{}/call", tool_path(&tool.name))) {
                 (pages.proof())
                 (pages.agent_names())
                 div.row {

@@ -12,10 +12,10 @@ use serde_json::Value;
 use toolbus_core::Clock;
 use toolbus_protocol::{ContentBlock, Outcome, ToolError, ToolInvokeResponse};
 
-use super::super::access::{Fields, Visitor};
-use super::super::page::{Pages, Status, duration, size, url_encoded};
-use super::super::{ConsoleState, PATH, agents, done};
-use super::{form, path, shown};
+use super::access::{Fields, Visitor};
+use super::page::{Pages, Status, duration, explain_path, size, tool_path, url_encoded};
+use super::tools::shown;
+use super::{ConsoleState, PATH, done, form};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::{CallOutcome, CallRequest};
 use crate::http::slots::ConnectionState;
@@ -26,11 +26,11 @@ const MAX_SHOWN: usize = 256 * 1024;
 const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 /// Where a browser goes that is asked for the address of a call.
-pub(in super::super) async fn back(Path(name): Path<String>) -> Response {
-    done(&format!("{PATH}{}", path(&name)))
+pub(super) async fn back(Path(name): Path<String>) -> Response {
+    done(&format!("{PATH}{}", tool_path(&name)))
 }
 
-pub(in super::super) async fn call(
+pub(super) async fn call(
     State(console): ConsoleState,
     Extension(visitor): Extension<Arc<Visitor>>,
     Extension(fields): Extension<Fields>,
@@ -64,14 +64,14 @@ pub(in super::super) async fn call(
         ..CallRequest::default()
     };
     let agent = request.agent.clone();
-    tracing::info!(agent, tool = name, token = visitor.token(), "console: an operator makes a call");
+    tracing::info!(agent, tool = name, "console: an operator makes a call");
     let began = Clock::SYSTEM.now();
     let connection = connection.as_ref().map(|Extension(connection)| &**connection);
     match console.calls.call(request, connection).await {
         Ok(outcome) => {
             let role = ["binding", "profile", "session"].map(|field| (field, fields.get(field)));
             let question = [role.as_slice(), &[("arguments", arguments.get())]].concat();
-            let explain = agents::explain_path(agent.as_deref().unwrap_or(EVERYBODY), &name, &question);
+            let explain = explain_path(agent.as_deref().unwrap_or(EVERYBODY), &name, &question);
             page(StatusCode::OK, result(&pages, &outcome, Clock::SYSTEM.since(began), &explain))
         }
         Err(error) => page(error.code(), problem(&error.to_string())),
