@@ -10,7 +10,7 @@ use std::env;
 use std::error::Error;
 use std::time::Duration;
 
-use serde_json::Map;
+use serde_json::{Map, Value};
 use toolbus_client::{AgentName, BusConnection, Client, ConnectionOptions, ReplyContent, ToolListRequest};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 async fn list(client: &Client) -> Result<(), Box<dyn Error>> {
     for tool in client.list(&ToolListRequest::default(), PATIENCE).await?.tools {
-        println!("{}", tool["name"]);
+        println!("{}", tool.get("name").and_then(Value::as_str).unwrap_or_default());
     }
     Ok(())
 }
