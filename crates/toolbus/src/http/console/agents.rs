@@ -325,7 +325,7 @@ fn gates(pages: &Pages<'_>, explained: &Explained, fields: &Fields) -> Markup {
     let draft = role.into_iter().chain(draft);
     html! {
         h2 { (pages.link("tools", &explained.tool)) }
-        table {
+        table tabindex="0" {
             thead { tr { th { "Gate" } th { "Why" } } }
             tbody {
                 @for gate in &explained.steps {
@@ -392,7 +392,7 @@ fn compared(console: &Console, pages: &Pages<'_>, name: &str, role: &Role) -> Pa
             }
         } @else {
             (paged.links(&own, &filters))
-            table {
+            table tabindex="0" {
                 thead { tr {
                     th { "Tool" } th { (pages.link("agents", name)) } th { (pages.link("agents", other)) }
                 } }

@@ -197,7 +197,7 @@ fn waterfall(call: &CallTrace) -> Markup {
     let end = |step: &TraceStep| step.from_ms + step.took_ms.unwrap_or_default();
     let whole = call.steps.iter().map(end).chain(call.total_ms).fold(f64::MIN_POSITIVE, f64::max);
     html! {
-        table.waterfall #steps data-part {
+        table.waterfall #steps data-part tabindex="0" {
             thead { tr { th { "Step" } th.number { "From" } th.number { "Took" } th aria-hidden="true" {} } }
             tbody {
                 @for step in &call.steps {

@@ -84,7 +84,7 @@ pub(super) async fn page(
         }
         @else {
             (paged.links("/configuration", &[("key", &filter.key), ("show", &filter.show)]))
-            table {
+            table tabindex="0" {
                 caption.hidden { "Values in force" }
                 thead { tr { th { "Key" } th { "Value" } th { "Given in" } } }
                 tbody { @for value in paged.rows { tr {
@@ -164,7 +164,7 @@ pub(super) async fn check(State(console): ConsoleState, Extension(visitor): Exte
         @match &checked {
             Err(Problems(problems)) => {
                 p { (Status::Failed.mark()) " A reload would be refused." }
-                table {
+                table tabindex="0" {
                     thead { tr { th { "Where" } th { "Key" } th { "Problem" } } }
                     tbody { @for Problem { location, key, what } in problems { tr {
                         td { (pages.text(location)) } td.name { (pages.text(key)) } td { (pages.block(what)) }
@@ -194,7 +194,7 @@ fn differing(pages: &Pages<'_>, different: &[Differing]) -> Markup {
     html! {
         @if different.is_empty() { p.empty { "Nothing but perhaps a secret: those are not compared." } }
         @else {
-            table {
+            table tabindex="0" {
                 thead { tr { th { "Key" } th { "In force" } th { "In the files" } th { "Given in" } } }
                 tbody { @for one in different.iter().take(MAX_DIFFERENCES) { tr {
                     td.name { (pages.text(&one.key)) }

@@ -105,7 +105,7 @@ fn remote_sets(pages: &Pages<'_>, sets: &[RemoteSetHealth]) -> Markup {
         section #remote data-part {
             @if !sets.is_empty() {
                 h2 { "Tool sets of other daemons" }
-                table {
+                table tabindex="0" {
                     thead { tr {
                         th { "Tool set" } th { "Phase" } th.number { "Tools" } th.number { "Hidden" }
                         th.number { "Suspect" } th.number { "Listed" } th { "Problems" }
@@ -260,7 +260,7 @@ fn shadowed(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
                 "Another source has their names. Give the server a " code { "prefix" } ", or " code { "rename" }
                 " the tools."
             }
-            table {
+            table tabindex="0" {
                 thead { tr { th { "Tool" } th { "The name belongs to" } } }
                 tbody { @for tool in &server.shadowed { tr {
                     td { (pages.text(&tool.name)) } td { (pages.text(&tool.owner)) }
@@ -275,7 +275,7 @@ fn hidden(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
     html! {
         section #hidden data-part { @if !server.hidden.is_empty() {
             h2 { "Hidden tools" }
-            table {
+            table tabindex="0" {
                 thead { tr { th { "Tool" } th { "Why" } } }
                 tbody { @for tool in &server.hidden { tr {
                     td { (pages.text(&tool.name)) } td { (pages.text(&tool.reason)) }
@@ -289,7 +289,7 @@ fn suspect(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
     html! {
         section #suspect data-part { @if !server.suspect.is_empty() {
             h2 { "Suspect definitions" }
-            table {
+            table tabindex="0" {
                 thead { tr { th { "Tool" } th { "Rule" } th { "Place" } th { "What it says" } } }
                 tbody { @for texts in &server.suspect { @for suspicion in &texts.suspicions { tr {
                     td { (pages.text(&texts.name)) }
@@ -307,7 +307,7 @@ fn cleaned(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
     html! {
         section #cleaned data-part { @if !server.cleaned.is_empty() {
             h2 { "Cleaned texts" }
-            table {
+            table tabindex="0" {
                 thead { tr { th { "Tool" } th { "Removed" } } }
                 tbody { @for texts in &server.cleaned { tr {
                     td { (pages.text(&texts.name)) } td { (texts.removed.to_string()) }

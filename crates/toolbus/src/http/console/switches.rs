@@ -44,7 +44,7 @@ pub(super) fn parts(pages: &Pages<'_>, admin: &Admin) -> Markup {
         section #off data-part aria-label="Switched off" {
             h2 { "Switched off" }
             @if off.is_empty() { p.empty { "Nothing is switched off." } }
-            @else { table {
+            @else { table tabindex="0" {
                 thead { tr { th { "What" } th { "Name" } th { span.hidden { "Action" } } } }
                 tbody { @for switch in &off { (switched(pages, switch)) } }
             } }
@@ -54,7 +54,7 @@ pub(super) fn parts(pages: &Pages<'_>, admin: &Admin) -> Markup {
             @if breakers.is_empty() {
                 p.empty { "No circuit breaker is open: no tool and no MCP server fails again and again." }
             }
-            @else { table {
+            @else { table tabindex="0" {
                 thead { tr { th { "Tool or server" } th { "State" } th { span.hidden { "Action" } } } }
                 tbody { @for breaker in &breakers { (opened(pages, breaker)) } }
             } }
