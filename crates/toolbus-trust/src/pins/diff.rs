@@ -1,5 +1,7 @@
 //! The difference of two definitions, for people.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use similar::TextDiff;
 
@@ -12,6 +14,8 @@ const MAX_LINES: usize = 400;
 const WIDTH: usize = 110;
 /// Length at which it is broken wherever that is.
 const MAX_WIDTH: usize = 400;
+/// Time after which two definitions are taken to differ in whole parts, which costs no more.
+const MAX_TIME: Duration = Duration::from_millis(100);
 /// Lines around each change that stay as they are.
 const CONTEXT: usize = 3;
 
@@ -29,7 +33,7 @@ pub struct Unified {
 #[must_use]
 pub fn unified(before: Option<&Definition>, after: Option<&Definition>) -> Unified {
     let (before, after) = (before.map(readable).unwrap_or_default(), after.map(readable).unwrap_or_default());
-    let difference = TextDiff::from_lines(&before, &after);
+    let difference = TextDiff::configure().timeout(MAX_TIME).diff_lines(&before, &after);
     let text = difference.unified_diff().context_radius(CONTEXT).to_string();
     let mut lines: Vec<String> = text.lines().take(MAX_LINES).map(str::to_owned).collect();
     let left_out = text.lines().count().saturating_sub(MAX_LINES);

@@ -88,8 +88,11 @@ impl App {
                 .layer(from_fn_with_state(self.peers.shared.clone(), refuse_until_read)),
             redactor: self.redactor.clone(),
         };
-        self.tasks.serving =
-            listeners.serve(state, admin::open(admin).merge(admin::calls(calls)), &self.tasks.stop_serving);
+        self.tasks.serving = listeners.serve(
+            state,
+            admin::open(Arc::clone(&admin)).merge(admin::calls(admin, calls)),
+            &self.tasks.stop_serving,
+        );
         self.tasks.serving.spawn(mcp.run());
     }
 

@@ -11,6 +11,9 @@ use super::{Config, KeyedSecret};
 /// Stands for a value with a secret in it.
 const SECRET: &str = "(secret)";
 
+/// Stands for a value that nobody is shown.
+const NOT_SHOWN: &str = "(not shown)";
+
 /// A value that is in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectiveValue {
@@ -56,20 +59,27 @@ impl Origins {
 }
 
 impl Config {
-    /// Returns every value that is in force, in the order of the sections. Tables of the file of MCP servers, and of
-    /// specifications, are not among them.
+    /// Returns the values in force that are meant by their key and by where they were given, in the order of the sections.
+    /// Tables of the file of MCP servers, and of specifications, are not among them.
     #[must_use]
-    pub fn effective(&self) -> Vec<EffectiveValue> {
+    pub fn effective(&self, is_meant: impl Fn(&str, Option<&str>) -> bool) -> Vec<EffectiveValue> {
         let (mut found, secrets) = (Vec::new(), self.secrets());
         let whole = serde_json::to_value(self).unwrap_or_default();
-        each_value(&whole, &mut KeyPath::new(), "", &mut |_, key, value| {
-            if !value.is_null() {
-                let origin = self.origins.of(key).map(str::to_owned);
-                found.push(EffectiveValue { key: key.to_owned(), value: without_secrets(value, &secrets), origin });
+        each_value(&whole, &mut KeyPath::new(), "", &mut |path, key, value| {
+            let origin = self.origins.of(key);
+            if value.is_null() || !is_meant(key, origin) {
+                return;
             }
+            let value = if is_forced(path) { NOT_SHOWN.to_owned() } else { without_secrets(value, &secrets) };
+            found.push(EffectiveValue { key: key.to_owned(), value, origin: origin.map(str::to_owned) });
         });
         found
     }
+}
+
+/// Whether it is of forced arguments, which may hold what only the tool is to know.
+fn is_forced(path: &[String]) -> bool {
+    path.first().is_some_and(|section| section == "agents") && path.iter().any(|part| part == "arguments")
 }
 
 /// Visits every value that is no table, and every list without tables, with its path and its key.
@@ -124,7 +134,7 @@ mod tests {
             value.origin = value.origin.map(|origin| origin.replace(&folder, ""));
             value
         };
-        Config::load(&sources).unwrap().config.effective().into_iter().map(without_folder).collect()
+        Config::load(&sources).unwrap().config.effective(|_, _| true).into_iter().map(without_folder).collect()
     }
 
     #[test]
@@ -150,9 +160,10 @@ mod tests {
         let file = "[store]\nurl = 'redis://:xyz@localhost/0'\n\
                     [mcp.servers.files]\ncommand = 'x'\nargs = ['--token', 'xyz']\n\
                     env = { API_KEY = { env = 'PASSWORD' } }\n\
-                    [[rest.endpoints]]\nname = 'a'\ndescription = 'x'\nurl = 'http://localhost/?api_key=xyz'\n";
+                    [agents.ana.arguments.'crm.*']\nkey = 'xyz-of-ana'\n[identity]\ntrust_headers = true\n\
+                    [[rest.endpoints]]\nname = 'a'\ndescription = 'x'\nurl = 'http://localhost/?api_key=xyz&key=%78yz%2F'\n";
         let all = effective(file, vec![]);
         assert!(all.iter().any(|value| value.value == SECRET), "{all:#?}");
-        assert!(!all.iter().any(|value| value.value.contains("xyz")), "{all:#?}");
+        assert!(!all.iter().any(|value| value.value.contains("yz")), "{all:#?}");
     }
 }

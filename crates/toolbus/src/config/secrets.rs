@@ -261,13 +261,22 @@ fn in_url(text: &str) -> Vec<String> {
     vec![meant, written.to_owned()]
 }
 
-/// Parameters of a URL whose names say that they are secret.
+/// Parameters of a URL whose names say that they are secret: as they are meant, and as they are written where that differs.
 fn in_query(url: &str) -> Vec<String> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
-    let pairs = form_urlencoded::parse(query.as_bytes());
-    // `{name}` is filled in by each call.
-    let is_secret = |name: &str, value: &str| names_secret(name) && !value.contains('{');
-    pairs.filter(|(name, value)| is_secret(name, value)).map(|(_, value)| value.into_owned()).collect()
+    let query = query.split_once('#').map_or(query, |(query, _)| query);
+    let mut found = Vec::new();
+    for pair in query.split('&') {
+        let Some((name, meant)) = form_urlencoded::parse(pair.as_bytes()).next() else { continue };
+        // `{name}` is filled in by each call.
+        if !names_secret(&name) || meant.contains('{') {
+            continue;
+        }
+        let written = pair.split_once('=').map(|(_, written)| written).filter(|written| *written != meant);
+        found.extend(written.map(str::to_owned));
+        found.push(meant.into_owned());
+    }
+    found
 }
 
 /// The value of a header: as a whole, and its credential without the scheme.
@@ -369,7 +378,7 @@ mod tests {
         for none in ["https://host/path", "mailto:ana@host", "no url", "C:\\path"] {
             assert!(in_url(none).is_empty(), "{none}");
         }
-        assert_eq!(in_query("https://host/{city}?units=metric&api_key=k3y-k3y%2F1&token={token}"), ["k3y-k3y/1"]);
+        assert_eq!(in_query("https://host/{city}?units=metric&api_key=k3y-k3y%2F1&token={token}"), ["k3y-k3y%2F1", "k3y-k3y/1"]);
         assert_eq!(header("Bearer abc-def"), ["Bearer abc-def", "abc-def"]);
         assert_eq!(header("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==")[2], "open sesame");
         assert_eq!(argument(Some("--token"), "abc-def"), ["abc-def"]);

@@ -348,6 +348,12 @@ impl DaemonAdmin {
         (Self { health, files: files.iter().map(absolute).collect(), reloads }, requests)
     }
 
+    /// Whether requests can be taken and answered now.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.health.readiness().ready
+    }
+
     /// Returns the present status.
     #[must_use]
     pub fn status(&self) -> DaemonStatus {

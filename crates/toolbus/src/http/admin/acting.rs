@@ -4,9 +4,12 @@ use std::net::IpAddr;
 
 use toolbus_core::audit::AuditRecord;
 use toolbus_core::failure::Status;
+use toolbus_protocol::new_message_id;
 
-use super::view::{ApiError, Approval, Approved, BreakerReset, McpRestart, Switching};
-use super::{Admin, ReloadReport};
+use super::calls::OperatorCalls;
+use super::view::{ApiError, Approval, Approved, BreakerReset, CallOutcome, CallRequest, McpRestart, Switching};
+use super::{Admin, EVERYBODY, ReloadReport};
+use crate::http::slots::ConnectionState;
 
 /// Way in of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +53,31 @@ impl Admin {
     }
 }
 
+/// An action whose end is not known yet. It leaves its record also where nobody waits for its end any more: what was asked
+/// for may be done all the same.
+struct Pending<'a> {
+    acting: &'a Acting<'a>,
+    action: String,
+    /// Whether it was done, once that is known.
+    end: Option<bool>,
+}
+
+impl Pending<'_> {
+    fn ends<T>(mut self, done: Result<T, ApiError>) -> Result<T, ApiError> {
+        self.end = Some(done.is_ok());
+        done
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        match self.end {
+            Some(is_done) => self.acting.record(&self.action, is_done),
+            None => self.acting.record(&format!("{} (its end is not known)", self.action), false),
+        }
+    }
+}
+
 impl Acting<'_> {
     /// Switches something off or on again: see [`Admin::switch`].
     ///
@@ -57,10 +85,9 @@ impl Acting<'_> {
     ///
     /// As there.
     pub async fn switch(&self, kind: &str, name: &str, off: bool) -> Result<Switching, ApiError> {
-        let done = self.admin.switch(kind, name, off).await;
         let state = if off { "off" } else { "on" };
-        self.record(&format!("switch {kind} {name} {state}"), done.is_ok());
-        done
+        let pending = self.begin(format!("switch {kind} {name} {state}"));
+        pending.ends(self.admin.switch(kind, name, off).await)
     }
 
     /// Has a tool or server get calls again: see [`Admin::reset_breaker`].
@@ -93,9 +120,8 @@ impl Acting<'_> {
     /// As there.
     pub async fn approve_pin(&self, name: &str, approval: Approval) -> Result<Approved, ApiError> {
         let of = approval.source.as_deref().map(|source| format!(" of {source}")).unwrap_or_default();
-        let done = self.admin.approve_pin(name, approval).await;
-        self.record(&format!("approve pin {name}{of}"), done.is_ok());
-        done
+        let pending = self.begin(format!("approve pin {name}{of}"));
+        pending.ends(self.admin.approve_pin(name, approval).await)
     }
 
     /// Has the configuration reloaded, and waits for the report.
@@ -104,12 +130,34 @@ impl Acting<'_> {
     ///
     /// If there is no daemon, too many reloads wait, or the daemon ends first.
     pub async fn reload(&self) -> Result<ReloadReport, ApiError> {
+        let mut pending = self.begin("reload".to_owned());
         let done = match &self.admin.daemon {
             Some(daemon) => daemon.reload().await,
             None => Err(ApiError::not_found("there is no daemon")),
         };
-        self.record("reload", done.as_ref().is_ok_and(|report| report.applied));
+        pending.end = Some(done.as_ref().is_ok_and(|report| report.applied));
         done
+    }
+
+    /// Makes a call as an agent: see [`OperatorCalls::call`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(in crate::http) async fn call(
+        &self,
+        calls: &OperatorCalls,
+        request: CallRequest,
+        connection: Option<&ConnectionState>,
+    ) -> Result<CallOutcome, ApiError> {
+        let id = new_message_id();
+        let agent = request.agent.as_deref().unwrap_or(EVERYBODY);
+        let pending = self.begin(format!("call {} as {agent}, call id {id}", request.tool));
+        pending.ends(calls.call(id, request, connection).await)
+    }
+
+    const fn begin(&self, action: String) -> Pending<'_> {
+        Pending { acting: self, action, end: None }
     }
 
     fn record(&self, action: &str, is_done: bool) {

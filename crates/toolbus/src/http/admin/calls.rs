@@ -14,25 +14,26 @@ use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Effect, ToolFailure};
 use toolbus_core::tool::ToolOutput;
 use toolbus_core::{Clock, Gates, InnerCall, InnerOrigin, Invoker, milliseconds};
-use toolbus_protocol::{ContentBlock, ToolError, ToolInvokeResponse, new_message_id};
+use toolbus_protocol::{ContentBlock, ToolError, ToolInvokeResponse};
 
 use super::routes::{ApiResult, BodyBytes, parsed};
 use super::view::{ApiError, CallOutcome, CallRequest};
+use super::{Admin, Operator};
 use crate::http::SharedState;
 use crate::http::slots::ConnectionState;
 
 /// The route for calls. The socket is served on the thread of health probes, and calls run elsewhere.
-pub fn calls(calls: OperatorCalls) -> Router {
-    Router::new().route("/v1/call", post(call)).with_state(calls)
+pub fn calls(admin: Arc<Admin>, calls: OperatorCalls) -> Router {
+    Router::new().route("/v1/call", post(call)).with_state((admin, calls))
 }
 
 async fn call(
-    State(calls): State<OperatorCalls>,
+    State((admin, calls)): State<(Arc<Admin>, OperatorCalls)>,
     connection: Option<Extension<Arc<ConnectionState>>>,
     body: BodyBytes,
 ) -> ApiResult<CallOutcome> {
     let connection = connection.as_ref().map(|Extension(connection)| &**connection);
-    Ok(Json(calls.call(parsed(body)?, connection).await?))
+    Ok(Json(admin.by(Operator::SOCKET).call(&calls, parsed(body)?, connection).await?))
 }
 
 /// Makes calls of operators as any agent. They pass every gate.
@@ -50,13 +51,14 @@ impl OperatorCalls {
         Self { gates, invoker, shared, workers: Handle::current() }
     }
 
-    /// Makes a call. The request that asks for it, on `connection`, gets as much time as the call.
+    /// Makes a call with this id. The request that asks for it, on `connection`, gets as much time as the call.
     ///
     /// # Errors
     ///
     /// If nothing can be called yet or any more, or no agent can have the given name.
     pub(in crate::http) async fn call(
         &self,
+        call_id: String,
         request: CallRequest,
         connection: Option<&ConnectionState>,
     ) -> Result<CallOutcome, ApiError> {
@@ -75,7 +77,6 @@ impl OperatorCalls {
         if let Some(connection) = connection {
             connection.take_any_time();
         }
-        let call_id = new_message_id();
         let part = |text: Option<String>| text.filter(|text| !text.is_empty()).map(Arc::from);
         let inner = InnerCall {
             origin: InnerOrigin::McpClient,

@@ -24,8 +24,8 @@ use crate::http::slots::ConnectionState;
 /// Name of the cookie that holds the id of a session.
 pub(super) const NAME: &str = "toolbus_console";
 /// Time after which a session that is not used ends.
-pub(super) const IDLE: Duration = Duration::from_secs(8 * 60 * 60);
-/// Sessions at a time. A further one takes the place of the one that was used least lately.
+const IDLE: Duration = Duration::from_secs(8 * 60 * 60);
+/// Sessions at a time with each token. A further one takes the place of the one that was used least lately.
 const MAX_SESSIONS: usize = 64;
 /// Largest form, in bytes: arguments of a call are the most that one has.
 const MAX_FORM: usize = 1024 * 1024;
@@ -82,8 +82,11 @@ impl Access {
         };
         let mut sessions = self.sessions.lock();
         sessions.retain(|session| Clock::SYSTEM.since(session.used) < IDLE);
-        if sessions.len() >= MAX_SESSIONS {
-            let oldest = sessions.iter().map(|session| session.used).min();
+        // Readers, of whom there may be many, do not put out those who may act.
+        let may_act = right == Right::Act;
+        let of_right = |session: &&Session| session.visitor.may_act == may_act;
+        if sessions.iter().filter(of_right).count() >= MAX_SESSIONS {
+            let oldest = sessions.iter().filter(of_right).map(|session| session.used).min();
             sessions.retain(|session| Some(session.used) != oldest);
         }
         sessions.push(session);

@@ -145,8 +145,10 @@ pub(super) async fn one(
     Path(id): Path<String>,
 ) -> Response {
     let pages = Pages::new(&console, &visitor);
-    let found = console.admin.recent(&RecentQuery { id: Some(id), ..RecentQuery::default() });
-    let Some(call) = found.calls.first() else {
+    let mut found = console.admin.recent(&RecentQuery { id: Some(id.clone()), ..RecentQuery::default() }).calls;
+    // Callers choose ids: one that a later call repeats leads to the call that the lists mean by it.
+    found.sort_by_key(|call| id_of(call) != id);
+    let Some((call, others)) = found.split_first() else {
         let told = "No call of the last thousand has this id. The daemon keeps those since its start alone.";
         return pages.refusal(StatusCode::NOT_FOUND, told);
     };
@@ -174,8 +176,8 @@ pub(super) async fn one(
         }
         h2 { "Where its time went" }
         (waterfall(call))
-        @if let Some(others) = found.calls.get(1..).filter(|others| !others.is_empty()) {
-            h2 { "Of the same trace" }
+        @if !others.is_empty() {
+            h2 { "Others with this id" }
             table { tbody { @for other in others { (row(&pages, other)) } } }
         }
     };

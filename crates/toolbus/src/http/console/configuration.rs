@@ -37,12 +37,6 @@ pub(super) struct Filter {
     page: String,
 }
 
-impl Filter {
-    fn means(&self, value: &EffectiveValue) -> bool {
-        value.key.contains(self.key.trim()) && (self.show == ALL || value.origin.is_some())
-    }
-}
-
 pub(super) async fn page(
     State(console): ConsoleState,
     Extension(visitor): Extension<Arc<Visitor>>,
@@ -52,7 +46,12 @@ pub(super) async fn page(
     let config = Arc::clone(&console.config.borrow());
     let status = console.admin.daemon.as_ref().map(|daemon| daemon.status());
     let (files, last) = status.map(|status| (status.files, status.status.reload)).unwrap_or_default();
-    let values: Vec<EffectiveValue> = config.effective().into_iter().filter(|value| filter.means(value)).collect();
+    let (key, is_all) = (filter.key.trim().to_owned(), filter.show == ALL);
+    let telling =
+        spawn_blocking(move || config.effective(|own, origin| own.contains(&key) && (is_all || origin.is_some())));
+    let Ok(values) = telling.await else {
+        return pages.refusal(StatusCode::INTERNAL_SERVER_ERROR, "The values could not be read.");
+    };
     let paged = Paged::new(&values, &filter.page);
     let main = html! {
         h2 { "Files" }
@@ -143,16 +142,26 @@ struct Differing {
     origin: Option<String>,
 }
 
-pub(super) async fn check(State(console): ConsoleState, Extension(visitor): Extension<Arc<Visitor>>) -> Response {
+pub(super) async fn check(
+    State(console): ConsoleState,
+    Extension(visitor): Extension<Arc<Visitor>>,
+    connection: Option<Extension<Arc<ConnectionState>>>,
+) -> Response {
     let pages = Pages::new(&console, &visitor);
-    let Ok(_one_at_a_time) = CHECKS.try_acquire() else {
+    // As for a reload.
+    if let Some(Extension(connection)) = connection {
+        connection.take_any_time();
+    }
+    let Ok(one_at_a_time) = CHECKS.try_acquire() else {
         return pages
             .refusal(StatusCode::SERVICE_UNAVAILABLE, "The files are being checked already. Try again in a moment.");
     };
     let (running, sources) = (Arc::clone(&console.config.borrow()), console.sources.clone());
     let checking = spawn_blocking(move || {
+        // A visitor who goes away ends no check.
+        let _one_at_a_time = one_at_a_time;
         let loaded = Config::load_again(&sources, &running)?;
-        let different = differences(running.effective(), loaded.config.effective());
+        let different = differences(running.effective(|_, _| true), loaded.config.effective(|_, _| true));
         let warnings = [loaded.config.suspects(), loaded.config.missing_programs(), loaded.warnings].concat();
         Ok::<_, Problems>((different, warnings))
     });

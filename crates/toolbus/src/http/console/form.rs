@@ -101,7 +101,7 @@ pub(super) fn arguments(tool: &ToolDescriptor, form: &Fields) -> Result<Box<RawV
 pub(super) fn call(pages: &Pages<'_>, tool: &ToolDescriptor, draft: &Fields) -> Markup {
     let arguments = arguments_of(tool);
     let json = match draft.get("json") {
-        "" => format!("{:#}", Value::Object(example_arguments(tool.parameters.as_deref()))),
+        "" => pages.clean(&format!("{:#}", Value::Object(example_arguments(tool.parameters.as_deref())))),
         json => json.to_owned(),
     };
     let is_json = arguments.is_empty() || draft.get("as") == "json" || draft.get("form") == "json";
@@ -142,6 +142,7 @@ fn field(pages: &Pages<'_>, argument: &Argument<'_>, draft: &Fields) -> Markup {
     let about = schema.get("description").and_then(Value::as_str).unwrap_or_default();
     let default =
         schema.get("default").map(|default| default.as_str().map_or_else(|| default.to_string(), str::to_owned));
+    let default = default.map(|default| pages.clean(&default));
     html! {
         label {
             span {
@@ -155,8 +156,8 @@ fn field(pages: &Pages<'_>, argument: &Argument<'_>, draft: &Fields) -> Markup {
                 Kind::Number => {
                     input name=(own) type="number" step="any" required[is_required] placeholder=[default] value=(value);
                 }
-                Kind::Boolean => { (choice(&own, &[Value::Bool(true), Value::Bool(false)], value, is_required)) }
-                Kind::Choice(choices) => { (choice(&own, choices, value, is_required)) }
+                Kind::Boolean => { (choice(pages, &own, &[Value::Bool(true), Value::Bool(false)], value, is_required)) }
+                Kind::Choice(choices) => { (choice(pages, &own, choices, value, is_required)) }
                 Kind::Json => {
                     @let hint = default.as_deref().unwrap_or("JSON");
                     textarea name=(own) rows="3" required[is_required] spellcheck="false" placeholder=(hint) {
@@ -168,13 +169,13 @@ fn field(pages: &Pages<'_>, argument: &Argument<'_>, draft: &Fields) -> Markup {
     }
 }
 
-fn choice(name: &str, choices: &[Value], chosen: &str, is_required: bool) -> Markup {
+fn choice(pages: &Pages<'_>, name: &str, choices: &[Value], chosen: &str, is_required: bool) -> Markup {
     html! {
         select name=(name) required[is_required] {
             option value="" {}
             @for value in choices {
-                @let json = value.to_string();
-                option value=(json) selected[json == chosen] { (value.as_str().unwrap_or(&json)) }
+                @let json = pages.clean(&value.to_string());
+                option value=(json) selected[json == chosen] { (pages.clean(value.as_str().unwrap_or(&json))) }
             }
         }
     }

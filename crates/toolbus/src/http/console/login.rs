@@ -9,7 +9,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::{Extension, Form};
 use serde::Deserialize;
 
-use super::access::{Access, IDLE, NAME, OTHER_PAGE, is_from_here};
+use super::access::{Access, NAME, OTHER_PAGE, is_from_here};
 use super::{Console, PATH, page};
 use crate::http::admin::{Operator, Right};
 use crate::http::slots::ConnectionState;
@@ -65,7 +65,7 @@ pub(super) async fn login(
     let remote = connection.and_then(|Extension(connection)| connection.remote());
     console.admin.audit.record(Operator::on_console(right == Right::Act, remote).record("login", true));
     tracing::info!(?right, "console: an operator logged in");
-    ([(SET_COOKIE, cookie(&id, IDLE.as_secs(), &headers))], Redirect::to(login.after.path())).into_response()
+    ([(SET_COOKIE, cookie(&id, &headers))], Redirect::to(login.after.path())).into_response()
 }
 
 pub(super) async fn logout(State((access, _)): LoginState, headers: HeaderMap) -> Response {
@@ -73,14 +73,14 @@ pub(super) async fn logout(State((access, _)): LoginState, headers: HeaderMap) -
         return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
     }
     access.close(&headers);
-    ([(SET_COOKIE, cookie("", 0, &headers))], Redirect::to(&format!("{PATH}/login"))).into_response()
+    ([(SET_COOKIE, cookie("", &headers) + "; Max-Age=0")], Redirect::to(&format!("{PATH}/login"))).into_response()
 }
 
-/// The cookie with this value. Where the page came over TLS, it goes out over TLS alone.
-fn cookie(id: &str, age: u64, headers: &HeaderMap) -> String {
+/// The cookie with this value, which a browser keeps until it ends. Where the page came over TLS, it goes out over TLS alone.
+fn cookie(id: &str, headers: &HeaderMap) -> String {
     let is_secure = headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https:"));
     let secure = if is_secure { "; Secure" } else { "" };
-    format!("{NAME}={id}; Path={PATH}; HttpOnly; SameSite=Lax; Max-Age={age}{secure}")
+    format!("{NAME}={id}; Path={PATH}; HttpOnly; SameSite=Lax{secure}")
 }
 
 #[cfg(test)]

@@ -74,6 +74,11 @@ impl<'a> Pages<'a> {
         Self { console, visitor }
     }
 
+    /// A text without secrets, for attributes and fields.
+    pub(super) fn clean(&self, text: &str) -> String {
+        self.console.redactor.text(text).into_owned()
+    }
+
     /// A text of others in one line.
     pub(super) fn text(&self, text: &str) -> Markup {
         let clean = self.console.redactor.text(text);
@@ -139,8 +144,7 @@ impl<'a> Pages<'a> {
 
     /// A whole page of the view at `path`, such as `/calls`. `is_live`: its parts are renewed while it is looked at.
     pub(super) fn page(&self, path: &str, title: &str, is_live: bool, main: &Markup) -> Response {
-        let health = self.console.admin.daemon.as_ref().map(|daemon| daemon.status());
-        let is_ready = health.as_ref().is_some_and(|health| health.blocked_by.is_empty());
+        let is_ready = self.console.admin.daemon.as_ref().is_some_and(|daemon| daemon.is_ready());
         let body = html! {
             a.skip href="#main" { "Skip to the content" }
             header {

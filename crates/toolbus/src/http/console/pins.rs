@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
+use tokio::task::spawn_blocking;
 use toolbus_trust::pins::{ToolState, Unified};
 
 use super::access::{Fields, Visitor};
@@ -157,8 +159,14 @@ pub(super) async fn one(
         Ok(changes) => changes,
         Err(error) => return pages.refused(&error),
     };
-    let differences: Vec<(&Changed, Unified)> =
-        changes.changes.iter().map(|change| (change, change.unified())).collect();
+    let differing = spawn_blocking(move || {
+        let differences: Vec<Unified> = changes.changes.iter().map(Changed::unified).collect();
+        (changes, differences)
+    });
+    let Ok((changes, differences)) = differing.await else {
+        return pages.refusal(StatusCode::INTERNAL_SERVER_ERROR, "The definitions could not be compared.");
+    };
+    let differences: Vec<(&Changed, Unified)> = changes.changes.iter().zip(differences).collect();
     let is_whole = changes.more == 0 && differences.iter().all(|(_, difference)| difference.left_out == 0);
     let is_open = changes.changes.iter().any(|change| change.is.state.is_open());
     let (digest, approval) = (changes.digest.to_string(), format!("/pins/{}/approve", url_encoded(&name)));

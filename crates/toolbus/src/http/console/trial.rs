@@ -15,7 +15,7 @@ use toolbus_protocol::{ContentBlock, Outcome, ToolError, ToolInvokeResponse};
 use super::access::{Fields, Visitor};
 use super::page::{Pages, Status, duration, explain_path, size, tool_path, url_encoded};
 use super::tools::shown;
-use super::{ConsoleState, PATH, done, form};
+use super::{ByOperator, ConsoleState, PATH, done, form};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::{CallOutcome, CallRequest};
 use crate::http::slots::ConnectionState;
@@ -33,6 +33,7 @@ pub(super) async fn back(Path(name): Path<String>) -> Response {
 pub(super) async fn call(
     State(console): ConsoleState,
     Extension(visitor): Extension<Arc<Visitor>>,
+    Extension(operator): ByOperator,
     Extension(fields): Extension<Fields>,
     connection: Option<Extension<Arc<ConnectionState>>>,
     Path(name): Path<String>,
@@ -57,7 +58,7 @@ pub(super) async fn call(
     let request = CallRequest {
         agent: given("agent").filter(|agent| agent != EVERYBODY),
         tool: name.clone(),
-        arguments: Some(arguments.clone()),
+        arguments: Some(arguments),
         binding: given("binding"),
         profile: given("profile"),
         session: given("session"),
@@ -67,11 +68,11 @@ pub(super) async fn call(
     tracing::info!(agent, tool = name, "console: an operator makes a call");
     let began = Clock::SYSTEM.now();
     let connection = connection.as_ref().map(|Extension(connection)| &**connection);
-    match console.calls.call(request, connection).await {
+    match console.admin.by(operator).call(&console.calls, request, connection).await {
         Ok(outcome) => {
             let role = ["binding", "profile", "session"].map(|field| (field, fields.get(field)));
-            let question = [role.as_slice(), &[("arguments", arguments.get())]].concat();
-            let explain = explain_path(agent.as_deref().unwrap_or(EVERYBODY), &name, &question);
+            // Without the arguments: addresses are kept in histories and by proxies.
+            let explain = explain_path(agent.as_deref().unwrap_or(EVERYBODY), &name, &role);
             page(StatusCode::OK, result(&pages, &outcome, Clock::SYSTEM.since(began), &explain))
         }
         Err(error) => page(error.code(), problem(&error.to_string())),
