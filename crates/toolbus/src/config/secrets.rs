@@ -378,7 +378,10 @@ mod tests {
         for none in ["https://host/path", "mailto:ana@host", "no url", "C:\\path"] {
             assert!(in_url(none).is_empty(), "{none}");
         }
-        assert_eq!(in_query("https://host/{city}?units=metric&api_key=k3y-k3y%2F1&token={token}"), ["k3y-k3y%2F1", "k3y-k3y/1"]);
+        assert_eq!(
+            in_query("https://host/{city}?units=metric&api_key=k3y-k3y%2F1&token={token}"),
+            ["k3y-k3y%2F1", "k3y-k3y/1"]
+        );
         assert_eq!(header("Bearer abc-def"), ["Bearer abc-def", "abc-def"]);
         assert_eq!(header("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==")[2], "open sesame");
         assert_eq!(argument(Some("--token"), "abc-def"), ["abc-def"]);
