@@ -77,7 +77,7 @@ impl Config {
     }
 }
 
-/// Whether it is of forced arguments, which may hold what only the tool is to know.
+/// Whether a value is of forced arguments, which may hold what only the tool is to know.
 fn is_forced(path: &[String]) -> bool {
     path.first().is_some_and(|section| section == "agents") && path.iter().any(|part| part == "arguments")
 }

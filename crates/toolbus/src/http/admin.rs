@@ -30,9 +30,9 @@ mod switches;
 pub mod view;
 
 pub use acting::Operator;
-pub use calls::{OperatorCalls, calls};
+pub use calls::OperatorCalls;
 use recent::{RecentFound, RecentQuery};
-pub use routes::{OperatorTokens, Right, guarded, open};
+pub use routes::{OperatorTokens, Right, calls, guarded, open};
 pub use switches::{LoadError, NAMESPACE as SWITCHES, SwitchStore};
 use view::{
     AgentOverview, AgentSummary, AgentTools, ApiError, AppliedRules, BreakerReset, BusyAgent, BusyTool, CallerQuery,

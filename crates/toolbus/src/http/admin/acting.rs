@@ -58,7 +58,7 @@ impl Admin {
 struct Pending<'a> {
     acting: &'a Acting<'a>,
     action: String,
-    /// Whether it was done, once that is known.
+    /// Success, once that is known.
     end: Option<bool>,
 }
 

@@ -4,9 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::routing::post;
-use axum::{Extension, Json, Router};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -16,25 +13,9 @@ use toolbus_core::tool::ToolOutput;
 use toolbus_core::{Clock, Gates, InnerCall, InnerOrigin, Invoker, milliseconds};
 use toolbus_protocol::{ContentBlock, ToolError, ToolInvokeResponse};
 
-use super::routes::{ApiResult, BodyBytes, parsed};
 use super::view::{ApiError, CallOutcome, CallRequest};
-use super::{Admin, Operator};
 use crate::http::SharedState;
 use crate::http::slots::ConnectionState;
-
-/// The route for calls. The socket is served on the thread of health probes, and calls run elsewhere.
-pub fn calls(admin: Arc<Admin>, calls: OperatorCalls) -> Router {
-    Router::new().route("/v1/call", post(call)).with_state((admin, calls))
-}
-
-async fn call(
-    State((admin, calls)): State<(Arc<Admin>, OperatorCalls)>,
-    connection: Option<Extension<Arc<ConnectionState>>>,
-    body: BodyBytes,
-) -> ApiResult<CallOutcome> {
-    let connection = connection.as_ref().map(|Extension(connection)| &**connection);
-    Ok(Json(admin.by(Operator::SOCKET).call(&calls, parsed(body)?, connection).await?))
-}
 
 /// Makes calls of operators as any agent. They pass every gate.
 #[derive(Clone)]

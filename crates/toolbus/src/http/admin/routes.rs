@@ -23,11 +23,11 @@ use toolbus_mcp_server::auth::bearer;
 
 use super::recent::{RecentFound, RecentQuery, in_rfc3339};
 use super::view::{
-    AgentOverview, AgentTools, ApiError, Approved, BreakerReset, CallRates, CallerQuery, Changes, DaemonStatus,
-    Disabled, Explained, MAX_BODY, McpRestart, McpServerList, OpenBreakers, PinnedTools, Switching, ToolsFound,
-    ToolsQuery,
+    AgentOverview, AgentTools, ApiError, Approved, BreakerReset, CallOutcome, CallRates, CallerQuery, Changes,
+    DaemonStatus, Disabled, Explained, MAX_BODY, McpRestart, McpServerList, OpenBreakers, PinnedTools, Switching,
+    ToolsFound, ToolsQuery,
 };
-use super::{Admin, DaemonAdmin, Operator};
+use super::{Admin, DaemonAdmin, Operator, OperatorCalls};
 use crate::config::{HttpConfig, Secret};
 use crate::http::auth::{WrongTokens, slowed};
 use crate::http::slots::ConnectionState;
@@ -98,6 +98,20 @@ fn routes(admin: Arc<Admin>) -> Router {
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(map_response(no_store))
+}
+
+/// The route for calls. The socket is served on the thread of health probes, and calls run elsewhere.
+pub fn calls(admin: Arc<Admin>, calls: OperatorCalls) -> Router {
+    Router::new().route("/v1/call", post(call)).with_state((admin, calls))
+}
+
+async fn call(
+    State((admin, calls)): State<(Arc<Admin>, OperatorCalls)>,
+    connection: Option<Extension<Arc<ConnectionState>>>,
+    body: BodyBytes,
+) -> ApiResult<CallOutcome> {
+    let connection = connection.as_ref().map(|Extension(connection)| &**connection);
+    Ok(Json(admin.by(Operator::SOCKET).call(&calls, parsed(body)?, connection).await?))
 }
 
 async fn unknown() -> ApiError {
