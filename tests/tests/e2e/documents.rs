@@ -173,7 +173,7 @@ impl Copy {
         fs::write(self.path("block.toml"), self.here(text)).unwrap();
         let mut check = self.command(binary());
         let variables = text.split("env = \"").skip(1).filter_map(|rest| rest.split('"').next());
-        check.envs(variables.map(|name| (name, "a-secret-of-the-tests")));
+        check.envs(variables.map(|name| (name, format!("the-secret-of-{name}"))));
         check.env("SEARCH_TOKEN", "a-secret-of-the-tests");
         let done = check.args(["check", "--config"]).arg(self.path("block.toml")).output().await.unwrap();
         let printed = || String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
