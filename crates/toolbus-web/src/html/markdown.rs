@@ -482,8 +482,8 @@ impl<'a> MarkdownWriter<'a> {
             return self.table_in_line(&table);
         }
         self.break_lines(2);
-        if let Some(caption) = table.caption {
-            self.block(caption);
+        for caption in &table.captions {
+            self.block(*caption);
         }
         let columns = table.rows().map(|row| row.width).max().unwrap_or_default();
         let rule = format!("|{}", " --- |".repeat(columns));
@@ -520,7 +520,8 @@ impl<'a> MarkdownWriter<'a> {
 
     /// Writes a table in a cell or a heading: cells are apart by commas, rows by semicolons.
     fn table_in_line(&mut self, table: &Table<'_>) {
-        let mut lines = Vec::new();
+        let captions = table.captions.iter().map(|caption| self.captured(*caption, self.is_in_cell));
+        let mut lines: Vec<String> = captions.filter(|caption| !caption.is_empty()).collect();
         for row in table.rows() {
             if self.is_over() {
                 break;

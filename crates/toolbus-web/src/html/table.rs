@@ -10,7 +10,7 @@ const MAX_SPAN: usize = 1000;
 /// A table with at least two columns, and nothing in its cells that a line cannot hold.
 pub(super) struct Table<'a> {
     dom: &'a Dom,
-    pub(super) caption: Option<NodeId>,
+    pub(super) captions: Vec<NodeId>,
     rows: Vec<Vec<NodeId>>,
     has_header: bool,
 }
@@ -20,10 +20,10 @@ impl<'a> Table<'a> {
         if dom.attribute(table, "role") == "presentation" {
             return None;
         }
-        let (mut caption, mut rows, mut has_head) = (None, Vec::new(), false);
+        let (mut captions, mut rows, mut has_head) = (Vec::new(), Vec::new(), false);
         for child in dom.children(table).filter(|id| !is_left_out(*id)) {
             match dom.name(child) {
-                "caption" => caption = Some(child),
+                "caption" => captions.push(child),
                 "tr" => rows.push(child),
                 "thead" | "tbody" | "tfoot" => {
                     let of_group = dom.children(child).filter(|id| dom.name(*id) == "tr" && !is_left_out(*id));
@@ -48,7 +48,7 @@ impl<'a> Table<'a> {
         if dom.below(table, &is_left_out).any(is_layout) {
             return None;
         }
-        (columns > 1).then_some(Self { dom, caption, rows, has_header })
+        (columns > 1).then_some(Self { dom, captions, rows, has_header })
     }
 
     /// Whether the first row is a header.

@@ -108,6 +108,10 @@ fn a_table_of_data_is_a_table_and_one_that_lays_out_is_not() {
         ),
         ("<table><tr><td><ul><li>a<li>b</ul><td><code>x|y</code></table>", "| | |\n| --- | --- |\n| a b | `x\\|y` |"),
         ("<table><tr><td>only<tr><td>one</table>", "only\n\none"),
+        (
+            "<a href='/x'><table><caption>Sizes<caption>Prices<tr><td>a<td>b</table></a>",
+            "[Sizes; Prices; a, b](https://site.example/x)",
+        ),
         ("<table><tr><td>1<td><pre>code</pre></table>", "1\n\n```\ncode\n```"),
         ("<table><tr><td><table><tr><td>a<td>b</table><td>c</table>", "| | |\n| --- | --- |\n| a | b |\n\nc"),
         (
