@@ -22,7 +22,7 @@ use crate::bus::{Bus, Delivery};
 use crate::dispatcher::Dispatcher;
 use crate::failure::ToolFailure;
 use crate::reply::{DeadLetter, Replies, ReplyPath};
-use crate::request::{AddressRefused, ReplyRules};
+use crate::reply_address::{AddressRefused, ReplyRules};
 use crate::telemetry::DeadReason;
 use crate::text::shown;
 use crate::throttle::Throttle;

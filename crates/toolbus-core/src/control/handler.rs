@@ -12,7 +12,7 @@ use super::MAX_CONTROL_BODY;
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::deadline::{Budgets, TimeBudget, inner};
-use crate::request::Address;
+use crate::reply_address::Address;
 use crate::turns::{SMALL, Turn};
 
 /// Answers the requests of one topic.

@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::failure::Cause;
 use crate::idempotency::{LocalIdentity, Recorder, Replay};
 use crate::reply::{NotDelivered, Replier, Reply};
-use crate::request::AddressRefused;
+use crate::reply_address::AddressRefused;
 use crate::telemetry::{CallEnd, DeadReason, LedgerEvent, Telemetry};
 use crate::text::shown;
 use crate::tool::{Effect, ToolOutput};

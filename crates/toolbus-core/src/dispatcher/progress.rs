@@ -12,7 +12,7 @@ use super::Dispatcher;
 use super::call::Call;
 use crate::progress::{Progress, ProgressSink};
 use crate::reply::destination;
-use crate::request::Address;
+use crate::reply_address::Address;
 
 /// Time between two messages of one call; of the reports in between, the last is sent.
 const PERIOD: Duration = Duration::from_millis(50);

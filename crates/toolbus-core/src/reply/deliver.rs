@@ -17,7 +17,7 @@ use toolbus_protocol::{Properties, bounded, header};
 use crate::bus::{Bus, Outgoing, PublishError, Routing, Target};
 use crate::clock::Clock;
 use crate::reply::Reply;
-use crate::request::{Address, AddressRefused, ReplyRules};
+use crate::reply_address::{Address, AddressRefused, ReplyRules};
 use crate::telemetry::DeadReason;
 
 /// Addresses whose working route is remembered, and addresses that are remembered because they had none.

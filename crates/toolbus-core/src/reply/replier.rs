@@ -11,7 +11,7 @@ use super::build::Reply;
 use super::deliver::{DEAD_LETTER_TIME, DeadLetter, DeadLettered, NotDelivered, Replies};
 use crate::bus::Delivery;
 use crate::clock::Clock;
-use crate::request::{Address, AddressRefused, ReplyRules};
+use crate::reply_address::{Address, AddressRefused, ReplyRules};
 use crate::telemetry::{DeadReason, Telemetry};
 use crate::text::shown;
 use crate::throttle::Throttle;
