@@ -23,7 +23,7 @@ async function session(page) {
 test("a wrong token opens nothing, and the page says which are meant", async () => {
   const page = await visitors.stranger();
   await page.goto(`${daemon.url}/console/calls?agent=ana`);
-  await logIn(page, "a-token-of-nobody-at-all");
+  await logIn(page, "a-token-that-is-not-configured");
   await page.getByText("neither http.admin_token nor http.read_token").waitFor();
   assert.equal(await session(page), undefined);
 });

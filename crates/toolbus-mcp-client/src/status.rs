@@ -166,7 +166,7 @@ pub enum PhaseName {
 }
 
 impl PhaseName {
-    /// Whether the server cannot take calls, for a reason that somebody may have to look at.
+    /// Whether the server takes no calls until it recovers by itself or an operator acts.
     #[must_use]
     pub const fn is_failing(self) -> bool {
         matches!(self, Self::Waiting | Self::Parked | Self::AuthRequired)

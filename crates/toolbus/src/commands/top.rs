@@ -8,7 +8,7 @@ use axum::http::Method;
 use toolbus_core::Clock;
 
 use self::rates::Grouping;
-use self::state::{Health, State};
+use self::state::{DaemonState, State};
 use super::as_json;
 use super::target::{DaemonArgs, Operator, TargetError};
 use crate::config::HumanDuration;
@@ -77,7 +77,7 @@ pub async fn run(args: TopArgs, operator: &Operator) -> Result<ExitCode, TargetE
     Ok(ExitCode::SUCCESS)
 }
 
-async fn poll(client: &AdminClient) -> Result<(CallRates, Health), AdminClientError> {
+async fn poll(client: &AdminClient) -> Result<(CallRates, DaemonState), AdminClientError> {
     let rates = client.ask_within(PATIENCE, Method::GET, "/v1/rates");
     let status = client.ask_within::<DaemonStatus>(PATIENCE, Method::GET, "/v1/status");
     let (rates, status) = tokio::try_join!(rates, status)?;

@@ -11,7 +11,7 @@ use super::{Config, KeyedSecret};
 /// Stands for a value with a secret in it.
 const SECRET: &str = "(secret)";
 
-/// Stands for a value that nobody is shown.
+/// Text in the place of a forced argument.
 const NOT_SHOWN: &str = "(not shown)";
 
 /// A value that is in force.

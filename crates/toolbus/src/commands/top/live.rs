@@ -16,7 +16,7 @@ use ratatui::backend::CrosstermBackend;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use super::state::{Action, Health, State};
+use super::state::{DaemonState, KeyEffect, State};
 use super::{PATIENCE, poll, view};
 use crate::http::admin::client::{AdminClient, AdminClientError};
 use crate::http::admin::recent::RecentFound;
@@ -25,7 +25,7 @@ use crate::signals::Signals;
 
 /// An answer of the daemon.
 enum Polled {
-    Rates(Result<(CallRates, Health), AdminClientError>),
+    Rates(Result<(CallRates, DaemonState), AdminClientError>),
     /// Recent calls of a query.
     Calls(String, Result<RecentFound, AdminClientError>),
 }
@@ -50,12 +50,12 @@ pub(super) async fn run(client: AdminClient, interval: Duration, mut state: Stat
         let action = tokio::select! {
             biased;
             // Also that of a terminal which is closed.
-            _ = signals.next() => Action::Quit,
+            _ = signals.next() => KeyEffect::Quit,
             event = events.next() => match event {
                 Some(Ok(Event::Key(key))) if key.kind != KeyEventKind::Release => state.press(key),
-                Some(Ok(_)) => Action::Draw,
+                Some(Ok(_)) => KeyEffect::Draw,
                 Some(Err(error)) => return Err(error),
-                None => Action::Quit,
+                None => KeyEffect::Quit,
             },
             Some(polled) = polls.join_next() => {
                 match polled {
@@ -65,21 +65,21 @@ pub(super) async fn run(client: AdminClient, interval: Duration, mut state: Stat
                     Ok(Polled::Calls(_, Err(_))) => {}
                     Err(error) => panic::resume_unwind(error.into_panic()),
                 }
-                Action::Draw
+                KeyEffect::Draw
             }
             _ = ticks.tick() => {
                 if !state.is_paused && polls.is_empty() {
                     let client = client.clone();
                     polls.spawn(async move { Polled::Rates(poll(&client).await) });
-                    Action::Calls
+                    KeyEffect::Calls
                 } else {
-                    Action::Draw
+                    KeyEffect::Draw
                 }
             }
         };
         match (action, state.query()) {
-            (Action::Quit, _) => return Ok(()),
-            (Action::Calls, Some(query)) => {
+            (KeyEffect::Quit, _) => return Ok(()),
+            (KeyEffect::Calls, Some(query)) => {
                 let client = client.clone();
                 polls.spawn(async move {
                     let path = format!("/v1/calls?{query}");

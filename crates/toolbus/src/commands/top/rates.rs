@@ -97,7 +97,7 @@ impl Window {
         let (Some(newest), Some(oldest)) = (self.0.back(), self.0.front()) else { return HashMap::new() };
         let before: HashMap<_, _> = oldest.totals.series.iter().map(|series| (labels(series), series)).collect();
         let is_first = self.0.len() == 1;
-        let mut counts: HashMap<&str, Counts> = HashMap::new();
+        let mut counts: HashMap<&str, WindowCounts> = HashMap::new();
         for series in &newest.totals.series {
             let Some(name) = name(series) else { continue };
             let before = if is_first { Some(series) } else { before.get(&labels(series)).copied() };
@@ -127,13 +127,13 @@ fn labels(series: &CallSeries) -> [&str; 4] {
 
 /// Calls of a window.
 #[derive(Debug, Default)]
-struct Counts {
+struct WindowCounts {
     calls: u64,
     failed: u64,
     buckets: Vec<u64>,
 }
 
-impl Counts {
+impl WindowCounts {
     fn add(&mut self, now: &CallSeries, before: Option<&CallSeries>) {
         let calls = now.count.saturating_sub(before.map_or(0, |before| before.count));
         self.calls += calls;

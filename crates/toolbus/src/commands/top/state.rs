@@ -24,11 +24,11 @@ const MAX_CALLS: usize = 50;
 /// Labels that stand for more than one name, so that no call can be found by them.
 const COLLECTIVE: [&str; 3] = ["default", "_other", "_unknown"];
 
-/// Health of the daemon, as its status says.
+/// State of the daemon, as its status says.
 #[derive(Debug, Default)]
-pub(super) struct Health {
+pub(super) struct DaemonState {
     pub(super) version: String,
-    /// Why it is not ready; empty if it is.
+    /// Reasons for not being ready; empty when it is.
     pub(super) blockers: Vec<String>,
     /// Running calls of the busiest tools.
     pub(super) tools: HashMap<String, usize>,
@@ -36,7 +36,7 @@ pub(super) struct Health {
     pub(super) agents: HashMap<String, usize>,
 }
 
-impl From<DaemonStatus> for Health {
+impl From<DaemonStatus> for DaemonState {
     fn from(daemon: DaemonStatus) -> Self {
         Self {
             version: daemon.status.build.version.into_owned(),
@@ -81,7 +81,7 @@ pub(super) struct Row {
 
 /// A request of a key to the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum KeyEffect {
     /// Nothing but drawing.
     Draw,
     /// The recent calls of the view that was opened.
@@ -95,7 +95,7 @@ pub(super) struct State {
     /// Where the daemon answers.
     pub(super) address: String,
     pub(super) window: Window,
-    pub(super) health: Health,
+    pub(super) health: DaemonState,
     pub(super) grouping: Grouping,
     /// The opened rows, outermost first: the present ones are of calls with these names.
     pub(super) path: Vec<(Grouping, String)>,
@@ -107,7 +107,7 @@ pub(super) struct State {
     pub(super) is_typing: bool,
     pub(super) is_paused: bool,
     pub(super) shows_help: bool,
-    /// Why the last poll has no answer.
+    /// Error of the last poll; absent if it succeeded.
     pub(super) failure: Option<String>,
     /// Name of the selected row; the first one if it is gone.
     selected: Option<String>,
@@ -120,7 +120,7 @@ impl State {
         Self {
             address,
             window: Window::default(),
-            health: Health::default(),
+            health: DaemonState::default(),
             grouping,
             path: Vec::new(),
             calls: None,
@@ -138,7 +138,7 @@ impl State {
     }
 
     /// Takes in an answer, or why there is none: the figures stay then.
-    pub(super) fn polled(&mut self, answer: Result<(CallRates, Health), String>) {
+    pub(super) fn polled(&mut self, answer: Result<(CallRates, DaemonState), String>) {
         match answer {
             Ok((rates, health)) => {
                 self.window.add(rates);
@@ -230,12 +230,12 @@ impl State {
     }
 
     /// Changes what is shown.
-    pub(super) fn press(&mut self, key: KeyEvent) -> Action {
+    pub(super) fn press(&mut self, key: KeyEvent) -> KeyEffect {
         match key.code {
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Action::Quit,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return KeyEffect::Quit,
             _ if self.shows_help => self.shows_help = false,
             code if self.is_typing => self.edit(code),
-            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Char('q') => return KeyEffect::Quit,
             KeyCode::Char('?') => self.shows_help = true,
             KeyCode::Char('p') => self.is_paused = !self.is_paused,
             KeyCode::Char('t') => self.group(Grouping::Tool),
@@ -256,7 +256,7 @@ impl State {
             KeyCode::Esc => self.filter.clear(),
             _ => {}
         }
-        Action::Draw
+        KeyEffect::Draw
     }
 
     fn edit(&mut self, code: KeyCode) {
@@ -285,19 +285,19 @@ impl State {
     }
 
     /// Opens the selected row: of a tool its agents, of an agent or a source its tools, and then the calls.
-    fn enter(&mut self) -> Action {
+    fn enter(&mut self) -> KeyEffect {
         let rows = self.rows();
-        let Some(row) = rows.get(self.selected(&rows)).filter(|_| self.calls.is_none()) else { return Action::Draw };
+        let Some(row) = rows.get(self.selected(&rows)).filter(|_| self.calls.is_none()) else { return KeyEffect::Draw };
         self.path.push((self.grouping, row.name.clone()));
         self.filter.clear();
         self.selected = None;
         let next = if self.grouping == Grouping::Tool { Grouping::Agent } else { Grouping::Tool };
         if self.path.iter().any(|(grouping, _)| *grouping == next) {
             self.calls = Some(Vec::new());
-            return Action::Calls;
+            return KeyEffect::Calls;
         }
         self.grouping = next;
-        Action::Draw
+        KeyEffect::Draw
     }
 
     fn leave(&mut self) {

@@ -5,7 +5,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use toolbus_telemetry::{CallSeries, CallTotals};
 
-use super::state::{Action, Column};
+use super::state::{Column, KeyEffect};
 use super::*;
 use crate::http::admin::recent::CallTrace;
 
@@ -24,8 +24,8 @@ pub(super) fn totals(second: u32, calls: &[(&str, &str, &str, [u64; 3])]) -> Cal
     CallRates { at: format!("2026-01-01T00:00:{second:02}.000Z"), totals }
 }
 
-fn health(blockers: &[&str]) -> Health {
-    Health {
+fn health(blockers: &[&str]) -> DaemonState {
+    DaemonState {
         version: "1.2.3".to_owned(),
         blockers: blockers.iter().map(|text| (*text).to_owned()).collect(),
         tools: [("echo".to_owned(), 2)].into(),
@@ -49,7 +49,7 @@ fn state(clock: Clock) -> State {
     state
 }
 
-fn press(state: &mut State, keys: &str) -> Action {
+fn press(state: &mut State, keys: &str) -> KeyEffect {
     let code = |key| match key {
         '\n' => KeyCode::Enter,
         '\t' => KeyCode::Tab,
@@ -165,9 +165,9 @@ fn a_filter_is_typed_kept_and_removed() {
 #[test]
 fn a_tool_opens_into_its_agents_and_an_agent_into_recent_calls() {
     let mut state = state(Clock::manual());
-    assert_eq!(press(&mut state, "\n"), Action::Draw);
+    assert_eq!(press(&mut state, "\n"), KeyEffect::Draw);
     assert_eq!((state.title().as_str(), names(&state)), ("tool echo > by agent", vec!["ana".into(), "bob".into()]));
-    assert_eq!(press(&mut state, "v\n"), Action::Calls);
+    assert_eq!(press(&mut state, "v\n"), KeyEffect::Calls);
     let query = state.query().unwrap();
     assert_eq!(query, "tool=echo&agent=bob&limit=50");
     let call = CallTrace {
@@ -209,6 +209,6 @@ fn help_is_shown_until_the_next_key() {
     let mut state = state(Clock::manual());
     press(&mut state, "?");
     assert!(drawn(&state).contains("group by tool, by agent, by source"));
-    assert_eq!(press(&mut state, "q"), Action::Draw);
-    assert_eq!(press(&mut state, "q"), Action::Quit);
+    assert_eq!(press(&mut state, "q"), KeyEffect::Draw);
+    assert_eq!(press(&mut state, "q"), KeyEffect::Quit);
 }

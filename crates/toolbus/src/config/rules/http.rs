@@ -25,7 +25,8 @@ impl RuleChecker<'_> {
             self.tell(&["http.read_token", "http.admin_token"], what);
         }
         if http.console == Some(true) && !http.takes_operators() {
-            let what = "nobody could open it; expected a token in `http.admin_token` or `http.read_token`, too";
+            let what =
+                "the console opens with a token alone; expected one in `http.admin_token` or `http.read_token`, too";
             self.tell(&["http.console"], what);
         }
         if http.trace_url.as_deref().is_some_and(|url| !is_trace_url(url)) {

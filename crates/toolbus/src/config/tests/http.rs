@@ -56,7 +56,7 @@ fn the_console_needs_a_token_and_readers_one_of_their_own() {
     a.toml:4:18: `http.tokens.ana`: the same as `http.read_token`, which is for operators; expected another token
     a.toml:5:13: `http.trace_url`: expected an http:// or https:// address with `{trace_id}` in it
     ");
-    insta::assert_snapshot!(problems("[http]\nconsole = true"), @"a.toml:2:11: `http.console`: nobody could open it; expected a token in `http.admin_token` or `http.read_token`, too");
+    insta::assert_snapshot!(problems("[http]\nconsole = true"), @"a.toml:2:11: `http.console`: the console opens with a token alone; expected one in `http.admin_token` or `http.read_token`, too");
     let has = |text: &str| load(&[text], &[], &[]).unwrap().config.http.has_console();
     let with_token = format!("[http]\nread_token = '{LONG}'\n");
     assert!(has(&with_token) && !has(""));
