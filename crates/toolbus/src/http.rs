@@ -10,6 +10,7 @@ mod health;
 mod listeners;
 mod origin;
 mod other_daemons;
+mod readiness;
 mod refusal;
 mod reloads;
 mod remote;
@@ -17,13 +18,14 @@ mod shared;
 mod slots;
 
 pub use auth::HttpAuth;
-pub use console::{Console, History, router as console};
+pub use console::{Console, LastHour, router as console};
 pub use health::{
-    Blocker, BrokerStatus, Build, ConsumerStatus, Counts, DaemonHealth, Health, HealthSources, McpAdmin,
-    McpServerHealth, NoServers, OUTDATED, OpenBreaker, Readiness, ScriptStatus,
+    BrokerStatus, Build, ConsumerStatus, Counts, DaemonHealth, Health, HealthSources, McpAdmin, McpServerHealth,
+    NoServers, OpenBreaker, ScriptStatus,
 };
 pub use listeners::{AdminSocket, HttpServer, HttpState, ListenError, Listeners, ListenersError, SocketError};
 pub use other_daemons::{OtherDaemon, SharedIntake};
+pub use readiness::{Blocker, OUTDATED, Readiness};
 pub(crate) use refusal::HttpRefusal;
 pub use reloads::{LastReload, ReloadCounts, ReloadReport};
 pub use remote::{RemotePhase, RemoteSetHealth};

@@ -25,7 +25,7 @@ use crate::config::daemon::Role;
 use crate::config::mcp::UnknownServer;
 use crate::families::{self, CONTROL_PREFETCH, Queue, Takes, ToolFamily, Work, max_body};
 use crate::http::admin::{self, Admin, OperatorCalls};
-use crate::http::{self, Console, History, HttpRefusal, HttpState, SharedState};
+use crate::http::{self, Console, HttpRefusal, HttpState, LastHour, SharedState};
 
 /// Topics of what agents ask beside calls.
 const CONTROL: [&str; 3] = [topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING];
@@ -63,7 +63,7 @@ impl App {
         let calls = OperatorCalls::new(Arc::clone(&self.calls.gates), invoker, self.peers.shared.clone());
         let http = &self.config.http;
         let console = daemon.exporters.text().filter(|_| http.has_console()).map(|metrics| {
-            let history = Arc::new(History::default());
+            let history = Arc::new(LastHour::default());
             let following = Arc::clone(&history).follow(metrics, self.tasks.stop_serving.clone());
             self.tasks.background.spawn(following);
             let console = Console {

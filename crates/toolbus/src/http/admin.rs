@@ -29,10 +29,10 @@ mod servers;
 mod switches;
 pub mod view;
 
-pub use acting::Operator;
+pub use acting::Actor;
 pub use calls::OperatorCalls;
 use recent::{RecentFound, RecentQuery};
-pub use routes::{OperatorTokens, Right, calls, guarded, open};
+pub use routes::{OperatorRight, OperatorTokens, calls, guarded, open};
 pub use switches::{LoadError, NAMESPACE as SWITCHES, SwitchStore};
 use view::{
     AgentOverview, AgentSummary, AgentTools, ApiError, AppliedRules, BreakerReset, BusyAgent, BusyTool, CallerQuery,

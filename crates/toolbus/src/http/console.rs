@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{from_fn_with_state, map_response};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use tokio::sync::watch;
@@ -15,7 +14,7 @@ use toolbus_core::redact::Redactor;
 
 use super::HttpAuth;
 use super::admin::view::ApiError;
-use super::admin::{Admin, Operator, OperatorCalls, OperatorTokens};
+use super::admin::{Actor, Admin, OperatorCalls, OperatorTokens};
 use crate::config::{Config, HttpConfig, Sources};
 
 mod access;
@@ -35,9 +34,9 @@ mod switches;
 mod tools;
 mod trial;
 
-use access::{Access, Visitor};
-pub use history::History;
-use page::Pages;
+use access::Access;
+pub use history::LastHour;
+use page::PageWriter;
 
 /// Where the console is.
 pub(super) const PATH: &str = "/console";
@@ -66,7 +65,7 @@ pub struct Console {
     /// Removes secrets from what pages show.
     pub redactor: Redactor,
     /// The calls of the last hour.
-    pub history: Arc<History>,
+    pub history: Arc<LastHour>,
     /// Name of the daemon.
     pub name: String,
     /// Address of a trace with `{trace_id}` in it.
@@ -77,11 +76,10 @@ pub struct Console {
     pub sources: Sources,
 }
 
-type ConsoleState = State<Arc<Console>>;
 /// A page, or why there is none.
 type PageResult = Result<Response, ApiError>;
 /// Who acts on a page, for the audit.
-type ByOperator = Extension<Operator>;
+type ByOperator = Extension<Actor>;
 
 /// The routes below [`PATH`].
 pub fn router(console: Console, config: &HttpConfig, auth: &HttpAuth) -> Router {
@@ -126,8 +124,8 @@ pub fn router(console: Console, config: &HttpConfig, auth: &HttpAuth) -> Router 
         .layer(map_response(secured))
 }
 
-async fn missing(State(console): ConsoleState, Extension(visitor): Extension<Arc<Visitor>>) -> Response {
-    Pages::new(&console, &visitor).refusal(StatusCode::NOT_FOUND, "There is no such page.")
+async fn missing(pages: PageWriter) -> Response {
+    pages.refusal(StatusCode::NOT_FOUND, "There is no such page.")
 }
 
 fn asset(media_type: &'static str, text: &'static str) -> Response {
@@ -141,9 +139,4 @@ async fn secured(mut response: Response) -> Response {
     }
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
-}
-
-/// The response to something that was done: the page that shows it.
-fn done(path: &str) -> Response {
-    Redirect::to(path).into_response()
 }

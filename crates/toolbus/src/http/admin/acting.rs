@@ -13,12 +13,12 @@ use crate::http::slots::ConnectionState;
 
 /// Way in of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Operator {
+pub struct Actor {
     through: &'static str,
     remote: Option<IpAddr>,
 }
 
-impl Operator {
+impl Actor {
     /// An operator on the Unix socket.
     pub const SOCKET: Self = Self { through: "socket", remote: None };
 
@@ -42,34 +42,34 @@ impl Operator {
 /// The actions of one operator, each of which leaves a record.
 pub struct Acting<'a> {
     admin: &'a Admin,
-    operator: Operator,
+    operator: Actor,
 }
 
 impl Admin {
     /// Lets an operator act.
     #[must_use]
-    pub const fn by(&self, operator: Operator) -> Acting<'_> {
+    pub const fn by(&self, operator: Actor) -> Acting<'_> {
         Acting { admin: self, operator }
     }
 }
 
-/// An action whose end is not known yet. It leaves its record also where nobody waits for its end any more: what was asked
-/// for may be done all the same.
-struct Pending<'a> {
+/// An action in progress. Dropped before it ends, because the client has disconnected, it is recorded as one whose end is
+/// not known: the daemon may complete it all the same.
+struct UnfinishedAction<'a> {
     acting: &'a Acting<'a>,
     action: String,
     /// Success, once that is known.
     end: Option<bool>,
 }
 
-impl Pending<'_> {
+impl UnfinishedAction<'_> {
     fn ends<T>(mut self, done: Result<T, ApiError>) -> Result<T, ApiError> {
         self.end = Some(done.is_ok());
         done
     }
 }
 
-impl Drop for Pending<'_> {
+impl Drop for UnfinishedAction<'_> {
     fn drop(&mut self) {
         match self.end {
             Some(is_done) => self.acting.record(&self.action, is_done),
@@ -156,8 +156,8 @@ impl Acting<'_> {
         pending.ends(calls.call(id, request, connection).await)
     }
 
-    const fn begin(&self, action: String) -> Pending<'_> {
-        Pending { acting: self, action, end: None }
+    const fn begin(&self, action: String) -> UnfinishedAction<'_> {
+        UnfinishedAction { acting: self, action, end: None }
     }
 
     fn record(&self, action: &str, is_done: bool) {

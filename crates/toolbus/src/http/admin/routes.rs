@@ -27,7 +27,7 @@ use super::view::{
     DaemonStatus, Disabled, Explained, MAX_BODY, McpRestart, McpServerList, OpenBreakers, PinnedTools, Switching,
     ToolsFound, ToolsQuery,
 };
-use super::{Admin, DaemonAdmin, Operator, OperatorCalls};
+use super::{Actor, Admin, DaemonAdmin, OperatorCalls};
 use crate::config::{HttpConfig, Secret};
 use crate::http::auth::{WrongTokens, slowed};
 use crate::http::slots::ConnectionState;
@@ -50,7 +50,7 @@ type QueryOf<T> = Result<Query<T>, QueryRejection>;
 pub(super) type ApiResult<T> = Result<Json<T>, ApiError>;
 
 type AdminState = State<Arc<Admin>>;
-type ByOperator = Extension<Operator>;
+type ByOperator = Extension<Actor>;
 
 /// Reads a body as JSON.
 pub(super) fn parsed<T: DeserializeOwned>(body: BodyBytes) -> Result<T, ApiError> {
@@ -59,7 +59,7 @@ pub(super) fn parsed<T: DeserializeOwned>(body: BodyBytes) -> Result<T, ApiError
 
 /// The routes without a token, for the Unix socket.
 pub fn open(admin: Arc<Admin>) -> Router {
-    Router::new().nest("/v1", routes(admin).layer(Extension(Operator::SOCKET))).fallback(unknown)
+    Router::new().nest("/v1", routes(admin).layer(Extension(Actor::SOCKET))).fallback(unknown)
 }
 
 /// The routes below `/v1`, for requests with a token of operators. Wrong tokens are recorded with those of `auth`.
@@ -111,7 +111,7 @@ async fn call(
     body: BodyBytes,
 ) -> ApiResult<CallOutcome> {
     let connection = connection.as_ref().map(|Extension(connection)| &**connection);
-    Ok(Json(admin.by(Operator::SOCKET).call(&calls, parsed(body)?, connection).await?))
+    Ok(Json(admin.by(Actor::SOCKET).call(&calls, parsed(body)?, connection).await?))
 }
 
 async fn unknown() -> ApiError {
@@ -253,9 +253,9 @@ async fn no_store(mut response: Response) -> Response {
     response
 }
 
-/// Right that a token gives.
+/// OperatorRight that a token gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Right {
+pub enum OperatorRight {
     /// Read, and change things.
     Act,
     /// Read.
@@ -265,7 +265,7 @@ pub enum Right {
 /// The tokens of operators over HTTP.
 pub struct OperatorTokens {
     /// Of equal length for every token, so that a comparison reveals no length.
-    digests: Vec<([u8; 32], Right)>,
+    digests: Vec<([u8; 32], OperatorRight)>,
     wrong: Throttle,
     recorded: Arc<WrongTokens>,
 }
@@ -274,15 +274,16 @@ impl OperatorTokens {
     /// Those of a configuration. Wrong ones are recorded with those of `auth`.
     #[must_use]
     pub fn new(config: &HttpConfig, auth: &HttpAuth) -> Self {
-        let tokens = [(&config.admin_token, Right::Act), (&config.read_token, Right::Read)];
-        let digest =
-            |(token, right): (&Option<Secret>, Right)| Some((Sha256::digest(token.as_ref()?.expose()).into(), right));
+        let tokens = [(&config.admin_token, OperatorRight::Act), (&config.read_token, OperatorRight::Read)];
+        let digest = |(token, right): (&Option<Secret>, OperatorRight)| {
+            Some((Sha256::digest(token.as_ref()?.expose()).into(), right))
+        };
         let digests = tokens.into_iter().filter_map(digest).collect();
         Self { digests, wrong: Throttle::default(), recorded: auth.wrong_tokens() }
     }
 
     /// The right that a token gives, if it is one of them.
-    pub fn right(&self, given: &[u8]) -> Option<Right> {
+    pub fn right(&self, given: &[u8]) -> Option<OperatorRight> {
         let given: [u8; 32] = Sha256::digest(given).into();
         let found = self.digests.iter().filter(|(digest, _)| given.ct_eq(digest).into());
         found.map(|(_, right)| *right).next()
@@ -307,10 +308,10 @@ fn is_read(request: &Request) -> bool {
 async fn check(State(tokens): State<Arc<OperatorTokens>>, mut request: Request, next: Next) -> Response {
     let connection = request.extensions().get::<Arc<ConnectionState>>().cloned();
     let connection = connection.as_ref();
-    request.extensions_mut().insert(Operator::over_http(connection.and_then(|connection| connection.remote())));
+    request.extensions_mut().insert(Actor::over_http(connection.and_then(|connection| connection.remote())));
     let given = bearer(request.headers());
     match (given, given.and_then(|given| tokens.right(given))) {
-        (Some(_), Some(Right::Read)) if !is_read(&request) => {
+        (Some(_), Some(OperatorRight::Read)) if !is_read(&request) => {
             ApiError::new(StatusCode::FORBIDDEN, "http.read_token lets read alone: this needs http.admin_token")
                 .into_response()
         }
@@ -358,7 +359,7 @@ mod tests {
         let tokens = OperatorTokens::new(&config, &auth);
         assert_eq!(
             ["s3cret", "looks"].map(|token| tokens.right(token.as_bytes())),
-            [Some(Right::Act), Some(Right::Read)]
+            [Some(OperatorRight::Act), Some(OperatorRight::Read)]
         );
         for other in ["", "s3cre", "s3cret ", "S3cret", "s3crets"] {
             assert_eq!(tokens.right(other.as_bytes()), None, "{other:?}");

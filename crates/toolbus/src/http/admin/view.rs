@@ -15,7 +15,8 @@ use toolbus_protocol::{ToolError, ToolInvokeResponse};
 use toolbus_telemetry::CallTotals;
 use toolbus_trust::pins::{Digest, ToolState};
 
-use crate::http::health::{Blocker, DaemonHealth, OpenBreaker};
+use crate::http::health::{DaemonHealth, OpenBreaker};
+use crate::http::readiness::Blocker;
 
 /// Largest body of a request, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;

@@ -18,7 +18,7 @@ use toolbus_protocol::Random;
 use url::form_urlencoded::{self, byte_serialize};
 
 use super::PATH;
-use crate::http::admin::{Operator, OperatorTokens, Right};
+use crate::http::admin::{Actor, OperatorRight, OperatorTokens};
 use crate::http::slots::ConnectionState;
 
 /// Name of the cookie that holds the id of a session.
@@ -73,17 +73,17 @@ impl Access {
     }
 
     /// Opens a session; returns its id.
-    pub(super) fn open(&self, right: Right) -> String {
+    pub(super) fn open(&self, right: OperatorRight) -> String {
         let [id, proof] = [(); 2].map(|()| Random::SYSTEM.id());
         let session = Session {
             id: digest(&id),
-            visitor: Arc::new(Visitor { may_act: right == Right::Act, proof }),
+            visitor: Arc::new(Visitor { may_act: right == OperatorRight::Act, proof }),
             used: Clock::SYSTEM.now(),
         };
         let mut sessions = self.sessions.lock();
         sessions.retain(|session| Clock::SYSTEM.since(session.used) < IDLE);
         // Readers, of whom there may be many, do not put out those who may act.
-        let may_act = right == Right::Act;
+        let may_act = right == OperatorRight::Act;
         let of_right = |session: &&Session| session.visitor.may_act == may_act;
         if sessions.iter().filter(of_right).count() >= MAX_SESSIONS {
             let oldest = sessions.iter().filter(of_right).map(|session| session.used).min();
@@ -167,7 +167,7 @@ pub(super) async fn enter(State(access): State<Arc<Access>>, request: Request, n
         return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
     }
     let remote = parts.extensions.get::<Arc<ConnectionState>>().and_then(|connection| connection.remote());
-    parts.extensions.insert(Operator::on_console(visitor.may_act, remote));
+    parts.extensions.insert(Actor::on_console(visitor.may_act, remote));
     parts.extensions.insert(fields);
     next.run(Request::from_parts(parts, Body::empty())).await
 }
@@ -204,7 +204,7 @@ mod tests {
     fn the_sessions_used_last_are_kept() {
         let auth = HttpAuth::new(&Config::default(), Arc::new(Discard), CancellationToken::new());
         let access = Access::new(OperatorTokens::new(&HttpConfig::default(), &auth));
-        let ids: Vec<_> = (0..=MAX_SESSIONS).map(|_| access.open(Right::Read)).collect();
+        let ids: Vec<_> = (0..=MAX_SESSIONS).map(|_| access.open(OperatorRight::Read)).collect();
         let found = ids.iter().filter(|id| {
             let cookie = HeaderValue::from_str(&format!("other=1; {NAME}={id}")).unwrap();
             access.find(&HeaderMap::from_iter([(COOKIE, cookie)])).is_some()

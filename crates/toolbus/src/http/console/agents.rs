@@ -1,9 +1,7 @@
 //! The agents: which tools each may use and why, what a call of it would pass, and how two differ.
 
-use std::sync::Arc;
-
 use axum::Extension;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
@@ -11,10 +9,10 @@ use serde_json::value::to_raw_value;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::policy::UnknownCallers;
 
-use super::access::{Fields, Visitor};
-use super::page::{Pages, Status, agent_path, explain_path, query, tool_path};
+use super::access::Fields;
+use super::page::{PageWriter, Status, agent_path, explain_path, given, query, tool_path};
 use super::paging::Paged;
-use super::{ByOperator, Console, ConsoleState, PATH, PageResult, done};
+use super::{ByOperator, PATH, PageResult};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::{
     AgentSummary, AgentTools, AppliedRules, CallerQuery, Explained, GateResult, NamedRule, Question, ToolVerdict,
@@ -23,24 +21,19 @@ use crate::http::admin::view::{
 /// Filters of the list, as they are in its address.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Filter {
+pub(super) struct AgentFilter {
     text: String,
     page: String,
 }
 
-pub(super) async fn list(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    Query(filter): Query<Filter>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    let callers = console.admin.callers();
+pub(super) async fn list(pages: PageWriter, Query(filter): Query<AgentFilter>) -> Response {
+    let callers = pages.admin().callers();
     let text = filter.text.trim().to_lowercase();
     let name = |caller: &Caller| caller.agent.as_ref().map_or(EVERYBODY, AgentName::as_str).to_lowercase();
     let meant: Vec<_> = callers.iter().filter(|caller| name(caller).contains(&text)).collect();
     let paged = Paged::new(&meant, &filter.page);
     let filters = [("text", filter.text.as_str())];
-    let unknown = match console.admin.gates.policy().unknown_callers() {
+    let unknown = match pages.admin().gates.policy().unknown_callers() {
         UnknownCallers::Denied => "have no tools",
         UnknownCallers::Restricted => "have the tools that agents.default leaves them",
         UnknownCallers::Open => "have every tool that is in no tool set",
@@ -67,7 +60,7 @@ pub(super) async fn list(
                     th.number title="Calls that wait now, of those that may" { "Waiting" }
                     th { "Rate limits" } th.number { "Bindings" }
                 } }
-                tbody { @for caller in paged.rows { (row(&pages, &console.admin.summary(caller))) } }
+                tbody { @for caller in paged.rows { (row(&pages, &pages.admin().summary(caller))) } }
             }
         }
         (paged.links("/agents", &filters))
@@ -75,7 +68,7 @@ pub(super) async fn list(
     pages.page("/agents", "Agents", true, &main)
 }
 
-fn row(pages: &Pages<'_>, agent: &AgentSummary) -> Markup {
+fn row(pages: &PageWriter, agent: &AgentSummary) -> Markup {
     html! {
         tr {
             td { (pages.link("agents", &agent.agent)) }
@@ -111,29 +104,22 @@ pub(super) struct Role {
 
 impl Role {
     fn query(&self) -> CallerQuery {
-        let given = |text: &String| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         CallerQuery { binding: given(&self.binding), profile: given(&self.profile), session: None }
     }
 }
 
-pub(super) async fn one(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    Path(name): Path<String>,
-    Query(role): Query<Role>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    match console.admin.agent(&name, &role.query()) {
-        Ok(agent) => pages.page("/agents", &name, false, &shown(&console, &pages, &agent, &role)),
+pub(super) async fn one(pages: PageWriter, Path(name): Path<String>, Query(role): Query<Role>) -> Response {
+    match pages.admin().agent(&name, &role.query()) {
+        Ok(agent) => pages.page("/agents", &name, false, &shown(&pages, &agent, &role)),
         Err(error) => pages.refused(&error),
     }
 }
 
-fn shown(console: &Console, pages: &Pages<'_>, agent: &AgentTools, role: &Role) -> Markup {
+fn shown(pages: &PageWriter, agent: &AgentTools, role: &Role) -> Markup {
     let name = agent.agent.as_str();
-    let is_off = console.admin.disabled().iter().any(|switched| switched.kind == "agent" && switched.name == name);
+    let is_off = pages.admin().disabled().iter().any(|switched| switched.kind == "agent" && switched.name == name);
     let (label, off) = if is_off { ("Switch on", "false") } else { ("Switch off", "true") };
-    let used = console.admin.effective(name, &role.query()).map(|effective| effective.used()).unwrap_or_default();
+    let used = pages.admin().effective(name, &role.query()).map(|effective| effective.used()).unwrap_or_default();
     html! {
         @if !agent.configured {
             p.hint {
@@ -172,7 +158,7 @@ fn shown(console: &Console, pages: &Pages<'_>, agent: &AgentTools, role: &Role) 
 }
 
 /// The rules of an agent beside its tools, in words.
-fn rules(pages: &Pages<'_>, name: &str, rules: &AppliedRules, (running, waiting): (usize, usize)) -> Markup {
+fn rules(pages: &PageWriter, name: &str, rules: &AppliedRules, (running, waiting): (usize, usize)) -> Markup {
     let each = |title: &str, rules: &[NamedRule]| {
         html! {
             @if !rules.is_empty() {
@@ -203,7 +189,7 @@ fn rules(pages: &Pages<'_>, name: &str, rules: &AppliedRules, (running, waiting)
 }
 
 /// The tools of an agent, those that it may use first.
-fn tools(pages: &Pages<'_>, agent: &AgentTools, role: &Role) -> Markup {
+fn tools(pages: &PageWriter, agent: &AgentTools, role: &Role) -> Markup {
     let text = role.text.trim().to_lowercase();
     let is_meant =
         |tool: &&ToolVerdict| tool.tool.to_lowercase().contains(&text) || tool.source.to_lowercase().contains(&text);
@@ -236,7 +222,7 @@ fn tools(pages: &Pages<'_>, agent: &AgentTools, role: &Role) -> Markup {
     }
 }
 
-fn verdict(pages: &Pages<'_>, agent: &str, tool: &ToolVerdict) -> Markup {
+fn verdict(pages: &PageWriter, agent: &str, tool: &ToolVerdict) -> Markup {
     html! {
         tr {
             td { (mark(tool.allowed)) " " (pages.link("tools", &tool.tool)) }
@@ -260,30 +246,20 @@ fn mark(allowed: bool) -> Markup {
 }
 
 pub(super) async fn switch(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
+    pages: PageWriter,
     Extension(operator): ByOperator,
     Extension(fields): Extension<Fields>,
     Path(name): Path<String>,
 ) -> Response {
-    match console.admin.by(operator).switch("agent", &name, fields.get("off") == "true").await {
-        Ok(_) => done(&format!("{PATH}{}", agent_path(&name))),
-        Err(error) => Pages::new(&console, &visitor).refused(&error),
-    }
+    pages.switch(operator, ("agent", &name), &fields, &agent_path(&name)).await
 }
 
-pub(super) async fn explain(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    Path(name): Path<String>,
-    Query(fields): Query<Fields>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    explained(&console, &pages, name, &fields).unwrap_or_else(|error| pages.refused(&error))
+pub(super) async fn explain(pages: PageWriter, Path(name): Path<String>, Query(fields): Query<Fields>) -> Response {
+    explained(&pages, name, &fields).unwrap_or_else(|error| pages.refused(&error))
 }
 
-fn explained(console: &Console, pages: &Pages<'_>, agent: String, fields: &Fields) -> PageResult {
-    let given = |field: &str| Some(fields.get(field).trim().to_owned()).filter(|text| !text.is_empty());
+fn explained(pages: &PageWriter, agent: String, fields: &Fields) -> PageResult {
+    let given = |field: &str| given(fields.get(field));
     let arguments = fields.get("arguments");
     let question = Question {
         agent,
@@ -294,7 +270,7 @@ fn explained(console: &Console, pages: &Pages<'_>, agent: String, fields: &Field
         profile: given("profile"),
         session: given("session"),
     };
-    let explained = (!question.tool.is_empty()).then(|| console.admin.explain(&question)).transpose()?;
+    let explained = (!question.tool.is_empty()).then(|| pages.admin().explain(&question)).transpose()?;
     let main = html! {
         p { "The gates that a call of " (pages.link("agents", &question.agent)) " would pass. Nothing is called." }
         (explain_form(&question, arguments))
@@ -318,7 +294,7 @@ fn explain_form(question: &Question, arguments: &str) -> Markup {
 }
 
 /// The gates, in order, up to the first that refuses.
-fn gates(pages: &Pages<'_>, explained: &Explained, fields: &Fields) -> Markup {
+fn gates(pages: &PageWriter, explained: &Explained, fields: &Fields) -> Markup {
     let told = |gate: &GateResult| gate.told.clone().filter(|told| *told != gate.text);
     let role = ["binding", "profile", "session"].map(|field| (field, fields.get(field)));
     let draft = [("agent", explained.agent.as_str()), ("json", fields.get("arguments")), ("form", "json")];
@@ -352,20 +328,14 @@ fn gates(pages: &Pages<'_>, explained: &Explained, fields: &Fields) -> Markup {
     }
 }
 
-pub(super) async fn compare(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    Path(name): Path<String>,
-    Query(role): Query<Role>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    compared(&console, &pages, &name, &role).unwrap_or_else(|error| pages.refused(&error))
+pub(super) async fn compare(pages: PageWriter, Path(name): Path<String>, Query(role): Query<Role>) -> Response {
+    compared(&pages, &name, &role).unwrap_or_else(|error| pages.refused(&error))
 }
 
 /// A tool that two agents may not use alike: the verdict of each.
 type Difference<'a> = (&'a ToolVerdict, &'a ToolVerdict);
 
-fn compared(console: &Console, pages: &Pages<'_>, name: &str, role: &Role) -> PageResult {
+fn compared(pages: &PageWriter, name: &str, role: &Role) -> PageResult {
     let other = role.with.trim();
     let form = html! {
         form.filter {
@@ -378,7 +348,7 @@ fn compared(console: &Console, pages: &Pages<'_>, name: &str, role: &Role) -> Pa
     if other.is_empty() {
         return Ok(pages.page("/agents", &title, false, &form));
     }
-    let (one, two) = (console.admin.agent(name, &role.query())?, console.admin.agent(other, &role.query())?);
+    let (one, two) = (pages.admin().agent(name, &role.query())?, pages.admin().agent(other, &role.query())?);
     let differences = differences(&one.tools, &two.tools);
     let paged = Paged::new(&differences, &role.page);
     let own = format!("{}/compare", agent_path(name));

@@ -1,23 +1,19 @@
 //! Recent calls, and what the time of one went into.
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::access::Visitor;
-use super::page::{Pages, Status, duration, explain_path, url_encoded};
-use super::{ConsoleState, PATH};
+use super::PATH;
+use super::page::{PageWriter, Status, duration, explain_path, given, url_encoded};
 use crate::http::admin::recent::{CallTrace, RecentQuery, TraceStep};
 
 /// Filters of the list, as they are in its address. An empty one filters nothing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Filter {
+pub(super) struct CallFilter {
     id: String,
     agent: String,
     tool: String,
@@ -25,9 +21,8 @@ pub(super) struct Filter {
     slower_ms: String,
 }
 
-impl Filter {
+impl CallFilter {
     fn query(&self) -> RecentQuery {
-        let given = |text: &String| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         RecentQuery {
             id: given(&self.id),
             agent: given(&self.agent),
@@ -39,14 +34,9 @@ impl Filter {
     }
 }
 
-pub(super) async fn list(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    Query(filter): Query<Filter>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
+pub(super) async fn list(pages: PageWriter, Query(filter): Query<CallFilter>) -> Response {
     let query = filter.query();
-    let found = console.admin.recent(&query);
+    let found = pages.admin().recent(&query);
     let main = html! {
         form.filter role="search" aria-label="Filter" {
             label { "Agent " input name="agent" value=(filter.agent); }
@@ -93,7 +83,7 @@ const STATUSES: [(&str, &str); 9] = [
 /// Statuses of calls that a gate refuses.
 const REFUSALS: [&str; 5] = ["tool_not_found", "invalid_arguments", "not_allowed", "rate_limited", "overloaded"];
 
-fn row(pages: &Pages<'_>, call: &CallTrace) -> Markup {
+fn row(pages: &PageWriter, call: &CallTrace) -> Markup {
     let id = id_of(call);
     html! {
         tr data-id=(id) {
@@ -139,13 +129,8 @@ fn took(call: &CallTrace, step: &str) -> String {
     step.and_then(|step| step.took_ms).map(duration).unwrap_or_default()
 }
 
-pub(super) async fn one(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    Path(id): Path<String>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    let mut found = console.admin.recent(&RecentQuery { id: Some(id.clone()), ..RecentQuery::default() }).calls;
+pub(super) async fn one(pages: PageWriter, Path(id): Path<String>) -> Response {
+    let mut found = pages.admin().recent(&RecentQuery { id: Some(id.clone()), ..RecentQuery::default() }).calls;
     // Callers choose ids: one that a later call repeats leads to the call that the lists mean by it.
     found.sort_by_key(|call| id_of(call) != id);
     let Some((call, others)) = found.split_first() else {
@@ -167,7 +152,7 @@ pub(super) async fn one(
             (fact("Call", id(&call.call_id)))
             (fact("Message", id(&call.message_id)))
             (fact("Correlation", id(&call.correlation_id)))
-            (fact("Trace", call.trace_id.as_deref().map(|trace| trace_link(&console, trace))))
+            (fact("Trace", call.trace_id.as_deref().map(|trace| trace_link(&pages, trace))))
         }
         p {
             a href=(explain_path(&call.agent, &call.tool, &[])) {
@@ -184,8 +169,9 @@ pub(super) async fn one(
     pages.page("/calls", "A call", call.total_ms.is_none(), &main)
 }
 
-fn trace_link(console: &super::Console, trace: &str) -> Markup {
-    let address = console.trace_url.as_deref().map(|template| template.replace("{trace_id}", &url_encoded(trace)));
+fn trace_link(pages: &PageWriter, trace: &str) -> Markup {
+    let address =
+        pages.console.trace_url.as_deref().map(|template| template.replace("{trace_id}", &url_encoded(trace)));
     html! {
         @match address {
             Some(address) => { a href=(address) rel="noreferrer" target="_blank" { code { (trace) } } }

@@ -8,16 +8,16 @@ use super::history::MAX_STEPS;
 const HEIGHT: f64 = 60.0;
 
 /// One line of a chart: what it is called, and its values, oldest first. Where there is none, the line has a gap.
-pub(super) struct Line {
+pub(super) struct ChartLine {
     pub(super) name: &'static str,
     pub(super) values: Vec<Option<f64>>,
 }
 
 /// A chart of the last hour with the newest step at its right end. `unit` writes a value for people.
-pub(super) fn chart(title: &str, lines: &[Line], unit: impl Fn(f64) -> String) -> Markup {
+pub(super) fn chart(title: &str, lines: &[ChartLine], unit: impl Fn(f64) -> String) -> Markup {
     let highest =
         lines.iter().flat_map(|line| line.values.iter().flatten()).fold(0.0, |most: f64, value| most.max(*value));
-    let newest = |line: &Line| line.values.last().copied().flatten().map_or_else(|| "–".to_owned(), &unit);
+    let newest = |line: &ChartLine| line.values.last().copied().flatten().map_or_else(|| "–".to_owned(), &unit);
     let told: Vec<String> = lines.iter().map(|line| format!("{} {}", line.name, newest(line))).collect();
     html! {
         figure {

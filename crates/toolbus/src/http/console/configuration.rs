@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Query, State};
+use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
@@ -12,18 +12,17 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::access::Visitor;
-use super::page::{Pages, Status};
+use super::page::{PageWriter, Status};
 use super::paging::Paged;
 use super::servers::seconds;
-use super::{ByOperator, ConsoleState, PATH, done};
+use super::{ByOperator, PATH};
 use crate::config::{Config, EffectiveValue, Problem, Problems};
 use crate::http::LastReload;
 use crate::http::slots::ConnectionState;
 
 /// Most differences between the files and what is in force that are shown.
 const MAX_DIFFERENCES: usize = 200;
-/// Value of [`Filter::show`] with which defaults are shown, too.
+/// Value of [`ValueFilter::show`] with which defaults are shown, too.
 const ALL: &str = "all";
 /// Checks at a time: each reads every file.
 static CHECKS: Semaphore = Semaphore::const_new(1);
@@ -31,20 +30,15 @@ static CHECKS: Semaphore = Semaphore::const_new(1);
 /// Which values are shown, as the address has it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Filter {
+pub(super) struct ValueFilter {
     key: String,
     show: String,
     page: String,
 }
 
-pub(super) async fn page(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    Query(filter): Query<Filter>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    let config = Arc::clone(&console.config.borrow());
-    let status = console.admin.daemon.as_ref().map(|daemon| daemon.status());
+pub(super) async fn page(pages: PageWriter, Query(filter): Query<ValueFilter>) -> Response {
+    let config = Arc::clone(&pages.console.config.borrow());
+    let status = pages.admin().daemon.as_ref().map(|daemon| daemon.status());
     let (files, last) = status.map(|status| (status.files, status.status.reload)).unwrap_or_default();
     let (key, is_all) = (filter.key.trim().to_owned(), filter.show == ALL);
     let telling =
@@ -97,7 +91,7 @@ pub(super) async fn page(
     pages.page("/configuration", "Configuration", false, &main)
 }
 
-fn last_reload(pages: &Pages<'_>, last: Option<&LastReload>) -> Markup {
+fn last_reload(pages: &PageWriter, last: Option<&LastReload>) -> Markup {
     let Some(LastReload { seconds_ago, report }) = last else {
         return html! { p.empty { "There was none since the start." } };
     };
@@ -126,7 +120,7 @@ fn last_reload(pages: &Pages<'_>, last: Option<&LastReload>) -> Markup {
     }
 }
 
-fn warnings(pages: &Pages<'_>, warnings: &[String]) -> Markup {
+fn warnings(pages: &PageWriter, warnings: &[String]) -> Markup {
     html! {
         @if !warnings.is_empty() {
             ul { @for warning in warnings { li { (Status::Slow.mark()) " " (pages.text(warning)) } } }
@@ -142,12 +136,7 @@ struct Differing {
     origin: Option<String>,
 }
 
-pub(super) async fn check(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    connection: Option<Extension<Arc<ConnectionState>>>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
+pub(super) async fn check(pages: PageWriter, connection: Option<Extension<Arc<ConnectionState>>>) -> Response {
     // As for a reload.
     if let Some(Extension(connection)) = connection {
         connection.take_any_time();
@@ -156,7 +145,7 @@ pub(super) async fn check(
         return pages
             .refusal(StatusCode::SERVICE_UNAVAILABLE, "The files are being checked already. Try again in a moment.");
     };
-    let (running, sources) = (Arc::clone(&console.config.borrow()), console.sources.clone());
+    let (running, sources) = (Arc::clone(&pages.console.config.borrow()), pages.console.sources.clone());
     let checking = spawn_blocking(move || {
         // A visitor who goes away ends no check.
         let _one_at_a_time = one_at_a_time;
@@ -195,7 +184,7 @@ pub(super) async fn check(
     pages.page("/configuration", "Check of the files", false, &main)
 }
 
-fn differing(pages: &Pages<'_>, different: &[Differing]) -> Markup {
+fn differing(pages: &PageWriter, different: &[Differing]) -> Markup {
     let value = |value: &Option<String>| match value {
         Some(value) => pages.text(value),
         None => html! { span.dim { "absent" } },
@@ -232,8 +221,7 @@ fn differences(in_force: Vec<EffectiveValue>, in_files: Vec<EffectiveValue>) -> 
 }
 
 pub(super) async fn reload(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
+    pages: PageWriter,
     Extension(operator): ByOperator,
     connection: Option<Extension<Arc<ConnectionState>>>,
 ) -> Response {
@@ -241,8 +229,5 @@ pub(super) async fn reload(
     if let Some(Extension(connection)) = connection {
         connection.take_any_time();
     }
-    match console.admin.by(operator).reload().await {
-        Ok(_) => done(&format!("{PATH}/configuration")),
-        Err(error) => Pages::new(&console, &visitor).refused(&error),
-    }
+    pages.acted(pages.admin().by(operator).reload().await, "/configuration")
 }

@@ -7,7 +7,7 @@ use toolbus_core::tool::ToolDescriptor;
 
 use super::PATH;
 use super::access::Fields;
-use super::page::{Pages, tool_path};
+use super::page::{PageWriter, tool_path};
 use crate::example::example_arguments;
 
 /// Arguments that have a field of their own; the others are given as JSON.
@@ -28,12 +28,12 @@ const CALLER: [(&str, &str, &str); 4] = [
 /// One argument.
 struct Argument<'a> {
     name: &'a str,
-    kind: Kind<'a>,
+    kind: FieldKind<'a>,
     is_required: bool,
     schema: &'a Value,
 }
 
-enum Kind<'a> {
+enum FieldKind<'a> {
     Text,
     Number,
     Boolean,
@@ -60,16 +60,16 @@ fn array<'a>(schema: &'a Value, key: &str) -> &'a [Value] {
     schema.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-fn kind(schema: &Value) -> Kind<'_> {
+fn kind(schema: &Value) -> FieldKind<'_> {
     let choices = array(schema, "enum");
     if (1..=MAX_CHOICES).contains(&choices.len()) {
-        return Kind::Choice(choices);
+        return FieldKind::Choice(choices);
     }
     match schema.get("type").and_then(Value::as_str) {
-        Some("string") => Kind::Text,
-        Some("integer" | "number") => Kind::Number,
-        Some("boolean") => Kind::Boolean,
-        _ => Kind::Json,
+        Some("string") => FieldKind::Text,
+        Some("integer" | "number") => FieldKind::Number,
+        Some("boolean") => FieldKind::Boolean,
+        _ => FieldKind::Json,
     }
 }
 
@@ -87,8 +87,8 @@ pub(super) fn arguments(tool: &ToolDescriptor, form: &Fields) -> Result<Box<RawV
         }
         let value = match kind {
             // Browsers send the ends of lines as HTTP has them.
-            Kind::Text => Value::String(text.replace("\r\n", "\n")),
-            Kind::Number | Kind::Boolean | Kind::Choice(_) | Kind::Json => {
+            FieldKind::Text => Value::String(text.replace("\r\n", "\n")),
+            FieldKind::Number | FieldKind::Boolean | FieldKind::Choice(_) | FieldKind::Json => {
                 serde_json::from_str(text).map_err(|error| format!("`{name}` is not JSON: {error}."))?
             }
         };
@@ -98,7 +98,7 @@ pub(super) fn arguments(tool: &ToolDescriptor, form: &Fields) -> Result<Box<RawV
 }
 
 /// The form, filled in as `draft` has it.
-pub(super) fn call(pages: &Pages<'_>, tool: &ToolDescriptor, draft: &Fields) -> Markup {
+pub(super) fn call(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) -> Markup {
     let arguments = arguments_of(tool);
     let json = match draft.get("json") {
         "" => pages.clean(&format!("{:#}", Value::Object(example_arguments(tool.parameters.as_deref())))),
@@ -134,7 +134,7 @@ pub(super) fn call(pages: &Pages<'_>, tool: &ToolDescriptor, draft: &Fields) -> 
     }
 }
 
-fn field(pages: &Pages<'_>, argument: &Argument<'_>, draft: &Fields) -> Markup {
+fn field(pages: &PageWriter, argument: &Argument<'_>, draft: &Fields) -> Markup {
     let Argument { name, kind, is_required, schema } = argument;
     let is_required = *is_required;
     let own = format!("{PREFIX}{name}");
@@ -150,15 +150,15 @@ fn field(pages: &Pages<'_>, argument: &Argument<'_>, draft: &Fields) -> Markup {
             }
             @match kind {
                 // A browser leaves out the first end of line of a text area.
-                Kind::Text => {
+                FieldKind::Text => {
                     textarea name=(own) rows="1" required[is_required] placeholder=[default] { "\n" (value) }
                 }
-                Kind::Number => {
+                FieldKind::Number => {
                     input name=(own) type="number" step="any" required[is_required] placeholder=[default] value=(value);
                 }
-                Kind::Boolean => { (choice(pages, &own, &[Value::Bool(true), Value::Bool(false)], value, is_required)) }
-                Kind::Choice(choices) => { (choice(pages, &own, choices, value, is_required)) }
-                Kind::Json => {
+                FieldKind::Boolean => { (choice(pages, &own, &[Value::Bool(true), Value::Bool(false)], value, is_required)) }
+                FieldKind::Choice(choices) => { (choice(pages, &own, choices, value, is_required)) }
+                FieldKind::Json => {
                     @let hint = default.as_deref().unwrap_or("JSON");
                     textarea name=(own) rows="3" required[is_required] spellcheck="false" placeholder=(hint) {
                         "\n" (value)
@@ -169,7 +169,7 @@ fn field(pages: &Pages<'_>, argument: &Argument<'_>, draft: &Fields) -> Markup {
     }
 }
 
-fn choice(pages: &Pages<'_>, name: &str, choices: &[Value], chosen: &str, is_required: bool) -> Markup {
+fn choice(pages: &PageWriter, name: &str, choices: &[Value], chosen: &str, is_required: bool) -> Markup {
     html! {
         select name=(name) required[is_required] {
             option value="" {}

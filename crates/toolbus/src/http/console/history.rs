@@ -20,7 +20,7 @@ pub(super) const QUANTILES: [f64; 3] = [0.5, 0.95, 0.99];
 
 /// The last hour.
 #[derive(Default)]
-pub struct History(Mutex<Steps>);
+pub struct LastHour(Mutex<Steps>);
 
 #[derive(Default)]
 struct Steps {
@@ -56,7 +56,7 @@ impl Step {
     }
 }
 
-impl History {
+impl LastHour {
     /// Takes a step every ten seconds until `stop` is cancelled.
     pub async fn follow(self: Arc<Self>, metrics: MetricsText, stop: CancellationToken) {
         let mut ticks = interval(STEP);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_step_has_what_was_added_since_the_one_before() {
-        let history = History::default();
+        let history = LastHour::default();
         history.add(&totals(&[("ok", [5, 0, 0])]));
         assert!(history.steps().is_empty());
         history.add(&totals(&[("ok", [5, 4, 0]), ("timeout", [0, 0, 1])]));
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn an_hour_is_kept() {
-        let history = History::default();
+        let history = LastHour::default();
         (0..MAX_STEPS as u64 + 10).for_each(|count| history.add(&totals(&[("ok", [count, 0, 0])])));
         assert_eq!(history.steps().len(), MAX_STEPS);
     }

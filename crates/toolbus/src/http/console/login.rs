@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::access::{Access, NAME, OTHER_PAGE, is_from_here};
 use super::{Console, PATH, page};
-use crate::http::admin::{Operator, Right};
+use crate::http::admin::{Actor, OperatorRight};
 use crate::http::slots::ConnectionState;
 
 /// Where to go after the login.
@@ -63,7 +63,7 @@ pub(super) async fn login(
     access.close(&headers);
     let id = access.open(right);
     let remote = connection.and_then(|Extension(connection)| connection.remote());
-    console.admin.audit.record(Operator::on_console(right == Right::Act, remote).record("login", true));
+    console.admin.audit.record(Actor::on_console(right == OperatorRight::Act, remote).record("login", true));
     tracing::info!(?right, "console: an operator logged in");
     ([(SET_COOKIE, cookie(&id, &headers))], Redirect::to(login.after.path())).into_response()
 }

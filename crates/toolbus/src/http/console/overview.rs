@@ -3,16 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Extension;
-use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
 
-use super::access::Visitor;
-use super::charts::{Line, chart};
+use super::PATH;
+use super::charts::{ChartLine, chart};
 use super::history::{STEP, Step};
-use super::page::{Pages, Status, duration, url_encoded};
-use super::{Console, ConsoleState, PATH};
+use super::page::{PageWriter, Status, duration, url_encoded};
 use crate::http::Blocker;
 use crate::http::admin::recent::RecentQuery;
 use crate::http::admin::view::DaemonStatus;
@@ -20,15 +17,14 @@ use crate::http::admin::view::DaemonStatus;
 /// Failures that are listed.
 const MAX_FAILURES: usize = 10;
 
-pub(super) async fn page(State(console): ConsoleState, Extension(visitor): Extension<Arc<Visitor>>) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    let steps = console.history.steps();
-    let main = match console.admin.daemon.as_ref().map(|daemon| daemon.status()) {
+pub(super) async fn page(pages: PageWriter) -> Response {
+    let steps = pages.console.history.steps();
+    let main = match pages.admin().daemon.as_ref().map(|daemon| daemon.status()) {
         Some(status) => html! {
             div.overview {
                 (works(&pages, &status))
                 (slow(&steps))
-                (fails(&pages, &console, &steps))
+                (fails(&pages, &steps))
                 (busy(&pages, &status))
             }
         },
@@ -37,7 +33,7 @@ pub(super) async fn page(State(console): ConsoleState, Extension(visitor): Exten
     pages.page("", "Overview", true, &main)
 }
 
-fn works(pages: &Pages<'_>, status: &DaemonStatus) -> Markup {
+fn works(pages: &PageWriter, status: &DaemonStatus) -> Markup {
     let health = &status.status;
     let broker = &health.broker;
     html! {
@@ -79,7 +75,7 @@ fn works(pages: &Pages<'_>, status: &DaemonStatus) -> Markup {
 }
 
 fn slow(steps: &[Arc<Step>]) -> Markup {
-    let line = |name, value: &dyn Fn(&Step) -> Option<f64>| Line {
+    let line = |name, value: &dyn Fn(&Step) -> Option<f64>| ChartLine {
         name,
         values: steps.iter().map(|step| value(step)).collect(),
     };
@@ -111,14 +107,14 @@ fn slow(steps: &[Arc<Step>]) -> Markup {
 }
 
 /// Failures of the last hour by code, and among the recent calls by tool and agent.
-fn fails(pages: &Pages<'_>, console: &Console, steps: &[Arc<Step>]) -> Markup {
+fn fails(pages: &PageWriter, steps: &[Arc<Step>]) -> Markup {
     let mut by_status = BTreeMap::<&str, u64>::new();
     for (status, count) in steps.iter().flat_map(|step| &step.by_status) {
         *by_status.entry(status).or_default() += count;
     }
     let all: u64 = by_status.values().sum();
     by_status.remove("ok");
-    let recent = console.admin.recent(&RecentQuery { status: Some("failed".to_owned()), ..RecentQuery::default() });
+    let recent = pages.admin().recent(&RecentQuery { status: Some("failed".to_owned()), ..RecentQuery::default() });
     let mut groups = BTreeMap::<(&str, &str, &str), usize>::new();
     for call in &recent.calls {
         *groups.entry((&call.tool, &call.agent, &call.status)).or_default() += 1;
@@ -157,7 +153,7 @@ fn fails(pages: &Pages<'_>, console: &Console, steps: &[Arc<Step>]) -> Markup {
     }
 }
 
-fn busy(pages: &Pages<'_>, status: &DaemonStatus) -> Markup {
+fn busy(pages: &PageWriter, status: &DaemonStatus) -> Markup {
     let head = |name: &str| {
         html! { thead { tr { th scope="col" { (name) } th.number scope="col" { "Running" } th.number scope="col" { "Waiting" } th.number scope="col" { "Ended in the last 1 to 2 min" } } } }
     };

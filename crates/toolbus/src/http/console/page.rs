@@ -1,15 +1,21 @@
 //! Parts that all pages share: the frame, links, and texts of others, which are escaped, isolated and cut.
 
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::FromRequestParts;
+use axum::extract::rejection::ExtensionRejection;
 use axum::http::StatusCode;
-use axum::response::{Html, IntoResponse as _, Response};
+use axum::http::request::Parts;
+use axum::response::{Html, IntoResponse as _, Redirect, Response};
 use maud::{DOCTYPE, Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use super::access::{PROOF, Visitor};
+use super::access::{Fields, PROOF, Visitor};
 use super::{Console, PATH};
-use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::ApiError;
+use crate::http::admin::{Actor, Admin, EVERYBODY};
 
 /// Longest text of others in a cell, in characters; the rest is shown when it is pointed at.
 const MAX_CELL: usize = 120;
@@ -63,15 +69,25 @@ impl Status {
     }
 }
 
-/// Makes the pages of one visitor.
-pub(super) struct Pages<'a> {
-    console: &'a Console,
-    pub(super) visitor: &'a Visitor,
+/// Writes the pages of one visitor.
+pub(super) struct PageWriter {
+    pub(super) console: Arc<Console>,
+    pub(super) visitor: Arc<Visitor>,
 }
 
-impl<'a> Pages<'a> {
-    pub(super) fn new(console: &'a Console, visitor: &'a Visitor) -> Self {
-        Self { console, visitor }
+impl FromRequestParts<Arc<Console>> for PageWriter {
+    type Rejection = ExtensionRejection;
+
+    async fn from_request_parts(parts: &mut Parts, console: &Arc<Console>) -> Result<Self, Self::Rejection> {
+        let Extension(visitor) = Extension::from_request_parts(parts, console).await?;
+        Ok(Self { console: Arc::clone(console), visitor })
+    }
+}
+
+impl PageWriter {
+    /// State that operators can read and change.
+    pub(super) fn admin(&self) -> &Admin {
+        &self.console.admin
     }
 
     /// A text without secrets, for attributes and fields.
@@ -110,7 +126,7 @@ impl<'a> Pages<'a> {
 
     /// The names of agents, for fields with `list="agents"`.
     pub(super) fn agent_names(&self) -> Markup {
-        let names = self.console.admin.gates.policy().agents();
+        let names = self.admin().gates.policy().agents();
         html! {
             datalist #agents {
                 option value=(EVERYBODY) { "callers without a section" }
@@ -144,7 +160,7 @@ impl<'a> Pages<'a> {
 
     /// A whole page of the view at `path`, such as `/calls`. `is_live`: its parts are renewed while it is looked at.
     pub(super) fn page(&self, path: &str, title: &str, is_live: bool, main: &Markup) -> Response {
-        let is_ready = self.console.admin.daemon.as_ref().is_some_and(|daemon| daemon.is_ready());
+        let is_ready = self.admin().daemon.as_ref().is_some_and(|daemon| daemon.is_ready());
         let body = html! {
             a.skip href="#main" { "Skip to the content" }
             header {
@@ -179,10 +195,39 @@ impl<'a> Pages<'a> {
         (code, self.page("-", "Not here", false, &main)).into_response()
     }
 
+    /// The response to an action: the page at `path`, which shows what came of it, or why it was refused.
+    pub(super) fn acted<T>(&self, result: Result<T, ApiError>, path: &str) -> Response {
+        match result {
+            Ok(_) => see(path),
+            Err(error) => self.refused(&error),
+        }
+    }
+
+    /// Switches something off or on, as the form says, and shows the page at `path`.
+    pub(super) async fn switch(
+        &self,
+        operator: Actor,
+        (kind, name): (&str, &str),
+        fields: &Fields,
+        path: &str,
+    ) -> Response {
+        self.acted(self.admin().by(operator).switch(kind, name, fields.get("off") == "true").await, path)
+    }
+
     /// A page that says why the admin API refused.
     pub(super) fn refused(&self, error: &ApiError) -> Response {
         self.refusal(error.code(), &error.to_string())
     }
+}
+
+/// A redirection to the page at `path`.
+pub(super) fn see(path: &str) -> Response {
+    Redirect::to(&format!("{PATH}{path}")).into_response()
+}
+
+/// A value of an address or a form without the spaces around it; `None` if it is empty.
+pub(super) fn given(text: &str) -> Option<String> {
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
 /// The login.

@@ -1,9 +1,7 @@
 //! Pinned tools, what changed in those that are not as they were, and their approval.
 
-use std::sync::Arc;
-
 use axum::Extension;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
@@ -11,10 +9,10 @@ use serde::Deserialize;
 use tokio::task::spawn_blocking;
 use toolbus_trust::pins::{ToolState, Unified};
 
-use super::access::{Fields, Visitor};
-use super::page::{Pages, Status, url_encoded};
+use super::access::Fields;
+use super::page::{PageWriter, Status, given, query, url_encoded};
 use super::paging::Paged;
-use super::{ByOperator, Console, ConsoleState, PATH, done};
+use super::{ByOperator, PATH};
 use crate::http::admin::view::{ApiError, Approval, Changed, Changes, Pinned, PinnedTools};
 
 /// Stands for every state in which a tool is quarantined.
@@ -35,13 +33,13 @@ const STATES: [(&str, &str); 9] = [
 /// Filters of the list, as they are in its address. An empty one filters nothing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Filter {
+pub(super) struct PinFilter {
     source: String,
     state: String,
     page: String,
 }
 
-impl Filter {
+impl PinFilter {
     fn means(&self, tool: &Pinned) -> bool {
         match &*self.state {
             "" => true,
@@ -51,14 +49,9 @@ impl Filter {
     }
 }
 
-pub(super) async fn list(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    Query(filter): Query<Filter>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    let source = Some(filter.source.trim()).filter(|source| !source.is_empty());
-    let PinnedTools { file, problem, mut tools } = match console.admin.pins(source) {
+pub(super) async fn list(pages: PageWriter, Query(filter): Query<PinFilter>) -> Response {
+    let source = given(&filter.source);
+    let PinnedTools { file, problem, mut tools } = match pages.admin().pins(source.as_deref()) {
         Ok(pinned) => pinned,
         Err(error) => return pages.refused(&error),
     };
@@ -102,10 +95,10 @@ pub(super) async fn list(
     pages.page("/pins", "Pinned tools", true, &main)
 }
 
-fn row(pages: &Pages<'_>, tool: &Pinned) -> Markup {
+fn row(pages: &PageWriter, tool: &Pinned) -> Markup {
     html! {
         tr {
-            td { a.name href=(address(&tool.name, Some(&tool.source))) { (pages.text(&tool.name)) } }
+            td { a.name href=(format!("{PATH}{}", path(&tool.name, Some(&tool.source)))) { (pages.text(&tool.name)) } }
             td { (source_link(pages, &tool.source)) }
             td { (state(tool)) @if let Some(owner) = &tool.shadowed_by { ", shadowed by " (pages.text(owner)) } }
             td { @if let Some(since) = &tool.since { time datetime=(since) { (since) } } }
@@ -114,15 +107,14 @@ fn row(pages: &Pages<'_>, tool: &Pinned) -> Markup {
     }
 }
 
-/// The page of a tool, or of a source.
-fn address(name: &str, source: Option<&str>) -> String {
-    let of = source.map(|source| format!("?source={}", url_encoded(source))).unwrap_or_default();
-    format!("{PATH}/pins/{}{of}", url_encoded(name))
+/// The path of the page of a tool, or of a source.
+fn path(name: &str, source: Option<&str>) -> String {
+    format!("/pins/{}{}", url_encoded(name), query([("source", source.unwrap_or_default())]))
 }
 
 /// The source, which is an MCP server or has tools that can be looked at together.
-fn source_link(pages: &Pages<'_>, source: &str) -> Markup {
-    html! { a.name href=(address(source, None)) { (pages.text(source)) } }
+fn source_link(pages: &PageWriter, source: &str) -> Markup {
+    html! { a.name href=(format!("{PATH}{}", path(source, None))) { (pages.text(source)) } }
 }
 
 fn state(tool: &Pinned) -> Markup {
@@ -138,24 +130,12 @@ fn state(tool: &Pinned) -> Markup {
 /// The source that has the tool; empty: the only one.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Of {
+pub(super) struct PinSource {
     source: String,
 }
 
-impl Of {
-    fn source(&self) -> Option<&str> {
-        Some(self.source.as_str()).filter(|source| !source.is_empty())
-    }
-}
-
-pub(super) async fn one(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    Path(name): Path<String>,
-    Query(of): Query<Of>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    let changes = match console.admin.pin_changes(&name, of.source()) {
+pub(super) async fn one(pages: PageWriter, Path(name): Path<String>, Query(of): Query<PinSource>) -> Response {
+    let changes = match pages.admin().pin_changes(&name, given(&of.source).as_deref()) {
         Ok(changes) => changes,
         Err(error) => return pages.refused(&error),
     };
@@ -171,11 +151,11 @@ pub(super) async fn one(
     let is_open = changes.changes.iter().any(|change| change.is.state.is_open());
     let (digest, approval) = (changes.digest.to_string(), format!("/pins/{}/approve", url_encoded(&name)));
     let main = html! {
-        @for (change, difference) in &differences { (one_change(&pages, &console, change, difference)) }
+        @for (change, difference) in &differences { (one_change(&pages, change, difference)) }
         @if changes.more > 0 { p.empty { "And " (changes.more) " more tools: look at them one by one." } }
         @if !is_open { p.empty { (Status::Ok.mark()) " Nothing waits for an approval here." } }
         @else if !is_whole { p.problem { (how_to_see_all(&changes)) } }
-        @else if visitor.may_act {
+        @else if pages.visitor.may_act {
             p { "The approval is for exactly what is shown here, digest " code { (digest) } "." }
             (pages.action(&approval, "Approve", &[("source", &of.source), ("digest", &digest)]))
         } @else { p.hint { "A session that was opened with http.admin_token may approve this." } }
@@ -194,9 +174,9 @@ fn how_to_see_all(changes: &Changes) -> &'static str {
     }
 }
 
-fn one_change(pages: &Pages<'_>, console: &Console, change: &Changed, difference: &Unified) -> Markup {
+fn one_change(pages: &PageWriter, change: &Changed, difference: &Unified) -> Markup {
     let Changed { is, .. } = change;
-    let text = console.redactor.text(&difference.text);
+    let text = pages.console.redactor.text(&difference.text);
     html! {
         section {
             h2 { (pages.link("tools", &is.name)) " of " (source_link(pages, &is.source)) }
@@ -229,21 +209,17 @@ fn diff_line(line: &str) -> Markup {
 }
 
 pub(super) async fn approve(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
+    pages: PageWriter,
     Path(name): Path<String>,
     Extension(operator): ByOperator,
     Extension(fields): Extension<Fields>,
 ) -> Response {
-    let source = Some(fields.get("source")).filter(|source| !source.is_empty()).map(str::to_owned);
+    let source = given(fields.get("source"));
     let approved = match fields.get("digest").parse() {
-        Ok(digest) => console.admin.by(operator).approve_pin(&name, Approval { source: source.clone(), digest }).await,
+        Ok(digest) => pages.admin().by(operator).approve_pin(&name, Approval { source: source.clone(), digest }).await,
         Err(error) => Err(ApiError::bad_request(format!("the digest is none: {error}"))),
     };
-    match approved {
-        Ok(_) => done(&address(&name, source.as_deref())),
-        Err(error) => Pages::new(&console, &visitor).refused(&error),
-    }
+    pages.acted(approved, &path(&name, source.as_deref()))
 }
 
 #[cfg(test)]

@@ -1,29 +1,25 @@
 //! MCP servers, tool sets of other daemons, and the runner of scripts.
 
-use std::sync::Arc;
-
 use axum::Extension;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 
-use super::access::{Fields, Visitor};
-use super::page::{Pages, Status, duration, url_encoded};
+use super::ByOperator;
+use super::access::Fields;
+use super::page::{PageWriter, Status, duration, url_encoded};
 use super::paging::Paged;
-use super::{ByOperator, ConsoleState, PATH, done};
-use crate::http::admin::Admin;
-use crate::http::admin::view::{ApiError, McpServerList};
+use crate::http::admin::view::McpServerList;
 use crate::http::{OpenBreaker, RemotePhase, RemoteSetHealth, ScriptStatus};
 
 /// Microseconds in a millisecond.
 const MICROSECONDS: f64 = 1_000.0;
 
-pub(super) async fn list(State(console): ConsoleState, Extension(visitor): Extension<Arc<Visitor>>) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    let McpServerList { servers, problems } = console.admin.servers();
-    let health = console.admin.daemon.as_ref().map(|daemon| daemon.status().status);
+pub(super) async fn list(pages: PageWriter) -> Response {
+    let McpServerList { servers, problems } = pages.admin().servers();
+    let health = pages.admin().daemon.as_ref().map(|daemon| daemon.status().status);
     let (remote, scripts) = health.map(|health| (health.remote, health.script)).unwrap_or_default();
     let main = html! {
         section #problems data-part {
@@ -54,7 +50,7 @@ pub(super) async fn list(State(console): ConsoleState, Extension(visitor): Exten
     pages.page("/servers", "MCP servers", true, &main)
 }
 
-fn row(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
+fn row(pages: &PageWriter, server: &ServerStatus) -> Markup {
     html! {
         tr data-id=(server.name) {
             td { (pages.link("servers", &server.name)) }
@@ -95,7 +91,7 @@ const fn in_words(phase: PhaseName) -> Option<&'static str> {
     }
 }
 
-fn remote_sets(pages: &Pages<'_>, sets: &[RemoteSetHealth]) -> Markup {
+fn remote_sets(pages: &PageWriter, sets: &[RemoteSetHealth]) -> Markup {
     let status = |phase| match phase {
         RemotePhase::Ready => Status::Ok,
         RemotePhase::Waiting => Status::Slow,
@@ -130,7 +126,7 @@ fn remote_sets(pages: &Pages<'_>, sets: &[RemoteSetHealth]) -> Markup {
     }
 }
 
-fn script_runner(pages: &Pages<'_>, status: Option<&ScriptStatus>) -> Markup {
+fn script_runner(pages: &PageWriter, status: Option<&ScriptStatus>) -> Markup {
     html! {
         section #scripts data-part {
             @if let Some(ScriptStatus { runner, running, waiting, sessions }) = status {
@@ -160,19 +156,13 @@ pub(super) struct Shown {
     page: String,
 }
 
-pub(super) async fn one(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    Path(name): Path<String>,
-    Query(Shown { page }): Query<Shown>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    let server = match console.admin.server(&name) {
+pub(super) async fn one(pages: PageWriter, Path(name): Path<String>, Query(Shown { page }): Query<Shown>) -> Response {
+    let server = match pages.admin().server(&name) {
         Ok(server) => server,
         Err(error) => return pages.refused(&error),
     };
     let main = html! {
-        (facts(&pages, &console.admin, &server))
+        (facts(&pages, &server))
         (tools(&pages, &server, &page))
         (shadowed(&pages, &server))
         (hidden(&pages, &server))
@@ -187,11 +177,11 @@ pub(super) async fn one(
     pages.page("/servers", &format!("MCP server {}", server.name), true, &main)
 }
 
-fn facts(pages: &Pages<'_>, admin: &Admin, server: &ServerStatus) -> Markup {
+fn facts(pages: &PageWriter, server: &ServerStatus) -> Markup {
     let source = source(&server.name);
-    let path = format!("/servers/{}", url_encoded(&server.name));
-    let breaker = admin.breakers().breakers.into_iter().find(|breaker| breaker.name == source);
-    let is_off = admin.disabled().iter().any(|switch| switch.kind == "source" && switch.name == source);
+    let path = path(&server.name);
+    let breaker = pages.admin().breakers().breakers.into_iter().find(|breaker| breaker.name == source);
+    let is_off = pages.admin().disabled().iter().any(|switch| switch.kind == "source" && switch.name == source);
     let switch = |label: &str, off: &str| pages.action(&format!("{path}/switch"), label, &[("off", off)]);
     let text = |name: &str, value: Option<&str>| {
         html! { @if let Some(value) = value { dt { (name) } dd { (pages.text(value)) } } }
@@ -238,7 +228,7 @@ pub(super) fn open(breaker: &OpenBreaker) -> Markup {
     }
 }
 
-fn tools(pages: &Pages<'_>, server: &ServerStatus, page: &str) -> Markup {
+fn tools(pages: &PageWriter, server: &ServerStatus, page: &str) -> Markup {
     let paged = Paged::new(&server.tools, page);
     html! {
         section #tools data-part {
@@ -252,74 +242,64 @@ fn tools(pages: &Pages<'_>, server: &ServerStatus, page: &str) -> Markup {
     }
 }
 
-fn shadowed(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
-    html! {
-        section #shadowed data-part { @if !server.shadowed.is_empty() {
-            h2 { "Shadowed tools" }
-            p.hint {
-                "Another source has their names. Give the server a " code { "prefix" } ", or " code { "rename" }
-                " the tools."
-            }
-            table tabindex="0" {
-                thead { tr { th { "Tool" } th { "The name belongs to" } } }
-                tbody { @for tool in &server.shadowed { tr {
-                    td { (pages.text(&tool.name)) } td { (pages.text(&tool.owner)) }
-                } } }
-            }
-            (more(server.shadowed_total, server.shadowed.len()))
-        } }
-    }
+fn shadowed(pages: &PageWriter, server: &ServerStatus) -> Markup {
+    let hint = html! {
+        "Another source has their names. Give the server a " code { "prefix" } ", or " code { "rename" } " the tools."
+    };
+    let rows = server.shadowed.iter().map(|tool| [&tool.name, &tool.owner].map(|text| pages.text(text)));
+    let section = Section { id: "shadowed", title: "Shadowed tools", hint: Some(hint), total: server.shadowed_total };
+    section.table(["Tool", "The name belongs to"], rows)
 }
 
-fn hidden(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
-    html! {
-        section #hidden data-part { @if !server.hidden.is_empty() {
-            h2 { "Hidden tools" }
-            table tabindex="0" {
-                thead { tr { th { "Tool" } th { "Why" } } }
-                tbody { @for tool in &server.hidden { tr {
-                    td { (pages.text(&tool.name)) } td { (pages.text(&tool.reason)) }
-                } } }
-            }
-        } }
-    }
+fn hidden(pages: &PageWriter, server: &ServerStatus) -> Markup {
+    let rows = server.hidden.iter().map(|tool| [&tool.name, &tool.reason].map(|text| pages.text(text)));
+    let section = Section { id: "hidden", title: "Hidden tools", hint: None, total: server.hidden.len() };
+    section.table(["Tool", "Reason"], rows)
 }
 
-fn suspect(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
-    html! {
-        section #suspect data-part { @if !server.suspect.is_empty() {
-            h2 { "Suspect definitions" }
-            table tabindex="0" {
-                thead { tr { th { "Tool" } th { "Rule" } th { "Place" } th { "What it says" } } }
-                tbody { @for texts in &server.suspect { @for suspicion in &texts.suspicions { tr {
-                    td { (pages.text(&texts.name)) }
-                    td { (suspicion.rule) }
-                    td { (pages.text(&suspicion.place)) }
-                    td { (pages.text(&suspicion.excerpt)) }
-                } } } }
-            }
-            (more(server.suspect_total, server.suspect.len()))
-        } }
-    }
+fn suspect(pages: &PageWriter, server: &ServerStatus) -> Markup {
+    let rows = server.suspect.iter().flat_map(|texts| {
+        texts.suspicions.iter().map(|suspicion| {
+            let texts = [&*texts.name, &*suspicion.rule, &*suspicion.place, &*suspicion.excerpt];
+            texts.map(|text| pages.text(text))
+        })
+    });
+    let section = Section { id: "suspect", title: "Suspect definitions", hint: None, total: server.suspect_total };
+    section.table(["Tool", "Rule", "Place", "Text"], rows)
 }
 
-fn cleaned(pages: &Pages<'_>, server: &ServerStatus) -> Markup {
-    html! {
-        section #cleaned data-part { @if !server.cleaned.is_empty() {
-            h2 { "Cleaned texts" }
-            table tabindex="0" {
-                thead { tr { th { "Tool" } th { "Removed" } } }
-                tbody { @for texts in &server.cleaned { tr {
-                    td { (pages.text(&texts.name)) } td { (texts.removed.to_string()) }
-                } } }
-            }
-            (more(server.cleaned_total, server.cleaned.len()))
-        } }
-    }
+fn cleaned(pages: &PageWriter, server: &ServerStatus) -> Markup {
+    let rows =
+        server.cleaned.iter().map(|texts| [&texts.name, &texts.removed.to_string()].map(|text| pages.text(text)));
+    let section = Section { id: "cleaned", title: "Cleaned texts", hint: None, total: server.cleaned_total };
+    section.table(["Tool", "Removed"], rows)
 }
 
-fn more(total: usize, shown: usize) -> Markup {
-    html! { @if total > shown { p.dim { "and " (total - shown) " more" } } }
+/// A part of a server's page with one table.
+struct Section {
+    id: &'static str,
+    title: &'static str,
+    hint: Option<Markup>,
+    /// Number of rows that there are, which may be more than are given.
+    total: usize,
+}
+
+impl Section {
+    /// The part with its rows; nothing but its place without rows.
+    fn table<const N: usize>(&self, heads: [&str; N], rows: impl Iterator<Item = [Markup; N]>) -> Markup {
+        let rows: Vec<_> = rows.collect();
+        html! {
+            section id=(self.id) data-part { @if !rows.is_empty() {
+                h2 { (self.title) }
+                @if let Some(hint) = &self.hint { p.hint { (hint) } }
+                table tabindex="0" {
+                    thead { tr { @for head in heads { th { (head) } } } }
+                    tbody { @for row in &rows { tr { @for cell in row { td { (cell) } } } } }
+                }
+                @if self.total > rows.len() { p.dim { "and " (self.total - rows.len()) " more" } }
+            } }
+        }
+    }
 }
 
 /// The source of a server's tools.
@@ -338,31 +318,24 @@ pub(super) fn seconds(seconds: u64) -> String {
     if seconds < 60 { format!("{seconds} s") } else { duration(seconds as f64 * 1_000.0) }
 }
 
-/// A server, and who acts on it.
-type OnServer = (ConsoleState, Extension<Arc<Visitor>>, ByOperator, Path<String>);
-
-pub(super) async fn restart(
-    (State(console), Extension(visitor), Extension(operator), Path(name)): OnServer,
-) -> Response {
-    acted(&Pages::new(&console, &visitor), console.admin.by(operator).restart_server(&name), &name)
+/// The path of a server's page.
+fn path(name: &str) -> String {
+    format!("/servers/{}", url_encoded(name))
 }
 
-pub(super) async fn reset((State(console), Extension(visitor), Extension(operator), Path(name)): OnServer) -> Response {
-    acted(&Pages::new(&console, &visitor), console.admin.by(operator).reset_breaker(source(&name)), &name)
+pub(super) async fn restart(pages: PageWriter, Extension(operator): ByOperator, Path(name): Path<String>) -> Response {
+    pages.acted(pages.admin().by(operator).restart_server(&name), &path(&name))
+}
+
+pub(super) async fn reset(pages: PageWriter, Extension(operator): ByOperator, Path(name): Path<String>) -> Response {
+    pages.acted(pages.admin().by(operator).reset_breaker(source(&name)), &path(&name))
 }
 
 pub(super) async fn switch(
-    (State(console), Extension(visitor), Extension(operator), Path(name)): OnServer,
+    pages: PageWriter,
+    Extension(operator): ByOperator,
     Extension(fields): Extension<Fields>,
+    Path(name): Path<String>,
 ) -> Response {
-    let switched = console.admin.by(operator).switch("source", &source(&name), fields.get("off") == "true").await;
-    acted(&Pages::new(&console, &visitor), switched, &name)
-}
-
-/// The page of the server, which shows what came of it.
-fn acted<T>(pages: &Pages<'_>, result: Result<T, ApiError>, name: &str) -> Response {
-    match result {
-        Ok(_) => done(&format!("{PATH}/servers/{}", url_encoded(name))),
-        Err(error) => pages.refused(&error),
-    }
+    pages.switch(operator, ("source", &source(&name)), &fields, &path(&name)).await
 }

@@ -1,27 +1,25 @@
 //! All that gets no calls: tools, agents and sources that are switched off, and open circuit breakers.
 
-use std::sync::Arc;
-
 use axum::Extension;
-use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
 
-use super::access::{Fields, Visitor};
-use super::page::{Pages, Status, url_encoded};
+use super::access::Fields;
+use super::page::{PageWriter, Status, url_encoded};
 use super::servers::open;
-use super::{ByOperator, ConsoleState, PATH, done};
+use super::{ByOperator, PATH};
 use crate::http::OpenBreaker;
-use crate::http::admin::Admin;
-use crate::http::admin::view::{ApiError, Switched};
+use crate::http::admin::view::Switched;
 
-pub(super) async fn page(State(console): ConsoleState, Extension(visitor): Extension<Arc<Visitor>>) -> Response {
-    let pages = Pages::new(&console, &visitor);
+/// The path of the page.
+const PAGE: &str = "/switches";
+
+pub(super) async fn page(pages: PageWriter) -> Response {
     let main = html! {
-        (parts(&pages, &console.admin))
-        @if visitor.may_act {
+        (parts(&pages))
+        @if pages.visitor.may_act {
             h2 { "Switch something off" }
-            form.filter method="post" action=(format!("{PATH}/switches")) {
+            form.filter method="post" action=(format!("{PATH}{PAGE}")) {
                 (pages.proof())
                 input type="hidden" name="off" value="true";
                 label { "What " select name="kind" { @for kind in ["tool", "agent", "source"] { option { (kind) } } } }
@@ -34,12 +32,12 @@ pub(super) async fn page(State(console): ConsoleState, Extension(visitor): Exten
             }
         }
     };
-    pages.page("/switches", "Switches and circuit breakers", true, &main)
+    pages.page(PAGE, "Switches and circuit breakers", true, &main)
 }
 
 /// Switches that are off, and which circuit breakers are open, with what undoes it.
-pub(super) fn parts(pages: &Pages<'_>, admin: &Admin) -> Markup {
-    let (off, breakers) = (admin.disabled(), admin.breakers().breakers);
+fn parts(pages: &PageWriter) -> Markup {
+    let (off, breakers) = (pages.admin().disabled(), pages.admin().breakers().breakers);
     html! {
         section #off data-part aria-label="Switched off" {
             h2 { "Switched off" }
@@ -62,17 +60,17 @@ pub(super) fn parts(pages: &Pages<'_>, admin: &Admin) -> Markup {
     }
 }
 
-fn switched(pages: &Pages<'_>, Switched { kind, name }: &Switched) -> Markup {
+fn switched(pages: &PageWriter, Switched { kind, name }: &Switched) -> Markup {
     html! {
         tr {
             td { (Status::Off.mark()) " " (kind) }
             td { (link(pages, kind, name)) }
-            td { (pages.action("/switches", "Switch on", &[("kind", kind), ("name", name), ("off", "false")])) }
+            td { (pages.action(PAGE, "Switch on", &[("kind", kind), ("name", name), ("off", "false")])) }
         }
     }
 }
 
-fn opened(pages: &Pages<'_>, breaker: &OpenBreaker) -> Markup {
+fn opened(pages: &PageWriter, breaker: &OpenBreaker) -> Markup {
     let kind = if breaker.name.starts_with(MCP) { "source" } else { "tool" };
     html! {
         tr {
@@ -86,7 +84,7 @@ fn opened(pages: &Pages<'_>, breaker: &OpenBreaker) -> Markup {
 /// Prefix of the source names of MCP servers.
 const MCP: &str = "mcp:";
 
-fn link(pages: &Pages<'_>, kind: &str, name: &str) -> Markup {
+fn link(pages: &PageWriter, kind: &str, name: &str) -> Markup {
     match (kind, name.strip_prefix(MCP)) {
         ("tool", _) => pages.link("tools", name),
         ("agent", _) => pages.link("agents", name),
@@ -98,28 +96,17 @@ fn link(pages: &Pages<'_>, kind: &str, name: &str) -> Markup {
 }
 
 pub(super) async fn switch(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
+    pages: PageWriter,
     Extension(operator): ByOperator,
     Extension(fields): Extension<Fields>,
 ) -> Response {
-    let (kind, name) = (fields.get("kind"), fields.get("name").trim());
-    let switched = console.admin.by(operator).switch(kind, name, fields.get("off") == "true").await;
-    acted(&Pages::new(&console, &visitor), switched)
+    pages.switch(operator, (fields.get("kind"), fields.get("name").trim()), &fields, PAGE).await
 }
 
 pub(super) async fn reset(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
+    pages: PageWriter,
     Extension(operator): ByOperator,
     Extension(fields): Extension<Fields>,
 ) -> Response {
-    acted(&Pages::new(&console, &visitor), console.admin.by(operator).reset_breaker(fields.get("name").to_owned()))
-}
-
-fn acted<T>(pages: &Pages<'_>, result: Result<T, ApiError>) -> Response {
-    match result {
-        Ok(_) => done(&format!("{PATH}/switches")),
-        Err(error) => pages.refused(&error),
-    }
+    pages.acted(pages.admin().by(operator).reset_breaker(fields.get("name").to_owned()), PAGE)
 }

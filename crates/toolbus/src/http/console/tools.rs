@@ -4,20 +4,19 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
-use toolbus_core::caller::Caller;
 use toolbus_core::listing::{definition, render};
 use toolbus_core::tool::{ToolDescriptor, time_text};
 use toolbus_protocol::Format;
 
-use super::access::{Fields, Visitor};
+use super::access::Fields;
 use super::form;
-use super::page::{Pages, Status, explain_path, query, tool_path};
+use super::page::{PageWriter, Status, explain_path, given, query, tool_path};
 use super::paging::Paged;
-use super::{ByOperator, Console, ConsoleState, PATH, PageResult, done};
+use super::{ByOperator, PATH, PageResult};
 use crate::http::admin::effect;
 use crate::http::admin::view::CallerQuery;
 
@@ -27,26 +26,22 @@ const MAX_USERS: usize = 50;
 /// Filters of the list, as they are in its address. An empty one filters nothing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Filter {
+pub(super) struct CatalogueFilter {
     text: String,
     source: String,
     agent: String,
     page: String,
 }
 
-pub(super) async fn list(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    Query(filter): Query<Filter>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    listed(&console, &pages, &filter).unwrap_or_else(|error| pages.refused(&error))
+pub(super) async fn list(pages: PageWriter, Query(filter): Query<CatalogueFilter>) -> Response {
+    listed(&pages, &filter).unwrap_or_else(|error| pages.refused(&error))
 }
 
-fn listed(console: &Console, pages: &Pages<'_>, filter: &Filter) -> PageResult {
-    let all = console.admin.gates.policy().current().tools();
-    let agent = Some(filter.agent.trim()).filter(|agent| !agent.is_empty());
-    let effective = agent.map(|agent| console.admin.effective(agent, &CallerQuery::default())).transpose()?;
+fn listed(pages: &PageWriter, filter: &CatalogueFilter) -> PageResult {
+    let all = pages.admin().gates.policy().current().tools();
+    let agent = given(&filter.agent);
+    let effective =
+        agent.as_deref().map(|agent| pages.admin().effective(agent, &CallerQuery::default())).transpose()?;
     let allowed: Option<HashSet<&str>> = effective.as_ref().map(|effective| effective.names().collect());
     let text = filter.text.trim().to_lowercase();
     let is_meant = |tool: &&Arc<ToolDescriptor>| {
@@ -59,7 +54,7 @@ fn listed(console: &Console, pages: &Pages<'_>, filter: &Filter) -> PageResult {
     let sources: BTreeSet<&str> = all.iter().map(|tool| &*tool.source).collect();
     let filters: [(&str, &str); 3] = [("text", &filter.text), ("source", &filter.source), ("agent", &filter.agent)];
     let is_filtered = filters.iter().any(|(_, value)| !value.is_empty());
-    let busy = busy(console);
+    let busy = busy(pages);
     let main = html! {
         form.filter role="search" aria-label="Filter" {
             label { "Name or description " input name="text" type="search" value=(filter.text); }
@@ -74,7 +69,7 @@ fn listed(console: &Console, pages: &Pages<'_>, filter: &Filter) -> PageResult {
         (pages.agent_names())
         @if let Some(reason) = effective.as_ref().and_then(|effective| effective.empty_reason()) {
             p.problem {
-                (Status::Off.mark()) " " (pages.link("agents", agent.unwrap_or_default())) " has no tools. "
+                (Status::Off.mark()) " " (pages.link("agents", agent.as_deref().unwrap_or_default())) " has no tools. "
                 (reason.to_string())
             }
         }
@@ -95,7 +90,7 @@ fn listed(console: &Console, pages: &Pages<'_>, filter: &Filter) -> PageResult {
                     th.number title="Calls that ended in the last one to two minutes" { "Lately" }
                     th { "Description" }
                 } }
-                tbody { @for tool in paged.rows { (row(console, pages, tool, busy.get(&tool.name))) } }
+                tbody { @for tool in paged.rows { (row(pages, tool, busy.get(&tool.name))) } }
             }
         }
         (paged.links("/tools", &filters))
@@ -104,18 +99,18 @@ fn listed(console: &Console, pages: &Pages<'_>, filter: &Filter) -> PageResult {
 }
 
 /// Calls of each tool that run now, and those that ended lately.
-fn busy(console: &Console) -> HashMap<Arc<str>, (usize, u64)> {
-    let busy = console.admin.daemon.as_ref().map(|daemon| daemon.busy_tools()).unwrap_or_default();
+fn busy(pages: &PageWriter) -> HashMap<Arc<str>, (usize, u64)> {
+    let busy = pages.admin().daemon.as_ref().map(|daemon| daemon.busy_tools()).unwrap_or_default();
     busy.into_iter().map(|tool| (tool.name, (tool.running, tool.recent))).collect()
 }
 
-fn row(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor, busy: Option<&(usize, u64)>) -> Markup {
+fn row(pages: &PageWriter, tool: &ToolDescriptor, busy: Option<&(usize, u64)>) -> Markup {
     html! {
         tr {
             td { (pages.link("tools", &tool.name)) }
             td { (pages.text(&tool.source)) }
             td { (effect(tool.effect)) }
-            td { (state(console, pages, tool)) }
+            td { (state(pages, tool)) }
             td.number { @if let Some((running, _)) = busy { (running) } }
             td.number { @if let Some((_, recent)) = busy { (recent) } }
             td.dim { (pages.text(&tool.description)) }
@@ -123,36 +118,30 @@ fn row(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor, busy: Option
     }
 }
 
-fn state(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor) -> Markup {
+fn state(pages: &PageWriter, tool: &ToolDescriptor) -> Markup {
     html! {
-        @match console.admin.unavailable(tool) {
+        @match pages.admin().unavailable(tool) {
             None => { (Status::Ok.mark()) }
             Some(reason) => { (Status::Off.mark()) " " (pages.text(&reason)) }
         }
     }
 }
 
-pub(super) async fn one(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
-    Path(name): Path<String>,
-    Query(draft): Query<Fields>,
-) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    match console.admin.tool(&name) {
-        Ok(tool) => pages.page("/tools", &name, false, &shown(&console, &pages, &tool, &draft)),
+pub(super) async fn one(pages: PageWriter, Path(name): Path<String>, Query(draft): Query<Fields>) -> Response {
+    match pages.admin().tool(&name) {
+        Ok(tool) => pages.page("/tools", &name, false, &shown(&pages, &tool, &draft)),
         Err(error) => pages.refused(&error),
     }
 }
 
 /// All that is known of a tool, and the form to call it as `draft` fills it in.
-pub(super) fn shown(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor, draft: &Fields) -> Markup {
+pub(super) fn shown(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) -> Markup {
     let limit = |limit: Option<usize>| limit.map_or_else(|| "as the daemon's".to_owned(), |calls| calls.to_string());
-    let (running, recent) = busy(console).get(&tool.name).copied().unwrap_or_default();
+    let (running, recent) = busy(pages).get(&tool.name).copied().unwrap_or_default();
     html! {
         dl {
             dt { "State" }
-            dd { (state(console, pages, tool)) @if console.admin.unavailable(tool).is_none() { " can be called" } }
+            dd { (state(pages, tool)) @if pages.admin().unavailable(tool).is_none() { " can be called" } }
             dt { "Source" }
             dd { a href=(listing("/tools", "source", &tool.source)) { (pages.text(&tool.source)) } }
             dt { "Provider" } dd { (tool.provider) }
@@ -170,7 +159,7 @@ pub(super) fn shown(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor,
                 dd { @for met in &*tool.suspicions { (Status::Slow.mark()) " " (met.rule.to_string()) " " } }
             }
         }
-        (switch_form(console, pages, tool))
+        (switch_form(pages, tool))
         @if !tool.description.is_empty() { (pages.block(&tool.description)) }
         (form::call(pages, tool, draft))
         h2 { "Definition" }
@@ -182,7 +171,7 @@ pub(super) fn shown(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor,
         @let listed = definition(tool);
         @for format in Format::ALL { (pages.json(&format!("As models get it: {format}"), &render(&listed, format))) }
         h2 { "Who may use it" }
-        (users(console, pages, &tool.name))
+        (users(pages, &tool.name))
     }
 }
 
@@ -191,30 +180,26 @@ fn listing(path: &str, filter: &str, value: &str) -> String {
     format!("{PATH}{path}{}", query([(filter, value)]))
 }
 
-fn switch_form(console: &Console, pages: &Pages<'_>, tool: &ToolDescriptor) -> Markup {
+fn switch_form(pages: &PageWriter, tool: &ToolDescriptor) -> Markup {
     let own = |switched: &crate::http::admin::view::Switched| switched.kind == "tool" && *switched.name == *tool.name;
-    let is_off = console.admin.disabled().iter().any(own);
+    let is_off = pages.admin().disabled().iter().any(own);
     let (label, off) = if is_off { ("Switch on", "false") } else { ("Switch off", "true") };
     pages.action(&format!("{}/switch", tool_path(&tool.name)), label, &[("off", off)])
 }
 
 pub(super) async fn switch(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
+    pages: PageWriter,
     Extension(operator): ByOperator,
     Extension(fields): Extension<Fields>,
     Path(name): Path<String>,
 ) -> Response {
-    match console.admin.by(operator).switch("tool", &name, fields.get("off") == "true").await {
-        Ok(_) => done(&format!("{PATH}{}", tool_path(&name))),
-        Err(error) => Pages::new(&console, &visitor).refused(&error),
-    }
+    pages.switch(operator, ("tool", &name), &fields, &tool_path(&name)).await
 }
 
 /// The agents that may use a tool, and why.
-fn users(console: &Console, pages: &Pages<'_>, tool: &str) -> Markup {
-    let policy = console.admin.gates.policy();
-    let callers: Vec<_> = policy.agents().into_iter().map(Caller::agent).chain([Caller::unknown()]).collect();
+fn users(pages: &PageWriter, tool: &str) -> Markup {
+    let policy = pages.admin().gates.policy();
+    let callers = pages.admin().callers();
     let effective = callers.iter().map(|caller| policy.effective(caller));
     let allowed: Vec<_> = effective.filter(|effective| effective.get(tool).is_some()).collect();
     html! {

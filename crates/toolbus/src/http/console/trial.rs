@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use maud::{Markup, html};
@@ -12,10 +12,10 @@ use serde_json::Value;
 use toolbus_core::Clock;
 use toolbus_protocol::{ContentBlock, Outcome, ToolError, ToolInvokeResponse};
 
-use super::access::{Fields, Visitor};
-use super::page::{Pages, Status, duration, explain_path, size, tool_path, url_encoded};
+use super::access::Fields;
+use super::page::{PageWriter, Status, duration, explain_path, given, see, size, tool_path, url_encoded};
 use super::tools::shown;
-use super::{ByOperator, ConsoleState, PATH, done, form};
+use super::{ByOperator, PATH, form};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::{CallOutcome, CallRequest};
 use crate::http::slots::ConnectionState;
@@ -27,24 +27,22 @@ const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"]
 
 /// Where a browser goes that is asked for the address of a call.
 pub(super) async fn back(Path(name): Path<String>) -> Response {
-    done(&format!("{PATH}{}", tool_path(&name)))
+    see(&tool_path(&name))
 }
 
 pub(super) async fn call(
-    State(console): ConsoleState,
-    Extension(visitor): Extension<Arc<Visitor>>,
+    pages: PageWriter,
     Extension(operator): ByOperator,
     Extension(fields): Extension<Fields>,
     connection: Option<Extension<Arc<ConnectionState>>>,
     Path(name): Path<String>,
 ) -> Response {
-    let pages = Pages::new(&console, &visitor);
-    let tool = match console.admin.tool(&name) {
+    let tool = match pages.admin().tool(&name) {
         Ok(tool) => tool,
         Err(error) => return pages.refused(&error),
     };
     let page = |code: StatusCode, result: Markup| {
-        let main = html! { (result) (shown(&console, &pages, &tool, &fields)) };
+        let main = html! { (result) (shown(&pages, &tool, &fields)) };
         (code, pages.page("/tools", &name, false, &main)).into_response()
     };
     let problem = |text: &str| {
@@ -54,7 +52,7 @@ pub(super) async fn call(
         Ok(arguments) => arguments,
         Err(text) => return page(StatusCode::BAD_REQUEST, problem(&text)),
     };
-    let given = |field: &str| Some(fields.get(field).trim().to_owned()).filter(|text| !text.is_empty());
+    let given = |field: &str| given(fields.get(field));
     let request = CallRequest {
         agent: given("agent").filter(|agent| agent != EVERYBODY),
         tool: name.clone(),
@@ -68,7 +66,7 @@ pub(super) async fn call(
     tracing::info!(agent, tool = name, "console: an operator makes a call");
     let began = Clock::SYSTEM.now();
     let connection = connection.as_ref().map(|Extension(connection)| &**connection);
-    match console.admin.by(operator).call(&console.calls, request, connection).await {
+    match pages.admin().by(operator).call(&pages.console.calls, request, connection).await {
         Ok(outcome) => {
             let role = ["binding", "profile", "session"].map(|field| (field, fields.get(field)));
             // Without the arguments: addresses are kept in histories and by proxies.
@@ -79,7 +77,7 @@ pub(super) async fn call(
     }
 }
 
-fn result(pages: &Pages<'_>, outcome: &CallOutcome, took: Duration, explain: &str) -> Markup {
+fn result(pages: &PageWriter, outcome: &CallOutcome, took: Duration, explain: &str) -> Markup {
     let after = format!(" after {}", duration(took.as_secs_f64() * 1_000.0));
     let (mark, word, id) = match outcome {
         CallOutcome::Result(result) if result.is_error => (Status::Failed, "error of the tool", &result.tool_call_id),
@@ -103,7 +101,7 @@ fn result(pages: &Pages<'_>, outcome: &CallOutcome, took: Duration, explain: &st
     }
 }
 
-fn failure(pages: &Pages<'_>, error: &ToolError) -> Markup {
+fn failure(pages: &PageWriter, error: &ToolError) -> Markup {
     let effect = match error.outcome {
         Some(Outcome::NotStarted) => "The tool did not begin.",
         Some(Outcome::Failed) => "The tool ran and failed.",
@@ -119,7 +117,7 @@ fn failure(pages: &Pages<'_>, error: &ToolError) -> Markup {
 }
 
 /// The text of a result, and what it has beside text, up to [`MAX_SHOWN`] bytes.
-fn content(pages: &Pages<'_>, result: &ToolInvokeResponse) -> Markup {
+fn content(pages: &PageWriter, result: &ToolInvokeResponse) -> Markup {
     let mut left = MAX_SHOWN;
     let mut take = |bytes: usize| {
         let most = left;
@@ -144,7 +142,7 @@ fn content(pages: &Pages<'_>, result: &ToolInvokeResponse) -> Markup {
 }
 
 /// A text, or the JSON that it is.
-fn text(pages: &Pages<'_>, text: &str, most: usize) -> Markup {
+fn text(pages: &PageWriter, text: &str, most: usize) -> Markup {
     let json = Some(text).filter(|text| text.len() <= most && text.trim_start().starts_with(['{', '[']));
     match json.and_then(|text| serde_json::from_str::<Value>(text).ok()) {
         Some(value) => html! { details open { summary { "JSON" } (pages.beginning(&format!("{value:#}"), most)) } },
@@ -153,7 +151,7 @@ fn text(pages: &Pages<'_>, text: &str, most: usize) -> Markup {
 }
 
 /// An image, or type and size of what is not shown.
-fn other(pages: &Pages<'_>, block: &ContentBlock, take: &mut impl FnMut(usize) -> usize) -> Markup {
+fn other(pages: &PageWriter, block: &ContentBlock, take: &mut impl FnMut(usize) -> usize) -> Markup {
     let data = block.data.as_deref().unwrap_or_default();
     let media_type = block.mime_type.as_deref().unwrap_or_default();
     let is_base64 = data.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
