@@ -81,7 +81,7 @@ type PageResult = Result<Response, ApiError>;
 /// Who acts on a page, for the audit.
 type ByOperator = Extension<Actor>;
 
-/// The routes below [`PATH`].
+/// The routes below `/console`.
 pub fn router(console: Console, config: &HttpConfig, auth: &HttpAuth) -> Router {
     let access = Arc::new(Access::new(OperatorTokens::new(config, auth)));
     let console = Arc::new(console);
